@@ -1,0 +1,82 @@
+//! A process of this same program, started for the other end of a measurement and told what to do over
+//! its standard input and output: one JSON object a line.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use serde::de::DeserializeOwned;
+use serde::Serialize;
+
+/// A closed pipe ends the child; one that lingers longer than this is killed.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Ends the child when dropped.
+pub struct ChildProcess {
+    child: Child,
+    /// Taken on drop: closing it tells the child to end.
+    to: Option<ChildStdin>,
+    from: BufReader<ChildStdout>,
+}
+
+impl ChildProcess {
+    pub fn start(program: &Path, arguments: &[String]) -> anyhow::Result<ChildProcess> {
+        let mut child = Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("starting {}", program.display()))?;
+        let to = child.stdin.take();
+        let from = BufReader::new(child.stdout.take().context("the child has no output")?);
+        Ok(ChildProcess { child, to, from })
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn tell(&mut self, message: &impl Serialize) -> anyhow::Result<()> {
+        Ok(write_line(self.to.as_mut().context("the child is being ended")?, message)?)
+    }
+
+    /// Waits for its next line; an error when it has ended instead.
+    pub fn reply<T: DeserializeOwned>(&mut self) -> anyhow::Result<T> {
+        read_line(&mut self.from)?.context("the process ended unexpectedly")
+    }
+}
+
+impl Drop for ChildProcess {
+    fn drop(&mut self) {
+        self.to = None;
+        let deadline = Instant::now() + EXIT_TIMEOUT;
+        while Instant::now() < deadline {
+            match self.child.try_wait() {
+                Ok(None) => thread::sleep(Duration::from_millis(1)),
+                _ => return,
+            }
+        }
+        // Nothing more can be done about a child that survives both.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub fn write_line(to: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    to.write_all(&line)?;
+    to.flush()
+}
+
+/// `None` at the end of the stream.
+pub fn read_line<T: DeserializeOwned>(from: &mut impl BufRead) -> io::Result<Option<T>> {
+    let mut line = String::new();
+    match from.read_line(&mut line)? {
+        0 => Ok(None),
+        _ => Ok(Some(serde_json::from_str(&line)?)),
+    }
+}

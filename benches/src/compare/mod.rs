@@ -1,0 +1,195 @@
+//! `ferry-bench compare`, which `make bench` runs: a subject beside the raw reference, row by row, in
+//! interleaved pairs, with a verdict on each target.
+
+mod pairs;
+mod rows;
+mod screen;
+mod standby;
+mod submission;
+mod yardstick;
+
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context;
+use regex_lite::Regex;
+use serde::Serialize;
+
+use crate::cpu::{allowed_cpus, Machine};
+use crate::report::Latency;
+use crate::stats::Summary;
+use crate::subject::Pair;
+use crate::workload::{Engine, LatencyWorkload, Limit};
+
+pub use pairs::Line;
+pub use rows::WALK_BYTES;
+pub use standby::Cost;
+pub use yardstick::Standing;
+
+use pairs::{interleave, Pairs};
+use rows::{LatencyRow, ThroughputRow};
+
+/// How much is measured.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub pairs: usize,
+    pub seconds: f64,
+    /// Latency samples of each side per row, over all pairs.
+    pub samples: usize,
+    pub spin: Duration,
+    /// How long nothing is done where that is measured.
+    pub idle_seconds: f64,
+    /// Engines connected to one.
+    pub peers: usize,
+    /// Only rows whose name matches.
+    pub rows: Option<Regex>,
+}
+
+impl Plan {
+    fn wants(&self, row: &str) -> bool {
+        self.rows.as_ref().is_none_or(|rows| rows.is_match(row))
+    }
+}
+
+/// Everything a comparison found; also its JSON.
+#[derive(Debug, Serialize)]
+pub struct Comparison {
+    pub machine: Machine,
+    pub reference: String,
+    pub reference_path: String,
+    pub subject: String,
+    pub subject_path: String,
+    pub spin_us: u128,
+    /// Is the reference itself near the limit of this machine?
+    pub standings: Vec<Standing>,
+    pub lines: Vec<Line>,
+    pub latencies: Vec<LatencyPair>,
+    /// Figures with limits of their own.
+    pub costs: Vec<Cost>,
+}
+
+/// All samples of a latency row, pooled over its pairs.
+#[derive(Debug, Serialize)]
+pub struct LatencyPair {
+    pub row: String,
+    pub reference: Latency,
+    pub subject: Latency,
+}
+
+/// All that `make bench` prints: `run`, what concerns ferry alone, and the final table.
+pub fn run_with_ferry(
+    plan: &Plan,
+    reference: &mut dyn Engine,
+    pair: &mut Pair,
+    program: &Path,
+    out: &mut dyn Write,
+) -> anyhow::Result<Comparison> {
+    let mut comparison = run(plan, reference, &mut pair.client, out)?;
+    let lines = submission::lines(plan, &mut pair.client, |line| Ok(screen::line(out, line)?))?;
+    comparison.lines.extend(lines);
+    comparison.costs.extend(standby::idle(plan, pair)?);
+    comparison.costs.extend(standby::crowd(plan, program)?);
+    screen::summary(out, &comparison)?;
+    Ok(comparison)
+}
+
+/// Measures the reference and the subject on the rows that the plan wants, printing each as it is found.
+pub fn run(
+    plan: &Plan,
+    reference: &mut dyn Engine,
+    subject: &mut dyn Engine,
+    out: &mut dyn Write,
+) -> anyhow::Result<Comparison> {
+    let mut comparison = Comparison {
+        machine: Machine::describe(),
+        reference: reference.name().to_owned(),
+        reference_path: reference.path(),
+        subject: subject.name().to_owned(),
+        subject_path: subject.path(),
+        spin_us: plan.spin.as_micros(),
+        standings: Vec::new(),
+        lines: Vec::new(),
+        latencies: Vec::new(),
+        costs: Vec::new(),
+    };
+    screen::heading(out, &comparison)?;
+    for row in rows::throughput().iter().filter(|row| plan.wants(&row.workload.to_string())) {
+        for line in throughput_row(plan, row, reference, subject)? {
+            screen::line(out, &line)?;
+            comparison.lines.push(line);
+        }
+    }
+    let latency_rows = rows::latency(&allowed_cpus()?, plan.spin, plan.samples);
+    for row in latency_rows.iter().filter(|row| plan.wants(&row.name)) {
+        let (lines, pooled) = latency_row(plan, row, reference, subject)?;
+        for line in lines {
+            screen::line(out, &line)?;
+            comparison.lines.push(line);
+        }
+        screen::latency(out, &pooled)?;
+        comparison.latencies.push(pooled);
+    }
+    comparison.standings = yardstick::standings(plan, reference)?;
+    screen::standings(out, &comparison.standings)?;
+    Ok(comparison)
+}
+
+fn throughput_row(
+    plan: &Plan,
+    row: &ThroughputRow,
+    reference: &mut dyn Engine,
+    subject: &mut dyn Engine,
+) -> anyhow::Result<Vec<Line>> {
+    reference.prepare(&row.reference)?;
+    subject.prepare(&row.workload)?;
+    let limit = Limit::Seconds(plan.seconds);
+    let samples = interleave(
+        plan.pairs,
+        || reference.throughput(&row.reference, limit),
+        || subject.throughput(&row.workload, limit),
+    )?;
+    let (left, right): (Vec<_>, Vec<_>) = samples.into_iter().unzip();
+    let values = |of: fn(&crate::workload::Sample) -> f64| Pairs {
+        reference: left.iter().map(of).collect(),
+        subject: right.iter().map(of).collect(),
+    };
+    let speed = values(|sample| sample.gb_per_second()).judge(row.workload.to_string(), "GB/s", row.goal);
+    let cost = row.cpu_goal.map(|goal| {
+        values(|sample| sample.cpu_seconds_per_gib()).judge(row.workload.to_string(), "CPU s/GiB", goal)
+    });
+    let settled = |line| Line {
+        reference_settings: reference.settings(&row.reference),
+        subject_settings: subject.settings(&row.workload),
+        ..line
+    };
+    [Some(speed), cost].into_iter().flatten().map(|line| line.map(settled)).collect()
+}
+
+fn latency_row(
+    plan: &Plan,
+    row: &LatencyRow,
+    reference: &mut dyn Engine,
+    subject: &mut dyn Engine,
+) -> anyhow::Result<(Vec<Line>, LatencyPair)> {
+    let workload = LatencyWorkload { samples: plan.samples.div_ceil(plan.pairs), ..row.workload };
+    let runs = interleave(plan.pairs, || reference.latency(&workload), || subject.latency(&workload))?;
+    let (left, right): (Vec<_>, Vec<_>) = runs.into_iter().unzip();
+    let summaries = |runs: &[Vec<u64>]| runs.iter().map(|run| Summary::of(run)).collect::<Option<Vec<_>>>();
+    let (reference_runs, subject_runs) = summaries(&left).zip(summaries(&right)).context("an empty run")?;
+    let values = |of: fn(&Summary) -> u64| Pairs {
+        reference: reference_runs.iter().map(|run| of(run) as f64 / 1e3).collect(),
+        subject: subject_runs.iter().map(|run| of(run) as f64 / 1e3).collect(),
+    };
+    let p50 = values(|run| run.p50).judge(row.name.clone(), "µs p50", row.p50_goal);
+    let p99 = values(|run| run.p99).judge(row.name.clone(), "µs p99", row.p99_goal);
+    let pooled = |runs: Vec<Vec<u64>>| {
+        let summary = Summary::of(&runs.concat()).context("no sample")?;
+        anyhow::Ok(Latency::of(workload.bytes, &summary))
+    };
+    let pooled = LatencyPair { row: row.name.clone(), reference: pooled(left)?, subject: pooled(right)? };
+    Ok((vec![p50?, p99?], pooled))
+}
+
+#[cfg(test)]
+mod tests;

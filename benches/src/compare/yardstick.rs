@@ -1,0 +1,82 @@
+//! Does the reference count? It must itself be near the limit, or a good ratio to it means nothing.
+//!
+//! The limit is what a tuned throwaway program once reached (shared/reference/tcp-measured.md), carried
+//! over to the machine at hand by one-thread memcpy, which both figures scale with.
+
+use serde::Serialize;
+
+use super::rows::{large, scattered};
+use super::Plan;
+use crate::cpu::{allowed_cpus, memcpy};
+use crate::stats::median;
+use crate::workload::{Engine, Limit, Operation, Workload, GB, GIB, KIB};
+
+/// One-thread memcpy of 1 MiB blocks on the machine of those measurements.
+const MEASURED_MEMCPY_GB_PER_SECOND: f64 = 6.3;
+/// Two connections with a thread pair each, GiB/s: the best row of that table.
+const MEASURED_LARGE: f64 = 6.25;
+const MEASURED_16_KIB: f64 = 5.7;
+const MEASURED_4_KIB: f64 = 4.8;
+/// Of that, this much must be reached.
+const SHARE_MIN: f64 = 0.9;
+const ROUNDS: usize = 5;
+
+/// The reference on one workload, against what it must reach here.
+#[derive(Clone, Debug, Serialize)]
+pub struct Standing {
+    pub row: String,
+    pub memcpy_gb_per_second: f64,
+    pub reference_gb_per_second: f64,
+    pub reference_cpu_seconds_per_gib: f64,
+    /// CPU time of both ends over what the machine had to give: near 1, nothing is left to gain by tuning.
+    pub cpu_share_of_machine: f64,
+    pub required_gb_per_second: f64,
+    pub counts: bool,
+    pub settings: String,
+}
+
+/// Measures memcpy and the reference in turn.
+pub fn standings(plan: &Plan, reference: &mut dyn Engine) -> anyhow::Result<Vec<Standing>> {
+    let write = Operation::Write;
+    let best = [
+        (large(write), MEASURED_LARGE),
+        (scattered(write, 16 * KIB), MEASURED_16_KIB),
+        (scattered(write, 4 * KIB), MEASURED_4_KIB),
+    ];
+    let wanted = best.iter().filter(|(workload, _)| plan.wants(&workload.to_string()));
+    wanted.map(|(workload, gib_per_second)| standing(plan, workload, *gib_per_second, reference)).collect()
+}
+
+fn standing(
+    plan: &Plan,
+    workload: &Workload,
+    measured_gib_per_second: f64,
+    reference: &mut dyn Engine,
+) -> anyhow::Result<Standing> {
+    reference.prepare(workload)?;
+    let limit = Limit::Seconds(plan.seconds);
+    let cpus = allowed_cpus()?.len() as f64;
+    let (mut copies, mut speeds, mut costs, mut shares) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        copies.push(memcpy(&large(Operation::Write), limit)?.gb_per_second());
+        let sample = reference.throughput(workload, limit)?;
+        speeds.push(sample.gb_per_second());
+        costs.push(sample.cpu_seconds_per_gib());
+        let busy = sample.cpu_seconds.initiator + sample.cpu_seconds.target;
+        shares.push(busy / sample.seconds / cpus);
+    }
+    let memcpy_gb_per_second = median(&copies);
+    let measured_share = measured_gib_per_second * GIB / GB / MEASURED_MEMCPY_GB_PER_SECOND;
+    let required_gb_per_second = SHARE_MIN * measured_share * memcpy_gb_per_second;
+    let reference_gb_per_second = median(&speeds);
+    Ok(Standing {
+        row: workload.to_string(),
+        memcpy_gb_per_second,
+        reference_gb_per_second,
+        reference_cpu_seconds_per_gib: median(&costs),
+        cpu_share_of_machine: median(&shares),
+        required_gb_per_second,
+        counts: reference_gb_per_second >= required_gb_per_second,
+        settings: reference.settings(workload),
+    })
+}

@@ -1,0 +1,40 @@
+//! Which transfer comes next, and when a run is over: shared by the threads of one run.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use crate::workload::Limit;
+
+/// Hands out transfer numbers to whoever starts transfers until the run's limit. The clock starts with it.
+pub struct Dispenser {
+    next: AtomicU64,
+    start: Instant,
+    limit: Limit,
+}
+
+impl Dispenser {
+    pub fn new(limit: Limit) -> Dispenser {
+        Dispenser { next: AtomicU64::new(0), start: Instant::now(), limit }
+    }
+
+    pub fn start(&self) -> Instant {
+        self.start
+    }
+
+    /// Transfers handed out, once all connections are done.
+    pub fn transfers(&self) -> u64 {
+        self.next.load(Ordering::Relaxed)
+    }
+
+    /// The next number, or `None` once the limit is reached.
+    pub fn take(&self) -> Option<u64> {
+        match self.limit {
+            Limit::Seconds(seconds) if self.start.elapsed().as_secs_f64() >= seconds => None,
+            Limit::Seconds(_) => Some(self.next.fetch_add(1, Ordering::Relaxed)),
+            Limit::Transfers(count) => self
+                .next
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| (next < count).then_some(next + 1))
+                .ok(),
+        }
+    }
+}

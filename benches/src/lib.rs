@@ -1,0 +1,25 @@
+//! ferry-bench: measures ferry, and the raw-socket reference that ferry's speed is stated against.
+//!
+//! From the bottom up: memory and what is written into it (`memory`, `pattern`, `layout`, `walk`), what
+//! is measured and by whom (`workload`: the `Engine` trait), the two engines (`raw`, the reference, and
+//! `subject`, ferry), what is made of the figures (`stats`, `cpu`), and what the user sees (`options`,
+//! `commands`, `measure`, `table`, `report`, `selftest`, `compare`).
+
+pub mod child;
+pub mod commands;
+pub mod compare;
+pub mod cpu;
+pub mod dispense;
+pub mod layout;
+pub mod measure;
+pub mod memory;
+pub mod options;
+pub mod pattern;
+pub mod raw;
+pub mod report;
+pub mod selftest;
+pub mod stats;
+pub mod subject;
+pub mod table;
+pub mod walk;
+pub mod workload;

@@ -1,0 +1,126 @@
+//! The `ferry-bench` program: reads the command line and hands over to the library.
+
+use std::io;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Parser;
+use ferry_bench::commands::run_test;
+use ferry_bench::compare::{self, Plan, WALK_BYTES};
+use ferry_bench::cpu::raise_descriptor_limit;
+use ferry_bench::options::{
+    Cli, Command, CompareArguments, FerryCrowdArguments, FerryTargetArguments, RawTargetArguments,
+    SelftestArguments,
+};
+use ferry_bench::raw::{serve, RawConfig, RawEngine, SocketOptions, TargetOptions};
+use ferry_bench::report::write_json;
+use ferry_bench::selftest;
+use ferry_bench::subject::{serve_child, serve_crowd, Pair, PairConfig, Setup};
+
+/// The most connections that the reference's search tries.
+const RAW_CONNECTIONS: usize = 4;
+/// What ferry takes by itself between ends on one host.
+const CONGESTION_CONTROL: &str = "reno";
+
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("ferry-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Compare(arguments) => compare(&arguments),
+        Command::Selftest(arguments) => selftest(&arguments),
+        Command::RawTarget(arguments) => raw_target(arguments),
+        Command::FerryTarget(arguments) => ferry_target(arguments),
+        Command::FerryCrowd(arguments) => ferry_crowd(arguments),
+        test => {
+            let (test, arguments) = test.into_test().context("not a test")?;
+            run_test(test, arguments, &mut io::stdout().lock())
+        }
+    }
+}
+
+fn selftest(arguments: &SelftestArguments) -> anyhow::Result<()> {
+    let mut pair = Pair::start(&PairConfig {
+        program: std::env::current_exe()?,
+        memory_bytes: WALK_BYTES,
+        spin: None,
+        congestion_control: None,
+    })?;
+    if arguments.spoil {
+        pair.client.spoil_checks();
+    }
+    let result = selftest::run(&mut pair.client, &mut io::stdout().lock())?;
+    arguments.json.as_deref().map_or(Ok(()), |path| write_json(path, &result))
+}
+
+fn compare(arguments: &CompareArguments) -> anyhow::Result<()> {
+    let plan = Plan {
+        pairs: arguments.pairs as usize,
+        seconds: arguments.seconds,
+        samples: arguments.samples as usize,
+        spin: Duration::from_micros(u64::from(arguments.spin_us)),
+        idle_seconds: arguments.idle_seconds,
+        peers: arguments.peers,
+        rows: arguments.rows.clone(),
+    };
+    let mut reference = RawEngine::start(&raw_config(&arguments.congestion_control)?)?;
+    let config = pair_config(arguments)?;
+    let mut pair = Pair::start(&config)?;
+    let out = &mut io::stdout().lock();
+    let comparison = compare::run_with_ferry(&plan, &mut reference, &mut pair, &config.program, out)?;
+    arguments.json.as_deref().map_or(Ok(()), |path| write_json(path, &comparison))
+}
+
+/// ferry's defaults, unless the reference departs from what they come to: then both do.
+fn pair_config(arguments: &CompareArguments) -> anyhow::Result<PairConfig> {
+    let defaults = Setup::default().config()?;
+    let spin = Duration::from_micros(u64::from(arguments.spin_us));
+    let congestion_control = &arguments.congestion_control;
+    Ok(PairConfig {
+        program: std::env::current_exe()?,
+        memory_bytes: WALK_BYTES,
+        spin: (spin != Duration::from_micros(defaults.spin_us)).then_some(spin),
+        congestion_control: (congestion_control != CONGESTION_CONTROL).then(|| congestion_control.clone()),
+    })
+}
+
+/// The socket buffers are the reference's to choose.
+fn raw_config(congestion_control: &str) -> anyhow::Result<RawConfig> {
+    Ok(RawConfig {
+        program: std::env::current_exe()?,
+        connections: RAW_CONNECTIONS,
+        memory_bytes: WALK_BYTES,
+        socket: SocketOptions { buffer_bytes: None, congestion_control: Some(congestion_control.to_owned()) },
+    })
+}
+
+fn ferry_target(arguments: FerryTargetArguments) -> anyhow::Result<()> {
+    raise_descriptor_limit()?;
+    serve_child(&setup(arguments))
+}
+
+fn ferry_crowd(arguments: FerryCrowdArguments) -> anyhow::Result<()> {
+    raise_descriptor_limit()?;
+    serve_crowd(&setup(arguments.engine), &arguments.address, arguments.peers)
+}
+
+fn setup(arguments: FerryTargetArguments) -> Setup {
+    let FerryTargetArguments { secret_file, spin_us, congestion_control, workers } = arguments;
+    let spin = spin_us.map(|us| Duration::from_micros(u64::from(us)));
+    Setup { secret_file, spin, congestion_control, workers, ..Setup::default() }
+}
+
+fn raw_target(arguments: RawTargetArguments) -> anyhow::Result<()> {
+    let RawTargetArguments { connections, memory_bytes, token, buffer_bytes, congestion_control } = arguments;
+    let socket = SocketOptions { buffer_bytes, congestion_control };
+    let options = TargetOptions { connections, memory_bytes, token, socket };
+    serve(&options, io::stdin().lock(), io::stdout().lock())
+}

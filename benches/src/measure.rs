@@ -1,0 +1,152 @@
+//! One perftest-style test, from its settings to its table and its report, over any `Engine`.
+
+use std::io::Write;
+
+use anyhow::Context;
+
+use crate::options::Settings;
+use crate::report::{Bandwidth, Latency, Report, SizeResult};
+use crate::stats::Summary;
+use crate::table::{self, BandwidthColumns, BandwidthRow};
+use crate::workload::{Engine, LatencyWorkload, Limit, Placement, Sample, Workload, GB, LATENCY_SLOTS, MIB};
+
+/// A size's transfers are run in this many batches: their fastest is the peak.
+const BATCHES: u64 = 5;
+/// Memory walked on each side, and the bound on blocks that keeps tiny sizes from making huge maps.
+const WALK_BYTES: usize = 256 * MIB;
+const WALK_BLOCKS_MAX: usize = 1 << 16;
+/// Latency runs are counted, not timed: a duration is turned into runs of this many until it is over.
+const LATENCY_RUN_SAMPLES: u64 = 1_000;
+/// Bounds the memory that samples take in a long `-D` run.
+const LATENCY_SAMPLES_MAX: usize = 50_000_000;
+
+/// What the largest of the test's workloads walks on each side.
+pub fn memory_bytes(settings: &Settings) -> anyhow::Result<usize> {
+    let walked = |&bytes: &usize| match (settings.test.is_memory(), settings.test.is_bandwidth()) {
+        (false, _) => Ok(MIB),
+        (true, true) => workload(settings, bytes).map(|workload| workload.walk_bytes),
+        (true, false) => Ok((bytes * LATENCY_SLOTS).min(WALK_BYTES).max(bytes)),
+    };
+    settings.sizes.iter().map(walked).try_fold(1, |largest, bytes| Ok(bytes?.max(largest)))
+}
+
+/// Runs the test over all its sizes.
+pub fn run(settings: &Settings, engine: &mut dyn Engine, out: &mut dyn Write) -> anyhow::Result<Report> {
+    table::banner(out, settings, engine.name(), &engine.path())?;
+    let columns = BandwidthColumns { gbits: settings.report_gbits, cpu_util: settings.cpu_util };
+    match settings.test.is_bandwidth() {
+        true => writeln!(out, "{}", columns.heading())?,
+        false => writeln!(out, "{}", table::latency_heading())?,
+    }
+    let mut sizes = Vec::with_capacity(settings.sizes.len());
+    for &bytes in &settings.sizes {
+        sizes.push(match settings.test.is_bandwidth() {
+            true => bandwidth(settings, bytes, engine, columns, out)?,
+            false => latency(settings, bytes, engine, out)?,
+        });
+    }
+    table::rule(out)?;
+    Ok(Report::new(settings, engine.path(), sizes))
+}
+
+fn bandwidth(
+    settings: &Settings,
+    bytes: usize,
+    engine: &mut dyn Engine,
+    columns: BandwidthColumns,
+    out: &mut dyn Write,
+) -> anyhow::Result<SizeResult> {
+    let workload = workload(settings, bytes)?;
+    engine.prepare(&workload)?;
+    let batches = batches(settings.limit)
+        .into_iter()
+        .map(|limit| engine.throughput(&workload, limit))
+        .collect::<anyhow::Result<Vec<Sample>>>()?;
+    let result = Bandwidth::of(bytes, settings.requests, &batches);
+    let cpu = result.cpu_seconds.initiator + result.cpu_seconds.target;
+    let row = BandwidthRow {
+        bytes,
+        iterations: result.transfers,
+        peak_bytes_per_second: result.peak_gb_per_second * GB,
+        average_bytes_per_second: result.average_gb_per_second * GB,
+        messages_per_second: result.requests_per_second,
+        cpu_percent: cpu / result.seconds * 100.0,
+    };
+    writeln!(out, "{}", columns.row(&row))?;
+    Ok(SizeResult::Bandwidth(result))
+}
+
+fn workload(settings: &Settings, bytes: usize) -> anyhow::Result<Workload> {
+    let operation = settings.test.operation().context("a notification moves no memory")?;
+    let blocks = (WALK_BYTES / bytes).min(WALK_BLOCKS_MAX).max(settings.requests);
+    let walk_bytes = blocks.checked_mul(bytes).context("the transfer is larger than memory can be")?;
+    let layout = settings.layout;
+    Workload { operation, layout, block_bytes: bytes, blocks: settings.requests, walk_bytes }.validated()
+}
+
+/// The limit in equal parts; fewer parts than usual if there are fewer transfers.
+fn batches(limit: Limit) -> Vec<Limit> {
+    match limit {
+        Limit::Seconds(seconds) => vec![Limit::Seconds(seconds / BATCHES as f64); BATCHES as usize],
+        Limit::Transfers(count) => {
+            let parts = BATCHES.min(count);
+            let part = |index| count * (index + 1) / parts - count * index / parts;
+            (0..parts).map(|index| Limit::Transfers(part(index))).collect()
+        }
+    }
+}
+
+fn latency(
+    settings: &Settings,
+    bytes: usize,
+    engine: &mut dyn Engine,
+    out: &mut dyn Write,
+) -> anyhow::Result<SizeResult> {
+    let (spin, placement) = (settings.spin, Placement::Anywhere);
+    let mut timed = |samples| match settings.test.operation() {
+        Some(operation) => engine.latency(&LatencyWorkload { operation, bytes, samples, spin, placement }),
+        // There and back again: each way is the same, so half is one.
+        None => Ok(engine.round_trips(bytes, samples)?.into_iter().map(|ns| ns / 2).collect()),
+    };
+    let nanoseconds = match settings.limit {
+        Limit::Transfers(count) => timed(count as usize)?,
+        Limit::Seconds(seconds) => {
+            let mut all = Vec::new();
+            let mut spent = 0;
+            // Notifications count half of what they take.
+            let seconds = if settings.test.is_memory() { seconds } else { seconds / 2.0 };
+            while (spent as f64) < seconds * 1e9 && all.len() < LATENCY_SAMPLES_MAX {
+                let run = timed(LATENCY_RUN_SAMPLES as usize)?;
+                spent += run.iter().sum::<u64>();
+                all.extend(run);
+            }
+            all
+        }
+    };
+    let summary = Summary::of(&nanoseconds).context("no sample was taken")?;
+    writeln!(out, "{}", table::latency_row(bytes, &summary))?;
+    if settings.unsorted {
+        table::unsorted(out, &nanoseconds)?;
+    }
+    if settings.histogram {
+        table::histogram(out, &nanoseconds)?;
+    }
+    Ok(SizeResult::Latency(Latency::of(bytes, &summary)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_add_up_to_the_limit() {
+        for count in [1, 4, 5, 6, 999, 1_000] {
+            let total = batches(Limit::Transfers(count)).iter().fold(0, |sum, part| match part {
+                Limit::Transfers(n) if *n > 0 => sum + n,
+                other => panic!("{other:?}"),
+            });
+            assert_eq!(total, count);
+        }
+        assert_eq!(batches(Limit::Seconds(1.0)), vec![Limit::Seconds(0.2); 5]);
+    }
+}

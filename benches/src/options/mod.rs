@@ -1,0 +1,251 @@
+//! The command line: perftest's letters in ferry's terms, and what they mean together.
+//!
+//! clap and `parse` refuse what is malformed; `settings` refuses what contradicts the test, and fills in
+//! its defaults; `processes` is what the program's child processes are started with.
+
+mod parse;
+mod processes;
+mod settings;
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use ferry::limits::LANES_MAX;
+use regex_lite::Regex;
+use serde::{Deserialize, Serialize};
+
+use crate::layout::Layout;
+use crate::workload::Operation;
+
+use parse::{parse_bytes, parse_count, parse_rows, parse_seconds};
+pub use processes::{FerryCrowdArguments, FerryTargetArguments, RawTargetArguments};
+pub use settings::Settings;
+
+const PORT: u16 = 18_515;
+
+#[derive(Parser, Debug)]
+#[command(name = "ferry-bench", version, about = "Measures ferry, perftest's way")]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Bandwidth of WRITE; without HOST the server, with HOST the client (so for all tests)
+    #[command(name = "write_bw")]
+    WriteBandwidth(TestArguments),
+    /// Bandwidth of READ
+    #[command(name = "read_bw")]
+    ReadBandwidth(TestArguments),
+    /// Time of one synchronous WRITE, from the call until done at the target: the whole round trip
+    #[command(name = "write_lat")]
+    WriteLatency(TestArguments),
+    /// Time of one synchronous READ
+    #[command(name = "read_lat")]
+    ReadLatency(TestArguments),
+    /// Time of one notification to the peer and back, halved
+    #[command(name = "notify_lat")]
+    NotifyLatency(TestArguments),
+    /// Starts both ends on loopback and runs a short table
+    Selftest(SelftestArguments),
+    /// Measures against the raw-socket reference, interleaved, and judges the ratios
+    Compare(CompareArguments),
+    /// The passive process of the raw reference
+    #[command(hide = true)]
+    RawTarget(RawTargetArguments),
+    /// The server that `compare` and `selftest` start
+    #[command(hide = true)]
+    FerryTarget(FerryTargetArguments),
+    /// The peers that `compare` connects to one engine
+    #[command(hide = true)]
+    FerryCrowd(FerryCrowdArguments),
+}
+
+impl Command {
+    /// The test and its arguments, if the command is one.
+    pub fn into_test(self) -> Option<(Test, TestArguments)> {
+        match self {
+            Command::WriteBandwidth(arguments) => Some((Test::WriteBw, arguments)),
+            Command::ReadBandwidth(arguments) => Some((Test::ReadBw, arguments)),
+            Command::WriteLatency(arguments) => Some((Test::WriteLat, arguments)),
+            Command::ReadLatency(arguments) => Some((Test::ReadLat, arguments)),
+            Command::NotifyLatency(arguments) => Some((Test::NotifyLat, arguments)),
+            Command::Selftest(_)
+            | Command::Compare(_)
+            | Command::RawTarget(_)
+            | Command::FerryTarget(_)
+            | Command::FerryCrowd(_) => None,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Test {
+    WriteBw,
+    ReadBw,
+    WriteLat,
+    ReadLat,
+    NotifyLat,
+}
+
+impl Test {
+    pub fn is_bandwidth(self) -> bool {
+        matches!(self, Test::WriteBw | Test::ReadBw)
+    }
+
+    /// Whether memory moves, and so can be checked.
+    pub fn is_memory(self) -> bool {
+        self.operation().is_some()
+    }
+
+    /// The operation timed; a notification is neither.
+    pub fn operation(self) -> Option<Operation> {
+        match self {
+            Test::WriteBw | Test::WriteLat => Some(Operation::Write),
+            Test::ReadBw | Test::ReadLat => Some(Operation::Read),
+            Test::NotifyLat => None,
+        }
+    }
+
+    pub fn title(self) -> &'static str {
+        match self {
+            Test::WriteBw => "WRITE BW Test",
+            Test::ReadBw => "READ BW Test",
+            Test::WriteLat => "WRITE Latency Test",
+            Test::ReadLat => "READ Latency Test",
+            Test::NotifyLat => "NOTIFY Latency Test",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    Auto,
+    Tcp,
+    Local,
+    Rdma,
+}
+
+impl Transport {
+    pub fn name(self) -> &'static str {
+        match self {
+            Transport::Auto => "auto",
+            Transport::Tcp => "tcp",
+            Transport::Local => "local",
+            Transport::Rdma => "rdma",
+        }
+    }
+}
+
+#[derive(Args, Debug, Clone)]
+pub struct TestArguments {
+    /// The server to measure against; absent, this is the server
+    pub host: Option<String>,
+    /// Bytes of each request [default: 65536 for bandwidth, 2 for latency]; k and m are binary
+    #[arg(short = 's', long, value_parser = parse_bytes)]
+    pub size: Option<usize>,
+    /// All sizes from 2 to 2^23
+    #[arg(short = 'a', long, conflicts_with = "size")]
+    pub all: bool,
+    /// Transfers per size [default: 1000]
+    #[arg(short = 'n', long = "iters", value_parser = clap::value_parser!(u64).range(1..))]
+    pub iterations: Option<u64>,
+    /// Run each size this many seconds instead of a number of transfers
+    #[arg(short = 'D', long = "duration", conflicts_with = "iterations", value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub duration_seconds: Option<u32>,
+    /// Transfers in flight [default: 128]
+    #[arg(short = 't', long = "tx-depth", value_parser = parse_count)]
+    pub tx_depth: Option<usize>,
+    /// Lanes to the peer [default: ferry's own]
+    #[arg(short = 'q', long = "lanes", value_parser = clap::value_parser!(u32).range(1..=i64::from(LANES_MAX)))]
+    pub lanes: Option<u32>,
+    /// Requests per transfer [default: 1]
+    #[arg(short = 'l', long = "requests", value_parser = parse_count)]
+    pub requests: Option<usize>,
+    /// Both ends initiate at once; the sum is reported
+    #[arg(short = 'b', long)]
+    pub bidirectional: bool,
+    /// Port of the server
+    #[arg(short = 'p', long, default_value_t = PORT)]
+    pub port: u16,
+    /// Print the latency histogram
+    #[arg(short = 'H', long = "report-histogram")]
+    pub histogram: bool,
+    /// Print every latency sample in the order taken
+    #[arg(short = 'U', long = "report-unsorted")]
+    pub unsorted: bool,
+    /// Bandwidth in 10^9 bits per second instead of 2^20 bytes
+    #[arg(long = "report_gbits", alias = "report-gbits")]
+    pub report_gbits: bool,
+    /// Show the CPU time used by both ends, in percent of one core
+    #[arg(long = "cpu_util", alias = "cpu-util")]
+    pub cpu_util: bool,
+    /// Check after each run that every 8 bytes are where they belong
+    #[arg(long = "data_validation", alias = "data-validation")]
+    pub data_validation: bool,
+    /// Transports that may be used; anything but auto fails rather than falls back
+    #[arg(long, value_enum, default_value_t = Transport::Auto)]
+    pub transport: Transport,
+    /// scattered permutes the blocks on both sides so that none can be merged
+    #[arg(long, value_enum, default_value_t = Layout::Contiguous)]
+    pub layout: Layout,
+    /// File with the shared secret; without it, peers are this user on this host only
+    #[arg(long = "secret-file")]
+    pub secret_file: Option<PathBuf>,
+    /// Write everything measured to this file as one JSON object
+    #[arg(long)]
+    pub json: Option<PathBuf>,
+    /// Damage a byte before each check, to see the check fail
+    #[arg(long, hide = true)]
+    pub spoil: bool,
+    /// Look for completions this long before sleeping, in microseconds [default: ferry's own]
+    #[arg(long = "spin-us")]
+    pub spin_us: Option<u32>,
+}
+
+#[derive(Args, Debug)]
+pub struct SelftestArguments {
+    /// Damage a byte before each check, to see the check fail
+    #[arg(long, hide = true)]
+    pub spoil: bool,
+    /// Write everything measured to this file as one JSON object
+    #[arg(long)]
+    pub json: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub struct CompareArguments {
+    /// Write everything measured to this file as one JSON object
+    #[arg(long)]
+    pub json: Option<PathBuf>,
+    /// Interleaved pairs per row; below 6 nothing is decided
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub pairs: u32,
+    /// Seconds of each throughput run
+    #[arg(long, default_value_t = 0.4, value_parser = parse_seconds)]
+    pub seconds: f64,
+    /// Latency samples of each side per row, over all pairs
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub samples: u32,
+    /// Only rows whose name matches this regular expression
+    #[arg(long, value_parser = parse_rows)]
+    pub rows: Option<Regex>,
+    /// Seconds for which idle engines are watched
+    #[arg(long, default_value_t = 10.0, value_parser = parse_seconds)]
+    pub idle_seconds: f64,
+    /// Engines that are connected to one
+    #[arg(long, default_value_t = 1_000, value_parser = parse_count)]
+    pub peers: usize,
+    /// Both ends look for data this long before sleeping, in microseconds
+    #[arg(long = "spin-us", default_value_t = 50)]
+    pub spin_us: u32,
+    /// Congestion control of both sides, where the host allows it
+    #[arg(long = "congestion-control", default_value = "reno")]
+    pub congestion_control: String,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,41 @@
+//! The hidden commands: what this program tells the processes that it starts of itself.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+#[derive(Args, Debug)]
+pub struct FerryTargetArguments {
+    #[arg(long)]
+    pub secret_file: Option<PathBuf>,
+    #[arg(long)]
+    pub spin_us: Option<u32>,
+    #[arg(long)]
+    pub congestion_control: Option<String>,
+    #[arg(long)]
+    pub workers: Option<usize>,
+}
+
+#[derive(Args, Debug)]
+pub struct FerryCrowdArguments {
+    #[command(flatten)]
+    pub engine: FerryTargetArguments,
+    #[arg(long)]
+    pub address: String,
+    #[arg(long)]
+    pub peers: usize,
+}
+
+#[derive(Args, Debug)]
+pub struct RawTargetArguments {
+    #[arg(long)]
+    pub connections: usize,
+    #[arg(long)]
+    pub memory_bytes: usize,
+    #[arg(long)]
+    pub token: u64,
+    #[arg(long)]
+    pub buffer_bytes: Option<usize>,
+    #[arg(long)]
+    pub congestion_control: Option<String>,
+}

@@ -1,0 +1,18 @@
+//! The reference: the least a program can do to move the same bytes over TCP.
+//!
+//! Two processes on 127.0.0.1, a thread at each end of each connection, gather and scatter straight
+//! from and into place. The target is this same binary, started with a hidden subcommand, and stays up
+//! between runs so that they can be interleaved with another engine's.
+
+mod engine;
+mod initiator;
+mod pair;
+mod pieces;
+mod socket;
+mod target;
+mod wire;
+
+pub use engine::RawEngine;
+pub use pair::{RawConfig, RawPair, Tuning};
+pub use socket::SocketOptions;
+pub use target::{serve, TargetOptions};

@@ -1,0 +1,203 @@
+//! One TCP connection, driven directly: options, gather and scatter, and how to wait.
+
+use std::io::{self, ErrorKind};
+use std::net::TcpStream;
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::{Duration, Instant};
+
+use super::pieces::Pieces;
+use super::wire::{Header, HEADER_BYTES};
+
+/// A peer that moves nothing for this long is broken; the run fails instead of hanging.
+const PROGRESS_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Settings of every connection of a pair.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SocketOptions {
+    /// `SO_SNDBUF` and `SO_RCVBUF`; `None` leaves them to autotuning.
+    pub buffer_bytes: Option<usize>,
+    /// `TCP_CONGESTION`; `None` keeps the host's default.
+    pub congestion_control: Option<String>,
+}
+
+impl SocketOptions {
+    /// Before connecting or listening, or the window scale is fixed too small for the buffers.
+    pub fn apply(&self, fd: RawFd) -> io::Result<()> {
+        if let Some(bytes) = self.buffer_bytes {
+            let bytes = i32::try_from(bytes).map_err(|_| ErrorKind::InvalidInput)?;
+            set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes.to_ne_bytes())?;
+            set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &bytes.to_ne_bytes())?;
+        }
+        if let Some(name) = &self.congestion_control {
+            match set_option(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name.as_bytes()) {
+                // Not listed in tcp_allowed_congestion_control, or not loaded: what is in force is
+                // read back and stated, so going on misleads nobody.
+                Err(e) if matches!(e.raw_os_error(), Some(libc::EPERM | libc::ENOENT)) => {}
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The congestion control in force.
+pub fn congestion_control(fd: RawFd) -> io::Result<String> {
+    let mut name = [0; 16];
+    let bytes = get_option(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, &mut name)?;
+    Ok(String::from_utf8_lossy(&name[..bytes]).trim_end_matches('\0').to_owned())
+}
+
+fn set_option(fd: RawFd, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
+    // SAFETY: the pointer and the length are those of `value`, which the kernel only reads.
+    match unsafe { libc::setsockopt(fd, level, name, value.as_ptr().cast(), value.len() as libc::socklen_t) }
+    {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn get_option(fd: RawFd, level: i32, name: i32, value: &mut [u8]) -> io::Result<usize> {
+    let mut bytes = value.len() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `bytes` bytes, the length of `value`.
+    match unsafe { libc::getsockopt(fd, level, name, value.as_mut_ptr().cast(), &mut bytes) } {
+        0 => Ok(bytes as usize),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// How an end waits for data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// In the receiving call: nothing else runs on this thread, and no cycle is burnt.
+    Block,
+    /// Looks again and again this long, then sleeps in `poll`. Not where the other end shares the CPU:
+    /// there spinning only keeps it from answering.
+    Spin(Duration),
+}
+
+pub struct Link {
+    stream: TcpStream,
+}
+
+impl Link {
+    /// Takes a connected stream; sets what can be set afterwards.
+    pub fn new(stream: TcpStream) -> io::Result<Link> {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PROGRESS_TIMEOUT))?;
+        stream.set_write_timeout(Some(PROGRESS_TIMEOUT))?;
+        Ok(Link { stream })
+    }
+
+    pub fn congestion_control(&self) -> io::Result<String> {
+        congestion_control(self.stream.as_raw_fd())
+    }
+
+    /// Sends all pieces.
+    pub fn send(&self, pieces: &mut Pieces) -> io::Result<()> {
+        while pieces.bytes() > 0 {
+            let message = message(pieces.window());
+            // SAFETY: the message names the pieces' iovecs, whose memory `push` was promised stays valid.
+            let sent = unsafe { libc::sendmsg(self.stream.as_raw_fd(), &message, libc::MSG_NOSIGNAL) };
+            match moved(sent) {
+                Ok(bytes) => pieces.advance(bytes),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(no_progress(e)),
+            }
+        }
+        Ok(())
+    }
+
+    pub fn send_header(&self, header: &Header) -> io::Result<()> {
+        let mut encoded = header.encode();
+        let mut pieces = Pieces::default();
+        // SAFETY: `encoded` lives until the send below is over.
+        unsafe { pieces.push(encoded.as_mut_ptr(), encoded.len()) };
+        self.send(&mut pieces)
+    }
+
+    /// Receives until at most `bytes_left` of the pieces are still empty.
+    pub fn receive(&self, pieces: &mut Pieces, bytes_left: usize, wait: Wait) -> io::Result<()> {
+        while pieces.bytes() > bytes_left {
+            let received = match wait {
+                Wait::Block => self.receive_some(pieces, 0),
+                Wait::Spin(longest) => self.receive_spinning(pieces, longest),
+            };
+            match received {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(bytes) => pieces.advance(bytes),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(no_progress(e)),
+            }
+        }
+        Ok(())
+    }
+
+    pub fn receive_header(&self, wait: Wait) -> io::Result<Header> {
+        let mut encoded = [0; HEADER_BYTES];
+        let mut pieces = Pieces::default();
+        // SAFETY: `encoded` lives until the receive below is over.
+        unsafe { pieces.push(encoded.as_mut_ptr(), encoded.len()) };
+        self.receive(&mut pieces, 0, wait)?;
+        Header::decode(&encoded)
+    }
+
+    fn receive_some(&self, pieces: &mut Pieces, flags: i32) -> io::Result<usize> {
+        let mut message = message(pieces.window());
+        // SAFETY: as in `send`, and `push` was promised memory that may be written.
+        moved(unsafe { libc::recvmsg(self.stream.as_raw_fd(), &mut message, flags) })
+    }
+
+    fn receive_spinning(&self, pieces: &mut Pieces, longest: Duration) -> io::Result<usize> {
+        let mut started = None;
+        loop {
+            match self.receive_some(pieces, libc::MSG_DONTWAIT) {
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                other => return other,
+            }
+            let since = *started.get_or_insert_with(Instant::now);
+            if since.elapsed() >= longest || self.peer_shares_cpu()? {
+                self.sleep_until_readable()?;
+                started = None;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// On loopback the sender's CPU delivers: if the last packet was delivered here, the sender runs here.
+    fn peer_shares_cpu(&self) -> io::Result<bool> {
+        let mut incoming = [0; 4];
+        get_option(self.stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_INCOMING_CPU, &mut incoming)?;
+        // SAFETY: takes no argument and touches no memory.
+        Ok(unsafe { libc::sched_getcpu() } == i32::from_ne_bytes(incoming))
+    }
+
+    fn sleep_until_readable(&self) -> io::Result<()> {
+        let mut poll = libc::pollfd { fd: self.stream.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one pollfd, ours, for the length of the call.
+        match unsafe { libc::poll(&mut poll, 1, PROGRESS_TIMEOUT.as_millis() as i32) } {
+            0 => Err(ErrorKind::WouldBlock.into()),
+            1 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+fn message(window: &mut [libc::iovec]) -> libc::msghdr {
+    // SAFETY: all zeroes is an empty message without address or control data.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = window.as_mut_ptr();
+    message.msg_iovlen = window.len();
+    message
+}
+
+fn moved(result: isize) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
+/// A blocking call that would block ran into its time limit.
+fn no_progress(error: io::Error) -> io::Error {
+    match error.kind() {
+        ErrorKind::WouldBlock => io::Error::new(ErrorKind::TimedOut, "no byte moved for 10 s"),
+        _ => error,
+    }
+}

@@ -1,0 +1,209 @@
+//! The JSON that `--json` writes: one object, every size measured, units in the names of the keys.
+//! `gb` is 10^9 bytes, `gib` is 2^30.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context;
+use serde::Serialize;
+
+use crate::cpu::Machine;
+use crate::layout::Layout;
+use crate::options::{Settings, Test, Transport};
+use crate::stats::{median, Summary};
+use crate::workload::{CpuSeconds, Sample, GB, GIB};
+
+#[derive(Debug, Serialize)]
+pub struct Report {
+    pub tool: &'static str,
+    pub version: &'static str,
+    pub units: &'static str,
+    pub test: Test,
+    pub options: Options,
+    pub machine: Machine,
+    /// The path used, and why.
+    pub path: String,
+    pub sizes: Vec<SizeResult>,
+}
+
+/// What was asked for, of what changes the figures.
+#[derive(Debug, Serialize)]
+pub struct Options {
+    pub transfers_in_flight: usize,
+    pub requests_per_transfer: usize,
+    pub bidirectional: bool,
+    pub layout: Layout,
+    pub transport: Transport,
+    /// `null`: ferry's own choice.
+    pub lanes: Option<u32>,
+    pub data_validation: bool,
+}
+
+impl Options {
+    fn of(settings: &Settings) -> Options {
+        Options {
+            transfers_in_flight: settings.tx_depth,
+            requests_per_transfer: settings.requests,
+            bidirectional: settings.bidirectional,
+            layout: settings.layout,
+            transport: settings.transport,
+            lanes: settings.lanes,
+            data_validation: settings.data_validation,
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum SizeResult {
+    Bandwidth(Bandwidth),
+    Latency(Latency),
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Bandwidth {
+    pub request_bytes: usize,
+    pub requests_per_transfer: usize,
+    pub transfers: u64,
+    pub bytes: u64,
+    pub seconds: f64,
+    /// The fastest batch.
+    pub peak_gb_per_second: f64,
+    /// All bytes over all time.
+    pub average_gb_per_second: f64,
+    pub average_gib_per_second: f64,
+    /// The batch in the middle.
+    pub median_gb_per_second: f64,
+    pub batches_gb_per_second: Vec<f64>,
+    pub requests_per_second: f64,
+    pub cpu_seconds: CpuSeconds,
+    pub cpu_seconds_per_gib_both_ends: f64,
+}
+
+impl Bandwidth {
+    /// `batches` must not be empty.
+    pub fn of(request_bytes: usize, requests_per_transfer: usize, batches: &[Sample]) -> Bandwidth {
+        let sum = |part: fn(&Sample) -> f64| batches.iter().map(part).sum::<f64>();
+        let transfers: u64 = batches.iter().map(|batch| batch.transfers).sum();
+        let bytes: u64 = batches.iter().map(|batch| batch.bytes).sum();
+        let seconds = sum(|batch| batch.seconds);
+        let cpu_seconds = CpuSeconds {
+            initiator: sum(|batch| batch.cpu_seconds.initiator),
+            target: sum(|batch| batch.cpu_seconds.target),
+        };
+        let speeds: Vec<f64> = batches.iter().map(Sample::gb_per_second).collect();
+        Bandwidth {
+            request_bytes,
+            requests_per_transfer,
+            transfers,
+            bytes,
+            seconds,
+            peak_gb_per_second: speeds.iter().copied().fold(0.0, f64::max),
+            average_gb_per_second: bytes as f64 / seconds / GB,
+            average_gib_per_second: bytes as f64 / seconds / GIB,
+            median_gb_per_second: median(&speeds),
+            batches_gb_per_second: speeds,
+            requests_per_second: transfers as f64 * requests_per_transfer as f64 / seconds,
+            cpu_seconds,
+            cpu_seconds_per_gib_both_ends: (cpu_seconds.initiator + cpu_seconds.target)
+                / (bytes as f64 / GIB),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Latency {
+    pub request_bytes: usize,
+    pub samples: usize,
+    pub min_us: f64,
+    pub p50_us: f64,
+    pub p90_us: f64,
+    pub p99_us: f64,
+    pub p99_9_us: f64,
+    pub max_us: f64,
+    pub mean_us: f64,
+    pub stdev_us: f64,
+}
+
+impl Latency {
+    pub fn of(request_bytes: usize, nanoseconds: &Summary) -> Latency {
+        let us = |nanoseconds: u64| nanoseconds as f64 / 1e3;
+        Latency {
+            request_bytes,
+            samples: nanoseconds.count,
+            min_us: us(nanoseconds.min),
+            p50_us: us(nanoseconds.p50),
+            p90_us: us(nanoseconds.p90),
+            p99_us: us(nanoseconds.p99),
+            p99_9_us: us(nanoseconds.p99_9),
+            max_us: us(nanoseconds.max),
+            mean_us: nanoseconds.mean / 1e3,
+            stdev_us: nanoseconds.stdev / 1e3,
+        }
+    }
+}
+
+impl Report {
+    pub fn new(settings: &Settings, path: String, sizes: Vec<SizeResult>) -> Report {
+        Report {
+            tool: "ferry-bench",
+            version: env!("CARGO_PKG_VERSION"),
+            units: "gb = 10^9 bytes, gib = 2^30 bytes, us = 10^-6 s",
+            test: settings.test,
+            options: Options::of(settings),
+            machine: Machine::describe(),
+            path,
+            sizes,
+        }
+    }
+}
+
+/// Writes one JSON object and a newline, replacing the file.
+pub fn write_json(path: &Path, report: &impl Serialize) -> anyhow::Result<()> {
+    let mut text = serde_json::to_string_pretty(report)?;
+    text.push('\n');
+    fs::write(path, text).with_context(|| format!("writing {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    fn batch(bytes: u64, seconds: f64) -> Sample {
+        let cpu_seconds = CpuSeconds { initiator: 0.1, target: 0.2 };
+        Sample { bytes, transfers: 10, seconds, cpu_seconds }
+    }
+
+    #[test]
+    fn an_average_weighs_batches_by_time_and_a_peak_is_the_best() {
+        let b = Bandwidth::of(100, 4, &[batch(1 << 30, 1.0), batch(1 << 30, 3.0), batch(1 << 30, 2.0)]);
+        assert_eq!((b.transfers, b.bytes, b.seconds), (30, 3 << 30, 6.0));
+        assert_eq!((b.average_gib_per_second, b.peak_gb_per_second), (0.5, 1.073_741_824));
+        assert_eq!((b.median_gb_per_second, b.requests_per_second), (0.536_870_912, 20.0));
+        assert!((b.cpu_seconds_per_gib_both_ends - 0.3).abs() < 1e-12);
+    }
+
+    fn settings(line: &str) -> Settings {
+        let words = std::iter::once("ferry-bench").chain(line.split_whitespace());
+        let command = crate::options::Cli::try_parse_from(words).expect("a valid line").command;
+        let (test, arguments) = command.into_test().expect("a test");
+        arguments.settle(test).expect("no contradiction")
+    }
+
+    #[test]
+    fn every_size_is_in_the_file() {
+        let summary = Summary::of(&[1_000, 2_000, 9_000]).expect("not empty");
+        let sizes = [2, 4].map(|bytes| SizeResult::Latency(Latency::of(bytes, &summary)));
+        let report = Report::new(&settings("write_lat -a host"), "tcp".to_owned(), sizes.into());
+        let file = std::env::temp_dir().join(format!("ferry-bench-report-{}.json", std::process::id()));
+        write_json(&file, &report).expect("written");
+        let text = fs::read_to_string(&file).expect("readable");
+        fs::remove_file(&file).expect("removable");
+        let value: serde_json::Value = serde_json::from_str(&text).expect("one object");
+        assert_eq!(value["test"], "write_lat");
+        assert_eq!(value["sizes"][0]["request_bytes"], 2);
+        assert_eq!(value["sizes"][1]["request_bytes"], 4);
+        assert_eq!((&value["sizes"][1]["p50_us"], &value["sizes"][1]["max_us"]), (&2.0.into(), &9.0.into()));
+    }
+}

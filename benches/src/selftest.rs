@@ -1,0 +1,60 @@
+//! `ferry-bench selftest`: both ends on loopback, a short table, every byte checked.
+
+use std::io::Write;
+
+use clap::Parser;
+use serde::Serialize;
+
+use crate::measure;
+use crate::options::{Cli, Settings};
+use crate::report::Report;
+use crate::workload::Engine;
+
+/// The table, as a user would ask for each of its parts.
+const PARTS: [&str; 7] = [
+    "write_bw -s 1m -l 16 -D 1 -t 4 --cpu_util 127.0.0.1",
+    "read_bw -s 1m -l 16 -D 1 -t 4 --cpu_util 127.0.0.1",
+    "write_bw -s 16k -l 1024 -D 1 -t 4 --layout scattered --cpu_util 127.0.0.1",
+    "read_bw -s 4k -l 1024 -D 1 -t 4 --layout scattered --cpu_util 127.0.0.1",
+    "write_lat -s 4k -n 20000 127.0.0.1",
+    "read_lat -s 4k -n 20000 127.0.0.1",
+    "notify_lat -s 64 -n 10000 127.0.0.1",
+];
+
+#[derive(Debug, Serialize)]
+pub struct Selftest {
+    pub engine: String,
+    pub parts: Vec<Report>,
+}
+
+/// Runs the table over `engine`. Wrong data is an error, as is everything else.
+pub fn run(engine: &mut dyn Engine, out: &mut dyn Write) -> anyhow::Result<Selftest> {
+    let settings = PARTS.map(settings);
+    let parts = settings.iter().map(|part| measure::run(part, engine, out)).collect::<anyhow::Result<_>>()?;
+    Ok(Selftest { engine: engine.name().to_owned(), parts })
+}
+
+fn settings(line: &str) -> Settings {
+    let words = std::iter::once("ferry-bench").chain(line.split_whitespace());
+    let command = Cli::try_parse_from(words).expect("a constant, parsed by the tests").command;
+    let (test, arguments) = command.into_test().expect("a constant, a test");
+    let settled = arguments.settle(test);
+    let settled = settled.expect("a constant, settled by the tests");
+    // What a user would have to ask for; a notification is compared anyway.
+    Settings { data_validation: test.is_memory(), ..settled }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::subject::IN_FLIGHT;
+
+    #[test]
+    fn every_part_is_a_valid_command_line() {
+        let parts = PARTS.map(settings);
+        assert_eq!(parts.iter().filter(|part| part.data_validation).count(), parts.len() - 1);
+        // The pair keeps this many in flight; the banner must not claim another number.
+        let bandwidth = parts.iter().filter(|part| part.test.is_bandwidth());
+        assert!(bandwidth.into_iter().all(|part| part.tx_depth == IN_FLIGHT));
+    }
+}

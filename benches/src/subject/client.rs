@@ -1,0 +1,264 @@
+//! The active end: connects to a server, agrees on the terms, and carries out the workloads.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure, Context};
+use ferry::{Engine as Ferry, RegionOptions};
+
+use super::agreement::Agreement;
+use super::channel::Channel;
+use super::drive::{Flight, Route};
+use super::setup::{describe, is_auto, Setup};
+use super::wire::{Area, Command, Outcome, OwnHalf, Preparation, Reply, VERSION};
+use crate::cpu::{own_cpu_seconds, Pinned};
+use crate::layout::{mix, Layout};
+use crate::memory::{area_of, populated, spoil, MEMORY_BYTES_MAX};
+use crate::walk::{End, Walk};
+use crate::workload::{CpuSeconds, LatencyWorkload, Limit, Placement, Sample, Workload, LATENCY_SLOTS};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Filling and checking the largest memory, on a slow machine.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
+/// The server's regions follow its welcome on another connection.
+const REGION_TIMEOUT: Duration = Duration::from_secs(5);
+
+pub struct Client {
+    channel: Channel,
+    peer: u64,
+    outward: ferry::Memory,
+    /// For the server's own transfers (`-b`).
+    inward: Option<ferry::Memory>,
+    remote: Area,
+    seed: u64,
+    validate: bool,
+    flight: Flight,
+    /// Damages a byte before each check: a test of the check.
+    spoil: bool,
+    /// Last, so that memory and queue go before it.
+    engine: Ferry,
+}
+
+impl Client {
+    /// Connects to the server at `address` and has it accept the terms. `memory_bytes` is what the
+    /// largest workload walks.
+    pub fn connect(
+        setup: &Setup,
+        address: &str,
+        agreement: Agreement,
+        memory_bytes: usize,
+    ) -> anyhow::Result<Client> {
+        ensure!(
+            memory_bytes <= MEMORY_BYTES_MAX,
+            "the test would walk {memory_bytes} bytes, which is too much"
+        );
+        let engine = setup.open()?;
+        let mut channel = Channel::new(&engine)?;
+        let peer = engine.connect(address, Some(CONNECT_TIMEOUT))?;
+        refuse_without_path(&engine, peer)?;
+        let alloc = || engine.alloc(memory_bytes, &RegionOptions::default()).map(populated);
+        let outward = alloc().context("memory for the test")?;
+        let inward = agreement.bidirectional.then(alloc).transpose().context("memory for -b")?;
+        let flight = Flight { threads: 1, in_flight: agreement.tx_depth };
+        let validate = agreement.data_validation;
+        let area = inward.as_ref().map(area_of);
+        let hello = Command::Hello { version: VERSION, agreement, memory_bytes, inward: area };
+        channel.send(peer, &hello).context("introducing this end to the server")?;
+        let remote = match channel.receive(peer, ANSWER_TIMEOUT).context("the server")? {
+            Reply::Welcome { inward } => inward,
+            Reply::Refused { reason } => bail!("the server refuses: {reason}"),
+            other => bail!("the server answers with {other:?}"),
+        };
+        let seed = mix(u64::from(std::process::id()) ^ remote.region);
+        let client =
+            Client { channel, peer, outward, inward, remote, seed, validate, flight, spoil: false, engine };
+        client.await_region()?;
+        Ok(client)
+    }
+
+    pub fn engine(&self) -> &Ferry {
+        &self.engine
+    }
+
+    pub fn flight(&self) -> Flight {
+        self.flight
+    }
+
+    /// How the throughput runs from now on are submitted.
+    pub fn set_flight(&mut self, flight: Flight) {
+        self.flight = flight;
+    }
+
+    /// From now on one byte is damaged before each check, which must find it.
+    pub fn spoil_checks(&mut self) {
+        self.spoil = true;
+    }
+
+    /// The paths to the server, chosen or not, each with the reason.
+    pub fn paths(&self) -> String {
+        let paths = self.engine.peer_paths(self.peer).unwrap_or_default();
+        let (chosen, others): (Vec<_>, Vec<_>) = paths.iter().partition(|path| path.chosen);
+        let describe = |paths: &[&ferry::PathInfo]| {
+            let each = paths.iter().map(|path| format!("{} ({})", path.transport.name(), path.why));
+            each.collect::<Vec<_>>().join(", ")
+        };
+        format!("{}; not used: {}", describe(&chosen), describe(&others))
+    }
+
+    /// What departs from ferry's defaults.
+    pub fn configuration(&self) -> String {
+        describe(self.engine.config())
+    }
+
+    pub fn run(&mut self, workload: &Workload, limit: Limit) -> anyhow::Result<Sample> {
+        let own = self.inward.is_some().then_some(OwnHalf { flight: self.flight, limit });
+        let (walk, seed) = self.prepare(workload, own, None)?;
+        let cpu_before = own_cpu_seconds();
+        if own.is_some() {
+            self.channel.send(self.peer, &Command::Go)?;
+        }
+        let driven = self.route().drive(&walk, self.flight, limit)?;
+        let cpu_initiator = own_cpu_seconds() - cpu_before;
+        let patience = Duration::from_secs_f64(driven.seconds) * 2 + ANSWER_TIMEOUT;
+        let outcome = self.finish(&walk, seed, driven.transfers, patience)?;
+        let transfers = driven.transfers + outcome.own_transfers;
+        let bytes = transfers * workload.transfer_bytes() as u64;
+        let cpu_seconds = CpuSeconds { initiator: cpu_initiator, target: outcome.cpu_seconds };
+        let seconds = driven.seconds.max(outcome.own_seconds);
+        Ok(Sample { bytes, transfers, seconds, cpu_seconds })
+    }
+
+    pub fn time_each(&mut self, workload: &LatencyWorkload) -> anyhow::Result<Vec<u64>> {
+        let LatencyWorkload { operation, bytes, samples, spin, placement } = *workload;
+        let opened = Duration::from_micros(self.engine.config().spin_us);
+        ensure!(spin.is_none_or(|spin| spin == opened), "the engine was opened to spin {opened:?}");
+        let (cpu, target_cpu) = match placement {
+            Placement::Anywhere => (None, None),
+            Placement::Pinned { initiator_cpu, target_cpu } => (Some(initiator_cpu), Some(target_cpu)),
+        };
+        let layout = Layout::Contiguous;
+        let walk_bytes = bytes.saturating_mul(LATENCY_SLOTS).min(self.outward.length());
+        let single = Workload { operation, layout, block_bytes: bytes, blocks: 1, walk_bytes };
+        let (walk, seed) = self.prepare(&single, None, target_cpu)?;
+        let pinned = cpu.map(Pinned::process_to).transpose()?;
+        let nanoseconds = self.route().time_each(&walk, samples)?;
+        drop(pinned);
+        self.finish(&walk, seed, samples as u64, ANSWER_TIMEOUT)?;
+        Ok(nanoseconds)
+    }
+
+    /// Nanoseconds of each of `samples` notifications of `bytes` to the server's application and back.
+    pub fn time_round_trips(&mut self, bytes: usize, samples: usize) -> anyhow::Result<Vec<u64>> {
+        self.channel.send(self.peer, &Command::Echo { count: samples })?;
+        self.expect_ready()?;
+        let mut nanoseconds = Vec::with_capacity(samples);
+        let mut sent = vec![0; bytes];
+        for number in 0..samples as u64 {
+            let count = bytes.min(8);
+            sent[..count].copy_from_slice(&number.to_le_bytes()[..count]);
+            let start = Instant::now();
+            self.channel.send_bytes(self.peer, &sent)?;
+            let back = self.channel.receive_bytes(self.peer, ANSWER_TIMEOUT)?;
+            nanoseconds.push(start.elapsed().as_nanos() as u64);
+            ensure!(*back == *sent, "notification {number} came back changed");
+        }
+        Ok(nanoseconds)
+    }
+
+    fn route(&self) -> Route<'_> {
+        Route { engine: &self.engine, peer: self.peer, local: area_of(&self.outward), remote: self.remote }
+    }
+
+    fn prepare(
+        &mut self,
+        workload: &Workload,
+        own: Option<OwnHalf>,
+        cpu: Option<usize>,
+    ) -> anyhow::Result<(Walk, u64)> {
+        let workload = workload.validated()?;
+        ensure!(workload.walk_bytes <= self.outward.length(), "the workload walks more than there is memory");
+        self.seed = mix(self.seed.wrapping_add(1));
+        let (seed, validate) = (self.seed, self.validate);
+        let preparation = Preparation { workload, seed, validate, own, cpu };
+        self.channel.send(self.peer, &Command::Prepare(preparation))?;
+        let walk = Walk::new(workload);
+        if validate {
+            walk.fill(End::Initiator, &mut self.outward, seed);
+            if let Some(inward) = &mut self.inward {
+                walk.fill(End::Target, inward, mix(seed));
+            }
+        }
+        self.expect_ready()?;
+        Ok((walk, seed))
+    }
+
+    /// Has both ends check what arrived.
+    fn finish(
+        &mut self,
+        walk: &Walk,
+        seed: u64,
+        transfers: u64,
+        patience: Duration,
+    ) -> anyhow::Result<Outcome> {
+        self.channel.send(self.peer, &Command::Finish { transfers, spoil: self.spoil })?;
+        let outcome: Outcome = match self.channel.receive(self.peer, patience)? {
+            Reply::Finished(outcome) => outcome,
+            Reply::Failed { reason } => bail!("the server: {reason}"),
+            other => bail!("the server answers a run with {other:?}"),
+        };
+        if let Some(mismatch) = &outcome.mismatch {
+            bail!("{mismatch}");
+        }
+        if self.spoil && walk.origin() == End::Target {
+            spoil(&mut self.outward);
+        }
+        if self.validate {
+            walk.check(End::Initiator, &self.outward, seed, transfers).context("at the client")?;
+            if let Some(inward) = &self.inward {
+                let count = outcome.own_transfers;
+                walk.check(End::Target, inward, mix(seed), count).context("at the client, of -b")?;
+            }
+        }
+        Ok(outcome)
+    }
+
+    fn expect_ready(&mut self) -> anyhow::Result<()> {
+        match self.channel.receive(self.peer, ANSWER_TIMEOUT)? {
+            Reply::Ready => Ok(()),
+            Reply::Failed { reason } => bail!("the server: {reason}"),
+            other => bail!("the server is not ready: {other:?}"),
+        }
+    }
+
+    fn await_region(&self) -> anyhow::Result<()> {
+        let deadline = Instant::now() + REGION_TIMEOUT;
+        loop {
+            let known = self.engine.peer_regions(self.peer)?;
+            if known.iter().any(|region| region.region == self.remote.region) {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "the server's region never became known here");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // A server that does not hear it finds out when the session ends.
+        let _ = self.channel.send(self.peer, &Command::Bye);
+    }
+}
+
+/// Fails with the reasons when no allowed transport reaches the server: nothing falls back.
+fn refuse_without_path(engine: &Ferry, peer: u64) -> anyhow::Result<()> {
+    let paths = engine.peer_paths(peer)?;
+    if paths.iter().any(|path| path.chosen) {
+        return Ok(());
+    }
+    let wanted = paths
+        .iter()
+        .filter(|path| is_auto(engine.config()) || engine.config().transports.allows(path.transport));
+    let reasons: Vec<_> = wanted.map(|path| format!("{}: {}", path.transport.name(), path.why)).collect();
+    bail!("UNAVAILABLE: no allowed transport reaches the server: {}", reasons.join("; "))
+}

@@ -1,0 +1,59 @@
+//! Many engines in one process, each with one peer: the one that a parent names. They connect at the
+//! parent's word and stay until it ends.
+
+use std::io::{self, Read};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{bail, Context};
+use ferry::Engine;
+use serde::{Deserialize, Serialize};
+
+use super::setup::Setup;
+use crate::child::{read_line, write_line};
+
+/// At once, in each process. A handshake is work for both ends; more would only queue.
+const CONNECTING_MAX: usize = 8;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What parent and crowd tell each other, in this order.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum CrowdReply {
+    Opened,
+    Connect,
+    Connected,
+}
+
+pub fn serve_crowd(setup: &Setup, address: &str, peers: usize) -> anyhow::Result<()> {
+    // Nobody dials these engines; a listener each would only cost a descriptor.
+    let setup = Setup { listen_address: Some(String::new()), ..setup.clone() };
+    let engines = (0..peers).map(|_| setup.open()).collect::<anyhow::Result<Vec<_>>>()?;
+    let (mut from, mut to) = (io::stdin().lock(), io::stdout().lock());
+    write_line(&mut to, &CrowdReply::Opened)?;
+    let Some(CrowdReply::Connect) = read_line(&mut from)? else { return Ok(()) };
+    connect(&engines, address)?;
+    write_line(&mut to, &CrowdReply::Connected)?;
+    // The parent says nothing more; the end of its pipe is the end of this process, engines and all.
+    match from.read(&mut [0])? {
+        0 => std::process::exit(0),
+        _ => bail!("the parent has more to say than there is to do"),
+    }
+}
+
+fn connect(engines: &[Engine], address: &str) -> anyhow::Result<()> {
+    let part = engines.len().div_ceil(CONNECTING_MAX).max(1);
+    thread::scope(|scope| {
+        let workers: Vec<_> = engines
+            .chunks(part)
+            .map(|part| {
+                scope.spawn(move || {
+                    part.iter()
+                        .try_for_each(|engine| engine.connect(address, Some(CONNECT_TIMEOUT)).map(drop))
+                })
+            })
+            .collect();
+        let mut ends = workers.into_iter().map(|worker| worker.join().expect("a dialer does not panic"));
+        ends.try_for_each(|end| end)
+    })
+    .context("connecting")
+}

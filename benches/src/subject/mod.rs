@@ -1,0 +1,28 @@
+//! ferry itself as the thing measured: a server that holds memory, a client that moves it, and both at
+//! once for `compare` and `selftest`.
+//!
+//! The two ends speak over ferry's own notifications (`channel`, `wire`), so that a test between two
+//! machines needs one port and one secret. The same server serves `ferry-bench TEST` and the child
+//! process of `Pair`.
+
+mod agreement;
+mod channel;
+mod client;
+mod crowd;
+mod drive;
+mod pair;
+mod secret;
+mod server;
+mod session;
+mod setup;
+mod wire;
+
+pub use agreement::{Agreement, Claims};
+pub use client::Client;
+pub use crowd::{serve_crowd, CrowdReply};
+pub use drive::Flight;
+pub use pair::{Pair, PairConfig, IN_FLIGHT};
+pub use secret::SecretFile;
+pub use server::{serve, serve_child};
+pub use setup::Setup;
+pub use wire::{Area, Listening};

@@ -1,0 +1,72 @@
+//! The passive end: waits for one client, agrees with it on the terms, and serves it.
+
+use std::io::{self, Read, Write};
+use std::thread;
+
+use anyhow::{bail, ensure, Context};
+use ferry::{Engine, RegionOptions};
+
+use super::agreement::Claims;
+use super::channel::Channel;
+use super::session::Session;
+use super::setup::Setup;
+use super::wire::{Command, Listening, Reply, VERSION};
+use crate::child::write_line;
+use crate::memory::{area_of, populated, MEMORY_BYTES_MAX};
+
+/// Serves one client and returns when it has said goodbye. `listening` is told the address first.
+pub fn serve(
+    setup: &Setup,
+    claims: &Claims,
+    listening: impl FnOnce(&str) -> io::Result<()>,
+) -> anyhow::Result<()> {
+    let engine = setup.open()?;
+    let mut channel = Channel::new(&engine)?;
+    listening(engine.address())?;
+    let (peer, hello) = channel.receive_first()?;
+    let mut session = match welcome(&engine, &mut channel, peer, claims, hello) {
+        Ok(session) => session,
+        Err(error) => {
+            let reason = format!("{error:#}");
+            let _ = channel.send(peer, &Reply::Refused { reason });
+            return Err(error);
+        }
+    };
+    session.serve()
+}
+
+fn welcome<'a>(
+    engine: &'a Engine,
+    channel: &'a mut Channel,
+    peer: u64,
+    claims: &Claims,
+    hello: Command,
+) -> anyhow::Result<Session<'a>> {
+    let Command::Hello { version, agreement, memory_bytes, inward: remote } = hello else {
+        bail!("the client did not introduce itself");
+    };
+    ensure!(version == VERSION, "the client's ferry-bench speaks version {version}, this one {VERSION}");
+    claims.accept(&agreement).map_err(anyhow::Error::msg)?;
+    ensure!((1..=MEMORY_BYTES_MAX).contains(&memory_bytes), "the client asks for {memory_bytes} bytes");
+    let alloc = || {
+        let memory = engine.alloc(memory_bytes, &RegionOptions::default());
+        memory.map(populated).context("memory for the client")
+    };
+    let inward = alloc()?;
+    let outward = remote.map(|area| alloc().map(|memory| (memory, area))).transpose()?;
+    channel.send(peer, &Reply::Welcome { inward: area_of(&inward) })?;
+    Ok(Session { engine, channel, peer, inward, outward })
+}
+
+/// The same as a child process: tells its parent the address, and ends when its parent does.
+pub fn serve_child(setup: &Setup) -> anyhow::Result<()> {
+    thread::spawn(|| {
+        // The parent says nothing more; the end of its pipe is the end of this process.
+        let _ = io::stdin().lock().read(&mut [0]);
+        std::process::exit(0);
+    });
+    serve(setup, &Claims::default(), |address| {
+        write_line(&mut io::stdout().lock(), &Listening { address: address.to_owned() })?;
+        io::stdout().flush()
+    })
+}

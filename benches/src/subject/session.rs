@@ -1,0 +1,117 @@
+//! The server's side of one client: memory, runs, checks. `server` decides whom to serve.
+
+use std::time::Duration;
+
+use anyhow::{bail, ensure, Context};
+use ferry::Engine;
+
+use super::channel::Channel;
+use super::drive::{Driven, Route};
+use super::wire::{Area, Command, Outcome, OwnHalf, Preparation, Reply};
+use crate::cpu::{own_cpu_seconds, Pinned};
+use crate::layout::mix;
+use crate::memory::{area_of, spoil};
+use crate::walk::{End, Walk};
+
+/// A client checks its data, prints, and is stopped and looked at; hours are more than any of that.
+const CLIENT_SILENCE_MAX: Duration = Duration::from_secs(6 * 3_600);
+
+pub struct Session<'a> {
+    pub engine: &'a Engine,
+    pub channel: &'a mut Channel,
+    pub peer: u64,
+    /// For the client's transfers.
+    pub inward: ferry::Memory,
+    /// For the server's own, with the client's memory that they go to.
+    pub outward: Option<(ferry::Memory, Area)>,
+}
+
+impl Session<'_> {
+    /// Serves the client until it says goodbye. An error if it vanishes, or if its data was wrong.
+    pub fn serve(&mut self) -> anyhow::Result<()> {
+        let mut wrong = None;
+        loop {
+            let served = match self.channel.receive(self.peer, CLIENT_SILENCE_MAX)? {
+                Command::Prepare(preparation) => self.run(&preparation),
+                Command::Echo { count } => self.echo(count).map(|()| None),
+                Command::Bye => break,
+                other => bail!("out of turn: {other:?}"),
+            };
+            match served {
+                Ok(mismatch) => wrong = wrong.or(mismatch),
+                Err(error) => {
+                    // The client has a right to know, if it is still there.
+                    let reason = format!("{error:#}");
+                    let _ = self.channel.send(self.peer, &Reply::Failed { reason });
+                    return Err(error);
+                }
+            }
+        }
+        wrong.map_or(Ok(()), |mismatch| bail!("{mismatch}"))
+    }
+
+    /// One run, from its preparation to its check: what is wrong with the data, if anything.
+    fn run(&mut self, preparation: &Preparation) -> anyhow::Result<Option<String>> {
+        let Preparation { workload, seed, validate, own, cpu } = *preparation;
+        let walk = Walk::new(workload.validated()?);
+        ensure!(workload.walk_bytes <= self.inward.length(), "the run exceeds the memory agreed upon");
+        if validate {
+            walk.fill(End::Target, &mut self.inward, seed);
+            if let Some((outward, _)) = &mut self.outward {
+                walk.fill(End::Initiator, outward, mix(seed));
+            }
+        }
+        let _pinned = cpu.map(Pinned::process_to).transpose()?;
+        self.channel.send(self.peer, &Reply::Ready)?;
+        let cpu_before = own_cpu_seconds();
+        let driven = own.map(|half| self.run_own_half(&walk, half)).transpose()?;
+        let Command::Finish { transfers, spoil: spoiled } =
+            self.channel.receive(self.peer, CLIENT_SILENCE_MAX)?
+        else {
+            bail!("a run without an end");
+        };
+        let cpu_seconds = own_cpu_seconds() - cpu_before;
+        if spoiled && walk.origin() == End::Initiator {
+            spoil(&mut self.inward);
+        }
+        let mismatch = match validate {
+            true => self.check(&walk, seed, transfers, driven),
+            false => None,
+        };
+        let own_transfers = driven.map_or(0, |driven| driven.transfers);
+        let own_seconds = driven.map_or(0.0, |driven| driven.seconds);
+        let outcome = Outcome { cpu_seconds, mismatch: mismatch.clone(), own_transfers, own_seconds };
+        self.channel.send(self.peer, &Reply::Finished(outcome))?;
+        Ok(mismatch)
+    }
+
+    fn run_own_half(&mut self, walk: &Walk, half: OwnHalf) -> anyhow::Result<Driven> {
+        let Command::Go = self.channel.receive(self.peer, CLIENT_SILENCE_MAX)? else {
+            bail!("a bidirectional run without a start");
+        };
+        let (outward, remote) = self.outward.as_ref().context("no memory was agreed upon for -b")?;
+        let route = Route { engine: self.engine, peer: self.peer, local: area_of(outward), remote: *remote };
+        route.drive(walk, half.flight, half.limit).context("the server's half")
+    }
+
+    fn check(&self, walk: &Walk, seed: u64, transfers: u64, driven: Option<Driven>) -> Option<String> {
+        let theirs = walk.check(End::Target, &self.inward, seed, transfers);
+        let own = match (&self.outward, driven) {
+            (Some((outward, _)), Some(driven)) => {
+                walk.check(End::Initiator, outward, mix(seed), driven.transfers)
+            }
+            _ => Ok(()),
+        };
+        theirs.and(own).err().map(|mismatch| format!("at the server: {mismatch}"))
+    }
+
+    /// Sends notifications back as they come.
+    fn echo(&mut self, count: usize) -> anyhow::Result<()> {
+        self.channel.send(self.peer, &Reply::Ready)?;
+        for _ in 0..count {
+            let bytes = self.channel.receive_bytes(self.peer, CLIENT_SILENCE_MAX)?;
+            self.channel.send_bytes(self.peer, &bytes)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,98 @@
+//! From the benchmark's options to ferry's configuration: only what was asked for departs from the
+//! defaults, and what departs can be stated.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use ferry::config::Transports;
+use ferry::{Config, Engine};
+
+use crate::options::Transport;
+
+/// What an end's engine is opened with.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// `None` keeps the default: a free port of the loopback address.
+    pub listen_address: Option<String>,
+    /// Without it, peers are this user on this host only.
+    pub secret_file: Option<PathBuf>,
+    pub transport: Transport,
+    pub lanes: Option<u32>,
+    pub spin: Option<Duration>,
+    /// `None` leaves the choice to ferry.
+    pub congestion_control: Option<String>,
+    /// Lane threads; `None` keeps the default.
+    pub workers: Option<usize>,
+}
+
+impl Default for Setup {
+    fn default() -> Setup {
+        Setup {
+            listen_address: None,
+            secret_file: None,
+            transport: Transport::Auto,
+            lanes: None,
+            spin: None,
+            congestion_control: None,
+            workers: None,
+        }
+    }
+}
+
+impl Setup {
+    pub fn config(&self) -> anyhow::Result<Config> {
+        let mut config = Config::new()?;
+        let mut set = |key: &str, value: Option<String>| match value {
+            Some(value) => config.set(key, &value),
+            None => Ok(()),
+        };
+        set("listen_address", self.listen_address.clone())?;
+        let path =
+            self.secret_file.as_ref().map(|path| path.to_str().context("the secret's path is not UTF-8"));
+        set("secret_file", path.transpose()?.map(str::to_owned))?;
+        let transport = Some(self.transport).filter(|transport| *transport != Transport::Auto);
+        set("transports", transport.map(|transport| transport.name().to_owned()))?;
+        set("lanes", self.lanes.map(|lanes| lanes.to_string()))?;
+        set("spin_us", self.spin.map(|spin| spin.as_micros().to_string()))?;
+        set("tcp_congestion", self.congestion_control.clone())?;
+        set("workers", self.workers.map(|workers| workers.to_string()))?;
+        Ok(config)
+    }
+
+    /// The command line of a child process that opens its engine the same way.
+    pub fn child_arguments(&self, command: &str) -> anyhow::Result<Vec<String>> {
+        let mut arguments = vec![command.to_owned()];
+        if let Some(path) = &self.secret_file {
+            arguments.push(format!("--secret-file={}", path.to_str().context("the path is not UTF-8")?));
+        }
+        arguments.extend(self.spin.map(|spin| format!("--spin-us={}", spin.as_micros())));
+        arguments.extend(self.congestion_control.iter().map(|name| format!("--congestion-control={name}")));
+        arguments.extend(self.workers.map(|workers| format!("--workers={workers}")));
+        Ok(arguments)
+    }
+
+    pub fn open(&self) -> anyhow::Result<Engine> {
+        Engine::open(self.config()?).context("opening ferry's engine")
+    }
+}
+
+/// "defaults, secret set", or what departs from the defaults: `FERRY_*` variables, too.
+pub fn describe(config: &Config) -> String {
+    let own = ["listen_address", "advertise_address", "secret", "secret_file"];
+    let settings = Config::settings().iter().filter(|setting| !own.contains(&setting.name));
+    let changed: Vec<String> = settings
+        .filter_map(|setting| {
+            let value = config.get(setting.name)?;
+            (value != setting.default_text()).then(|| format!("{}={value}", setting.name))
+        })
+        .collect();
+    let changed = if changed.is_empty() { "defaults".to_owned() } else { changed.join(" ") };
+    let secret = if config.shared_secret().is_some() { "secret set" } else { "no secret: same user" };
+    format!("{changed}, {secret}")
+}
+
+/// Whether every transport is allowed.
+pub fn is_auto(config: &Config) -> bool {
+    config.transports == Transports::AUTO
+}

@@ -1,0 +1,86 @@
+//! What the two ends tell each other, as JSON in notifications. `agreement` holds the terms of a test.
+
+use serde::{Deserialize, Serialize};
+
+use super::agreement::Agreement;
+use super::drive::Flight;
+use crate::workload::{Limit, Workload};
+
+/// Of these messages. Ends of different versions refuse each other.
+pub const VERSION: u32 = 1;
+
+/// Registered memory that the other end may name.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Area {
+    pub region: u64,
+    pub address: u64,
+    pub bytes: usize,
+}
+
+/// A child server's first and only line on its standard output.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Listening {
+    pub address: String,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Command {
+    /// First of all. `inward` is the client's memory for transfers that the server starts (`-b`).
+    Hello { version: u32, agreement: Agreement, memory_bytes: usize, inward: Option<Area> },
+    /// Prepare the memory for a run; answered by `Ready`.
+    Prepare(Preparation),
+    /// Start your own half of a bidirectional run; answered by `Finished` in the end.
+    Go,
+    /// The client's part of the run is over after `transfers` transfers; answered by `Finished`.
+    /// `spoil` damages a byte before the check, so that a test can see the check fail.
+    Finish { transfers: u64, spoil: bool },
+    /// Send the next `count` notifications back as they are; answered by `Ready` before the first.
+    Echo { count: usize },
+    /// No more. The server's process ends well.
+    Bye,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Preparation {
+    pub workload: Workload,
+    pub seed: u64,
+    pub validate: bool,
+    /// The server's own half of a bidirectional run.
+    pub own: Option<OwnHalf>,
+    /// The only CPU on which the server may execute during the run.
+    pub cpu: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct OwnHalf {
+    pub flight: Flight,
+    pub limit: Limit,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Reply {
+    /// The terms are accepted: `inward` is for the client's transfers.
+    Welcome {
+        inward: Area,
+    },
+    /// They are not; nothing will be measured.
+    Refused {
+        reason: String,
+    },
+    Ready,
+    Finished(Outcome),
+    Failed {
+        reason: String,
+    },
+}
+
+/// A run, seen from the server.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Outcome {
+    pub cpu_seconds: f64,
+    /// What the check found wrong, or nothing.
+    pub mismatch: Option<String>,
+    /// Of the server's own half.
+    pub own_transfers: u64,
+    pub own_seconds: f64,
+}

@@ -1,0 +1,232 @@
+//! perftest's screen: the rule, the banner, its columns word for word, the histogram and the listing.
+//!
+//! Scripts that read perftest's output read this: a line's values stand in the order of its headings,
+//! separated by blanks.
+
+use std::io::{self, Write};
+
+use hdrhistogram::Histogram;
+
+use crate::options::{Settings, Test};
+use crate::stats::Summary;
+use crate::workload::MIB;
+
+const RULE: &str = "---------------------------------------------------------------------------------------";
+const LATENCY: &str = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    \
+    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec]";
+const BANDWIDTH_MIB: &str =
+    " #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]";
+const BANDWIDTH_GBITS: &str =
+    " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]";
+const CPU_UTIL: &str = "    CPU_Util[%]";
+/// Three significant digits: no bucket is off by more than a thousandth.
+const HISTOGRAM_DIGITS: u8 = 3;
+
+/// One line of a bandwidth table.
+#[derive(Clone, Copy, Debug)]
+pub struct BandwidthRow {
+    pub bytes: usize,
+    pub iterations: u64,
+    pub peak_bytes_per_second: f64,
+    pub average_bytes_per_second: f64,
+    pub messages_per_second: f64,
+    /// CPU time of both ends, in percent of one core.
+    pub cpu_percent: f64,
+}
+
+/// Which of the bandwidth headings is in use.
+#[derive(Clone, Copy, Debug)]
+pub struct BandwidthColumns {
+    pub gbits: bool,
+    pub cpu_util: bool,
+}
+
+impl BandwidthColumns {
+    pub fn heading(self) -> String {
+        let heading = if self.gbits { BANDWIDTH_GBITS } else { BANDWIDTH_MIB };
+        format!("{heading}{}", if self.cpu_util { CPU_UTIL } else { "" })
+    }
+
+    pub fn row(self, row: &BandwidthRow) -> String {
+        let bandwidth = |bytes_per_second: f64| match self.gbits {
+            true => format!("{:.2}", bytes_per_second * 8.0 / 1e9),
+            false => format!("{:.2}", bytes_per_second / MIB as f64),
+        };
+        let mut values = vec![
+            row.bytes.to_string(),
+            row.iterations.to_string(),
+            bandwidth(row.peak_bytes_per_second),
+            bandwidth(row.average_bytes_per_second),
+            format!("{:.6}", row.messages_per_second / 1e6),
+        ];
+        if self.cpu_util {
+            values.push(format!("{:.2}", row.cpu_percent));
+        }
+        let names = ["#bytes", "#iterations", "BW peak", "BW average", "MsgRate", "CPU_Util"];
+        align(&self.heading(), &names, &values)
+    }
+}
+
+pub fn latency_heading() -> &'static str {
+    LATENCY
+}
+
+/// perftest's "typical" is the median.
+pub fn latency_row(bytes: usize, nanoseconds: &Summary) -> String {
+    let us = |nanoseconds: u64| format!("{:.2}", nanoseconds as f64 / 1e3);
+    let values = [
+        bytes.to_string(),
+        nanoseconds.count.to_string(),
+        us(nanoseconds.min),
+        us(nanoseconds.max),
+        us(nanoseconds.p50),
+        format!("{:.2}", nanoseconds.mean / 1e3),
+        format!("{:.2}", nanoseconds.stdev / 1e3),
+        us(nanoseconds.p99),
+        us(nanoseconds.p99_9),
+    ];
+    let names =
+        ["#bytes", "#iterations", "t_min", "t_max", "t_typical", "t_avg", "t_stdev", "99% p", "99.9% p"];
+    align(LATENCY, &names, &values)
+}
+
+/// Puts each value under the name it belongs to, or one blank after a value too wide for its column.
+fn align(heading: &str, names: &[&str], values: &[String]) -> String {
+    let mut line = String::new();
+    for (name, value) in names.iter().zip(values) {
+        let column = heading.find(name).expect("a name of this heading");
+        let blanks = column.saturating_sub(line.len()).max(1);
+        line.push_str(&" ".repeat(blanks));
+        line.push_str(value);
+    }
+    line
+}
+
+pub fn rule(out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "{RULE}")
+}
+
+/// What was set up, before the first figure.
+pub fn banner(out: &mut dyn Write, settings: &Settings, engine: &str, path: &str) -> io::Result<()> {
+    rule(out)?;
+    let direction = if settings.bidirectional { "Bidirectional " } else { "" };
+    writeln!(out, "{:^87}", format!("{engine} {direction}{}", settings.test.title()))?;
+    let transport = settings.transport.name();
+    let lanes = settings.lanes.map_or("default".to_owned(), |lanes| lanes.to_string());
+    let layout = settings.layout.name();
+    let on_off = |on| if on { "ON" } else { "OFF" };
+    writeln!(out, " Transport type  : {transport:<20} Lanes           : {lanes}")?;
+    writeln!(out, " TX depth        : {:<20} Requests        : {}", settings.tx_depth, settings.requests)?;
+    let validation = on_off(settings.data_validation);
+    writeln!(out, " Layout          : {layout:<20} Data validation : {validation}")?;
+    writeln!(out, " Path            : {path}")?;
+    match settings.test {
+        Test::WriteBw | Test::ReadBw => {}
+        Test::WriteLat => {
+            writeln!(out, " Latency         : from the call until done at the target: a whole round trip")?
+        }
+        Test::ReadLat => {
+            writeln!(out, " Latency         : from the call until the bytes are here: a whole round trip")?
+        }
+        Test::NotifyLat => writeln!(
+            out,
+            " Latency         : half a round trip between two applications that sleep on eventfds"
+        )?,
+    }
+    rule(out)
+}
+
+/// Every sample, in the order taken.
+pub fn unsorted(out: &mut dyn Write, nanoseconds: &[u64]) -> io::Result<()> {
+    writeln!(out, "#, usec")?;
+    for (index, sample) in nanoseconds.iter().enumerate() {
+        writeln!(out, "{}, {:.3}", index + 1, *sample as f64 / 1e3)?;
+    }
+    Ok(())
+}
+
+/// The distribution, densest where latencies matter: each line halves what is left above it.
+pub fn histogram(out: &mut dyn Write, nanoseconds: &[u64]) -> anyhow::Result<()> {
+    let mut histogram = Histogram::<u64>::new(HISTOGRAM_DIGITS)?;
+    for &sample in nanoseconds {
+        histogram.record(sample)?;
+    }
+    writeln!(out, "{:>14} {:>12} {:>12} {:>14}", "usec", "percentile", "count", "total count")?;
+    let mut total = 0;
+    for step in histogram.iter_quantiles(2) {
+        let count = step.count_since_last_iteration();
+        total += count;
+        let us = step.value_iterated_to() as f64 / 1e3;
+        // The last step's own value may lie above every sample; its quantile then is 100 %.
+        writeln!(out, "{us:>14.3} {:>12.4} {count:>12} {total:>14}", step.quantile() * 100.0)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bandwidth_values_stand_under_their_headings() {
+        let columns = BandwidthColumns { gbits: false, cpu_util: true };
+        let mib = MIB as f64;
+        let row = BandwidthRow {
+            bytes: 65_536,
+            iterations: 1_000,
+            peak_bytes_per_second: 6_000.0 * mib,
+            average_bytes_per_second: 5_900.5 * mib,
+            messages_per_second: 94_408.0,
+            cpu_percent: 187.5,
+        };
+        let expected = concat!(
+            " #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]    CPU_Util[%]\n",
+            " 65536      1000           6000.00             5900.50               0.094408         187.50",
+        );
+        assert_eq!(format!("{}\n{}", columns.heading(), columns.row(&row)), expected);
+        let gbits = BandwidthColumns { gbits: true, cpu_util: false };
+        assert!(gbits.heading().contains("BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]"));
+        assert!(gbits.row(&row).contains(" 50.33 "), "6,000 MiB/s is 50.33 Gb/s: {}", gbits.row(&row));
+    }
+
+    #[test]
+    fn latency_values_stand_under_their_headings() {
+        let samples: Vec<u64> = (1..=1_000).map(|us| us * 1_000).collect();
+        let line = latency_row(2, &Summary::of(&samples).expect("not empty"));
+        let expected = concat!(
+            " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    ",
+            "t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec]\n",
+            " 2      1000           1.00           1000.00      500.00             500.50         ",
+            "288.82          990.00                 999.00",
+        );
+        assert_eq!(format!("{}\n{line}", latency_heading()), expected);
+    }
+
+    #[test]
+    fn a_wide_value_pushes_its_neighbour_instead_of_touching_it() {
+        let values = ["1234567890".to_owned(), "5".to_owned()];
+        assert_eq!(align(" #a #b", &["#a", "#b"], &values), " 1234567890 5");
+    }
+
+    #[test]
+    fn the_rule_has_87_dashes() {
+        assert_eq!((RULE.len(), RULE.trim_matches('-')), (87, ""));
+    }
+
+    #[test]
+    fn the_histogram_counts_every_sample() {
+        let mut out = Vec::new();
+        let samples: Vec<u64> = (0..1_000).collect();
+        histogram(&mut out, &samples).expect("written");
+        let text = String::from_utf8(out).expect("text");
+        let last = text.lines().last().expect("a last line");
+        assert!(last.ends_with(" 1000") && last.contains("100.0000"), "{text}");
+    }
+
+    #[test]
+    fn the_listing_keeps_the_order() {
+        let mut out = Vec::new();
+        unsorted(&mut out, &[3_000, 1_500]).expect("written");
+        assert_eq!(out, b"#, usec\n1, 3.000\n2, 1.500\n");
+    }
+}

@@ -1,0 +1,184 @@
+//! The path of a workload through the memory of both sides: which bytes transfer k names, what is put
+//! there before a run, and what must be there after it.
+//!
+//! The origin of the data is filled by its own offsets; the other side must then hold, in each block,
+//! the offsets of the block it is paired with. A fresh seed per run makes leftovers of the last visible.
+
+use std::ops::Range;
+use std::thread;
+
+use crate::layout::BlockMap;
+use crate::memory::Store;
+use crate::pattern::{Mismatch, Pattern};
+use crate::workload::{Operation, Workload};
+
+/// Data is made and looked at in pieces that stay in the cache.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// The map is the same for all runs of a workload; only the data changes.
+const MAP_SEED: u64 = 0x6665_7272_7921;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Initiator,
+    Target,
+}
+
+pub struct Walk {
+    workload: Workload,
+    map: BlockMap,
+}
+
+impl Walk {
+    /// `workload` must be validated.
+    pub fn new(workload: Workload) -> Walk {
+        let blocks = workload.slots() * workload.blocks;
+        Walk { map: BlockMap::new(workload.layout, blocks as u32, MAP_SEED), workload }
+    }
+
+    pub fn workload(&self) -> &Workload {
+        &self.workload
+    }
+
+    /// Offsets at the initiator and at the target of each block of transfer `transfer`.
+    pub fn offsets(&self, transfer: u64) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let first = (transfer % self.workload.slots() as u64) as usize * self.workload.blocks;
+        (first..first + self.workload.blocks).map(|index| self.pair_offsets(index))
+    }
+
+    /// Offsets of the same blocks at one end.
+    pub fn offsets_at(&self, end: End, transfer: u64) -> impl Iterator<Item = usize> + '_ {
+        self.offsets(transfer).map(move |(initiator, target)| match end {
+            End::Initiator => initiator,
+            End::Target => target,
+        })
+    }
+
+    /// The end whose memory the bytes come from.
+    pub fn origin(&self) -> End {
+        match self.workload.operation {
+            Operation::Write => End::Initiator,
+            Operation::Read => End::Target,
+        }
+    }
+
+    /// Prepares `end` for a run: only the origin of the data has anything to do.
+    pub fn fill(&self, end: End, memory: &mut impl Store, seed: u64) {
+        if end == self.origin() {
+            fill(memory, self.workload.walk_bytes, seed);
+        }
+    }
+
+    /// After `transfers` transfers, numbered from 0: is every block they brought to `end` in its place?
+    pub fn check(&self, end: End, memory: &impl Store, seed: u64, transfers: u64) -> Result<(), Mismatch> {
+        if end == self.origin() {
+            return Ok(());
+        }
+        let slots = (self.workload.slots() as u64).min(transfers) as usize;
+        let blocks = slots * self.workload.blocks;
+        let threads = thread::available_parallelism().map_or(1, usize::from).min(blocks.max(1));
+        let results: Vec<_> = thread::scope(|scope| {
+            let part = |t: usize| blocks * t / threads..blocks * (t + 1) / threads;
+            let check = |mut part: Range<usize>| {
+                move || {
+                    let mut copy = vec![0; PIECE_BYTES.min(self.workload.block_bytes)];
+                    part.try_for_each(|index| self.check_block(memory, index, seed, &mut copy))
+                }
+            };
+            let workers: Vec<_> = (0..threads).map(|t| scope.spawn(check(part(t)))).collect();
+            workers.into_iter().map(|worker| worker.join().expect("a check does not panic")).collect()
+        });
+        results.into_iter().collect()
+    }
+
+    fn check_block(
+        &self,
+        memory: &impl Store,
+        index: usize,
+        seed: u64,
+        copy: &mut [u8],
+    ) -> Result<(), Mismatch> {
+        let (initiator, target) = self.pair_offsets(index);
+        let (origin, here) = match self.origin() {
+            End::Initiator => (initiator, target),
+            End::Target => (target, initiator),
+        };
+        let mut at = 0;
+        while at < self.workload.block_bytes {
+            let piece = (self.workload.block_bytes - at).min(copy.len());
+            memory.copy_out(here + at, &mut copy[..piece]);
+            Pattern::new(seed).check(&copy[..piece], (origin + at) as u64)?;
+            at += piece;
+        }
+        Ok(())
+    }
+
+    fn pair_offsets(&self, index: usize) -> (usize, usize) {
+        let (initiator, target) = self.map.pair(index);
+        (initiator as usize * self.workload.block_bytes, target as usize * self.workload.block_bytes)
+    }
+}
+
+/// Fills the first `bytes` of a memory by their own offsets.
+pub fn fill(memory: &mut impl Store, bytes: usize, seed: u64) {
+    let mut piece = vec![0; PIECE_BYTES.min(bytes)];
+    for at in (0..bytes).step_by(PIECE_BYTES) {
+        let piece = &mut piece[..PIECE_BYTES.min(bytes - at)];
+        Pattern::new(seed).fill(piece, at as u64);
+        memory.copy_in(at, piece);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::Layout;
+    use crate::memory::Memory;
+
+    fn walk(operation: Operation) -> Walk {
+        let layout = Layout::Scattered;
+        Walk::new(Workload { operation, layout, block_bytes: 64, blocks: 8, walk_bytes: 4_096 })
+    }
+
+    /// What a correct engine does, with the CPU.
+    fn carry_out(walk: &Walk, from: &mut Memory, to: &mut Memory, transfers: u64) {
+        for (initiator, target) in (0..transfers).flat_map(|k| walk.offsets(k).collect::<Vec<_>>()) {
+            let (origin, place) =
+                if walk.origin() == End::Initiator { (initiator, target) } else { (target, initiator) };
+            to.as_mut_slice()[place..place + 64].copy_from_slice(&from.as_mut_slice()[origin..origin + 64]);
+        }
+    }
+
+    fn both_ends() -> (Memory, Memory) {
+        (Memory::new(4_096).expect("a page"), Memory::new(4_096).expect("a page"))
+    }
+
+    #[test]
+    fn a_correct_run_passes_in_both_directions() {
+        for (operation, end) in [(Operation::Write, End::Target), (Operation::Read, End::Initiator)] {
+            let (mut from, mut to) = both_ends();
+            let walk = walk(operation);
+            walk.fill(walk.origin(), &mut from, 9);
+            carry_out(&walk, &mut from, &mut to, 3);
+            assert_eq!(walk.check(end, &to, 9, 3), Ok(()));
+            assert!(walk.check(end, &to, 9, 4).is_err(), "the fourth transfer never happened");
+            assert!(walk.check(end, &to, 10, 3).is_err(), "the data is of another run");
+        }
+    }
+
+    #[test]
+    fn one_wrong_byte_or_two_swapped_blocks_fail() {
+        let (mut from, mut to) = both_ends();
+        let walk = walk(Operation::Write);
+        walk.fill(End::Initiator, &mut from, 9);
+        carry_out(&walk, &mut from, &mut to, 8);
+        to.as_mut_slice()[777] ^= 1;
+        assert!(walk.check(End::Target, &to, 9, 8).is_err());
+        to.as_mut_slice()[777] ^= 1;
+        assert_eq!(walk.check(End::Target, &to, 9, 8), Ok(()));
+        let (left, right) = to.as_mut_slice().split_at_mut(640);
+        left[128..192].swap_with_slice(&mut right[64..128]);
+        let mismatch = walk.check(End::Target, &to, 9, 8).expect_err("swapped");
+        assert!(mismatch.belongs_at.is_some());
+    }
+}

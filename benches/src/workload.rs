@@ -1,0 +1,219 @@
+//! What is measured, and the boundary behind which it is carried out: the `Engine` trait.
+//!
+//! The drivers (`measure`, `compare`) see only this. `raw` implements it over plain sockets; ferry's
+//! side implements it over the library.
+
+use std::fmt;
+use std::time::Duration;
+
+use anyhow::{bail, ensure};
+use serde::{Deserialize, Serialize};
+
+use crate::layout::Layout;
+
+pub const KIB: usize = 1 << 10;
+pub const MIB: usize = 1 << 20;
+pub const GIB: f64 = (1u64 << 30) as f64;
+pub const GB: f64 = 1e9;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Operation {
+    Write,
+    Read,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Operation::Write => "WRITE",
+            Operation::Read => "READ",
+        })
+    }
+}
+
+/// Equal transfers, each of `blocks` blocks, walking over the memory of both sides again and again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Workload {
+    pub operation: Operation,
+    pub layout: Layout,
+    pub block_bytes: usize,
+    /// Blocks, and so requests, per transfer.
+    pub blocks: usize,
+    /// Memory on each side. Larger than the caches, or they flatter the result.
+    pub walk_bytes: usize,
+}
+
+impl Workload {
+    pub fn transfer_bytes(&self) -> usize {
+        self.block_bytes * self.blocks
+    }
+
+    /// Transfers until the walk starts over.
+    pub fn slots(&self) -> usize {
+        self.walk_bytes / self.transfer_bytes()
+    }
+
+    /// The same workload, refused if it has no bytes or does not fit its own memory.
+    pub fn validated(self) -> anyhow::Result<Workload> {
+        ensure!(self.block_bytes > 0 && self.blocks > 0, "a transfer needs at least one byte");
+        let bytes = self.block_bytes.saturating_mul(self.blocks);
+        ensure!(
+            bytes <= self.walk_bytes,
+            "a transfer of {bytes} bytes exceeds the {} walked",
+            self.walk_bytes
+        );
+        ensure!(u32::try_from(self.walk_bytes / self.block_bytes).is_ok(), "more than 2^32 blocks");
+        Ok(self)
+    }
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let layout = self.layout.name();
+        let size = format_bytes(self.block_bytes);
+        write!(f, "{} {size} × {} {layout}", self.operation, format_count(self.blocks))
+    }
+}
+
+/// "16 KiB", "1 MiB", or bytes where neither divides.
+pub fn format_bytes(bytes: usize) -> String {
+    match bytes {
+        b if b >= MIB && b % MIB == 0 => format!("{} MiB", b / MIB),
+        b if b >= KIB && b % KIB == 0 => format!("{} KiB", b / KIB),
+        b => format!("{b} B"),
+    }
+}
+
+/// Thousands set apart by commas.
+pub fn format_count(count: usize) -> String {
+    let digits = count.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// When a throughput run ends. Transfers under way are finished and counted.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Limit {
+    Seconds(f64),
+    Transfers(u64),
+}
+
+/// CPU time of the two processes, user and system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct CpuSeconds {
+    pub initiator: f64,
+    pub target: f64,
+}
+
+/// One throughput run, its data checked.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sample {
+    pub bytes: u64,
+    pub transfers: u64,
+    pub seconds: f64,
+    pub cpu_seconds: CpuSeconds,
+}
+
+impl Sample {
+    pub fn gb_per_second(&self) -> f64 {
+        self.bytes as f64 / self.seconds / GB
+    }
+
+    pub fn gib_per_second(&self) -> f64 {
+        self.bytes as f64 / self.seconds / GIB
+    }
+
+    /// CPU time of both ends for each GiB moved.
+    pub fn cpu_seconds_per_gib(&self) -> f64 {
+        (self.cpu_seconds.initiator + self.cpu_seconds.target) / (self.bytes as f64 / GIB)
+    }
+}
+
+/// Where the two ends of a latency run may execute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Placement {
+    Anywhere,
+    Pinned { initiator_cpu: usize, target_cpu: usize },
+}
+
+/// Synchronous single-request transfers, one after the other.
+#[derive(Clone, Copy, Debug)]
+pub struct LatencyWorkload {
+    pub operation: Operation,
+    pub bytes: usize,
+    pub samples: usize,
+    /// Both ends look for data this long before they sleep; `None` leaves it to the engine.
+    pub spin: Option<Duration>,
+    pub placement: Placement,
+}
+
+/// Latency runs walk this many blocks: enough for misplaced data to show, few enough to stay cached.
+pub const LATENCY_SLOTS: usize = 64;
+
+/// One way to move the bytes, both of its ends at hand.
+pub trait Engine {
+    fn name(&self) -> &str;
+
+    /// The path in use, its settings, and why it was chosen: one line.
+    fn path(&self) -> String;
+
+    /// Called once before a workload is measured, untimed: for tuning and for touching memory.
+    fn prepare(&mut self, workload: &Workload) -> anyhow::Result<()>;
+
+    /// What was chosen for this workload in particular, for the record.
+    fn settings(&self, workload: &Workload) -> String;
+
+    /// Runs to the limit and checks the data afterwards, outside the timed part.
+    fn throughput(&mut self, workload: &Workload, limit: Limit) -> anyhow::Result<Sample>;
+
+    /// Nanoseconds of each transfer, in order.
+    fn latency(&mut self, workload: &LatencyWorkload) -> anyhow::Result<Vec<u64>>;
+
+    /// Nanoseconds of each of `samples` notifications of `bytes` to the other end's application and back.
+    fn round_trips(&mut self, _bytes: usize, _samples: usize) -> anyhow::Result<Vec<u64>> {
+        bail!("{} has no notifications", self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_are_what_they_say() {
+        let cpu_seconds = CpuSeconds { initiator: 0.25, target: 0.75 };
+        let sample = Sample { bytes: 1 << 31, transfers: 2, seconds: 2.0, cpu_seconds };
+        assert_eq!(sample.gib_per_second(), 1.0);
+        assert_eq!(sample.gb_per_second(), 1.073_741_824);
+        assert_eq!(sample.cpu_seconds_per_gib(), 0.5);
+    }
+
+    #[test]
+    fn a_workload_reads_as_people_write_it() {
+        let operation = Operation::Read;
+        let layout = Layout::Scattered;
+        let w = Workload { operation, layout, block_bytes: 16 * KIB, blocks: 1_024, walk_bytes: 256 * MIB };
+        assert_eq!(w.to_string(), "READ 16 KiB × 1,024 scattered");
+        assert_eq!([999, 1_000, 1_234_567].map(format_count), ["999", "1,000", "1,234,567"]);
+        assert_eq!([1_000, 1_024, MIB].map(format_bytes), ["1000 B", "1 KiB", "1 MiB"]);
+    }
+
+    #[test]
+    fn a_transfer_must_fit_the_memory_it_walks() {
+        let layout = Layout::Contiguous;
+        let fits =
+            Workload { operation: Operation::Write, layout, block_bytes: 8, blocks: 4, walk_bytes: 32 };
+        assert_eq!(fits.validated().expect("exactly fits").slots(), 1);
+        assert!(Workload { walk_bytes: 31, ..fits }.validated().is_err());
+        assert!(Workload { blocks: 0, ..fits }.validated().is_err());
+        assert!(Workload { block_bytes: usize::MAX, ..fits }.validated().is_err());
+    }
+}

@@ -1,0 +1,159 @@
+//! `ferry-bench` as users run it: a server process and a client process, what they agree on, and what
+//! makes them fail.
+
+// Each test program uses its own part of it.
+#[allow(dead_code)]
+mod support;
+
+use serde_json::Value;
+use support::{assert_failure, assert_success, json_of, measure, Server};
+
+const TESTS: [&str; 5] = ["write_bw", "read_bw", "write_lat", "read_lat", "notify_lat"];
+
+#[test]
+fn every_test_runs_between_two_processes() {
+    for test in TESTS {
+        let validation = if test == "notify_lat" { "" } else { "--data_validation" };
+        let (client, server) = measure(test, "", &format!("-n 50 {validation}"));
+        assert_success(&client);
+        assert_success(&server);
+        let rule = "-".repeat(87);
+        assert_eq!(client.out.lines().filter(|line| *line == rule).count(), 3, "{}", client.out);
+    }
+}
+
+#[test]
+fn options_reach_the_run_and_the_file() {
+    let line = "-s 4k -l 64 -t 3 -n 20 -q 1 --layout scattered --transport tcp --data_validation \
+                --report_gbits --cpu_util";
+    let (client, report) = json_of("read_bw", line);
+    assert!(client.out.contains("BW peak[Gb/sec]") && client.out.contains("CPU_Util[%]"), "{}", client.out);
+    assert!(client.out.contains("scattered"), "{}", client.out);
+    let size = &report["sizes"][0];
+    assert_eq!((&report["test"], &size["request_bytes"]), (&"read_bw".into(), &4_096.into()));
+    assert_eq!((&size["transfers"], &size["bytes"]), (&20.into(), &(20 * 64 * 4_096).into()));
+    for (key, value) in [
+        ("transfers_in_flight", Value::from(3)),
+        ("requests_per_transfer", 64.into()),
+        ("lanes", 1.into()),
+        ("layout", "scattered".into()),
+        ("transport", "tcp".into()),
+        ("data_validation", true.into()),
+        ("bidirectional", false.into()),
+    ] {
+        assert_eq!(report["options"][key], value, "{key}");
+    }
+    assert!(report["path"].as_str().is_some_and(|path| path.starts_with("tcp (")), "{report}");
+}
+
+#[test]
+fn the_file_has_every_size_with_all_its_figures() {
+    let (_, report) = json_of("write_bw", "-a -n 5 -t 2");
+    let sizes = report["sizes"].as_array().expect("a list");
+    assert_eq!((sizes.len(), &sizes[22]["request_bytes"]), (23, &8_388_608.into()));
+    let bandwidth = [
+        "peak_gb_per_second",
+        "median_gb_per_second",
+        "average_gb_per_second",
+        "average_gib_per_second",
+        "requests_per_second",
+        "cpu_seconds_per_gib_both_ends",
+    ];
+    assert!(sizes.iter().all(|size| bandwidth.iter().all(|key| size[key].is_f64())), "{report}");
+    let (_, report) = json_of("notify_lat", "-a -n 20");
+    let sizes = report["sizes"].as_array().expect("a list");
+    assert_eq!((sizes.len(), &sizes[13]["request_bytes"]), (14, &16_384.into()));
+    let latency = ["min_us", "p50_us", "p90_us", "p99_us", "p99_9_us", "max_us", "mean_us", "stdev_us"];
+    assert!(sizes.iter().all(|size| latency.iter().all(|key| size[key].is_f64())), "{report}");
+    for key in ["tool", "version", "units", "machine", "path", "options"] {
+        assert!(!report[key].is_null(), "{key}");
+    }
+}
+
+#[test]
+fn both_directions_at_once_are_summed_and_checked() {
+    for test in ["write_bw", "read_bw"] {
+        let line = "-b -s 64k -l 4 -t 4 -n 40 --layout scattered --data_validation";
+        let (_, report) = json_of(test, line);
+        let size = &report["sizes"][0];
+        assert_eq!((&size["transfers"], &report["options"]["bidirectional"]), (&80.into(), &true.into()));
+    }
+}
+
+#[test]
+fn a_duration_lasts_and_samples_are_listed() {
+    let (_, report) = json_of("write_bw", "-D 1 -s 64k -t 4");
+    let seconds = report["sizes"][0]["seconds"].as_f64().expect("a number");
+    assert!(seconds >= 1.0, "{seconds}");
+    let (client, _) = measure("write_lat", "", "-n 30 -U -H");
+    assert!(client.out.contains("#, usec\n1, ") && client.out.contains("\n30, "), "{}", client.out);
+    assert!(client.out.contains("percentile") && client.out.contains("100.0000"), "{}", client.out);
+}
+
+#[test]
+fn a_secret_is_shared_or_nothing_is_measured() {
+    let secrets = support::Secrets::new();
+    let with = |name| format!("--secret-file {}", secrets.path(name));
+    let (client, server) =
+        measure("write_bw", &with("one"), &format!("-n 10 --data_validation {}", with("one")));
+    assert_success(&client);
+    assert_success(&server);
+    let server = Server::start("write_bw", &with("one"));
+    for other in [with("two"), String::new()] {
+        let client = server.client("write_bw", &format!("-n 10 {other}"));
+        assert_failure(&client, &["REFUSED"]);
+    }
+}
+
+#[test]
+fn ends_that_were_told_different_things_say_so() {
+    for (server, client, named) in [
+        ("-s 4k", "-s 8k", "-s or -a is 4096 at the server and 8192 at the client"),
+        ("-n 10", "-D 1", "-n or -D is 10 transfers at the server and 1 s at the client"),
+        ("-b", "-n 10", "-b is on at the server and off at the client"),
+        ("--spin-us 0", "-n 10", "--spin-us is 0 at the server and 50 at the client"),
+        ("-q 4", "-n 10", "-q is 4 at the server and 2 at the client"),
+    ] {
+        let (client, server) = measure("write_bw", server, client);
+        assert_failure(&client, &["the server refuses", named]);
+        assert_failure(&server, &[named]);
+    }
+    let server = Server::start("read_bw", "");
+    let client = server.client("write_bw", "-n 10");
+    assert_failure(&client, &["the test is READ BW Test at the server and WRITE BW Test at the client"]);
+}
+
+#[test]
+fn one_wrong_byte_fails_both_ends_where_it_is_found() {
+    for (test, place) in
+        [("write_bw", "at the server"), ("read_bw", "at the client"), ("write_lat", "at the server")]
+    {
+        let (client, server) = measure(test, "", "-n 10 --data_validation --spoil");
+        assert_failure(&client, &["wrong data at byte", place]);
+        if place == "at the server" {
+            assert_failure(&server, &["wrong data at byte"]);
+        }
+    }
+    // Nobody asked for a check: the byte stays unnoticed.
+    let (client, _) = measure("write_bw", "", "-n 10 --spoil");
+    assert_success(&client);
+}
+
+#[test]
+fn a_transport_that_is_not_there_is_named_with_the_reason() {
+    for transport in ["rdma", "local"] {
+        let server = Server::start("write_bw", "");
+        let client = server.client("write_bw", &format!("-n 10 --transport {transport}"));
+        assert_failure(&client, &["UNAVAILABLE", transport, "not part of this version"]);
+    }
+}
+
+#[test]
+fn no_server_and_no_port_are_errors() {
+    let client = support::run(&["write_bw", "-n", "1", "-p", "1", "127.0.0.1"]);
+    assert_failure(&client, &["127.0.0.1:1", "UNREACHABLE"]);
+    let taken = std::net::TcpListener::bind("0.0.0.0:0").expect("a free port");
+    let port = taken.local_addr().expect("bound").port().to_string();
+    let server = support::run(&["write_bw", "-p", &port]);
+    assert_failure(&server, &["listening on", &port]);
+}

@@ -1,0 +1,71 @@
+//! `selftest` and `compare` from start to end, as small as they go: a benchmark that is never run rots.
+
+// Each test program uses its own part of it.
+#[allow(dead_code)]
+mod support;
+
+use serde_json::Value;
+use support::{assert_failure, assert_success, run, temporary};
+
+fn json(arguments: &[&str]) -> (support::Ended, Value) {
+    let file = temporary("json");
+    let path = file.display().to_string();
+    let ended = run(&[arguments, &["--json", &path]].concat());
+    assert_success(&ended);
+    let text = std::fs::read_to_string(&file).expect("the file was written");
+    std::fs::remove_file(&file).expect("removable");
+    (ended, serde_json::from_str(&text).expect("one object"))
+}
+
+#[test]
+fn the_selftest_passes_and_its_file_has_every_part() {
+    let (_, report) = json(&["selftest"]);
+    let parts = report["parts"].as_array().expect("a list");
+    let tests: Vec<_> = parts.iter().filter_map(|part| part["test"].as_str()).collect();
+    let expected = ["write_bw", "read_bw", "write_bw", "read_bw", "write_lat", "read_lat", "notify_lat"];
+    assert_eq!(tests, expected);
+    assert!(parts.iter().all(|part| part["sizes"].as_array().is_some_and(|sizes| sizes.len() == 1)));
+}
+
+#[test]
+fn the_selftest_fails_on_one_wrong_byte() {
+    assert_failure(&run(&["selftest", "--spoil"]), &["wrong data at byte"]);
+}
+
+#[test]
+fn a_tiny_comparison_has_every_kind_of_row() {
+    let rows = "WRITE 4 KiB × 1,024|two CPUs|one CPU|submitted by|idle|peers connected";
+    let (ended, report) = json(&[
+        "compare",
+        "--rows",
+        rows,
+        "--pairs",
+        "1",
+        "--seconds",
+        "0.02",
+        "--samples",
+        "50",
+        "--idle-seconds",
+        "0.2",
+        "--peers",
+        "8",
+    ]);
+    assert!(ended.out.contains("Final table") && ended.out.contains("too few pairs"), "{}", ended.out);
+    let lines = report["lines"].as_array().expect("a list");
+    let has =
+        |text: &str| lines.iter().any(|line| line["row"].as_str().is_some_and(|row| row.contains(text)));
+    assert!(has("WRITE 4 KiB × 1,024 scattered") && has("WRITE 64 KiB submitted by 4 threads"), "{report}");
+    assert!(lines.iter().all(|line| line["verdict"] == "undecided" && line["ratio"]["n"] == 1), "{report}");
+    let costs = report["costs"].as_array().expect("a list");
+    let row = |text: &str| {
+        costs.iter().filter(|cost| cost["row"].as_str().is_some_and(|row| row.contains(text))).count()
+    };
+    assert_eq!((row("idle engine"), row("8 peers connected")), (2, 6), "{report}");
+    assert_eq!(report["standings"].as_array().map(Vec::len), Some(1));
+    assert!(report["latencies"].as_array().is_some_and(|pairs| !pairs.is_empty()));
+}
+
+#[test]
+fn rows_that_are_no_expression_are_refused() {
+    assert_failure(&run(&["compare", "--rows", "("]), &["--rows"]);
+}

@@ -1,0 +1,335 @@
+//! Opening and closing an engine.
+
+use crate::command::Command;
+use crate::complete::transfer::Strike;
+use crate::config::{Config, TcpPoller};
+use crate::handle::Tag;
+use crate::limits;
+use crate::notify::{Hub, Queue};
+use crate::region::Registry;
+use crate::session::handshake::{derive_secret, AuthPolicy, Local};
+use crate::status::{Error, Result, Status};
+use crate::sys::fork::ForkGuard;
+use crate::sys::{self, unix};
+use crate::transport::tcp::control::{Control, Parts};
+use crate::transport::tcp::poller::PollerKind;
+use crate::transport::tcp::worker::Worker;
+use crate::transport::tcp::Context;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+const OPEN: u32 = 0;
+const CLOSING: u32 = 1;
+const CLOSED: u32 = 2;
+
+/// An engine: registers memory, connects to peers, and moves bytes. Cheap to clone; the last clone
+/// closes it if nobody has.
+#[derive(Clone)]
+pub struct Engine {
+    pub(super) inner: Arc<Inner>,
+}
+
+pub(super) struct Inner {
+    pub context: Arc<Context>,
+    guard: ForkGuard,
+    address: String,
+    workers: Vec<Arc<Worker>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    state: AtomicU32,
+    closing: Mutex<()>,
+}
+
+impl Engine {
+    /// Opens an engine: listens if the configuration says so, and starts its threads.
+    pub fn open(config: Config) -> Result<Engine> {
+        config.validate()?;
+        let guard = ForkGuard::new().map_err(|error| Error::system("mapping the fork marker", &error))?;
+        let listener = listen(&config)?;
+        let address = advertised(&config, listener.as_ref())?;
+        let proofs = if config.shared_secret().is_none() && config.same_user && listener.is_some() {
+            Some(
+                unix::listen_abstract()
+                    .map_err(|error| Error::system("the same-user proof socket", &error))?,
+            )
+        } else {
+            None
+        };
+        let (proof_listener, unix_name) = proofs.map_or((None, None), |(fd, name)| (Some(fd), Some(name)));
+        let tag_bits = sys::random_u64();
+        let tag = Tag::from_random(tag_bits as u16);
+        let local = Local {
+            engine_id: engine_id(&config, &address),
+            incarnation: sys::random_u64().max(1),
+            address: address.clone(),
+            tag: tag.number(),
+            lanes_max: config.lanes,
+            frame_bytes_max: config.frame_bytes_max,
+            reads_max: limits::LANE_READS_MAX as u32,
+            notify_credits: limits::NOTIFY_CREDITS,
+            unix_name,
+            auth: AuthPolicy {
+                secret: config.shared_secret().map(derive_secret).transpose()?,
+                same_user: config.same_user,
+                allow_unauthenticated: config.allow_unauthenticated,
+            },
+        };
+        let registry = Arc::new(Registry::new(tag));
+        let context = Arc::new(Context::new(config, tag, local, registry, Arc::new(Hub::new(tag))));
+        let workers = new_workers(&context)?;
+        let control = Control::new(Parts {
+            context: context.clone(),
+            listener,
+            proofs: proof_listener,
+            workers: workers.clone(),
+        })?;
+        let inner = Inner {
+            context,
+            guard,
+            address,
+            workers,
+            threads: Mutex::new(Vec::new()),
+            state: AtomicU32::new(OPEN),
+            closing: Mutex::new(()),
+        };
+        // From here on dropping `inner` ends what was started.
+        inner.start(control)?;
+        Ok(Engine { inner: Arc::new(inner) })
+    }
+
+    /// "host:port" at which peers reach this engine; "" if it does not listen.
+    pub fn address(&self) -> &str {
+        &self.inner.address
+    }
+
+    pub fn config(&self) -> &Config {
+        &self.inner.context.config
+    }
+
+    /// Fails with CLOSED once closing has begun, and in a forked child.
+    pub(super) fn context(&self) -> Result<&Arc<Context>> {
+        self.inner.check_open()?;
+        Ok(&self.inner.context)
+    }
+
+    /// Whether this is a child process that inherited the engine by fork. It must not use it.
+    pub fn is_forked(&self) -> bool {
+        self.inner.guard.is_child()
+    }
+
+    /// Fails with CLOSED once `close` has returned OK, and in a forked child. While the engine is closing
+    /// what is under way can still be waited for and read.
+    pub fn check_not_closed(&self) -> Result<()> {
+        self.inner.check_not_forked()?;
+        self.inner.check_state_below(CLOSED)
+    }
+
+    /// Whether the calling thread is inside one of this engine's callbacks, where nothing may block.
+    pub fn in_callback(&self) -> bool {
+        self.inner.context.hub.in_callback()
+    }
+
+    /// Ends the engine: every transfer becomes final, sessions end, threads stop. Idempotent. BUSY when
+    /// that takes longer than the timeout: it is still closing, call again. BUSY, too, inside a callback.
+    pub fn close(&self, timeout: Option<Duration>) -> Result<()> {
+        self.inner.close(timeout)
+    }
+
+    /// Creates a queue for events of these kinds (`notify::WHAT_*`) with room for `capacity` of them.
+    pub fn queue(&self, what: u32, capacity: usize) -> Result<Arc<Queue>> {
+        self.context()?.hub.create(what, capacity)
+    }
+
+    /// The queues by handle.
+    pub fn hub(&self) -> Result<&Hub> {
+        Ok(&self.context()?.hub)
+    }
+
+    /// The queues by handle, also of a closed engine: what they hold can still be drained.
+    pub fn hub_of_closed(&self) -> Result<&Hub> {
+        self.inner.check_not_forked()?;
+        Ok(&self.inner.context.hub)
+    }
+}
+
+impl Inner {
+    fn start(&self, control: Control) -> Result<()> {
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        for (index, worker) in self.workers.iter().enumerate() {
+            threads.push(worker.start(index)?);
+        }
+        threads.push(control.start()?);
+        Ok(())
+    }
+
+    pub fn check_not_forked(&self) -> Result<()> {
+        if self.guard.is_child() {
+            return Err(Error::new(
+                Status::Closed,
+                "this process inherited the engine by fork and cannot use it",
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_open(&self) -> Result<()> {
+        self.check_not_forked()?;
+        self.check_state_below(CLOSING)
+    }
+
+    fn check_state_below(&self, limit: u32) -> Result<()> {
+        if self.state.load(Ordering::Acquire) >= limit {
+            return Err(Error::new(Status::Closed, "the engine is closed"));
+        }
+        Ok(())
+    }
+
+    fn close(&self, timeout: Option<Duration>) -> Result<()> {
+        if self.guard.is_child() {
+            return Ok(());
+        }
+        if self.context.hub.in_callback() {
+            return Err(Error::new(Status::Busy, "an engine cannot be closed inside one of its callbacks"));
+        }
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let _ = self.state.compare_exchange(OPEN, CLOSING, Ordering::AcqRel, Ordering::Acquire);
+        let _turn = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.state.load(Ordering::Acquire) == CLOSED {
+            return Ok(());
+        }
+        self.finish_transfers(deadline)?;
+        self.context.commands.push(Command::Stop);
+        // The control loop goes first: it hands lanes to workers.
+        let mut threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(control) = threads.pop() {
+            let _ = control.join();
+        }
+        self.workers.iter().for_each(|worker| worker.stop());
+        for thread in threads {
+            let _ = thread.join();
+        }
+        // Replies still queued, or pushed by calls that race with this one, answer CLOSED.
+        self.context.commands.close();
+        self.context.hub.close();
+        self.state.store(CLOSED, Ordering::Release);
+        Ok(())
+    }
+
+    /// Strikes every transfer and waits until all are final. New ones are refused already.
+    fn finish_transfers(&self, deadline: Option<Instant>) -> Result<()> {
+        loop {
+            let all = self.context.transfers.list();
+            for transfer in &all {
+                if let Ok(peer) = self.context.peers.get(transfer.spec.peer) {
+                    peer.strike(transfer, Strike { status: Status::Closed, os_error: 0 });
+                }
+            }
+            let Some(open) = all.iter().find(|transfer| !transfer.is_final()) else { return Ok(()) };
+            if !open.waiter.wait_until(|| open.is_final(), deadline) {
+                return Err(Error::new(
+                    Status::Busy,
+                    "transfers are still draining; the engine is still closing",
+                ));
+            }
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if self.guard.is_child() {
+            // Not ours to end: the threads, the sessions and the locks are the parent's, and dropping
+            // them would wait for threads that do not exist here. Their memory is left alone.
+            std::mem::forget(self.context.clone());
+            std::mem::forget(self.workers.clone());
+            let threads = self.threads.get_mut().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(std::mem::take(threads));
+            return;
+        }
+        let _ = self.close(None);
+    }
+}
+
+fn new_workers(context: &Context) -> Result<Vec<Arc<Worker>>> {
+    let cores = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
+    let count = match context.config.workers {
+        0 => cores.clamp(1, 4),
+        count => count,
+    };
+    let kind = match context.config.tcp_poller {
+        TcpPoller::Auto => PollerKind::Auto,
+        TcpPoller::Epoll => PollerKind::Epoll,
+        TcpPoller::IoUring => PollerKind::IoUring,
+    };
+    (0..count).map(|_| Worker::new(kind, context.spin_ns)).collect()
+}
+
+fn resolve(address: &str) -> Result<Vec<SocketAddr>> {
+    let found = address.to_socket_addrs().map_err(|error| {
+        Error::invalid(format!("address: {address:?} is not a host:port that can be resolved: {error}"))
+    })?;
+    Ok(found.collect())
+}
+
+impl Engine {
+    /// What `address` stands for. May ask a name server, so never called on the control thread.
+    pub(super) fn resolve(address: &str) -> Result<Vec<SocketAddr>> {
+        resolve(address)
+    }
+}
+
+fn listen(config: &Config) -> Result<Option<TcpListener>> {
+    if config.listen_address.is_empty() {
+        return Ok(None);
+    }
+    let address = resolve(&config.listen_address)?.into_iter().next().ok_or_else(|| {
+        Error::invalid(format!("listen_address: {:?} resolves to nothing", config.listen_address))
+    })?;
+    let what = |error: std::io::Error| Error::system(format!("listening on {address}"), &error);
+    let domain = socket2::Domain::for_address(address);
+    let socket =
+        socket2::Socket::new(domain, socket2::Type::STREAM, Some(socket2::Protocol::TCP)).map_err(what)?;
+    socket.set_reuse_address(true).map_err(what)?;
+    socket.set_nonblocking(true).map_err(what)?;
+    // Accepted sockets inherit their buffers, and with them the window scale they announce.
+    if config.socket_buffer_bytes > 0 {
+        let _ = socket.set_send_buffer_size(config.socket_buffer_bytes as usize);
+        let _ = socket.set_recv_buffer_size(config.socket_buffer_bytes as usize);
+    }
+    socket.bind(&address.into()).map_err(what)?;
+    // What comes at once, a thousand peers with their lanes; the system's own limit is the lower one.
+    socket.listen(4096).map_err(what)?;
+    Ok(Some(socket.into()))
+}
+
+/// What peers are told to dial.
+fn advertised(config: &Config, listener: Option<&TcpListener>) -> Result<String> {
+    let Some(listener) = listener else { return Ok(config.advertise_address.clone()) };
+    let bound = listener.local_addr().map_err(|error| Error::system("reading the listen address", &error))?;
+    if let Some((host, port)) = config.advertise_address.rsplit_once(':') {
+        return Ok(if port == "0" {
+            format!("{host}:{}", bound.port())
+        } else {
+            config.advertise_address.clone()
+        });
+    }
+    Ok(bound.to_string())
+}
+
+/// Stable across restarts of an engine on a fixed port of one machine, so that a peer recognises the
+/// new incarnation; random otherwise.
+fn engine_id(config: &Config, address: &str) -> [u8; 16] {
+    let fixed = config.listen_address.rsplit_once(':').is_some_and(|(_, port)| port != "0");
+    let mut hasher = blake3::Hasher::new_derive_key("ferry engine identity v1");
+    let machine = std::fs::read("/etc/machine-id").unwrap_or_default();
+    if fixed && !machine.is_empty() {
+        hasher.update(&machine).update(address.as_bytes());
+    } else {
+        hasher.update(&sys::random_u64().to_le_bytes()).update(&sys::random_u64().to_le_bytes());
+    }
+    let mut id = [0; 16];
+    id.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+    id
+}

@@ -1,0 +1,20 @@
+//! The engine as its users see it, in Rust: the C ABI (`ffi`) is a thin layer over the same calls.
+//!
+//! Everything is thread-safe; handles are plain numbers that are checked at each use. Blocking calls take
+//! `Option<Duration>`: None waits forever, zero only looks.
+
+mod descriptor;
+mod engine;
+mod future;
+mod memory;
+mod metrics;
+mod peers;
+mod transfers;
+
+pub use descriptor::Descriptor;
+pub use engine::Engine;
+pub use future::TransferFuture;
+pub use memory::{Memory, RegionOptions};
+pub use metrics::EngineStats;
+pub use peers::{PathInfo, PeerInfo, RemoteRegionInfo};
+pub use transfers::{result_or_error, Deadline, Transfer, TransferOptions};

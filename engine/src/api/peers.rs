@@ -1,0 +1,213 @@
+//! Peers: those we connect to, and those that connect to us.
+
+use super::Engine;
+use crate::command::{Command, Reply};
+use crate::notify::{Event, EventBody, Queue};
+use crate::peer::{Peer, PeerState};
+use crate::route::{self, PathState};
+use crate::status::{Error, Result, Status};
+use crate::types::{Access, Transport};
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What is known of a peer.
+#[derive(Clone, Debug)]
+pub struct PeerInfo {
+    pub handle: u64,
+    pub engine_id: [u8; 16],
+    pub incarnation: u64,
+    /// "host:port" at which it can be dialed, "" if it does not listen.
+    pub address: String,
+    pub state: PeerState,
+    pub same_host: bool,
+    /// Of the last probe, nanoseconds; 0 before one.
+    pub round_trip_ns: u64,
+    pub transfers_active: u64,
+    pub lanes: usize,
+}
+
+/// A region that a peer registered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemoteRegionInfo {
+    pub region: u64,
+    pub address: u64,
+    pub length: u64,
+    pub access: Access,
+    pub name: String,
+}
+
+/// One way to reach a peer, and why it is or is not used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathInfo {
+    pub transport: Transport,
+    pub chosen: bool,
+    pub why: String,
+}
+
+impl Engine {
+    /// Connects to the engine at `host:port` and waits until transfers can be submitted. A peer that is
+    /// connected already is returned as it is.
+    pub fn connect(&self, address: &str, timeout: Option<Duration>) -> Result<u64> {
+        let resolved = self.resolve_open(address)?;
+        let (reply, answer) = Reply::pair();
+        self.dial(address, resolved, timeout, reply)?;
+        answer.wait(timeout, &format!("connecting to {address}"))
+    }
+
+    /// The same without waiting for the peer (looking its name up may block): `queue`, which takes
+    /// WHAT_PEERS, gets one PeerConnect event. Room for it is taken now: LIMIT when there is none.
+    pub fn connect_async(
+        &self,
+        address: &str,
+        timeout: Option<Duration>,
+        queue: &Arc<Queue>,
+        user_data: u64,
+    ) -> Result<()> {
+        let resolved = self.resolve_open(address)?;
+        queue.reserve_connect()?;
+        let queue = queue.clone();
+        let reply = Reply::new(move |result: Result<u64>| {
+            let (peer, status) = result.map_or_else(|error| (0, error.status), |peer| (peer, Status::Ok));
+            queue.push_reserved(Event::new(peer, EventBody::PeerConnect { user_data, status }), || ());
+        });
+        // From here on the event tells: a reply that is dropped answers CLOSED.
+        let _ = self.dial(address, resolved, timeout, reply);
+        Ok(())
+    }
+
+    fn resolve_open(&self, address: &str) -> Result<Vec<SocketAddr>> {
+        self.context()?;
+        Engine::resolve(address)
+    }
+
+    fn dial(
+        &self,
+        address: &str,
+        resolved: Vec<SocketAddr>,
+        timeout: Option<Duration>,
+        reply: Reply<u64>,
+    ) -> Result<()> {
+        let context = self.context()?;
+        let configured = Duration::from_millis(context.config.connect_timeout_ms);
+        let patience = timeout.map_or(configured, |timeout| timeout.min(configured));
+        let deadline = Instant::now() + patience;
+        context.commands.push(Command::Dial { address: address.to_owned(), resolved, deadline, reply });
+        Ok(())
+    }
+
+    fn peer(&self, peer: u64) -> Result<Arc<Peer>> {
+        self.context()?.peers.get(peer)
+    }
+
+    /// Every peer that is known, lost ones included.
+    pub fn peers(&self) -> Result<Vec<u64>> {
+        Ok(self.context()?.peers.list().iter().map(|peer| peer.handle).collect())
+    }
+
+    pub fn peer_info(&self, peer: u64) -> Result<PeerInfo> {
+        let peer = self.peer(peer)?;
+        Ok(PeerInfo {
+            handle: peer.handle,
+            engine_id: peer.identity.engine_id,
+            incarnation: peer.identity.incarnation,
+            address: peer.identity.address.clone(),
+            state: peer.state(),
+            same_host: peer.identity.same_host,
+            round_trip_ns: peer.stats.round_trip_ns.load(Ordering::Relaxed),
+            transfers_active: peer.active(),
+            lanes: peer.link().map_or(0, |link| link.lanes()),
+        })
+    }
+
+    /// What the peer has registered, as far as it has told us, in order of address.
+    pub fn peer_regions(&self, peer: u64) -> Result<Vec<RemoteRegionInfo>> {
+        let map = self.peer(peer)?.remote.snapshot();
+        let mut regions: Vec<RemoteRegionInfo> = map
+            .iter()
+            .map(|region| RemoteRegionInfo {
+                region: region.id,
+                address: region.address,
+                length: region.length,
+                access: region.access,
+                name: region.name.clone(),
+            })
+            .collect();
+        regions.sort_by_key(|region| region.address);
+        Ok(regions)
+    }
+
+    /// Each path to the peer, chosen or not, and why.
+    pub fn peer_paths(&self, peer: u64) -> Result<Vec<PathInfo>> {
+        let context = self.context()?;
+        let peer = context.peers.get(peer)?;
+        let absent = |transport, why: &str| PathState {
+            transport,
+            usable: Err(why.into()),
+            weight: 1,
+            slice_bytes_max: u64::MAX,
+        };
+        let tcp = match (peer.lost(), peer.state()) {
+            (Some(why), _) => Err(format!("the peer is lost: {why}")),
+            (None, PeerState::Up) => Ok(()),
+            (None, _) => Err("the session is being established again".into()),
+        };
+        let frame = peer.identity.frame_bytes_max as u64;
+        let paths = [
+            PathState { transport: Transport::Tcp, usable: tcp, weight: 1, slice_bytes_max: frame },
+            absent(Transport::Local, "not part of this version"),
+            absent(Transport::Rdma, "not part of this version"),
+            absent(Transport::Cuda, "not part of this version"),
+            absent(Transport::Ascend, "not part of this version"),
+        ];
+        let explain = |why: Vec<(Transport, bool, String)>| {
+            why.into_iter().map(|(transport, chosen, why)| PathInfo { transport, chosen, why }).collect()
+        };
+        match route::choose(&paths, context.config.transports.0) {
+            Ok(choice) => Ok(explain(choice.why)),
+            Err(error) => Ok(explain(
+                paths
+                    .iter()
+                    .map(|path| {
+                        (path.transport, false, path.usable.clone().err().unwrap_or(error.message.clone()))
+                    })
+                    .collect(),
+            )),
+        }
+    }
+
+    /// Asks the peer for a sign of life; the round trip.
+    pub fn probe(&self, peer: u64, timeout: Option<Duration>) -> Result<Duration> {
+        let peer = self.peer(peer)?;
+        if let Some(why) = peer.lost() {
+            return Err(Error::new(why, "the peer is lost"));
+        }
+        let (reply, answer) = Reply::pair();
+        self.context()?.commands.push(Command::Probe { peer: peer.handle, reply });
+        answer.wait(timeout, "probing the peer").map(Duration::from_nanos)
+    }
+
+    /// Returns when nothing of this peer can land here any more: its lanes are closed, and this
+    /// incarnation of it is refused until it is connected to from here.
+    pub fn fence(&self, peer: u64, timeout: Option<Duration>) -> Result<()> {
+        let peer = self.peer(peer)?;
+        let (reply, answer) = Reply::pair();
+        self.context()?.commands.push(Command::FencePeer { peer: peer.handle, reply });
+        answer.wait(timeout, "fencing the peer")
+    }
+
+    /// Ends the session with a peer. Its transfers fail with CLOSED; returns when they are final.
+    pub fn close_peer(&self, peer: u64, timeout: Option<Duration>) -> Result<()> {
+        let peer = self.peer(peer)?;
+        let (reply, answer) = Reply::pair();
+        self.context()?.commands.push(Command::ClosePeer { peer: peer.handle, reply });
+        let closed = answer.wait(timeout, "closing the peer");
+        closed.map_err(|error| match error.status {
+            Status::Timeout => {
+                Error::new(Status::Busy, "transfers are still draining; the peer is still closing")
+            }
+            _ => error,
+        })
+    }
+}

@@ -1,0 +1,411 @@
+//! Submitting transfers, and what can be done with them: wait, cancel, read results, release.
+
+use super::Engine;
+use crate::complete::transfer::Strike;
+use crate::complete::{RequestResult, State, Transfer as Core, TransferResult, TransferSpec};
+use crate::limits::NOTIFY_BYTES_MAX;
+use crate::notify::Queue;
+use crate::peer::outbox::Class;
+use crate::peer::Peer;
+use crate::plan::blocks::{expand, BlockIds, Layer};
+use crate::plan::{self, PlanInput};
+use crate::region::Region;
+use crate::route;
+use crate::status::{Error, Result, Status};
+use crate::sys::clock;
+use crate::transport::tcp::Context;
+use crate::types::{Op, Request, Transport};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// When a transfer is struck if it is not done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Deadline {
+    /// The engine's `deadline_ms`.
+    #[default]
+    Default,
+    After(Duration),
+    Never,
+}
+
+#[derive(Clone, Default)]
+pub struct TransferOptions<'a> {
+    /// Post each request as it is, in the caller's order.
+    pub no_coalesce: bool,
+    /// Nothing is applied before earlier ORDERED transfers to the peer are done. If one of those fails
+    /// while this one waits, this one is CANCELLED with nothing moved.
+    pub ordered: bool,
+    /// Verify the payload end to end; a mismatch is CORRUPT.
+    pub checksum: bool,
+    pub deadline: Deadline,
+    pub user_data: u64,
+    /// Gets an event when the transfer is final.
+    pub queue: Option<Arc<Queue>>,
+    /// Delivered to the peer after the data is visible there.
+    pub notify: Option<&'a [u8]>,
+    /// Mask of `Transport::bit`; 0 allows all that the engine does.
+    pub transports_allowed: u64,
+    /// Higher goes first among transfers of about the same size.
+    pub priority: u32,
+}
+
+impl Engine {
+    /// Starts a transfer of all `requests`. Nothing was done when this fails; nothing is borrowed once
+    /// it returns, but the memory that the requests name belongs to the transfer until it is final.
+    pub fn submit(
+        &self,
+        peer: u64,
+        op: Op,
+        requests: &[Request],
+        options: &TransferOptions,
+    ) -> Result<Transfer> {
+        let core = self.submit_core(peer, op, requests, options)?;
+        Ok(Transfer { engine: self.clone(), core })
+    }
+
+    /// The same for paged memory: for each layer, pairs of blocks by their ids.
+    pub fn submit_blocks(
+        &self,
+        peer: u64,
+        op: Op,
+        layers: &[Layer],
+        local_ids: BlockIds,
+        remote_ids: BlockIds,
+        options: &TransferOptions,
+    ) -> Result<Transfer> {
+        let requests = expand(layers, local_ids, remote_ids)?;
+        self.submit(peer, op, &requests, options)
+    }
+
+    /// WRITE, and wait until it is final. BUSY in a callback, and then nothing was done.
+    pub fn write(
+        &self,
+        peer: u64,
+        requests: &[Request],
+        options: &TransferOptions,
+    ) -> Result<TransferResult> {
+        self.check_may_block()?;
+        self.submit(peer, Op::Write, requests, options)?.wait_done()
+    }
+
+    /// READ, and wait until it is final. BUSY in a callback, and then nothing was done.
+    pub fn read(&self, peer: u64, requests: &[Request], options: &TransferOptions) -> Result<TransferResult> {
+        self.check_may_block()?;
+        self.submit(peer, Op::Read, requests, options)?.wait_done()
+    }
+
+    /// Sends bytes to the peer, in order with the notifications of transfers, and waits until the peer has
+    /// taken them in.
+    pub fn notify(&self, peer: u64, bytes: &[u8], deadline: Deadline) -> Result<()> {
+        let options = TransferOptions { deadline, notify: Some(bytes), ..TransferOptions::default() };
+        self.check_may_block()?;
+        let core = self.submit_parts(peer, Op::Write, &[], &options)?;
+        Transfer { engine: self.clone(), core }.wait_done().map(|_| ())
+    }
+
+    /// `submit` for callers that manage handles themselves: the transfer stays in the engine's table
+    /// until `release`.
+    pub fn submit_core(
+        &self,
+        peer: u64,
+        op: Op,
+        requests: &[Request],
+        options: &TransferOptions,
+    ) -> Result<Arc<Core>> {
+        if requests.is_empty() {
+            return Err(Error::invalid("requests: the list is empty"));
+        }
+        self.submit_parts(peer, op, requests, options)
+    }
+
+    fn submit_parts(
+        &self,
+        peer: u64,
+        op: Op,
+        requests: &[Request],
+        options: &TransferOptions,
+    ) -> Result<Arc<Core>> {
+        let context = self.context()?;
+        context.release_orphans();
+        let peer = context.peers.get(peer)?;
+        check_options(context, options)?;
+        let spec = prepare(context, &peer, op, requests, options)?;
+        let (requests_in, slices_out) = (spec.requests.len() as u64, spec.slices.len() as u64);
+        let entered = enter(&spec.regions)?;
+        if let Some(queue) = &options.queue {
+            queue.reserve()?;
+        }
+        let deadline_ns = spec.deadline_ns;
+        let submitted =
+            context.transfers.insert(|handle| Arc::new(Core::new(handle, spec))).and_then(|core| match peer
+                .submit(core.clone())
+            {
+                Ok(()) => Ok(core),
+                Err(error) => {
+                    let _ = context.transfers.remove(core.handle);
+                    core.discard();
+                    Err(error)
+                }
+            });
+        let core = submitted.inspect_err(|_| {
+            if let Some(queue) = &options.queue {
+                queue.unreserve();
+            }
+        })?;
+        // From here on the transfer leaves its regions when it is final.
+        entered.hand_over();
+        context.stats.submitted(requests_in, slices_out);
+        context.look_at(deadline_ns.min(core.submitted_ns + context.progress_ns() / 4));
+        if self.context().is_err() {
+            // Closing began meanwhile and may have missed it.
+            peer.strike(&core, Strike { status: Status::Closed, os_error: 0 });
+        }
+        Ok(core)
+    }
+
+    pub fn transfer(&self, handle: u64) -> Result<Arc<Core>> {
+        self.inner.check_not_forked()?;
+        self.inner.context.transfers.get(handle)
+    }
+
+    /// Waits until the transfer is final; TIMEOUT if it is not by then (it goes on), BUSY in a callback.
+    pub fn wait(&self, core: &Core, timeout: Option<Duration>) -> Result<TransferResult> {
+        self.inner.check_not_forked()?;
+        if !core.is_final() && timeout != Some(Duration::ZERO) {
+            self.check_may_block()?;
+            self.wait_final(core, timeout);
+        }
+        core.result().ok_or_else(|| Error::new(Status::Timeout, "the transfer is not final yet"))
+    }
+
+    fn check_may_block(&self) -> Result<()> {
+        if self.in_callback() {
+            return Err(Error::new(Status::Busy, "waiting inside a callback would stop all callbacks"));
+        }
+        Ok(())
+    }
+
+    fn wait_final(&self, core: &Core, timeout: Option<Duration>) {
+        let deadline_ns = timeout.map_or(u64::MAX, |timeout| {
+            clock::monotonic_ns().saturating_add(timeout.as_nanos().min(u64::MAX as u128) as u64)
+        });
+        // A small transfer is driven from here, without a hop through another thread.
+        if let Ok(peer) = self.inner.context.peers.get(core.spec.peer) {
+            if peer.class_of(core) == Class::Express {
+                if let Some(link) = peer.link() {
+                    link.drive(core, deadline_ns);
+                }
+            }
+        }
+        let deadline = timeout.and_then(|_| {
+            Instant::now()
+                .checked_add(Duration::from_nanos(deadline_ns.saturating_sub(clock::monotonic_ns())))
+        });
+        core.waiter.wait_until(|| core.is_final(), deadline);
+    }
+
+    /// Waits until one of the transfers is final; its index. INVALID for an empty list.
+    pub fn wait_any(&self, cores: &[Arc<Core>], timeout: Option<Duration>) -> Result<usize> {
+        self.inner.check_not_forked()?;
+        if cores.is_empty() {
+            return Err(Error::invalid("transfers: the list is empty"));
+        }
+        let ready = || cores.iter().position(|core| core.is_final());
+        if let Some(index) = ready() {
+            return Ok(index);
+        }
+        if timeout != Some(Duration::ZERO) {
+            self.check_may_block()?;
+        }
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        crate::notify::wait_any(cores.iter().map(|core| &core.waiter), ready, deadline)
+            .ok_or_else(|| Error::new(Status::Timeout, "none of the transfers is final yet"))
+    }
+
+    /// Asks a transfer to stop. Its final state tells what came of that.
+    pub fn cancel(&self, core: &Arc<Core>) -> Result<()> {
+        let context = self.context()?;
+        let peer = context.peers.get(core.spec.peer)?;
+        peer.strike(core, Strike { status: Status::Cancelled, os_error: libc::ECANCELED });
+        Ok(())
+    }
+
+    /// Forgets a final transfer and its results. BUSY before it is final.
+    pub fn release(&self, handle: u64) -> Result<()> {
+        let core = self.transfer(handle)?;
+        if !core.is_final() {
+            return Err(Error::new(Status::Busy, "the transfer is not final; its results would be lost"));
+        }
+        self.inner.context.transfers.remove(handle).map(|_| ())
+    }
+}
+
+fn check_options(context: &Context, options: &TransferOptions) -> Result<()> {
+    if options.notify.is_some_and(|bytes| bytes.len() > NOTIFY_BYTES_MAX) {
+        let text = format!("options.notify_length is above {NOTIFY_BYTES_MAX}");
+        return Err(Error::new(Status::Limit, text));
+    }
+    let both = match (context.config.transports.0, options.transports_allowed) {
+        (0, wanted) => wanted,
+        (configured, 0) => configured,
+        (configured, wanted) => configured & wanted,
+    };
+    let tcp = Transport::Tcp.bit();
+    if both & tcp == 0 && (both != 0 || options.transports_allowed != 0) {
+        return Err(Error::new(
+            Status::Unavailable,
+            "options.transports_allowed: none of the allowed transports reaches this peer; tcp is excluded",
+        ));
+    }
+    Ok(())
+}
+
+/// Plans, routes and slices: everything about the transfer that needs no lock.
+fn prepare(
+    context: &Context,
+    peer: &Peer,
+    op: Op,
+    requests: &[Request],
+    options: &TransferOptions,
+) -> Result<TransferSpec> {
+    let (mut order, mut slices, mut regions, mut bytes) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    if !requests.is_empty() {
+        let (local, remote) = (context.registry.snapshot(), peer.remote.snapshot());
+        let plan = plan::plan(&PlanInput {
+            op,
+            requests,
+            coalesce: !options.no_coalesce,
+            local: &local,
+            remote: &remote,
+            remote_tag: peer.identity.tag,
+        })?;
+        slices = route::slice(&plan.ranges, &plan.order, requests, peer.identity.frame_bytes_max)?;
+        (order, regions, bytes) = (plan.order, plan.local_regions, plan.bytes);
+    }
+    let deadline = match options.deadline {
+        Deadline::Never => None,
+        Deadline::After(after) => Some(after.as_nanos().min(u64::MAX as u128) as u64),
+        Deadline::Default => Some(context.config.deadline_ms * 1_000_000).filter(|ns| *ns > 0),
+    };
+    let mut copied = Vec::new();
+    copied
+        .try_reserve_exact(requests.len())
+        .map_err(|_| Error::new(Status::NoMemory, "requests: no memory"))?;
+    copied.extend_from_slice(requests);
+    Ok(TransferSpec {
+        peer: peer.handle,
+        op,
+        requests: copied.into_boxed_slice(),
+        order,
+        slices,
+        regions,
+        bytes,
+        checksum: options.checksum,
+        ordered: options.ordered,
+        priority: options.priority,
+        notify: options.notify.map(Box::from),
+        deadline_ns: deadline.map_or(u64::MAX, |ns| clock::monotonic_ns().saturating_add(ns)),
+        user_data: options.user_data,
+        queue: options.queue.clone(),
+        transport: Transport::Tcp,
+    })
+}
+
+/// Local regions that are entered, to be left unless the transfer takes over.
+struct Entered(Vec<Arc<Region>>);
+
+impl Entered {
+    /// The transfer leaves them, not this. Only the list of them is freed.
+    fn hand_over(mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|region| region.leave());
+    }
+}
+
+fn enter(regions: &[Arc<Region>]) -> Result<Entered> {
+    let mut entered = Entered(Vec::with_capacity(regions.len()));
+    for region in regions {
+        if !region.enter() {
+            let text = format!("requests: local region {:#x} is being unregistered", region.id);
+            return Err(Error::new(Status::NotRegistered, text));
+        }
+        entered.0.push(region.clone());
+    }
+    Ok(entered)
+}
+
+/// A transfer of this engine. Dropping it does not stop it; it is forgotten when it is final.
+pub struct Transfer {
+    pub(super) engine: Engine,
+    pub(super) core: Arc<Core>,
+}
+
+impl Transfer {
+    pub fn handle(&self) -> u64 {
+        self.core.handle
+    }
+
+    pub fn state(&self) -> State {
+        self.core.state()
+    }
+
+    /// The result, once final.
+    pub fn result(&self) -> Option<TransferResult> {
+        self.core.result()
+    }
+
+    /// Waits until it is final, however it ends. TIMEOUT if it is not by then; it goes on.
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<TransferResult> {
+        self.engine.wait(&self.core, timeout)
+    }
+
+    /// Waits until it is final; an error unless it ended DONE.
+    pub fn wait_done(self) -> Result<TransferResult> {
+        let result = self.wait(None)?;
+        result_or_error(&self.core, result)
+    }
+
+    pub fn cancel(&self) -> Result<()> {
+        self.engine.cancel(&self.core)
+    }
+
+    /// What became of each request.
+    pub fn results(&self) -> Vec<RequestResult> {
+        self.core.results()
+    }
+}
+
+/// DONE as Ok; anything else as an error that names the first failed request. The result must be the
+/// transfer's own.
+pub fn result_or_error(core: &Core, result: TransferResult) -> Result<TransferResult> {
+    if result.state == State::Done {
+        return Ok(result);
+    }
+    let first = core.results().into_iter().find(|request| request.status != Status::Ok);
+    let why = first.map_or(result.status, |request| request.status);
+    let text =
+        format!("{} of {} requests failed, the first with {why}", result.requests_failed, result.requests_in);
+    let mut error = Error::new(result.status, text).over(result.transport);
+    error.os_error = result.os_error;
+    error.request_index = first.map(|request| request.index);
+    Err(error)
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        if self.engine.is_forked() {
+            return;
+        }
+        let context = &self.engine.inner.context;
+        if self.core.is_final() {
+            let _ = context.transfers.remove(self.core.handle);
+        } else {
+            context.add_orphan(self.core.handle);
+        }
+    }
+}

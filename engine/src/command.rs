@@ -1,0 +1,194 @@
+//! What the rest of the engine asks of the control loop: a bounded-by-its-senders list and a wake-up.
+//! Senders never wait for the loop; whoever needs an answer waits on a `Reply`.
+
+use crate::complete::Transfer;
+use crate::status::{Error, Result, Status};
+use std::any::Any;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+pub enum Command {
+    /// Reach `address`, known to be at `resolved`; the reply is the peer's handle once it is up.
+    Dial {
+        address: String,
+        resolved: Vec<SocketAddr>,
+        deadline: Instant,
+        reply: Reply<u64>,
+    },
+    /// Regions came and went; tell every peer.
+    RegionsAdded(Vec<u64>),
+    RegionsRemoved(Vec<u64>),
+    /// A struck transfer has slices posted: let them finish for a while, then fence.
+    Drain {
+        peer: u64,
+        transfer: Arc<Transfer>,
+    },
+    /// A lane failed. The payload is the transport's own.
+    LaneLost {
+        peer: u64,
+        lane: Box<dyn Any + Send>,
+    },
+    /// Grant notifications up to this sequence.
+    Grant {
+        peer: u64,
+        limit: u64,
+    },
+    /// The sample of the peer's clock is too old to post on.
+    RefreshClock {
+        peer: u64,
+    },
+    /// Some transfer has a deadline before the loop's next look at them.
+    Deadline,
+    /// Ask the peer for a sign of life.
+    Probe {
+        peer: u64,
+        reply: Reply<u64>,
+    },
+    /// Let nothing of this peer land here any more.
+    FencePeer {
+        peer: u64,
+        reply: Reply<()>,
+    },
+    ClosePeer {
+        peer: u64,
+        reply: Reply<()>,
+    },
+    /// Close all sessions and end the loop.
+    Stop,
+}
+
+/// An answer to be waited for. Dropped unanswered, it answers CLOSED.
+pub struct Reply<T>(Option<Box<dyn FnOnce(Result<T>) + Send>>);
+
+impl<T: Send + 'static> Reply<T> {
+    pub fn new(answer: impl FnOnce(Result<T>) + Send + 'static) -> Reply<T> {
+        Reply(Some(Box::new(answer)))
+    }
+
+    /// A reply, and the place where its answer appears.
+    pub fn pair() -> (Reply<T>, Arc<Answer<T>>) {
+        let answer = Arc::new(Answer { slot: Mutex::new(None), filled: Condvar::new() });
+        let place = answer.clone();
+        (Reply::new(move |result| place.fill(result)), answer)
+    }
+}
+
+impl<T> Reply<T> {
+    pub fn send(mut self, result: Result<T>) {
+        if let Some(answer) = self.0.take() {
+            answer(result);
+        }
+    }
+}
+
+impl<T> Drop for Reply<T> {
+    fn drop(&mut self) {
+        if let Some(answer) = self.0.take() {
+            answer(Err(Error::new(Status::Closed, "the engine is closed")));
+        }
+    }
+}
+
+pub struct Answer<T> {
+    slot: Mutex<Option<Result<T>>>,
+    filled: Condvar,
+}
+
+impl<T> Answer<T> {
+    fn fill(&self, result: Result<T>) {
+        *self.slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+        self.filled.notify_all();
+    }
+
+    /// Waits for the answer; TIMEOUT with `what` in the message when it does not come in time.
+    pub fn wait(&self, timeout: Option<Duration>, what: &str) -> Result<T> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(result) = slot.take() {
+                return result;
+            }
+            let left =
+                deadline.map_or(Duration::from_secs(3600), |at| at.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return Err(Error::new(Status::Timeout, format!("{what}: no answer in time")));
+            }
+            slot = self.filled.wait_timeout(slot, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+#[derive(Default)]
+pub struct Commands {
+    list: Mutex<List>,
+    wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+#[derive(Default)]
+struct List {
+    commands: VecDeque<Command>,
+    /// Nobody will take any more.
+    closed: bool,
+}
+
+impl Commands {
+    /// How to wake the loop; set once, before the loop starts.
+    pub fn set_wake(&self, wake: impl Fn() + Send + Sync + 'static) {
+        let _ = self.wake.set(Box::new(wake));
+    }
+
+    /// Hands a command to the loop. After `close` it is dropped, and a reply in it answers CLOSED.
+    pub fn push(&self, command: Command) {
+        {
+            let mut list = self.list();
+            if list.closed {
+                // A reply runs what its owner wants: not under the lock.
+                drop(list);
+                return drop(command);
+            }
+            list.commands.push_back(command);
+        }
+        if let Some(wake) = self.wake.get() {
+            wake();
+        }
+    }
+
+    pub fn take(&self) -> VecDeque<Command> {
+        std::mem::take(&mut self.list().commands)
+    }
+
+    /// The loop has ended: drops what it left and whatever comes.
+    pub fn close(&self) {
+        let left = {
+            let mut list = self.list();
+            list.closed = true;
+            std::mem::take(&mut list.commands)
+        };
+        drop(left);
+    }
+
+    fn list(&self) -> MutexGuard<'_, List> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_waits_for_a_loop_that_has_ended() {
+        let commands = Commands::default();
+        let (early, early_answer) = Reply::pair();
+        commands.push(Command::FencePeer { peer: 1, reply: early });
+        commands.close();
+        let (late, late_answer) = Reply::pair();
+        commands.push(Command::FencePeer { peer: 1, reply: late });
+        for answer in [early_answer, late_answer] {
+            assert_eq!(answer.wait(None, "fence").unwrap_err().status, Status::Closed);
+        }
+        assert!(commands.take().is_empty());
+    }
+}

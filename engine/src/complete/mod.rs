@@ -1,0 +1,11 @@
+//! Completion: the slab of transfers with generations, and how each reaches one final state, once.
+//! Below `transport`, which settles slices here; above `notify`, which tells the waiters.
+
+mod counted;
+pub mod result;
+pub mod table;
+pub mod transfer;
+
+pub use result::{Fence, Notification, RequestResult, State, TransferResult};
+pub use table::Table;
+pub use transfer::{Failure, Transfer, TransferSpec};

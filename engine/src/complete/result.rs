@@ -1,0 +1,75 @@
+//! What became of a transfer: the final state, the fence that stands behind it, and per request what
+//! was confirmed. Filled in by `transfer`, read by `api`.
+
+use crate::status::Status;
+use crate::types::Transport;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum State {
+    Pending = 1,
+    Draining = 2,
+    Done = 3,
+    Failed = 4,
+    Cancelled = 5,
+    TimedOut = 6,
+}
+
+impl State {
+    pub fn is_final(self) -> bool {
+        self as u32 >= State::Done as u32
+    }
+}
+
+/// Why nothing of the transfer can touch memory any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u32)]
+pub enum Fence {
+    /// The target acknowledged it, or nothing was ever posted.
+    Confirmed = 1,
+    /// The peer's process is known to be gone.
+    Dead = 2,
+    /// The target's lease on the data ran out.
+    Lease = 3,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Notification {
+    /// The transfer had none.
+    None = 0,
+    Delivered = 1,
+    NotSent = 2,
+    /// Sent, but the peer was lost before it acknowledged.
+    Unknown = 3,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransferResult {
+    pub state: State,
+    pub status: Status,
+    pub fence: Fence,
+    pub notification: Notification,
+    pub user_data: u64,
+    pub bytes_confirmed: u64,
+    pub requests_failed: u64,
+    /// Nanoseconds, CLOCK_MONOTONIC. `started_ns` is 0 when nothing was posted.
+    pub submitted_ns: u64,
+    pub started_ns: u64,
+    pub finished_ns: u64,
+    pub requests_in: u64,
+    pub slices_out: u64,
+    pub transport: Transport,
+    /// errno behind the failure, or 0.
+    pub os_error: i32,
+}
+
+/// One request of a final transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestResult {
+    pub index: u64,
+    pub status: Status,
+    pub transport: Transport,
+    pub bytes_confirmed: u64,
+    pub os_error: i32,
+}

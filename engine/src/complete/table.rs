@@ -1,0 +1,205 @@
+//! A table of things that callers name by handle: transfers, peers. Handles are checked before they
+//! are followed, and a freed index rests before it is used again, so that an old handle stays
+//! recognisable for long. `api` inserts and looks up; whoever finds a thing holds it by `Arc`.
+//!
+//! ```text
+//! handle index   19 ........ 4 | 3 .. 0
+//!                row in shard  | shard
+//! ```
+//! A thread inserts into a shard of its own as long as that has room, so threads that submit do not
+//! share a lock or a cache line.
+
+#[cfg(test)]
+mod tests;
+
+use crate::handle::{self, Kind, Parts, Tag};
+use crate::status::{Error, Result, Status};
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+const SHARD_BITS: u32 = 4;
+const SHARDS: usize = 1 << SHARD_BITS;
+
+/// Free rows of a shard before one is used again, as long as the shard may still grow. With 2^28
+/// generations a single thread at a million transfers a second takes 76 hours to repeat a handle.
+const FREE_ROWS_MIN: usize = 1024;
+
+pub struct Table<T> {
+    kind: Kind,
+    tag: Tag,
+    shards: [Shard<T>; SHARDS],
+}
+
+/// Two cache lines, because processors fetch lines in pairs.
+#[repr(align(128))]
+struct Shard<T> {
+    rows: RwLock<Rows<T>>,
+    /// Rows that this shard may have: its share of the table's capacity.
+    rows_max: usize,
+}
+
+struct Rows<T> {
+    rows: Vec<Row<T>>,
+    /// Free rows, the one that has rested longest first.
+    free: VecDeque<u32>,
+}
+
+struct Row<T> {
+    /// Of the thing that lives here, or of the last one that did.
+    generation: u32,
+    value: Option<Arc<T>>,
+}
+
+impl<T> Table<T> {
+    /// An empty table for at most `capacity` things, itself at most as many as a handle can number.
+    pub fn new(kind: Kind, tag: Tag, capacity: u32) -> Table<T> {
+        let capacity = capacity.min(handle::INDEX_MAX + 1) as usize;
+        let shards = std::array::from_fn(|shard| Shard {
+            rows: RwLock::new(Rows { rows: Vec::new(), free: VecDeque::new() }),
+            // Indexes below `capacity` that end in `shard`.
+            rows_max: (capacity + SHARDS - 1 - shard) >> SHARD_BITS,
+        });
+        Table { kind, tag, shards }
+    }
+
+    /// Puts in what `make` returns for the handle it is given. LIMIT when the table is full; `make`
+    /// has then not run. `make` runs under a shard's lock: it must not use the table, nor block.
+    pub fn insert(&self, make: impl FnOnce(u64) -> Arc<T>) -> Result<Arc<T>> {
+        let home = home_shard();
+        for step in 0..SHARDS {
+            let shard = (home + step) % SHARDS;
+            let mut rows = self.shards[shard].write();
+            if let Some(row) = rows.next_row(self.shards[shard].rows_max) {
+                return Ok(self.fill(&mut rows, shard, row, make));
+            }
+        }
+        self.insert_when_crowded(make)
+    }
+
+    /// The walk above looks at one shard at a time, and a row may come free behind it. Only with every
+    /// shard held is "full" a fact.
+    #[cold]
+    fn insert_when_crowded(&self, make: impl FnOnce(u64) -> Arc<T>) -> Result<Arc<T>> {
+        // Always in this order, and nobody else holds two: no deadlock.
+        let mut all: Vec<_> = self.shards.iter().map(Shard::write).collect();
+        for (shard, rows) in all.iter_mut().enumerate() {
+            if let Some(row) = rows.next_row(self.shards[shard].rows_max) {
+                return Ok(self.fill(rows, shard, row, make));
+            }
+        }
+        let capacity: usize = self.shards.iter().map(|shard| shard.rows_max).sum();
+        Err(Error::new(Status::Limit, format!("all {capacity} {} handles are in use", self.noun())))
+    }
+
+    /// Nothing is changed before `make` has returned, so that its panic leaves the table whole.
+    fn fill(&self, rows: &mut Rows<T>, shard: usize, row: u32, make: impl FnOnce(u64) -> Arc<T>) -> Arc<T> {
+        let generation = rows.rows.get(row as usize).map_or(1, |row| handle::next_generation(row.generation));
+        let index = row << SHARD_BITS | shard as u32;
+        let value = make(handle::make(self.kind, self.tag, Parts { index, generation }));
+        let filled = Row { generation, value: Some(value.clone()) };
+        match rows.rows.get_mut(row as usize) {
+            Some(vacant) => {
+                *vacant = filled;
+                rows.free.pop_front();
+            }
+            None => rows.rows.push(filled),
+        }
+        value
+    }
+
+    /// What `handle` names. INVALID for 0 or a handle of another kind; STALE for one of another
+    /// engine, or whose thing has been removed.
+    pub fn get(&self, handle: u64) -> Result<Arc<T>> {
+        let parts = handle::parse(self.kind, self.tag, handle)?;
+        let (shard, row) = locate(parts.index);
+        let rows = self.shards[shard].read();
+        match rows.rows.get(row).filter(|row| row.generation == parts.generation) {
+            Some(Row { value: Some(value), .. }) => Ok(value.clone()),
+            _ => Err(self.stale(handle)),
+        }
+    }
+
+    /// Takes out what `handle` names; of several that try, one succeeds. Errors as for `get`.
+    pub fn remove(&self, handle: u64) -> Result<Arc<T>> {
+        let parts = handle::parse(self.kind, self.tag, handle)?;
+        let (shard, row) = locate(parts.index);
+        let mut rows = self.shards[shard].write();
+        let named = rows.rows.get_mut(row).filter(|row| row.generation == parts.generation);
+        let value = named.and_then(|row| row.value.take()).ok_or_else(|| self.stale(handle))?;
+        rows.free.push_back(row as u32);
+        Ok(value)
+    }
+
+    /// Everything in the table. What comes or goes meanwhile may be in it or not.
+    pub fn list(&self) -> Vec<Arc<T>> {
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            all.extend(shard.read().rows.iter().filter_map(|row| row.value.clone()));
+        }
+        all
+    }
+
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.read().live()).sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    #[cold]
+    fn stale(&self, handle: u64) -> Error {
+        Error::new(Status::Stale, format!("{} handle {handle:#x} names nothing any more", self.noun()))
+    }
+
+    fn noun(&self) -> String {
+        format!("{:?}", self.kind).to_lowercase()
+    }
+}
+
+impl<T> Rows<T> {
+    /// The row for the next thing, or None when the shard is full: the free row that has rested
+    /// longest, but a fresh one as long as few are resting.
+    fn next_row(&self, rows_max: usize) -> Option<u32> {
+        let may_grow = self.rows.len() < rows_max;
+        match self.free.front() {
+            Some(&row) if !may_grow || self.free.len() >= FREE_ROWS_MIN => Some(row),
+            _ => may_grow.then_some(self.rows.len() as u32),
+        }
+    }
+
+    fn live(&self) -> usize {
+        self.rows.len() - self.free.len()
+    }
+}
+
+impl<T> Shard<T> {
+    // A panic under the lock can only come from `make`, which runs before anything is changed:
+    // poison says nothing here.
+    fn read(&self) -> RwLockReadGuard<'_, Rows<T>> {
+        self.rows.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Rows<T>> {
+        self.rows.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Shard and row of a handle's index.
+fn locate(index: u32) -> (usize, usize) {
+    (index as usize % SHARDS, (index >> SHARD_BITS) as usize)
+}
+
+/// The shard in which the calling thread looks first: threads take turns when they first ask.
+fn home_shard() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local!(static HOME: Cell<Option<usize>> = const { Cell::new(None) });
+    HOME.get().unwrap_or_else(|| {
+        // Relaxed: a number to spread by, it orders nothing.
+        let home = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
+        HOME.set(Some(home));
+        home
+    })
+}

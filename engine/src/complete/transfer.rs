@@ -1,0 +1,386 @@
+//! One transfer: its slices, how many are settled, and the single step to its final state.
+//!
+//! ```text
+//! PENDING ──strike──▶ DRAINING ──┐
+//!    └───────────────────────────┴─ settled == units ──▶ final (once)
+//! ```
+//! A unit is a slice or the attached notification. A unit is settled when it can no longer touch
+//! memory: acknowledged, refused by the target, never posted, or fenced. Whoever settles the last unit
+//! (`settle` tells it) makes the transfer final; the count reaches the total exactly once.
+
+use crate::complete::result::{Fence, Notification, RequestResult, State, TransferResult};
+use crate::cover::requests_of;
+use crate::notify::{Queue, Waiter};
+use crate::region::Region;
+use crate::status::Status;
+use crate::sys::clock;
+use crate::types::{Op, Request, Slice, Transport};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+const PENDING: u32 = State::Pending as u32;
+const DRAINING: u32 = State::Draining as u32;
+
+/// What `api` decides before a transfer exists.
+pub struct TransferSpec {
+    pub peer: u64,
+    pub op: Op,
+    pub requests: Box<[Request]>,
+    pub order: Vec<u32>,
+    pub slices: Vec<Slice>,
+    /// Local regions the transfer uses; each was entered, and is left when the transfer is final.
+    pub regions: Vec<Arc<Region>>,
+    pub bytes: u64,
+    pub checksum: bool,
+    pub ordered: bool,
+    pub priority: u32,
+    pub notify: Option<Box<[u8]>>,
+    /// CLOCK_MONOTONIC; u64::MAX is never.
+    pub deadline_ns: u64,
+    pub user_data: u64,
+    pub queue: Option<Arc<Queue>>,
+    pub transport: Transport,
+}
+
+/// A slice that the target refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    pub slice: u32,
+    pub status: Status,
+}
+
+pub struct Transfer {
+    pub handle: u64,
+    pub spec: TransferSpec,
+    pub submitted_ns: u64,
+    /// Position among the peer's notifications; valid once queued, when there is a notification.
+    pub notify_sequence: AtomicU64,
+    /// Whether the peer's outbox has had it. Written and read under the outbox's lock.
+    queued: AtomicBool,
+    /// Whether the notification has been posted or given up; whoever swaps it in decides which.
+    notify_taken: AtomicBool,
+    started_ns: AtomicU64,
+    /// PENDING, DRAINING or a final `State`. Partner: `detail`, written before a final value is stored.
+    state: AtomicU32,
+    settled: AtomicU32,
+    units: u32,
+    bytes_confirmed: AtomicU64,
+    detail: Mutex<Detail>,
+    pub waiter: Waiter,
+}
+
+#[derive(Default)]
+struct Detail {
+    strike: Option<Strike>,
+    failures: Vec<Failure>,
+    /// Confirmed slices as [first, end), merged where adjacent.
+    confirmed: Vec<(u32, u32)>,
+    fence: Option<Fence>,
+    notification: Option<Notification>,
+    result: Option<TransferResult>,
+}
+
+/// Why a transfer was stopped before it was done.
+#[derive(Clone, Copy, Debug)]
+pub struct Strike {
+    pub status: Status,
+    pub os_error: i32,
+}
+
+impl Transfer {
+    pub fn new(handle: u64, spec: TransferSpec) -> Transfer {
+        let units = spec.slices.len() as u32 + spec.notify.is_some() as u32;
+        Transfer {
+            handle,
+            submitted_ns: clock::monotonic_ns(),
+            notify_sequence: AtomicU64::new(0),
+            queued: AtomicBool::new(false),
+            notify_taken: AtomicBool::new(spec.notify.is_none()),
+            started_ns: AtomicU64::new(0),
+            state: AtomicU32::new(PENDING),
+            settled: AtomicU32::new(0),
+            units,
+            bytes_confirmed: AtomicU64::new(0),
+            detail: Mutex::new(Detail::default()),
+            waiter: Waiter::new(),
+            spec,
+        }
+    }
+
+    fn detail(&self) -> MutexGuard<'_, Detail> {
+        self.detail.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn state(&self) -> State {
+        match self.state.load(Ordering::Acquire) {
+            PENDING => State::Pending,
+            DRAINING => State::Draining,
+            3 => State::Done,
+            4 => State::Failed,
+            5 => State::Cancelled,
+            _ => State::TimedOut,
+        }
+    }
+
+    pub fn is_final(&self) -> bool {
+        self.state.load(Ordering::Acquire) > DRAINING
+    }
+
+    pub fn is_pending(&self) -> bool {
+        self.state.load(Ordering::Acquire) == PENDING
+    }
+
+    /// Notes that the outbox has it. Under the outbox's lock.
+    pub fn mark_queued(&self) {
+        self.queued.store(true, Ordering::Relaxed);
+    }
+
+    /// Under the outbox's lock.
+    pub fn is_queued(&self) -> bool {
+        self.queued.load(Ordering::Relaxed)
+    }
+
+    /// Slices, and the notification if there is one.
+    pub fn units(&self) -> u32 {
+        self.units
+    }
+
+    pub fn bytes_confirmed(&self) -> u64 {
+        self.bytes_confirmed.load(Ordering::Relaxed)
+    }
+
+    /// Marks the moment the first slice is posted.
+    pub fn mark_started(&self) {
+        if self.started_ns.load(Ordering::Relaxed) == 0 {
+            self.started_ns.store(clock::monotonic_ns(), Ordering::Relaxed);
+        }
+    }
+
+    /// Stops the transfer: PENDING becomes DRAINING with this cause. False if it was struck before or
+    /// is final. The caller then drops what is unposted.
+    pub fn strike(&self, strike: Strike) -> bool {
+        let mut detail = self.detail();
+        if self.state.compare_exchange(PENDING, DRAINING, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            return false;
+        }
+        detail.strike = Some(strike);
+        true
+    }
+
+    /// Claims the right to post the notification or to give it up; true for exactly one caller.
+    pub fn take_notification(&self) -> bool {
+        !self.notify_taken.swap(true, Ordering::AcqRel)
+    }
+
+    /// Undoes `take_notification` for a frame that is going to be sent again.
+    pub fn return_notification(&self) {
+        self.notify_taken.store(false, Ordering::Release);
+    }
+
+    pub fn set_notification(&self, notification: Notification) {
+        self.detail().notification = Some(notification);
+    }
+
+    /// Slices [first, end) are in the target's memory (WRITE) or in ours (READ), but for `failures`.
+    /// Returns true when this settled the last unit.
+    pub fn confirm(&self, first: u32, end: u32, bytes: u64, failures: &[Failure], extra_units: u32) -> bool {
+        if failures.is_empty() {
+            self.bytes_confirmed.fetch_add(bytes, Ordering::Relaxed);
+            // A transfer of one frame needs no list: done says it all.
+            if (end - first) + extra_units < self.units {
+                self.detail().add_confirmed(first, end);
+            }
+        } else {
+            let mut detail = self.detail();
+            let mut from = first;
+            for failure in failures {
+                detail.add_confirmed(from, failure.slice);
+                from = failure.slice + 1;
+            }
+            detail.add_confirmed(from, end);
+            detail.failures.extend_from_slice(failures);
+            let refused: u64 =
+                failures.iter().map(|f| self.spec.slices[f.slice as usize].length as u64).sum();
+            self.bytes_confirmed.fetch_add(bytes.saturating_sub(refused), Ordering::Relaxed);
+        }
+        self.settle(end - first + extra_units)
+    }
+
+    /// `units` can no longer touch memory, for the reason in `fence`, and nobody confirmed them.
+    pub fn abandon(&self, units: u32, fence: Fence) -> bool {
+        if units == 0 {
+            return false;
+        }
+        self.fenced(fence);
+        self.settle(units)
+    }
+
+    /// Posted units came back behind this fence and go out again. Unless all of it is done in the end,
+    /// the fence is part of the answer.
+    pub fn fenced(&self, fence: Fence) {
+        let mut detail = self.detail();
+        detail.fence = detail.fence.max(Some(fence));
+    }
+
+    /// Counts units as settled; true for the call that settles the last.
+    pub fn settle(&self, units: u32) -> bool {
+        // AcqRel: the last settler sees what every earlier one recorded.
+        let before = self.settled.fetch_add(units, Ordering::AcqRel);
+        debug_assert!(before + units <= self.units, "a unit was settled twice");
+        units > 0 && before + units == self.units
+    }
+
+    /// All slices are settled and only the notification is left.
+    pub fn awaits_notification(&self) -> bool {
+        self.spec.notify.is_some() && self.settled.load(Ordering::Acquire) + 1 == self.units
+    }
+
+    /// Whether every slice so far went well, so that a notification may follow.
+    pub fn may_notify(&self) -> bool {
+        self.is_pending() && self.detail().failures.is_empty()
+    }
+
+    /// Decides how it ended, and leaves its regions. To be called once, by whoever settled the last unit;
+    /// `publish` then lets everybody see it.
+    pub fn conclude(&self) -> State {
+        let mut detail = self.detail();
+        let result = self.judge(&detail);
+        let state = result.state;
+        detail.result = Some(result);
+        self.spec.regions.iter().for_each(|region| region.leave());
+        state
+    }
+
+    /// Makes the transfer final.
+    pub fn publish(&self, state: State) {
+        // Pairs with the Acquire in `is_final`: who sees it final sees its result, and all that was
+        // counted and queued before.
+        self.state.store(state as u32, Ordering::Release);
+    }
+
+    /// The submit failed after all: final for whoever found it in the table meanwhile, and nothing else.
+    pub fn discard(&self) {
+        self.state.store(State::Failed as u32, Ordering::Release);
+        self.waiter.notify_all();
+    }
+
+    fn judge(&self, detail: &Detail) -> TransferResult {
+        let all = self.spec.requests.len() as u64;
+        let failed = if detail.failures.is_empty() && detail.strike.is_none() {
+            0
+        } else {
+            self.request_results(detail).filter(|r| r.status != Status::Ok).count() as u64
+        };
+        let status = match (detail.strike, detail.failures.first()) {
+            // A strike that came too late to keep anything from being confirmed changes nothing.
+            (Some(_), None)
+                if failed == 0
+                    && detail.notification != Some(Notification::NotSent)
+                    && detail.notification != Some(Notification::Unknown) =>
+            {
+                Status::Ok
+            }
+            (Some(strike), _) if matches!(strike.status, Status::Timeout | Status::Cancelled) => {
+                strike.status
+            }
+            (_, Some(first)) if failed == all => first.status,
+            (_, Some(_)) => Status::Partial,
+            (Some(strike), None) => strike.status,
+            (None, None) => Status::Ok,
+        };
+        let state = match status {
+            Status::Ok => State::Done,
+            Status::Timeout => State::TimedOut,
+            Status::Cancelled => State::Cancelled,
+            _ => State::Failed,
+        };
+        let notification = match (&self.spec.notify, detail.notification) {
+            (None, _) => Notification::None,
+            (Some(_), Some(known)) => known,
+            (Some(_), None) => Notification::Delivered,
+        };
+        TransferResult {
+            state,
+            status,
+            // Done is confirmed by definition, whatever it took.
+            fence: detail.fence.filter(|_| state != State::Done).unwrap_or(Fence::Confirmed),
+            notification,
+            user_data: self.spec.user_data,
+            bytes_confirmed: self.bytes_confirmed.load(Ordering::Relaxed),
+            requests_failed: failed,
+            submitted_ns: self.submitted_ns,
+            started_ns: self.started_ns.load(Ordering::Relaxed),
+            finished_ns: clock::monotonic_ns(),
+            requests_in: all,
+            slices_out: self.spec.slices.len() as u64,
+            transport: self.spec.transport,
+            os_error: detail.strike.map_or(0, |strike| strike.os_error),
+        }
+    }
+
+    /// The result, once final.
+    pub fn result(&self) -> Option<TransferResult> {
+        self.is_final().then(|| self.detail().result.clone()).flatten()
+    }
+
+    /// How it ended, before it is published.
+    pub fn concluded_status(&self) -> Status {
+        self.detail().result.as_ref().map_or(Status::Ok, |result| result.status)
+    }
+
+    /// What became of each request, in the caller's order. Meaningful once final.
+    pub fn results(&self) -> Vec<RequestResult> {
+        let detail = self.detail();
+
+        self.request_results(&detail).collect()
+    }
+
+    fn request_results(&self, detail: &Detail) -> std::vec::IntoIter<RequestResult> {
+        let strike = detail.strike.unwrap_or(Strike { status: Status::Ok, os_error: 0 });
+        let mut results: Vec<RequestResult> = (0..self.spec.requests.len() as u64)
+            .map(|index| RequestResult {
+                index,
+                status: Status::Ok,
+                transport: self.spec.transport,
+                bytes_confirmed: 0,
+                os_error: 0,
+            })
+            .collect();
+        let one_frame = detail.confirmed.is_empty() && detail.failures.is_empty();
+        let everything = [(0, self.spec.slices.len() as u32)];
+        let confirmed_all = one_frame && self.bytes_confirmed.load(Ordering::Relaxed) == self.spec.bytes;
+        let confirmed = if confirmed_all { &everything[..] } else { &detail.confirmed[..] };
+        for &(first, end) in confirmed {
+            for slice in &self.spec.slices[first as usize..end as usize] {
+                for (request, _, length) in requests_of(&self.spec.order, &self.spec.requests, slice) {
+                    results[request as usize].bytes_confirmed += length;
+                }
+            }
+        }
+        for failure in &detail.failures {
+            let slice = &self.spec.slices[failure.slice as usize];
+            for (request, _, _) in requests_of(&self.spec.order, &self.spec.requests, slice) {
+                results[request as usize].status = failure.status;
+            }
+        }
+        for (result, request) in results.iter_mut().zip(self.spec.requests.iter()) {
+            if result.status == Status::Ok && result.bytes_confirmed < request.length {
+                result.status = strike.status;
+                result.os_error = strike.os_error;
+            }
+        }
+        results.into_iter()
+    }
+}
+
+impl Detail {
+    fn add_confirmed(&mut self, first: u32, end: u32) {
+        if first >= end {
+            return;
+        }
+        match self.confirmed.last_mut() {
+            Some(last) if last.1 == first => last.1 = end,
+            _ => self.confirmed.push((first, end)),
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The secret that peers share: taken from a setting or from a file, never shown by `Debug` or
+//! `Config::get`. The handshake in `session` derives its keys from these bytes.
+
+use super::value::{Valid, Value};
+use crate::status::{Error, Result};
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::sync::Arc;
+
+/// Below this a secret could be searched for.
+const SECRET_BYTES_MIN: usize = 32;
+/// Nobody needs more; a path that names a huge file by mistake is not read to its end.
+const SECRET_BYTES_MAX: usize = 4096;
+/// What a secret that is set reads as.
+const HIDDEN: &str = "(hidden)";
+
+/// The bytes of a secret, or none. Clones share them. Not comparable: `==` would take longer the more
+/// bytes agree.
+#[derive(Clone, Default)]
+pub struct Secret(Option<Arc<[u8]>>);
+
+impl Secret {
+    pub fn from_bytes(bytes: &[u8]) -> Secret {
+        Secret(Some(bytes.into()))
+    }
+
+    pub fn is_set(&self) -> bool {
+        self.0.is_some()
+    }
+
+    pub fn bytes(&self) -> Option<&[u8]> {
+        self.0.as_deref()
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_set() { HIDDEN } else { "(none)" })
+    }
+}
+
+impl Value for Secret {
+    fn parse(text: &str) -> Result<Secret> {
+        if text.is_empty() {
+            return Ok(Secret::default());
+        }
+        let digits: Option<Vec<u8>> = text.chars().map(|c| c.to_digit(16).map(|digit| digit as u8)).collect();
+        let digits = digits.ok_or_else(|| Error::invalid("not hexadecimal"))?;
+        if digits.len() % 2 != 0 {
+            return Err(Error::invalid("an odd number of digits"));
+        }
+        let bytes: Vec<u8> = digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect();
+        Ok(Secret::from_bytes(&bytes))
+    }
+
+    fn show(&self) -> String {
+        if self.is_set() {
+            HIDDEN.into()
+        } else {
+            String::new()
+        }
+    }
+
+    fn is_valid(&self, _: &Valid) -> bool {
+        self.bytes().is_none_or(|bytes| (SECRET_BYTES_MIN..=SECRET_BYTES_MAX).contains(&bytes.len()))
+    }
+}
+
+/// A secret with the path it was read from. The file is read once, when the setting is made: a
+/// file replaced later cannot split one engine's peers into two camps.
+#[derive(Clone, Debug, Default)]
+pub struct SecretFile {
+    path: String,
+    secret: Secret,
+}
+
+impl SecretFile {
+    /// Reads the secret. INVALID, with errno where there is one, when the file cannot be read, others
+    /// than its owner have any right to it, or its size is wrong.
+    pub fn read(path: &str) -> Result<SecretFile> {
+        let refuse = |what: &str, error: std::io::Error| Error {
+            os_error: error.raw_os_error().unwrap_or(0),
+            ..Error::invalid(format!("{what}: {error}"))
+        };
+        // O_NONBLOCK: opening a FIFO by mistake must not hang.
+        let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+        let file = opened.map_err(|error| refuse("cannot open the file", error))?;
+        // The descriptor is asked, not the path, so that what is checked is what is read.
+        let metadata = file.metadata().map_err(|error| refuse("cannot examine the file", error))?;
+        if !metadata.is_file() {
+            return Err(Error::invalid("not a regular file"));
+        }
+        if metadata.mode() & 0o077 != 0 {
+            let mode = metadata.mode() & 0o777;
+            return Err(Error::invalid(format!("its mode {mode:03o} lets others in; chmod 600 would do")));
+        }
+        let bytes = read_bounded(&file).map_err(|error| refuse("cannot read the file", error))?;
+        let secret = Secret::from_bytes(without_line_end(&bytes));
+        if !secret.is_valid(&Valid::Secret) {
+            let message = format!("it must hold {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} bytes");
+            return Err(Error::invalid(message));
+        }
+        Ok(SecretFile { path: path.into(), secret })
+    }
+
+    pub fn is_set(&self) -> bool {
+        self.secret.is_set()
+    }
+
+    pub fn bytes(&self) -> Option<&[u8]> {
+        self.secret.bytes()
+    }
+}
+
+impl Value for SecretFile {
+    fn parse(text: &str) -> Result<SecretFile> {
+        if text.is_empty() {
+            return Ok(SecretFile::default());
+        }
+        SecretFile::read(text)
+    }
+
+    fn show(&self) -> String {
+        self.path.clone()
+    }
+
+    fn is_valid(&self, valid: &Valid) -> bool {
+        self.secret.is_valid(valid)
+    }
+}
+
+/// Reads up to two bytes more than a secret may have (a line end may follow it), enough to see that
+/// there are too many.
+fn read_bounded(file: &File) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(SECRET_BYTES_MAX as u64 + 3).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The bytes without the line end that an editor or `echo` put behind a text. A binary secret may
+/// end in any byte and is taken whole.
+fn without_line_end(bytes: &[u8]) -> &[u8] {
+    let text = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+    let text = text.strip_suffix(b"\r").unwrap_or(text);
+    let is_text = text.iter().all(|byte| byte.is_ascii_graphic() || *byte == b' ');
+    if is_text {
+        text
+    } else {
+        bytes
+    }
+}

@@ -1,0 +1,245 @@
+//! Tests of `config`: every limit from both sides, and what messages name and withhold.
+
+use super::*;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+const HEX: &str = "00112233445566778899aabbccddeeff00112233445566778899AABBCCDDEEFF";
+
+fn refused(key: &str, value: &str) -> String {
+    let mut config = Config::default();
+    let before = config.get(key);
+    let error = config.set(key, value).expect_err(&format!("{key} = {value:?}"));
+    assert_eq!(error.status, Status::Invalid);
+    assert_eq!(config.get(key), before, "a refused value changes nothing");
+    assert!(error.message.contains(key), "{}", error.message);
+    error.message
+}
+
+fn accepted(key: &str, value: &str) -> Config {
+    let mut config = Config::default();
+    config.set(key, value).unwrap_or_else(|error| panic!("{key} = {value:?}: {error}"));
+    config
+}
+
+/// A file of its own for each test, removed when the test ends.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str, bytes: &[u8], mode: u32) -> Scratch {
+        let path = std::env::temp_dir().join(format!("ferry-config-{}-{name}", std::process::id()));
+        std::fs::write(&path, bytes).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        Scratch(path)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn defaults_are_valid_documented_and_settable() {
+    let mut config = Config::default();
+    config.validate().unwrap();
+    for setting in Config::settings() {
+        let default = setting.default_text();
+        config.set(setting.name, &default).unwrap();
+        assert_eq!(config.get(setting.name), Some(default));
+        assert!(setting.doc.ends_with('.') && setting.doc.matches(". ").count() == 0, "{}", setting.name);
+    }
+    config.validate().unwrap();
+}
+
+#[test]
+fn numbers_take_the_last_valid_and_refuse_the_first_invalid() {
+    for setting in Config::settings() {
+        let (min, max) = match setting.valid {
+            Valid::Range(min, max) => (min, max),
+            Valid::ZeroOr(min, max) => {
+                accepted(setting.name, "0");
+                refused(setting.name, &(min - 1).to_string());
+                (min, max)
+            }
+            _ => continue,
+        };
+        for value in [min, max] {
+            let text = value.to_string();
+            assert_eq!(accepted(setting.name, &text).get(setting.name), Some(text));
+        }
+        let message = refused(setting.name, &(max + 1).to_string());
+        assert!(message.contains(&format!("{min} to {max}")), "{message}");
+        if min > 0 && matches!(setting.valid, Valid::Range(..)) {
+            refused(setting.name, &(min - 1).to_string());
+        }
+        for text in ["", "-1", "+5", " 5", "5 ", "0x10", "1e3", "99999999999999999999999"] {
+            refused(setting.name, text);
+        }
+    }
+}
+
+#[test]
+fn words_and_flags() {
+    assert!(accepted("allow_unauthenticated", "true").allow_unauthenticated);
+    assert!(!accepted("same_user", "0").same_user);
+    refused("same_user", "maybe");
+    for (text, poller) in
+        [("auto", TcpPoller::Auto), ("epoll", TcpPoller::Epoll), ("io_uring", TcpPoller::IoUring)]
+    {
+        let config = accepted("tcp_poller", text);
+        assert_eq!((config.tcp_poller, config.get("tcp_poller").unwrap().as_str()), (poller, text));
+    }
+    assert!(refused("tcp_poller", "kqueue").contains("auto, epoll, io_uring"));
+    let named = Congestion::Named("abcdefghijklmno".into());
+    assert_eq!(accepted("tcp_congestion", "abcdefghijklmno").tcp_congestion, named);
+    refused("tcp_congestion", "abcdefghijklmnop");
+    refused("tcp_congestion", "");
+    assert_eq!(accepted("tcp_congestion", "system").tcp_congestion, Congestion::System);
+}
+
+#[test]
+fn transports_are_a_mask_by_name() {
+    use crate::types::Transport;
+    let auto = accepted("transports", "auto").transports;
+    assert!(auto == Transports::AUTO && auto.allows(Transport::Ascend));
+    let some = accepted("transports", "rdma, tcp");
+    assert!(some.transports.allows(Transport::Tcp) && !some.transports.allows(Transport::Local));
+    assert_eq!(some.get("transports").unwrap(), "tcp,rdma");
+    for text in ["", "tcp,", "udp", "none", "TCP", "auto,tcp"] {
+        refused("transports", text);
+    }
+    let unknown_bit = Config { transports: Transports(1 << 6), ..Config::default() };
+    assert_eq!(unknown_bit.validate().unwrap_err().status, Status::Invalid);
+}
+
+#[test]
+fn addresses() {
+    for text in ["", "127.0.0.1:0", "0.0.0.0:65535", "[::]:1", "[fe80::1%eth0]:2", "kv-7.example_a:80"] {
+        assert_eq!(accepted("listen_address", text).listen_address, text);
+    }
+    for text in ["127.0.0.1", ":80", "a:65536", "a:", "a:+1", "::1:80", "[::1]", "[x]:1", "a b:1", "a:b:1"] {
+        refused("listen_address", text);
+    }
+    accepted("advertise_address", "10.0.0.7:1");
+    for text in ["10.0.0.7:0", "0.0.0.0:80", "[::]:80"] {
+        refused("advertise_address", text);
+    }
+}
+
+#[test]
+fn an_unknown_key_is_named_with_its_neighbour() {
+    let mut config = Config::default();
+    let near = config.set("leas_ms", "50").unwrap_err();
+    assert_eq!(near.status, Status::Invalid);
+    assert!(near.message.contains("leas_ms") && near.message.contains("\"lease_ms\""), "{near}");
+    let far = config.set("colour", "red").unwrap_err();
+    assert!(far.message.contains("colour") && !far.message.contains("did you mean"), "{far}");
+    assert!(config.set(&"x".repeat(1 << 20), "").unwrap_err().message.len() < 200);
+    assert_eq!(config.get("colour"), None);
+}
+
+#[test]
+fn secrets_are_kept_and_never_shown() {
+    let config = accepted("secret", HEX);
+    assert_eq!(config.shared_secret().unwrap()[..3], [0x00, 0x11, 0x22]);
+    assert_eq!(config.shared_secret().unwrap().len(), 32);
+    let shown = format!("{config:?}{:?}", config.get("secret"));
+    assert!(shown.contains("(hidden)") && !shown.contains("001122") && !shown.contains("17, 34"), "{shown}");
+    for bad in [&HEX[..62], &HEX[..63], &format!("{HEX}0"), &HEX.replace('f', "g")] {
+        assert!(!refused("secret", bad).contains("00112233"));
+    }
+    let mut config = config;
+    config.set("secret", "").unwrap();
+    assert_eq!(config.shared_secret(), None);
+}
+
+#[test]
+fn a_secret_file_is_private_and_long_enough() {
+    let cases: [(&str, &[u8], u32, Option<usize>); 9] = [
+        ("text", b"0123456789abcdef0123456789abcdef\n", 0o600, Some(32)),
+        ("crlf", b"0123456789abcdef0123456789abcdef\r\n", 0o400, Some(32)),
+        ("binary", &[0x0a; 32], 0o600, Some(32)),
+        ("short", &[7; 31], 0o600, None),
+        ("short-text", b"0123456789abcdef0123456789abcde\n", 0o600, None),
+        ("group", &[7; 32], 0o640, None),
+        ("others", &[7; 32], 0o601, None),
+        ("longest", &[7; 4096], 0o600, Some(4096)),
+        ("too-long", &[7; 4097], 0o600, None),
+    ];
+    for (name, bytes, mode, length) in cases {
+        let file = Scratch::new(name, bytes, mode);
+        let mut config = Config::default();
+        let result = config.set("secret_file", file.path());
+        assert_eq!(config.shared_secret().map(<[u8]>::len), length, "{name}: {result:?}");
+        match result {
+            Ok(()) => assert_eq!(config.get("secret_file").unwrap(), file.path()),
+            Err(error) => assert_eq!(error.status, Status::Invalid),
+        }
+    }
+    let missing = Config::default().set("secret_file", "/nonexistent/ferry").unwrap_err();
+    assert_eq!((missing.status, missing.os_error), (Status::Invalid, libc::ENOENT));
+    refused("secret_file", "/");
+    refused("secret_file", "/dev/zero");
+}
+
+#[test]
+fn the_later_secret_holds() {
+    let file = Scratch::new("later", &[9; 40], 0o600);
+    let mut config = accepted("secret", HEX);
+    config.set("secret_file", file.path()).unwrap();
+    assert_eq!((config.shared_secret().unwrap().len(), config.secret.is_set()), (40, false));
+    config.set("secret", HEX).unwrap();
+    assert_eq!((config.shared_secret().unwrap().len(), config.secret_file.is_set()), (32, false));
+    config.validate().unwrap();
+    config.secret_file = SecretFile::read(file.path()).unwrap();
+    config.validate().expect_err("both given by way of the fields");
+}
+
+#[test]
+fn the_environment_overrides_defaults_and_is_named_when_wrong() {
+    let with = |name: &'static str, value: &'static str| {
+        Config::from_variables(move |asked| (asked == name).then(|| value.into()))
+    };
+    assert_eq!(with("FERRY_LEASE_MS", "50").unwrap().lease_ms, 50);
+    assert_eq!(with("FERRY_TCP_POLLER", "epoll").unwrap().tcp_poller, TcpPoller::Epoll);
+    let error = with("FERRY_LEASE_MS", "49").unwrap_err();
+    assert_eq!(error.status, Status::Invalid);
+    assert!(error.message.contains("FERRY_LEASE_MS") && error.message.contains("\"49\""), "{error}");
+    let secret = with("FERRY_SECRET", "d00f").unwrap_err();
+    assert!(secret.message.contains("FERRY_SECRET") && !secret.message.contains("d00f"), "{secret}");
+
+    use std::os::unix::ffi::OsStringExt;
+    let bytes = |asked: &str| (asked == "FERRY_LANES").then(|| OsString::from_vec(vec![0xff]));
+    assert!(Config::from_variables(bytes).unwrap_err().message.contains("FERRY_LANES"));
+
+    let file = Scratch::new("environment", &[9; 40], 0o600);
+    let both = Config::from_variables(|asked| match asked {
+        "FERRY_SECRET" => Some(HEX.into()),
+        "FERRY_SECRET_FILE" => Some(file.path().into()),
+        _ => None,
+    });
+    assert_eq!(both.unwrap_err().status, Status::Invalid);
+}
+
+#[test]
+fn rules_between_settings() {
+    let mut config = Config::default();
+    config.set("drain_ms", "2999").unwrap();
+    config.validate().unwrap();
+    config.set("drain_ms", "3000").unwrap();
+    assert!(config.validate().unwrap_err().message.contains("lease_ms"));
+
+    let mut closed = accepted("same_user", "false");
+    assert_eq!(closed.validate().unwrap_err().status, Status::Invalid);
+    closed.set("secret", HEX).unwrap();
+    closed.validate().unwrap();
+
+    let assigned = Config { lanes: 17, ..Config::default() };
+    assert!(assigned.validate().unwrap_err().message.contains("lanes"));
+}

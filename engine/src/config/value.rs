@@ -1,0 +1,249 @@
+//! The types that settings have: how each is read from text, shown again and checked against the
+//! setting's valid values. Used by the table in `config`.
+
+use crate::status::{Error, Result};
+use crate::types::Transport;
+use std::fmt;
+
+/// What a setting may be; its `Display` is the phrase that error messages and the documentation use.
+#[derive(Clone, Copy, Debug)]
+pub enum Valid {
+    Bool,
+    Range(u64, u64),
+    ZeroOr(u64, u64),
+    Words(&'static [&'static str]),
+    ListenAddress,
+    PeerAddress,
+    Transports,
+    Congestion,
+    Secret,
+    SecretFile,
+}
+
+impl fmt::Display for Valid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Valid::Bool => f.write_str("true or false"),
+            Valid::Range(min, max) => write!(f, "{min} to {max}"),
+            Valid::ZeroOr(min, max) => write!(f, "0, or {min} to {max}"),
+            Valid::Words(words) => f.write_str(&words.join(", ")),
+            Valid::ListenAddress => f.write_str("host:port, [ipv6]:port, or empty"),
+            Valid::PeerAddress => {
+                f.write_str("host:port or [ipv6]:port that a peer can connect to, or empty")
+            }
+            Valid::Transports => f.write_str("auto, or a comma list of tcp, local, rdma, cuda, ascend"),
+            Valid::Congestion => {
+                f.write_str("auto, system, or the name of an algorithm (1 to 15 characters)")
+            }
+            Valid::Secret => f.write_str("at least 64 hexadecimal digits, an even number, or empty"),
+            Valid::SecretFile => {
+                f.write_str("path of a file of at least 32 bytes that only its owner may use, or empty")
+            }
+        }
+    }
+}
+
+/// A type that a setting can have. `show` and `parse` are inverse, save for secrets.
+pub(super) trait Value: Sized {
+    fn parse(text: &str) -> Result<Self>;
+    fn show(&self) -> String;
+    fn is_valid(&self, valid: &Valid) -> bool;
+}
+
+/// Reads a value and checks it.
+pub(super) fn parse<V: Value>(text: &str, valid: &Valid) -> Result<V> {
+    let value = V::parse(text)?;
+    if value.is_valid(valid) {
+        return Ok(value);
+    }
+    Err(Error::invalid("out of range"))
+}
+
+macro_rules! number {
+    ($($type:ty),*) => {$(
+        impl Value for $type {
+            fn parse(text: &str) -> Result<$type> {
+                // Digits only: the standard parser would also take "+5".
+                if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+                    return Err(Error::invalid("not a whole number"));
+                }
+                text.parse().map_err(|_| Error::invalid("out of range"))
+            }
+
+            fn show(&self) -> String {
+                self.to_string()
+            }
+
+            fn is_valid(&self, valid: &Valid) -> bool {
+                let number = u64::from(*self);
+                match *valid {
+                    Valid::Range(min, max) => (min..=max).contains(&number),
+                    Valid::ZeroOr(min, max) => number == 0 || (min..=max).contains(&number),
+                    _ => false,
+                }
+            }
+        }
+    )*};
+}
+
+number!(u32, u64);
+
+impl Value for bool {
+    fn parse(text: &str) -> Result<bool> {
+        match text {
+            "true" | "1" | "yes" | "on" => Ok(true),
+            "false" | "0" | "no" | "off" => Ok(false),
+            _ => Err(Error::invalid("not a truth value")),
+        }
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+
+    fn is_valid(&self, _: &Valid) -> bool {
+        true
+    }
+}
+
+/// Addresses: the only settings that stay text, because names are resolved when they are used.
+impl Value for String {
+    fn parse(text: &str) -> Result<String> {
+        Ok(text.into())
+    }
+
+    fn show(&self) -> String {
+        self.clone()
+    }
+
+    fn is_valid(&self, valid: &Valid) -> bool {
+        let Some((host, port)) = split_address(self) else { return self.is_empty() };
+        let wildcard = host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_unspecified());
+        match valid {
+            Valid::ListenAddress => true,
+            // Nobody can connect to port 0 or to "any address".
+            Valid::PeerAddress => port != 0 && !wildcard,
+            _ => false,
+        }
+    }
+}
+
+/// Takes `host:port` or `[ipv6]:port` apart; a bare IPv6 address is ambiguous and refused.
+fn split_address(address: &str) -> Option<(&str, u16)> {
+    let (host, port) = address.rsplit_once(':')?;
+    let port = if port.bytes().all(|byte| byte.is_ascii_digit()) { port.parse().ok()? } else { return None };
+    if let Some(inner) = host.strip_prefix('[') {
+        let inner = inner.strip_suffix(']')?;
+        // A link-local address carries its interface: fe80::1%eth0.
+        let ip = inner.split_once('%').map_or(inner, |(ip, _)| ip);
+        return ip.parse::<std::net::Ipv6Addr>().ok().map(|_| (inner, port));
+    }
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+    (!host.is_empty() && host.bytes().all(plain)).then_some((host, port))
+}
+
+/// A set of transports by `Transport::bit`; empty means that the engine chooses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Transports(pub u64);
+
+impl Transports {
+    pub const AUTO: Transports = Transports(0);
+    const NAMED: [Transport; 5] =
+        [Transport::Tcp, Transport::Local, Transport::Rdma, Transport::Cuda, Transport::Ascend];
+
+    pub fn allows(self, transport: Transport) -> bool {
+        self == Transports::AUTO || self.0 & transport.bit() != 0
+    }
+}
+
+impl Value for Transports {
+    fn parse(text: &str) -> Result<Transports> {
+        if text == "auto" {
+            return Ok(Transports::AUTO);
+        }
+        let mut mask = 0;
+        for name in text.split(',').map(str::trim) {
+            let named = Transports::NAMED.iter().find(|transport| transport.name() == name);
+            mask |= named.ok_or_else(|| Error::invalid(format!("{name:?} is no transport")))?.bit();
+        }
+        Ok(Transports(mask))
+    }
+
+    fn show(&self) -> String {
+        if *self == Transports::AUTO {
+            return "auto".into();
+        }
+        let chosen = Transports::NAMED.iter().filter(|transport| self.allows(**transport));
+        chosen.map(|transport| transport.name()).collect::<Vec<_>>().join(",")
+    }
+
+    fn is_valid(&self, _: &Valid) -> bool {
+        self.0 & !Transports::NAMED.iter().fold(0, |mask, transport| mask | transport.bit()) == 0
+    }
+}
+
+/// How lane threads wait for sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TcpPoller {
+    Auto,
+    Epoll,
+    IoUring,
+}
+
+impl TcpPoller {
+    pub(super) const WORDS: &'static [&'static str] = &["auto", "epoll", "io_uring"];
+}
+
+impl Value for TcpPoller {
+    fn parse(text: &str) -> Result<TcpPoller> {
+        match text {
+            "auto" => Ok(TcpPoller::Auto),
+            "epoll" => Ok(TcpPoller::Epoll),
+            "io_uring" => Ok(TcpPoller::IoUring),
+            _ => Err(Error::invalid("no such poller")),
+        }
+    }
+
+    fn show(&self) -> String {
+        TcpPoller::WORDS[*self as usize].into()
+    }
+
+    fn is_valid(&self, _: &Valid) -> bool {
+        true
+    }
+}
+
+/// Congestion control of data lanes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Congestion {
+    /// reno to peers on this host where the kernel allows it, the system's otherwise.
+    Auto,
+    /// Whatever the system gives a new socket.
+    System,
+    /// This algorithm, or the connection fails.
+    Named(String),
+}
+
+impl Value for Congestion {
+    fn parse(text: &str) -> Result<Congestion> {
+        Ok(match text {
+            "auto" => Congestion::Auto,
+            "system" => Congestion::System,
+            name => Congestion::Named(name.into()),
+        })
+    }
+
+    fn show(&self) -> String {
+        match self {
+            Congestion::Auto => "auto".into(),
+            Congestion::System => "system".into(),
+            Congestion::Named(name) => name.clone(),
+        }
+    }
+
+    fn is_valid(&self, _: &Valid) -> bool {
+        // TCP_CA_NAME_MAX is 16 with the terminating zero.
+        let Congestion::Named(name) = self else { return true };
+        (1..=15).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_graphic())
+    }
+}

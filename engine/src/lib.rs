@@ -1,0 +1,35 @@
+//! ferry: an embedded transfer engine. Registered memory moves between processes; the caller learns
+//! exactly when the memory is its own again.
+//!
+//! Imports between the modules below point down the data path only: see `ARCHITECTURE.md`;
+//! `tests/imports.rs` has the order and enforces it.
+
+pub mod api;
+pub mod command;
+pub mod complete;
+pub mod config;
+pub mod cover;
+pub mod handle;
+pub mod limits;
+pub mod status;
+pub mod types;
+
+pub mod notify;
+pub mod peer;
+pub mod plan;
+pub mod region;
+mod room;
+pub mod route;
+pub mod session;
+pub mod stats;
+pub mod sys;
+pub mod transport;
+
+pub use api::*;
+pub use config::Config;
+pub use status::{Error, Status};
+
+/// Compiles the Rust program in README.md.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+pub struct Readme;

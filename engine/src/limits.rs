@@ -1,0 +1,33 @@
+//! Every bound in one place: what the wire, the tables and the loops may grow to.
+
+/// Payload bytes of one data frame. Larger transfers are cut; small ones overtake between frames.
+pub const FRAME_BYTES_MAX: u32 = 1 << 20;
+/// The least that an engine may take in one frame.
+pub const FRAME_BYTES_MIN: u32 = 64 << 10;
+/// Descriptors of one data frame. With the two header vectors this stays below IOV_MAX (1,024).
+pub const FRAME_DESCRIPTORS_MAX: usize = 512;
+/// Unacknowledged frames on one lane.
+pub const LANE_FRAMES_MAX: usize = 256;
+/// READ requests that a target accepts on one lane before it has answered them.
+pub const LANE_READS_MAX: usize = 64;
+/// Payload that one lane may have asked for by READ and not yet received. Requests are small: without a
+/// bound, the first lane to run would ask for all of a transfer and the others would stand idle.
+pub const LANE_READ_BYTES_MAX: u64 = 8 << 20;
+/// Bytes of one notification.
+pub const NOTIFY_BYTES_MAX: usize = 16 << 10;
+/// Notifications from one peer that the target holds for its application.
+pub const NOTIFY_CREDITS: u32 = 1024;
+/// Requests of one transfer.
+pub const REQUESTS_MAX: usize = 1 << 24;
+/// Regions in one control message.
+pub const REGIONS_PER_MESSAGE: usize = 256;
+/// Bytes of a region's name.
+pub const REGION_NAME_BYTES_MAX: usize = 63;
+/// Bytes of one handshake frame.
+pub const HANDSHAKE_BYTES_MAX: usize = 1024;
+/// Handshakes in progress on the accepting side; others wait in the listener's backlog.
+pub const HANDSHAKES_MAX: usize = 512;
+/// Data lanes per peer, the express lane not counted.
+pub const LANES_MAX: u32 = 16;
+/// Lane threads of an engine.
+pub const WORKERS_MAX: u32 = 64;

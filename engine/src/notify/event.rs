@@ -1,0 +1,73 @@
+//! What a queue carries: one event for the application, from `complete` (transfers) or `session`
+//! (notifications, peers).
+
+use crate::status::Status;
+use std::fmt;
+use std::sync::Arc;
+
+/// One thing that happened, for the application to take.
+#[derive(Debug)]
+pub struct Event {
+    /// Handle of the peer concerned; 0 where there is none yet.
+    pub peer: u64,
+    pub body: EventBody,
+    /// Dropped, and so returned to the sender, when the application has taken the event.
+    pub credit: Option<Credit>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EventBody {
+    /// A transfer is final.
+    Transfer {
+        transfer: u64,
+        user_data: u64,
+        status: Status,
+    },
+    /// Bytes from the peer.
+    Notification {
+        bytes: Box<[u8]>,
+    },
+    PeerUp,
+    PeerLost {
+        status: Status,
+    },
+    /// Bytes of a fenced transfer landed here after all.
+    LateApply {
+        region: u64,
+        address: u64,
+        length: u64,
+    },
+    /// An asynchronous connect has ended.
+    PeerConnect {
+        user_data: u64,
+        status: Status,
+    },
+}
+
+impl Event {
+    pub fn new(peer: u64, body: EventBody) -> Event {
+        Event { peer, body, credit: None }
+    }
+}
+
+/// The right of a sender to have one more notification waiting here. Dropping it calls back, once.
+/// What it calls must not panic: it may run while a panic unwinds.
+pub struct Credit(Arc<dyn Fn() + Send + Sync>);
+
+impl Credit {
+    pub fn new(give_back: Arc<dyn Fn() + Send + Sync>) -> Credit {
+        Credit(give_back)
+    }
+}
+
+impl Drop for Credit {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+impl fmt::Debug for Credit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Credit")
+    }
+}

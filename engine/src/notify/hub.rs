@@ -1,0 +1,229 @@
+//! All queues of an engine, and which events go where. `session` hands in notifications and peer
+//! events, `api` creates and destroys queues for the application.
+
+use super::dispatcher::{Callback, Dispatcher};
+use super::event::Event;
+use super::lock;
+use super::queue::{Closed, Queue};
+use super::{QUEUES_MAX, QUEUE_CAPACITY_MAX, WHAT_NOTIFICATIONS, WHAT_PEERS, WHAT_TRANSFERS};
+use crate::handle::{self, Kind, Parts, Tag};
+use crate::status::{Error, Result, Status};
+use crate::sys::eventfd::EventFd;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+pub struct Hub {
+    tag: Tag,
+    dispatcher: Arc<Dispatcher>,
+    /// Taken before `slots`, before any queue's lock, and held while a queue is created, destroyed or
+    /// given a notification: none can fall between two subscribers.
+    routes: Mutex<Routes>,
+    /// Apart from `routes`, because every submit looks its queue up.
+    slots: RwLock<Vec<Slot>>,
+}
+
+#[derive(Default)]
+struct Routes {
+    /// The queue that takes notifications.
+    subscriber: Option<Arc<Queue>>,
+    /// Notifications while there is no subscriber. The senders' credits bound them.
+    backlog: VecDeque<Event>,
+    /// Vacant slots, the one that has rested longest first.
+    free: VecDeque<u32>,
+    closed: bool,
+}
+
+struct Slot {
+    generation: u32,
+    queue: Option<Arc<Queue>>,
+}
+
+impl Hub {
+    pub fn new(tag: Tag) -> Hub {
+        Hub { tag, dispatcher: Arc::default(), routes: Mutex::default(), slots: RwLock::default() }
+    }
+
+    /// A new queue for the kinds of events in `what` (`WHAT_` bits), with room for `capacity`
+    /// transfers. One that takes notifications begins with those that came while none did. INVALID
+    /// for no or unknown kinds and a capacity of 0 or above 2^20, BUSY when another queue takes
+    /// notifications, LIMIT for too many queues, SYSTEM when there is no descriptor for its eventfd,
+    /// CLOSED after `close`.
+    pub fn create(&self, what: u32, capacity: usize) -> Result<Arc<Queue>> {
+        if what == 0 || what & !(WHAT_TRANSFERS | WHAT_NOTIFICATIONS | WHAT_PEERS) != 0 {
+            return Err(Error::invalid(format!("what: {what:#x} is not a set of known kinds of events")));
+        }
+        if !(1..=QUEUE_CAPACITY_MAX).contains(&capacity) {
+            return Err(Error::invalid(format!("capacity: {capacity} is not 1 to {QUEUE_CAPACITY_MAX}")));
+        }
+        let eventfd = EventFd::new().map_err(|error| Error::system("create an eventfd", &error))?;
+        let mut routes = lock(&self.routes);
+        if routes.closed {
+            return Err(Error::new(Status::Closed, "the engine is closing"));
+        }
+        if what & WHAT_NOTIFICATIONS != 0 && routes.subscriber.is_some() {
+            return Err(Error::new(Status::Busy, "another queue takes notifications"));
+        }
+        let queue = self.place(&mut routes, |handle| {
+            Queue::new(handle, what, capacity, eventfd, self.dispatcher.clone())
+        })?;
+        if what & WHAT_NOTIFICATIONS != 0 {
+            routes.backlog.drain(..).for_each(|event| queue.push_unreserved(event));
+            routes.subscriber = Some(queue.clone());
+        }
+        Ok(queue)
+    }
+
+    /// Finds a slot for what `make` returns for the slot's handle. LIMIT when there is none.
+    fn place(&self, routes: &mut Routes, make: impl FnOnce(u64) -> Arc<Queue>) -> Result<Arc<Queue>> {
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        // Grows before it reuses, so that the handle of a destroyed queue stays recognisable for long.
+        let index = if slots.len() < QUEUES_MAX {
+            slots.push(Slot { generation: 0, queue: None });
+            slots.len() as u32 - 1
+        } else {
+            let full = || Error::new(Status::Limit, format!("an engine has at most {QUEUES_MAX} queues"));
+            routes.free.pop_front().ok_or_else(full)?
+        };
+        let slot = &mut slots[index as usize];
+        slot.generation = handle::next_generation(slot.generation);
+        let parts = Parts { index, generation: slot.generation };
+        let queue = make(handle::make(Kind::Queue, self.tag, parts));
+        slot.queue = Some(queue.clone());
+        Ok(queue)
+    }
+
+    /// The queue of this handle. INVALID for 0 or another kind of handle; STALE for another engine's
+    /// or when the queue has been destroyed.
+    pub fn get(&self, handle: u64) -> Result<Arc<Queue>> {
+        let parts = handle::parse(Kind::Queue, self.tag, handle)?;
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let slot = slots.get(parts.index as usize).filter(|slot| slot.generation == parts.generation);
+        let queue = slot.and_then(|slot| slot.queue.clone());
+        queue.ok_or_else(|| Error::new(Status::Stale, format!("queue {handle:#x} has been destroyed")))
+    }
+
+    /// Destroys a queue; when this returns its callback has ended and will not run again (inside
+    /// another queue's callback, too). Notifications that it still held wait for the next queue that
+    /// takes them; its other events are dropped. BUSY while transfers have yet to report to it, and
+    /// inside its own callback. Errors for the handle as for `get`.
+    pub fn destroy(&self, handle: u64) -> Result<()> {
+        let closed = {
+            let mut routes = lock(&self.routes);
+            let queue = self.get(handle)?;
+            if self.dispatcher.is_inside_of(handle) {
+                return Err(Error::new(Status::Busy, "the queue's callback is running on this thread"));
+            }
+            let Closed { notifications, dropped, callback } = queue.close()?;
+            routes.backlog.extend(notifications);
+            routes.subscriber.take_if(|subscriber| subscriber.handle() == handle);
+            let index = handle::parse(Kind::Queue, self.tag, handle)?.index;
+            let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+            let slot = slots[index as usize].queue.take();
+            routes.free.push_back(index);
+            // The last references, and what they hold, are dropped outside the locks.
+            (dropped, callback, slot, queue)
+        };
+        self.dispatcher.wait_for_turn(handle);
+        drop(closed);
+        Ok(())
+    }
+
+    /// Delivers a peer's notification: to the queue that takes them, or to the one that will.
+    pub fn notification(&self, event: Event) {
+        let mut routes = lock(&self.routes);
+        match &routes.subscriber {
+            Some(queue) => queue.push_unreserved(event),
+            None => routes.backlog.push_back(event),
+        }
+    }
+
+    /// Tells every queue that takes peer events. An earlier event about the same peer and of the same
+    /// kind that still waits there gives way to this one.
+    pub fn peer_event(&self, event: Event) {
+        for queue in self.queues() {
+            if queue.what() & WHAT_PEERS != 0 {
+                queue.push_unreserved(Event::new(event.peer, event.body.clone()));
+            }
+        }
+    }
+
+    /// Has the events of a queue given to `callback` on ferry's callback thread, or no longer. Returns
+    /// after a running call of the old callback has ended, except inside a callback, where it takes
+    /// effect with the next event. Errors for the handle as for `get`, SYSTEM when the thread cannot
+    /// be started, CLOSED after `close`.
+    pub fn set_callback(&self, handle: u64, callback: Option<Callback>) -> Result<()> {
+        let old = {
+            // With `routes` held the queue is neither destroyed nor the hub closed meanwhile.
+            let routes = lock(&self.routes);
+            let queue = self.get(handle)?;
+            if callback.is_some() {
+                if routes.closed {
+                    return Err(Error::new(Status::Closed, "the engine is closing"));
+                }
+                self.dispatcher.start()?;
+            }
+            queue.replace_callback(callback)
+        };
+        self.dispatcher.wait_for_turn(handle);
+        drop(old);
+        Ok(())
+    }
+
+    /// Whether the calling thread is this hub's callback thread inside a callback.
+    pub fn in_callback(&self) -> bool {
+        self.dispatcher.is_inside()
+    }
+
+    /// Takes all callbacks away and ends the callback thread, and waits for it unless called inside a
+    /// callback. Events still come to the queues and can be drained.
+    pub fn close(&self) {
+        let callbacks: Vec<Callback> = {
+            let mut routes = lock(&self.routes);
+            routes.closed = true;
+            self.queues().iter().filter_map(|queue| queue.replace_callback(None)).collect()
+        };
+        self.dispatcher.stop();
+        drop(callbacks);
+    }
+
+    fn queues(&self) -> Vec<Arc<Queue>> {
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        slots.iter().filter_map(|slot| slot.queue.clone()).collect()
+    }
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One queue in every slot: as many of their own would take as many descriptors.
+    #[test]
+    fn slots_are_bounded_and_reused_oldest_first_in_a_new_generation() {
+        let hub = Hub::new(Tag::from_random(1));
+        let first = hub.create(WHAT_TRANSFERS, 1).unwrap();
+        let second = hub.create(WHAT_TRANSFERS, 1).unwrap();
+        let other = second.clone();
+        let place = || {
+            let mut given = 0;
+            let make = |handle| {
+                given = handle;
+                other.clone()
+            };
+            hub.place(&mut lock(&hub.routes), make).map(|_| given)
+        };
+        (2..QUEUES_MAX).for_each(|_| assert!(place().is_ok()));
+        assert_eq!(place().unwrap_err().status, Status::Limit);
+        hub.destroy(second.handle()).unwrap();
+        hub.destroy(first.handle()).unwrap();
+        let generation = 1 << handle::INDEX_BITS;
+        assert_eq!(place().unwrap(), second.handle() + generation);
+        assert_eq!(place().unwrap(), first.handle() + generation);
+        assert_eq!(place().unwrap_err().status, Status::Limit);
+    }
+}

@@ -1,0 +1,162 @@
+//! The events that wait in one queue, first in, first out. Plain data under `queue`'s lock.
+//!
+//! Every kind has its bound: transfers and connects by the room reserved for them, notifications by
+//! their senders' credits, peer events because a newer one takes the place of a waiting one that says less. It takes
+//! it at the end, so that the last word about a peer is the newest:
+//! ```text
+//! waiting  up(1) lost(1) bytes(2)      + up(1)      becomes      ---- lost(1) bytes(2) up(1)
+//! ```
+//! The gap is skipped when its turn comes; gaps never outnumber events for long.
+
+use super::event::{Event, EventBody};
+use std::collections::{HashMap, VecDeque};
+
+/// Gaps that are left alone however few the events are.
+const GAPS_MIN: usize = 64;
+
+/// Whether the event took room that was reserved for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    Reserved,
+    Unreserved,
+}
+
+/// What makes two peer events say the same.
+type Subject = (u64, u8);
+
+#[derive(Default)]
+pub(super) struct Pending {
+    entries: VecDeque<Option<(Event, Room)>>,
+    /// Number of the entry at the front; entries are numbered as they come, and never anew.
+    front: u64,
+    gaps: usize,
+    /// Where the waiting event about each subject is, by number.
+    subjects: HashMap<Subject, u64>,
+}
+
+impl Pending {
+    pub fn len(&self) -> usize {
+        self.entries.len() - self.gaps
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Adds an event. Returns the one that it replaces, for the caller to drop outside its lock.
+    pub fn push(&mut self, event: Event, room: Room) -> Option<Event> {
+        let number = self.front + self.entries.len() as u64;
+        let older = subject(&event).and_then(|subject| self.subjects.insert(subject, number));
+        self.entries.push_back(Some((event, room)));
+        let replaced = older.and_then(|number| self.entries[(number - self.front) as usize].take());
+        self.gaps += usize::from(replaced.is_some());
+        if self.gaps > GAPS_MIN.max(self.len()) {
+            self.close_gaps();
+        }
+        replaced.map(|(event, _)| event)
+    }
+
+    pub fn pop(&mut self) -> Option<(Event, Room)> {
+        while let Some(entry) = self.entries.pop_front() {
+            self.front += 1;
+            let Some((event, room)) = entry else {
+                self.gaps -= 1;
+                continue;
+            };
+            if let Some(subject) = subject(&event) {
+                self.subjects.remove(&subject);
+            }
+            return Some((event, room));
+        }
+        None
+    }
+
+    /// Runs once for as many replacements as there are events: constant cost for each.
+    fn close_gaps(&mut self) {
+        self.entries.retain(Option::is_some);
+        self.gaps = 0;
+        for (position, entry) in self.entries.iter().enumerate() {
+            if let Some(subject) = entry.as_ref().and_then(|(event, _)| subject(event)) {
+                self.subjects.insert(subject, self.front + position as u64);
+            }
+        }
+    }
+}
+
+fn subject(event: &Event) -> Option<Subject> {
+    match event.body {
+        // Every connect has its own caller, who waits for it.
+        EventBody::Transfer { .. } | EventBody::Notification { .. } | EventBody::PeerConnect { .. } => None,
+        EventBody::PeerUp => Some((event.peer, 0)),
+        EventBody::PeerLost { .. } => Some((event.peer, 1)),
+        EventBody::LateApply { .. } => Some((event.peer, 2)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::Status;
+
+    fn lost(peer: u64, status: Status) -> Event {
+        Event::new(peer, EventBody::PeerLost { status })
+    }
+
+    fn bodies(pending: &mut Pending) -> Vec<(u64, EventBody)> {
+        std::iter::from_fn(|| pending.pop()).map(|(event, _)| (event.peer, event.body)).collect()
+    }
+
+    #[test]
+    fn the_newest_word_about_a_peer_comes_last() {
+        let mut pending = Pending::default();
+        let bytes = EventBody::Notification { bytes: [5].into() };
+        assert!(pending.push(Event::new(1, EventBody::PeerUp), Room::Unreserved).is_none());
+        pending.push(lost(1, Status::Timeout), Room::Unreserved);
+        pending.push(Event::new(2, bytes.clone()), Room::Unreserved);
+        let replaced = pending.push(Event::new(1, EventBody::PeerUp), Room::Unreserved);
+        assert_eq!(replaced.unwrap().body, EventBody::PeerUp);
+        assert_eq!(pending.len(), 3);
+        let lost = EventBody::PeerLost { status: Status::Timeout };
+        assert_eq!(bodies(&mut pending), [(1, lost), (2, bytes), (1, EventBody::PeerUp)]);
+        assert!(pending.is_empty() && pending.subjects.is_empty());
+    }
+
+    #[test]
+    fn what_was_taken_is_not_replaced() {
+        let mut pending = Pending::default();
+        pending.push(lost(1, Status::Timeout), Room::Unreserved);
+        pending.pop().unwrap();
+        assert!(pending.push(lost(1, Status::Refused), Room::Unreserved).is_none());
+        assert_eq!(pending.len(), 1);
+    }
+
+    #[test]
+    fn connects_of_different_callers_are_all_kept() {
+        let mut pending = Pending::default();
+        for _ in 0..3 {
+            let body = EventBody::PeerConnect { user_data: 7, status: Status::Refused };
+            assert!(pending.push(Event::new(0, body), Room::Reserved).is_none());
+        }
+        assert_eq!(pending.len(), 3);
+    }
+
+    #[test]
+    fn a_flapping_peer_takes_bounded_memory_and_disturbs_no_order() {
+        let mut pending = Pending::default();
+        for round in 0..10_000u64 {
+            if round % 1000 == 0 {
+                let bytes = Box::from(round.to_le_bytes());
+                pending.push(Event::new(9, EventBody::Notification { bytes }), Room::Unreserved);
+            }
+            pending.push(lost(round % 3, Status::PeerLost), Room::Unreserved);
+            assert!(pending.entries.len() <= 13 + 2 * GAPS_MIN);
+        }
+        let order = bodies(&mut pending);
+        assert_eq!(order.len(), 13);
+        for (position, (_, body)) in order[..10].iter().enumerate() {
+            let bytes = Box::from((position as u64 * 1000).to_le_bytes());
+            assert_eq!(*body, EventBody::Notification { bytes });
+        }
+        assert_eq!(order[10..].iter().map(|(peer, _)| *peer).collect::<Vec<_>>(), [1, 2, 0]);
+    }
+}

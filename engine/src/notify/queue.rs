@@ -1,0 +1,268 @@
+//! One queue of events. `hub` and whoever ends a transfer push, the application drains, or
+//! `dispatcher` takes events one by one for a callback.
+//!
+//! The wake-up contract is arm and drain: the eventfd is written when the first event comes to an
+//! empty, armed queue, and not again until a drain that returned fewer events than it was asked for
+//! has armed the queue anew. Both happen under the queue's lock, so readable means "drain has
+//! something, or has not yet been told that it has nothing".
+
+use super::dispatcher::{Callback, Dispatcher};
+use super::event::{Event, EventBody};
+use super::lock;
+use super::pending::{Pending, Room};
+use super::{WHAT_NOTIFICATIONS, WHAT_PEERS, WHAT_TRANSFERS};
+use crate::status::{Error, Result, Status};
+use crate::sys::eventfd::EventFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::{Arc, Mutex, Weak};
+
+pub struct Queue {
+    handle: u64,
+    what: u32,
+    capacity: usize,
+    eventfd: EventFd,
+    dispatcher: Arc<Dispatcher>,
+    /// Itself, for the dispatcher's list.
+    me: Weak<Queue>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    pending: Pending,
+    /// Transfers submitted, and connects begun, whose event is yet to come.
+    reserved: usize,
+    /// Events in `pending` that came with a reservation. The sum of the two is at most `capacity`.
+    pending_reserved: usize,
+    closed: bool,
+    /// Somebody asked for the eventfd; before that no system call is spent on it.
+    watched: bool,
+    /// The eventfd is readable.
+    raised: bool,
+    callback: Option<Callback>,
+    /// The dispatcher's list has this queue, or the dispatcher is about to come back to it.
+    scheduled: bool,
+}
+
+impl Queue {
+    pub(super) fn new(
+        handle: u64,
+        what: u32,
+        capacity: usize,
+        eventfd: EventFd,
+        dispatcher: Arc<Dispatcher>,
+    ) -> Arc<Queue> {
+        Arc::new_cyclic(|me| Queue {
+            handle,
+            what,
+            capacity,
+            eventfd,
+            dispatcher,
+            me: me.clone(),
+            inner: Mutex::default(),
+        })
+    }
+
+    pub fn handle(&self) -> u64 {
+        self.handle
+    }
+
+    /// The kinds of events it takes: `WHAT_` bits.
+    pub fn what(&self) -> u32 {
+        self.what
+    }
+
+    /// Keeps room for one transfer's event, before the transfer is submitted. LIMIT when as many
+    /// transfers as the queue has room for are under way or wait to be drained, CLOSED when it has
+    /// been destroyed, INVALID if it does not take transfers. Notifications and peer events, which a
+    /// peer could send at will, take no room from transfers.
+    pub fn reserve(&self) -> Result<()> {
+        if self.what & WHAT_TRANSFERS == 0 {
+            return Err(Error::invalid("the queue does not take transfers"));
+        }
+        self.take_room()
+    }
+
+    /// The same for the outcome of an asynchronous connect. INVALID if the queue does not take peer
+    /// events.
+    pub fn reserve_connect(&self) -> Result<()> {
+        if self.what & WHAT_PEERS == 0 {
+            return Err(Error::invalid("the queue does not take peer events"));
+        }
+        self.take_room()
+    }
+
+    fn take_room(&self) -> Result<()> {
+        let mut inner = lock(&self.inner);
+        if inner.closed {
+            return Err(Error::new(Status::Closed, "the queue has been destroyed"));
+        }
+        if inner.reserved + inner.pending_reserved >= self.capacity {
+            return Err(Error::new(Status::Limit, "queue is full"));
+        }
+        inner.reserved += 1;
+        Ok(())
+    }
+
+    /// Gives a reservation back: the submit failed after all.
+    pub fn unreserve(&self) {
+        lock(&self.inner).give_back_reservation();
+    }
+
+    /// Adds the event that a reservation was for. `publish` runs under the queue's lock, so that nobody
+    /// sees the event before what it makes known, nor that before the event: it must not block, nor use
+    /// the queue. Never blocks, never fails, never runs user code.
+    pub fn push_reserved(&self, event: Event, publish: impl FnOnce()) {
+        self.push(event, Room::Reserved, publish);
+    }
+
+    /// Adds an event whose number something else bounds.
+    pub(super) fn push_unreserved(&self, event: Event) {
+        self.push(event, Room::Unreserved, || ());
+    }
+
+    fn push(&self, event: Event, room: Room, publish: impl FnOnce()) {
+        let mut inner = lock(&self.inner);
+        publish();
+        if room == Room::Reserved {
+            inner.give_back_reservation();
+            inner.pending_reserved += 1;
+        }
+        let replaced = inner.pending.push(event, room);
+        self.raise(&mut inner);
+        let schedule = inner.must_schedule();
+        drop(inner);
+        if schedule {
+            self.dispatcher.schedule(self.me.clone());
+        }
+        // Outside the lock, because a credit calls back when it is dropped.
+        drop(replaced);
+    }
+
+    /// Readable when `drain` has something. The queue keeps it: the caller polls, and neither reads
+    /// nor closes it.
+    pub fn eventfd(&self) -> RawFd {
+        let mut inner = lock(&self.inner);
+        inner.watched = true;
+        if !inner.pending.is_empty() {
+            self.raise(&mut inner);
+        }
+        self.eventfd.as_raw_fd()
+    }
+
+    /// Moves up to `max` events to the end of `out`, oldest first, and returns how many. Fewer than
+    /// `max` means that the queue was empty and is armed: the next event makes the eventfd readable.
+    pub fn drain(&self, out: &mut Vec<Event>, max: usize) -> usize {
+        let mut inner = lock(&self.inner);
+        let count = max.min(inner.pending.len());
+        out.reserve(count);
+        out.extend((0..count).map_while(|_| inner.pop()));
+        if count < max {
+            self.arm(&mut inner);
+        }
+        count
+    }
+
+    /// Events that wait.
+    pub fn pending(&self) -> usize {
+        lock(&self.inner).pending.len()
+    }
+
+    fn raise(&self, inner: &mut Inner) {
+        if inner.watched && !inner.raised {
+            inner.raised = true;
+            self.eventfd.raise();
+        }
+    }
+
+    fn arm(&self, inner: &mut Inner) {
+        if inner.raised {
+            inner.raised = false;
+            self.eventfd.clear();
+        }
+    }
+
+    /// Puts another callback, or none, in place and returns the old one, for the caller to drop
+    /// outside its locks.
+    pub(super) fn replace_callback(&self, callback: Option<Callback>) -> Option<Callback> {
+        let mut inner = lock(&self.inner);
+        let old = std::mem::replace(&mut inner.callback, callback);
+        let schedule = !inner.pending.is_empty() && inner.must_schedule();
+        drop(inner);
+        if schedule {
+            self.dispatcher.schedule(self.me.clone());
+        }
+        old
+    }
+
+    /// For the dispatcher: the next event and the callback to give it to. None ends the dispatcher's
+    /// interest until it is scheduled again.
+    pub(super) fn take_turn(&self) -> Option<(Callback, Event)> {
+        let mut inner = lock(&self.inner);
+        let callback = inner.callback.clone();
+        let turn = callback.and_then(|callback| inner.pop().map(|event| (callback, event)));
+        inner.scheduled = turn.is_some();
+        if inner.pending.is_empty() {
+            // As after a drain that found nothing more: the callback took what a poller would come for.
+            self.arm(&mut inner);
+        }
+        turn
+    }
+
+    /// Ends the queue and hands back its undelivered notifications, in order. BUSY while a transfer's
+    /// event is yet to come. The other events and the callback are returned for the caller to drop
+    /// outside its locks.
+    pub(super) fn close(&self) -> Result<Closed> {
+        let mut inner = lock(&self.inner);
+        if inner.reserved > 0 {
+            let message = format!("{} transfers or connects have yet to report to the queue", inner.reserved);
+            return Err(Error::new(Status::Busy, message));
+        }
+        inner.closed = true;
+        let (mut notifications, mut dropped) = (Vec::new(), Vec::new());
+        while let Some(event) = inner.pop() {
+            match event.body {
+                EventBody::Notification { .. } if self.what & WHAT_NOTIFICATIONS != 0 => {
+                    notifications.push(event)
+                }
+                _ => dropped.push(event),
+            }
+        }
+        self.arm(&mut inner);
+        Ok(Closed { notifications, dropped, callback: inner.callback.take() })
+    }
+}
+
+/// The eventfd, for pollers that borrow what they watch (`rustix`, `tokio`'s AsyncFd).
+impl AsFd for Queue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.eventfd();
+        self.eventfd.as_fd()
+    }
+}
+
+/// What is left of a queue that was closed.
+pub(super) struct Closed {
+    pub notifications: Vec<Event>,
+    pub dropped: Vec<Event>,
+    pub callback: Option<Callback>,
+}
+
+impl Inner {
+    fn give_back_reservation(&mut self) {
+        // More pushes than reservations would let the queue grow without bound.
+        assert!(self.reserved > 0, "a queue reservation was used twice");
+        self.reserved -= 1;
+    }
+
+    fn pop(&mut self) -> Option<Event> {
+        let (event, room) = self.pending.pop()?;
+        self.pending_reserved -= usize::from(room == Room::Reserved);
+        Some(event)
+    }
+
+    /// Whether the dispatcher must be told; says so once until it has come by.
+    fn must_schedule(&mut self) -> bool {
+        self.callback.is_some() && !std::mem::replace(&mut self.scheduled, true)
+    }
+}

@@ -1,0 +1,76 @@
+//! Models of `waiter` for loom, which runs every order of the steps: a lost wake-up shows as a
+//! deadlock or a failed assertion. `waiter` says how to run them.
+
+use super::*;
+use loom::sync::atomic::AtomicBool;
+use loom::sync::Arc as Shared;
+use loom::thread;
+use std::task::Wake;
+
+#[derive(Default)]
+struct Transfer {
+    waiter: Waiter,
+    done: AtomicBool,
+}
+
+impl Transfer {
+    /// Relaxed, so that the model rests on the waiter's own fences and on nothing else.
+    fn is_done(&self) -> bool {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    fn finish(&self) {
+        self.done.store(true, Ordering::Relaxed);
+        self.waiter.notify_all();
+    }
+}
+
+#[test]
+fn a_sleeping_thread_is_woken() {
+    loom::model(|| {
+        let transfer = Shared::new(Transfer::default());
+        let worker = thread::spawn({
+            let transfer = transfer.clone();
+            move || transfer.finish()
+        });
+        assert!(transfer.waiter.wait_until(|| transfer.is_done(), None));
+        worker.join().unwrap();
+    });
+}
+
+#[test]
+fn a_registered_task_is_woken_or_sees_that_it_is_done() {
+    #[derive(Default)]
+    struct Woken(std::sync::atomic::AtomicBool);
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+    loom::model(|| {
+        let transfer = Shared::new(Transfer::default());
+        let worker = thread::spawn({
+            let transfer = transfer.clone();
+            move || transfer.finish()
+        });
+        let woken = Arc::<Woken>::default();
+        transfer.waiter.register_waker(&woken.clone().into());
+        let saw_done = transfer.is_done();
+        worker.join().unwrap();
+        assert!(saw_done || woken.0.load(Ordering::SeqCst));
+    });
+}
+
+#[test]
+fn one_that_waits_for_any_is_woken() {
+    loom::model(|| {
+        let transfers = Shared::new([Transfer::default(), Transfer::default()]);
+        let worker = thread::spawn({
+            let transfers = transfers.clone();
+            move || transfers[1].finish()
+        });
+        let find = || transfers.iter().position(Transfer::is_done);
+        assert_eq!(wait_any(transfers.iter().map(|transfer| &transfer.waiter), find, None), Some(1));
+        worker.join().unwrap();
+    });
+}

@@ -1,0 +1,158 @@
+//! Tests of `waiter` with real threads; `waiter_model` has the orders that they rarely meet.
+
+use super::*;
+use std::sync::atomic::{AtomicBool, AtomicUsize as Count};
+use std::task::Wake;
+use std::time::Duration;
+
+/// Counts how often it is woken.
+#[derive(Default)]
+struct Woken(Count);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn task() -> (Arc<Woken>, Waker) {
+    let woken = Arc::<Woken>::default();
+    (woken.clone(), woken.into())
+}
+
+fn woken(woken: &Woken) -> usize {
+    woken.0.load(Ordering::SeqCst)
+}
+
+fn is_idle(waiter: &Waiter) -> bool {
+    waiter.waiting.load(Ordering::SeqCst) == 0 && lock(&waiter.listeners).signals.is_empty()
+}
+
+#[test]
+fn ready_beats_a_deadline_that_has_passed() {
+    let (waiter, past) = (Waiter::new(), Some(Instant::now()));
+    assert!(waiter.wait_until(|| true, past));
+    assert!(!waiter.wait_until(|| false, past));
+    let soon = Instant::now() + Duration::from_millis(2);
+    assert!(!waiter.wait_until(|| false, Some(soon)));
+    assert!(Instant::now() >= soon && is_idle(&waiter));
+}
+
+/// Two threads take turns through two waiters: one lost wake-up and the test would not end.
+#[test]
+fn threads_take_turns_without_losing_one() {
+    const TURNS: usize = 20_000;
+    let (waiters, turn) = ([Waiter::new(), Waiter::new()], Count::new(0));
+    std::thread::scope(|scope| {
+        for own in 0..2 {
+            let (waiters, turn) = (&waiters, &turn);
+            scope.spawn(move || {
+                for round in 0..TURNS {
+                    let mine = 2 * round + own;
+                    assert!(waiters[own].wait_until(|| turn.load(Ordering::Acquire) == mine, None));
+                    turn.store(mine + 1, Ordering::Release);
+                    waiters[1 - own].notify_all();
+                }
+            });
+        }
+    });
+    assert!(waiters.iter().all(is_idle));
+}
+
+#[test]
+fn everyone_who_waits_is_woken() {
+    for _ in 0..200 {
+        let (waiter, ready) = (Waiter::new(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| assert!(waiter.wait_until(|| ready.load(Ordering::Acquire), None)));
+            }
+            ready.store(true, Ordering::Release);
+            waiter.notify_all();
+        });
+        assert!(is_idle(&waiter));
+    }
+}
+
+#[test]
+fn a_task_is_registered_once_and_woken_once() {
+    let (waiter, (counted, waker)) = (Waiter::new(), task());
+    (0..3).for_each(|_| waiter.register_waker(&waker));
+    waiter.notify_all();
+    waiter.notify_all();
+    assert_eq!(woken(&counted), 1);
+    assert!(is_idle(&waiter));
+}
+
+#[test]
+fn beyond_the_bound_the_oldest_task_is_woken_not_forgotten() {
+    let waiter = Waiter::new();
+    let tasks: Vec<_> = (0..WAKERS_MAX + 1).map(|_| task()).collect();
+    tasks[..WAKERS_MAX].iter().for_each(|(_, waker)| waiter.register_waker(waker));
+    assert!(tasks.iter().all(|(counted, _)| woken(counted) == 0));
+    waiter.register_waker(&tasks[WAKERS_MAX].1);
+    assert_eq!((woken(&tasks[0].0), woken(&tasks[1].0)), (1, 0));
+    waiter.notify_all();
+    assert!(tasks.iter().all(|(counted, _)| woken(counted) == 1));
+    assert!(is_idle(&waiter));
+}
+
+#[test]
+fn a_waker_that_panics_harms_no_other() {
+    struct Panics;
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            std::panic::resume_unwind(Box::new("from an executor"));
+        }
+    }
+    let (waiter, (counted, waker)) = (Waiter::new(), task());
+    waiter.register_waker(&Arc::new(Panics).into());
+    waiter.register_waker(&waker);
+    waiter.notify_all();
+    assert_eq!(woken(&counted), 1);
+}
+
+#[test]
+fn wait_any_says_which_and_leaves_nothing_behind() {
+    let waiters = [Waiter::new(), Waiter::new(), Waiter::new()];
+    let ready = [const { AtomicBool::new(false) }; 3];
+    let find = || ready.iter().position(|flag| flag.load(Ordering::Acquire));
+    assert_eq!(wait_any(&waiters, find, Some(Instant::now())), None);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            ready[1].store(true, Ordering::Release);
+            waiters[1].notify_all();
+        });
+        // The same transfer may be named twice.
+        assert_eq!(wait_any(waiters.iter().chain(&waiters), find, None), Some(1));
+    });
+    assert!(waiters.iter().all(is_idle));
+}
+
+/// Threads make many transfers ready in any order; two threads take each as it comes.
+#[test]
+fn wait_any_misses_none_of_many() {
+    const MANY: usize = 500;
+    let waiters: Vec<Waiter> = (0..MANY).map(|_| Waiter::new()).collect();
+    let ready: Vec<AtomicBool> = (0..MANY).map(|_| AtomicBool::new(false)).collect();
+    std::thread::scope(|scope| {
+        for part in 0..2 {
+            let (waiters, ready) = (&waiters, &ready);
+            scope.spawn(move || {
+                for index in (part..MANY).step_by(2) {
+                    ready[index].store(true, Ordering::Release);
+                    waiters[index].notify_all();
+                }
+            });
+            scope.spawn(move || {
+                let mut left: Vec<usize> = (0..MANY).collect();
+                while !left.is_empty() {
+                    let find = || left.iter().position(|&index| ready[index].load(Ordering::Acquire));
+                    let found = wait_any(left.iter().map(|&index| &waiters[index]), find, None);
+                    left.swap_remove(found.unwrap());
+                }
+            });
+        }
+    });
+    assert!(waiters.iter().all(is_idle));
+}

@@ -1,0 +1,471 @@
+//! A remote engine, seen from here: what it registered, what waits to be posted to it, which of its
+//! notifications came, and when its leases end. Independent of any transport: a `Link` moves the frames.
+//!
+//! `api` submits here, lanes pull from `outbox` and settle through `Peer::confirm` and
+//! `Peer::abandon`, the control loop strikes and requeues. Locks are leaves: none is held while a
+//! transfer is made final or a link is called.
+
+pub mod inbox;
+pub mod lease;
+pub mod outbox;
+
+use crate::command::{Command, Commands};
+use crate::complete::transfer::{Failure, Strike};
+use crate::complete::{Fence, Notification, State, Transfer};
+use crate::handle::Tag;
+use crate::notify::{Credit, Event, EventBody, Hub};
+use crate::region::remote::RemoteRegions;
+use crate::stats::Stats;
+use crate::status::{Error, Result, Status};
+use inbox::{Accepted, Inbox};
+use lease::LeaseClock;
+use outbox::{Class, OrderedNext, Outbox, PullLimits, Pulled};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+/// How frames reach a peer. Implemented by transports.
+pub trait Link: Send + Sync {
+    /// Something of this class was queued: have it posted, by a worker unless it is EXPRESS, which the
+    /// calling thread sends itself.
+    fn post(&self, class: Class);
+    /// Drives the link from the calling thread until the transfer is final or `deadline_ns`
+    /// (CLOCK_MONOTONIC) has passed. Returns early, without harm, when another thread drives it.
+    fn drive(&self, transfer: &Transfer, deadline_ns: u64);
+    /// Wakes a thread that sleeps in `drive`, because something it may wait for has changed.
+    fn wake(&self);
+    /// Lanes in use, for the statistics.
+    fn lanes(&self) -> usize;
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum PeerState {
+    Connecting = 0,
+    Up = 1,
+    /// The session is lost; the dialer tries to reach the peer again.
+    Down = 2,
+    /// Final: gone, replaced by a new incarnation, given up, or closed.
+    Lost = 3,
+}
+
+/// Who the peer is; fixed for the life of the handle.
+#[derive(Clone, Debug)]
+pub struct PeerIdentity {
+    pub engine_id: [u8; 16],
+    pub incarnation: u64,
+    /// "host:port" at which it can be dialed, "" if it does not listen.
+    pub address: String,
+    pub tag: Tag,
+    pub same_host: bool,
+    /// Payload of one frame at most, of what both ends take: no slice may be longer.
+    pub frame_bytes_max: u32,
+}
+
+/// What a peer needs of the engine it belongs to.
+#[derive(Clone)]
+pub struct Surroundings {
+    pub commands: Arc<Commands>,
+    pub hub: Arc<Hub>,
+    pub stats: Arc<Stats>,
+    pub lease_ns: u64,
+    pub express_bytes_max: u64,
+}
+
+pub struct Peer {
+    pub handle: u64,
+    pub identity: PeerIdentity,
+    pub remote: RemoteRegions,
+    pub clock: LeaseClock,
+    /// Names this object in session starts, so that both sides know whether the other still remembers.
+    link_id: u64,
+    pub stats: PeerStats,
+    around: Surroundings,
+    state: AtomicU32,
+    /// Why the peer is lost, as a status number; 0 before.
+    lost: AtomicU32,
+    outbox: Mutex<Outbox>,
+    inbox: Arc<Mutex<Inbox>>,
+    link: RwLock<Option<Arc<dyn Link>>>,
+    active: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+pub struct PeerStats {
+    pub round_trip_ns: AtomicU64,
+    pub sessions: AtomicU64,
+    pub bytes_written: AtomicU64,
+    pub bytes_read: AtomicU64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Peer {
+    pub fn new(handle: u64, identity: PeerIdentity, link_id: u64, around: Surroundings) -> Peer {
+        Peer {
+            handle,
+            identity,
+            remote: RemoteRegions::new(),
+            clock: LeaseClock::new(around.lease_ns),
+            link_id,
+            stats: PeerStats::default(),
+            state: AtomicU32::new(PeerState::Connecting as u32),
+            lost: AtomicU32::new(0),
+            outbox: Mutex::new(Outbox::new()),
+            inbox: Arc::new(Mutex::new(Inbox::new())),
+            link: RwLock::new(None),
+            active: AtomicU64::new(0),
+            around,
+        }
+    }
+
+    pub fn state(&self) -> PeerState {
+        match self.state.load(Ordering::Acquire) {
+            0 => PeerState::Connecting,
+            1 => PeerState::Up,
+            2 => PeerState::Down,
+            _ => PeerState::Lost,
+        }
+    }
+
+    /// Moves to `state`; a lost peer stays lost.
+    pub fn set_state(&self, state: PeerState) {
+        let change = |old| (old != PeerState::Lost as u32).then_some(state as u32);
+        let _ = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
+    }
+
+    /// Marks the peer as lost for good.
+    pub fn set_lost(&self, why: Status) {
+        let _ = self.lost.compare_exchange(0, why as i32 as u32, Ordering::AcqRel, Ordering::Acquire);
+        self.state.store(PeerState::Lost as u32, Ordering::Release);
+    }
+
+    /// Why the peer is lost, if it is.
+    pub fn lost(&self) -> Option<Status> {
+        Status::from_number(self.lost.load(Ordering::Acquire) as i32).filter(|status| *status != Status::Ok)
+    }
+
+    pub fn set_link(&self, link: Option<Arc<dyn Link>>) {
+        *self.link.write().unwrap_or_else(PoisonError::into_inner) = link;
+    }
+
+    pub fn link(&self) -> Option<Arc<dyn Link>> {
+        self.link.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Transfers that are not final.
+    pub fn active(&self) -> u64 {
+        self.active.load(Ordering::Acquire)
+    }
+
+    pub fn class_of(&self, transfer: &Transfer) -> Class {
+        Outbox::class_of(transfer, self.around.express_bytes_max)
+    }
+
+    /// Queues a transfer and has it posted.
+    pub fn submit(&self, transfer: Arc<Transfer>) -> Result<()> {
+        let class = self.class_of(&transfer);
+        {
+            let mut outbox = lock(&self.outbox);
+            // The peer is marked as lost before its transfers are struck: one that gets past here is
+            // in the engine's table by then, and is found there.
+            if let Some(why) = self.lost() {
+                return Err(Error::new(why, "the peer is lost; connect again"));
+            }
+            self.active.fetch_add(1, Ordering::AcqRel);
+            // A deadline in the past may have struck it before it got here.
+            if transfer.is_pending() {
+                transfer.mark_queued();
+                if !outbox.submit(transfer, class) {
+                    return Ok(());
+                }
+            } else {
+                drop(outbox);
+                self.end_unqueued(&transfer);
+                return Ok(());
+            }
+        }
+        self.post(class);
+        Ok(())
+    }
+
+    /// Ends a transfer that was struck before it was queued: its notification has no number to skip.
+    fn end_unqueued(&self, transfer: &Arc<Transfer>) {
+        if transfer.spec.notify.is_some() && transfer.take_notification() {
+            transfer.set_notification(Notification::NotSent);
+        }
+        self.abandon(transfer, transfer.units(), Fence::Confirmed);
+    }
+
+    fn post(&self, class: Class) {
+        if let Some(link) = self.link() {
+            link.post(class);
+        }
+    }
+
+    /// Has everything posted that is queued.
+    pub fn post_all(&self) {
+        self.post(Class::Express);
+        self.post(Class::Large);
+    }
+
+    pub fn pull(&self, express: bool, limits: PullLimits) -> Option<Pulled> {
+        lock(&self.outbox).pull(express, limits)
+    }
+
+    pub fn has_work(&self, express: bool) -> bool {
+        lock(&self.outbox).has_work(express)
+    }
+
+    /// A frame was acknowledged: slices [first, end) are done but for `failures`. `notified`: the frame
+    /// carried the transfer's notification too.
+    pub fn confirm(
+        &self,
+        transfer: &Arc<Transfer>,
+        run: (u32, u32),
+        bytes: u64,
+        failures: &[Failure],
+        notified: bool,
+    ) {
+        if notified {
+            // The target announces no data that it refused in part.
+            let delivered = if failures.is_empty() { Notification::Delivered } else { Notification::NotSent };
+            transfer.set_notification(delivered);
+        }
+        let last = transfer.confirm(run.0, run.1, bytes, failures, notified as u32);
+        self.settled(transfer, last);
+    }
+
+    /// A notification that went alone was acknowledged.
+    pub fn confirm_notification(&self, transfer: &Arc<Transfer>) {
+        transfer.set_notification(Notification::Delivered);
+        let last = transfer.settle(1);
+        self.settled(transfer, last);
+    }
+
+    /// `units` of the transfer can no longer touch memory, unconfirmed.
+    pub fn abandon(&self, transfer: &Arc<Transfer>, units: u32, fence: Fence) {
+        let last = transfer.abandon(units, fence);
+        self.settled(transfer, last);
+    }
+
+    fn settled(&self, transfer: &Arc<Transfer>, last: bool) {
+        if last {
+            return self.finish(transfer);
+        }
+        if transfer.awaits_notification() && transfer.take_notification() {
+            if self.queue_word(transfer) {
+                self.post(Class::Express);
+            } else {
+                self.give_up_notification(transfer);
+            }
+        }
+    }
+
+    /// Queues a transfer's notification, unless it was struck. Under the lock, so that a strike that
+    /// comes now finds the word and drops it: a peer that is down might never take it.
+    fn queue_word(&self, transfer: &Arc<Transfer>) -> bool {
+        let mut outbox = lock(&self.outbox);
+        let queued = transfer.may_notify() && self.lost().is_none();
+        if queued {
+            outbox.push_notify(transfer.clone());
+        }
+        queued
+    }
+
+    /// The notification will not be sent: its number is skipped, so that later ones are not held up.
+    fn give_up_notification(&self, transfer: &Arc<Transfer>) {
+        transfer.set_notification(Notification::NotSent);
+        lock(&self.outbox).push_skip(transfer.notify_sequence.load(Ordering::Relaxed));
+        self.post(Class::Express);
+        if transfer.settle(1) {
+            self.finish(transfer);
+        }
+    }
+
+    /// Stops a transfer: what is unposted is dropped, what is posted drains. True if it was pending.
+    pub fn strike(&self, transfer: &Arc<Transfer>, strike: Strike) -> bool {
+        if !transfer.strike(strike) {
+            return false;
+        }
+        let (dropped, behind, word) = {
+            let mut outbox = lock(&self.outbox);
+            if !transfer.is_queued() {
+                // `submit` comes to that and sees the strike.
+                return true;
+            }
+            let (dropped, behind) = outbox.drop_unposted(transfer);
+            (dropped, behind, outbox.drop_word(transfer))
+        };
+        if word || (transfer.spec.notify.is_some() && transfer.take_notification()) {
+            self.give_up_notification(transfer);
+        }
+        self.abandon(transfer, dropped, Fence::Confirmed);
+        if !transfer.is_final() {
+            self.around.commands.push(Command::Drain { peer: self.handle, transfer: transfer.clone() });
+        }
+        self.strike_doomed(behind);
+        true
+    }
+
+    /// An earlier ORDERED transfer was not done: those behind it fail with nothing moved.
+    fn strike_doomed(&self, doomed: Vec<Arc<Transfer>>) {
+        for transfer in doomed {
+            self.strike(&transfer, Strike { status: Status::Cancelled, os_error: 0 });
+        }
+    }
+
+    /// A lost lane carried these slices and its fence stands: a pending transfer sends them again, a
+    /// struck one gives them up.
+    pub fn release_run(&self, transfer: &Arc<Transfer>, run: (u32, u32), notified: bool, fence: Fence) {
+        {
+            let mut outbox = lock(&self.outbox);
+            // Under the lock: a strike that comes now either sees the run queued or was seen here.
+            if transfer.is_pending() && self.lost().is_none() {
+                let class = self.class_of(transfer);
+                if notified {
+                    // Data and notification went together, and do so again: the target knows the
+                    // notification's number and drops both if it has had them.
+                    transfer.return_notification();
+                }
+                transfer.fenced(fence);
+                outbox.requeue(transfer.clone(), run.0, run.1, class);
+                return;
+            }
+        }
+        if notified {
+            transfer.set_notification(Notification::Unknown);
+        }
+        self.abandon(transfer, run.1 - run.0 + notified as u32, fence);
+    }
+
+    /// The same for a notification that went alone; the target drops what it has seen before.
+    pub fn release_notification(&self, transfer: &Arc<Transfer>) {
+        if self.queue_word(transfer) {
+            return;
+        }
+        transfer.set_notification(Notification::Unknown);
+        if transfer.settle(1) {
+            self.finish(transfer);
+        }
+    }
+
+    pub fn release_skip(&self, sequence: u64) {
+        lock(&self.outbox).push_skip(sequence);
+    }
+
+    /// Everything that whoever sees the transfer final may rely on comes before `publish`: the
+    /// statistics, the order of what follows, and the event in its queue.
+    fn finish(&self, transfer: &Arc<Transfer>) {
+        let state = transfer.conclude();
+        self.around.stats.finished(state, transfer);
+        let mut next = OrderedNext::Nothing;
+        if transfer.spec.ordered {
+            let express_bytes_max = self.around.express_bytes_max;
+            next = lock(&self.outbox).ordered_ended(transfer.handle, state == State::Done, express_bytes_max);
+        }
+        match &transfer.spec.queue {
+            Some(queue) => {
+                let (handle, user_data) = (transfer.handle, transfer.spec.user_data);
+                let status = transfer.concluded_status();
+                let body = EventBody::Transfer { transfer: handle, user_data, status };
+                queue.push_reserved(Event { peer: self.handle, body, credit: None }, || {
+                    transfer.publish(state)
+                });
+            }
+            None => transfer.publish(state),
+        }
+        self.active.fetch_sub(1, Ordering::AcqRel);
+        transfer.waiter.notify_all();
+        if let Some(link) = self.link() {
+            link.wake();
+        }
+        match next {
+            OrderedNext::Nothing => {}
+            OrderedNext::Started(class) => self.post(class),
+            OrderedNext::Fail(doomed) => self.strike_doomed(doomed),
+        }
+    }
+
+    /// The target grants more notifications.
+    pub fn grant(&self, limit: u64) {
+        if lock(&self.outbox).grant(limit) {
+            self.post(Class::Express);
+        }
+    }
+
+    /// Whether the data that comes with this notification was applied before.
+    pub fn is_duplicate(&self, sequence: u64) -> bool {
+        lock(&self.inbox).is_duplicate(sequence)
+    }
+
+    /// The data that came with this notification was refused in part; a repetition is to hear the same.
+    pub fn remember_refusal(&self, sequence: u64, faults: Box<[(u16, Status)]>) {
+        lock(&self.inbox).remember_refusal(sequence, faults);
+    }
+
+    pub fn refusal(&self, sequence: u64) -> Box<[(u16, Status)]> {
+        lock(&self.inbox).refusal(sequence)
+    }
+
+    /// A notification arrived (None: a skip). False when the peer overran its credits.
+    pub fn deliver(&self, sequence: u64, body: Option<Box<[u8]>>) -> bool {
+        // The hub is entered under the lock, so that two lanes cannot swap their notifications.
+        let mut inbox = lock(&self.inbox);
+        let Accepted::Deliver(ready) = (match inbox.accept(sequence, body) {
+            Accepted::Overrun => return false,
+            other => other,
+        }) else {
+            return true;
+        };
+        for bytes in ready {
+            self.around.stats.notification_received();
+            self.around.hub.notification(Event {
+                peer: self.handle,
+                body: EventBody::Notification { bytes },
+                credit: Some(self.credit()),
+            });
+        }
+        if let Some(limit) = inbox.grant() {
+            self.around.commands.push(Command::Grant { peer: self.handle, limit });
+        }
+        true
+    }
+
+    fn credit(&self) -> Credit {
+        let (inbox, commands, peer) = (self.inbox.clone(), self.around.commands.clone(), self.handle);
+        Credit::new(Arc::new(move || {
+            if let Some(limit) = lock(&inbox).take() {
+                commands.push(Command::Grant { peer, limit });
+            }
+        }))
+    }
+
+    /// The limit of notifications last granted.
+    pub fn granted(&self) -> u64 {
+        lock(&self.inbox).granted()
+    }
+
+    /// Something of the peer may have been applied after its lease had run out.
+    pub fn late_apply(&self, region: u64, address: u64, length: u64) {
+        self.around.stats.late_apply();
+        self.around.hub.peer_event(Event {
+            peer: self.handle,
+            body: EventBody::LateApply { region, address, length },
+            credit: None,
+        });
+    }
+
+    pub fn event(&self, body: EventBody) {
+        self.around.hub.peer_event(Event { peer: self.handle, body, credit: None });
+    }
+
+    pub fn link_id(&self) -> u64 {
+        self.link_id
+    }
+
+    pub fn around(&self) -> &Surroundings {
+        &self.around
+    }
+}

@@ -1,0 +1,284 @@
+//! What waits to be posted to one peer. Submitters push transfers, lanes pull frames; a frame is a run
+//! of consecutive slices within the frame's limits.
+//!
+//! Three classes keep small transfers moving beside large ones: EXPRESS has a lane of its own, MEDIUM
+//! and LARGE take turns on the bulk lanes. Within a class, higher priority first, then in order of
+//! submission, so that the first of many layers arrives first. READs and WRITEs queue apart, because a
+//! READ also needs a credit of the target's.
+
+use crate::complete::Transfer;
+use crate::limits::{FRAME_DESCRIPTORS_MAX, NOTIFY_CREDITS};
+use crate::types::Op;
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+/// Up to this size a transfer goes between the frames of larger ones.
+const MEDIUM_BYTES_MAX: u64 = 4 << 20;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    Express = 0,
+    Medium = 1,
+    Large = 2,
+}
+
+/// Slices [next, end) of a transfer.
+struct Run {
+    transfer: Arc<Transfer>,
+    next: u32,
+    end: u32,
+}
+
+/// Notifications apart from data.
+enum Word {
+    Notify(Arc<Transfer>),
+    Skip(u64),
+}
+
+/// One frame's worth of work.
+pub enum Pulled {
+    Slices { transfer: Arc<Transfer>, first: u32, end: u32, bytes: u32, with_notification: bool },
+    Notify(Arc<Transfer>),
+    Skip(u64),
+}
+
+#[derive(Clone, Copy)]
+pub struct PullLimits {
+    pub frame_bytes_max: u32,
+    pub read: bool,
+    pub write: bool,
+}
+
+#[derive(Default)]
+pub struct Outbox {
+    words: VecDeque<Word>,
+    runs: [[VecDeque<Run>; 2]; 3],
+    /// Whether LARGE had the last turn of the bulk lanes.
+    large_was_last: bool,
+    /// Which side of each class had the last turn.
+    last_side: [usize; 3],
+    notify_next: u64,
+    notify_limit: u64,
+    ordered_active: Option<u64>,
+    ordered_waiting: VecDeque<Arc<Transfer>>,
+    /// Waited behind an ORDERED transfer that failed, and are about to be struck for it. Apart, so that
+    /// none of them starts and nothing submitted from here on fails with them.
+    ordered_doomed: Vec<Arc<Transfer>>,
+}
+
+fn side(op: Op) -> usize {
+    (op == Op::Write) as usize
+}
+
+impl Outbox {
+    pub fn new() -> Outbox {
+        Outbox { notify_limit: NOTIFY_CREDITS as u64, ..Outbox::default() }
+    }
+
+    pub fn class_of(transfer: &Transfer, express_bytes_max: u64) -> Class {
+        match transfer.spec.bytes {
+            bytes if bytes <= express_bytes_max && transfer.spec.slices.len() <= FRAME_DESCRIPTORS_MAX => {
+                Class::Express
+            }
+            bytes if bytes <= MEDIUM_BYTES_MAX => Class::Medium,
+            _ => Class::Large,
+        }
+    }
+
+    /// Queues a new transfer; gives its notification the next place. False when it is held back behind
+    /// an earlier ORDERED transfer, so that there is nothing to post yet.
+    pub fn submit(&mut self, transfer: Arc<Transfer>, class: Class) -> bool {
+        if transfer.spec.notify.is_some() {
+            transfer.notify_sequence.store(self.notify_next, Ordering::Relaxed);
+            self.notify_next += 1;
+        }
+        if transfer.spec.ordered {
+            if self.ordered_active.is_some() {
+                self.ordered_waiting.push_back(transfer);
+                return false;
+            }
+            self.ordered_active = Some(transfer.handle);
+        }
+        self.push_all(transfer, class);
+        true
+    }
+
+    fn push_all(&mut self, transfer: Arc<Transfer>, class: Class) {
+        if transfer.spec.slices.is_empty() {
+            if transfer.take_notification() {
+                self.words.push_back(Word::Notify(transfer));
+            }
+            return;
+        }
+        let end = transfer.spec.slices.len() as u32;
+        self.push_run(Run { transfer, next: 0, end }, class);
+    }
+
+    fn push_run(&mut self, run: Run, class: Class) {
+        let queue = &mut self.runs[class as usize][side(run.transfer.spec.op)];
+        let priority = run.transfer.spec.priority;
+        let place = queue.iter().rposition(|other| other.transfer.spec.priority >= priority);
+        queue.insert(place.map_or(0, |at| at + 1), run);
+    }
+
+    /// Queues slices again that a lost lane had carried.
+    pub fn requeue(&mut self, transfer: Arc<Transfer>, first: u32, end: u32, class: Class) {
+        self.runs[class as usize][side(transfer.spec.op)].push_front(Run { transfer, next: first, end });
+    }
+
+    pub fn push_notify(&mut self, transfer: Arc<Transfer>) {
+        self.words.push_back(Word::Notify(transfer));
+    }
+
+    pub fn push_skip(&mut self, sequence: u64) {
+        self.words.push_back(Word::Skip(sequence));
+    }
+
+    /// The target takes notifications with sequences below `limit`. True when some were waiting for it.
+    pub fn grant(&mut self, limit: u64) -> bool {
+        self.notify_limit = self.notify_limit.max(limit);
+        !self.words.is_empty()
+    }
+
+    /// The next frame for a lane: the express lane takes words and EXPRESS runs, the others the rest.
+    pub fn pull(&mut self, express: bool, limits: PullLimits) -> Option<Pulled> {
+        if express {
+            if limits.write {
+                if let Some(word) = self.pull_word() {
+                    return Some(word);
+                }
+            }
+            return self.pull_run(Class::Express, limits);
+        }
+        let classes =
+            if self.large_was_last { [Class::Medium, Class::Large] } else { [Class::Large, Class::Medium] };
+        let (class, pulled) =
+            classes.into_iter().find_map(|class| Some((class, self.pull_run(class, limits)?)))?;
+        self.large_was_last = class == Class::Large;
+        Some(pulled)
+    }
+
+    fn pull_word(&mut self) -> Option<Pulled> {
+        let limit = self.notify_limit;
+        let place = self.words.iter().position(|word| match word {
+            Word::Notify(transfer) => transfer.notify_sequence.load(Ordering::Relaxed) < limit,
+            Word::Skip(sequence) => *sequence < limit,
+        })?;
+        Some(match self.words.remove(place)? {
+            Word::Notify(transfer) => Pulled::Notify(transfer),
+            Word::Skip(sequence) => Pulled::Skip(sequence),
+        })
+    }
+
+    fn pull_run(&mut self, class: Class, limits: PullLimits) -> Option<Pulled> {
+        let notify_limit = self.notify_limit;
+        let last_side = self.last_side[class as usize];
+        for side in [1 - last_side, last_side] {
+            if !(if side == 1 { limits.write } else { limits.read }) {
+                continue;
+            }
+            let queue = &mut self.runs[class as usize][side];
+            let Some(run) = queue.front_mut() else { continue };
+            let (first, bytes) = (run.next, run.advance(limits.frame_bytes_max));
+            let (transfer, end) = (run.transfer.clone(), run.next);
+            if run.next == run.end {
+                queue.pop_front();
+            }
+            // Data and notification in one frame, when that frame is the whole transfer.
+            self.last_side[class as usize] = side;
+            let whole = first == 0 && end as usize == transfer.spec.slices.len();
+            let with_notification = whole
+                && transfer.spec.op == Op::Write
+                && transfer.spec.notify.is_some()
+                && transfer.notify_sequence.load(Ordering::Relaxed) < notify_limit
+                && transfer.take_notification();
+            return Some(Pulled::Slices { transfer, first, end, bytes, with_notification });
+        }
+        None
+    }
+
+    /// Whether anything could be pulled with these limits.
+    pub fn has_work(&self, express: bool) -> bool {
+        if express {
+            !self.words.is_empty() || self.runs[0].iter().any(|queue| !queue.is_empty())
+        } else {
+            self.runs[1..].iter().flatten().any(|queue| !queue.is_empty())
+        }
+    }
+
+    /// Takes everything of a transfer that has not been posted: how many slices that were, and which
+    /// ORDERED transfers waited behind it, to be struck because it will not be done.
+    pub fn drop_unposted(&mut self, transfer: &Transfer) -> (u32, Vec<Arc<Transfer>>) {
+        let mut dropped = 0;
+        for queue in self.runs.iter_mut().flatten() {
+            queue.retain(|run| {
+                let ours = run.transfer.handle == transfer.handle;
+                dropped += if ours { run.end - run.next } else { 0 };
+                !ours
+            });
+        }
+        let same = |other: &Arc<Transfer>| other.handle == transfer.handle;
+        let mut behind = Vec::new();
+        if let Some(place) = self.ordered_waiting.iter().position(same) {
+            behind.extend(self.ordered_waiting.drain(place + 1..));
+            self.ordered_waiting.pop_back();
+            self.ordered_doomed.extend(behind.iter().cloned());
+            dropped += transfer.spec.slices.len() as u32;
+        } else if let Some(place) = self.ordered_doomed.iter().position(same) {
+            self.ordered_doomed.swap_remove(place);
+            dropped += transfer.spec.slices.len() as u32;
+        }
+        (dropped, behind)
+    }
+
+    /// Takes back a notification word that was queued but not posted.
+    pub fn drop_word(&mut self, transfer: &Transfer) -> bool {
+        let before = self.words.len();
+        self.words.retain(|word| !matches!(word, Word::Notify(other) if other.handle == transfer.handle));
+        self.words.len() < before
+    }
+
+    /// An ORDERED transfer ended. When it is done the next one starts; when it failed, all that waited
+    /// behind it fail with it (returned to be struck).
+    pub fn ordered_ended(&mut self, handle: u64, done: bool, express_bytes_max: u64) -> OrderedNext {
+        if self.ordered_active != Some(handle) {
+            return OrderedNext::Nothing;
+        }
+        self.ordered_active = None;
+        if !done {
+            let doomed: Vec<_> = self.ordered_waiting.drain(..).collect();
+            self.ordered_doomed.extend(doomed.iter().cloned());
+            return OrderedNext::Fail(doomed);
+        }
+        let Some(next) = self.ordered_waiting.pop_front() else { return OrderedNext::Nothing };
+        let class = Outbox::class_of(&next, express_bytes_max);
+        self.ordered_active = Some(next.handle);
+        self.push_all(next, class);
+        OrderedNext::Started(class)
+    }
+}
+
+pub enum OrderedNext {
+    Nothing,
+    /// Something of this class waits to be posted.
+    Started(Class),
+    Fail(Vec<Arc<Transfer>>),
+}
+
+impl Run {
+    /// Moves `next` past one frame's slices and returns their bytes.
+    fn advance(&mut self, frame_bytes_max: u32) -> u32 {
+        let mut bytes = 0u32;
+        let last = self.end.min(self.next + FRAME_DESCRIPTORS_MAX as u32);
+        while self.next < last {
+            let length = self.transfer.spec.slices[self.next as usize].length;
+            if bytes + length > frame_bytes_max {
+                break;
+            }
+            bytes += length;
+            self.next += 1;
+        }
+        bytes
+    }
+}

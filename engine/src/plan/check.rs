@@ -1,0 +1,208 @@
+//! Validation of requests, one after the other, and which regions each lies in. Remembers the last
+//! region hit on either side, since neighbours in a list mostly share one. Feeds `coalesce`.
+
+use super::PlanInput;
+use crate::handle::{self, Kind};
+use crate::region::{Region, RegionMap, RemoteRegion};
+use crate::room::{push, reserve};
+use crate::status::{Error, Result, Status};
+use crate::types::{end_of, Op, Request};
+use std::sync::Arc;
+
+/// In `Home::remote`: in no region that we know.
+pub(super) const UNKNOWN: u32 = u32::MAX;
+
+/// Where a valid request lies: positions of its regions in the two maps.
+#[derive(Clone, Copy)]
+pub(super) struct Home {
+    pub local: u32,
+    /// The region that the request names or, if it names none, one found at the address; or UNKNOWN.
+    pub remote: u32,
+}
+
+pub(super) struct Checker<'a> {
+    pub(super) input: &'a PlanInput<'a>,
+    bytes: u64,
+    local: LocalSide<'a>,
+    remote: RemoteSide<'a>,
+}
+
+impl<'a> Checker<'a> {
+    pub(super) fn new(input: &'a PlanInput<'a>) -> Checker<'a> {
+        Checker {
+            input,
+            bytes: 0,
+            local: LocalSide { map: input.local, last: None, seen: Vec::new(), touched: Vec::new() },
+            remote: RemoteSide { input, named: 0, last: None },
+        }
+    }
+
+    /// Validates request `index`. Called once for each, in the caller's order, so that an error names
+    /// the first at fault.
+    #[inline]
+    pub(super) fn check(&mut self, index: usize) -> Result<Home> {
+        self.try_check(&self.input.requests[index]).map_err(|fault| fault.at(index))
+    }
+
+    /// The distinct local regions that were hit, and the sum of all lengths.
+    pub(super) fn finish(self) -> (Vec<Arc<Region>>, u64) {
+        (self.local.touched, self.bytes)
+    }
+
+    #[inline]
+    fn try_check(&mut self, request: &Request) -> Result<Home, Fault> {
+        let &Request { local, remote, length, remote_region } = request;
+        if length == 0 {
+            return Err(fault(Status::Invalid, "length is 0"));
+        }
+        if end_of(local, length).is_none() {
+            return Err(fault(Status::Invalid, format!("local {local:#x} + length {length:#x} overflows")));
+        }
+        if end_of(remote, length).is_none() {
+            return Err(fault(Status::Invalid, format!("remote {remote:#x} + length {length:#x} overflows")));
+        }
+        let local = self.local.find(local, length)?;
+        let remote = self.remote.find(remote_region, remote, length)?;
+        self.bytes = self
+            .bytes
+            .checked_add(length)
+            .ok_or_else(|| fault(Status::Invalid, "length makes the sum of all lengths overflow"))?;
+        Ok(Home { local, remote })
+    }
+}
+
+/// An error that does not know its request yet. Boxed, so that the path without one stays small.
+struct Fault(Box<Error>);
+
+impl Fault {
+    #[cold]
+    fn at(self, index: usize) -> Error {
+        let Fault(mut error) = self;
+        error.message = format!("requests[{index}].{}", error.message);
+        error.at_request(index as u64)
+    }
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Fault {
+        Fault(Box::new(error))
+    }
+}
+
+/// `message` goes on where "requests[3]." ends: it begins with the name of a field.
+#[cold]
+fn fault(status: Status, message: impl Into<String>) -> Fault {
+    Error::new(status, message).into()
+}
+
+struct LocalSide<'a> {
+    map: &'a RegionMap,
+    last: Option<(u32, &'a Region)>,
+    /// One bit per region of the map: whether it is in `touched`. Empty until a second region is hit.
+    seen: Vec<u64>,
+    touched: Vec<Arc<Region>>,
+}
+
+impl LocalSide<'_> {
+    #[inline]
+    fn find(&mut self, local: u64, length: u64) -> Result<u32, Fault> {
+        match self.last {
+            Some((position, region)) if region.contains(local, length) => Ok(position),
+            _ => self.search(local, length),
+        }
+    }
+
+    fn search(&mut self, local: u64, length: u64) -> Result<u32, Fault> {
+        let found = self.map.find_position(local, length).map(|position| (position, self.map.at(position)));
+        let Some((position, region)) = found.filter(|(_, region)| !region.is_revoked()) else {
+            let message = format!("local {local:#x} + {length:#x} is not inside one registered region");
+            return Err(fault(Status::NotRegistered, message));
+        };
+        if self.is_new(position)? {
+            push(&mut self.touched, Arc::clone(region))?;
+        }
+        self.last = Some((position as u32, region));
+        Ok(position as u32)
+    }
+
+    /// Whether this is the first hit of the region at `position`.
+    fn is_new(&mut self, position: usize) -> Result<bool> {
+        let Some((first, _)) = self.last else { return Ok(true) };
+        if self.seen.is_empty() {
+            let words = self.map.len().div_ceil(64);
+            reserve(&mut self.seen, words)?;
+            self.seen.resize(words, 0);
+            mark(&mut self.seen, first as usize);
+        }
+        Ok(mark(&mut self.seen, position))
+    }
+}
+
+/// Sets a bit; true if it was clear.
+fn mark(words: &mut [u64], position: usize) -> bool {
+    let (word, bit) = (&mut words[position / 64], 1 << (position % 64));
+    let clear = *word & bit == 0;
+    *word |= bit;
+    clear
+}
+
+struct RemoteSide<'a> {
+    input: &'a PlanInput<'a>,
+    /// The `remote_region` that `last` was looked up for; 0 at first, when there is nothing to look up.
+    named: u64,
+    /// That region, if our map knows it; under 0 the region that the last such request was found in.
+    last: Option<(u32, &'a RemoteRegion)>,
+}
+
+impl<'a> RemoteSide<'a> {
+    /// Position of the region that the request means, or UNKNOWN.
+    #[inline]
+    fn find(&mut self, named: u64, remote: u64, length: u64) -> Result<u32, Fault> {
+        if named != self.named {
+            let position = if named == 0 { None } else { self.look_up(named)? };
+            self.remember(position)?;
+            self.named = named;
+        }
+        match self.last {
+            Some((position, region)) if region.contains(remote, length) => Ok(position),
+            _ => self.outside(remote, length),
+        }
+    }
+
+    fn look_up(&self, named: u64) -> Result<Option<u32>, Fault> {
+        handle::parse(Kind::Region, self.input.remote_tag, named)
+            .map_err(|error| fault(error.status, format!("remote_region: {}", error.message)))?;
+        Ok(self.input.remote.position_of(named))
+    }
+
+    /// The range is not inside the region at hand, or there is none.
+    fn outside(&mut self, remote: u64, length: u64) -> Result<u32, Fault> {
+        if self.named == 0 {
+            let position = self.input.remote.find_position(remote, length);
+            self.remember(position)?;
+            return Ok(position.unwrap_or(UNKNOWN));
+        }
+        // One that our map does not know is newer than what we heard, or gone: the target decides.
+        let Some((_, region)) = self.last else { return Ok(UNKNOWN) };
+        let (start, all) = (region.address, region.length);
+        let message =
+            format!("remote {remote:#x} + {length:#x} leaves the remote region at {start:#x} + {all:#x}");
+        Err(fault(Status::Invalid, message))
+    }
+
+    /// Makes it the region at hand, once, and so the place to ask whether it grants the operation.
+    fn remember(&mut self, position: Option<u32>) -> Result<(), Fault> {
+        self.last = position.map(|position| (position, self.input.remote.at(position)));
+        let op = self.input.op;
+        let Some((_, region)) = self.last.filter(|(_, region)| !region.access.allows(op)) else {
+            return Ok(());
+        };
+        let verb = match op {
+            Op::Read => "READ",
+            Op::Write => "WRITE",
+        };
+        let (id, start) = (region.id, region.address);
+        let message = format!("remote is in region {id:#x} at {start:#x}, which does not grant {verb}");
+        Err(fault(Status::Access, message))
+    }
+}

@@ -1,0 +1,73 @@
+//! Planning: what a caller asked for becomes ranges that are contiguous on both sides. Pure: regions
+//! come in as snapshots, nothing is posted. `api` calls it; `route` cuts the ranges into slices.
+//!
+//! ```text
+//! requests ──check──▶ places ──sort──▶ order ──coalesce──▶ ranges
+//! ```
+//! `check` validates each request and finds its regions, `coalesce` sorts and merges, and `blocks`
+//! expands block lists into requests. `crate::cover` leads back from a slice to its requests.
+
+pub mod blocks;
+mod check;
+mod coalesce;
+#[cfg(test)]
+mod tests;
+
+pub use crate::types::Range;
+
+use crate::handle::Tag;
+use crate::region::{Region, RegionMap, RemoteMap};
+use crate::status::{Error, Result, Status};
+use crate::types::{Op, Request};
+use check::Checker;
+use std::sync::Arc;
+
+pub struct PlanInput<'a> {
+    pub op: Op,
+    pub requests: &'a [Request],
+    /// Whether requests may be sorted and merged; otherwise each is its own range, in its own place.
+    pub coalesce: bool,
+    pub local: &'a RegionMap,
+    pub remote: &'a RemoteMap,
+    /// Of the peer's present incarnation; a request that names another's region is refused.
+    pub remote_tag: Tag,
+}
+
+#[derive(Debug)]
+pub struct Plan {
+    pub ranges: Vec<Range>,
+    /// Indexes of the caller's requests in the order that ranges refer to. Empty: the caller's own order.
+    pub order: Vec<u32>,
+    /// Each local region that the requests touch, once. Not entered yet, so one of them may be revoked
+    /// by the time it is.
+    pub local_regions: Vec<Arc<Region>>,
+    pub bytes: u64,
+}
+
+/// Checks every request, then makes as few ranges of them as there are contiguous runs.
+///
+/// On error nothing was done; `request_index` and the message name the first request at fault.
+/// INVALID: a length of 0, an overflow, a handle of another kind, a range that leaves the remote region
+/// it names. NOT_REGISTERED: local memory outside every region. ACCESS: the remote region does not
+/// grant `op`. STALE: a remote region of another incarnation. LIMIT: too many requests. NO_MEMORY.
+/// A remote region that the map does not know is let through: the target knows better.
+pub fn plan(input: &PlanInput) -> Result<Plan> {
+    check_count(input.requests.len())?;
+    let mut checker = Checker::new(input);
+    let in_place = !input.coalesce || input.requests.len() == 1;
+    let (ranges, order) =
+        if in_place { coalesce::in_place(&mut checker)? } else { coalesce::merged(&mut checker)? };
+    let (local_regions, bytes) = checker.finish();
+    Ok(Plan { ranges, order, local_regions, bytes })
+}
+
+fn check_count(count: usize) -> Result<()> {
+    use crate::limits::REQUESTS_MAX;
+    match count {
+        0 => Err(Error::invalid("requests is empty")),
+        1..=REQUESTS_MAX => Ok(()),
+        _ => {
+            Err(Error::new(Status::Limit, format!("requests has {count} entries, more than {REQUESTS_MAX}")))
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Registered memory: what this engine's application registered (`registry`, immutable snapshots in
+//! `map`), and what a peer told us that it registered (`remote`). `plan` checks transfers against both
+//! snapshots; the target side of each transport enters the local region around every access.
+
+mod gate;
+mod map;
+mod registry;
+pub mod remote;
+#[cfg(test)]
+mod tests;
+
+pub use map::RegionMap;
+pub use registry::Registry;
+pub use remote::{RemoteMap, RemoteRegion, RemoteRegions};
+
+use crate::status::{Error, Result, Status};
+use crate::types::Access;
+use gate::Gate;
+
+/// Where `gate` finds its atomics and locks; the loom test gives it loom's in place of these.
+mod sync {
+    pub(super) use std::sync::atomic::{AtomicU64, Ordering};
+    pub(super) use std::sync::{Condvar, Mutex};
+}
+
+/// What the application asks to register: `length` bytes at `address`, and what peers may do there.
+#[derive(Clone, Debug)]
+pub struct RegionSpec {
+    pub address: u64,
+    pub length: u64,
+    pub access: Access,
+    pub name: String,
+}
+
+/// One registered region. Its memory may be touched, by this engine or for a peer, only between a
+/// successful `enter` and the matching `leave`; unregister waits for the last leave.
+#[derive(Debug)]
+pub struct Region {
+    /// The handle: index, generation and engine tag.
+    pub id: u64,
+    pub address: u64,
+    pub length: u64,
+    pub access: Access,
+    pub name: String,
+    gate: Gate,
+}
+
+impl Region {
+    fn new(id: u64, spec: &RegionSpec) -> Region {
+        Region {
+            id,
+            address: spec.address,
+            length: spec.length,
+            access: spec.access,
+            name: spec.name.clone(),
+            gate: Gate::new(),
+        }
+    }
+
+    /// Starts a use; false when the region has been revoked, and then there is nothing to leave.
+    /// Never blocks. Any thread. Pairs with the revoke in `Registry::unregister`.
+    pub fn enter(&self) -> bool {
+        self.gate.enter()
+    }
+
+    /// Ends a use, on any thread. The last leave of a revoked region wakes who unregisters it; no
+    /// other leave takes a lock. Panics when nobody is inside.
+    pub fn leave(&self) {
+        self.gate.leave();
+    }
+
+    /// Whether new uses are refused. A `false` may be out of date on return; `enter` decides.
+    pub fn is_revoked(&self) -> bool {
+        self.gate.is_revoked()
+    }
+
+    /// Whether all of `[address, address + length)` lies inside; false when that overflows.
+    pub fn contains(&self, address: u64, length: u64) -> bool {
+        range_contains(self.address, self.length, address, length)
+    }
+}
+
+/// Whether `[inner, inner + inner_length)` lies in `[outer, outer + outer_length)`. Nothing is added,
+/// so nothing can overflow.
+fn range_contains(outer: u64, outer_length: u64, inner: u64, inner_length: u64) -> bool {
+    inner >= outer && inner_length <= outer_length && inner - outer <= outer_length - inner_length
+}
+
+/// Room for `additional` more, or NO_MEMORY: these lists grow with what applications and peers send.
+fn reserve<T>(list: &mut Vec<T>, additional: usize) -> Result<()> {
+    list.try_reserve_exact(additional).map_err(|_| {
+        Error::new(Status::NoMemory, format!("no memory for a table of {additional} more regions"))
+    })
+}

@@ -1,0 +1,257 @@
+//! Registers and unregisters local memory: the handles, their generations, and the wait for the last
+//! user. Publishes a `RegionMap` snapshot after every change; `api` calls it, everyone reads the map.
+
+use super::{reserve, Region, RegionMap, RegionSpec};
+use crate::handle::{self, Kind, Parts, Tag, GENERATION_MAX, INDEX_MAX};
+use crate::limits::REGION_NAME_BYTES_MAX;
+use crate::status::{Error, Result, Status};
+use crate::types::{end_of, Access};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+#[derive(Debug)]
+pub struct Registry {
+    tag: Tag,
+    /// Serialises changes. Never held while waiting for users, nor by the data path.
+    slots: Mutex<Slots>,
+    /// Written only under `slots`.
+    map: RwLock<Arc<RegionMap>>,
+}
+
+/// Who has which index of the handle space.
+#[derive(Debug, Default)]
+struct Slots {
+    all: Vec<Slot>,
+    /// Indexes without a region. Its capacity covers `all`, so that freeing never allocates.
+    free: Vec<u32>,
+}
+
+/// `generation` is that of the region here now or, without one, of the next to come: each handle given
+/// before has a lower one.
+#[derive(Debug)]
+struct Slot {
+    generation: u32,
+    live: bool,
+}
+
+impl Registry {
+    pub fn new(tag: Tag) -> Registry {
+        Registry { tag, slots: Mutex::default(), map: RwLock::default() }
+    }
+
+    /// Registers all of `specs` or none; the regions come in the same order. Errors name the spec with
+    /// `request_index`. INVALID: no memory there, no or unknown access bits, or the name too long.
+    /// OVERLAP: with a region, even one that is revoked but not yet unregistered, or within the batch.
+    /// LIMIT: out of handles. Any thread; transfers may run.
+    pub fn register(&self, specs: &[RegionSpec]) -> Result<Vec<Arc<Region>>> {
+        for (index, spec) in specs.iter().enumerate() {
+            check(spec).map_err(|error| error.at_request(index as u64))?;
+        }
+        let mut slots = self.lock_slots();
+        slots.reserve(specs.len())?;
+
+        let mut fresh = Vec::new();
+        reserve(&mut fresh, specs.len())?;
+        fresh.extend(specs.iter().enumerate().map(|(nth, spec)| {
+            let id = handle::make(Kind::Region, self.tag, slots.upcoming(nth));
+            Arc::new(Region::new(id, spec))
+        }));
+
+        let old = self.snapshot();
+        let mut regions = Vec::new();
+        reserve(&mut regions, old.len() + fresh.len())?;
+        regions.extend(old.iter().chain(&fresh).cloned());
+        // Two runs of which the first is sorted: the stable sort merges them in near linear time.
+        regions.sort_by_key(|region| region.address);
+        check_disjoint(&regions, &fresh)?;
+
+        let map = RegionMap::new(regions)?;
+        slots.take(specs.len()); // nothing fails from here on
+        self.publish(map);
+        Ok(fresh)
+    }
+
+    /// Takes the region out of use and waits until nobody is inside; after OK nothing of this engine
+    /// touches its memory. Blocks up to `timeout` (None: as long as it takes). Any thread; of several
+    /// calls for one region exactly one gets OK, the others STALE.
+    ///
+    /// BUSY with a timeout of 0: in use, and nothing has changed. BUSY with a longer one: still in use
+    /// but revoked for good, so no new use begins; call again. STALE: unregistered before, or
+    /// another engine's. NOT_REGISTERED: no such region was ever given out.
+    pub fn unregister(&self, handle: u64, timeout: Option<Duration>) -> Result<()> {
+        let region = self.get(handle)?;
+        let idle = match timeout {
+            Some(Duration::ZERO) => region.gate.revoke_if_idle(),
+            _ => {
+                region.gate.revoke();
+                // A deadline beyond the clock's range is none.
+                region.gate.wait_idle(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
+            }
+        };
+        if !idle {
+            return Err(Error::new(Status::Busy, format!("region {handle:#x} is in use")));
+        }
+        self.remove(handle)
+    }
+
+    /// The region with this handle, revoked or not; `Region::enter` tells. Errors as in `unregister`.
+    pub fn get(&self, handle: u64) -> Result<Arc<Region>> {
+        if let Some(region) = self.snapshot().get(handle) {
+            return Ok(Arc::clone(region));
+        }
+        let parts = handle::parse(Kind::Region, self.tag, handle)?;
+        self.lock_slots().check_live(handle, parts)?;
+        // Registered between our two looks.
+        self.snapshot().get(handle).cloned().ok_or_else(|| gone(handle))
+    }
+
+    /// The regions at this moment. Cheap: clones one `Arc`.
+    pub fn snapshot(&self) -> Arc<RegionMap> {
+        Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes a revoked, idle region out of the map. A rival unregister may have done so already.
+    fn remove(&self, handle: u64) -> Result<()> {
+        let parts = handle::parse(Kind::Region, self.tag, handle)?;
+        let mut slots = self.lock_slots();
+        slots.check_live(handle, parts)?;
+        let old = self.snapshot();
+        let mut regions = Vec::new();
+        reserve(&mut regions, old.len())?;
+        regions.extend(old.iter().filter(|region| region.id != handle).cloned());
+        let map = RegionMap::new(regions)?;
+        slots.give_back(parts.index);
+        self.publish(map);
+        Ok(())
+    }
+
+    fn publish(&self, map: RegionMap) {
+        *self.map.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(map);
+    }
+
+    fn lock_slots(&self) -> MutexGuard<'_, Slots> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Slots {
+    /// Room for `count` more regions, taken or not afterwards.
+    fn reserve(&mut self, count: usize) -> Result<()> {
+        let added = count.saturating_sub(self.free.len());
+        if self.all.len() + added > INDEX_MAX as usize + 1 {
+            return Err(Error::new(Status::Limit, format!("more than {} regions", INDEX_MAX as usize + 1)));
+        }
+        reserve(&mut self.all, added)?;
+        let room = self.all.len() + added - self.free.len();
+        reserve(&mut self.free, room)
+    }
+
+    /// Which handle the `nth` region taken from now gets. Changes nothing.
+    fn upcoming(&self, nth: usize) -> Parts {
+        match self.free.len().checked_sub(nth + 1) {
+            Some(position) => {
+                let index = self.free[position];
+                Parts { index, generation: self.all[index as usize].generation }
+            }
+            None => Parts { index: (self.all.len() + nth - self.free.len()) as u32, generation: 1 },
+        }
+    }
+
+    /// Gives out what `upcoming` announced.
+    fn take(&mut self, count: usize) {
+        for _ in 0..count {
+            match self.free.pop() {
+                Some(index) => self.all[index as usize].live = true,
+                None => self.all.push(Slot { generation: 1, live: true }),
+            }
+        }
+    }
+
+    fn give_back(&mut self, index: u32) {
+        let slot = &mut self.all[index as usize];
+        slot.live = false;
+        slot.generation += 1;
+        // An index that has used up its generations is retired: a handle must never come twice.
+        if slot.generation <= GENERATION_MAX {
+            self.free.push(index);
+        }
+    }
+
+    fn check_live(&self, handle: u64, parts: Parts) -> Result<()> {
+        match self.all.get(parts.index as usize) {
+            Some(slot) if slot.live && slot.generation == parts.generation => Ok(()),
+            Some(slot) if parts.generation < slot.generation => Err(gone(handle)),
+            _ => Err(Error::new(Status::NotRegistered, format!("no region {handle:#x} was ever registered"))),
+        }
+    }
+}
+
+fn gone(handle: u64) -> Error {
+    Error::new(Status::Stale, format!("region {handle:#x} has been unregistered"))
+}
+
+fn check(spec: &RegionSpec) -> Result<()> {
+    let RegionSpec { address, length, access, name } = spec;
+    let wrong = if *address == 0 {
+        "address is null".to_owned()
+    } else if *length == 0 {
+        "length is 0".to_owned()
+    } else if end_of(*address, *length).is_none() {
+        format!("address {address:#x} + length {length:#x} overflows")
+    } else if access.0 == 0 || access.0 & !Access::BOTH.0 != 0 {
+        format!("access {:#x} has no known bit or an unknown one", access.0)
+    } else if name.len() > REGION_NAME_BYTES_MAX {
+        format!("name has {} bytes, more than {REGION_NAME_BYTES_MAX}", name.len())
+    } else {
+        return Ok(());
+    };
+    Err(Error::invalid(wrong))
+}
+
+/// `regions` are all of them by address, `fresh` those of this batch in the caller's order. Of a
+/// sorted list it is enough to compare neighbours: if any two overlap, some neighbours do.
+fn check_disjoint(regions: &[Arc<Region>], fresh: &[Arc<Region>]) -> Result<()> {
+    let overlaps = |pair: &&[Arc<Region>]| pair[1].address - pair[0].address < pair[0].length;
+    let Some(pair) = regions.windows(2).find(overlaps) else { return Ok(()) };
+    let index_of = |region: &Region| fresh.iter().position(|other| other.id == region.id);
+    // One of the two is of this batch; if both are, the later one is to blame.
+    let index = index_of(&pair[0]).max(index_of(&pair[1])).unwrap_or(0);
+    let other = if fresh[index].id == pair[0].id { &pair[1] } else { &pair[0] };
+    let message = format!(
+        "{:#x} + {:#x} overlaps the region at {:#x} + {:#x}",
+        fresh[index].address, fresh[index].length, other.address, other.length
+    );
+    Err(Error::new(Status::Overlap, message).at_request(index as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_as_many_regions_as_indexes() {
+        let mut slots = Slots::default();
+        slots.reserve(INDEX_MAX as usize + 1).unwrap();
+        slots.take(INDEX_MAX as usize);
+        slots.reserve(1).unwrap();
+        assert_eq!(slots.upcoming(0), Parts { index: INDEX_MAX, generation: 1 });
+        assert_eq!(slots.reserve(2).unwrap_err().status, Status::Limit);
+        slots.give_back(7);
+        slots.reserve(2).unwrap();
+        assert_eq!(slots.upcoming(0), Parts { index: 7, generation: 2 });
+    }
+
+    #[test]
+    fn an_index_is_retired_after_its_last_generation() {
+        let mut slots = Slots::default();
+        slots.reserve(1).unwrap();
+        slots.take(1);
+        slots.all[0].generation = GENERATION_MAX;
+        let last = Parts { index: 0, generation: GENERATION_MAX };
+        assert!(slots.check_live(1, last).is_ok());
+        slots.give_back(0);
+        assert_eq!(slots.check_live(1, last).unwrap_err().status, Status::Stale);
+        slots.reserve(1).unwrap();
+        assert_eq!(slots.upcoming(0), Parts { index: 1, generation: 1 });
+    }
+}

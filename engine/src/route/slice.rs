@@ -1,0 +1,51 @@
+//! Cuts ranges into what a path can post at once. The last step before `transport`, and the first to be
+//! repeated when slices move to another path.
+
+use crate::cover::Cursor;
+use crate::room::reserve;
+use crate::status::{Error, Result, Status};
+use crate::types::{Range, Request, Slice};
+
+/// Slices that cover `ranges` in their order, none longer than `slice_bytes_max`; each knows the request
+/// it begins in. `order` and `requests` are the plan's and the caller's. INVALID when `slice_bytes_max`
+/// is 0, NO_MEMORY.
+pub fn slice(
+    ranges: &[Range],
+    order: &[u32],
+    requests: &[Request],
+    slice_bytes_max: u32,
+) -> Result<Vec<Slice>> {
+    if slice_bytes_max == 0 {
+        return Err(Error::invalid("slice_bytes_max is 0"));
+    }
+    let mut slices = Vec::new();
+    reserve(&mut slices, count(ranges, slice_bytes_max)?)?;
+    for range in ranges {
+        let mut cursor = Cursor::new(order, requests, range.first, range.first_offset);
+        let mut done = 0;
+        while done < range.length {
+            cursor.settle();
+            let length = (range.length - done).min(u64::from(slice_bytes_max)) as u32;
+            slices.push(Slice {
+                local: range.local + done,
+                remote: range.remote + done,
+                region: range.region,
+                first_offset: cursor.offset,
+                length,
+                first: cursor.position,
+            });
+            done += u64::from(length);
+            cursor.offset += u64::from(length);
+        }
+    }
+    Ok(slices)
+}
+
+/// How many slices there will be, so that they are allocated once.
+fn count(ranges: &[Range], slice_bytes_max: u32) -> Result<usize> {
+    let slices_of = |range: &Range| range.length.div_ceil(u64::from(slice_bytes_max));
+    let count = ranges.iter().try_fold(0_u64, |sum, range| sum.checked_add(slices_of(range)));
+    count
+        .and_then(|count| usize::try_from(count).ok())
+        .ok_or_else(|| Error::new(Status::NoMemory, "more slices than can be counted"))
+}

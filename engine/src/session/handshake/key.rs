@@ -1,0 +1,93 @@
+//! Secret bytes of the handshake: the key derived from the shared secret, one-time keys, lane keys.
+//! Everything random in the handshake that is not Noise's own is drawn here.
+
+use crate::status::{Error, Result, Status};
+
+/// Input shorter than this is no secret but a password, which an eavesdropper could try out offline.
+pub const SECRET_BYTES_MIN: usize = 32;
+
+/// 32 secret bytes. Not printed by Debug, and overwritten when dropped, as far as safe code can: copies
+/// that the compiler or the cipher library made are beyond its reach.
+#[derive(Clone)]
+pub struct Key([u8; 32]);
+
+impl Key {
+    pub fn random() -> Result<Key> {
+        Ok(Key(random()?))
+    }
+
+    pub fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// A key for one purpose (`context` is a constant, never input) from secret material, whose parts must
+    /// each have one possible length where there are several.
+    pub(super) fn derive(context: &str, material: &[&[u8]]) -> Key {
+        let mut hasher = blake3::Hasher::new_derive_key(context);
+        for part in material {
+            hasher.update(part);
+        }
+        Key(*hasher.finalize().as_bytes())
+    }
+}
+
+impl From<[u8; 32]> for Key {
+    fn from(bytes: [u8; 32]) -> Key {
+        Key(bytes)
+    }
+}
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        self.0.fill(0);
+        // Keeps the optimiser from dropping a store that nothing reads.
+        std::hint::black_box(&self.0);
+    }
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Key(..)")
+    }
+}
+
+/// The handshake's key from the shared secret as configured or read from a file; every byte counts, a
+/// trailing newline too. INVALID for less than `SECRET_BYTES_MIN` bytes.
+pub fn derive_secret(bytes: &[u8]) -> Result<Key> {
+    if bytes.len() < SECRET_BYTES_MIN {
+        let length = bytes.len();
+        return Err(Error::invalid(format!(
+            "the shared secret has {length} bytes; at least {SECRET_BYTES_MIN} random ones are needed"
+        )));
+    }
+    Ok(Key::derive("ferry 2026 session handshake: shared secret", &[bytes]))
+}
+
+/// 32 bytes from the operating system's generator.
+pub(super) fn random() -> Result<[u8; 32]> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).map_err(|error| Error {
+        os_error: error.raw_os_error().unwrap_or(0),
+        ..Error::new(Status::System, format!("random bytes: {error}"))
+    })?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_has_at_least_32_bytes() {
+        assert_eq!(derive_secret(&[1; 31]).unwrap_err().status, Status::Invalid);
+        let (a, b) = (derive_secret(&[1; 32]).unwrap(), derive_secret(&[1; 33]).unwrap());
+        assert_ne!(a.bytes(), b.bytes());
+        assert_eq!(a.bytes(), derive_secret(&[1; 32]).unwrap().bytes());
+        assert_ne!(a.bytes(), &[1; 32], "the configured bytes themselves are not used as a key");
+    }
+
+    #[test]
+    fn keys_do_not_print_themselves() {
+        assert_eq!(format!("{:?}", Key::from([0x41; 32])), "Key(..)");
+    }
+}

@@ -1,0 +1,101 @@
+//! The cryptography's edge: which Noise handshake runs (NNpsk0), what it is bound to, and the keys that
+//! come out. The primitives are `snow`'s and `blake3`'s; this file only chooses their inputs. Used by
+//! `dialer` and `acceptor`.
+
+use super::hello::{Hello, Mode, Role};
+use super::key::Key;
+use super::refusal::{HandshakeError, HandshakeResult, RefusalCode};
+use super::{Auth, Local, Proof};
+use crate::limits::HANDSHAKE_BYTES_MAX;
+use crate::session::channel::Channel;
+use crate::status::{Error, Result, Status};
+
+const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
+const PROLOGUE: &[u8] = b"ferry session handshake 1";
+/// The pre-shared key where there is nothing to share. Encrypts against listeners, proves nothing.
+const NO_KEY: [u8; 32] = [0; 32];
+
+/// The pre-shared key of `mode` and what the session may claim for it; None if its ingredient is missing.
+pub(super) fn credentials(mode: Mode, local: &Local, proof: Option<Proof>) -> Option<(Key, Auth)> {
+    match mode {
+        Mode::Secret => Some((local.auth.secret.clone()?, Auth::Secret)),
+        Mode::SameUser => proof.map(|proof| (proof.key, Auth::SameUser { pid: proof.pid, uid: proof.uid })),
+        Mode::None => Some((Key::from(NO_KEY), Auth::None)),
+    }
+}
+
+/// Both HELLOs, as sent and as received, and the mode: if the two ends saw different ones, not even the
+/// first message decrypts. `ours` and `theirs` are put into the order of the roles.
+pub(super) fn start(
+    role: Role,
+    ours: &Hello,
+    theirs: &Hello,
+    mode: Mode,
+    psk: &Key,
+) -> Result<snow::HandshakeState> {
+    let (dialer, acceptor) = if role == Role::Dialer { (ours, theirs) } else { (theirs, ours) };
+    let mut prologue = PROLOGUE.to_vec();
+    for raw in [&dialer.raw, &acceptor.raw] {
+        prologue.extend_from_slice(&(raw.len() as u16).to_le_bytes());
+        prologue.extend_from_slice(raw);
+    }
+    prologue.push(mode as u8);
+    let params = PATTERN.parse().map_err(failed)?;
+    let builder = snow::Builder::new(params).prologue(&prologue).and_then(|b| b.psk(0, psk.bytes()));
+    let builder = builder.map_err(failed)?;
+    match role {
+        Role::Dialer => builder.build_initiator().map_err(failed),
+        Role::Acceptor => builder.build_responder().map_err(failed),
+    }
+}
+
+/// Appends the next handshake message.
+pub(super) fn write(noise: &mut snow::HandshakeState, payload: &[u8], out: &mut Vec<u8>) -> Result<()> {
+    let mut message = [0; HANDSHAKE_BYTES_MAX];
+    let length = noise.write_message(payload, &mut message).map_err(failed)?;
+    out.extend_from_slice(&message[..length]);
+    Ok(())
+}
+
+/// The payload of the peer's handshake message. What does not decrypt was made with another key or for
+/// another conversation; Noise does not let these be told apart, so the likelier one is named.
+pub(super) fn read(noise: &mut snow::HandshakeState, message: &[u8], mode: Mode) -> HandshakeResult<Vec<u8>> {
+    let mut payload = vec![0; message.len()];
+    match noise.read_message(message, &mut payload) {
+        Ok(length) => payload.truncate(length),
+        Err(_) => {
+            return Err(match mode {
+                Mode::Secret => HandshakeError::refuse(RefusalCode::BadSecret, RefusalCode::BadSecret.text()),
+                Mode::SameUser => HandshakeError::refuse(
+                    RefusalCode::SameUserFailed,
+                    "the same-user key does not fit this handshake",
+                ),
+                Mode::None => HandshakeError::malformed("the handshake was altered on the way"),
+            })
+        }
+    }
+    Ok(payload)
+}
+
+/// The channel of a finished handshake, and the hash of all that was said.
+pub(super) fn finish(noise: snow::HandshakeState) -> Result<(Channel, [u8; 32])> {
+    let mut hash = [0; 32];
+    hash.copy_from_slice(noise.get_handshake_hash());
+    Ok((Channel::new(noise.into_transport_mode().map_err(failed)?), hash))
+}
+
+/// Session id and lane key. The shares crossed encrypted under the ephemeral keys, so the result is as
+/// secret as those and, with the hash, belongs to this conversation alone.
+pub(super) fn session_keys(hash: &[u8; 32], dialer: &Key, acceptor: &Key) -> ([u8; 16], Key) {
+    let material: [&[u8]; 3] = [hash, dialer.bytes(), acceptor.bytes()];
+    let id = Key::derive("ferry 2026 session handshake: session id", &material);
+    let lane_key = Key::derive("ferry 2026 session handshake: lane key", &material);
+    let mut session_id = [0; 16];
+    session_id.copy_from_slice(&id.bytes()[..16]);
+    (session_id, lane_key)
+}
+
+/// Not the peer's doing: randomness ran out, or the library and this file disagree.
+fn failed(error: snow::Error) -> Error {
+    Error::new(Status::System, format!("noise: {error}"))
+}

@@ -1,0 +1,122 @@
+//! Same-user proofs between their two halves. On the AF_UNIX socket the acceptor's driver has checked who
+//! connected, and answered the dialer's nonce with a one-time key; on the TCP connection the `Acceptor`
+//! asks which key goes with the nonce in the HELLO. Pure: the sockets are `sys::unix`'s.
+//!
+//! ```text
+//! dialer                                   acceptor
+//!   connect to the abstract name, check uid
+//!   nonce:32  ------------ AF_UNIX -------->  check uid, draw key, insert(nonce, key, pid, uid)
+//!             <------------------------ key:32
+//!   OPEN, encrypted with key  --- TCP ----->  take(nonce) -> key
+//! ```
+
+use super::key::Key;
+use crate::limits::HANDSHAKES_MAX;
+use crate::status::{Error, Result, Status};
+use std::collections::HashMap;
+
+/// The nonce in the dialer's HELLO, by which its proof is found.
+pub type Nonce = [u8; 32];
+
+/// The one-time key, and who is at the other end of the AF_UNIX connection as the kernel tells it. `pid`
+/// is 0 if that process has no number in our pid namespace.
+#[derive(Clone, Debug)]
+pub struct Proof {
+    pub key: Key,
+    pub pid: i32,
+    pub uid: u32,
+}
+
+/// Proofs that the acceptor's driver issued and no handshake has used yet. One per engine; bounded in
+/// number (`HANDSHAKES_MAX`) and time.
+#[derive(Debug)]
+pub struct ProofTable {
+    issued: HashMap<Nonce, (Proof, u64)>,
+    lifetime_ns: u64,
+}
+
+impl ProofTable {
+    /// A proof may be used for `lifetime_ns` from its insertion; give it the handshake's own deadline.
+    pub fn new(lifetime_ns: u64) -> ProofTable {
+        ProofTable { issued: HashMap::new(), lifetime_ns }
+    }
+
+    /// Keeps a proof. Insert before the key is written to the dialer, which may use it at once. INVALID if
+    /// the nonce is taken: whoever comes second must not replace the first one's key. LIMIT if full.
+    pub fn insert(&mut self, nonce: Nonce, proof: Proof, now_ns: u64) -> Result<()> {
+        self.expire(now_ns);
+        if self.issued.contains_key(&nonce) {
+            return Err(Error::invalid("a same-user proof with this nonce is waiting already"));
+        }
+        if self.issued.len() >= HANDSHAKES_MAX {
+            return Err(Error::new(Status::Limit, format!("{HANDSHAKES_MAX} same-user proofs are waiting")));
+        }
+        self.issued.insert(nonce, (proof, now_ns.saturating_add(self.lifetime_ns)));
+        Ok(())
+    }
+
+    /// The proof for this nonce, once.
+    pub fn take(&mut self, nonce: &Nonce, now_ns: u64) -> Option<Proof> {
+        let (proof, expires_ns) = self.issued.remove(nonce)?;
+        (now_ns < expires_ns).then_some(proof)
+    }
+
+    /// Forgets what is out of date. `insert` does so too; call it from a timer to drop keys sooner.
+    pub fn expire(&mut self, now_ns: u64) {
+        self.issued.retain(|_, (_, expires_ns)| now_ns < *expires_ns);
+    }
+
+    pub fn len(&self) -> usize {
+        self.issued.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.issued.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn proof(pid: i32) -> Proof {
+        Proof { key: Key::from([pid as u8; 32]), pid, uid: 1000 }
+    }
+
+    fn nonce(n: usize) -> Nonce {
+        let mut nonce = [0; 32];
+        nonce[..8].copy_from_slice(&n.to_le_bytes());
+        nonce
+    }
+
+    #[test]
+    fn a_proof_is_found_once_and_not_replaced() {
+        let mut table = ProofTable::new(10);
+        table.insert(nonce(1), proof(1), 0).unwrap();
+        assert_eq!(table.insert(nonce(1), proof(2), 1).unwrap_err().status, Status::Invalid);
+        assert_eq!(table.take(&nonce(1), 2).unwrap().pid, 1);
+        assert!(table.take(&nonce(1), 2).is_none());
+    }
+
+    #[test]
+    fn a_proof_expires_at_its_time() {
+        let mut table = ProofTable::new(10);
+        table.insert(nonce(1), proof(1), 5).unwrap();
+        table.insert(nonce(2), proof(2), 5).unwrap();
+        assert!(table.take(&nonce(1), 14).is_some());
+        assert!(table.take(&nonce(2), 15).is_none());
+        assert!(table.is_empty());
+    }
+
+    #[test]
+    fn the_table_is_bounded_and_expiry_makes_room() {
+        let mut table = ProofTable::new(10);
+        for n in 0..HANDSHAKES_MAX {
+            table.insert(nonce(n), proof(1), 0).unwrap();
+        }
+        let full = table.insert(nonce(HANDSHAKES_MAX), proof(1), 9).unwrap_err();
+        assert_eq!((full.status, table.len()), (Status::Limit, HANDSHAKES_MAX));
+        table.insert(nonce(HANDSHAKES_MAX), proof(1), 10).unwrap();
+        assert_eq!(table.len(), 1);
+    }
+}

@@ -1,0 +1,390 @@
+//! The session's state machine: what must happen, and in which order, when lanes, the control
+//! connection or the peer's process fail. One machine for each peer; it outlives its connections.
+//!
+//! ```text
+//!           connected        Ready from the peer + all lanes attached
+//!   DOWN ───────────▶ STARTING ───────────────────────────────────▶ UP
+//!    ▲ ▲                 │                                          │
+//!    │ └── control lost ─┴───────────────── control lost ───────────┘
+//!    └ redial with backoff (dialer), wait (acceptor) ── too long ──▶ GiveUp
+//! ```
+//! What a lane carried when it was lost comes in as records `R` and leaves, exactly once, in
+//! `Action::Release` with the fence that stands behind it: CONFIRMED when the peer acknowledged the
+//! lane's fence or answered on a new connection (it closes the old lanes before it says Ready), LEASE
+//! when the record's lease is over, DEAD when the process is known gone.
+
+use crate::complete::Fence;
+use crate::session::message::Message;
+use crate::status::Status;
+
+/// A record of the transport: something posted that was not acknowledged.
+pub trait Carried {
+    /// CLOCK_MONOTONIC time from which the target refuses it.
+    fn lease_until_ns(&self) -> u64;
+    /// Whether its transfer was struck, so that it must not wait for the lane's other records.
+    fn is_struck(&self) -> bool;
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Timing {
+    /// How long posted slices of a struck transfer may still finish before their lanes are torn down.
+    pub drain_ns: u64,
+    /// How long an answer on the control connection may take.
+    pub answer_ns: u64,
+    /// How long a lost peer is sought before it is given up.
+    pub reconnect_ns: u64,
+    pub backoff_min_ns: u64,
+    pub backoff_max_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    Dialer,
+    Acceptor,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Action<R> {
+    Send(Message),
+    /// Dial the control connection again.
+    Dial,
+    OpenLane {
+        slot: u32,
+        lane: u32,
+    },
+    /// Look whether this transfer is final; if not, close the lanes that carry it.
+    DrainOver(u64),
+    /// These records can touch nothing any more.
+    Release(Vec<R>, Fence),
+    /// The session can carry transfers.
+    Up,
+    /// The control connection is of no use: close it, then call `control_lost`.
+    DropControl,
+    /// The peer is lost for good.
+    GiveUp(Status),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Connection {
+    Down { give_up_ns: u64, redial_ns: u64, backoff_ns: u64, dialing: bool },
+    Starting { since_ns: u64, ready: bool },
+    Up,
+    GivenUp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Slot {
+    Attached(u32),
+    Opening,
+    Retry { at_ns: u64, backoff_ns: u64 },
+}
+
+struct FenceWait<R> {
+    lane: u32,
+    /// When the fence was asked for, None while there is no connection to ask on.
+    asked_ns: Option<u64>,
+    records: Vec<R>,
+}
+
+pub struct Machine<R> {
+    role: Role,
+    timing: Timing,
+    connection: Connection,
+    slots: Vec<Slot>,
+    next_lane: u32,
+    fences: Vec<FenceWait<R>>,
+    drains: Vec<(u64, u64)>,
+    ping: Option<(u64, u64)>,
+    next_nonce: u64,
+}
+
+impl<R: Carried> Machine<R> {
+    /// A machine for a peer with this many lanes, the express lane included; not connected yet.
+    pub fn new(role: Role, lanes: u32, timing: Timing, now_ns: u64) -> Machine<R> {
+        Machine {
+            role,
+            timing,
+            connection: Connection::Down {
+                give_up_ns: now_ns + timing.reconnect_ns,
+                redial_ns: u64::MAX,
+                backoff_ns: timing.backoff_min_ns,
+                dialing: true,
+            },
+            slots: vec![Slot::Retry { at_ns: u64::MAX, backoff_ns: timing.backoff_min_ns }; lanes as usize],
+            next_lane: 1,
+            fences: Vec::new(),
+            drains: Vec::new(),
+            ping: None,
+            next_nonce: 1,
+        }
+    }
+
+    pub fn is_up(&self) -> bool {
+        self.connection == Connection::Up
+    }
+
+    pub fn is_given_up(&self) -> bool {
+        self.connection == Connection::GivenUp
+    }
+
+    /// Whether records or drains are still waited for.
+    pub fn is_idle(&self) -> bool {
+        self.fences.is_empty() && self.drains.is_empty()
+    }
+
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    /// A new control connection stands; `role` says who dialed it. The caller has closed every lane of
+    /// an earlier one.
+    pub fn connected(&mut self, now_ns: u64, role: Role, out: &mut Vec<Action<R>>) {
+        self.role = role;
+        self.connection = Connection::Starting { since_ns: now_ns, ready: false };
+        self.ping = None;
+        for slot in 0..self.slots.len() {
+            self.slots[slot] = Slot::Opening;
+            if role == Role::Dialer {
+                self.open(slot, out);
+            }
+        }
+    }
+
+    fn open(&mut self, slot: usize, out: &mut Vec<Action<R>>) {
+        self.slots[slot] = Slot::Opening;
+        out.push(Action::OpenLane { slot: slot as u32, lane: self.next_lane });
+        self.next_lane += 1;
+    }
+
+    pub fn lane_attached(&mut self, slot: u32, lane: u32, out: &mut Vec<Action<R>>) {
+        if let Some(place) = self.slots.get_mut(slot as usize) {
+            *place = Slot::Attached(lane);
+        }
+        self.rise(out);
+    }
+
+    /// A lane could not be opened; tried again later.
+    pub fn lane_failed(&mut self, now_ns: u64, slot: u32) {
+        let (first, last) = (self.timing.backoff_min_ns, self.timing.backoff_max_ns);
+        if let Some(place) = self.slots.get_mut(slot as usize) {
+            let backoff_ns = match *place {
+                Slot::Retry { backoff_ns, .. } => (backoff_ns * 2).min(last),
+                _ => first,
+            };
+            *place = Slot::Retry { at_ns: now_ns + backoff_ns, backoff_ns };
+        }
+    }
+
+    fn rise(&mut self, out: &mut Vec<Action<R>>) {
+        let attached = self.slots.iter().all(|slot| matches!(slot, Slot::Attached(_)));
+        if attached && matches!(self.connection, Connection::Starting { ready: true, .. }) {
+            self.connection = Connection::Up;
+            out.push(Action::Up);
+        }
+    }
+
+    /// An attached lane is gone and can no longer touch memory on this side. `records`: what it carried.
+    pub fn lane_lost(&mut self, now_ns: u64, lane: u32, records: Vec<R>, out: &mut Vec<Action<R>>) {
+        let connected = matches!(self.connection, Connection::Up | Connection::Starting { .. });
+        let place = self.slots.iter().position(|slot| *slot == Slot::Attached(lane));
+        if let Some(slot) = place {
+            self.slots[slot] = Slot::Opening;
+            if connected && self.role == Role::Dialer {
+                self.open(slot, out);
+            }
+        }
+        if connected {
+            out.push(Action::Send(Message::Fence { lane }));
+        }
+        if connected || !records.is_empty() {
+            self.fences.push(FenceWait { lane, asked_ns: connected.then_some(now_ns), records });
+        }
+    }
+
+    pub fn message(&mut self, now_ns: u64, message: &Message, out: &mut Vec<Action<R>>) {
+        match message {
+            Message::Ready { .. } => {
+                if let Connection::Starting { ready, .. } = &mut self.connection {
+                    *ready = true;
+                    self.confirm_orphans(out);
+                    self.rise(out);
+                }
+            }
+            Message::FenceAck { lane } => {
+                if let Some(at) =
+                    self.fences.iter().position(|wait| wait.lane == *lane && wait.asked_ns.is_some())
+                {
+                    let wait = self.fences.swap_remove(at);
+                    out.push(Action::Release(wait.records, Fence::Confirmed));
+                }
+            }
+            Message::Pong { nonce, .. } if self.ping.is_some_and(|(asked, _)| asked == *nonce) => {
+                self.ping = None
+            }
+            Message::Bye { .. } => self.give_up(Status::PeerLost, Some(Fence::Confirmed), out),
+            _ => {}
+        }
+        let _ = now_ns;
+    }
+
+    /// The peer said Ready on a new connection: it had closed every lane of the earlier ones.
+    fn confirm_orphans(&mut self, out: &mut Vec<Action<R>>) {
+        for wait in self.fences.extract_if(.., |wait| wait.asked_ns.is_none()) {
+            out.push(Action::Release(wait.records, Fence::Confirmed));
+        }
+    }
+
+    /// The control connection is gone, and the caller closes all lanes (each through `lane_lost`).
+    pub fn control_lost(&mut self, now_ns: u64) {
+        if matches!(self.connection, Connection::GivenUp | Connection::Down { .. }) {
+            return;
+        }
+        self.connection = Connection::Down {
+            give_up_ns: now_ns.saturating_add(self.timing.reconnect_ns),
+            redial_ns: if self.role == Role::Dialer { now_ns } else { u64::MAX },
+            backoff_ns: self.timing.backoff_min_ns,
+            dialing: false,
+        };
+        self.unask();
+        self.slots.fill(Slot::Opening);
+    }
+
+    /// The redial failed. `fatal`: trying again cannot help (refused, replaced by a new incarnation).
+    pub fn dial_failed(&mut self, now_ns: u64, status: Status, fatal: bool, out: &mut Vec<Action<R>>) {
+        let max = self.timing.backoff_max_ns;
+        if let Connection::Down { give_up_ns, redial_ns, backoff_ns, dialing } = &mut self.connection {
+            if fatal || now_ns >= *give_up_ns {
+                return self.give_up(status, None, out);
+            }
+            *redial_ns = now_ns + *backoff_ns;
+            *backoff_ns = (*backoff_ns * 2).min(max);
+            *dialing = false;
+        }
+    }
+
+    /// The peer's process is known to be gone: nothing of it reads or writes anything any more.
+    pub fn peer_dead(&mut self, out: &mut Vec<Action<R>>) {
+        self.give_up(Status::PeerLost, Some(Fence::Dead), out);
+    }
+
+    /// Ends the session from this side; records wait for their leases unless a fence is known.
+    pub fn give_up(&mut self, status: Status, fence: Option<Fence>, out: &mut Vec<Action<R>>) {
+        if let Some(fence) = fence {
+            for wait in self.fences.drain(..) {
+                out.push(Action::Release(wait.records, fence));
+            }
+        }
+        if self.connection != Connection::GivenUp {
+            self.connection = Connection::GivenUp;
+            self.unask();
+            out.push(Action::GiveUp(status));
+        }
+    }
+
+    /// Nothing that was asked on the connection will be answered.
+    fn unask(&mut self) {
+        self.ping = None;
+        self.fences.retain(|wait| !wait.records.is_empty());
+        self.fences.iter_mut().for_each(|wait| wait.asked_ns = None);
+    }
+
+    /// A transfer was struck and has slices posted.
+    pub fn drain(&mut self, now_ns: u64, transfer: u64) {
+        self.drains.push((now_ns + self.timing.drain_ns, transfer));
+    }
+
+    /// Asks the peer for its clock, unless it is being asked.
+    pub fn ping(&mut self, now_ns: u64, out: &mut Vec<Action<R>>) -> u64 {
+        if let Some((nonce, _)) = self.ping {
+            return nonce;
+        }
+        let nonce = self.next_nonce;
+        self.next_nonce += 1;
+        if matches!(self.connection, Connection::Up | Connection::Starting { .. }) {
+            self.ping = Some((nonce, now_ns));
+            out.push(Action::Send(Message::Ping { nonce }));
+        }
+        nonce
+    }
+
+    /// When `timer` should be called next.
+    pub fn next_timer(&self) -> Option<u64> {
+        let answer = self.timing.answer_ns;
+        let connection = match self.connection {
+            Connection::Down { give_up_ns, redial_ns, dialing, .. } => {
+                Some(if dialing { give_up_ns } else { give_up_ns.min(redial_ns) })
+            }
+            Connection::Starting { since_ns, .. } => Some(since_ns + answer),
+            _ => None,
+        };
+        let fences = self.fences.iter().flat_map(|wait| {
+            let records = wait.records.iter().filter(|r| r.is_struck()).map(|r| r.lease_until_ns());
+            let whole = wait.records.iter().map(|r| r.lease_until_ns()).max();
+            records.chain(whole).chain(wait.asked_ns.map(|asked| asked + answer))
+        });
+        let slots = self.slots.iter().filter_map(|slot| match slot {
+            Slot::Retry { at_ns, .. } => Some(*at_ns),
+            _ => None,
+        });
+        let drains = self.drains.iter().map(|(at_ns, _)| *at_ns);
+        let ping = self.ping.map(|(_, asked_ns)| asked_ns + answer);
+        connection.into_iter().chain(fences).chain(slots).chain(drains).chain(ping).min()
+    }
+
+    pub fn timer(&mut self, now_ns: u64, out: &mut Vec<Action<R>>) {
+        self.time_connection(now_ns, out);
+        self.time_fences(now_ns, out);
+        for (_, transfer) in self.drains.extract_if(.., |(at_ns, _)| *at_ns <= now_ns) {
+            out.push(Action::DrainOver(transfer));
+        }
+        let connected = matches!(self.connection, Connection::Up | Connection::Starting { .. });
+        for slot in 0..self.slots.len() {
+            if matches!(self.slots[slot], Slot::Retry { at_ns, .. } if at_ns <= now_ns) {
+                self.slots[slot] = Slot::Opening;
+                if connected && self.role == Role::Dialer {
+                    self.open(slot, out);
+                }
+            }
+        }
+    }
+
+    fn time_connection(&mut self, now_ns: u64, out: &mut Vec<Action<R>>) {
+        let silent = |asked_ns: u64| asked_ns + self.timing.answer_ns <= now_ns;
+        let unanswered = self.fences.iter().filter_map(|wait| wait.asked_ns).any(silent)
+            || self.ping.is_some_and(|(_, asked_ns)| silent(asked_ns));
+        match &mut self.connection {
+            Connection::Down { give_up_ns, redial_ns, dialing, .. } => {
+                if *give_up_ns <= now_ns {
+                    self.give_up(Status::PeerLost, None, out);
+                } else if *redial_ns <= now_ns && !*dialing {
+                    *dialing = true;
+                    out.push(Action::Dial);
+                }
+            }
+            Connection::Starting { since_ns, .. } if silent(*since_ns) || unanswered => {
+                out.push(Action::DropControl)
+            }
+            Connection::Up if unanswered => out.push(Action::DropControl),
+            _ => {}
+        }
+    }
+
+    fn time_fences(&mut self, now_ns: u64, out: &mut Vec<Action<R>>) {
+        for wait in &mut self.fences {
+            let over = wait.records.iter().all(|record| record.lease_until_ns() <= now_ns);
+            let records: Vec<R> = wait
+                .records
+                .extract_if(.., |record| over || (record.is_struck() && record.lease_until_ns() <= now_ns))
+                .collect();
+            if !records.is_empty() {
+                out.push(Action::Release(records, Fence::Lease));
+            }
+        }
+        // An asked fence is kept, empty, until it is answered: silence is how a dead connection shows.
+        self.fences.retain(|wait| !wait.records.is_empty() || wait.asked_ns.is_some());
+    }
+}
+
+#[cfg(test)]
+#[path = "machine_tests.rs"]
+mod tests;

@@ -1,0 +1,256 @@
+//! The session's promises, on a clock that the tests move.
+
+use super::*;
+use proptest::prelude::*;
+
+const MS: u64 = 1_000_000;
+const TIMING: Timing = Timing {
+    drain_ns: 100 * MS,
+    answer_ns: 1000 * MS,
+    reconnect_ns: 5000 * MS,
+    backoff_min_ns: 20 * MS,
+    backoff_max_ns: 1000 * MS,
+};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Record {
+    id: u32,
+    lease_until_ns: u64,
+    struck: bool,
+}
+
+impl Carried for Record {
+    fn lease_until_ns(&self) -> u64 {
+        self.lease_until_ns
+    }
+    fn is_struck(&self) -> bool {
+        self.struck
+    }
+}
+
+fn record(id: u32, lease_until_ns: u64, struck: bool) -> Record {
+    Record { id, lease_until_ns, struck }
+}
+
+/// A machine that is up with lanes 1 and 2.
+fn up(role: Role) -> Machine<Record> {
+    let mut machine = Machine::new(role, 2, TIMING, 0);
+    let mut out = Vec::new();
+    machine.connected(0, role, &mut out);
+    machine.lane_attached(0, 1, &mut out);
+    machine.message(0, &Message::Ready { notify_limit: 0 }, &mut out);
+    assert!(!machine.is_up(), "one lane is missing");
+    machine.lane_attached(1, 2, &mut out);
+    assert_eq!(out.last(), Some(&Action::Up));
+    machine
+}
+
+fn timer(machine: &mut Machine<Record>, now_ns: u64) -> Vec<Action<Record>> {
+    let mut out = Vec::new();
+    machine.timer(now_ns, &mut out);
+    out
+}
+
+#[test]
+fn a_lost_lane_is_fenced_replaced_and_released_once() {
+    let mut machine = up(Role::Dialer);
+    let mut out = Vec::new();
+    machine.lane_lost(MS, 1, vec![record(7, 3000 * MS, false)], &mut out);
+    assert_eq!(out, [Action::OpenLane { slot: 0, lane: 3 }, Action::Send(Message::Fence { lane: 1 })]);
+    out.clear();
+    machine.message(2 * MS, &Message::FenceAck { lane: 1 }, &mut out);
+    assert_eq!(out, [Action::Release(vec![record(7, 3000 * MS, false)], Fence::Confirmed)]);
+    out.clear();
+    machine.message(3 * MS, &Message::FenceAck { lane: 1 }, &mut out);
+    assert_eq!(out, [], "a second acknowledgement releases nothing");
+    assert!(machine.is_idle());
+}
+
+#[test]
+fn a_silent_target_releases_struck_records_at_their_own_lease_and_innocent_ones_with_the_last() {
+    let mut machine = up(Role::Acceptor);
+    let records = vec![record(1, 500 * MS, true), record(2, 600 * MS, false), record(3, 800 * MS, false)];
+    machine.lane_lost(0, 1, records, &mut Vec::new());
+    assert_eq!(machine.next_timer(), Some(500 * MS));
+    assert_eq!(timer(&mut machine, 500 * MS - 1), []);
+    assert_eq!(
+        timer(&mut machine, 500 * MS),
+        [Action::Release(vec![record(1, 500 * MS, true)], Fence::Lease)]
+    );
+    assert_eq!(timer(&mut machine, 700 * MS), [], "an innocent record waits for the whole lane");
+    assert_eq!(
+        timer(&mut machine, 800 * MS),
+        [Action::Release(vec![record(2, 600 * MS, false), record(3, 800 * MS, false)], Fence::Lease)]
+    );
+    assert_eq!(
+        timer(&mut machine, 1000 * MS),
+        [Action::DropControl],
+        "an unanswered fence shows a dead connection"
+    );
+}
+
+#[test]
+fn a_lost_connection_is_redialed_with_backoff_and_given_up() {
+    let mut machine = up(Role::Dialer);
+    machine.control_lost(0);
+    machine.lane_lost(0, 1, vec![record(1, 9000 * MS, false)], &mut Vec::new());
+    let (mut now, mut dials) = (0, Vec::new());
+    loop {
+        let mut out = timer(&mut machine, now);
+        if out.contains(&Action::Dial) {
+            dials.push(now / MS);
+            machine.dial_failed(now, Status::Unreachable, false, &mut out);
+        }
+        if out.contains(&Action::GiveUp(Status::PeerLost)) {
+            break;
+        }
+        now = machine.next_timer().unwrap();
+    }
+    assert_eq!(dials[..6], [0, 20, 60, 140, 300, 620]);
+    assert_eq!(now, 5000 * MS);
+    assert!(!machine.is_idle(), "the record still waits for its lease");
+    assert_eq!(
+        timer(&mut machine, 9000 * MS),
+        [Action::Release(vec![record(1, 9000 * MS, false)], Fence::Lease)]
+    );
+    assert!(machine.is_idle());
+}
+
+#[test]
+fn the_peers_ready_on_a_new_connection_is_the_fence_of_the_old_lanes() {
+    let mut machine = up(Role::Dialer);
+    machine.control_lost(0);
+    machine.lane_lost(0, 1, vec![record(1, 3000 * MS, false)], &mut Vec::new());
+    let mut out = timer(&mut machine, 0);
+    assert_eq!(out, [Action::Dial]);
+    out.clear();
+    machine.connected(MS, Role::Dialer, &mut out);
+    assert_eq!(out, [Action::OpenLane { slot: 0, lane: 3 }, Action::OpenLane { slot: 1, lane: 4 }]);
+    out.clear();
+    machine.message(2 * MS, &Message::Ready { notify_limit: 0 }, &mut out);
+    assert_eq!(out, [Action::Release(vec![record(1, 3000 * MS, false)], Fence::Confirmed)]);
+}
+
+#[test]
+fn a_dead_process_releases_everything_at_once() {
+    let mut machine = up(Role::Acceptor);
+    machine.lane_lost(0, 2, vec![record(5, 3000 * MS, true)], &mut Vec::new());
+    let mut out = Vec::new();
+    machine.peer_dead(&mut out);
+    let released = Action::Release(vec![record(5, 3000 * MS, true)], Fence::Dead);
+    assert_eq!(out, [released, Action::GiveUp(Status::PeerLost)]);
+}
+
+#[test]
+fn drains_and_pings_end_on_time() {
+    let mut machine = up(Role::Dialer);
+    machine.drain(0, 42);
+    assert_eq!(timer(&mut machine, 100 * MS - 1), []);
+    assert_eq!(timer(&mut machine, 100 * MS), [Action::DrainOver(42)]);
+    let mut out = Vec::new();
+    let nonce = machine.ping(200 * MS, &mut out);
+    assert_eq!(machine.ping(201 * MS, &mut out), nonce, "one question at a time");
+    assert_eq!(out, [Action::Send(Message::Ping { nonce })]);
+    out.clear();
+    machine.message(300 * MS, &Message::Pong { nonce, clock_ns: 1 }, &mut out);
+    assert_eq!(timer(&mut machine, 5000 * MS), []);
+    machine.ping(6000 * MS, &mut out);
+    assert_eq!(timer(&mut machine, 7000 * MS), [Action::DropControl]);
+}
+
+#[test]
+fn an_empty_fence_waits_for_its_answer_and_not_for_a_lease() {
+    let mut machine = up(Role::Acceptor);
+    machine.lane_lost(0, 1, vec![], &mut Vec::new());
+    assert_eq!(machine.next_timer(), Some(1000 * MS));
+    machine.control_lost(5 * MS);
+    assert!(machine.is_idle(), "nobody is left to answer, and nothing to release");
+}
+
+#[test]
+fn a_failed_lane_is_opened_again_later() {
+    let mut machine = up(Role::Dialer);
+    machine.lane_lost(0, 2, vec![], &mut Vec::new());
+    machine.lane_failed(0, 1);
+    assert_eq!(timer(&mut machine, 20 * MS), [Action::OpenLane { slot: 1, lane: 4 }]);
+}
+
+proptest! {
+    /// Whatever happens, each record leaves exactly once, never before its lease unless a fence
+    /// stands behind it, and all have left once every lease is over.
+    #[test]
+    fn records_leave_exactly_once(steps in proptest::collection::vec((0u8..7, 1u64..400, any::<bool>()), 1..60)) {
+        let mut machine = up(Role::Dialer);
+        let (mut now, mut next_id, mut lanes) = (0u64, 0u32, vec![1u32, 2]);
+        let (mut waiting, mut out) = (std::collections::BTreeMap::new(), Vec::new());
+        for (what, amount, flag) in steps {
+            now += amount * MS;
+            match what {
+                0 | 1 => if let Some(lane) = lanes.pop() {
+                    next_id += 1;
+                    let lease = now + amount * MS;
+                    waiting.insert(next_id, (lease, lane));
+                    machine.lane_lost(now, lane, vec![record(next_id, lease, flag)], &mut out);
+                },
+                2 => { let lane = (amount % 8) as u32; machine.message(now, &Message::FenceAck { lane }, &mut out) }
+                3 => machine.control_lost(now),
+                4 => { if !machine.is_given_up() { machine.connected(now, Role::Dialer, &mut out) } }
+                5 => machine.message(now, &Message::Ready { notify_limit: 0 }, &mut out),
+                _ => machine.timer(now, &mut out),
+            }
+            for action in out.drain(..) {
+                match action {
+                    Action::OpenLane { lane, .. } => lanes.push(lane),
+                    Action::Release(records, fence) => for record in records {
+                        let (lease, _) = waiting.remove(&record.id).expect("released twice");
+                        prop_assert!(fence != Fence::Lease || lease <= now);
+                    },
+                    _ => {}
+                }
+            }
+        }
+        machine.timer(u64::MAX / 2, &mut out);
+        for action in out.drain(..) {
+            if let Action::Release(records, _) = action {
+                records.iter().for_each(|record| { waiting.remove(&record.id).expect("released twice"); });
+            }
+        }
+        prop_assert!(waiting.is_empty(), "left behind: {waiting:?}");
+    }
+}
+
+/// An alarm in the past that no timer call removes would spin the control loop for ever.
+fn assert_timer_settles(machine: &mut Machine<Record>, now_ns: u64) {
+    timer(machine, now_ns);
+    timer(machine, now_ns);
+    let next = machine.next_timer();
+    assert!(next.is_none_or(|at| at > now_ns), "the alarm stays at {next:?}");
+}
+
+#[test]
+fn a_lane_lost_empty_waits_for_its_answer_without_spinning() {
+    let mut machine = up(Role::Dialer);
+    machine.lane_lost(MS, 1, Vec::new(), &mut Vec::new());
+    assert_timer_settles(&mut machine, 2 * MS);
+    assert_eq!(machine.next_timer(), Some(MS + TIMING.answer_ns));
+    machine.message(3 * MS, &Message::FenceAck { lane: 1 }, &mut Vec::new());
+    assert!(machine.is_idle());
+}
+
+#[test]
+fn a_lane_whose_lease_is_over_waits_for_its_answer_without_spinning() {
+    let mut machine = up(Role::Dialer);
+    machine.lane_lost(MS, 1, vec![record(1, 500 * MS, false)], &mut Vec::new());
+    assert_timer_settles(&mut machine, 500 * MS);
+    assert_eq!(machine.next_timer(), Some(MS + TIMING.answer_ns));
+}
+
+#[test]
+fn lanes_lost_empty_with_their_connection_leave_nothing_to_wait_for() {
+    let mut machine = up(Role::Acceptor);
+    machine.lane_lost(MS, 1, Vec::new(), &mut Vec::new());
+    machine.control_lost(2 * MS);
+    machine.lane_lost(2 * MS, 2, Vec::new(), &mut Vec::new());
+    assert!(machine.is_idle());
+    assert_timer_settles(&mut machine, 3 * MS);
+}

@@ -1,0 +1,211 @@
+//! What two engines say on the control channel. Little-endian, bounded, each message sealed by
+//! `channel`. Unknown kinds end the session: both sides speak the version agreed in the handshake.
+
+use crate::limits::{REGIONS_PER_MESSAGE, REGION_NAME_BYTES_MAX};
+use crate::region::remote::RemoteRegion;
+use crate::types::Access;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// First on each side. `link` names the sender's memory of this peer, `known` the receiver's, as the
+    /// sender remembers it (0: not at all). Both match: the session resumes. Otherwise each side forgets,
+    /// and `fresh` names the sender's new memory.
+    Start {
+        link: u64,
+        known: u64,
+        fresh: u64,
+    },
+    RegionsAdd(Vec<RemoteRegion>),
+    RegionsRemove(Vec<u64>),
+    /// Every region so far has been told, and nothing of an earlier session can land here any more.
+    Ready {
+        notify_limit: u64,
+    },
+    Ping {
+        nonce: u64,
+    },
+    Pong {
+        nonce: u64,
+        clock_ns: u64,
+    },
+    /// Answer when nothing of this lane can land any more.
+    Fence {
+        lane: u32,
+    },
+    FenceAck {
+        lane: u32,
+    },
+    Grant {
+        limit: u64,
+    },
+    /// The session ends here on purpose.
+    Bye {
+        status: i32,
+    },
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct BadMessage;
+
+/// Takes integers and bytes from the front of a message.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, count: usize) -> Result<&'a [u8], BadMessage> {
+        let (head, tail) = self.0.split_at_checked(count).ok_or(BadMessage)?;
+        self.0 = tail;
+        Ok(head)
+    }
+    fn u8(&mut self) -> Result<u8, BadMessage> {
+        Ok(self.take(1)?[0])
+    }
+    fn u32(&mut self) -> Result<u32, BadMessage> {
+        Ok(u32::from_le_bytes(self.take(4)?.try_into().map_err(|_| BadMessage)?))
+    }
+    fn u64(&mut self) -> Result<u64, BadMessage> {
+        Ok(u64::from_le_bytes(self.take(8)?.try_into().map_err(|_| BadMessage)?))
+    }
+    /// A count, bounded before anything is allocated for it.
+    fn count(&mut self) -> Result<usize, BadMessage> {
+        let count = self.u32()? as usize;
+        if count > REGIONS_PER_MESSAGE {
+            return Err(BadMessage);
+        }
+        Ok(count)
+    }
+}
+
+impl Message {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(32);
+        let mut numbers = |kind: u8, values: &[u64]| {
+            out.push(kind);
+            values.iter().for_each(|value| out.extend_from_slice(&value.to_le_bytes()));
+        };
+        match self {
+            Message::Start { link, known, fresh } => numbers(1, &[*link, *known, *fresh]),
+            Message::RegionsAdd(regions) => {
+                out.push(2);
+                out.extend_from_slice(&(regions.len() as u32).to_le_bytes());
+                regions.iter().for_each(|region| encode_region(region, &mut out));
+            }
+            Message::RegionsRemove(ids) => {
+                out.push(3);
+                out.extend_from_slice(&(ids.len() as u32).to_le_bytes());
+                ids.iter().for_each(|id| out.extend_from_slice(&id.to_le_bytes()));
+            }
+            Message::Ready { notify_limit } => numbers(4, &[*notify_limit]),
+            Message::Ping { nonce } => numbers(5, &[*nonce]),
+            Message::Pong { nonce, clock_ns } => numbers(6, &[*nonce, *clock_ns]),
+            Message::Fence { lane } => numbers(7, &[*lane as u64]),
+            Message::FenceAck { lane } => numbers(8, &[*lane as u64]),
+            Message::Grant { limit } => numbers(9, &[*limit]),
+            Message::Bye { status } => numbers(10, &[*status as i64 as u64]),
+        }
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Message, BadMessage> {
+        let mut reader = Reader(bytes);
+        let message = match reader.u8()? {
+            1 => Message::Start { link: reader.u64()?, known: reader.u64()?, fresh: reader.u64()? },
+            2 => {
+                let count = reader.count()?;
+                Message::RegionsAdd((0..count).map(|_| decode_region(&mut reader)).collect::<Result<_, _>>()?)
+            }
+            3 => {
+                let count = reader.count()?;
+                Message::RegionsRemove((0..count).map(|_| reader.u64()).collect::<Result<_, _>>()?)
+            }
+            4 => Message::Ready { notify_limit: reader.u64()? },
+            5 => Message::Ping { nonce: reader.u64()? },
+            6 => Message::Pong { nonce: reader.u64()?, clock_ns: reader.u64()? },
+            7 => Message::Fence { lane: u32::try_from(reader.u64()?).map_err(|_| BadMessage)? },
+            8 => Message::FenceAck { lane: u32::try_from(reader.u64()?).map_err(|_| BadMessage)? },
+            9 => Message::Grant { limit: reader.u64()? },
+            10 => Message::Bye { status: reader.u64()? as i32 },
+            _ => return Err(BadMessage),
+        };
+        if reader.0.is_empty() {
+            Ok(message)
+        } else {
+            Err(BadMessage)
+        }
+    }
+}
+
+fn encode_region(region: &RemoteRegion, out: &mut Vec<u8>) {
+    for value in [region.id, region.address, region.length] {
+        out.extend_from_slice(&value.to_le_bytes());
+    }
+    out.push(region.access.0 as u8);
+    out.push(region.name.len() as u8);
+    out.extend_from_slice(region.name.as_bytes());
+}
+
+fn decode_region(reader: &mut Reader) -> Result<RemoteRegion, BadMessage> {
+    let (id, address, length) = (reader.u64()?, reader.u64()?, reader.u64()?);
+    let access = Access(reader.u8()? as u32);
+    let name_bytes = reader.u8()? as usize;
+    if access.0 > Access::BOTH.0 || name_bytes > REGION_NAME_BYTES_MAX {
+        return Err(BadMessage);
+    }
+    let name = std::str::from_utf8(reader.take(name_bytes)?).map_err(|_| BadMessage)?.to_owned();
+    Ok(RemoteRegion { id, address, length, access, name })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn region(name: &str) -> RemoteRegion {
+        RemoteRegion { id: 9, address: 4096, length: 64, access: Access::BOTH, name: name.into() }
+    }
+
+    fn all() -> Vec<Message> {
+        vec![
+            Message::Start { link: 1, known: u64::MAX, fresh: 7 },
+            Message::RegionsAdd(vec![region(""), region(&"x".repeat(REGION_NAME_BYTES_MAX))]),
+            Message::RegionsRemove(vec![3, 4]),
+            Message::Ready { notify_limit: 7 },
+            Message::Ping { nonce: 5 },
+            Message::Pong { nonce: 5, clock_ns: 6 },
+            Message::Fence { lane: u32::MAX },
+            Message::FenceAck { lane: 0 },
+            Message::Grant { limit: 8 },
+            Message::Bye { status: -301 },
+        ]
+    }
+
+    #[test]
+    fn every_message_round_trips_and_no_prefix_or_extension_does() {
+        for message in all() {
+            let bytes = message.encode();
+            assert_eq!(Message::decode(&bytes), Ok(message));
+            for end in 0..bytes.len() {
+                assert_eq!(Message::decode(&bytes[..end]), Err(BadMessage));
+            }
+            assert_eq!(Message::decode(&[&bytes[..], &[0]].concat()), Err(BadMessage));
+        }
+    }
+
+    #[test]
+    fn counts_and_names_are_bounded() {
+        let full = Message::RegionsAdd(vec![region("n"); REGIONS_PER_MESSAGE]);
+        assert_eq!(Message::decode(&full.encode()), Ok(full));
+        let over = Message::RegionsRemove(vec![1; REGIONS_PER_MESSAGE + 1]);
+        assert_eq!(Message::decode(&over.encode()), Err(BadMessage));
+        let long = Message::RegionsAdd(vec![region(&"x".repeat(REGION_NAME_BYTES_MAX + 1))]);
+        assert_eq!(Message::decode(&long.encode()), Err(BadMessage));
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_never_panics_and_what_decodes_is_canonical(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            if let Ok(message) = Message::decode(&bytes) {
+                prop_assert_eq!(Message::decode(&message.encode()), Ok(message));
+            }
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Counters of one engine, cheap enough for the data path, and their Prometheus text.
+
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+macro_rules! counters {
+    ($($name:ident, $metric:literal, $help:literal;)*) => {
+        /// Counters since the engine was opened. Each is read on its own; together they are no snapshot.
+        #[derive(Debug, Default)]
+        pub struct Stats { $(pub $name: AtomicU64,)* }
+
+        /// The values of all counters at one time.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[repr(C)]
+        pub struct Counts { $(#[doc = $help] pub $name: u64,)* }
+
+        impl Stats {
+            pub fn counts(&self) -> Counts {
+                Counts { $($name: self.$name.load(Relaxed),)* }
+            }
+
+            /// Prometheus' text format; gauges are appended by the caller.
+            pub fn prometheus(&self) -> String {
+                let mut text = String::new();
+                $(prometheus_line(&mut text, $metric, "counter", $help, self.$name.load(Relaxed));)*
+                text
+            }
+        }
+    };
+}
+
+counters! {
+    transfers_submitted, "ferry_transfers_submitted_total", "Transfers accepted by submit.";
+    transfers_done, "ferry_transfers_done_total", "Transfers that ended DONE.";
+    transfers_failed, "ferry_transfers_failed_total", "Transfers that ended FAILED.";
+    transfers_cancelled, "ferry_transfers_cancelled_total", "Transfers that ended CANCELLED.";
+    transfers_timed_out, "ferry_transfers_timed_out_total", "Transfers that ended TIMED_OUT.";
+    requests_in, "ferry_requests_total", "Requests in submitted transfers.";
+    slices_out, "ferry_slices_total", "Slices that the requests became after coalescing and cutting.";
+    bytes_written, "ferry_bytes_written_total", "Payload bytes of WRITEs confirmed by their targets.";
+    bytes_read, "ferry_bytes_read_total", "Payload bytes of READs that arrived.";
+    bytes_applied, "ferry_bytes_applied_total", "Payload bytes of peers' WRITEs placed in this engine's regions.";
+    bytes_served, "ferry_bytes_served_total", "Payload bytes sent for peers' READs.";
+    requests_refused, "ferry_requests_refused_total", "Descriptors of peers refused by this engine's checks.";
+    notifications_received, "ferry_notifications_received_total", "Notifications delivered here.";
+    sessions_up, "ferry_sessions_up_total", "Sessions established.";
+    sessions_lost, "ferry_sessions_lost_total", "Sessions lost.";
+    lanes_lost, "ferry_lanes_lost_total", "Lanes lost or torn down.";
+    handshakes_refused, "ferry_handshakes_refused_total", "Inbound connections turned away.";
+    late_applies, "ferry_late_applies_total", "Receives that straddled the end of their lease.";
+    send_calls, "ferry_send_calls_total", "System calls that sent on lanes.";
+    receive_calls, "ferry_receive_calls_total", "System calls that received from lanes.";
+}
+
+/// Appends one metric with its help and type.
+pub fn prometheus_line(text: &mut String, metric: &str, kind: &str, help: &str, value: u64) {
+    // Writing to a String cannot fail.
+    let _ = writeln!(text, "# HELP {metric} {help}\n# TYPE {metric} {kind}\n{metric} {value}");
+}
+
+impl Stats {
+    pub fn submitted(&self, requests: u64, slices: u64) {
+        self.transfers_submitted.fetch_add(1, Relaxed);
+        self.requests_in.fetch_add(requests, Relaxed);
+        self.slices_out.fetch_add(slices, Relaxed);
+    }
+
+    pub fn notification_received(&self) {
+        self.notifications_received.fetch_add(1, Relaxed);
+    }
+
+    pub fn late_apply(&self) {
+        self.late_applies.fetch_add(1, Relaxed);
+    }
+}

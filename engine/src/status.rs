@@ -1,0 +1,137 @@
+//! Status codes and the error that carries them. The numbers are the C ABI's and are never reused;
+//! they are grouped by what is harmed: the request, the transfer, the peer, this engine.
+
+use crate::types::Transport;
+use std::fmt;
+
+macro_rules! statuses {
+    ($($(#[$doc:meta])* $name:ident = $number:literal, $text:literal;)*) => {
+        /// What became of a call or a transfer. Negative numbers are failures.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(i32)]
+        pub enum Status { $($(#[$doc])* $name = $number,)* }
+
+        impl Status {
+            pub const ALL: &'static [Status] = &[$(Status::$name),*];
+            /// The constant's name without prefix, as the C header spells it.
+            pub fn name(self) -> &'static str { match self { $(Status::$name => $text),* } }
+            /// The status with this number, if there is one.
+            pub fn from_number(number: i32) -> Option<Status> { match number { $($number => Some(Status::$name),)* _ => None } }
+        }
+    };
+}
+
+statuses! {
+    Ok = 0, "OK";
+    /// Not final yet.
+    Pending = 1, "PENDING";
+    /// Struck by failure, cancel or deadline; the memory is not yet the caller's.
+    Draining = 2, "DRAINING";
+    /// An argument is wrong; the message names it. Nothing was done (all of -1xx).
+    Invalid = -100, "INVALID";
+    NotRegistered = -101, "NOT_REGISTERED";
+    Overlap = -102, "OVERLAP";
+    Access = -103, "ACCESS";
+    /// A handle or region that has been replaced, unregistered, or belonged to an engine since restarted.
+    Stale = -104, "STALE";
+    Busy = -105, "BUSY";
+    Limit = -106, "LIMIT";
+    Unsupported = -107, "UNSUPPORTED";
+    Closed = -108, "CLOSED";
+    /// This transfer passed its deadline (or this call its timeout).
+    Timeout = -200, "TIMEOUT";
+    Cancelled = -201, "CANCELLED";
+    Corrupt = -202, "CORRUPT";
+    /// Some requests failed, others did not; the per-request results say which.
+    Partial = -203, "PARTIAL";
+    Unreachable = -300, "UNREACHABLE";
+    PeerLost = -301, "PEER_LOST";
+    Refused = -302, "REFUSED";
+    Version = -303, "VERSION";
+    NotFerry = -304, "NOT_FERRY";
+    NoMemory = -400, "NO_MEMORY";
+    /// The operating system refused; the error carries errno.
+    System = -401, "SYSTEM";
+    Unavailable = -402, "UNAVAILABLE";
+    Panic = -403, "PANIC";
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A failure with its cause: the status a caller acts on, the operating system's or device's code,
+/// the request it concerns, and a sentence for a person.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{status}: {message}")]
+pub struct Error {
+    pub status: Status,
+    /// errno, or 0.
+    pub os_error: i32,
+    /// A device library's own code (work-completion status, ACL code), or 0.
+    pub vendor_error: i32,
+    /// Index of the request in the caller's list.
+    pub request_index: Option<u64>,
+    pub transport: Transport,
+    pub message: String,
+}
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    pub fn new(status: Status, message: impl Into<String>) -> Error {
+        Error {
+            status,
+            os_error: 0,
+            vendor_error: 0,
+            request_index: None,
+            transport: Transport::None,
+            message: message.into(),
+        }
+    }
+
+    pub fn invalid(message: impl Into<String>) -> Error {
+        Error::new(Status::Invalid, message)
+    }
+
+    /// `what` failed with an operating-system error. Descriptor exhaustion and memory exhaustion keep
+    /// their errno; memory becomes `NoMemory`.
+    pub fn system(what: impl Into<String>, error: &std::io::Error) -> Error {
+        let os_error = error.raw_os_error().unwrap_or(0);
+        let status = if os_error == libc::ENOMEM { Status::NoMemory } else { Status::System };
+        Error { os_error, ..Error::new(status, format!("{}: {error}", what.into())) }
+    }
+
+    pub fn at_request(mut self, index: u64) -> Error {
+        self.request_index = Some(index);
+        self
+    }
+
+    pub fn over(mut self, transport: Transport) -> Error {
+        self.transport = transport;
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_unique_and_round_trip() {
+        for &status in Status::ALL {
+            assert_eq!(Status::from_number(status as i32), Some(status));
+        }
+        assert_eq!(Status::from_number(-999), None);
+    }
+
+    #[test]
+    fn errno_is_kept_and_memory_has_its_own_status() {
+        let full = Error::system("socket", &std::io::Error::from_raw_os_error(libc::EMFILE));
+        assert_eq!((full.status, full.os_error), (Status::System, libc::EMFILE));
+        let memory = Error::system("map", &std::io::Error::from_raw_os_error(libc::ENOMEM));
+        assert_eq!(memory.status, Status::NoMemory);
+    }
+}

@@ -1,0 +1,59 @@
+//! Telling a forked child from the process that opened an engine: a page that the kernel wipes in the
+//! child (MADV_WIPEONFORK). No signal handler, no pthread_atfork, no system call to check.
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+pub struct ForkGuard(NonNull<AtomicU8>);
+
+// SAFETY: the page holds one atomic byte, is never moved, and is unmapped only by Drop.
+unsafe impl Send for ForkGuard {}
+// SAFETY: as above; all access is atomic.
+unsafe impl Sync for ForkGuard {}
+
+const PAGE_BYTES: usize = 4096;
+
+impl ForkGuard {
+    pub fn new() -> io::Result<ForkGuard> {
+        // SAFETY: a fresh anonymous mapping, at an address of the kernel's choice.
+        let page = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                PAGE_BYTES,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if page == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let guard =
+            ForkGuard(NonNull::new(page.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?);
+        // SAFETY: the page is the one mapped above.
+        if unsafe { libc::madvise(page, PAGE_BYTES, libc::MADV_WIPEONFORK) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        guard.byte().store(1, Ordering::Relaxed);
+        Ok(guard)
+    }
+
+    fn byte(&self) -> &AtomicU8 {
+        // SAFETY: mapped by `new` until Drop, aligned, and only ever used as an atomic.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// Whether this process is a child that inherited the engine by fork.
+    pub fn is_child(&self) -> bool {
+        self.byte().load(Ordering::Relaxed) == 0
+    }
+}
+
+impl Drop for ForkGuard {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, and nothing refers to it any more.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), PAGE_BYTES) };
+    }
+}

@@ -1,0 +1,19 @@
+//! The operating system's edge: clocks and thin, safe wrappers around system calls that the standard
+//! library lacks. With `transport`, `ffi` and named storage files, the only place with unsafe code.
+
+pub mod clock;
+pub mod eventfd;
+pub mod fork;
+pub mod mapping;
+pub mod socket;
+pub mod unix;
+
+/// A number that nobody can guess.
+pub fn random_u64() -> u64 {
+    let mut bytes = [0u8; 8];
+    // The kernel's generator fails only before it is seeded at boot; the clock then tells runs apart.
+    match getrandom::fill(&mut bytes) {
+        Ok(()) => u64::from_le_bytes(bytes),
+        Err(_) => clock::boottime_ns().rotate_left(32),
+    }
+}

@@ -1,0 +1,134 @@
+//! Socket system calls that the standard library lacks: vectored send and receive on raw memory,
+//! polling, options of TCP.
+
+use std::io;
+use std::os::fd::RawFd;
+
+/// Vectors of one call: the kernel's IOV_MAX.
+pub const IOV_MAX: usize = 1024;
+
+/// A `struct iovec`: memory named by address, whose validity the caller of a send or receive vouches for.
+#[repr(transparent)]
+pub struct IoVec(libc::iovec);
+
+// SAFETY: an address and a length; it is the calls below that give them meaning.
+unsafe impl Send for IoVec {}
+
+impl IoVec {
+    pub fn new(address: u64, length: usize) -> IoVec {
+        IoVec(libc::iovec { iov_base: address as *mut libc::c_void, iov_len: length })
+    }
+}
+
+fn message(vectors: &[IoVec]) -> libc::msghdr {
+    // SAFETY: all-zero is a valid msghdr: null pointers with zero lengths.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = vectors.as_ptr() as *mut libc::iovec;
+    message.msg_iovlen = vectors.len().min(IOV_MAX) as _;
+    message
+}
+
+fn counted(result: isize) -> io::Result<usize> {
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(result as usize)
+}
+
+/// Sends without blocking and without SIGPIPE.
+///
+/// # Safety
+/// Each vector is readable memory until the call returns.
+pub unsafe fn send_vectors(fd: RawFd, vectors: &[IoVec]) -> io::Result<usize> {
+    let message = message(vectors);
+    // SAFETY: `message` points at `vectors`, whose memory the caller vouches for.
+    counted(unsafe { libc::sendmsg(fd, &message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) })
+}
+
+/// Receives without blocking. Ok(0) is the end of the stream.
+///
+/// # Safety
+/// Each vector is writable memory that nothing in this process holds a reference to, until the call
+/// returns.
+pub unsafe fn receive_vectors(fd: RawFd, vectors: &[IoVec]) -> io::Result<usize> {
+    let mut message = message(vectors);
+    // SAFETY: as above.
+    counted(unsafe { libc::recvmsg(fd, &mut message, libc::MSG_DONTWAIT) })
+}
+
+/// Ends both directions; blocked and later calls on the socket return at once.
+pub fn shutdown(fd: RawFd) {
+    // SAFETY: no memory is involved; a descriptor that is no connected socket is an ignorable error.
+    unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
+}
+
+/// Sleeps until one of the descriptors is readable (or in error), a signal comes, or the timeout.
+pub fn poll_readable(fds: &[RawFd], timeout_ns: u64) {
+    let mut polled = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 2];
+    let count = fds.len().min(polled.len());
+    for (place, fd) in polled.iter_mut().zip(fds) {
+        place.fd = *fd;
+    }
+    let timeout = libc::timespec {
+        tv_sec: (timeout_ns / 1_000_000_000).min(i32::MAX as u64) as libc::time_t,
+        tv_nsec: (timeout_ns % 1_000_000_000) as libc::c_long,
+    };
+    // SAFETY: `polled` and `timeout` live on this stack for the duration of the call.
+    unsafe { libc::ppoll(polled.as_mut_ptr(), count as libc::nfds_t, &timeout, std::ptr::null()) };
+}
+
+/// The CPU on which the socket's last packet was handled, and the one this thread runs on.
+pub fn incoming_and_own_cpu(fd: RawFd) -> (i32, i32) {
+    let mut cpu: libc::c_int = -1;
+    let mut length = std::mem::size_of_val(&cpu) as libc::socklen_t;
+    // SAFETY: `cpu` and `length` live on this stack and match in size.
+    unsafe {
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_INCOMING_CPU, (&raw mut cpu).cast(), &mut length);
+    }
+    // SAFETY: no arguments, no memory.
+    (cpu, unsafe { libc::sched_getcpu() })
+}
+
+/// Chooses the congestion control; not allowed or not known is an error to be ignored or told.
+pub fn set_congestion(fd: RawFd, name: &str) -> io::Result<()> {
+    // SAFETY: the bytes of `name` are borrowed for the call and their length is given.
+    let result = unsafe {
+        libc::setsockopt(
+            fd,
+            libc::IPPROTO_TCP,
+            libc::TCP_CONGESTION,
+            name.as_ptr().cast(),
+            name.len() as libc::socklen_t,
+        )
+    };
+    counted(result as isize).map(|_| ())
+}
+
+/// The congestion control in use.
+pub fn congestion(fd: RawFd) -> String {
+    let mut name = [0u8; 16];
+    let mut length = name.len() as libc::socklen_t;
+    // SAFETY: `name` and `length` live on this stack and match in size.
+    let result = unsafe {
+        libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name.as_mut_ptr().cast(), &mut length)
+    };
+    if result < 0 {
+        return String::new();
+    }
+    let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+    String::from_utf8_lossy(&name[..end]).into_owned()
+}
+
+/// Takes the error pending on a socket (SO_ERROR), such as that of a connect in the background.
+pub fn pending_error(fd: RawFd) -> Option<io::Error> {
+    let mut error: libc::c_int = 0;
+    let mut length = std::mem::size_of_val(&error) as libc::socklen_t;
+    // SAFETY: `error` and `length` live on this stack and match in size.
+    let result = unsafe {
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut error).cast(), &mut length)
+    };
+    if result < 0 {
+        return Some(io::Error::last_os_error());
+    }
+    (error != 0).then(|| io::Error::from_raw_os_error(error))
+}

@@ -1,0 +1,3 @@
+//! The paths to a peer. Each folder is one transport and knows none of the others.
+
+pub mod tcp;

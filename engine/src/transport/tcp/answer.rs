@@ -1,0 +1,94 @@
+//! What a target owes a lane: the acknowledgement of the WRITEs it has applied, and the answers to READs.
+//! `rx` adds, `tx` takes. Bounded by the initiator's windows: acknowledgements are cumulative, READs have
+//! credits, and faults can only be as many as there are descriptors in flight.
+
+use crate::limits::LANE_READS_MAX;
+use crate::region::Region;
+use crate::transport::tcp::wire::{Fault, FAULTS_PER_FRAME_MAX};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// One READ to be answered: where its bytes are, and which descriptors were refused.
+pub struct ReadJob {
+    pub sequence: u64,
+    pub not_after_ns: u64,
+    pub checksum: bool,
+    pub pieces: Vec<(u64, u32)>,
+    pub regions: Vec<Arc<Region>>,
+    pub faults: Vec<Fault>,
+}
+
+#[derive(Default)]
+pub struct Answers {
+    applied: u64,
+    ack_due: bool,
+    faults: VecDeque<Fault>,
+    reads: VecDeque<ReadJob>,
+}
+
+impl Answers {
+    /// The WRITE with this sequence is applied, but for these faults.
+    pub fn applied(&mut self, sequence: u64, faults: &[Fault]) {
+        self.applied = sequence;
+        self.ack_due = true;
+        self.faults.extend(faults);
+    }
+
+    /// False when the peer has more READs out than it was granted.
+    pub fn push_read(&mut self, job: ReadJob) -> bool {
+        self.reads.push_back(job);
+        self.reads.len() <= LANE_READS_MAX
+    }
+
+    /// The acknowledgement to send, if one is due: the highest sequence it covers, and its faults. With
+    /// more faults than fit it covers less and stays due.
+    pub fn take_ack(&mut self) -> Option<(u64, Vec<Fault>)> {
+        if !self.ack_due {
+            return None;
+        }
+        let mut count = self.faults.len();
+        let mut upto = self.applied;
+        if count > FAULTS_PER_FRAME_MAX {
+            // All faults of one frame travel in one acknowledgement; a frame has at most half of what fits.
+            let next = self.faults[FAULTS_PER_FRAME_MAX].sequence;
+            count = self.faults.partition_point(|fault| fault.sequence < next);
+            upto = next - 1;
+        }
+        self.ack_due = count < self.faults.len();
+        Some((upto, self.faults.drain(..count).collect()))
+    }
+
+    pub fn take_read(&mut self) -> Option<ReadJob> {
+        self.reads.pop_front()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        !self.ack_due && self.reads.is_empty()
+    }
+
+    pub fn clear(&mut self) {
+        *self = Answers::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::Status;
+
+    #[test]
+    fn faults_beyond_one_frame_follow_with_their_own_sequences() {
+        let fault = |sequence, descriptor| Fault { sequence, descriptor, status: Status::Stale };
+        let mut answers = Answers::default();
+        assert_eq!(answers.take_ack(), None);
+        for sequence in 1..=5 {
+            let faults: Vec<Fault> = (0..400).map(|descriptor| fault(sequence, descriptor)).collect();
+            answers.applied(sequence, &faults);
+        }
+        let (first, faults) = answers.take_ack().unwrap();
+        assert_eq!((first, faults.len()), (2, 800));
+        assert_eq!(answers.take_ack().map(|(upto, faults)| (upto, faults.len())), Some((4, 800)));
+        assert_eq!(answers.take_ack().map(|(upto, faults)| (upto, faults.len())), Some((5, 400)));
+        assert_eq!(answers.take_ack(), None);
+    }
+}

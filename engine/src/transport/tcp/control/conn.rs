@@ -1,0 +1,115 @@
+//! The kinds of connection that the control loop holds, and what each waits for.
+
+use crate::command::Reply;
+use crate::session::channel::Channel;
+use crate::session::handshake::{Acceptor, Dialer, Identity, Nonce};
+use crate::session::machine::Role;
+use crate::transport::tcp::control::greeting::Greeting;
+use crate::transport::tcp::control::stream::Stream;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+/// Who asked for a dial.
+pub enum Target {
+    /// `connect`: the reply gets the peer's handle.
+    New { address: String, waiting: Vec<Reply<u64>> },
+    /// A lost session, by its peer.
+    Again { peer: u64 },
+}
+
+/// A control connection that is authenticated; its session may still have to be found.
+pub struct ControlConn {
+    pub stream: Stream,
+    pub channel: Channel,
+    pub input: Vec<u8>,
+    pub role: Role,
+    pub identity: Identity,
+    pub session_id: [u8; 16],
+    pub lane_key: [u8; 32],
+    pub remote: SocketAddr,
+    pub pidfd: Option<OwnedFd>,
+    /// The session's peer, once the peer's Start has told which.
+    pub peer: Option<u64>,
+    /// For a dialer that has no session yet.
+    pub target: Option<Target>,
+    /// The peer object that we named in our Start.
+    pub offered: Offered,
+}
+
+/// What our Start said.
+#[derive(Clone, Copy, Debug)]
+pub struct Offered {
+    /// The peer that we would resume, its name and the remote side's name for us; zeros if none.
+    pub peer: Option<u64>,
+    pub link: u64,
+    pub known: u64,
+    pub fresh: u64,
+}
+
+pub enum State {
+    /// Just accepted: the first bytes tell what it is.
+    Fresh {
+        stream: Stream,
+        seen: Vec<u8>,
+        remote: SocketAddr,
+    },
+    Accepting {
+        stream: Stream,
+        acceptor: Box<Acceptor>,
+        remote: SocketAddr,
+    },
+    /// Refused: closes when the reason is written.
+    Ending {
+        stream: Stream,
+    },
+    Dialing(Box<Dialing>),
+    /// Someone proves to be our user.
+    ProofIn {
+        stream: Stream,
+        seen: Vec<u8>,
+    },
+    /// We prove to be the user of the engine that `dial` talks to.
+    ProofOut {
+        stream: Stream,
+        dial: u64,
+        seen: Vec<u8>,
+    },
+    Greeting {
+        stream: Stream,
+        peer: u64,
+        greeting: Greeting,
+        seen: Vec<u8>,
+    },
+    Control(Box<ControlConn>),
+}
+
+impl State {
+    /// Opened by somebody who has not proven anything yet.
+    pub fn is_stranger(&self) -> bool {
+        matches!(
+            self,
+            State::Fresh { .. } | State::Accepting { .. } | State::Ending { .. } | State::ProofIn { .. }
+        )
+    }
+}
+
+pub struct Dialing {
+    pub stream: Stream,
+    pub dialer: Dialer,
+    pub target: Target,
+    pub remote: SocketAddr,
+    /// Addresses to try if this one does not answer.
+    pub others: Vec<SocketAddr>,
+    pub connected: bool,
+    pub nonce: Option<Nonce>,
+    pub pidfd: Option<OwnedFd>,
+    /// When the caller of `connect` stops waiting.
+    pub deadline: Instant,
+}
+
+pub struct Conn {
+    pub state: State,
+    /// When it is closed if it has not got further; None once it carries a session.
+    pub deadline: Option<Instant>,
+}

@@ -1,0 +1,399 @@
+//! Connections that we open: to engines, to the socket where we prove to be their user, and lanes.
+
+use super::conn::{ControlConn, Dialing, State, Target};
+use super::greeting::{Greeting, WELCOME_BYTES};
+use super::stream::{Input, Stream};
+use super::Control;
+use crate::command::Reply;
+use crate::config::Congestion;
+use crate::session::handshake::{
+    Dialer, HandshakeError, HandshakeResult, Next, Nonce, Proof, RefusalCode, Step,
+};
+use crate::session::machine::Role;
+use crate::status::{Error, Result, Status};
+use crate::sys::{clock, socket, unix};
+use crate::transport::tcp::poller::Ready;
+use crate::transport::tcp::Context;
+use socket2::{Domain, Protocol, Socket, Type};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// A non-blocking socket that connects to `remote` in the background.
+fn connect(remote: SocketAddr, context: &Context) -> std::io::Result<OwnedFd> {
+    let socket = Socket::new(Domain::for_address(remote), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    prepare(&socket, context);
+    match socket.connect(&remote.into()) {
+        Ok(()) => {}
+        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
+        Err(error) => return Err(error),
+    }
+    Ok(socket.into())
+}
+
+/// Buffer sizes have to be known before the connection stands: they decide its window scale.
+pub(super) fn prepare(socket: &Socket, context: &Context) {
+    let bytes = context.config.socket_buffer_bytes as usize;
+    if bytes > 0 {
+        // Less than asked for is what the system allows; nothing is wrong.
+        let _ = socket.set_send_buffer_size(bytes);
+        let _ = socket.set_recv_buffer_size(bytes);
+    }
+}
+
+/// Options of an established lane: no delay, and on one host a congestion control that does not pace.
+pub(super) fn tune(socket: &OwnedFd, same_host: bool, context: &Context) {
+    let _ = socket2::SockRef::from(socket).set_tcp_nodelay(true);
+    let name = match &context.config.tcp_congestion {
+        Congestion::Auto if same_host => "reno",
+        Congestion::Auto | Congestion::System => return,
+        Congestion::Named(name) => name.as_str(),
+    };
+    // Not permitted or not there: the system's own is what we have.
+    let _ = socket::set_congestion(socket.as_raw_fd(), name);
+}
+
+impl Control {
+    pub(super) fn dial(
+        &mut self,
+        address: String,
+        resolved: Vec<SocketAddr>,
+        deadline: Instant,
+        reply: Reply<u64>,
+    ) {
+        let known = self.sessions.values_mut().find(|session| {
+            !session.machine.is_given_up()
+                && (session.dialed == address || session.identity.address == address)
+        });
+        if let Some(session) = known {
+            if session.machine.is_up() {
+                return reply.send(Ok(session.peer.handle));
+            }
+            return session.waiting.push(reply);
+        }
+        for conn in self.conns.values_mut() {
+            match &mut conn.state {
+                State::Dialing(dialing) => {
+                    if let Target::New { address: other, waiting } = &mut dialing.target {
+                        if *other == address {
+                            return waiting.push(reply);
+                        }
+                    }
+                }
+                // It dialed us, and its session is about to begin.
+                State::Control(control) if control.peer.is_none() && control.identity.address == address => {
+                    match &mut control.target {
+                        Some(Target::New { waiting, .. }) => return waiting.push(reply),
+                        Some(Target::Again { .. }) => {}
+                        None => {
+                            control.target = Some(Target::New { address, waiting: vec![reply] });
+                            return;
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        let target = Target::New { address, waiting: vec![reply] };
+        self.dial_next(target, resolved, deadline, Error::invalid("address: resolves to nothing"));
+    }
+
+    /// Reaches a lost peer again.
+    pub(super) fn redial(&mut self, peer: u64) {
+        let Some(session) = self.sessions.get(&peer) else { return };
+        let remote = session.remote;
+        let deadline = Instant::now() + Duration::from_millis(self.context.config.connect_timeout_ms);
+        let target = Target::Again { peer };
+        self.dial_next(target, vec![remote], deadline, Error::new(Status::Unreachable, "no address"));
+    }
+
+    fn dial_next(
+        &mut self,
+        target: Target,
+        mut addresses: Vec<SocketAddr>,
+        deadline: Instant,
+        mut last: Error,
+    ) {
+        while !addresses.is_empty() {
+            let remote = addresses.remove(0);
+            match self.try_dial(remote) {
+                Ok((token, stream, dialer)) => {
+                    let dialing = Dialing {
+                        stream,
+                        dialer,
+                        target,
+                        remote,
+                        others: addresses,
+                        connected: false,
+                        nonce: None,
+                        pidfd: None,
+                        deadline,
+                    };
+                    return self.insert(token, State::Dialing(Box::new(dialing)), Some(deadline));
+                }
+                Err(error) => last = error,
+            }
+        }
+        self.dial_failed(target, last, None);
+    }
+
+    fn try_dial(&mut self, remote: SocketAddr) -> Result<(u64, Stream, Dialer)> {
+        let (dialer, first) = Dialer::start(&self.context.local)?;
+        let what = |error: std::io::Error| unreachable_because(remote, &error);
+        let socket = connect(remote, &self.context).map_err(what)?;
+        let token = self.token();
+        let mut stream = Stream::new(socket, token, &self.poller, true).map_err(what)?;
+        stream.out().extend_from_slice(&first);
+        Ok((token, stream, dialer))
+    }
+
+    /// A dial came to nothing.
+    pub(super) fn dial_failed(&mut self, target: Target, error: Error, refusal: Option<RefusalCode>) {
+        match target {
+            Target::New { waiting, .. } => {
+                for reply in waiting {
+                    reply.send(Err(error.clone()));
+                }
+            }
+            Target::Again { peer } => {
+                let fatal = !matches!(error.status, Status::Unreachable | Status::System | Status::Timeout)
+                    && refusal != Some(RefusalCode::Duplicate)
+                    && refusal != Some(RefusalCode::TooMany);
+                let mut actions = Vec::new();
+                if let Some(session) = self.sessions.get_mut(&peer) {
+                    session.machine.dial_failed(clock::monotonic_ns(), Status::PeerLost, fatal, &mut actions);
+                }
+                self.act(peer, actions);
+            }
+        }
+    }
+
+    pub(super) fn dialing(
+        &mut self,
+        token: u64,
+        mut dialing: Box<Dialing>,
+        event: &Ready,
+        deadline: Option<Instant>,
+    ) {
+        if !dialing.connected {
+            if let Some(error) = dialing.stream.connect_error() {
+                let error = unreachable_because(dialing.remote, &error);
+                let Dialing { target, others, deadline, .. } = *dialing;
+                return self.dial_next(target, others, deadline, error);
+            }
+            if !event.writable {
+                return self.insert(token, State::Dialing(dialing), deadline);
+            }
+            dialing.connected = true;
+        }
+        if let Err(error) = dialing.stream.flush(&self.poller) {
+            let error = unreachable_because(dialing.remote, &error);
+            return self.dial_failed(dialing.target, error, None);
+        }
+        let step = match dialing.stream.read(usize::MAX) {
+            Ok(Input::Bytes(bytes)) => dialing.dialer.input(&bytes, clock::boottime_ns()),
+            Ok(Input::Nothing) => return self.insert(token, State::Dialing(dialing), deadline),
+            Ok(Input::End) => {
+                let text = format!("{}: closed the connection during the handshake", dialing.remote);
+                return self.dial_failed(dialing.target, Error::new(Status::Unreachable, text), None);
+            }
+            Err(error) => {
+                let error = unreachable_because(dialing.remote, &error);
+                return self.dial_failed(dialing.target, error, None);
+            }
+        };
+        self.dial_step(token, dialing, step, deadline);
+    }
+
+    fn dial_step(
+        &mut self,
+        token: u64,
+        mut dialing: Box<Dialing>,
+        step: HandshakeResult<Step>,
+        deadline: Option<Instant>,
+    ) {
+        let step = match step {
+            Ok(step) => step,
+            Err(HandshakeError { mut error, refusal, reply }) => {
+                dialing.stream.out().extend_from_slice(&reply);
+                let _ = dialing.stream.flush(&self.poller);
+                error.message = format!("{}: {}", dialing.remote, error.message);
+                return match dialing.target {
+                    // The peer dialed us at the same time, or before, and its session is the one that
+                    // stays. By number: the caller may have another name for it than it has itself.
+                    Target::New { waiting, .. } if refusal == Some(RefusalCode::Duplicate) => {
+                        self.wait_for_inbound(dialing.remote.to_string(), waiting)
+                    }
+                    target => self.dial_failed(target, error, refusal),
+                };
+            }
+        };
+        dialing.stream.out().extend_from_slice(&step.output);
+        if let Err(error) = dialing.stream.flush(&self.poller) {
+            let error = unreachable_because(dialing.remote, &error);
+            return self.dial_failed(dialing.target, error, None);
+        }
+        match step.next {
+            Next::More => self.insert(token, State::Dialing(dialing), deadline),
+            Next::ProveSameUser { name, nonce } => {
+                dialing.nonce = Some(nonce);
+                self.insert(token, State::Dialing(dialing), deadline);
+                if let Err(error) = self.start_proof(token, &name, &nonce, deadline) {
+                    self.proof_result(token, Err(error));
+                }
+            }
+            Next::Done(established) => {
+                let leftover = dialing.dialer.leftover();
+                let Dialing { stream, target, remote, pidfd, .. } = *dialing;
+                let target = match (target, self.live_session(&established.peer)) {
+                    // Known by another name: that session stays, and this connection is not needed.
+                    (Target::New { waiting, .. }, Some(peer)) => return self.join(peer, waiting),
+                    (target, _) => target,
+                };
+                let control = ControlConn {
+                    stream,
+                    channel: established.channel,
+                    input: leftover,
+                    role: Role::Dialer,
+                    offered: self.offer(&established.peer),
+                    identity: established.peer,
+                    session_id: established.session_id,
+                    lane_key: *established.lane_key.bytes(),
+                    remote,
+                    pidfd,
+                    peer: None,
+                    target: Some(target),
+                };
+                self.begin_control(token, control);
+            }
+        }
+    }
+
+    /// Connects to the peer's proof socket, whose owner must be our user, and shows the nonce.
+    fn start_proof(
+        &mut self,
+        dial: u64,
+        name: &[u8],
+        nonce: &Nonce,
+        deadline: Option<Instant>,
+    ) -> Result<()> {
+        let refused = |error: std::io::Error| Error {
+            status: Status::Refused,
+            ..Error::system("proving to be the same user", &error)
+        };
+        let socket = unix::connect_abstract(name).map_err(refused)?;
+        unix::same_user_credentials(socket.as_fd()).map_err(refused)?;
+        let pidfd = unix::pidfd(socket.as_fd()).ok();
+        let token = self.token();
+        let mut stream = Stream::new(socket, token, &self.poller, false).map_err(refused)?;
+        stream.out().extend_from_slice(nonce);
+        stream.flush(&self.poller).map_err(refused)?;
+        if let Some(State::Dialing(dialing)) = self.conns.get_mut(&dial).map(|conn| &mut conn.state) {
+            dialing.pidfd = pidfd;
+        }
+        self.insert(token, State::ProofOut { stream, dial, seen: Vec::new() }, deadline);
+        Ok(())
+    }
+
+    pub(super) fn proof_out(
+        &mut self,
+        token: u64,
+        mut stream: Stream,
+        dial: u64,
+        mut seen: Vec<u8>,
+        deadline: Option<Instant>,
+    ) {
+        let ended = || Error::new(Status::Refused, "the peer does not take us for the same user");
+        match stream.read(32 - seen.len()) {
+            Ok(Input::Bytes(bytes)) => seen.extend_from_slice(&bytes),
+            Ok(Input::Nothing) => {}
+            Ok(Input::End) | Err(_) => return self.proof_result(dial, Err(ended())),
+        }
+        let Ok(key) = <[u8; 32]>::try_from(seen.as_slice()) else {
+            return self.insert(token, State::ProofOut { stream, dial, seen }, deadline);
+        };
+        let proof = unix::same_user_credentials(stream.as_fd()).map_err(|_| ended()).map(|who| Proof {
+            key: crate::session::handshake::Key::from(key),
+            pid: who.pid,
+            uid: who.uid,
+        });
+        self.proof_result(dial, proof);
+    }
+
+    fn proof_result(&mut self, dial: u64, proof: Result<Proof>) {
+        let Some(conn) = self.take(dial) else { return };
+        let State::Dialing(mut dialing) = conn.state else { return };
+        let step = dialing.dialer.proof(proof, clock::boottime_ns());
+        self.dial_step(dial, dialing, step, conn.deadline);
+    }
+
+    /// Opens one lane of a session that we dialed.
+    pub(super) fn open_lane(&mut self, peer: u64, slot: u32, lane: u32) {
+        let Some(session) = self.sessions.get(&peer) else { return };
+        let greeting = Greeting { session_id: session.session_id, lane, slot };
+        let (bytes, remote) = (greeting.encode(&session.lane_key), session.remote);
+        let token = self.token();
+        let opened = connect(remote, &self.context).and_then(|socket| {
+            let mut stream = Stream::new(socket, token, &self.poller, true)?;
+            stream.out().extend_from_slice(&bytes);
+            Ok(stream)
+        });
+        match opened {
+            Ok(stream) => {
+                let deadline = Some(self.handshake_deadline());
+                self.insert(token, State::Greeting { stream, peer, greeting, seen: Vec::new() }, deadline);
+            }
+            Err(_) => self.lane_not_opened(peer, slot),
+        }
+    }
+
+    pub(super) fn lane_not_opened(&mut self, peer: u64, slot: u32) {
+        if let Some(session) = self.sessions.get_mut(&peer) {
+            session.machine.lane_failed(clock::monotonic_ns(), slot);
+        }
+        self.touch(peer);
+    }
+
+    pub(super) fn greeting(
+        &mut self,
+        token: u64,
+        mut stream: Stream,
+        peer: u64,
+        greeting: Greeting,
+        mut seen: Vec<u8>,
+        deadline: Option<Instant>,
+    ) {
+        let current = self.sessions.get(&peer).filter(|session| session.session_id == greeting.session_id);
+        let Some(session) = current else { return };
+        let key = session.lane_key;
+        let read = match stream.flush(&self.poller) {
+            Ok(()) => stream.read(WELCOME_BYTES - seen.len()),
+            // Not connected yet shows as a full or unconnected socket; a refused one as an error below.
+            Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => Ok(Input::Nothing),
+            Err(error) => Err(error),
+        };
+        match read {
+            Ok(Input::Bytes(bytes)) => seen.extend_from_slice(&bytes),
+            Ok(Input::Nothing) => {}
+            Ok(Input::End) | Err(_) => return self.lane_not_opened(peer, greeting.slot),
+        }
+        let Ok(welcome) = <[u8; WELCOME_BYTES]>::try_from(seen.as_slice()) else {
+            return self.insert(token, State::Greeting { stream, peer, greeting, seen }, deadline);
+        };
+        if !greeting.is_welcome(&key, &welcome) {
+            return self.lane_not_opened(peer, greeting.slot);
+        }
+        let socket = stream.release();
+        self.attach(peer, greeting, socket);
+    }
+}
+
+fn unreachable_because(remote: SocketAddr, error: &std::io::Error) -> Error {
+    let system = Error::system(remote.to_string(), error);
+    match error.raw_os_error() {
+        // This machine's own limits are not the peer's doing.
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS) => system,
+        _ => Error { status: Status::Unreachable, ..system },
+    }
+}

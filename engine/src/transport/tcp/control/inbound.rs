@@ -1,0 +1,317 @@
+//! Connections that others open: engines that introduce themselves, lanes of sessions, processes that
+//! prove to be our user, and strangers, who get little and for a short time only.
+
+use super::conn::{ControlConn, State, Target};
+use super::greeting::{Greeting, GREETING_BYTES};
+use super::stream::{Input, Stream};
+use super::{Control, ACCEPT_REST_NS, CROWD_PATIENCE, CROWD_REST_NS, LISTENER};
+use crate::limits::HANDSHAKES_MAX;
+use crate::session::handshake::{
+    peek_kind, refusal, Acceptor, Auth, Established, HandshakeError, Next, Peek, Proof, RefusalCode,
+};
+use crate::session::machine::Role;
+use crate::sys::{clock, unix};
+use crate::transport::tcp::poller::Interest;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Connections accepted in one go, before others get their turn.
+const ACCEPTS_PER_TURN: usize = 64;
+
+impl Control {
+    pub(super) fn accept(&mut self) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            if !self.has_room() {
+                return self.rest_accepting(CROWD_REST_NS);
+            }
+            let Some(listener) = &self.listener else { return };
+            match listener.accept() {
+                Ok((socket, remote)) => self.welcome(socket.into(), remote),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                Err(error) if is_exhaustion(&error) => return self.rest_accepting(ACCEPT_REST_NS),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Out of descriptors, memory or room: the backlog waits while the engine goes on serving its peers.
+    fn rest_accepting(&mut self, rest_ns: u64) {
+        self.accept_rests_until_ns = clock::monotonic_ns() + rest_ns;
+        self.watch_listener(false);
+    }
+
+    pub(super) fn watch_listener(&mut self, read: bool) {
+        if let Some(listener) = &self.listener {
+            // Failing to watch shows as connections that time out at their dialers.
+            let _ = self.poller.set(listener.as_raw_fd(), LISTENER, Interest { read, write: false });
+        }
+    }
+
+    fn welcome(&mut self, socket: OwnedFd, remote: SocketAddr) {
+        let token = self.token();
+        if socket2::SockRef::from(&socket).set_nonblocking(true).is_err() {
+            return;
+        }
+        let Ok(stream) = Stream::new(socket, token, &self.poller, false) else { return };
+        let deadline = Some(self.handshake_deadline());
+        self.insert(token, State::Fresh { stream, seen: Vec::new(), remote }, deadline);
+    }
+
+    /// Whether one more stranger may come in. Who means it is through after a few round trips, so that
+    /// of a thousand that come at once nobody is turned away: the rest waits in the backlog. A crowd that
+    /// only stands there makes room, the first that came first, and keeps nobody out for long.
+    fn has_room(&mut self) -> bool {
+        if self.strangers < HANDSHAKES_MAX {
+            return true;
+        }
+        let longest = Duration::from_millis(self.context.config.handshake_timeout_ms);
+        let patient_until = Instant::now() + longest.saturating_sub(CROWD_PATIENCE);
+        let is_stranger =
+            |(_, token): &&(Instant, u64)| self.conns.get(token).is_some_and(|conn| conn.state.is_stranger());
+        let Some(&(deadline, oldest)) = self.half_open.iter().find(is_stranger) else { return true };
+        if deadline > patient_until {
+            return false;
+        }
+        let Some(conn) = self.take(oldest) else { return false };
+        self.count_refusal();
+        if let State::Fresh { mut stream, .. } | State::Accepting { mut stream, .. } = conn.state {
+            stream.out().extend_from_slice(&refusal(RefusalCode::TooMany));
+            let _ = stream.flush(&self.poller);
+        }
+        true
+    }
+
+    fn count_refusal(&self) {
+        self.context.stats.handshakes_refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn fresh(
+        &mut self,
+        token: u64,
+        mut stream: Stream,
+        mut seen: Vec<u8>,
+        remote: SocketAddr,
+        deadline: Option<Instant>,
+    ) {
+        // A greeting must not be overread: what follows it is the lane's.
+        match stream.read(GREETING_BYTES - seen.len()) {
+            Ok(Input::Bytes(bytes)) => seen.extend_from_slice(&bytes),
+            Ok(Input::Nothing) => {}
+            Ok(Input::End) | Err(_) => return self.count_refusal(),
+        }
+        match peek_kind(&seen) {
+            Peek::NotFerry => self.count_refusal(),
+            Peek::Control => {
+                let Ok(acceptor) = Acceptor::new(&self.context.local) else { return };
+                self.feed_acceptor(token, stream, Box::new(acceptor), remote, deadline, &seen);
+            }
+            Peek::Lane => match seen.as_slice().try_into() {
+                Ok(whole) => self.attach_inbound(stream, whole),
+                Err(_) => self.insert(token, State::Fresh { stream, seen, remote }, deadline),
+            },
+            Peek::NeedMore => self.insert(token, State::Fresh { stream, seen, remote }, deadline),
+        }
+    }
+
+    fn attach_inbound(&mut self, mut stream: Stream, bytes: &[u8; GREETING_BYTES]) {
+        let (greeting, mac) = Greeting::decode(bytes);
+        let Some(&peer) = self.by_session_id.get(&greeting.session_id) else { return self.count_refusal() };
+        let session = self.sessions.get(&peer).filter(|session| session.machine.role() == Role::Acceptor);
+        let Some(session) = session else { return self.count_refusal() };
+        if !greeting.verify(&session.lane_key, &mac) || !session.takes(&greeting) {
+            return self.count_refusal();
+        }
+        let welcome = greeting.welcome(&session.lane_key);
+        stream.out().extend_from_slice(&welcome);
+        // A fresh socket takes sixteen bytes at once; one that does not is of no use.
+        if stream.flush(&self.poller).is_err() || !stream.out().is_empty() {
+            return;
+        }
+        let socket = stream.release();
+        self.attach(peer, greeting, socket);
+    }
+
+    pub(super) fn accepting(
+        &mut self,
+        token: u64,
+        mut stream: Stream,
+        acceptor: Box<Acceptor>,
+        remote: SocketAddr,
+        deadline: Option<Instant>,
+    ) {
+        match stream.read(usize::MAX) {
+            Ok(Input::Bytes(bytes)) => self.feed_acceptor(token, stream, acceptor, remote, deadline, &bytes),
+            Ok(Input::Nothing) => {
+                if stream.flush(&self.poller).is_ok() {
+                    self.insert(token, State::Accepting { stream, acceptor, remote }, deadline);
+                }
+            }
+            Ok(Input::End) | Err(_) => self.count_refusal(),
+        }
+    }
+
+    fn feed_acceptor(
+        &mut self,
+        token: u64,
+        mut stream: Stream,
+        mut acceptor: Box<Acceptor>,
+        remote: SocketAddr,
+        deadline: Option<Instant>,
+        bytes: &[u8],
+    ) {
+        let now_ns = clock::monotonic_ns();
+        let issued = &mut self.issued;
+        let step = acceptor.input(bytes, &mut |nonce| issued.take(nonce, now_ns), clock::boottime_ns());
+        match step {
+            Ok(step) => match step.next {
+                Next::Done(established) => {
+                    let leftover = acceptor.leftover();
+                    self.accepted(token, stream, *established, step.output, leftover, remote);
+                }
+                _ => {
+                    stream.out().extend_from_slice(&step.output);
+                    if stream.flush(&self.poller).is_ok() {
+                        self.insert(token, State::Accepting { stream, acceptor, remote }, deadline);
+                    }
+                }
+            },
+            Err(HandshakeError { reply, .. }) => self.refuse(token, stream, &reply, deadline),
+        }
+    }
+
+    /// Says why, and closes once that is written and the other side has closed or time is up.
+    fn refuse(&mut self, token: u64, mut stream: Stream, reply: &[u8], deadline: Option<Instant>) {
+        self.count_refusal();
+        stream.out().extend_from_slice(reply);
+        if stream.flush(&self.poller).is_ok() && !reply.is_empty() {
+            self.insert(token, State::Ending { stream }, deadline);
+        }
+    }
+
+    pub(super) fn ending(&mut self, token: u64, mut stream: Stream, deadline: Option<Instant>) {
+        // Reading on until the other side closes keeps a reset from overtaking the refusal.
+        match stream.read(usize::MAX) {
+            Ok(Input::Bytes(_)) | Ok(Input::Nothing) => {
+                if stream.flush(&self.poller).is_ok() {
+                    self.insert(token, State::Ending { stream }, deadline);
+                }
+            }
+            Ok(Input::End) | Err(_) => {}
+        }
+    }
+
+    fn accepted(
+        &mut self,
+        token: u64,
+        mut stream: Stream,
+        established: Established,
+        output: Vec<u8>,
+        leftover: Vec<u8>,
+        remote: SocketAddr,
+    ) {
+        if let Some(code) = self.objection(&established) {
+            let deadline = Some(self.handshake_deadline());
+            return self.refuse(token, stream, &refusal(code), deadline);
+        }
+        stream.out().extend_from_slice(&output);
+        let pidfd = match established.auth {
+            Auth::SameUser { pid, .. } => unix::pidfd_of(pid).ok(),
+            _ => None,
+        };
+        let control = ControlConn {
+            stream,
+            channel: established.channel,
+            input: leftover,
+            role: Role::Acceptor,
+            offered: self.offer(&established.peer),
+            identity: established.peer,
+            session_id: established.session_id,
+            lane_key: *established.lane_key.bytes(),
+            remote,
+            pidfd,
+            peer: None,
+            target: None,
+        };
+        self.begin_control(token, control);
+    }
+
+    /// Why an authenticated engine gets no session after all.
+    fn objection(&self, established: &Established) -> Option<RefusalCode> {
+        let theirs = &established.peer;
+        if self.fenced.contains(&(theirs.engine_id, theirs.incarnation)) {
+            return Some(RefusalCode::Fenced);
+        }
+        // Both dialed at once: the session that the engine with the smaller id dialed stays.
+        let ours_stays = self.context.local.engine_id < theirs.engine_id;
+        if ours_stays && self.dials(&theirs.address) {
+            return Some(RefusalCode::Duplicate);
+        }
+        let ours_lives =
+            self.by_engine.get(&theirs.engine_id).and_then(|peer| self.sessions.get(peer)).is_some_and(
+                |session| {
+                    session.identity.incarnation == theirs.incarnation
+                        && session.conn.is_some()
+                        && session.machine.role() == Role::Dialer
+                },
+            );
+        (ours_stays && ours_lives).then_some(RefusalCode::Duplicate)
+    }
+
+    /// Whether a dial for `connect` to this address is under way.
+    fn dials(&self, address: &str) -> bool {
+        let remote = address.parse::<SocketAddr>().ok();
+        self.conns.values().any(|conn| match &conn.state {
+            State::Dialing(dialing) => match &dialing.target {
+                Target::New { address: other, .. } => other == address || Some(dialing.remote) == remote,
+                Target::Again { .. } => false,
+            },
+            _ => false,
+        })
+    }
+
+    pub(super) fn accept_proof(&mut self) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            let Some(listener) = &self.proof_listener else { return };
+            let Ok(socket) = unix::accept(listener.as_fd()) else { return };
+            // Every connection at the door brings one of these at most.
+            if self.strangers >= 2 * HANDSHAKES_MAX {
+                continue;
+            }
+            let token = self.token();
+            let Ok(stream) = Stream::new(socket, token, &self.poller, false) else { return };
+            let deadline = Some(self.handshake_deadline());
+            self.insert(token, State::ProofIn { stream, seen: Vec::new() }, deadline);
+        }
+    }
+
+    pub(super) fn proof_in(
+        &mut self,
+        token: u64,
+        mut stream: Stream,
+        mut seen: Vec<u8>,
+        deadline: Option<Instant>,
+    ) {
+        match stream.read(32 - seen.len()) {
+            Ok(Input::Bytes(bytes)) => seen.extend_from_slice(&bytes),
+            Ok(Input::Nothing) => {}
+            Ok(Input::End) | Err(_) => return,
+        }
+        let Ok(nonce) = seen.as_slice().try_into() else {
+            return self.insert(token, State::ProofIn { stream, seen }, deadline);
+        };
+        let Ok(who) = unix::same_user_credentials(stream.as_fd()) else { return self.count_refusal() };
+        let Ok(key) = crate::session::handshake::Key::random() else { return };
+        let bytes = *key.bytes();
+        let proof = Proof { key, pid: who.pid, uid: who.uid };
+        if self.issued.insert(nonce, proof, clock::monotonic_ns()).is_ok() {
+            stream.out().extend_from_slice(&bytes);
+            let _ = stream.flush(&self.poller);
+        }
+    }
+}
+
+fn is_exhaustion(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
+}

@@ -1,0 +1,278 @@
+//! The control loop: one thread of the engine that accepts and dials, authenticates, and drives each
+//! peer's session. It moves no payload. `inbound` and `dial` bring connections to the point where they
+//! are authenticated, `sessions` says what happens on them, `deadlines` looks after time.
+
+mod conn;
+mod deadlines;
+mod dial;
+pub mod greeting;
+mod inbound;
+mod sessions;
+mod stream;
+
+use crate::command::Command;
+use crate::limits::LANES_MAX;
+use crate::session::handshake::ProofTable;
+use crate::session::machine::Timing;
+use crate::session::message::Message;
+use crate::status::{Error, Result, Status};
+use crate::sys::clock;
+use crate::sys::socket;
+use crate::transport::tcp::lane::Lane;
+use crate::transport::tcp::poller::{Interest, Poller, PollerKind, Ready};
+use crate::transport::tcp::worker::Worker;
+use crate::transport::tcp::Context;
+use conn::{Conn, State};
+use sessions::{Expected, PeerSession};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::net::TcpListener;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+const LISTENER: u64 = 1;
+const PROOFS: u64 = 2;
+const FIRST_TOKEN: u64 = 16;
+/// After the listener ran into a limit of the system it rests for this long.
+const ACCEPT_REST_NS: u64 = 100_000_000;
+/// With as many strangers at the door as there may be, the listener looks again after this long.
+const CROWD_REST_NS: u64 = 5_000_000;
+/// How long a stranger may stand at a crowded door before it makes room for the next.
+const CROWD_PATIENCE: Duration = Duration::from_millis(500);
+
+/// What the loop is started with.
+pub struct Parts {
+    pub context: Arc<Context>,
+    pub listener: Option<TcpListener>,
+    pub proofs: Option<OwnedFd>,
+    pub workers: Vec<Arc<Worker>>,
+}
+
+pub struct Control {
+    context: Arc<Context>,
+    poller: Arc<Poller>,
+    listener: Option<TcpListener>,
+    proof_listener: Option<OwnedFd>,
+    workers: Vec<Arc<Worker>>,
+    conns: HashMap<u64, Conn>,
+    /// Connections that are not yet authenticated, by deadline.
+    half_open: BTreeSet<(Instant, u64)>,
+    /// Those of them that others opened.
+    strangers: usize,
+    sessions: HashMap<u64, PeerSession>,
+    /// Sessions by the id under which their lanes arrive.
+    by_session_id: HashMap<[u8; 16], u64>,
+    /// The current session of each engine.
+    by_engine: HashMap<[u8; 16], u64>,
+    /// When each session's machine wants to be called.
+    alarms: BTreeSet<(u64, u64)>,
+    /// Processes' end: the token of a pidfd, and its session.
+    pidfds: HashMap<u64, (OwnedFd, u64)>,
+    /// Incarnations that the application fenced.
+    fenced: HashSet<([u8; 16], u64)>,
+    issued: ProofTable,
+    /// Messages whose connection is being read; worked off when it is back in `conns`.
+    inbox: VecDeque<(u64, Message)>,
+    expected: Vec<Expected>,
+    /// Lost peers in the order of their loss.
+    lost: VecDeque<u64>,
+    next_token: u64,
+    accept_rests_until_ns: u64,
+    stopping: bool,
+}
+
+impl Control {
+    pub fn new(parts: Parts) -> Result<Control> {
+        let poller = Arc::new(Poller::new(PollerKind::Epoll)?);
+        let system = |error| Error::system("watching the listener", &error);
+        let read = Interest { read: true, write: false };
+        if let Some(listener) = &parts.listener {
+            poller.add(listener.as_raw_fd(), LISTENER, read).map_err(system)?;
+        }
+        if let Some(proofs) = &parts.proofs {
+            poller.add(proofs.as_raw_fd(), PROOFS, read).map_err(system)?;
+        }
+        let wake = poller.clone();
+        parts.context.commands.set_wake(move || wake.wake());
+        let handshake_ns = parts.context.config.handshake_timeout_ms * 1_000_000;
+        Ok(Control {
+            context: parts.context,
+            poller,
+            listener: parts.listener,
+            proof_listener: parts.proofs,
+            workers: parts.workers,
+            conns: HashMap::new(),
+            half_open: BTreeSet::new(),
+            strangers: 0,
+            sessions: HashMap::new(),
+            by_session_id: HashMap::new(),
+            by_engine: HashMap::new(),
+            alarms: BTreeSet::new(),
+            pidfds: HashMap::new(),
+            fenced: HashSet::new(),
+            issued: ProofTable::new(handshake_ns),
+            inbox: VecDeque::new(),
+            expected: Vec::new(),
+            lost: VecDeque::new(),
+            next_token: FIRST_TOKEN,
+            accept_rests_until_ns: 0,
+            stopping: false,
+        })
+    }
+
+    pub fn start(self) -> Result<JoinHandle<()>> {
+        let mut control = self;
+        std::thread::Builder::new()
+            .name("ferry-control".into())
+            .spawn(move || control.run())
+            .map_err(|error| Error::system("starting the control thread", &error))
+    }
+
+    fn run(&mut self) {
+        let mut ready: Vec<Ready> = Vec::new();
+        while !self.is_over() {
+            let timeout = self.next_timer_ns().map(|at| at.saturating_sub(clock::monotonic_ns()));
+            ready.clear();
+            if self.poller.wait(&mut ready, timeout).is_err() {
+                std::thread::yield_now();
+            }
+            for command in self.context.commands.take() {
+                self.command(command);
+            }
+            for event in &ready {
+                self.event(event);
+            }
+            self.timers();
+        }
+        self.conns.clear();
+        // Where a forked child has copies of them, closing alone would leave peers at a door that nobody
+        // opens.
+        self.proof_listener.as_ref().map(AsRawFd::as_raw_fd).into_iter().for_each(socket::shutdown);
+    }
+
+    /// Told to stop, and no peer has a transfer that is not final: one that was being submitted while the
+    /// engine began to close may still wait for its fence.
+    fn is_over(&self) -> bool {
+        self.stopping && self.sessions.values().all(|session| session.peer.active() == 0)
+    }
+
+    fn token(&mut self) -> u64 {
+        self.next_token += 1;
+        self.next_token
+    }
+
+    fn timing(&self) -> Timing {
+        let config = &self.context.config;
+        Timing {
+            drain_ns: config.drain_ms * 1_000_000,
+            answer_ns: self.context.progress_ns(),
+            reconnect_ns: config.reconnect_timeout_ms * 1_000_000,
+            backoff_min_ns: config.reconnect_backoff_ms * 1_000_000,
+            backoff_max_ns: 1_000_000_000,
+        }
+    }
+
+    /// The lanes of a session, the express lane included: one more than the smaller side's.
+    fn lanes_with(&self, theirs: u32) -> u32 {
+        self.context.local.lanes_max.min(theirs).clamp(1, LANES_MAX) + 1
+    }
+
+    fn handshake_deadline(&self) -> Instant {
+        Instant::now() + Duration::from_millis(self.context.config.handshake_timeout_ms)
+    }
+
+    fn insert(&mut self, token: u64, state: State, deadline: Option<Instant>) {
+        self.take(token);
+        if let Some(at) = deadline {
+            self.half_open.insert((at, token));
+        }
+        self.strangers += usize::from(state.is_stranger());
+        self.conns.insert(token, Conn { state, deadline });
+    }
+
+    fn take(&mut self, token: u64) -> Option<Conn> {
+        let conn = self.conns.remove(&token)?;
+        self.strangers -= usize::from(conn.state.is_stranger());
+        if let Some(at) = conn.deadline {
+            self.half_open.remove(&(at, token));
+        }
+        Some(conn)
+    }
+
+    fn event(&mut self, event: &Ready) {
+        match event.token {
+            LISTENER => self.accept(),
+            PROOFS => self.accept_proof(),
+            token if self.pidfds.contains_key(&token) => self.process_ended(token),
+            token => self.connection(token, event),
+        }
+    }
+
+    fn connection(&mut self, token: u64, event: &Ready) {
+        let Some(conn) = self.take(token) else { return };
+        let deadline = conn.deadline;
+        match conn.state {
+            State::Fresh { stream, seen, remote } => self.fresh(token, stream, seen, remote, deadline),
+            State::Accepting { stream, acceptor, remote } => {
+                self.accepting(token, stream, acceptor, remote, deadline)
+            }
+            State::Ending { stream } => self.ending(token, stream, deadline),
+            State::ProofIn { stream, seen } => self.proof_in(token, stream, seen, deadline),
+            State::Dialing(dialing) => self.dialing(token, dialing, event, deadline),
+            State::ProofOut { stream, dial, seen } => self.proof_out(token, stream, dial, seen, deadline),
+            State::Greeting { stream, peer, greeting, seen } => {
+                self.greeting(token, stream, peer, greeting, seen, deadline)
+            }
+            State::Control(control) => self.control(token, control),
+        }
+    }
+
+    fn command(&mut self, command: Command) {
+        match command {
+            // Its reply, dropped, says CLOSED.
+            Command::Dial { .. } if self.stopping => {}
+            Command::Dial { address, resolved, deadline, reply } => {
+                self.dial(address, resolved, deadline, reply)
+            }
+            Command::RegionsAdded(ids) => self.tell_added(&ids),
+            Command::RegionsRemoved(ids) => self.tell_removed(&ids),
+            Command::Drain { peer, transfer } => {
+                let now_ns = clock::monotonic_ns();
+                if let Some(session) = self.sessions.get_mut(&peer) {
+                    session.machine.drain(now_ns, transfer.handle);
+                }
+                self.touch(peer);
+            }
+            Command::LaneLost { peer, lane } => {
+                if let Ok(lane) = lane.downcast::<Arc<Lane>>() {
+                    self.lane_lost(peer, &lane);
+                }
+            }
+            Command::Grant { peer, limit } => self.say(peer, Message::Grant { limit }),
+            Command::RefreshClock { peer } => {
+                self.ping(peer, None);
+            }
+            Command::Deadline => {}
+            Command::Probe { peer, reply } => self.ping(peer, Some(reply)),
+            Command::FencePeer { peer, reply } => self.fence_peer(peer, reply),
+            Command::ClosePeer { peer, reply } => self.close_peer(peer, reply),
+            Command::Stop => self.end_sessions(),
+        }
+    }
+
+    /// Ends every session in good order, and takes no new ones.
+    fn end_sessions(&mut self) {
+        self.stopping = true;
+        if let Some(listener) = self.listener.take() {
+            self.poller.remove(listener.as_raw_fd(), LISTENER);
+            socket::shutdown(listener.as_raw_fd());
+        }
+        let half_open: Vec<u64> = self.half_open.iter().map(|(_, token)| *token).collect();
+        half_open.into_iter().for_each(|token| drop(self.take(token)));
+        let peers: Vec<u64> = self.sessions.keys().copied().collect();
+        for peer in peers {
+            self.farewell(peer, Status::Closed);
+        }
+    }
+}

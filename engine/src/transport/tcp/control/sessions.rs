@@ -1,0 +1,826 @@
+//! Sessions: from an authenticated connection to a peer that carries transfers, and back down when
+//! something fails. `session::machine` decides; here its actions are carried out.
+//! Above 500 lines: every function moves one `PeerSession` between its states. What ends a session (from
+//! `drain_over` on) is a part that could stand alone.
+
+use super::conn::{ControlConn, Offered, State, Target};
+use super::dial::tune;
+use super::greeting::Greeting;
+use super::stream::Input;
+use super::Control;
+use crate::command::Reply;
+use crate::complete::transfer::Strike;
+use crate::complete::Fence;
+use crate::handle::Tag;
+use crate::limits::REGIONS_PER_MESSAGE;
+use crate::notify::EventBody;
+use crate::peer::{Peer, PeerIdentity, PeerState};
+use crate::region::remote::RemoteRegion;
+use crate::session::handshake::Identity;
+use crate::session::machine::{Action, Machine, Role};
+use crate::session::message::Message;
+use crate::status::{Error, Status};
+use crate::sys::clock;
+use crate::transport::tcp::lane::{Lane, LaneSpec, Posted, What};
+use crate::transport::tcp::link::TcpLink;
+use crate::transport::tcp::poller::Interest;
+use crate::transport::tcp::wire;
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+type Actions = Vec<Action<Posted>>;
+
+/// A peer and all that its session needs; lives as long as the peer can matter.
+pub struct PeerSession {
+    pub peer: Arc<Peer>,
+    pub machine: Machine<Posted>,
+    pub identity: Identity,
+    pub session_id: [u8; 16],
+    pub lane_key: [u8; 32],
+    pub remote: SocketAddr,
+    /// The address given to `connect`, "" for those who came to us.
+    pub dialed: String,
+    /// The control connection, while there is one.
+    pub conn: Option<u64>,
+    /// Callers of `connect` that wait for the session to be up.
+    pub waiting: Vec<Reply<u64>>,
+    link: Arc<TcpLink>,
+    lanes: HashMap<u32, Arc<Lane>>,
+    lanes_max: u32,
+    /// The highest lane number attached in each slot since the session began. Numbers only rise, so
+    /// what is not above it was used before, or given up.
+    used: Vec<u32>,
+    /// The peer's name for its memory of us.
+    remote_link: u64,
+    probes: Vec<(u64, u64, Reply<u64>)>,
+    closing: Vec<Reply<()>>,
+    alarm_ns: Option<u64>,
+    pidfd: Option<u64>,
+    was_up: bool,
+}
+
+impl PeerSession {
+    /// Whether a lane with this greeting may be attached.
+    pub fn takes(&self, greeting: &Greeting) -> bool {
+        self.conn.is_some()
+            && greeting.slot < self.lanes_max
+            && greeting.lane > self.used[greeting.slot as usize]
+    }
+
+    pub fn forget_alarm(&mut self) {
+        self.alarm_ns = None;
+    }
+
+    pub fn lanes(&self) -> impl Iterator<Item = &Arc<Lane>> {
+        self.lanes.values()
+    }
+}
+
+/// Callers of `connect` whose peer was dialing us when they dialed it.
+pub struct Expected {
+    address: String,
+    pub until: Instant,
+    waiting: Vec<Reply<u64>>,
+}
+
+impl Control {
+    /// What our Start says to this engine: which memory of it we have.
+    pub(super) fn offer(&self, theirs: &Identity) -> Offered {
+        let known = self.by_engine.get(&theirs.engine_id).and_then(|peer| self.sessions.get(peer));
+        let fresh = crate::sys::random_u64().max(1);
+        match known.filter(|session| {
+            session.identity.incarnation == theirs.incarnation && !session.machine.is_given_up()
+        }) {
+            Some(session) => Offered {
+                peer: Some(session.peer.handle),
+                link: session.peer.link_id(),
+                known: session.remote_link,
+                fresh,
+            },
+            None => Offered { peer: None, link: 0, known: 0, fresh },
+        }
+    }
+
+    /// The handshake is over: say Start, and wait for the peer's.
+    pub(super) fn begin_control(&mut self, token: u64, mut control: ControlConn) {
+        let Offered { link, known, fresh, .. } = control.offered;
+        let start = Message::Start { link, known, fresh }.encode();
+        let sealed = control.channel.seal(&start, control.stream.out());
+        if sealed.is_err() || control.stream.flush(&self.poller).is_err() {
+            return self.control_ended(control, Status::PeerLost);
+        }
+        let deadline = Some(self.handshake_deadline());
+        self.insert(token, State::Control(Box::new(control)), deadline);
+        // What came with the handshake's last bytes is not announced by the poller.
+        if let Some(conn) = self.take(token) {
+            if let State::Control(control) = conn.state {
+                self.read_messages(token, control);
+            }
+        }
+    }
+
+    pub(super) fn control(&mut self, token: u64, mut control: Box<ControlConn>) {
+        // Who cannot be written to any more may have said why: what has come is read before it ends.
+        let broken = control.stream.flush(&self.poller).is_err();
+        let ended = loop {
+            match control.stream.read(usize::MAX) {
+                Ok(Input::Bytes(bytes)) => control.input.extend_from_slice(&bytes),
+                Ok(Input::Nothing) => break broken,
+                Ok(Input::End) | Err(_) => break true,
+            }
+        };
+        if ended {
+            // What was said before the end still counts: a Bye above all.
+            let peer = self.handle_input(token, &mut control);
+            control.peer = peer.or(control.peer);
+            return self.control_ended(*control, Status::PeerLost);
+        }
+        self.read_messages(token, control);
+    }
+
+    fn read_messages(&mut self, token: u64, mut control: Box<ControlConn>) {
+        let before = control.peer;
+        match self.handle_messages(token, &mut control) {
+            Ok(true) => {
+                let deadline = control.peer.is_none().then(|| self.handshake_deadline());
+                let peer = control.peer;
+                self.insert(token, State::Control(control), deadline);
+                if let Some(peer) = peer {
+                    self.pump(token, peer, before.is_none());
+                }
+            }
+            Ok(false) => self.control_ended(*control, Status::PeerLost),
+            Err(error) => self.control_ended(*control, error.status),
+        }
+    }
+
+    fn handle_input(&mut self, token: u64, control: &mut ControlConn) -> Option<u64> {
+        let _ = self.handle_messages(token, control);
+        let peer = control.peer?;
+        self.drain_inbox(peer);
+        Some(peer)
+    }
+
+    /// Opens what has arrived. Before the session is found only a Start is taken; afterwards messages
+    /// are queued in `inbox` for `pump`. False ends the connection.
+    fn handle_messages(&mut self, token: u64, control: &mut ControlConn) -> Result<bool, Error> {
+        let mut input = std::mem::take(&mut control.input);
+        let mut at = 0;
+        while let Some((plain, consumed)) = control.channel.open_next(&input[at..])? {
+            at += consumed;
+            let corrupt = || Error::new(Status::Corrupt, "the control channel carries nonsense");
+            let message = Message::decode(&plain).map_err(|_| corrupt())?;
+            match (control.peer, message) {
+                (None, Message::Start { link, known, fresh }) => {
+                    let resumes = link != 0 && link == control.offered.known && known == control.offered.link;
+                    let Some(peer) = self.find_session(token, control, resumes, fresh) else {
+                        return Ok(false);
+                    };
+                    control.peer = Some(peer);
+                }
+                (None, _) | (Some(_), Message::Start { .. }) => return Err(corrupt()),
+                (Some(peer), message) => self.inbox.push_back((peer, message)),
+            }
+        }
+        input.drain(..at);
+        control.input = input;
+        Ok(true)
+    }
+
+    /// Works off the messages of a session whose connection is in place again.
+    fn pump(&mut self, token: u64, peer: u64, fresh: bool) {
+        if fresh {
+            self.started(peer, token);
+        }
+        self.drain_inbox(peer);
+    }
+
+    fn drain_inbox(&mut self, _peer: u64) {
+        while let Some((peer, message)) = self.inbox.pop_front() {
+            self.message(peer, message);
+        }
+    }
+
+    /// The peer object of an authenticated connection: the one we both remember, or a new one.
+    fn find_session(
+        &mut self,
+        token: u64,
+        control: &mut ControlConn,
+        resumes: bool,
+        fresh: u64,
+    ) -> Option<u64> {
+        let theirs = control.identity.clone();
+        if control.role == Role::Dialer {
+            // Dialing a peer is how the application lifts a fence that it put up.
+            self.fenced.remove(&(theirs.engine_id, theirs.incarnation));
+        }
+        let mut waiting = Vec::new();
+        if let Some(&old) = self.by_engine.get(&theirs.engine_id) {
+            let same = self.sessions.get(&old).is_some_and(|session| {
+                session.identity.incarnation == theirs.incarnation && !session.machine.is_given_up()
+            });
+            if same && resumes && control.offered.peer == Some(old) {
+                self.drop_connection(old);
+                self.replace_session(old, token, control);
+                return Some(old);
+            }
+            if same && !resumes && self.loses_the_tie(old, control) {
+                let waiting = self.adopt_target(control, old);
+                self.join(old, waiting);
+                return None;
+            }
+            // Another incarnation, or one side has forgotten the other: nothing of it can land any more.
+            let fence = if same { Fence::Confirmed } else { Fence::Dead };
+            waiting = self.take_waiting(old);
+            self.lose(old, Status::PeerLost, Some(fence));
+        }
+        let peer = self.new_session(token, control, fresh)?;
+        self.by_engine.insert(theirs.engine_id, peer);
+        self.join(peer, waiting);
+        Some(peer)
+    }
+
+    /// Two connections that were dialed from both sides at once came this far: both ends keep the one
+    /// that the engine with the smaller id dialed.
+    fn loses_the_tie(&self, old: u64, control: &ControlConn) -> bool {
+        let Some(session) = self.sessions.get(&old).filter(|session| session.conn.is_some()) else {
+            return false;
+        };
+        let stays = if self.context.local.engine_id < session.identity.engine_id {
+            Role::Dialer
+        } else {
+            Role::Acceptor
+        };
+        session.machine.role() == stays && control.role != stays
+    }
+
+    /// The peer of this engine's incarnation, if its session is up.
+    pub(super) fn live_session(&self, theirs: &Identity) -> Option<u64> {
+        let peer = *self.by_engine.get(&theirs.engine_id)?;
+        let session = self.sessions.get(&peer)?;
+        (session.identity.incarnation == theirs.incarnation && session.machine.is_up()).then_some(peer)
+    }
+
+    /// These callers of `connect` get the session's peer, now or when it is up.
+    pub(super) fn join(&mut self, peer: u64, waiting: Vec<Reply<u64>>) {
+        let Some(session) = self.sessions.get_mut(&peer) else { return };
+        if session.machine.is_up() {
+            waiting.into_iter().for_each(|reply| reply.send(Ok(peer)));
+        } else {
+            session.waiting.extend(waiting);
+        }
+    }
+
+    /// Callers of `connect` that asked for whoever is at an address, not for the session they found there.
+    fn take_waiting(&mut self, peer: u64) -> Vec<Reply<u64>> {
+        self.sessions.get_mut(&peer).map(|session| std::mem::take(&mut session.waiting)).unwrap_or_default()
+    }
+
+    fn replace_session(&mut self, peer: u64, token: u64, control: &mut ControlConn) {
+        let waiting = self.adopt_target(control, peer);
+        if let Some(session) = self.sessions.get_mut(&peer) {
+            session.conn = Some(token);
+            self.by_session_id.remove(&session.session_id);
+            self.by_session_id.insert(control.session_id, peer);
+            session.session_id = control.session_id;
+            session.lane_key = control.lane_key;
+            session.identity = control.identity.clone();
+            session.used.fill(0);
+            if control.role == Role::Dialer {
+                session.remote = control.remote;
+            }
+            session.waiting.extend(waiting);
+        }
+    }
+
+    /// Who waits for this dial; and what becomes of the peer it was meant for, if that is another one.
+    fn adopt_target(&mut self, control: &mut ControlConn, peer: u64) -> Vec<Reply<u64>> {
+        match control.target.take() {
+            Some(Target::New { address, waiting }) => {
+                if let Some(session) = self.sessions.get_mut(&peer) {
+                    session.dialed = address;
+                }
+                waiting
+            }
+            Some(Target::Again { peer: sought }) if sought != peer => {
+                // The address answers as somebody else. Whether the old process lives, its lease tells.
+                let waiting = self.take_waiting(sought);
+                self.lose(sought, Status::PeerLost, None);
+                waiting
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn new_session(&mut self, token: u64, control: &mut ControlConn, fresh: u64) -> Option<u64> {
+        let theirs = control.identity.clone();
+        let own_address = control.stream.local_address().map(|address| address.ip());
+        let identity = PeerIdentity {
+            engine_id: theirs.engine_id,
+            incarnation: theirs.incarnation,
+            address: theirs.address.clone(),
+            tag: Tag::from_random(theirs.tag),
+            same_host: control.remote.ip().is_loopback() || Some(control.remote.ip()) == own_address,
+            frame_bytes_max: theirs.frame_bytes_max.min(self.context.local.frame_bytes_max),
+        };
+        let address = theirs.address.clone();
+        let (link_id, around) = (control.offered.fresh, self.context.surroundings());
+        let made = self.context.peers.insert(|handle| Arc::new(Peer::new(handle, identity, link_id, around)));
+        let peer = match made {
+            Ok(peer) => peer,
+            Err(error) => {
+                if let Some(Target::New { waiting, .. }) = control.target.take() {
+                    waiting.into_iter().for_each(|reply| reply.send(Err(error.clone())));
+                }
+                return None;
+            }
+        };
+        let handle = peer.handle;
+        let lanes = self.lanes_with(theirs.lanes_max);
+        let config = &self.context.config;
+        let link = Arc::new(TcpLink::new(lanes, self.context.spin_ns, config.express_bytes_max));
+        peer.set_link(Some(link.clone()));
+        let machine = Machine::new(control.role, lanes, self.timing(), clock::monotonic_ns());
+        let session = PeerSession {
+            peer,
+            machine,
+            session_id: control.session_id,
+            lane_key: control.lane_key,
+            remote: control.remote,
+            dialed: String::new(),
+            conn: Some(token),
+            waiting: Vec::new(),
+            link,
+            lanes: HashMap::new(),
+            lanes_max: lanes,
+            used: vec![0; lanes as usize],
+            remote_link: fresh,
+            probes: Vec::new(),
+            closing: Vec::new(),
+            alarm_ns: None,
+            pidfd: None,
+            was_up: false,
+            identity: theirs,
+        };
+        self.sessions.insert(handle, session);
+        self.by_session_id.insert(control.session_id, handle);
+        let mut waiting = self.adopt_target(control, handle);
+        waiting.extend(self.take_expected(&address));
+        self.join(handle, waiting);
+        Some(handle)
+    }
+
+    /// The connection of a session is in place: tell our regions, open lanes.
+    fn started(&mut self, peer: u64, token: u64) {
+        let Some(State::Control(control)) = self.conns.get_mut(&token).map(|conn| &mut conn.state) else {
+            return;
+        };
+        let (role, pidfd, clock_ns) = (control.role, control.pidfd.take(), control.identity.boottime_ns);
+        let Some(session) = self.sessions.get_mut(&peer) else { return };
+        session.peer.clock.sample(clock_ns, clock::boottime_ns());
+        session.peer.remote.clear();
+        let notify_limit = session.peer.granted();
+        if let Some(pidfd) = pidfd {
+            self.watch_process(peer, pidfd);
+        }
+        let regions: Vec<u64> = self.context.registry.snapshot().iter().map(|region| region.id).collect();
+        self.say_regions(peer, &regions);
+        self.say(peer, Message::Ready { notify_limit });
+        let mut actions = Actions::new();
+        if let Some(session) = self.sessions.get_mut(&peer) {
+            session.machine.connected(clock::monotonic_ns(), role, &mut actions);
+        }
+        self.act(peer, actions);
+    }
+
+    fn watch_process(&mut self, peer: u64, pidfd: OwnedFd) {
+        let token = self.token();
+        if self.poller.add(pidfd.as_raw_fd(), token, Interest { read: true, write: false }).is_err() {
+            return;
+        }
+        if let Some(session) = self.sessions.get_mut(&peer) {
+            if let Some(old) = session.pidfd.replace(token) {
+                self.forget_process(old);
+            }
+        }
+        self.pidfds.insert(token, (pidfd, peer));
+    }
+
+    fn forget_process(&mut self, token: u64) {
+        if let Some((pidfd, _)) = self.pidfds.remove(&token) {
+            self.poller.remove(pidfd.as_raw_fd(), token);
+        }
+    }
+
+    pub(super) fn process_ended(&mut self, token: u64) {
+        let peer = self.pidfds.get(&token).map(|(_, peer)| *peer);
+        self.forget_process(token);
+        if let Some(peer) = peer {
+            self.lose(peer, Status::PeerLost, Some(Fence::Dead));
+        }
+    }
+
+    pub(super) fn say(&mut self, peer: u64, message: Message) {
+        let Some(token) = self.sessions.get(&peer).and_then(|session| session.conn) else { return };
+        let Some(State::Control(control)) = self.conns.get_mut(&token).map(|conn| &mut conn.state) else {
+            return;
+        };
+        let sealed = control.channel.seal(&message.encode(), control.stream.out());
+        if sealed.is_err() || control.stream.flush(&self.poller).is_err() {
+            // The loop sees the broken connection as soon as it looks at it again.
+            crate::sys::socket::shutdown(control.stream.fd());
+        }
+    }
+
+    fn say_regions(&mut self, peer: u64, ids: &[u64]) {
+        let map = self.context.registry.snapshot();
+        for part in ids.chunks(REGIONS_PER_MESSAGE) {
+            let regions: Vec<RemoteRegion> = part
+                .iter()
+                .filter_map(|id| map.get(*id))
+                .filter(|region| !region.is_revoked())
+                .map(|region| RemoteRegion {
+                    id: region.id,
+                    address: region.address,
+                    length: region.length,
+                    access: region.access,
+                    name: region.name.clone(),
+                })
+                .collect();
+            self.say(peer, Message::RegionsAdd(regions));
+        }
+    }
+
+    fn connected_peers(&self) -> Vec<u64> {
+        self.sessions.iter().filter(|(_, session)| session.conn.is_some()).map(|(peer, _)| *peer).collect()
+    }
+
+    pub(super) fn tell_added(&mut self, ids: &[u64]) {
+        for peer in self.connected_peers() {
+            self.say_regions(peer, ids);
+        }
+    }
+
+    pub(super) fn tell_removed(&mut self, ids: &[u64]) {
+        for peer in self.connected_peers() {
+            for part in ids.chunks(REGIONS_PER_MESSAGE) {
+                self.say(peer, Message::RegionsRemove(part.to_vec()));
+            }
+        }
+    }
+
+    fn message(&mut self, peer: u64, message: Message) {
+        let Some(session) = self.sessions.get_mut(&peer) else { return };
+        let now_ns = clock::monotonic_ns();
+        match &message {
+            Message::RegionsAdd(regions) => session.peer.remote.add(regions.clone()),
+            Message::RegionsRemove(ids) => session.peer.remote.remove(ids),
+            Message::Ping { nonce } => {
+                let pong = Message::Pong { nonce: *nonce, clock_ns: clock::boottime_ns() };
+                return self.say(peer, pong);
+            }
+            Message::Pong { nonce, clock_ns } => {
+                session.peer.clock.sample(*clock_ns, clock::boottime_ns());
+                for (_, asked_ns, reply) in session.probes.extract_if(.., |(asked, _, _)| asked == nonce) {
+                    session.peer.stats.round_trip_ns.store(now_ns - asked_ns, Ordering::Relaxed);
+                    reply.send(Ok(now_ns - asked_ns));
+                }
+                session.peer.post_all();
+            }
+            Message::Fence { lane } => return self.fence(peer, *lane),
+            Message::Grant { limit } | Message::Ready { notify_limit: limit } => session.peer.grant(*limit),
+            Message::Bye { .. } => {
+                // The peer closed its lanes before it said so: what it answered last is here, and when
+                // ours go now nothing is in doubt.
+                session.lanes.values().for_each(|lane| lane.take_the_rest());
+                return self.lose(peer, Status::PeerLost, Some(Fence::Confirmed));
+            }
+            _ => {}
+        }
+        let mut actions = Actions::new();
+        if let Some(session) = self.sessions.get_mut(&peer) {
+            session.machine.message(now_ns, &message, &mut actions);
+        }
+        self.act(peer, actions);
+    }
+
+    /// The peer asks that nothing of this lane can land here any more.
+    fn fence(&mut self, peer: u64, lane: u32) {
+        if let Some(session) = self.sessions.get_mut(&peer) {
+            if let Some(attached) = session.lanes.get(&lane).cloned() {
+                self.lane_lost(peer, &attached);
+            }
+        }
+        self.say(peer, Message::FenceAck { lane });
+    }
+
+    /// A greeted lane joins its session.
+    pub(super) fn attach(&mut self, peer: u64, greeting: Greeting, socket: OwnedFd) {
+        let token = self.token();
+        let Some(session) = self.sessions.get_mut(&peer) else { return };
+        if let Some(older) = session.link.get(greeting.slot) {
+            // The peer lost it and we have not noticed.
+            self.lane_lost(peer, &older);
+        }
+        let Some(session) = self.sessions.get_mut(&peer) else { return };
+        tune(&socket, session.peer.identity.same_host, &self.context);
+        let dialed = session.machine.role() == Role::Dialer;
+        let spec = LaneSpec {
+            id: greeting.lane,
+            slot: greeting.slot,
+            socket,
+            send_key: wire::lane_key(&session.lane_key, greeting.lane, dialed),
+            receive_key: wire::lane_key(&session.lane_key, greeting.lane, !dialed),
+            peer_reads_max: session.identity.reads_max,
+            frame_bytes_max: session.peer.identity.frame_bytes_max,
+        };
+        // A peer's lanes sit on different threads, and different peers start at different ones.
+        let worker = self.workers[(peer as u32 + greeting.slot) as usize % self.workers.len()].clone();
+        let lane =
+            Arc::new(Lane::new(spec, session.peer.clone(), self.context.clone(), worker.clone(), token));
+        if worker.add(&lane).is_err() {
+            if dialed {
+                self.lane_not_opened(peer, greeting.slot);
+            }
+            return;
+        }
+        session.used[greeting.slot as usize] = lane.id;
+        session.lanes.insert(lane.id, lane.clone());
+        session.link.set(greeting.slot, Some(lane.clone()));
+        let mut actions = Actions::new();
+        session.machine.lane_attached(greeting.slot, greeting.lane, &mut actions);
+        let express = lane.is_express();
+        self.act(peer, actions);
+        if express {
+            lane.send();
+        } else {
+            lane.kick();
+        }
+    }
+
+    pub(super) fn lane_lost(&mut self, peer: u64, lane: &Arc<Lane>) {
+        let Some(session) = self.sessions.get_mut(&peer) else {
+            lane.close();
+            return;
+        };
+        if !session.lanes.get(&lane.id).is_some_and(|known| Arc::ptr_eq(known, lane)) {
+            return;
+        }
+        session.lanes.remove(&lane.id);
+        session.link.set(lane.slot, None);
+        let records = lane.close();
+        self.context.stats.lanes_lost.fetch_add(1, Ordering::Relaxed);
+        let mut actions = Actions::new();
+        session.machine.lane_lost(clock::monotonic_ns(), lane.id, records, &mut actions);
+        self.act(peer, actions);
+    }
+
+    /// Carries out what the machine decided, and sets its next alarm.
+    pub(super) fn act(&mut self, peer: u64, actions: Actions) {
+        let mut queue: VecDeque<Action<Posted>> = actions.into();
+        while let Some(action) = queue.pop_front() {
+            match action {
+                Action::Send(message) => self.say(peer, message),
+                Action::Dial => self.redial(peer),
+                Action::OpenLane { slot, lane } => self.open_lane(peer, slot, lane),
+                Action::DrainOver(transfer) => self.drain_over(peer, transfer),
+                Action::Release(records, fence) => self.release(peer, records, fence),
+                Action::Up => self.up(peer),
+                Action::DropControl => self.drop_connection(peer),
+                Action::GiveUp(status) => self.given_up(peer, status),
+            }
+        }
+        self.touch(peer);
+    }
+
+    fn up(&mut self, peer: u64) {
+        let Some(session) = self.sessions.get_mut(&peer) else { return };
+        session.peer.set_state(PeerState::Up);
+        session.peer.stats.sessions.fetch_add(1, Ordering::Relaxed);
+        self.context.stats.sessions_up.fetch_add(1, Ordering::Relaxed);
+        if !std::mem::replace(&mut session.was_up, true) {
+            session.peer.event(EventBody::PeerUp);
+        }
+        for reply in session.waiting.drain(..) {
+            reply.send(Ok(peer));
+        }
+        session.peer.post_all();
+    }
+
+    /// A struck transfer had its time to finish: the lanes that still carry it go.
+    fn drain_over(&mut self, peer: u64, transfer: u64) {
+        let Some(session) = self.sessions.get(&peer) else { return };
+        let carriers: Vec<Arc<Lane>> =
+            session.lanes.values().filter(|lane| lane.carries(transfer)).cloned().collect();
+        for lane in carriers {
+            self.lane_lost(peer, &lane);
+        }
+    }
+
+    fn release(&mut self, handle: u64, records: Vec<Posted>, fence: Fence) {
+        let Some(peer) = self.sessions.get(&handle).map(|session| session.peer.clone()) else { return };
+        // Back to front, so that what is queued again keeps its order.
+        for posted in records.into_iter().rev() {
+            match posted.what {
+                What::Slices { transfer, first, end, notified, .. } => {
+                    peer.release_run(&transfer, (first, end), notified, fence)
+                }
+                What::Notify(transfer) => peer.release_notification(&transfer),
+                What::Skip(sequence) => peer.release_skip(sequence),
+            }
+        }
+        peer.post_all();
+    }
+
+    /// Closes a session's control connection and lanes; the machine starts over.
+    pub(super) fn drop_connection(&mut self, peer: u64) {
+        let Some(session) = self.sessions.get_mut(&peer) else { return };
+        let Some(token) = session.conn.take() else { return };
+        session.machine.control_lost(clock::monotonic_ns());
+        session.peer.set_state(PeerState::Down);
+        self.context.stats.sessions_lost.fetch_add(1, Ordering::Relaxed);
+        self.take(token);
+        self.close_lanes(peer);
+        self.touch(peer);
+    }
+
+    fn close_lanes(&mut self, peer: u64) {
+        let Some(session) = self.sessions.get(&peer) else { return };
+        let lanes: Vec<Arc<Lane>> = session.lanes.values().cloned().collect();
+        for lane in lanes {
+            self.lane_lost(peer, &lane);
+        }
+    }
+
+    /// A control connection broke.
+    fn control_ended(&mut self, mut control: ControlConn, status: Status) {
+        match control.peer {
+            Some(peer) => {
+                drop(control);
+                self.drop_connection(peer);
+            }
+            None => {
+                if let Some(target) = control.target.take() {
+                    let text = format!("{}: the session ended before it began", control.remote);
+                    self.dial_failed(target, Error::new(status, text), None);
+                }
+            }
+        }
+    }
+
+    /// The peer is lost for good, for a reason known here.
+    pub(super) fn lose(&mut self, peer: u64, status: Status, fence: Option<Fence>) {
+        self.drop_connection(peer);
+        self.close_lanes(peer);
+        let mut actions = Actions::new();
+        if let Some(session) = self.sessions.get_mut(&peer) {
+            session.machine.give_up(status, fence, &mut actions);
+        }
+        self.act(peer, actions);
+    }
+
+    fn given_up(&mut self, handle: u64, status: Status) {
+        let Some(session) = self.sessions.get_mut(&handle) else { return };
+        let peer = session.peer.clone();
+        let conn = session.conn.take();
+        peer.set_lost(status);
+        for reply in session.waiting.drain(..) {
+            reply.send(Err(Error::new(status, "the peer was lost before its session was up")));
+        }
+        for (_, _, reply) in session.probes.drain(..) {
+            reply.send(Err(Error::new(status, "the peer is lost")));
+        }
+        if let Some(token) = session.pidfd.take() {
+            self.forget_process(token);
+        }
+        if let Some(token) = conn {
+            self.take(token);
+        }
+        if self.by_engine.get(&peer.identity.engine_id) == Some(&handle) {
+            self.by_engine.remove(&peer.identity.engine_id);
+        }
+        self.close_lanes(handle);
+        self.strike_all(&peer, status);
+        peer.event(EventBody::PeerLost { status });
+    }
+
+    fn strike_all(&self, peer: &Arc<Peer>, status: Status) {
+        for transfer in self.context.transfers.list() {
+            if transfer.spec.peer == peer.handle {
+                peer.strike(&transfer, Strike { status, os_error: 0 });
+            }
+        }
+    }
+
+    pub(super) fn ping(&mut self, peer: u64, reply: Option<Reply<u64>>) {
+        let mut actions = Actions::new();
+        let now_ns = clock::monotonic_ns();
+        match self.sessions.get_mut(&peer).filter(|session| !session.machine.is_given_up()) {
+            Some(session) => {
+                let nonce = session.machine.ping(now_ns, &mut actions);
+                if let Some(reply) = reply {
+                    session.probes.push((nonce, now_ns, reply));
+                }
+            }
+            None => {
+                if let Some(reply) = reply {
+                    reply.send(Err(Error::new(Status::PeerLost, "the peer is lost")));
+                }
+            }
+        }
+        self.act(peer, actions);
+    }
+
+    /// The application wants nothing of this peer to land any more.
+    pub(super) fn fence_peer(&mut self, peer: u64, reply: Reply<()>) {
+        if let Some(session) = self.sessions.get(&peer) {
+            self.fenced.insert((session.identity.engine_id, session.identity.incarnation));
+            self.farewell(peer, Status::Refused);
+        }
+        reply.send(Ok(()));
+    }
+
+    pub(super) fn close_peer(&mut self, peer: u64, reply: Reply<()>) {
+        if !self.sessions.contains_key(&peer) {
+            return reply.send(Ok(()));
+        }
+        self.farewell(peer, Status::Closed);
+        match self.sessions.get_mut(&peer) {
+            Some(session) => session.closing.push(reply),
+            None => reply.send(Ok(())),
+        }
+        self.touch(peer);
+    }
+
+    /// Ends a session on purpose: lanes first, then the word, so that the peer may rely on it.
+    pub(super) fn farewell(&mut self, peer: u64, status: Status) {
+        if let Some(session) = self.sessions.get_mut(&peer) {
+            session.lanes.values().for_each(|lane| lane.settle_debts());
+            // Nothing is asked any more: the Bye says all that a fence would.
+            session.machine.control_lost(clock::monotonic_ns());
+        }
+        self.close_lanes(peer);
+        self.say(peer, Message::Bye { status: status as i32 });
+        self.lose(peer, status, None);
+    }
+
+    /// A simultaneous dial lost the tie: the callers wait for the peer's own session, which may be here
+    /// already or on its way.
+    pub(super) fn wait_for_inbound(&mut self, address: String, waiting: Vec<Reply<u64>>) {
+        let found = self
+            .sessions
+            .values()
+            .find(|session| session.identity.address == address && !session.machine.is_given_up());
+        match found.map(|session| session.peer.handle) {
+            Some(peer) => self.join(peer, waiting),
+            None => {
+                let patience = Duration::from_millis(self.context.config.connect_timeout_ms);
+                self.expected.push(Expected { address, until: Instant::now() + patience, waiting });
+            }
+        }
+    }
+
+    /// Who waits for this engine to come by itself.
+    fn take_expected(&mut self, address: &str) -> Vec<Reply<u64>> {
+        let came = self.expected.extract_if(.., |expected| expected.address == address);
+        came.flat_map(|expected| expected.waiting).collect()
+    }
+
+    /// The peer said that it dials us, and never came.
+    pub(super) fn expire_expected(&mut self, now: Instant) {
+        for late in self.expected.extract_if(.., |expected| expected.until <= now) {
+            let text = format!("{}: it dials us at the same time, but does not come through", late.address);
+            for reply in late.waiting {
+                reply.send(Err(Error::new(Status::Unreachable, text.clone())));
+            }
+        }
+    }
+
+    /// The session changed: set its alarm anew; forget it when nothing depends on it any more.
+    pub(super) fn touch(&mut self, peer: u64) {
+        let Some(session) = self.sessions.get_mut(&peer) else { return };
+        let over = session.machine.is_given_up() && session.machine.is_idle() && session.peer.active() == 0;
+        let next = if over { None } else { session.machine.next_timer() };
+        if session.alarm_ns != next {
+            if let Some(at) = session.alarm_ns.take() {
+                self.alarms.remove(&(at, peer));
+            }
+            if let Some(at) = next {
+                self.alarms.insert((at, peer));
+            }
+            session.alarm_ns = next;
+        }
+        if over {
+            if let Some(session) = self.sessions.remove(&peer) {
+                self.by_session_id.remove(&session.session_id);
+                session.peer.set_link(None);
+                session.closing.into_iter().for_each(|reply| reply.send(Ok(())));
+                self.retire(peer);
+            }
+        }
+    }
+}

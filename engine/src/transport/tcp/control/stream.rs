@@ -1,0 +1,132 @@
+//! A non-blocking TCP or UNIX stream with bounded buffers, for the control loop.
+
+use crate::sys::socket::{self, IoVec};
+use crate::transport::tcp::poller::{Interest, Poller};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+/// Bytes that may wait to be written. A peer that lets more pile up does not read its control channel.
+const OUT_BYTES_MAX: usize = 64 << 20;
+const READ_BYTES: usize = 32 << 10;
+
+pub struct Stream {
+    /// None once it has been handed over.
+    fd: Option<OwnedFd>,
+    poller: Arc<Poller>,
+    token: u64,
+    out: Vec<u8>,
+    written: usize,
+    wants_write: bool,
+}
+
+impl Drop for Stream {
+    /// A forked child may hold a copy of the descriptor, so closing ours ends neither the connection nor
+    /// the poller's interest in it.
+    fn drop(&mut self) {
+        if let Some(fd) = &self.fd {
+            self.poller.remove(fd.as_raw_fd(), self.token);
+            socket::shutdown(fd.as_raw_fd());
+        }
+    }
+}
+
+pub enum Input {
+    Bytes(Vec<u8>),
+    Nothing,
+    End,
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.fd {
+            Some(fd) => fd.as_fd(),
+            // Only `release` takes it, and that consumes the stream.
+            None => unreachable!(),
+        }
+    }
+}
+
+impl Stream {
+    /// Registers a connected or connecting socket. `connecting`: report when it is writable.
+    pub fn new(fd: OwnedFd, token: u64, poller: &Arc<Poller>, connecting: bool) -> io::Result<Stream> {
+        poller.add(fd.as_raw_fd(), token, Interest { read: true, write: connecting })?;
+        Ok(Stream {
+            fd: Some(fd),
+            poller: poller.clone(),
+            token,
+            out: Vec::new(),
+            written: 0,
+            wants_write: connecting,
+        })
+    }
+
+    pub fn fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+
+    /// Unregisters the socket and hands it over.
+    pub fn release(mut self) -> OwnedFd {
+        let Some(fd) = self.fd.take() else { unreachable!() };
+        self.poller.remove(fd.as_raw_fd(), self.token);
+        fd
+    }
+
+    /// Room to append what is to be written; `flush` sends it.
+    pub fn out(&mut self) -> &mut Vec<u8> {
+        &mut self.out
+    }
+
+    /// Writes what it can; asks to be told when the rest can go.
+    pub fn flush(&mut self, poller: &Poller) -> io::Result<()> {
+        while self.written < self.out.len() {
+            let rest = &self.out[self.written..];
+            let vector = [IoVec::new(rest.as_ptr() as u64, rest.len())];
+            // SAFETY: `rest` is borrowed for the duration of the call.
+            match unsafe { socket::send_vectors(self.fd(), &vector) } {
+                Ok(count) => self.written += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if self.written == self.out.len() {
+            self.out.clear();
+            self.written = 0;
+        } else if self.out.len() - self.written > OUT_BYTES_MAX {
+            return Err(io::Error::from_raw_os_error(libc::ENOBUFS));
+        }
+        let wants_write = !self.out.is_empty();
+        if wants_write != self.wants_write {
+            self.wants_write = wants_write;
+            poller.set(self.fd(), self.token, Interest { read: true, write: wants_write })?;
+        }
+        Ok(())
+    }
+
+    /// One read of at most `limit` bytes.
+    pub fn read(&mut self, limit: usize) -> io::Result<Input> {
+        let mut bytes = vec![0u8; limit.min(READ_BYTES)];
+        let vector = [IoVec::new(bytes.as_mut_ptr() as u64, bytes.len())];
+        // SAFETY: `bytes` is ours alone for the duration of the call.
+        match unsafe { socket::receive_vectors(self.fd(), &vector) } {
+            Ok(0) => Ok(Input::End),
+            Ok(count) => {
+                bytes.truncate(count);
+                Ok(Input::Bytes(bytes))
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Input::Nothing),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Input::Nothing),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub fn local_address(&self) -> Option<std::net::SocketAddr> {
+        socket2::SockRef::from(self).local_addr().ok()?.as_socket()
+    }
+
+    /// The error with which a connect ended, if it did.
+    pub fn connect_error(&self) -> Option<io::Error> {
+        socket::pending_error(self.fd())
+    }
+}

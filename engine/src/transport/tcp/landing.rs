@@ -1,0 +1,250 @@
+//! Where the payload of the frame at hand goes: pieces of registered memory, of a READ's own memory, or
+//! the sink, and how far they are filled. Regions are entered around every access, so that unregister
+//! waits for one system call at most, and revoked ones are diverted to the sink from then on.
+
+use crate::region::Region;
+use crate::status::Status;
+use crate::sys::clock;
+use crate::sys::socket::{IoVec, IOV_MAX};
+use crate::transport::tcp::lane::Lane;
+use crate::transport::tcp::wire::Fault;
+use std::cell::UnsafeCell;
+use std::sync::Arc;
+
+/// `Piece::region` of bytes that are thrown away.
+pub const SINK: u16 = u16::MAX;
+/// `Piece::region` of memory that a READ of our own names: the transfer has entered its region.
+pub const OWN: u16 = u16::MAX - 1;
+const SINK_SIZE: usize = 64 << 10;
+
+/// Where refused payload goes. Several threads have the kernel write it at a time; nobody reads it.
+struct Sink(UnsafeCell<[u8; SINK_SIZE]>);
+// SAFETY: only the kernel writes the bytes, by address, and nothing ever reads them.
+unsafe impl Sync for Sink {}
+static SINK_BYTES: Sink = Sink(UnsafeCell::new([0; SINK_SIZE]));
+
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    pub address: u64,
+    pub length: u32,
+    /// Index in the landing's regions, or SINK, or OWN.
+    pub region: u16,
+    /// The descriptor (in an answer: the slice of the READ) it came from.
+    pub descriptor: u16,
+}
+
+/// Marker that the lease of the frame is over.
+pub struct LeaseOver;
+
+#[derive(Default)]
+pub struct Landing {
+    pieces: Vec<Piece>,
+    regions: Vec<Arc<Region>>,
+    /// Which regions the access at hand entered.
+    entered: Vec<bool>,
+    next: usize,
+    offset: u32,
+    left: usize,
+    /// On our CLOCK_BOOTTIME; 0 when no lease applies.
+    not_after_ns: u64,
+    sequence: u64,
+    pub faults: Vec<Fault>,
+}
+
+impl Landing {
+    /// Empties it for a frame with this sequence, applied no later than `not_after_ns` (0: any time).
+    pub fn reset(&mut self, sequence: u64, not_after_ns: u64) {
+        self.pieces.clear();
+        self.regions.clear();
+        self.entered.clear();
+        self.faults.clear();
+        (self.next, self.offset, self.left) = (0, 0, 0);
+        (self.sequence, self.not_after_ns) = (sequence, not_after_ns);
+    }
+
+    pub fn push(&mut self, piece: Piece) {
+        self.left += piece.length as usize;
+        self.pieces.push(piece);
+    }
+
+    /// The index of a region among those of this frame.
+    pub fn region_index(&mut self, region: &Arc<Region>) -> u16 {
+        // Blocks of one frame mostly lie in one region, the last one seen.
+        if let Some(at) = self.regions.iter().rposition(|known| known.id == region.id) {
+            return at as u16;
+        }
+        self.regions.push(region.clone());
+        (self.regions.len() - 1) as u16
+    }
+
+    pub fn fault(&mut self, descriptor: u16, status: Status) {
+        self.faults.push(Fault { sequence: self.sequence, descriptor, status });
+    }
+
+    pub fn is_complete(&self) -> bool {
+        self.left == 0
+    }
+
+    pub fn left(&self) -> usize {
+        self.left
+    }
+
+    /// Enters the regions that are still to be written; diverts those that were revoked. Paired with
+    /// `leave` after the access.
+    pub fn enter(&mut self) {
+        self.entered.clear();
+        for index in 0..self.regions.len() {
+            let entered = self.regions[index].enter();
+            self.entered.push(entered);
+            if !entered {
+                self.divert(index as u16);
+            }
+        }
+    }
+
+    fn divert(&mut self, region: u16) {
+        for at in self.next..self.pieces.len() {
+            if self.pieces[at].region == region {
+                self.pieces[at].region = SINK;
+                self.fault(self.pieces[at].descriptor, Status::Stale);
+            }
+        }
+    }
+
+    pub fn leave(&mut self) {
+        for (region, entered) in self.regions.iter().zip(&self.entered) {
+            if *entered {
+                region.leave();
+            }
+        }
+        self.entered.clear();
+    }
+
+    /// To be asked before an access, inside `enter` and `leave`.
+    pub fn check_lease(&self) -> Result<(), LeaseOver> {
+        if self.left > 0 && self.not_after_ns != 0 && clock::boottime_ns() > self.not_after_ns {
+            return Err(LeaseOver);
+        }
+        Ok(())
+    }
+
+    /// To be called after an access that wrote `bytes`: if the lease ended meanwhile, they may have
+    /// landed late, and the application is told.
+    pub fn check_late(&self, lane: &Lane, bytes: usize) {
+        if bytes == 0 || self.not_after_ns == 0 || clock::boottime_ns() <= self.not_after_ns {
+            return;
+        }
+        let piece = &self.pieces[self.next.min(self.pieces.len() - 1)];
+        if let Some(region) = self.regions.get(piece.region as usize) {
+            lane.peer.late_apply(region.id, piece.address, piece.length as u64);
+        }
+    }
+
+    /// Appends vectors for what is left, as many as fit, and returns their bytes. The addresses are
+    /// valid while the regions stay entered.
+    pub fn vectors(&self, out: &mut Vec<IoVec>) -> usize {
+        let mut bytes = 0;
+        let mut skip = self.offset;
+        for piece in &self.pieces[self.next..] {
+            let (mut address, mut length) = (piece.address + skip as u64, (piece.length - skip) as usize);
+            skip = 0;
+            while length > 0 {
+                if out.len() + 1 >= IOV_MAX {
+                    return bytes;
+                }
+                let mut step = length;
+                if piece.region == SINK {
+                    step = length.min(SINK_SIZE);
+                    address = SINK_BYTES.0.get() as u64;
+                }
+                out.push(IoVec::new(address, step));
+                length -= step;
+                bytes += step;
+            }
+        }
+        bytes
+    }
+
+    /// `count` bytes of what `vectors` named are filled.
+    pub fn advance(&mut self, count: usize) {
+        self.left -= count;
+        let mut count = count as u32;
+        while count > 0 {
+            let left = self.pieces[self.next].length - self.offset;
+            if count < left {
+                self.offset += count;
+                return;
+            }
+            count -= left;
+            self.offset = 0;
+            self.next += 1;
+        }
+    }
+
+    /// Copies the payload that came with the head into place; returns how much of `bytes` was payload.
+    pub fn copy_from(&mut self, bytes: &[u8], lane: &Lane) -> Result<usize, LeaseOver> {
+        let total = bytes.len().min(self.left);
+        if total == 0 {
+            return Ok(0);
+        }
+        self.enter();
+        if let Err(over) = self.check_lease() {
+            self.leave();
+            return Err(over);
+        }
+        let mut rest = &bytes[..total];
+        let mut at = self.next;
+        let mut skip = self.offset;
+        while !rest.is_empty() {
+            let piece = self.pieces[at];
+            let count = rest.len().min((piece.length - skip) as usize);
+            if piece.region != SINK {
+                let target = (piece.address + skip as u64) as *mut u8;
+                // SAFETY: the piece was admitted inside a region that is entered right now (or is memory
+                // of our own READ, entered by its transfer), so it is mapped until we leave. It may
+                // be written by others at the same time: the contents are then theirs to sort out, as
+                // with any remote memory access; no reference to it is formed here.
+                unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), target, count) };
+            }
+            rest = &rest[count..];
+            at += 1;
+            skip = 0;
+        }
+        self.leave();
+        self.check_late(lane, total);
+        self.advance(total);
+        Ok(total)
+    }
+
+    /// Bytes that went to the sink in place of memory.
+    pub fn refused_bytes(&self) -> u64 {
+        let refused = self.pieces.iter().filter(|piece| piece.region == SINK);
+        refused.map(|piece| u64::from(piece.length)).sum()
+    }
+
+    /// The descriptors that the pieces came from.
+    pub fn descriptors(&self) -> impl Iterator<Item = u16> + '_ {
+        self.pieces.iter().map(|piece| piece.descriptor)
+    }
+
+    /// CRC-32 of the pieces as they lie in memory, None when part of them is not (any more) ours to read.
+    pub fn checksum(&mut self) -> Option<u32> {
+        self.enter();
+        // A diverted piece names memory that is not ours to read; without a fault, too, when the frame is
+        // the repetition of one that was applied before.
+        let whole = self.faults.is_empty()
+            && self.entered.iter().all(|entered| *entered)
+            && self.pieces.iter().all(|piece| piece.region != SINK);
+        let mut hasher = crc32fast::Hasher::new();
+        if whole {
+            for piece in &self.pieces {
+                // SAFETY: as in `copy_from`: entered, hence mapped.
+                let bytes =
+                    unsafe { std::slice::from_raw_parts(piece.address as *const u8, piece.length as usize) };
+                hasher.update(bytes);
+            }
+        }
+        self.leave();
+        whole.then(|| hasher.finalize())
+    }
+}

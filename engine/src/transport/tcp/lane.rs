@@ -1,0 +1,395 @@
+//! One TCP connection that carries frames both ways. `tx` fills and sends, `rx` receives and places;
+//! each has a lock that is held for non-blocking work only, so that any thread may drive either side:
+//! the lane's worker, a submitter (send), or a waiter (receive).
+//!
+//! Closing is local quiescence: once `close` has returned, no thread here reads or writes memory for
+//! this lane any more, and what it carried is handed over as records.
+
+use crate::command::Command;
+use crate::complete::Transfer;
+use crate::limits::{LANE_FRAMES_MAX, LANE_READ_BYTES_MAX};
+use crate::peer::outbox::PullLimits;
+use crate::peer::Peer;
+use crate::session::machine::Carried;
+use crate::status::Status;
+use crate::sys::clock;
+use crate::sys::eventfd::EventFd;
+use crate::sys::socket;
+use crate::transport::tcp::answer::Answers;
+use crate::transport::tcp::poller::Interest;
+use crate::transport::tcp::rx::{Rx, RxTurn};
+use crate::transport::tcp::tx::{Tx, TxTurn};
+use crate::transport::tcp::wire::Sealer;
+use crate::transport::tcp::worker::Worker;
+use crate::transport::tcp::Context;
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Turns of receiving that a lane gets after its peer has left; a socket's buffer holds no more.
+const REST_TURNS_MAX: usize = 16;
+
+/// One frame that was posted and not yet acknowledged.
+pub struct Posted {
+    pub sequence: u64,
+    pub lease_until_ns: u64,
+    pub what: What,
+}
+
+pub enum What {
+    Slices { transfer: Arc<Transfer>, first: u32, end: u32, bytes: u32, notified: bool },
+    Notify(Arc<Transfer>),
+    Skip(u64),
+}
+
+impl Posted {
+    pub fn transfer(&self) -> Option<&Arc<Transfer>> {
+        match &self.what {
+            What::Slices { transfer, .. } | What::Notify(transfer) => Some(transfer),
+            What::Skip(_) => None,
+        }
+    }
+}
+
+impl Carried for Posted {
+    fn lease_until_ns(&self) -> u64 {
+        self.lease_until_ns
+    }
+    fn is_struck(&self) -> bool {
+        self.transfer().is_some_and(|transfer| !transfer.is_pending())
+    }
+}
+
+/// Posted frames in the order of their answers: WRITEs are acknowledged in order, and so are READs.
+#[derive(Default)]
+pub struct Flight {
+    pub writes: VecDeque<Posted>,
+    pub reads: VecDeque<Posted>,
+}
+
+impl Flight {
+    fn read_bytes(&self) -> u64 {
+        let bytes = |posted: &Posted| match posted.what {
+            What::Slices { bytes, .. } => bytes as u64,
+            _ => 0,
+        };
+        self.reads.iter().map(bytes).sum()
+    }
+}
+
+/// What a new lane is made of.
+pub struct LaneSpec {
+    pub id: u32,
+    pub slot: u32,
+    pub socket: OwnedFd,
+    pub send_key: [u8; 32],
+    pub receive_key: [u8; 32],
+    pub peer_reads_max: u32,
+    pub frame_bytes_max: u32,
+}
+
+pub struct Lane {
+    pub id: u32,
+    pub slot: u32,
+    pub peer: Arc<Peer>,
+    pub context: Arc<Context>,
+    pub peer_reads_max: usize,
+    pub frame_bytes_max: u32,
+    pub token: u64,
+    socket: OwnedFd,
+    worker: Arc<Worker>,
+    tx: Mutex<Tx>,
+    rx: Mutex<Rx>,
+    pub flight: Mutex<Flight>,
+    pub answers: Mutex<Answers>,
+    /// Work for `tx` appeared since it last looked. Set before trying the lock, cleared under it.
+    tx_wanted: AtomicBool,
+    /// The socket is full; only its worker tries again, when it is writable.
+    tx_blocked: AtomicBool,
+    /// `tx` left work because a window was full; `rx` has it run again after an acknowledgement.
+    pub window_full: AtomicBool,
+    /// A waiting thread receives; the worker leaves the socket's input alone.
+    caller_drives: AtomicBool,
+    interest: Mutex<Interest>,
+    closed: AtomicBool,
+    failed: AtomicBool,
+    /// The thread that claimed the input sleeps, or is about to. Partner: the state it waits for.
+    caller_sleeps: AtomicBool,
+    caller_wake: OnceLock<EventFd>,
+    /// CLOCK_BOOTTIME of the last frame or acknowledgement received.
+    pub progress_ns: AtomicU64,
+}
+
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Lane {
+    pub fn new(
+        spec: LaneSpec,
+        peer: Arc<Peer>,
+        context: Arc<Context>,
+        worker: Arc<Worker>,
+        token: u64,
+    ) -> Lane {
+        Lane {
+            id: spec.id,
+            slot: spec.slot,
+            peer_reads_max: spec.peer_reads_max as usize,
+            frame_bytes_max: spec.frame_bytes_max,
+            token,
+            socket: spec.socket,
+            tx: Mutex::new(Tx::new(Sealer::new(spec.send_key))),
+            rx: Mutex::new(Rx::new(Sealer::new(spec.receive_key))),
+            flight: Mutex::new(Flight::default()),
+            answers: Mutex::new(Answers::default()),
+            tx_wanted: AtomicBool::new(false),
+            tx_blocked: AtomicBool::new(false),
+            window_full: AtomicBool::new(false),
+            caller_drives: AtomicBool::new(false),
+            interest: Mutex::new(Interest { read: true, write: false }),
+            closed: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+            caller_sleeps: AtomicBool::new(false),
+            caller_wake: OnceLock::new(),
+            progress_ns: AtomicU64::new(clock::boottime_ns()),
+            peer,
+            context,
+            worker,
+        }
+    }
+
+    pub fn is_express(&self) -> bool {
+        self.slot == 0
+    }
+
+    pub fn fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Has the worker send what is queued.
+    pub fn kick(self: &Arc<Self>) {
+        if !self.tx_blocked.load(Ordering::Acquire) && !self.tx_wanted.swap(true, Ordering::AcqRel) {
+            self.worker.kick(self.clone());
+        }
+    }
+
+    /// Sends what is queued, from this thread, unless another is at it (which then sends it too).
+    pub fn send(self: &Arc<Self>) {
+        self.tx_wanted.store(true, Ordering::SeqCst);
+        if !self.tx_blocked.load(Ordering::Acquire) {
+            self.drive_tx();
+        }
+    }
+
+    /// The socket became writable. Called by the worker.
+    pub fn writable(self: &Arc<Self>) {
+        self.tx_wanted.store(true, Ordering::SeqCst);
+        self.tx_blocked.store(false, Ordering::SeqCst);
+        self.drive_tx();
+        self.update_interest();
+    }
+
+    /// Runs `tx` while there is something for it. Also called by the worker after a kick.
+    pub fn drive_tx(self: &Arc<Self>) {
+        while self.tx_wanted.load(Ordering::SeqCst) {
+            let Ok(mut tx) = self.tx.try_lock() else { return };
+            if self.is_closed() {
+                return;
+            }
+            self.tx_wanted.store(false, Ordering::SeqCst);
+            match tx.run(self) {
+                TxTurn::Idle => {}
+                TxTurn::Blocked => {
+                    self.tx_blocked.store(true, Ordering::SeqCst);
+                    drop(tx);
+                    self.update_interest();
+                    if self.tx_blocked.load(Ordering::SeqCst) {
+                        return;
+                    }
+                    // It became writable between the two; `writable` found the lock taken and left
+                    // the sending to us.
+                }
+                TxTurn::Yield => {
+                    drop(tx);
+                    // Not `kick`: whoever set `tx_wanted` meanwhile found the lock taken and left it to us.
+                    self.tx_wanted.store(true, Ordering::SeqCst);
+                    return self.worker.kick(self.clone());
+                }
+                TxTurn::Failed(status) => {
+                    drop(tx);
+                    return self.fail(status);
+                }
+            }
+        }
+    }
+
+    /// Receives what there is. Called by the worker, or by the thread that claimed the lane's input.
+    pub fn drive_rx(self: &Arc<Self>, caller: bool) -> RxTurn {
+        let Ok(mut rx) = self.rx.try_lock() else { return RxTurn::default() };
+        if self.is_closed()
+            || self.failed.load(Ordering::Acquire)
+            || (!caller && self.caller_drives.load(Ordering::SeqCst))
+        {
+            return RxTurn::default();
+        }
+        let turn = rx.run(self);
+        drop(rx);
+        if let Some(status) = turn.failed {
+            self.fail(status);
+        } else if turn.owes_answer || (turn.settled && self.window_full.swap(false, Ordering::SeqCst)) {
+            self.send();
+        }
+        turn
+    }
+
+    /// Has the poller report what the lane waits for. Read off the flags under the lock, so that of two
+    /// threads that changed them the later one's view stands.
+    fn update_interest(self: &Arc<Self>) {
+        let mut interest = lock(&self.interest);
+        let wanted = Interest {
+            read: !self.caller_drives.load(Ordering::SeqCst),
+            write: self.tx_blocked.load(Ordering::SeqCst),
+        };
+        if std::mem::replace(&mut *interest, wanted) != wanted && !self.is_closed() {
+            // A lane whose interest cannot be set would hang: closing it is the honest outcome.
+            if self.worker.set(self.fd(), self.token, *interest).is_err() {
+                drop(interest);
+                self.fail(Status::System);
+            }
+        }
+    }
+
+    /// Claims the lane's input for the calling thread. False when another has it.
+    pub fn claim_input(self: &Arc<Self>) -> bool {
+        if self.caller_drives.swap(true, Ordering::SeqCst) {
+            return false;
+        }
+        self.update_interest();
+        true
+    }
+
+    /// Gives the input back to the worker.
+    pub fn return_input(self: &Arc<Self>) {
+        self.caller_drives.store(false, Ordering::SeqCst);
+        self.update_interest();
+    }
+
+    /// Wakes the thread that claimed the input and sleeps on it, if there is one.
+    pub fn wake_caller(&self) {
+        if self.caller_sleeps.swap(false, Ordering::SeqCst) {
+            if let Some(wake) = self.caller_wake.get() {
+                wake.raise();
+            }
+        }
+    }
+
+    /// Sleeps until there is input, `wake_caller`, or the timeout. Only for who claimed the input.
+    /// `ready` is asked once more before sleeping, after which `wake_caller` is heard.
+    pub fn sleep_for_input(&self, timeout_ns: u64, ready: impl Fn() -> bool) {
+        let wake = match self.caller_wake.get() {
+            Some(wake) => wake,
+            None => match EventFd::new() {
+                Ok(fresh) => self.caller_wake.get_or_init(|| fresh),
+                // Out of descriptors: fall back to short sleeps on the socket alone.
+                Err(_) => return socket::poll_readable(&[self.fd()], timeout_ns.min(1_000_000)),
+            },
+        };
+        self.caller_sleeps.store(true, Ordering::SeqCst);
+        if !ready() && !self.is_closed() {
+            socket::poll_readable(&[self.fd(), wake.as_raw_fd()], timeout_ns);
+        }
+        if !self.caller_sleeps.swap(false, Ordering::SeqCst) {
+            wake.clear();
+        }
+    }
+
+    /// The lane is of no more use. Tells the control loop, which closes it. From any thread, also
+    /// under no lock of the lane.
+    pub fn fail(self: &Arc<Self>, status: Status) {
+        if self.failed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let _ = status;
+        // Off the poller at once: a socket at its end would be reported for ever.
+        self.worker.remove(self.fd(), self.token);
+        socket::shutdown(self.fd());
+        self.peer
+            .around()
+            .commands
+            .push(Command::LaneLost { peer: self.peer.handle, lane: Box::new(self.clone()) });
+    }
+
+    /// Sends what is owed for frames that have been taken in, as far as the socket takes it: the lane is
+    /// about to be closed on purpose, and who sent those frames should know what became of them.
+    pub fn settle_debts(self: &Arc<Self>) {
+        // Once the receive lock was free, the answers to all that has been delivered are queued.
+        drop(lock(&self.rx));
+        let mut tx = lock(&self.tx);
+        if !self.is_closed() && !self.tx_blocked.load(Ordering::Acquire) {
+            // Whatever it comes to, the lane is closed next.
+            let _ = tx.run(self);
+        }
+    }
+
+    /// Receives what has arrived before the lane is closed, because its peer has closed it already.
+    pub fn take_the_rest(self: &Arc<Self>) {
+        let mut rx = lock(&self.rx);
+        for _ in 0..REST_TURNS_MAX {
+            if self.is_closed() || !rx.run(self).again {
+                return;
+            }
+        }
+    }
+
+    /// Ends the lane and returns what it carried. After this no thread touches memory for it.
+    pub fn close(&self) -> Vec<Posted> {
+        let first = !self.closed.swap(true, Ordering::SeqCst);
+        if first {
+            socket::shutdown(self.fd());
+            self.worker.remove(self.fd(), self.token);
+        }
+        // Whoever drives a side does only non-blocking work under its lock, so these waits are short.
+        lock(&self.tx).clear();
+        lock(&self.rx).clear();
+        lock(&self.answers).clear();
+        self.wake_caller();
+        let mut flight = lock(&self.flight);
+        flight.writes.drain(..).collect::<Vec<_>>().into_iter().chain(flight.reads.drain(..)).collect()
+    }
+
+    /// What may be posted now: the windows of frames and of the target's READ credits.
+    pub fn windows(&self) -> PullLimits {
+        let flight = lock(&self.flight);
+        PullLimits {
+            frame_bytes_max: self.frame_bytes_max,
+            write: flight.writes.len() < LANE_FRAMES_MAX,
+            read: flight.reads.len() < self.peer_reads_max && flight.read_bytes() < LANE_READ_BYTES_MAX,
+        }
+    }
+
+    /// Whether the lane has something unacknowledged of this transfer.
+    pub fn carries(&self, transfer: u64) -> bool {
+        let flight = lock(&self.flight);
+        let ours = |posted: &Posted| posted.transfer().is_some_and(|other| other.handle == transfer);
+        flight.writes.iter().any(ours) || flight.reads.iter().any(ours)
+    }
+
+    /// Whether frames are out and nothing has come back since `since_ns` (CLOCK_BOOTTIME).
+    pub fn is_stuck(&self, since_ns: u64) -> bool {
+        let flight = lock(&self.flight);
+        let waiting = !flight.writes.is_empty() || !flight.reads.is_empty();
+        waiting && self.progress_ns.load(Ordering::Relaxed) < since_ns
+    }
+
+    /// Whether frames are out.
+    pub fn is_busy(&self) -> bool {
+        let flight = lock(&self.flight);
+        !flight.writes.is_empty() || !flight.reads.is_empty()
+    }
+}

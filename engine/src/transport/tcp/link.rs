@@ -1,0 +1,93 @@
+//! A peer's lanes as one path: picks which of them moves what, and lets a waiting thread drive the
+//! express lane itself.
+
+use crate::complete::Transfer;
+use crate::peer::outbox::Class;
+use crate::peer::Link;
+use crate::sys::{clock, socket};
+use crate::transport::tcp::lane::Lane;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// The lanes by slot: slot 0 is the express lane, the others carry bulk.
+pub struct TcpLink {
+    slots: RwLock<Vec<Option<Arc<Lane>>>>,
+    spin_ns: u64,
+    express_bytes_max: u64,
+}
+
+impl TcpLink {
+    pub fn new(lanes: u32, spin_ns: u64, express_bytes_max: u64) -> TcpLink {
+        TcpLink { slots: RwLock::new(vec![None; lanes as usize]), spin_ns, express_bytes_max }
+    }
+
+    pub fn set(&self, slot: u32, lane: Option<Arc<Lane>>) {
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(place) = slots.get_mut(slot as usize) {
+            *place = lane;
+        }
+    }
+
+    pub fn get(&self, slot: u32) -> Option<Arc<Lane>> {
+        self.slots.read().unwrap_or_else(PoisonError::into_inner).get(slot as usize).cloned().flatten()
+    }
+
+    pub fn attached(&self) -> Vec<Arc<Lane>> {
+        self.slots.read().unwrap_or_else(PoisonError::into_inner).iter().flatten().cloned().collect()
+    }
+}
+
+impl Link for TcpLink {
+    fn post(&self, class: Class) {
+        if class == Class::Express {
+            if let Some(lane) = self.get(0) {
+                lane.send();
+            }
+            return;
+        }
+        self.attached().iter().filter(|lane| !lane.is_express()).for_each(|lane| lane.kick());
+    }
+
+    fn drive(&self, transfer: &Transfer, deadline_ns: u64) {
+        if transfer.spec.bytes > self.express_bytes_max {
+            return;
+        }
+        let Some(lane) = self.get(0) else { return };
+        if !lane.claim_input() {
+            return;
+        }
+        let started_ns = clock::monotonic_ns();
+        let mut spin_end_ns = started_ns + self.spin_ns;
+        let mut asked_cpu = false;
+        loop {
+            lane.drive_rx(true);
+            let now_ns = clock::monotonic_ns();
+            if transfer.is_final() || now_ns >= deadline_ns || lane.is_closed() {
+                break;
+            }
+            if !asked_cpu {
+                asked_cpu = true;
+                let (incoming, own) = socket::incoming_and_own_cpu(lane.fd());
+                if incoming == own {
+                    // The peer needs this CPU to answer.
+                    spin_end_ns = 0;
+                }
+            }
+            if now_ns < spin_end_ns && lane.peer.active() <= 1 {
+                std::hint::spin_loop();
+                continue;
+            }
+            lane.sleep_for_input(deadline_ns.saturating_sub(now_ns), || transfer.is_final());
+        }
+        lane.return_input();
+    }
+
+    fn wake(&self) {
+        if let Some(lane) = self.get(0) {
+            lane.wake_caller();
+        }
+    }
+
+    fn lanes(&self) -> usize {
+        self.attached().len()
+    }
+}

@@ -1,0 +1,116 @@
+//! TCP: data lanes that drive sockets directly, and the control connection that carries the session.
+//!
+//! ```text
+//! link ─ picks lanes ─▶ lane ┬ tx   fills and sends batches          } any thread: submitter,
+//!                            └ rx   receives, `place`s, `landing`    } waiter, or `worker`
+//! control ─ accepts, dials, drives `session::machine`, hands lanes to workers
+//! ```
+
+pub mod admit;
+pub mod answer;
+pub mod control;
+pub mod landing;
+pub mod lane;
+pub mod link;
+pub mod place;
+pub mod poller;
+pub mod rx;
+pub mod tx;
+pub mod wire;
+pub mod worker;
+
+use crate::command::{Command, Commands};
+use crate::complete::{Table, Transfer};
+use crate::config::Config;
+use crate::handle::Tag;
+use crate::notify::Hub;
+use crate::peer::{Peer, Surroundings};
+use crate::region::Registry;
+use crate::session::handshake::Local;
+use crate::stats::Stats;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What the transport needs of its engine.
+pub struct Context {
+    pub config: Config,
+    pub tag: Tag,
+    /// How handshakes present this engine.
+    pub local: Local,
+    pub registry: Arc<Registry>,
+    pub stats: Arc<Stats>,
+    pub commands: Arc<Commands>,
+    pub hub: Arc<Hub>,
+    pub peers: Table<Peer>,
+    pub transfers: Table<Transfer>,
+    pub spin_ns: u64,
+    /// CLOCK_MONOTONIC time of the control loop's next look at deadlines and progress.
+    next_look_ns: AtomicU64,
+    /// Transfers that nobody holds any more, to be forgotten when they are final.
+    orphans: Mutex<Vec<u64>>,
+}
+
+impl Context {
+    pub fn new(config: Config, tag: Tag, local: Local, registry: Arc<Registry>, hub: Arc<Hub>) -> Context {
+        use crate::handle::Kind;
+        Context {
+            tag,
+            local,
+            registry,
+            stats: Arc::default(),
+            commands: Arc::default(),
+            hub,
+            peers: Table::new(Kind::Peer, tag, config.peers_max),
+            transfers: Table::new(Kind::Transfer, tag, config.transfers_max),
+            spin_ns: config.spin_us * 1000,
+            next_look_ns: AtomicU64::new(u64::MAX),
+            orphans: Mutex::new(Vec::new()),
+            config,
+        }
+    }
+
+    pub fn surroundings(&self) -> Surroundings {
+        Surroundings {
+            commands: self.commands.clone(),
+            hub: self.hub.clone(),
+            stats: self.stats.clone(),
+            lease_ns: self.config.lease_ms * 1_000_000,
+            express_bytes_max: self.config.express_bytes_max,
+        }
+    }
+
+    /// Asks for a new sample of the peer's clock; what waits is posted when it is there.
+    pub fn refresh_clock(&self, peer: &Peer) {
+        self.commands.push(Command::RefreshClock { peer: peer.handle });
+    }
+
+    /// Has the control loop look at deadlines and progress at `at_ns` or sooner. Cheap when it will.
+    pub fn look_at(&self, at_ns: u64) {
+        if self.next_look_ns.fetch_min(at_ns, Ordering::AcqRel) > at_ns {
+            self.commands.push(Command::Deadline);
+        }
+    }
+
+    /// Nobody will ask for this transfer any more: forget it once it is final.
+    pub fn add_orphan(&self, transfer: u64) {
+        self.orphans.lock().unwrap_or_else(PoisonError::into_inner).push(transfer);
+        self.release_orphans();
+    }
+
+    /// Forgets orphans that have become final.
+    pub fn release_orphans(&self) {
+        let Ok(mut orphans) = self.orphans.try_lock() else { return };
+        if !orphans.is_empty() {
+            orphans.retain(|handle| match self.transfers.get(*handle) {
+                Ok(transfer) if transfer.is_final() => self.transfers.remove(*handle).is_err(),
+                Ok(_) => true,
+                Err(_) => false,
+            });
+        }
+    }
+
+    /// How long after a post its progress is looked at.
+    pub fn progress_ns(&self) -> u64 {
+        self.config.progress_timeout_ms * 1_000_000
+    }
+}

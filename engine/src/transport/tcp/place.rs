@@ -1,0 +1,281 @@
+//! What a received frame means. `rx` reads the stream and checks the MAC; here the frame is admitted and
+//! its payload laid out in a `Landing`, and when the payload is in, it is answered or confirmed.
+
+use crate::complete::Failure;
+use crate::limits::{FRAME_DESCRIPTORS_MAX, NOTIFY_BYTES_MAX};
+use crate::status::Status;
+use crate::transport::tcp::admit::admit;
+use crate::transport::tcp::answer::ReadJob;
+use crate::transport::tcp::landing::{Landing, Piece, OWN, SINK};
+use crate::transport::tcp::lane::{lock, Lane, Posted, What};
+use crate::transport::tcp::rx::{Broken, RxTurn};
+use crate::transport::tcp::wire::{flags, Descriptor, Fault, Header, Kind, Malformed, DESCRIPTOR_BYTES};
+use crate::types::Op;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+/// A frame whose payload is being received.
+pub enum Frame {
+    Write {
+        header: Header,
+        notification: Option<Notice>,
+    },
+    Data {
+        header: Header,
+        faults: Vec<Fault>,
+    },
+    /// Nothing follows the head; it has been dealt with.
+    Done,
+}
+
+/// A notification in a frame: its place in the peer's order, and its bytes (None: a skip).
+pub struct Notice {
+    sequence: u64,
+    body: Option<Box<[u8]>>,
+    duplicate: bool,
+}
+
+impl Frame {
+    /// Deals with a head, or lays out the payload that follows it.
+    pub fn begin(
+        lane: &Arc<Lane>,
+        header: &Header,
+        meta: &[u8],
+        landing: &mut Landing,
+        turn: &mut RxTurn,
+    ) -> Result<Frame, Broken> {
+        let count = header.descriptors as usize;
+        let extra = &meta[count * DESCRIPTOR_BYTES..][..header.extra_bytes as usize];
+        match header.kind {
+            Kind::Write => begin_write(lane, header, meta, extra, landing),
+            Kind::Read => {
+                begin_read(lane, header, meta)?;
+                turn.owes_answer = true;
+                Ok(Frame::Done)
+            }
+            Kind::Data => begin_data(lane, header, extra, landing),
+            Kind::Ack => {
+                let faults = Fault::decode_all(extra).ok_or(Malformed::PayloadMismatch)?;
+                acknowledge(lane, header.sequence, &faults);
+                turn.settled = true;
+                Ok(Frame::Done)
+            }
+        }
+    }
+
+    /// The payload is in place.
+    pub fn finish(self, lane: &Arc<Lane>, landing: &mut Landing, turn: &mut RxTurn) -> Result<(), Broken> {
+        match self {
+            Frame::Write { header, notification } => {
+                turn.owes_answer = true;
+                finish_write(lane, &header, notification, landing)
+            }
+            Frame::Data { header, faults } => {
+                turn.settled = true;
+                finish_data(lane, &header, faults, landing)
+            }
+            Frame::Done => Ok(()),
+        }
+    }
+}
+
+fn read_notice(lane: &Lane, header: &Header, extra: &[u8]) -> Result<Option<Notice>, Malformed> {
+    let word = header.flags & (flags::NOTIFY | flags::SKIP);
+    if word == 0 {
+        return if extra.is_empty() { Ok(None) } else { Err(Malformed::PayloadMismatch) };
+    }
+    let skip = word == flags::SKIP;
+    let (head, body) = extra.split_first_chunk::<8>().ok_or(Malformed::PayloadMismatch)?;
+    if body.len() > NOTIFY_BYTES_MAX || (skip && !body.is_empty()) || word == flags::NOTIFY | flags::SKIP {
+        return Err(Malformed::PayloadMismatch);
+    }
+    let sequence = u64::from_le_bytes(*head);
+    let duplicate = lane.peer.is_duplicate(sequence);
+    Ok(Some(Notice { sequence, body: (!skip).then(|| body.into()), duplicate }))
+}
+
+fn begin_write(
+    lane: &Lane,
+    header: &Header,
+    meta: &[u8],
+    extra: &[u8],
+    landing: &mut Landing,
+) -> Result<Frame, Broken> {
+    let notification = read_notice(lane, header, extra)?;
+    // Data that came with a notification delivered before was applied before: the application may have
+    // given the memory to somebody else since.
+    let duplicate = notification.as_ref().is_some_and(|notice| notice.duplicate);
+    landing.reset(header.sequence, header.not_after_ns.max(1));
+    let map = lane.context.registry.snapshot();
+    let mut total = 0u64;
+    for (index, wanted) in Descriptor::decode_all(meta, header.descriptors as usize).enumerate() {
+        total += wanted.length as u64;
+        let mut piece =
+            Piece { address: wanted.address, length: wanted.length, region: SINK, descriptor: index as u16 };
+        match admit(&map, lane.context.tag, Op::Write, &wanted) {
+            _ if duplicate => {}
+            Ok(region) => piece.region = landing.region_index(region),
+            Err(status) => landing.fault(index as u16, status),
+        }
+        landing.push(piece);
+    }
+    if total != header.payload_bytes as u64 {
+        return Err(Malformed::PayloadMismatch.into());
+    }
+    if let Some(notice) = notification.as_ref().filter(|notice| notice.duplicate) {
+        // Its acknowledgement was lost: the answer is the same as the first time.
+        for (descriptor, status) in lane.peer.refusal(notice.sequence) {
+            landing.fault(descriptor, status);
+        }
+    }
+    Ok(Frame::Write { header: *header, notification })
+}
+
+fn finish_write(
+    lane: &Lane,
+    header: &Header,
+    notification: Option<Notice>,
+    landing: &mut Landing,
+) -> Result<(), Broken> {
+    if header.flags & flags::CHECKSUM != 0 && landing.checksum().is_some_and(|sum| sum != header.checksum) {
+        (0..header.descriptors).for_each(|descriptor| landing.fault(descriptor, Status::Corrupt));
+    }
+    landing.faults.sort_unstable_by_key(|fault| fault.descriptor);
+    landing.faults.dedup_by_key(|fault| fault.descriptor);
+    let stats = &lane.context.stats;
+    let applied = u64::from(header.payload_bytes) - landing.refused_bytes();
+    stats.bytes_applied.fetch_add(applied, Ordering::Relaxed);
+    stats.requests_refused.fetch_add(landing.faults.len() as u64, Ordering::Relaxed);
+    if let Some(notice) = notification {
+        // Data that was refused in part must not be announced.
+        let body = if landing.faults.is_empty() { notice.body } else { None };
+        if !landing.faults.is_empty() {
+            let faults = landing.faults.iter().map(|fault| (fault.descriptor, fault.status)).collect();
+            lane.peer.remember_refusal(notice.sequence, faults);
+        }
+        if !lane.peer.deliver(notice.sequence, body) {
+            return Err(Malformed::Sequence.into());
+        }
+    }
+    lock(&lane.answers).applied(header.sequence, &landing.faults);
+    Ok(())
+}
+
+fn begin_read(lane: &Lane, header: &Header, meta: &[u8]) -> Result<(), Broken> {
+    if header.payload_bytes != 0 || header.extra_bytes != 0 || header.descriptors == 0 {
+        return Err(Malformed::PayloadMismatch.into());
+    }
+    let count = header.descriptors as usize;
+    let mut job = ReadJob {
+        sequence: header.sequence,
+        not_after_ns: header.not_after_ns,
+        checksum: header.flags & flags::CHECKSUM != 0,
+        pieces: Vec::with_capacity(count.min(FRAME_DESCRIPTORS_MAX)),
+        regions: Vec::new(),
+        faults: Vec::new(),
+    };
+    let map = lane.context.registry.snapshot();
+    let mut total = 0u64;
+    for (index, wanted) in Descriptor::decode_all(meta, count).enumerate() {
+        total += wanted.length as u64;
+        match admit(&map, lane.context.tag, Op::Read, &wanted) {
+            Ok(region) => {
+                job.pieces.push((wanted.address, wanted.length));
+                if !job.regions.iter().rev().any(|known| known.id == region.id) {
+                    job.regions.push(region.clone());
+                }
+            }
+            Err(status) => {
+                job.faults.push(Fault { sequence: header.sequence, descriptor: index as u16, status })
+            }
+        }
+    }
+    if total > lane.frame_bytes_max as u64 {
+        return Err(Malformed::TooMuchPayload.into());
+    }
+    lane.context.stats.requests_refused.fetch_add(job.faults.len() as u64, Ordering::Relaxed);
+    if lock(&lane.answers).push_read(job) {
+        Ok(())
+    } else {
+        Err(Malformed::Sequence.into())
+    }
+}
+
+/// Lays out the answer to our oldest READ over the memory that its slices name.
+fn begin_data(lane: &Lane, header: &Header, extra: &[u8], landing: &mut Landing) -> Result<Frame, Broken> {
+    let mut faults = Fault::decode_all(extra).ok_or(Malformed::PayloadMismatch)?;
+    faults.sort_unstable_by_key(|fault| fault.descriptor);
+    landing.reset(header.sequence, 0);
+    let flight = lock(&lane.flight);
+    let Some(Posted { sequence, what: What::Slices { transfer, first, end, .. }, .. }) = flight.reads.front()
+    else {
+        return Err(Malformed::Sequence.into());
+    };
+    if *sequence != header.sequence {
+        return Err(Malformed::Sequence.into());
+    }
+    let mut refused = faults.iter().map(|fault| fault.descriptor).peekable();
+    for (index, slice) in transfer.spec.slices[*first as usize..*end as usize].iter().enumerate() {
+        if refused.next_if_eq(&(index as u16)).is_none() {
+            let descriptor = index as u16;
+            landing.push(Piece { address: slice.local, length: slice.length, region: OWN, descriptor });
+        }
+    }
+    if landing.left() != header.payload_bytes as usize || refused.next().is_some() {
+        return Err(Malformed::PayloadMismatch.into());
+    }
+    Ok(Frame::Data { header: *header, faults })
+}
+
+fn finish_data(
+    lane: &Lane,
+    header: &Header,
+    mut faults: Vec<Fault>,
+    landing: &mut Landing,
+) -> Result<(), Broken> {
+    if header.flags & flags::CHECKSUM != 0 && landing.checksum().is_some_and(|sum| sum != header.checksum) {
+        let corrupt =
+            |piece: u16| Fault { sequence: header.sequence, descriptor: piece, status: Status::Corrupt };
+        faults.extend(landing.descriptors().map(corrupt));
+        faults.sort_unstable_by_key(|fault| fault.descriptor);
+    }
+    let Some(posted) = lock(&lane.flight).reads.pop_front() else {
+        return Err(Malformed::Sequence.into());
+    };
+    settle(lane, posted, &faults);
+    Ok(())
+}
+
+/// Confirms acknowledged WRITEs: everything up to `sequence`, with the faults that were reported.
+fn acknowledge(lane: &Lane, sequence: u64, faults: &[Fault]) {
+    let mut at = 0;
+    loop {
+        let posted = {
+            let mut flight = lock(&lane.flight);
+            match flight.writes.front() {
+                Some(first) if first.sequence <= sequence => flight.writes.pop_front(),
+                _ => None,
+            }
+        };
+        let Some(posted) = posted else { return };
+        let end = at + faults[at..].partition_point(|fault| fault.sequence <= posted.sequence);
+        settle(lane, posted, &faults[at..end]);
+        at = end;
+    }
+}
+
+/// One frame of ours was answered.
+fn settle(lane: &Lane, posted: Posted, faults: &[Fault]) {
+    match &posted.what {
+        What::Slices { transfer, first, end, bytes, notified } => {
+            let failures: Vec<Failure> = faults
+                .iter()
+                .map(|fault| Failure { slice: first + fault.descriptor as u32, status: fault.status })
+                .filter(|failure| failure.slice < *end)
+                .collect();
+            lane.peer.confirm(transfer, (*first, *end), *bytes as u64, &failures, *notified);
+        }
+        What::Notify(transfer) => lane.peer.confirm_notification(transfer),
+        What::Skip(_) => {}
+    }
+}

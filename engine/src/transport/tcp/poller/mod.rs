@@ -1,0 +1,200 @@
+//! Readiness of many descriptors for one waiting thread. The lanes and the control plane register
+//! their sockets here and move the bytes themselves; `epoll` and `uring` are the two ways of asking
+//! the kernel, with the same level-triggered meaning.
+//!
+//! The bytes go through plain `sendmsg`/`recvmsg` whatever the kind. `Auto` means epoll: for 4 KiB
+//! answered by 64 B over loopback both kinds measured within 3 % of each other (one CPU, two CPUs
+//! asleep, two CPUs spinning), since the wake-up costs and not the interface. Epoll is in every kernel
+//! and sandbox, applies `set` in one system call from any thread, releases a removed file at once, and
+//! does not mind which thread waits.
+
+mod epoll;
+mod registry;
+#[cfg(test)]
+mod tests;
+mod uring;
+
+use crate::status::{Error, Result, Status};
+use crate::sys::eventfd::EventFd;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// Readiness that one `wait` hands out at most; the rest comes with the next one.
+const READY_MAX: usize = 256;
+/// The token under which the wake eventfd is registered; no caller may use it.
+const TOKEN_WAKE: u64 = u64::MAX;
+
+/// Which kernel interface to wait with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PollerKind {
+    /// Epoll (the module's comment says why).
+    Auto,
+    Epoll,
+    IoUring,
+}
+
+/// What a registration wants to hear of. Errors and hang-ups are reported even with neither.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Interest {
+    pub read: bool,
+    pub write: bool,
+}
+
+/// What a wait found out about one registration.
+#[derive(Clone, Copy, Debug)]
+pub struct Ready {
+    pub token: u64,
+    pub readable: bool,
+    pub writable: bool,
+    /// An error, a hang-up or, with read interest, the peer's end of stream.
+    pub hangup: bool,
+}
+
+/// Waits for descriptors. `add`, `set`, `remove` and `wake` may be called by any thread at any time;
+/// `wait` by one thread at a time.
+///
+/// The poller does not own the descriptors: `remove` one before closing it.
+pub struct Poller {
+    backend: Backend,
+    doorbell: Doorbell,
+}
+
+enum Backend {
+    Epoll(epoll::Epoll),
+    Uring(Box<uring::Uring>),
+}
+
+impl Poller {
+    /// `Unavailable`, with the reason, where io_uring is asked for and the kernel or a sandbox refuses
+    /// it; `System` where descriptors run out.
+    pub fn new(kind: PollerKind) -> Result<Poller> {
+        let doorbell = Doorbell::new().map_err(|error| Error::system("eventfd", &error))?;
+        let backend = match kind {
+            PollerKind::Auto | PollerKind::Epoll => {
+                let epoll = epoll::Epoll::new().map_err(|error| Error::system("epoll_create1", &error))?;
+                epoll
+                    .add(doorbell.event.as_raw_fd(), TOKEN_WAKE, Interest { read: true, write: false })
+                    .map_err(|error| Error::system("epoll_ctl of the wake eventfd", &error))?;
+                Backend::Epoll(epoll)
+            }
+            PollerKind::IoUring => {
+                Poller::probe_io_uring().map_err(|reason| Error::new(Status::Unavailable, reason))?;
+                let uring = uring::Uring::new().map_err(|error| Error::system("epoll_create1", &error))?;
+                Backend::Uring(Box::new(uring))
+            }
+        };
+        Ok(Poller { backend, doorbell })
+    }
+
+    /// Whether `PollerKind::IoUring` works here, and if not, why. Builds and drops a ring: not for hot
+    /// paths.
+    pub fn probe_io_uring() -> Result<(), String> {
+        uring::probe()
+    }
+
+    /// The kind in use: `Epoll` or `IoUring`, never `Auto`.
+    pub fn kind(&self) -> PollerKind {
+        match &self.backend {
+            Backend::Epoll(_) => PollerKind::Epoll,
+            Backend::Uring(_) => PollerKind::IoUring,
+        }
+    }
+
+    /// Registers `fd`. A wait in progress on another thread covers it at once. EEXIST if `fd` is
+    /// registered, EINVAL for the reserved token `u64::MAX`.
+    pub fn add(&self, fd: RawFd, token: u64, interest: Interest) -> io::Result<()> {
+        refuse_reserved(token)?;
+        match &self.backend {
+            Backend::Epoll(epoll) => epoll.add(fd, token, interest),
+            Backend::Uring(uring) => uring.add(&self.doorbell, fd, token, interest),
+        }
+    }
+
+    /// Replaces the token and interest of `fd`, for a wait in progress too. ENOENT if `fd` is not
+    /// registered.
+    pub fn set(&self, fd: RawFd, token: u64, interest: Interest) -> io::Result<()> {
+        refuse_reserved(token)?;
+        match &self.backend {
+            Backend::Epoll(epoll) => epoll.set(fd, token, interest),
+            Backend::Uring(uring) => uring.set(&self.doorbell, fd, token, interest),
+        }
+    }
+
+    /// Forgets `fd`, which is registered with `token`. Readiness that a concurrent wait has already
+    /// collected may still come out once. With io_uring the kernel lets go of the file only at the next
+    /// wait (or in the one in progress): what must be seen by the peer at once needs `shutdown(2)`
+    /// rather than `close(2)`.
+    pub fn remove(&self, fd: RawFd, token: u64) {
+        match &self.backend {
+            Backend::Epoll(epoll) => epoll.remove(fd),
+            Backend::Uring(uring) => uring.remove(&self.doorbell, fd, token),
+        }
+    }
+
+    /// Replaces the contents of `out` with what is ready, at most 256 entries and one per descriptor;
+    /// sleeps until there is some, a wake, a signal or the timeout. `None` sleeps without limit,
+    /// `Some(0)` only looks. A timeout is never cut short, except by what is named here.
+    ///
+    /// With io_uring a change of the waiting thread is allowed and costs a new ring.
+    pub fn wait(&self, out: &mut Vec<Ready>, timeout_ns: Option<u64>) -> io::Result<()> {
+        out.clear();
+        match &self.backend {
+            Backend::Epoll(epoll) => {
+                if epoll.wait(out, timeout_ns)? {
+                    self.doorbell.consume();
+                }
+                Ok(())
+            }
+            Backend::Uring(uring) => uring.wait(&self.doorbell, out, timeout_ns),
+        }
+    }
+
+    /// Makes the wait in progress return, or else the next one. Wakes that no wait has consumed yet
+    /// count as one and cost one atomic operation. What the caller wrote before is visible to the
+    /// thread whose wait returns.
+    pub fn wake(&self) {
+        self.doorbell.ring(Doorbell::WAKE);
+    }
+}
+
+fn refuse_reserved(token: u64) -> io::Result<()> {
+    if token == TOKEN_WAKE {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    Ok(())
+}
+
+/// The eventfd that interrupts a wait, and the reasons it was raised for.
+struct Doorbell {
+    event: EventFd,
+    /// Reasons not yet consumed. Whoever makes it non-zero raises the eventfd; `ring` pairs with
+    /// `consume`.
+    pending: AtomicU8,
+}
+
+impl Doorbell {
+    /// The user called `wake`.
+    const WAKE: u8 = 1;
+    /// The registrations changed while the waiting thread slept; io_uring only, no reason to return.
+    const CHANGED: u8 = 2;
+
+    fn new() -> io::Result<Doorbell> {
+        Ok(Doorbell { event: EventFd::new()?, pending: AtomicU8::new(0) })
+    }
+
+    fn ring(&self, reason: u8) {
+        // AcqRel, with `consume`: a reason found pending is consumed by a swap that comes later in the
+        // order of this atomic, so that thread sees what was written before.
+        if self.pending.fetch_or(reason, Ordering::AcqRel) == 0 {
+            self.event.raise();
+        }
+    }
+
+    /// Lowers the eventfd and takes the reasons. The eventfd first: the other way round, a ring in
+    /// between would be lowered with its reason left pending, and no later one would raise it again.
+    fn consume(&self) -> u8 {
+        self.event.clear();
+        self.pending.swap(0, Ordering::AcqRel)
+    }
+}

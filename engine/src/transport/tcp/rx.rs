@@ -1,0 +1,235 @@
+//! The receiving side of a lane: reads headers through a small staging buffer, and payload straight to
+//! where it belongs. Each receive ends with room for the next header, so that a stream of frames costs
+//! about one system call for each; what arrives beyond a header is copied once, a few KiB at most.
+//!
+//! ```text
+//! staging: [ header | descriptors, extra ] ──open, admit──▶ pieces ──recvmsg──▶ registered memory
+//!                                                              └── refused ──▶ a sink
+//! ```
+//! Nothing of a frame is believed before its MAC is checked, and no byte is placed without the
+//! region entered and the lease checked, before and after.
+
+use crate::status::Status;
+use crate::sys::clock;
+use crate::sys::socket::{self, IoVec};
+use crate::transport::tcp::landing::{Landing, LeaseOver};
+use crate::transport::tcp::lane::Lane;
+use crate::transport::tcp::place::Frame;
+use crate::transport::tcp::wire::{Header, Malformed, Sealer, HEADER_BYTES, META_BYTES_MAX};
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+/// How far a receive may read beyond what the frame at hand needs.
+const READ_AHEAD_EXPRESS: usize = 16 << 10;
+const READ_AHEAD_BULK: usize = 8 << 10;
+const STAGING_BYTES: usize = META_BYTES_MAX + READ_AHEAD_EXPRESS;
+/// Bytes one turn may receive before other lanes of the worker get theirs.
+const TURN_BYTES: usize = 4 << 20;
+
+/// What one turn of receiving came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RxTurn {
+    pub bytes: usize,
+    /// There may be more to receive.
+    pub again: bool,
+    /// An acknowledgement or answer is due.
+    pub owes_answer: bool,
+    /// Something posted here was acknowledged.
+    pub settled: bool,
+    pub failed: Option<Status>,
+}
+
+pub struct Rx {
+    opener: Sealer,
+    staging: Box<[u8]>,
+    start: usize,
+    end: usize,
+    frame: Option<Frame>,
+    landing: Landing,
+    vectors: Vec<IoVec>,
+}
+
+/// Why a lane cannot go on.
+pub enum Broken {
+    /// The stream is not what a peer in good order sends.
+    Malformed(Malformed),
+    /// The frame's lease was over: the lane is closed, the rest unread.
+    Expired,
+    Lost,
+}
+
+impl From<Malformed> for Broken {
+    fn from(malformed: Malformed) -> Broken {
+        Broken::Malformed(malformed)
+    }
+}
+
+impl From<LeaseOver> for Broken {
+    fn from(_: LeaseOver) -> Broken {
+        Broken::Expired
+    }
+}
+
+impl Broken {
+    fn status(&self) -> Status {
+        match self {
+            Broken::Malformed(_) => Status::Corrupt,
+            Broken::Expired => Status::Timeout,
+            Broken::Lost => Status::PeerLost,
+        }
+    }
+}
+
+impl Rx {
+    pub fn new(opener: Sealer) -> Rx {
+        Rx {
+            opener,
+            staging: Box::default(),
+            start: 0,
+            end: 0,
+            frame: None,
+            landing: Landing::default(),
+            vectors: Vec::new(),
+        }
+    }
+
+    /// Forgets the frame at hand. Part of closing the lane.
+    pub fn clear(&mut self) {
+        self.frame = None;
+        self.landing.reset(0, 0);
+        (self.start, self.end) = (0, 0);
+        self.staging = Box::default();
+    }
+
+    /// Receives until the socket is empty or the turn is over.
+    pub fn run(&mut self, lane: &Arc<Lane>) -> RxTurn {
+        let mut turn = RxTurn::default();
+        if self.staging.is_empty() {
+            // Idle lanes of a thousand peers need no buffers; the first byte brings one.
+            self.staging = vec![0; STAGING_BYTES].into_boxed_slice();
+        }
+        loop {
+            match self.receive(lane) {
+                Ok(None) => return turn,
+                Ok(Some((count, asked))) => {
+                    turn.bytes += count;
+                    if let Err(broken) = self.consume(lane, &mut turn) {
+                        turn.failed = Some(broken.status());
+                        return turn;
+                    }
+                    if count < asked {
+                        return turn;
+                    }
+                    if turn.bytes >= TURN_BYTES {
+                        turn.again = true;
+                        return turn;
+                    }
+                }
+                Err(broken) => {
+                    turn.failed = Some(broken.status());
+                    return turn;
+                }
+            }
+        }
+    }
+
+    /// One system call: into the frame's pieces, then staging. None: nothing there. Otherwise how much
+    /// came, and how much there was room for.
+    fn receive(&mut self, lane: &Lane) -> Result<Option<(usize, usize)>, Broken> {
+        self.make_room(lane);
+        let ahead = if lane.is_express() { READ_AHEAD_EXPRESS } else { READ_AHEAD_BULK };
+        let tail = ahead.max(self.needed()).min(self.staging.len() - self.end);
+        self.vectors.clear();
+        self.landing.enter();
+        let placed = self.landing.vectors(&mut self.vectors);
+        // The next head may follow in the same call, if all that is left of this frame fits before it.
+        let room = placed == self.landing.left();
+        if room {
+            self.vectors.push(IoVec::new(self.staging[self.end..].as_mut_ptr() as u64, tail));
+        }
+        let asked = placed + if room { tail } else { 0 };
+        let lease = self.landing.check_lease();
+        let result = match lease {
+            // SAFETY: the vectors are (1) memory of regions that are entered for the call, or of our own
+            // READ, whose frame stays in the flight until it is confirmed; (2) the sink; (3) the unused
+            // part of `staging`, which only this function writes, under the lane's receive lock.
+            Ok(()) => unsafe { socket::receive_vectors(lane.fd(), &self.vectors) },
+            Err(_) => Ok(0),
+        };
+        self.landing.leave();
+        lease?;
+        lane.context.stats.receive_calls.fetch_add(1, Ordering::Relaxed);
+        match result {
+            Ok(0) => Err(Broken::Lost),
+            Ok(count) => {
+                let into_pieces = count.min(placed);
+                self.landing.check_late(lane, into_pieces);
+                self.landing.advance(into_pieces);
+                self.end += count - into_pieces;
+                Ok(Some((count, asked)))
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => Ok(None),
+            Err(_) => Err(Broken::Lost),
+        }
+    }
+
+    /// Moves what is staged to the front when the rest of a frame's head would not fit behind it.
+    fn make_room(&mut self, lane: &Lane) {
+        let ahead = if lane.is_express() { READ_AHEAD_EXPRESS } else { READ_AHEAD_BULK };
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        } else if self.staging.len() - self.end < ahead.max(self.needed()) {
+            self.staging.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+    }
+
+    /// Bytes still missing of the head at the front of staging, 0 when that is not known yet.
+    fn needed(&self) -> usize {
+        let have = self.end - self.start;
+        if self.frame.is_some() || have < HEADER_BYTES {
+            return 0;
+        }
+        match self.peek_header() {
+            Ok(header) => (HEADER_BYTES + header.meta_bytes()).saturating_sub(have),
+            Err(_) => 0,
+        }
+    }
+
+    fn peek_header(&self) -> Result<Header, Malformed> {
+        let mut head = [0u8; HEADER_BYTES];
+        head.copy_from_slice(&self.staging[self.start..self.start + HEADER_BYTES]);
+        Header::decode(&head)
+    }
+
+    /// Works off what has been received: finishes frames whose payload is in, begins the next ones.
+    fn consume(&mut self, lane: &Arc<Lane>, turn: &mut RxTurn) -> Result<(), Broken> {
+        loop {
+            if let Some(frame) = self.frame.take() {
+                self.start += self.landing.copy_from(&self.staging[self.start..self.end], lane)?;
+                if !self.landing.is_complete() {
+                    self.frame = Some(frame);
+                    return Ok(());
+                }
+                frame.finish(lane, &mut self.landing, turn)?;
+            }
+            if self.end - self.start < HEADER_BYTES {
+                return Ok(());
+            }
+            let header = self.peek_header()?;
+            let whole = HEADER_BYTES + header.meta_bytes();
+            if self.end - self.start < whole {
+                return Ok(());
+            }
+            let head = &self.staging[self.start..self.start + whole];
+            self.opener.open(head)?;
+            let now_ns = clock::boottime_ns();
+            lane.peer.clock.sample(header.clock_ns, now_ns);
+            lane.progress_ns.store(now_ns, Ordering::Relaxed);
+            self.frame = Some(Frame::begin(lane, &header, &head[HEADER_BYTES..], &mut self.landing, turn)?);
+            self.start += whole;
+        }
+    }
+}

@@ -1,0 +1,404 @@
+//! The sending side of a lane: fills a batch of frames from what is owed and what is queued, and sends
+//! it with as few system calls as it takes, gathering payload straight from registered memory.
+//!
+//! Order within a batch: acknowledgements, then the peer's work and answers to READs in turn. A batch
+//! ends with the first frame that carries much, so that small frames never wait for more than one.
+
+use crate::limits::FRAME_BYTES_MAX;
+use crate::peer::outbox::Pulled;
+use crate::region::Region;
+use crate::status::Status;
+use crate::sys::clock;
+use crate::sys::socket::{self, IoVec};
+use crate::transport::tcp::answer::ReadJob;
+use crate::transport::tcp::lane::{lock, Lane, Posted, What};
+use crate::transport::tcp::wire::{
+    flags, Descriptor, Fault, Header, Kind, Sealer, DESCRIPTOR_BYTES, FAULT_BYTES,
+};
+use crate::types::{Op, Slice};
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+/// Stop adding frames to a batch beyond these.
+const BATCH_BYTES: usize = 256 << 10;
+const BATCH_PIECES: usize = 480;
+const BATCH_META: usize = 48 << 10;
+/// Bytes one turn may send before other lanes of the worker get theirs.
+const TURN_BYTES: usize = 4 * FRAME_BYTES_MAX as usize;
+
+pub enum TxTurn {
+    /// Nothing left to send.
+    Idle,
+    /// The socket takes no more.
+    Blocked,
+    /// There is more, but others have a turn first.
+    Yield,
+    Failed(Status),
+}
+
+/// Where a piece of the batch lies.
+#[derive(Clone, Copy)]
+enum Place {
+    /// Offset in `meta`.
+    Meta(usize),
+    /// Address of registered memory.
+    Memory(u64),
+}
+
+pub struct Tx {
+    sealer: Sealer,
+    write_sequence: u64,
+    read_sequence: u64,
+    meta: Vec<u8>,
+    pieces: Vec<(Place, usize)>,
+    /// The first piece not sent whole, and how much of it was.
+    next: usize,
+    offset: usize,
+    bytes: usize,
+    /// Regions of peers' READs in the batch, entered around each system call.
+    serving: Vec<Arc<Region>>,
+    /// When the earliest lease of those READs ends, on our CLOCK_BOOTTIME.
+    serve_until_ns: u64,
+    vectors: Vec<IoVec>,
+    turn: bool,
+}
+
+impl Tx {
+    pub fn new(sealer: Sealer) -> Tx {
+        Tx {
+            sealer,
+            write_sequence: 0,
+            read_sequence: 0,
+            meta: Vec::new(),
+            pieces: Vec::new(),
+            next: 0,
+            offset: 0,
+            bytes: 0,
+            serving: Vec::new(),
+            serve_until_ns: u64::MAX,
+            vectors: Vec::new(),
+            turn: false,
+        }
+    }
+
+    /// Forgets the batch. Part of closing the lane.
+    pub fn clear(&mut self) {
+        self.meta.clear();
+        self.pieces.clear();
+        self.serving.clear();
+        self.serve_until_ns = u64::MAX;
+        (self.next, self.offset, self.bytes) = (0, 0, 0);
+    }
+
+    /// Sends until nothing is left, the socket is full, or the turn is over.
+    pub fn run(&mut self, lane: &Arc<Lane>) -> TxTurn {
+        let mut sent = 0;
+        loop {
+            if self.next == self.pieces.len() {
+                self.clear();
+                if sent >= TURN_BYTES {
+                    return TxTurn::Yield;
+                }
+                if let Err(status) = self.fill(lane) {
+                    return TxTurn::Failed(status);
+                }
+                if self.pieces.is_empty() {
+                    return TxTurn::Idle;
+                }
+            }
+            match self.send(lane) {
+                Ok(0) => return TxTurn::Blocked,
+                Ok(count) => sent += count,
+                Err(status) => return TxTurn::Failed(status),
+            }
+        }
+    }
+
+    fn fill(&mut self, lane: &Arc<Lane>) -> Result<(), Status> {
+        while self.bytes < BATCH_BYTES && self.pieces.len() < BATCH_PIECES && self.meta.len() < BATCH_META {
+            let ack = lock(&lane.answers).take_ack();
+            if let Some((sequence, faults)) = ack {
+                self.add_ack(sequence, &faults);
+                continue;
+            }
+            self.turn = !self.turn;
+            let answer_first = self.turn;
+            let added = (answer_first && self.add_answer(lane)?)
+                || self.add_work(lane)
+                || (!answer_first && self.add_answer(lane)?);
+            if !added {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn push_meta(&mut self, start: usize) {
+        let length = self.meta.len() - start;
+        match self.pieces.last_mut() {
+            // Frames without payload lie side by side in `meta`: one piece.
+            Some((Place::Meta(at), size)) if *at + *size == start => *size += length,
+            _ => self.pieces.push((Place::Meta(start), length)),
+        }
+        self.bytes += length;
+    }
+
+    fn push_memory(&mut self, address: u64, length: usize) {
+        self.pieces.push((Place::Memory(address), length));
+        self.bytes += length;
+    }
+
+    fn header(kind: Kind, sequence: u64, clock_ns: u64) -> Header {
+        Header {
+            kind,
+            flags: 0,
+            descriptors: 0,
+            payload_bytes: 0,
+            extra_bytes: 0,
+            sequence,
+            not_after_ns: 0,
+            clock_ns,
+            checksum: 0,
+        }
+    }
+
+    fn add_ack(&mut self, sequence: u64, faults: &[Fault]) {
+        let header = Header {
+            extra_bytes: (faults.len() * FAULT_BYTES) as u32,
+            ..Tx::header(Kind::Ack, sequence, clock::boottime_ns())
+        };
+        let start = self.meta.len();
+        self.sealer.seal(&header, &mut self.meta, |out| faults.iter().for_each(|fault| fault.encode(out)));
+        self.push_meta(start);
+    }
+
+    /// Answers one READ of the peer: gathers its pieces behind a header. STALE when a region went away
+    /// since the READ was admitted: the lane ends, and the peer's other READs are admitted anew.
+    fn add_answer(&mut self, lane: &Lane) -> Result<bool, Status> {
+        let Some(job) = lock(&lane.answers).take_read() else { return Ok(false) };
+        let payload: usize = job.pieces.iter().map(|(_, length)| *length as usize).sum();
+        let checksum = if job.checksum { checksum_of_answer(&job).ok_or(Status::Stale)? } else { 0 };
+        let header = Header {
+            flags: if job.checksum { flags::CHECKSUM } else { 0 },
+            payload_bytes: payload as u32,
+            extra_bytes: (job.faults.len() * FAULT_BYTES) as u32,
+            checksum,
+            ..Tx::header(Kind::Data, job.sequence, clock::boottime_ns())
+        };
+        let start = self.meta.len();
+        self.sealer
+            .seal(&header, &mut self.meta, |out| job.faults.iter().for_each(|fault| fault.encode(out)));
+        self.push_meta(start);
+        for (address, length) in &job.pieces {
+            self.push_memory(*address, *length as usize);
+        }
+        self.serve_until_ns = self.serve_until_ns.min(job.not_after_ns);
+        for region in job.regions {
+            if !self.serving.iter().any(|known| known.id == region.id) {
+                self.serving.push(region);
+            }
+        }
+        lane.context.stats.bytes_served.fetch_add(payload as u64, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    /// Takes the next frame of our own transfers, if the lane's windows and the lease clock allow it.
+    fn add_work(&mut self, lane: &Arc<Lane>) -> bool {
+        let mut limits = lane.windows();
+        if !limits.write || !limits.read {
+            lane.window_full.store(true, Ordering::SeqCst);
+            // Once more: an answer that came before the flag was up will not have this run again.
+            limits = lane.windows();
+        }
+        let now_ns = clock::boottime_ns();
+        let Some(not_after_ns) = lane.peer.clock.not_after(now_ns) else {
+            if lane.peer.has_work(lane.is_express()) {
+                lane.context.refresh_clock(&lane.peer);
+            }
+            return false;
+        };
+        let Some(pulled) = lane.peer.pull(lane.is_express(), limits) else { return false };
+        let base = Header { not_after_ns, ..Tx::header(Kind::Write, 0, now_ns) };
+        match pulled {
+            Pulled::Slices { transfer, first, end, bytes, with_notification } => {
+                transfer.mark_started();
+                let what = What::Slices { transfer, first, end, bytes, notified: with_notification };
+                self.add_slices(lane, base, what);
+            }
+            Pulled::Notify(transfer) => {
+                let sequence = transfer.notify_sequence.load(Ordering::Relaxed);
+                let bytes = transfer.spec.notify.clone().unwrap_or_default();
+                self.add_word(lane, base, flags::NOTIFY, sequence, &bytes, What::Notify(transfer));
+            }
+            Pulled::Skip(sequence) => {
+                self.add_word(lane, base, flags::SKIP, sequence, &[], What::Skip(sequence));
+            }
+        }
+        true
+    }
+
+    /// Enters a frame into the flight before a byte of it leaves, so that no answer can precede it.
+    fn launch(&mut self, lane: &Lane, now_ns: u64, op: Op, what: What) -> u64 {
+        let lease_until_ns = clock::monotonic_ns() + lane.peer.clock.lease_ns();
+        let mut flight = lock(&lane.flight);
+        let (sequence, queue) = match op {
+            Op::Write => (&mut self.write_sequence, &mut flight.writes),
+            Op::Read => (&mut self.read_sequence, &mut flight.reads),
+        };
+        *sequence += 1;
+        if queue.is_empty() {
+            // What waits from here on is measured from here on.
+            lane.progress_ns.store(now_ns, Ordering::Relaxed);
+        }
+        queue.push_back(Posted { sequence: *sequence, lease_until_ns, what });
+        *sequence
+    }
+
+    fn add_word(&mut self, lane: &Lane, base: Header, flag: u8, sequence: u64, bytes: &[u8], what: What) {
+        let frame = self.launch(lane, base.clock_ns, Op::Write, what);
+        let header = Header { flags: flag, extra_bytes: 8 + bytes.len() as u32, sequence: frame, ..base };
+        let start = self.meta.len();
+        self.sealer.seal(&header, &mut self.meta, |out| {
+            out.extend_from_slice(&sequence.to_le_bytes());
+            out.extend_from_slice(bytes);
+        });
+        self.push_meta(start);
+    }
+
+    fn add_slices(&mut self, lane: &Lane, base: Header, what: What) {
+        let What::Slices { transfer, first, end, bytes, notified } = &what else { return };
+        let (transfer, first, end, bytes, notified) = (transfer.clone(), *first, *end, *bytes, *notified);
+        let spec = &transfer.spec;
+        let slices = &spec.slices[first as usize..end as usize];
+        let sequence = self.launch(lane, base.clock_ns, spec.op, what);
+        let notification = if notified { spec.notify.as_deref() } else { None };
+        let mut header = Header {
+            kind: if spec.op == Op::Write { Kind::Write } else { Kind::Read },
+            flags: if spec.checksum { flags::CHECKSUM } else { 0 },
+            descriptors: slices.len() as u16,
+            sequence,
+            extra_bytes: notification.map_or(0, |bytes| 8 + bytes.len() as u32),
+            ..base
+        };
+        if notification.is_some() {
+            header.flags |= flags::NOTIFY;
+        }
+        if spec.op == Op::Write {
+            header.payload_bytes = bytes;
+            if spec.checksum {
+                header.checksum = checksum_of(slices);
+            }
+        }
+        let start = self.meta.len();
+        self.meta.reserve(crate::transport::tcp::wire::HEADER_BYTES + slices.len() * DESCRIPTOR_BYTES);
+        self.sealer.seal(&header, &mut self.meta, |out| {
+            for slice in slices {
+                Descriptor { address: slice.remote, region: slice.region, length: slice.length }.encode(out);
+            }
+            if let Some(bytes) = notification {
+                out.extend_from_slice(&transfer.notify_sequence.load(Ordering::Relaxed).to_le_bytes());
+                out.extend_from_slice(bytes);
+            }
+        });
+        self.push_meta(start);
+        if spec.op == Op::Write {
+            for slice in slices {
+                self.push_memory(slice.local, slice.length as usize);
+            }
+        }
+    }
+
+    /// One system call. Ok(0): the socket is full.
+    fn send(&mut self, lane: &Lane) -> Result<usize, Status> {
+        self.vectors.clear();
+        let mut skip = self.offset;
+        for (place, length) in self.pieces[self.next..].iter().take(socket::IOV_MAX) {
+            let start = match place {
+                Place::Meta(at) => self.meta[*at..].as_ptr() as u64,
+                Place::Memory(address) => *address,
+            };
+            self.vectors.push(IoVec::new(start + skip as u64, length - skip));
+            skip = 0;
+        }
+        // READs are served from our regions only while these exist and the initiator waits.
+        let entered = enter_all(&self.serving).ok_or(Status::Stale)?;
+        if clock_is_past(self.serve_until_ns) {
+            return Err(Status::Timeout);
+        }
+        // SAFETY: each vector is `meta`, which is not touched during the call, or memory of a region
+        // that is entered: by the transfer until it is final (our own WRITEs, which stay in the flight
+        // until acknowledged or fenced), or by `entered` (READs we serve).
+        let result = unsafe { socket::send_vectors(lane.fd(), &self.vectors) };
+        drop(entered);
+        lane.context.stats.send_calls.fetch_add(1, Ordering::Relaxed);
+        match result {
+            Ok(count) => {
+                self.advance(count);
+                Ok(count)
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(0),
+            Err(_) => Err(Status::PeerLost),
+        }
+    }
+
+    fn advance(&mut self, mut count: usize) {
+        while count > 0 {
+            let left = self.pieces[self.next].1 - self.offset;
+            if count < left {
+                self.offset += count;
+                return;
+            }
+            count -= left;
+            self.offset = 0;
+            self.next += 1;
+        }
+    }
+}
+
+fn clock_is_past(until_ns: u64) -> bool {
+    until_ns != u64::MAX && clock::boottime_ns() > until_ns
+}
+
+/// The checksum of a READ's bytes, None when one of its regions is revoked.
+fn checksum_of_answer(job: &ReadJob) -> Option<u32> {
+    let entered = enter_all(&job.regions)?;
+    let mut hasher = crc32fast::Hasher::new();
+    for (address, length) in &job.pieces {
+        // SAFETY: the piece lies in a region that is entered: its owner keeps it mapped until unregister
+        // returns, which waits for us to leave. Racing writers make the value meaningless, never the
+        // access.
+        hasher.update(unsafe { std::slice::from_raw_parts(*address as *const u8, *length as usize) });
+    }
+    drop(entered);
+    Some(hasher.finalize())
+}
+
+fn checksum_of(slices: &[Slice]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    for slice in slices {
+        // SAFETY: the transfer entered the local region of each of its slices and leaves it only when
+        // final, which it cannot become while this frame is in the flight.
+        hasher.update(unsafe { std::slice::from_raw_parts(slice.local as *const u8, slice.length as usize) });
+    }
+    hasher.finalize()
+}
+
+/// Regions that are entered while this lives.
+pub struct Entered<'a>(&'a [Arc<Region>]);
+
+/// Enters all of them, or none when one is revoked.
+pub fn enter_all(regions: &[Arc<Region>]) -> Option<Entered<'_>> {
+    for (index, region) in regions.iter().enumerate() {
+        if !region.enter() {
+            regions[..index].iter().for_each(|entered| entered.leave());
+            return None;
+        }
+    }
+    Some(Entered(regions))
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|region| region.leave());
+    }
+}

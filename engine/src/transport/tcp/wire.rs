@@ -1,0 +1,371 @@
+//! The data lanes' wire format: one authenticated header, then descriptors, extra bytes and payload.
+//! Pure encoding and decoding; `tx` and `rx` move the bytes.
+//!
+//! ```text
+//! 0        16       24    28   29    30          32       36        40        48         56     64        72
+//! [ mac 16 ][ count ][ magic ][kind][flags][descriptors][payload ][ extra   ][sequence][not after][clock ][checksum 4, 0 4]
+//! then descriptors (24 bytes each), extra, zeros up to a multiple of 64 if there is payload, payload
+//! ```
+//! All integers are little-endian. The MAC covers everything from `count` to the end of `extra`, under a
+//! key of this lane and direction; `count` rises by one with each frame, so nothing can be replayed,
+//! dropped or reordered unseen. Payload is plain; `checksum` covers it when the CHECKSUM flag is set.
+
+use crate::limits;
+use crate::status::Status;
+
+pub const HEADER_BYTES: usize = 72;
+pub const DESCRIPTOR_BYTES: usize = 24;
+pub const FAULT_BYTES: usize = 16;
+const MAC_BYTES: usize = 16;
+/// Payload starts at a multiple of this in its frame: the kernel's copies between page-aligned memory
+/// and socket buffers are a tenth slower when the two sides are not aligned alike.
+const PAYLOAD_ALIGNMENT: usize = 64;
+const MAGIC: u32 = u32::from_le_bytes(*b"FRY1");
+
+/// Extra bytes that a frame may have: a notification with its sequence, or the faults of every
+/// descriptor in flight.
+pub const EXTRA_BYTES_MAX: usize = {
+    let notification = 8 + limits::NOTIFY_BYTES_MAX;
+    let faults = FAULTS_PER_FRAME_MAX * FAULT_BYTES;
+    if notification > faults {
+        notification
+    } else {
+        faults
+    }
+};
+/// Faults that one acknowledgement or answer reports; further ones follow in the next.
+pub const FAULTS_PER_FRAME_MAX: usize = 1024;
+/// Everything of a frame that is not payload.
+pub const META_BYTES_MAX: usize =
+    HEADER_BYTES + limits::FRAME_DESCRIPTORS_MAX * DESCRIPTOR_BYTES + EXTRA_BYTES_MAX + PAYLOAD_ALIGNMENT;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// Descriptors and payload to place; may carry a notification in `extra`.
+    Write = 1,
+    /// Descriptors to gather and send back.
+    Read = 2,
+    /// Answer to the READ with the same sequence: faults in `extra`, then the payload of the others.
+    Data = 3,
+    /// Every WRITE up to `sequence` is applied, but for the faults in `extra`.
+    Ack = 4,
+}
+
+pub mod flags {
+    /// `checksum` is the CRC-32 of the payload (in a READ: wanted in the answer).
+    pub const CHECKSUM: u8 = 1;
+    /// `extra` is a notification: u64 sequence, then bytes.
+    pub const NOTIFY: u8 = 2;
+    /// `extra` is the u64 sequence of a notification that will never come.
+    pub const SKIP: u8 = 4;
+    /// In an ACK: the frame's payload did not match its checksum (in a fault entry).
+    pub const ALL: u8 = CHECKSUM | NOTIFY | SKIP;
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    pub kind: Kind,
+    pub flags: u8,
+    pub descriptors: u16,
+    pub payload_bytes: u32,
+    pub extra_bytes: u32,
+    pub sequence: u64,
+    /// On the receiver's CLOCK_BOOTTIME: later than this the frame must not be applied or answered.
+    pub not_after_ns: u64,
+    /// The sender's CLOCK_BOOTTIME when it wrote the header.
+    pub clock_ns: u64,
+    pub checksum: u32,
+}
+
+/// One piece of the receiver's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Descriptor {
+    pub address: u64,
+    pub region: u64,
+    pub length: u32,
+}
+
+/// One descriptor that was refused, by the frame's sequence and its place in the frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    pub sequence: u64,
+    pub descriptor: u16,
+    pub status: Status,
+}
+
+/// Why a frame cannot be from a peer in good order. Each of these ends the lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    Magic,
+    Kind,
+    Flags,
+    TooManyDescriptors,
+    TooMuchPayload,
+    TooMuchExtra,
+    Mac,
+    Count,
+    PayloadMismatch,
+    Sequence,
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap_or_default())
+}
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default())
+}
+
+impl Header {
+    /// Bytes of descriptors, extra and padding that follow the header.
+    pub fn meta_bytes(&self) -> usize {
+        let content = self.descriptors as usize * DESCRIPTOR_BYTES + self.extra_bytes as usize;
+        if self.payload_bytes == 0 {
+            return content;
+        }
+        (HEADER_BYTES + content).next_multiple_of(PAYLOAD_ALIGNMENT) - HEADER_BYTES
+    }
+
+    /// Appends the header with an empty MAC; `seal` fills it in.
+    pub fn encode(&self, count: u64, out: &mut Vec<u8>) {
+        out.extend_from_slice(&[0; MAC_BYTES]);
+        out.extend_from_slice(&count.to_le_bytes());
+        out.extend_from_slice(&MAGIC.to_le_bytes());
+        out.push(self.kind as u8);
+        out.push(self.flags);
+        out.extend_from_slice(&self.descriptors.to_le_bytes());
+        out.extend_from_slice(&self.payload_bytes.to_le_bytes());
+        out.extend_from_slice(&self.extra_bytes.to_le_bytes());
+        out.extend_from_slice(&self.sequence.to_le_bytes());
+        out.extend_from_slice(&self.not_after_ns.to_le_bytes());
+        out.extend_from_slice(&self.clock_ns.to_le_bytes());
+        out.extend_from_slice(&self.checksum.to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+    }
+
+    /// Reads a header and bounds every length in it, before anything is allocated or trusted.
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, Malformed> {
+        if u32_at(bytes, 24) != MAGIC {
+            return Err(Malformed::Magic);
+        }
+        let kind = match bytes[28] {
+            1 => Kind::Write,
+            2 => Kind::Read,
+            3 => Kind::Data,
+            4 => Kind::Ack,
+            _ => return Err(Malformed::Kind),
+        };
+        let header = Header {
+            kind,
+            flags: bytes[29],
+            descriptors: u16_at(bytes, 30),
+            payload_bytes: u32_at(bytes, 32),
+            extra_bytes: u32_at(bytes, 36),
+            sequence: u64_at(bytes, 40),
+            not_after_ns: u64_at(bytes, 48),
+            clock_ns: u64_at(bytes, 56),
+            checksum: u32_at(bytes, 64),
+        };
+        if header.flags & !flags::ALL != 0 || u32_at(bytes, 68) != 0 {
+            return Err(Malformed::Flags);
+        }
+        if header.descriptors as usize > limits::FRAME_DESCRIPTORS_MAX {
+            return Err(Malformed::TooManyDescriptors);
+        }
+        if header.payload_bytes > limits::FRAME_BYTES_MAX {
+            return Err(Malformed::TooMuchPayload);
+        }
+        if header.extra_bytes as usize > EXTRA_BYTES_MAX {
+            return Err(Malformed::TooMuchExtra);
+        }
+        Ok(header)
+    }
+}
+
+impl Descriptor {
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.address.to_le_bytes());
+        out.extend_from_slice(&self.region.to_le_bytes());
+        out.extend_from_slice(&(self.length as u64).to_le_bytes());
+    }
+
+    /// The descriptors of a frame's `meta`; `count` was bounded by `Header::decode`.
+    pub fn decode_all(meta: &[u8], count: usize) -> impl Iterator<Item = Descriptor> + '_ {
+        meta[..count * DESCRIPTOR_BYTES].chunks_exact(DESCRIPTOR_BYTES).map(|bytes| Descriptor {
+            address: u64_at(bytes, 0),
+            region: u64_at(bytes, 8),
+            length: u32_at(bytes, 16),
+        })
+    }
+}
+
+impl Fault {
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.sequence.to_le_bytes());
+        out.extend_from_slice(&(self.descriptor as u32).to_le_bytes());
+        out.extend_from_slice(&(self.status as i32).to_le_bytes());
+    }
+
+    /// The faults in `extra`; None when the bytes are not faults.
+    pub fn decode_all(extra: &[u8]) -> Option<Vec<Fault>> {
+        if !extra.len().is_multiple_of(FAULT_BYTES) {
+            return None;
+        }
+        extra
+            .chunks_exact(FAULT_BYTES)
+            .map(|bytes| {
+                let status = Status::from_number(u32_at(bytes, 12) as i32).filter(|s| (*s as i32) < 0)?;
+                let descriptor = u16::try_from(u32_at(bytes, 8)).ok()?;
+                Some(Fault { sequence: u64_at(bytes, 0), descriptor, status })
+            })
+            .collect()
+    }
+}
+
+/// The keys and counters of one lane, one direction.
+pub struct Sealer {
+    key: [u8; 32],
+    count: u64,
+}
+
+impl Sealer {
+    pub fn new(key: [u8; 32]) -> Sealer {
+        Sealer { key, count: 0 }
+    }
+
+    /// Writes header, and with `body` descriptors and extra, to `out`, authenticated.
+    pub fn seal(&mut self, header: &Header, out: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>)) {
+        let start = out.len();
+        header.encode(self.count, out);
+        body(out);
+        let whole = start + HEADER_BYTES + header.meta_bytes();
+        debug_assert!((out.len()..out.len() + PAYLOAD_ALIGNMENT).contains(&whole));
+        out.resize(whole, 0);
+        let mac = blake3::keyed_hash(&self.key, &out[start + MAC_BYTES..]);
+        out[start..start + MAC_BYTES].copy_from_slice(&mac.as_bytes()[..MAC_BYTES]);
+        self.count += 1;
+    }
+
+    /// Checks a whole frame's header, descriptors and extra, and that it is the next one.
+    pub fn open(&mut self, frame: &[u8]) -> Result<(), Malformed> {
+        let mac = blake3::keyed_hash(&self.key, &frame[MAC_BYTES..]);
+        // In constant time, so that a forger learns nothing from how long a refusal takes.
+        let difference =
+            mac.as_bytes()[..MAC_BYTES].iter().zip(&frame[..MAC_BYTES]).fold(0, |all, (a, b)| all | (a ^ b));
+        if difference != 0 {
+            return Err(Malformed::Mac);
+        }
+        if u64_at(frame, MAC_BYTES) != self.count {
+            return Err(Malformed::Count);
+        }
+        self.count += 1;
+        Ok(())
+    }
+}
+
+/// The key of one direction of one lane, from the session's lane key.
+pub fn lane_key(session_lane_key: &[u8; 32], lane: u32, from_dialer: bool) -> [u8; 32] {
+    let mut input = [0u8; 5];
+    input[..4].copy_from_slice(&lane.to_le_bytes());
+    input[4] = from_dialer as u8;
+    *blake3::keyed_hash(session_lane_key, &input).as_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn header(descriptors: u16, extra_bytes: u32) -> Header {
+        Header {
+            kind: Kind::Write,
+            flags: 0,
+            descriptors,
+            payload_bytes: 9,
+            extra_bytes,
+            sequence: 77,
+            not_after_ns: 5,
+            clock_ns: 6,
+            checksum: 7,
+        }
+    }
+
+    fn sealed(sealer: &mut Sealer) -> Vec<u8> {
+        let mut out = Vec::new();
+        sealer.seal(&header(1, 3), &mut out, |out| {
+            Descriptor { address: 1, region: 2, length: 9 }.encode(out);
+            out.extend_from_slice(b"abc");
+        });
+        out
+    }
+
+    #[test]
+    fn a_sealed_frame_opens_once_and_in_order() {
+        let (mut tx, mut rx) = (Sealer::new([3; 32]), Sealer::new([3; 32]));
+        let (first, second) = (sealed(&mut tx), sealed(&mut tx));
+        assert_eq!(Header::decode(first[..HEADER_BYTES].try_into().unwrap()), Ok(header(1, 3)));
+        let descriptor = Descriptor::decode_all(&first[HEADER_BYTES..], 1).next().unwrap();
+        assert_eq!(descriptor, Descriptor { address: 1, region: 2, length: 9 });
+        assert_eq!(first.len() % 64, 0, "payload is aligned");
+        assert_eq!(rx.open(&second), Err(Malformed::Count));
+        assert_eq!(rx.open(&first), Ok(()));
+        assert_eq!(rx.open(&first), Err(Malformed::Count));
+        assert_eq!(rx.open(&second), Ok(()));
+    }
+
+    #[test]
+    fn every_flipped_bit_is_seen() {
+        let frame = sealed(&mut Sealer::new([3; 32]));
+        for bit in 0..frame.len() * 8 {
+            let mut bad = frame.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Sealer::new([3; 32]).open(&bad), Err(Malformed::Mac), "bit {bit}");
+        }
+        assert_eq!(Sealer::new([4; 32]).open(&frame), Err(Malformed::Mac));
+    }
+
+    #[test]
+    fn lengths_are_bounded_at_their_last_valid_value() {
+        let edge = Header {
+            descriptors: limits::FRAME_DESCRIPTORS_MAX as u16,
+            payload_bytes: limits::FRAME_BYTES_MAX,
+            extra_bytes: EXTRA_BYTES_MAX as u32,
+            ..header(0, 0)
+        };
+        let check = |header: &Header| {
+            let mut out = Vec::new();
+            header.encode(0, &mut out);
+            Header::decode(out[..].try_into().unwrap())
+        };
+        assert_eq!(check(&edge), Ok(edge));
+        assert_eq!(
+            check(&Header { descriptors: edge.descriptors + 1, ..edge }),
+            Err(Malformed::TooManyDescriptors)
+        );
+        assert_eq!(
+            check(&Header { payload_bytes: edge.payload_bytes + 1, ..edge }),
+            Err(Malformed::TooMuchPayload)
+        );
+        assert_eq!(
+            check(&Header { extra_bytes: edge.extra_bytes + 1, ..edge }),
+            Err(Malformed::TooMuchExtra)
+        );
+        assert_eq!(check(&Header { flags: flags::ALL + 1, ..edge }), Err(Malformed::Flags));
+    }
+
+    proptest! {
+        #[test]
+        fn decoding_garbage_never_panics(bytes in proptest::array::uniform32(any::<u8>()), more in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let mut frame = [0u8; HEADER_BYTES];
+            frame[..32].copy_from_slice(&bytes);
+            frame[24..28].copy_from_slice(b"FRY1");
+            if let Ok(header) = Header::decode(&frame) {
+                prop_assert!(header.meta_bytes() <= META_BYTES_MAX);
+            }
+            let _ = Fault::decode_all(&more);
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! A lane thread: waits for its lanes' sockets, receives, and sends what was queued for them. It never
+//! blocks on anything but its poller, and runs no user code.
+//!
+//! After a small exchange it spins for a moment before it sleeps, when that paid off the last time: the
+//! next request of a conversation then costs no wake-up. Two ends that share a CPU never spin.
+
+use crate::status::{Error, Result};
+use crate::sys::clock;
+use crate::sys::socket;
+use crate::transport::tcp::lane::{lock, Lane};
+use crate::transport::tcp::poller::{Interest, Poller, PollerKind, Ready};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::thread::JoinHandle;
+
+/// A gap is worth spinning for when it is shorter than this many spins.
+const GAP_SPINS: u64 = 4;
+/// While spinning on one lane, look at all others after this many tries.
+const TRIES_PER_POLL: u32 = 8;
+
+pub struct Worker {
+    poller: Poller,
+    lanes: RwLock<HashMap<u64, Arc<Lane>>>,
+    kicked: Mutex<Vec<Arc<Lane>>>,
+    has_kicks: AtomicBool,
+    stop: AtomicBool,
+    spin_ns: u64,
+}
+
+impl Worker {
+    pub fn new(kind: PollerKind, spin_ns: u64) -> Result<Arc<Worker>> {
+        Ok(Arc::new(Worker {
+            poller: Poller::new(kind)?,
+            lanes: RwLock::new(HashMap::new()),
+            kicked: Mutex::new(Vec::new()),
+            has_kicks: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            spin_ns,
+        }))
+    }
+
+    pub fn start(self: &Arc<Worker>, index: usize) -> Result<JoinHandle<()>> {
+        let worker = self.clone();
+        std::thread::Builder::new()
+            .name(format!("ferry-lane-{index}"))
+            .spawn(move || worker.run())
+            .map_err(|error| Error::system("starting a lane thread", &error))
+    }
+
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.poller.wake();
+    }
+
+    /// Takes a lane in: its input is received from here on.
+    pub fn add(&self, lane: &Arc<Lane>) -> io::Result<()> {
+        self.lanes.write().unwrap_or_else(PoisonError::into_inner).insert(lane.token, lane.clone());
+        let added = self.poller.add(lane.fd(), lane.token, Interest { read: true, write: false });
+        if added.is_err() {
+            self.lanes.write().unwrap_or_else(PoisonError::into_inner).remove(&lane.token);
+        }
+        added
+    }
+
+    pub fn set(&self, fd: RawFd, token: u64, interest: Interest) -> io::Result<()> {
+        self.poller.set(fd, token, interest)
+    }
+
+    pub fn remove(&self, fd: RawFd, token: u64) {
+        self.poller.remove(fd, token);
+        self.lanes.write().unwrap_or_else(PoisonError::into_inner).remove(&token);
+    }
+
+    /// Has this worker send what the lane has queued.
+    pub fn kick(&self, lane: Arc<Lane>) {
+        let mut kicked = lock(&self.kicked);
+        if self.stop.load(Ordering::Acquire) {
+            // Nobody would take it out again, and the lane holds the worker.
+            return;
+        }
+        kicked.push(lane);
+        drop(kicked);
+        self.has_kicks.store(true, Ordering::Release);
+        self.poller.wake();
+    }
+
+    fn lane(&self, token: u64) -> Option<Arc<Lane>> {
+        self.lanes.read().unwrap_or_else(PoisonError::into_inner).get(&token).cloned()
+    }
+
+    fn run(&self) {
+        let mut ready: Vec<Ready> = Vec::new();
+        let mut again: Vec<Arc<Lane>> = Vec::new();
+        let mut talker: Option<Arc<Lane>> = None;
+        let (mut idle_since_ns, mut spin_pays) = (0u64, true);
+        while !self.stop.load(Ordering::Acquire) {
+            self.run_kicks();
+            let timeout = if again.is_empty() { None } else { Some(0) };
+            if timeout.is_none() && spin_pays {
+                if let Some(lane) = talker.take() {
+                    if self.spin(&lane) {
+                        talker = Some(lane);
+                        continue;
+                    }
+                    spin_pays = false;
+                }
+            }
+            ready.clear();
+            if idle_since_ns == 0 {
+                idle_since_ns = clock::monotonic_ns();
+            }
+            if self.poller.wait(&mut ready, timeout).is_err() {
+                // Only a broken descriptor table gets here; the lanes then fail by their deadlines.
+                std::thread::yield_now();
+            }
+            if !ready.is_empty() {
+                spin_pays = clock::monotonic_ns() - idle_since_ns < GAP_SPINS * self.spin_ns;
+                idle_since_ns = 0;
+            }
+            for lane in std::mem::take(&mut again) {
+                self.receive(&lane, &mut again, &mut talker);
+            }
+            for event in &ready {
+                let Some(lane) = self.lane(event.token) else { continue };
+                if event.writable {
+                    lane.writable();
+                }
+                if event.readable || event.hangup {
+                    self.receive(&lane, &mut again, &mut talker);
+                }
+            }
+        }
+        lock(&self.kicked).clear();
+    }
+
+    fn run_kicks(&self) {
+        if self.has_kicks.swap(false, Ordering::AcqRel) {
+            let kicked = std::mem::take(&mut *lock(&self.kicked));
+            kicked.iter().for_each(|lane| lane.drive_tx());
+        }
+    }
+
+    fn receive(&self, lane: &Arc<Lane>, again: &mut Vec<Arc<Lane>>, talker: &mut Option<Arc<Lane>>) {
+        let turn = lane.drive_rx(false);
+        if turn.again && !again.iter().any(|other| other.token == lane.token) {
+            again.push(lane.clone());
+        }
+        // Bulk is better read late, in large pieces, than at once in small ones.
+        if turn.bytes > 0 && lane.is_express() {
+            *talker = Some(lane.clone());
+        }
+    }
+
+    /// Looks for the next message on a lane, briefly, without sleeping. True when one came.
+    fn spin(&self, lane: &Arc<Lane>) -> bool {
+        let (incoming, own) = socket::incoming_and_own_cpu(lane.fd());
+        if self.spin_ns == 0 || incoming == own {
+            return false;
+        }
+        let end_ns = clock::monotonic_ns() + self.spin_ns;
+        let mut tries = 0;
+        let mut ready = Vec::new();
+        while clock::monotonic_ns() < end_ns {
+            let turn = lane.drive_rx(false);
+            if turn.bytes > 0 {
+                return true;
+            }
+            if self.has_kicks.load(Ordering::Relaxed) || self.stop.load(Ordering::Relaxed) || lane.is_closed()
+            {
+                return false;
+            }
+            tries += 1;
+            if tries % TRIES_PER_POLL == 0 {
+                // Level-triggered: what is seen here and not handled shows again in the next wait.
+                let _ = self.poller.wait(&mut ready, Some(0));
+                if ready.iter().any(|event| event.token != lane.token) {
+                    return false;
+                }
+                ready.clear();
+            }
+            std::hint::spin_loop();
+        }
+        false
+    }
+}

@@ -1,0 +1,112 @@
+//! What the functional tests share: engines in pairs, patterns whose every 8 bytes say where they
+//! belong, permutations from a printed seed. Waits are bounded: a test that would hang fails instead.
+#![allow(dead_code)]
+
+pub mod data;
+pub mod process;
+
+use ferry::complete::TransferResult;
+use ferry::types::{Op, Request};
+use ferry::*;
+use std::time::{Duration, Instant};
+
+pub type Settings<'a> = &'a [(&'a str, &'a str)];
+
+/// Longer than anything here takes on a busy machine; what is not there by then never comes.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub fn config(settings: Settings) -> Config {
+    let mut config = Config::new().unwrap();
+    for (key, value) in settings {
+        config.set(key, value).unwrap_or_else(|error| panic!("{key}={value}: {error}"));
+    }
+    config
+}
+
+pub fn engine(settings: Settings) -> Engine {
+    Engine::open(config(settings)).unwrap()
+}
+
+/// Two engines of this process; `a` connected to `b`.
+pub struct Pair {
+    pub a: Engine,
+    pub b: Engine,
+    /// `b` as `a` names it, and the reverse.
+    pub b_at_a: u64,
+    pub a_at_b: u64,
+}
+
+impl Pair {
+    pub fn new(settings: Settings) -> Pair {
+        Pair::of(engine(settings), engine(settings))
+    }
+
+    pub fn of(a: Engine, b: Engine) -> Pair {
+        let b_at_a = a.connect(b.address(), Some(PATIENCE)).unwrap();
+        let a_at_b = peer_of(&b, &a);
+        Pair { a, b, b_at_a, a_at_b }
+    }
+
+    /// Memory of `a`, and memory of `b` that `a` has heard of.
+    pub fn memories(&self, local_bytes: usize, remote_bytes: usize) -> (Memory, Memory) {
+        let options = RegionOptions::default();
+        let (local, remote) = (self.a.alloc(local_bytes, &options), self.b.alloc(remote_bytes, &options));
+        let remote = remote.unwrap();
+        hears_of(&self.a, self.b_at_a, remote.region());
+        (local.unwrap(), remote)
+    }
+}
+
+/// `whom` as `at` names it, once `whom` has connected there.
+pub fn peer_of(at: &Engine, whom: &Engine) -> u64 {
+    let described = whom.descriptor().ok().map(|descriptor| descriptor.incarnation);
+    let live = |peer: &PeerInfo| peer.state != ferry::peer::PeerState::Lost;
+    let found: Vec<u64> = at
+        .peers()
+        .unwrap()
+        .into_iter()
+        .map(|peer| at.peer_info(peer).unwrap())
+        // An engine that does not listen cannot be described; it is the one without an address.
+        .filter(|peer| live(peer) && described.map_or(peer.address.is_empty(), |it| it == peer.incarnation))
+        .map(|peer| peer.handle)
+        .collect();
+    assert_eq!(found.len(), 1, "the other engine is known here, once");
+    found[0]
+}
+
+/// Returns when `engine` knows of this region of the peer.
+pub fn hears_of(engine: &Engine, peer: u64, region: u64) {
+    eventually("the region is announced", || {
+        engine.peer_regions(peer).unwrap().iter().any(|known| known.region == region)
+    });
+}
+
+pub fn request(local: &Memory, at: usize, remote: &Memory, to: usize, length: usize) -> Request {
+    Request {
+        local: local.address() + at as u64,
+        remote: remote.address() + to as u64,
+        length: length as u64,
+        remote_region: remote.region(),
+    }
+}
+
+/// Submits and waits; however it ends, it ends in time.
+pub fn run(
+    engine: &Engine,
+    peer: u64,
+    op: Op,
+    requests: &[Request],
+    options: &TransferOptions,
+) -> TransferResult {
+    engine.submit(peer, op, requests, options).unwrap().wait(Some(PATIENCE)).unwrap()
+}
+
+/// Waits for a condition that has no event to wait for, by asking again. Only for what another thread
+/// does at its own pace and reports to nobody (a peer's list of regions).
+pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < end, "never: {what}");
+        std::thread::yield_now();
+    }
+}

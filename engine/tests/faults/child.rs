@@ -1,0 +1,321 @@
+//! Engines in other processes. A child is this test binary again, running only `child_role`, which obeys
+//! one command per line and answers with one line. It ends with its input, so none outlives a test.
+
+use crate::support::{config, fill, pattern, rounds, BOUND};
+use ferry::notify::{EventBody, WHAT_PEERS};
+use ferry::types::Op;
+use ferry::{Deadline, Engine, Memory, RegionOptions, TransferOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{channel, Receiver};
+use std::sync::Arc;
+use std::time::Duration;
+
+const ROLE: &str = "FAULTS_CHILD";
+
+pub struct Child {
+    process: std::process::Child,
+    input: ChildStdin,
+    answers: Receiver<String>,
+}
+
+impl Child {
+    pub fn start() -> Child {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child::child_role", "--ignored", "--nocapture", "--test-threads=1"])
+            .env(ROLE, "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (sender, answers) = channel();
+        let output = BufReader::new(process.stdout.take().unwrap());
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                // The first answer stands behind the test's name.
+                if let Some((_, answer)) = line.split_once("@@ ") {
+                    let _ = sender.send(answer.to_owned());
+                }
+            }
+        });
+        let input = process.stdin.take().unwrap();
+        Child { process, input, answers }
+    }
+
+    /// A child with an open engine.
+    pub fn engine(settings: &str) -> (Child, String) {
+        let mut child = Child::start();
+        let address = child.ask(&format!("open {settings}"));
+        (child, address)
+    }
+
+    pub fn tell(&mut self, command: &str) {
+        writeln!(self.input, "{command}").unwrap();
+        self.input.flush().unwrap();
+    }
+
+    #[track_caller]
+    pub fn answer(&mut self) -> String {
+        self.answers.recv_timeout(BOUND).expect("the child must answer")
+    }
+
+    /// One command and its answer; errors are answered as their status.
+    #[track_caller]
+    pub fn ask(&mut self, command: &str) -> String {
+        self.tell(command);
+        self.answer()
+    }
+
+    #[track_caller]
+    pub fn number(&mut self, command: &str) -> u64 {
+        let answer = self.ask(command);
+        answer.parse().unwrap_or_else(|_| panic!("{command}: {answer}"))
+    }
+
+    /// Memory of the child, as (region, address).
+    #[track_caller]
+    pub fn alloc(&mut self, bytes: usize, seed: u64) -> (u64, u64) {
+        let answer = self.ask(&format!("alloc {bytes} {seed}"));
+        let (region, address) = answer.split_once(' ').unwrap_or_else(|| panic!("alloc: {answer}"));
+        (region.parse().unwrap(), address.parse().unwrap())
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.process.id() as i32
+    }
+
+    fn signal(&self, signal: i32) {
+        // SAFETY: no memory is involved, and the process is ours and not yet waited for.
+        assert_eq!(unsafe { libc::kill(self.pid(), signal) }, 0);
+    }
+
+    /// SIGSTOP, and every thread has stopped.
+    pub fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+        crate::support::wait_until("the child has stopped", || {
+            let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
+            tasks.flatten().all(|task| {
+                let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+                stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+            })
+        });
+    }
+
+    pub fn resume(&self) {
+        self.signal(libc::SIGCONT);
+    }
+
+    pub fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Reads the child's memory from outside, also while it is stopped.
+    pub fn peek(&self, address: u64, bytes: usize) -> Vec<u8> {
+        let mut out = vec![0u8; bytes];
+        let mut done = 0;
+        while done < bytes {
+            let local = libc::iovec { iov_base: out[done..].as_mut_ptr().cast(), iov_len: bytes - done };
+            let remote = libc::iovec { iov_base: (address as usize + done) as *mut _, iov_len: bytes - done };
+            // SAFETY: `local` is the rest of `out`; the remote side is checked by the kernel.
+            let count = unsafe { libc::process_vm_readv(self.pid(), &local, 1, &remote, 1, 0) };
+            assert!(count > 0, "{}", std::io::Error::last_os_error());
+            done += count as usize;
+        }
+        out
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// What a child holds.
+#[derive(Default)]
+struct Role {
+    engine: Option<Engine>,
+    memories: Vec<Memory>,
+    events: Option<Arc<ferry::notify::Queue>>,
+    rounds: Arc<AtomicU64>,
+    hoard: Vec<std::fs::File>,
+}
+
+fn status(result: ferry::status::Result<impl ToString>) -> String {
+    result
+        .map_or_else(|error| format!("{} errno {}", error.status, error.os_error), |value| value.to_string())
+}
+
+/// Not a test: the other process of one.
+#[test]
+#[ignore = "the other process of a test"]
+fn child_role() {
+    if std::env::var_os(ROLE).is_none() {
+        return;
+    }
+    let mut role = Role::default();
+    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let answer = role.obey(&words);
+        println!("@@ {answer}");
+        std::io::stdout().flush().unwrap();
+    }
+    // The parent is gone or has seen enough: no orderly end.
+    // SAFETY: ends the process at once.
+    unsafe { libc::_exit(0) };
+}
+
+impl Role {
+    fn engine(&self) -> &Engine {
+        self.engine.as_ref().unwrap()
+    }
+
+    fn obey(&mut self, words: &[&str]) -> String {
+        let number = |at: usize| words[at].parse::<u64>().unwrap();
+        match words[0] {
+            "open" => {
+                let settings: Vec<(&str, &str)> =
+                    words[1..].iter().map(|word| word.split_once('=').unwrap()).collect();
+                let engine = Engine::open(config(&settings));
+                let answer = status(engine.as_ref().map(|engine| engine.address()).map_err(Clone::clone));
+                self.engine = engine.ok();
+                self.events = self.engine.as_ref().map(|engine| engine.queue(WHAT_PEERS, 64).unwrap());
+                answer
+            }
+            "alloc" => match self.engine().alloc(number(1) as usize, &RegionOptions::default()) {
+                Err(error) => error.status.to_string(),
+                Ok(memory) => {
+                    if number(2) != 0 {
+                        fill(&memory, number(2));
+                    }
+                    let answer = format!("{} {}", memory.region(), memory.address());
+                    self.memories.push(memory);
+                    answer
+                }
+            },
+            "connect" => status(self.engine().connect(words[1], Some(Duration::from_secs(5)))),
+            // write PEER REGION ADDRESS BYTES: the first memory, once.
+            "write" => {
+                let requests =
+                    rounds(self.memories[0].address(), number(3), number(2), number(4) as usize, 1);
+                status(
+                    self.engine()
+                        .write(number(1), &requests, &TransferOptions::default())
+                        .map(|result| result.bytes_confirmed),
+                )
+            }
+            // flood PEER REGION ADDRESS BYTES: the first memory, again and again, in the background.
+            "flood" => {
+                let (engine, counter) = (self.engine().clone(), self.rounds.clone());
+                let requests =
+                    rounds(self.memories[0].address(), number(3), number(2), number(4) as usize, 4);
+                let peer = number(1);
+                std::thread::spawn(move || {
+                    let options = TransferOptions {
+                        no_coalesce: true,
+                        deadline: Deadline::Never,
+                        ..TransferOptions::default()
+                    };
+                    while let Ok(transfer) = engine.submit(peer, Op::Write, &requests, &options) {
+                        let _ = transfer.wait(None);
+                        counter.fetch_add(1, Ordering::SeqCst);
+                    }
+                });
+                "OK".into()
+            }
+            "rounds" => self.rounds.load(Ordering::SeqCst).to_string(),
+            "refill" => {
+                let memory = &self.memories[0];
+                memory.write(0, &pattern(number(1), 0, memory.length()));
+                "OK".into()
+            }
+            "unregister" => {
+                let region = self.memories[number(1) as usize].region();
+                let timeout = Some(Duration::from_millis(number(2)));
+                status(self.engine().unregister(region, timeout).map(|()| "OK"))
+            }
+            "fence" => status(self.engine().fence(number(1), Some(Duration::from_secs(5))).map(|()| "OK")),
+            "peers" => {
+                let peers = self.engine().peers().unwrap();
+                peers.iter().map(u64::to_string).collect::<Vec<_>>().join(" ")
+            }
+            // The next peer event, waited for.
+            "event" => {
+                let queue = self.events.clone().unwrap();
+                let mut out = Vec::new();
+                crate::support::wait_until("a peer event comes", || queue.drain(&mut out, 1) == 1);
+                match &out[0].body {
+                    EventBody::PeerUp => "PEER_UP".into(),
+                    EventBody::PeerLost { status } => format!("PEER_LOST {status}"),
+                    EventBody::LateApply { .. } => "LATE_APPLY".into(),
+                    other => format!("{other:?}"),
+                }
+            }
+            "stat" => {
+                let counts = self.engine().stats().unwrap().counts;
+                match words[1] {
+                    "lanes_lost" => counts.lanes_lost,
+                    "late_applies" => counts.late_applies,
+                    "bytes_applied" => counts.bytes_applied,
+                    other => panic!("{other}"),
+                }
+                .to_string()
+            }
+            // At most this many descriptors more than are open now.
+            "nofile" => {
+                let open = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64 - 1;
+                let limit = libc::rlimit { rlim_cur: open + number(1), rlim_max: open + 4096 };
+                // SAFETY: `limit` is read during the call.
+                let result = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
+                format!("{result}")
+            }
+            // Opens descriptors until there are none left.
+            "hoard" => {
+                while let Ok(file) = std::fs::File::open("/dev/null") {
+                    self.hoard.push(file);
+                }
+                self.hoard.len().to_string()
+            }
+            "release" => {
+                let keep = self.hoard.len().saturating_sub(number(1) as usize);
+                self.hoard.truncate(keep);
+                "OK".into()
+            }
+            "setuid" => {
+                // SAFETY: no memory is involved.
+                unsafe { libc::setuid(number(1) as u32) }.to_string()
+            }
+            // A child that lives until it is killed, with copies of all descriptors but its input and
+            // output, by which the test knows that its child has ended.
+            "fork" => {
+                // SAFETY: the child closes two descriptors and sleeps; it runs nothing else.
+                let pid = unsafe { libc::fork() };
+                if pid == 0 {
+                    loop {
+                        // SAFETY: no memory is involved.
+                        unsafe {
+                            libc::close(0);
+                            libc::close(1);
+                            libc::pause();
+                        }
+                    }
+                }
+                pid.to_string()
+            }
+            "close" => status(self.engine().close(Some(Duration::from_secs(10))).map(|()| "OK")),
+            "usage" => usage(),
+            other => panic!("no such command: {other}"),
+        }
+    }
+}
+
+/// Descriptors, threads and resident bytes of this process.
+pub fn usage() -> String {
+    let count = |what: &str| std::fs::read_dir(format!("/proc/self/{what}")).unwrap().count();
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = statm.split_whitespace().nth(1).unwrap().parse().unwrap();
+    format!("{} {} {}", count("fd"), count("task"), pages * 4096)
+}

@@ -1,0 +1,118 @@
+//! Limits of the system: descriptors, memory, and nothing that leaks over many lives of an engine.
+
+use crate::child::{usage, Child};
+use crate::support::*;
+use ferry::types::{Op, Request};
+use ferry::{Engine, RegionOptions, Status};
+
+/// The child has no descriptor left: dialing says so with its errno, accepting waits, and both recover.
+#[test]
+fn descriptors_run_out_and_come_back() {
+    let _turn = alone();
+    let b = engine(&[]);
+    let there = alloc(&b, MIB);
+    let (mut child, address) = Child::engine("");
+    child.alloc(MIB, 4);
+    let peer = child.number(&format!("connect {}", b.address()));
+    let write = format!("write {peer} {} {} {MIB}", there.region(), there.address());
+    assert_eq!(child.number(&write), MIB as u64);
+    let c = engine(&[]);
+    assert_eq!(child.ask("nofile 8"), "0");
+    child.ask("hoard");
+    let answer = child.ask(&format!("connect {}", c.address()));
+    assert_eq!(answer, format!("SYSTEM errno {}", libc::EMFILE));
+    // Who is connected is served.
+    fill(&there, 9);
+    assert_eq!(child.number(&write), MIB as u64);
+    assert_pattern(&there, 4, 0, MIB);
+    // A newcomer is kept waiting, not turned away, until descriptors are free.
+    std::thread::scope(|scope| {
+        let newcomer = scope.spawn(|| c.connect(&address, Some(BOUND)));
+        wait_until("the newcomer is at the door", || !newcomer.is_finished());
+        assert_eq!(child.ask("release 8"), "OK");
+        newcomer.join().unwrap().unwrap();
+    });
+    child.ask("hoard");
+    child.ask("release 64");
+    assert!(child.ask(&format!("connect {}", c.address())).parse::<u64>().is_ok());
+}
+
+#[test]
+fn absurd_lengths_are_errors() {
+    let _turn = alone();
+    let (a, b, peer) = pair(&[]);
+    let (local, remote) = (alloc(&a, MIB), alloc(&b, MIB));
+    let options = RegionOptions::default();
+    assert_eq!(a.alloc(0, &options).map(|_| ()).unwrap_err().status, Status::Invalid);
+    for bytes in [usize::MAX, usize::MAX / 2, 1 << 60] {
+        let error = a.alloc(bytes, &options).map(|_| ()).unwrap_err();
+        assert!(matches!(error.status, Status::NoMemory | Status::Invalid), "{bytes}: {error}");
+    }
+    for length in [u64::MAX, u64::MAX - local.address(), 1 << 63, 1 << 46, MIB as u64 + 1] {
+        let request = Request { length, ..request(&local, &remote, 0, 8) };
+        let error =
+            a.submit(peer, Op::Write, &[request], &crate::support::options()).map(|_| ()).unwrap_err();
+        assert!(matches!(error.status, Status::Invalid | Status::NotRegistered), "{length:#x}: {error}");
+        assert_eq!(error.request_index, Some(0));
+    }
+    let words = vec![0; ferry::limits::NOTIFY_BYTES_MAX + 1];
+    a.notify(peer, &words[1..], Default::default()).unwrap();
+    assert_eq!(a.notify(peer, &words, Default::default()).unwrap_err().status, Status::Limit);
+    a.write(peer, &[request(&local, &remote, 0, MIB)], &crate::support::options()).unwrap();
+}
+
+/// A hundred lives: connect, move, close. Descriptors and threads are as before, memory is bounded.
+#[test]
+fn a_hundred_lives_leak_nothing() {
+    let _turn = alone();
+    let numbers = || -> Vec<u64> { usage().split(' ').map(|word| word.parse().unwrap()).collect() };
+    let life = |settings: &[(&str, &str)]| {
+        let (a, b, peer) = pair(settings);
+        let (local, remote) = (alloc(&a, MIB), alloc(&b, MIB));
+        fill(&local, 3);
+        a.write(peer, &[request(&local, &remote, 0, MIB)], &options()).unwrap();
+        a.read(peer, &[request(&local, &remote, 0, 4096)], &options()).unwrap();
+        a.notify(peer, b"word", Default::default()).unwrap();
+        assert_pattern(&remote, 3, 0, MIB);
+        a.close(Some(BOUND)).unwrap();
+        b.close(Some(BOUND)).unwrap();
+    };
+    let kinds: [&[(&str, &str)]; 3] = [&[], &[SAME_USER], &[("tcp_poller", "io_uring")]];
+    for _ in 0..4 {
+        kinds.iter().for_each(|settings| life(settings));
+    }
+    // Threads of the test's own that are ending, and descriptors the kernel closes behind a ring.
+    let before = numbers();
+    for round in 0..100 {
+        life(kinds[round % kinds.len()]);
+    }
+    wait_until("descriptors and threads are as before", || {
+        let now = numbers();
+        now[0] <= before[0] && now[1] <= before[1]
+    });
+    let grown = numbers()[2].saturating_sub(before[2]);
+    assert!(grown < 32 << 20, "{grown} bytes more are resident");
+}
+
+/// A hundred connections of one pair of engines: what a session needed goes with it.
+#[test]
+fn a_hundred_sessions_of_one_engine_leak_nothing() {
+    let _turn = alone();
+    let (a, b): (Engine, Engine) = (engine(&[]), engine(&[]));
+    let (local, remote) = (alloc(&a, MIB), alloc(&b, MIB));
+    let session = || {
+        let peer = connect(&a, b.address());
+        a.write(peer, &[request(&local, &remote, 0, MIB)], &options()).unwrap();
+        a.close_peer(peer, Some(BOUND)).unwrap();
+    };
+    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    session();
+    let mut before = 0;
+    wait_until("the first session is gone at both ends", || {
+        before = descriptors();
+        b.stats().unwrap().peers_up == 0
+    });
+    (0..100).for_each(|_| session());
+    wait_until("descriptors are as before", || descriptors() <= before);
+    assert_eq!(a.stats().unwrap().transfers, 0);
+}

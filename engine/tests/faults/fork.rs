@@ -1,0 +1,168 @@
+//! Forked children inherit an engine, and do it no harm.
+
+use crate::child::Child;
+use crate::support::*;
+use ferry::notify::{EventBody, WHAT_PEERS};
+use ferry::types::Op;
+use ferry::{Deadline, Engine, Memory, Status, TransferOptions};
+use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
+
+/// Forks; the child runs `work` and ends with its number, without any of the parent's orderly ends. Only
+/// what is safe in the child of a process with threads may be done: calls of the engine are meant to be.
+fn fork(work: impl FnOnce() -> i32) -> i32 {
+    // SAFETY: the child calls `work` and `_exit`; see above.
+    match unsafe { libc::fork() } {
+        0 => {
+            let number = work();
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(number) }
+        }
+        pid => {
+            assert!(pid > 0, "{}", std::io::Error::last_os_error());
+            pid
+        }
+    }
+}
+
+fn join(pid: i32) -> i32 {
+    let mut status = 0;
+    // SAFETY: `status` lives on this stack; the child is ours.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    if libc::WIFEXITED(status) {
+        libc::WEXITSTATUS(status)
+    } else {
+        -1
+    }
+}
+
+/// The number of the first call that does not answer CLOSED, 0 if all do.
+fn try_everything(a: &Engine, peer: u64, local: &Memory, remote: &Memory) -> i32 {
+    let closed =
+        |result: ferry::status::Result<()>| matches!(result, Err(error) if error.status == Status::Closed);
+    let requests = [request(local, remote, 0, 4096)];
+    let checks = [
+        closed(a.submit(peer, Op::Write, &requests, &options()).map(|_| ())),
+        closed(a.connect("127.0.0.1:1", Some(BOUND)).map(|_| ())),
+        closed(a.notify(peer, b"x", Default::default())),
+        closed(a.unregister(local.region(), Some(BOUND))),
+        closed(a.fence(peer, Some(BOUND))),
+        closed(a.close_peer(peer, Some(BOUND))),
+        closed(a.peers().map(|_| ())),
+        closed(a.stats().map(|_| ())),
+        closed(a.alloc(4096, &Default::default()).map(|_| ())),
+        a.close(Some(BOUND)).is_ok(),
+    ];
+    checks.iter().position(|right| !right).map_or(0, |at| at as i32 + 1)
+}
+
+#[test]
+fn a_forked_child_gets_closed_and_the_parent_does_not_notice() {
+    let _turn = alone();
+    let (a, b, peer) = pair(&[]);
+    let (local, remote) = (alloc(&a, 8 * MIB), alloc(&b, 8 * MIB));
+    fill(&local, 4);
+    let requests = rounds(local.address(), remote.address(), remote.region(), 8 * MIB, 8);
+    for _ in 0..5 {
+        let transfer = a.submit(peer, Op::Write, &requests, &options()).unwrap();
+        let pid = fork(|| try_everything(&a, peer, &local, &remote));
+        a.write(peer, &[request(&local, &remote, 0, 4096)], &options()).unwrap();
+        assert_eq!(join(pid), 0, "the number of the call that did not answer CLOSED");
+        assert_eq!(finish(&transfer).state, ferry::complete::State::Done);
+    }
+    assert_pattern(&remote, 4, 0, 8 * MIB);
+}
+
+/// A child that lives on holds copies of all descriptors: ending a session must reach the peer all the
+/// same, and cost the parent nothing afterwards.
+#[test]
+fn a_living_child_keeps_no_session_alive() {
+    let _turn = alone();
+    let (a, b, peer) = pair(&[]);
+    let (local, remote) = (alloc(&a, MIB), alloc(&b, MIB));
+    let mut ends: [RawFd; 2] = [0; 2];
+    // SAFETY: `ends` has room for the two descriptors.
+    assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+    let pid = fork(|| {
+        let mut byte = 0u8;
+        // SAFETY: one byte of this stack; returns when the parent closes the pipe.
+        unsafe {
+            libc::close(ends[1]);
+            libc::read(ends[0], (&raw mut byte).cast(), 1);
+        }
+        0
+    });
+    // A stranger's connection that is turned away ends, too.
+    let mut stranger = std::net::TcpStream::connect(b.address()).unwrap();
+    stranger.set_read_timeout(Some(BOUND)).unwrap();
+    std::io::Write::write_all(&mut stranger, b"GET / HTTP/1.0\r\n\r\n").unwrap();
+    let answer = std::io::Read::read(&mut stranger, &mut [0; 64]);
+    assert!(matches!(answer, Ok(0)) || answer.is_err_and(|e| e.raw_os_error() == Some(libc::ECONNRESET)));
+    let started = Instant::now();
+    a.close_peer(peer, Some(BOUND)).unwrap();
+    wait_until("the other side knows", || b.stats().unwrap().peers_up == 0);
+    assert!(started.elapsed() < SLACK);
+    // Connected before and after: nothing of the old session turns round in the parent's loops.
+    let peer = connect(&a, b.address());
+    a.write(peer, &[request(&local, &remote, 0, MIB)], &options()).unwrap();
+    let cpu = || {
+        // SAFETY: all-zero is a valid rusage, and the call fills it in.
+        let used = unsafe {
+            let mut used: libc::rusage = std::mem::zeroed();
+            libc::getrusage(libc::RUSAGE_SELF, &mut used);
+            used
+        };
+        Duration::new((used.ru_utime.tv_sec + used.ru_stime.tv_sec) as u64, 0)
+            + Duration::from_micros((used.ru_utime.tv_usec + used.ru_stime.tv_usec) as u64)
+    };
+    // Idle for a while: there is no event for nothing happening.
+    let (before, started) = (cpu(), Instant::now());
+    let (_hold, idle) = std::sync::mpsc::channel::<()>();
+    let _ = idle.recv_timeout(Duration::from_millis(500));
+    let used = cpu() - before;
+    assert!(used < started.elapsed() / 10, "an idle engine used {used:?} of the processor");
+    // SAFETY: our descriptors; closing the second lets the child end.
+    unsafe {
+        libc::close(ends[0]);
+        libc::close(ends[1]);
+    }
+    assert_eq!(join(pid), 0);
+}
+
+/// The parent is killed while its child lives, and with it copies of every socket: no connection ends,
+/// no address stops answering.
+fn kill_the_parent(settings: &[(&str, &str)], child_settings: &str, load: bool) {
+    let _turn = alone();
+    let (mut child, address) = Child::engine(child_settings);
+    let (region, there) = child.alloc(MIB, 0);
+    let a = engine(settings);
+    let queue = a.queue(WHAT_PEERS, 16).unwrap();
+    let local = alloc(&a, MIB);
+    let peer = connect(&a, &address);
+    let grandchild = child.number("fork") as i32;
+    let options = TransferOptions { deadline: Deadline::Never, ..options() };
+    let requests = rounds(local.address(), there, region, MIB, 10_000);
+    let transfer = load.then(|| a.submit(peer, Op::Write, &requests, &options).unwrap());
+    child.kill();
+    let mut events = Vec::new();
+    wait_until("PEER_LOST comes", || {
+        queue.drain(&mut events, 16);
+        events.iter().any(|event| matches!(event.body, EventBody::PeerLost { .. }))
+    });
+    if let Some(transfer) = transfer {
+        assert_eq!(finish(&transfer).status, Status::PeerLost);
+    }
+    local.free(Some(Duration::ZERO)).map_err(|(_, error)| error).unwrap();
+    // SAFETY: no memory is involved; the process is the child of our child, which waits for nothing else.
+    assert_eq!(unsafe { libc::kill(grandchild, libc::SIGKILL) }, 0);
+}
+
+#[test]
+fn a_killed_parent_of_the_same_user_is_lost_at_once() {
+    kill_the_parent(&[SAME_USER], "secret=", false);
+}
+
+#[test]
+fn a_killed_parent_under_load_is_lost_after_the_time_to_reconnect() {
+    kill_the_parent(&[], "", true);
+}

@@ -1,0 +1,21 @@
+//! What happens when things go wrong: peers stopped, killed and restarted, lanes cut and altered,
+//! strangers at the port, regions that go away, limits of the system. Each contract of DESIGN.md that
+//! speaks of failure has its test here, against real processes and sockets on loopback.
+//!
+//! `support` has configurations, positional patterns and bounded waiting; `child` other processes (this
+//! binary again, see `child::child_role`); `proxy` a TCP proxy that does harm on request. The tests run
+//! one at a time (`support::alone`), because most of them state times.
+
+mod child;
+mod proxy;
+mod support;
+
+mod exhaustion;
+mod fences;
+mod fork;
+mod killed;
+mod lanes;
+mod regions;
+mod sessions;
+mod stopped;
+mod strangers;

@@ -1,0 +1,136 @@
+//! Sessions that are made from both sides, again and again, and loaded in both directions.
+
+use crate::support::*;
+use ferry::complete::State;
+use ferry::types::Op;
+use ferry::{Deadline, TransferOptions};
+use std::sync::Barrier;
+
+#[test]
+fn simultaneous_connects_give_both_sides_a_peer_that_works() {
+    let _turn = alone();
+    for round in 0..50 {
+        let (a, b) = (engine(&[]), engine(&[]));
+        let (ma, mb) = (alloc(&a, 4096), alloc(&b, 4096));
+        fill(&ma, round + 1);
+        let barrier = Barrier::new(2);
+        let (to_b, to_a) = std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                barrier.wait();
+                b.connect(a.address(), Some(BOUND))
+            });
+            barrier.wait();
+            (a.connect(b.address(), Some(BOUND)), other.join().unwrap())
+        });
+        let to_b = to_b.unwrap_or_else(|error| panic!("round {round}, a to b: {error}"));
+        let to_a = to_a.unwrap_or_else(|error| panic!("round {round}, b to a: {error}"));
+        a.write(to_b, &[request(&ma, &mb, 0, 4096)], &options())
+            .unwrap_or_else(|error| panic!("round {round}, a to b: {error}"));
+        assert_pattern(&mb, round + 1, 0, 4096);
+        b.read(to_a, &[request(&mb, &ma, 0, 4096)], &options())
+            .unwrap_or_else(|error| panic!("round {round}, b to a: {error}"));
+        // Connecting again is the same peer, from either side.
+        assert_eq!(connect(&a, b.address()), to_b);
+        assert_eq!(connect(&b, a.address()), to_a);
+    }
+}
+
+#[test]
+fn many_connects_at_once_are_one_peer() {
+    let _turn = alone();
+    let (a, b) = (engine(&[]), engine(&[]));
+    let peers: Vec<u64> = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..16).map(|_| scope.spawn(|| connect(&a, b.address()))).collect();
+        all.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    assert!(peers.iter().all(|peer| *peer == peers[0]), "{peers:?}");
+    assert_eq!(b.peers().unwrap().len(), 1);
+}
+
+/// READ and WRITE in both directions at once over the smallest sockets: nobody waits for the other's
+/// reader, so it ends.
+#[test]
+fn both_ends_saturating_reads_and_writes_do_not_deadlock() {
+    let _turn = alone();
+    const BYTES: usize = 4 * MIB;
+    for poller in ["epoll", "io_uring"] {
+        let settings = [
+            ("tcp_poller", poller),
+            ("socket_buffer_bytes", "65536"),
+            ("lease_ms", "5000"),
+            ("progress_timeout_ms", "5000"),
+        ];
+        let (a, b, to_b) = pair(&settings);
+        let to_a = b.peers().unwrap()[0];
+        // Four quarters each: written from, read into, written to, read from.
+        let (ma, mb) = (alloc(&a, 4 * BYTES), alloc(&b, 4 * BYTES));
+        ma.write(0, &pattern(1, 0, BYTES));
+        ma.write(3 * BYTES, &pattern(2, 3 * BYTES, BYTES));
+        mb.write(0, &pattern(3, 0, BYTES));
+        mb.write(3 * BYTES, &pattern(4, 3 * BYTES, BYTES));
+        let mut transfers = Vec::new();
+        for size in [BYTES, 64 << 10, 4096] {
+            for (engine, peer, mine, theirs) in [(&a, to_b, &ma, &mb), (&b, to_a, &mb, &ma)] {
+                for (op, local, remote) in [(Op::Write, 0, 2 * BYTES), (Op::Read, BYTES, 3 * BYTES)] {
+                    let requests = rounds(
+                        mine.address() + local as u64,
+                        theirs.address() + remote as u64,
+                        theirs.region(),
+                        size,
+                        16 * MIB.max(size) / size.max(64 << 10),
+                    );
+                    let options = TransferOptions { deadline: Deadline::After(BOUND * 2), ..options() };
+                    transfers.push(engine.submit(peer, op, &requests, &options).unwrap());
+                }
+            }
+        }
+        for (index, transfer) in transfers.iter().enumerate() {
+            let result = transfer.wait(Some(BOUND * 3)).expect("final");
+            assert_eq!(result.state, State::Done, "{poller}, transfer {index}: {result:?}");
+        }
+        let check = |memory, at: usize, seed, from: usize| {
+            assert_eq!(misplaced(&read(memory, at, BYTES), seed, from), None, "{poller}");
+        };
+        check(&mb, 2 * BYTES, 1, 0);
+        check(&ma, BYTES, 4, 3 * BYTES);
+        check(&ma, 2 * BYTES, 3, 0);
+        check(&mb, BYTES, 2, 3 * BYTES);
+    }
+}
+
+/// Many threads on the express lane, both ways: no wake-up may be lost.
+#[test]
+fn many_threads_of_small_transfers_both_ways_all_end() {
+    let _turn = alone();
+    let settings = [("socket_buffer_bytes", "65536"), ("lease_ms", "5000"), ("progress_timeout_ms", "5000")];
+    let (a, b, to_b) = pair(&settings);
+    let to_a = b.peers().unwrap()[0];
+    let (ma, mb) = (alloc(&a, 16 * MIB), alloc(&b, 16 * MIB));
+    fill(&ma, 1);
+    fill(&mb, 1);
+    std::thread::scope(|scope| {
+        for thread in 0..8usize {
+            let (engine, peer, mine, theirs) =
+                if thread % 2 == 0 { (&a, to_b, &ma, &mb) } else { (&b, to_a, &mb, &ma) };
+            scope.spawn(move || {
+                for round in 0..200usize {
+                    let op = if (round + thread / 2) % 2 == 0 { Op::Read } else { Op::Write };
+                    let size = [8, 4096, 60 << 10][round % 3];
+                    let at = thread * 2 * MIB + (round % 16) * (64 << 10);
+                    // All ranges hold what belongs there, so that any order is right.
+                    let transfers: Vec<_> = (0..8)
+                        .map(|_| {
+                            engine.submit(peer, op, &[request(mine, theirs, at, size)], &options()).unwrap()
+                        })
+                        .collect();
+                    for transfer in transfers {
+                        let result = finish(&transfer);
+                        assert_eq!(result.state, State::Done, "thread {thread} round {round}: {result:?}");
+                    }
+                }
+            });
+        }
+    });
+    assert_pattern(&ma, 1, 0, 16 * MIB);
+    assert_pattern(&mb, 1, 0, 16 * MIB);
+}

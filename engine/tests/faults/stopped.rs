@@ -1,0 +1,153 @@
+//! A process that is stopped and goes on later: what it had been sent must not land once its sender has
+//! been told that it cannot.
+
+use crate::child::Child;
+use crate::support::*;
+use ferry::complete::{Fence, State};
+use ferry::types::{Op, Request};
+use ferry::{Deadline, Status, TransferOptions};
+use std::time::{Duration, Instant};
+
+const BYTES: usize = 64 * MIB;
+
+/// Submits far more than sockets hold, and stops the target once the first bytes are in place.
+/// The lease outlasts the deadline here, so that there is a time of draining to look at.
+const LEASE: Duration = Duration::from_millis(2500);
+
+fn stop_in_mid_transfer(settings: &[(&str, &str)], child_settings: &str) {
+    let _turn = alone();
+    let settings = &[&[("lease_ms", "2500"), ("progress_timeout_ms", "5000")], settings].concat()[..];
+    let (mut child, address) =
+        Child::engine(&format!("lease_ms=2500 progress_timeout_ms=5000 {child_settings}"));
+    let (region, remote) = child.alloc(BYTES, 0);
+    let a = engine(settings);
+    let bystander = engine(settings);
+    let memory = alloc(&a, BYTES);
+    fill(&memory, 7);
+    let peer = connect(&a, &address);
+
+    let deadline = Duration::from_millis(1200);
+    let requests = rounds(memory.address(), remote, region, BYTES, 1024);
+    let submitted = Instant::now();
+    let transfer = a
+        .submit(
+            peer,
+            Op::Write,
+            &requests,
+            &TransferOptions { deadline: Deadline::After(deadline), ..options() },
+        )
+        .unwrap();
+    wait_until("the first bytes land", || child.peek(remote, 8) != [0; 8]);
+    child.stop();
+    assert!(submitted.elapsed() < deadline, "this machine is too slow for the test's deadline");
+
+    // The engine serves others meanwhile.
+    let there = alloc(&bystander, MIB);
+    let other = connect(&a, bystander.address());
+    a.write(other, &[request(&memory, &there, 0, MIB)], &options()).unwrap();
+    assert_pattern(&there, 7, 0, MIB);
+
+    // Not final before the deadline, and the memory cannot be taken meanwhile.
+    let busy = a.unregister(memory.region(), Some(Duration::ZERO)).unwrap_err();
+    assert_eq!(busy.status, Status::Busy);
+    wait_until("the transfer drains", || transfer.state() != State::Pending);
+    let struck = submitted.elapsed();
+    assert!(struck >= deadline && struck < deadline + SLACK, "struck after {struck:?}");
+    assert_eq!(transfer.state(), State::Draining);
+    let result = finish(&transfer);
+    let ended = submitted.elapsed();
+    assert_eq!((result.state, result.status, result.fence), (State::TimedOut, Status::Timeout, Fence::Lease));
+    assert!(ended < deadline + LEASE + SLACK, "final {ended:?} after submission");
+    assert!(result.bytes_confirmed < BYTES as u64 * 1024);
+    let confirmed: u64 = transfer.results().iter().map(|request| request.bytes_confirmed).sum();
+    assert_eq!(confirmed, result.bytes_confirmed, "requests and total disagree");
+
+    // Final: our memory is ours, and nothing of it lands there when the target goes on.
+    let before = child.peek(remote, BYTES);
+    memory.write(0, &pattern(9, 0, BYTES));
+    child.resume();
+    // Two lanes, each with a socket full of expired frames or its end.
+    wait_until("the target has dealt with its old lanes", || child.number("stat lanes_lost") >= 2);
+    if child.number("stat late_applies") == 0 {
+        assert!(child.peek(remote, BYTES) == before, "bytes landed after the final state");
+    } else {
+        println!("a receive straddled its lease and was raised as LATE_APPLY");
+    }
+
+    // The resumed peer takes transfers again.
+    let peer = connect(&a, &address);
+    let again = Request { local: memory.address(), remote, length: MIB as u64, remote_region: region };
+    a.write(peer, &[again], &options()).unwrap();
+    assert_eq!(misplaced(&child.peek(remote, MIB), 9, 0), None);
+    drop(transfer);
+    memory.free(Some(Duration::ZERO)).map_err(|(_, error)| error).unwrap();
+}
+
+#[test]
+fn stopped_target_ends_in_time_and_applies_nothing_late() {
+    stop_in_mid_transfer(&[], "");
+}
+
+#[test]
+fn stopped_target_of_the_same_user_ends_in_time_and_applies_nothing_late() {
+    stop_in_mid_transfer(&[SAME_USER], "secret=");
+}
+
+#[test]
+fn stopped_target_over_io_uring_ends_in_time_and_applies_nothing_late() {
+    stop_in_mid_transfer(&[("tcp_poller", "io_uring")], "tcp_poller=io_uring");
+}
+
+#[test]
+fn read_from_a_stopped_target_gives_the_memory_back() {
+    let _turn = alone();
+    let (mut child, address) = Child::engine("");
+    let (region, remote) = child.alloc(BYTES, 5);
+    let a = engine(&[]);
+    let memory = alloc(&a, BYTES);
+    let peer = connect(&a, &address);
+    let transfer = a
+        .submit(
+            peer,
+            Op::Read,
+            &rounds(memory.address(), remote, region, BYTES, 64),
+            &TransferOptions { deadline: Deadline::After(Duration::from_millis(500)), ..options() },
+        )
+        .unwrap();
+    wait_until("the first bytes arrive", || read(&memory, 0, 8) != [0; 8]);
+    child.stop();
+    let result = finish(&transfer);
+    assert_eq!(result.state, State::TimedOut);
+    memory.write(0, &vec![0; BYTES]);
+    child.resume();
+    wait_until("the target has dealt with its old lanes", || child.number("stat lanes_lost") >= 2);
+    assert_zero(&memory, 0, BYTES);
+    let peer = connect(&a, &address);
+    a.read(peer, &rounds(memory.address(), remote, region, BYTES, 1), &options()).unwrap();
+    assert_pattern(&memory, 5, 0, BYTES);
+}
+
+/// The initiator sleeps past its lease: what it had in its sockets has expired, is refused unread, and
+/// goes again when it wakes.
+#[test]
+fn stopped_initiator_resumes_and_replays() {
+    let _turn = alone();
+    let b = engine(&[]);
+    let target = alloc(&b, BYTES);
+    let (mut child, _) = Child::engine("");
+    child.alloc(BYTES, 3);
+    let peer = child.ask(&format!("connect {}", b.address()));
+    child.ask(&format!("flood {peer} {} {} {BYTES}", target.region(), target.address()));
+    for round in 0..3 {
+        let before = child.number("rounds");
+        wait_until("the flood flows", || child.number("rounds") > before);
+        child.stop();
+        // The clock has to pass the lease; there is no event for that.
+        let past = Instant::now() + Duration::from_millis(LEASE_MS + 100);
+        wait_until("the lease is over", || Instant::now() > past);
+        child.resume();
+        let before = child.number("rounds");
+        wait_until(&format!("it flows again after stop {round}"), || child.number("rounds") > before + 1);
+    }
+    assert_pattern(&target, 3, 0, BYTES);
+}

@@ -1,0 +1,167 @@
+//! What all fault tests share: quick configurations, data that knows its place, waiting with a bound.
+
+use ferry::types::Request;
+use ferry::{Config, Engine, Memory, RegionOptions, Transfer, TransferOptions};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+pub const MIB: usize = 1 << 20;
+pub const LEASE_MS: u64 = 400;
+/// What scheduling on a busy machine may add to a time that is stated.
+pub const SLACK: Duration = Duration::from_millis(1500);
+/// Nothing here takes this long unless it hangs.
+pub const BOUND: Duration = Duration::from_secs(30);
+pub const SECRET: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+
+/// The tests state times and count threads: one at a time.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Short times, and the shared secret; `extra` overrides.
+pub fn config(extra: &[(&str, &str)]) -> Config {
+    let mut config = Config::default();
+    for (key, value) in [
+        ("lease_ms", "400"),
+        ("drain_ms", "50"),
+        ("progress_timeout_ms", "500"),
+        ("connect_timeout_ms", "2000"),
+        ("reconnect_timeout_ms", "1500"),
+        ("handshake_timeout_ms", "1000"),
+        ("secret", SECRET),
+    ]
+    .iter()
+    .chain(extra)
+    {
+        config.set(key, value).unwrap();
+    }
+    config
+}
+
+/// The same without a secret: peers prove to be the same user.
+pub const SAME_USER: (&str, &str) = ("secret", "");
+
+pub fn engine(extra: &[(&str, &str)]) -> Engine {
+    Engine::open(config(extra)).unwrap()
+}
+
+pub fn alloc(engine: &Engine, bytes: usize) -> Memory {
+    engine.alloc(bytes, &RegionOptions::default()).unwrap()
+}
+
+pub fn connect(from: &Engine, to: &str) -> u64 {
+    from.connect(to, Some(Duration::from_secs(5))).unwrap()
+}
+
+/// Two connected engines: (initiator, target, the target as the initiator's peer).
+pub fn pair(extra: &[(&str, &str)]) -> (Engine, Engine, u64) {
+    let (a, b) = (engine(extra), engine(extra));
+    let peer = connect(&a, b.address());
+    (a, b, peer)
+}
+
+/// What belongs at byte `offset` (a multiple of 8) of the pattern `seed`; never 0.
+pub fn word(seed: u64, offset: usize) -> u64 {
+    let mut x = (seed << 40 ^ offset as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    x ^= x >> 29;
+    x.wrapping_mul(0xbf58_476d_1ce4_e5b9) | 1
+}
+
+pub fn pattern(seed: u64, offset: usize, bytes: usize) -> Vec<u8> {
+    assert!(offset.is_multiple_of(8) && bytes.is_multiple_of(8));
+    (0..bytes / 8).flat_map(|i| word(seed, offset + i * 8).to_le_bytes()).collect()
+}
+
+pub fn fill(memory: &Memory, seed: u64) {
+    memory.write(0, &pattern(seed, 0, memory.length()));
+}
+
+pub fn read(memory: &Memory, offset: usize, bytes: usize) -> Vec<u8> {
+    let mut out = vec![0; bytes];
+    memory.read(offset, &mut out);
+    out
+}
+
+/// The offset of the first of `bytes` (which lie at `offset` of the pattern) that is not in its place.
+pub fn misplaced(bytes: &[u8], seed: u64, offset: usize) -> Option<usize> {
+    bytes
+        .chunks_exact(8)
+        .enumerate()
+        .find(|(i, chunk)| **chunk != word(seed, offset + i * 8).to_le_bytes())
+        .map(|(i, _)| offset + i * 8)
+}
+
+#[track_caller]
+pub fn assert_pattern(memory: &Memory, seed: u64, offset: usize, bytes: usize) {
+    let wrong = misplaced(&read(memory, offset, bytes), seed, offset);
+    assert_eq!(wrong, None, "pattern {seed} is broken");
+}
+
+#[track_caller]
+pub fn assert_zero(memory: &Memory, offset: usize, bytes: usize) {
+    let wrong = read(memory, offset, bytes).iter().position(|byte| *byte != 0);
+    assert_eq!(wrong, None, "guard bytes at {offset} were touched");
+}
+
+/// The same range of two memories, for a transfer between them.
+pub fn request(local: &Memory, remote: &Memory, offset: usize, bytes: usize) -> Request {
+    Request {
+        local: local.address() + offset as u64,
+        remote: remote.address() + offset as u64,
+        length: bytes as u64,
+        remote_region: remote.region(),
+    }
+}
+
+/// The whole memory in `rounds` rounds: long enough to be met in the middle.
+pub fn rounds(local: u64, remote: u64, remote_region: u64, bytes: usize, rounds: usize) -> Vec<Request> {
+    let one = Request { local, remote, length: bytes as u64, remote_region };
+    vec![one; rounds]
+}
+
+pub fn options() -> TransferOptions<'static> {
+    TransferOptions { no_coalesce: true, ..TransferOptions::default() }
+}
+
+/// Polls a condition that some other thread or process makes true.
+#[track_caller]
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !condition() {
+        assert!(started.elapsed() < BOUND, "waited in vain until {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Waits for a final state, however it ends.
+#[track_caller]
+pub fn finish(transfer: &Transfer) -> ferry::complete::TransferResult {
+    transfer.wait(Some(BOUND)).expect("a transfer must become final")
+}
+
+/// Numbers for a test that plays dice: the seed is printed, and `FAULTS_SEED` repeats it.
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn new(name: &str) -> Dice {
+        let seed = match std::env::var("FAULTS_SEED") {
+            Ok(text) => text.parse().expect("FAULTS_SEED is a number"),
+            Err(_) => ferry::sys::random_u64(),
+        };
+        println!("{name}: FAULTS_SEED={seed}");
+        Dice(seed)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+}

@@ -1,0 +1,189 @@
+//! Transfers as futures, under runtimes that know nothing of ferry: tokio with one thread and with
+//! several, and tokio-uring.
+
+mod common;
+
+use common::data::{check, contents, prepare};
+use common::{request, Pair, PATIENCE};
+use ferry::complete::State;
+use ferry::types::{Op, Request};
+use ferry::{Status, TransferOptions};
+use std::future::{Future, IntoFuture};
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+const MIB: usize = 1 << 20;
+
+fn plain() -> TransferOptions<'static> {
+    TransferOptions::default()
+}
+
+/// A thousand at once, in both directions, each with its own place; all are awaited together.
+async fn a_thousand(pair: &Pair) {
+    const COUNT: usize = 1000;
+    const LENGTH: usize = 3000;
+    let (local, remote) = pair.memories(COUNT * LENGTH, COUNT * LENGTH);
+    for op in [Op::Write, Op::Read] {
+        let spans: Vec<_> = (0..COUNT).map(|n| (n * LENGTH, (COUNT - 1 - n) * LENGTH, LENGTH)).collect();
+        let work = prepare(op, &local, &remote, &spans);
+        let submit = |request: &Request| pair.a.submit(pair.b_at_a, op, &[*request], &plain()).unwrap();
+        let transfers: Vec<_> = work.requests.iter().map(submit).collect();
+        for transfer in transfers {
+            assert_eq!(transfer.await.unwrap().bytes_confirmed, LENGTH as u64);
+        }
+        check("a thousand", &contents(if op == Op::Write { &remote } else { &local }), &work.expected);
+    }
+    assert_eq!(pair.a.stats().unwrap().transfers, 0, "an awaited transfer is released");
+}
+
+/// Large, small, failing, and dropped while pending.
+async fn all_kinds(pair: &Pair) {
+    let (local, remote) = pair.memories(32 * MIB, 32 * MIB);
+    let whole = [request(&local, 0, &remote, 0, 32 * MIB)];
+    let result = pair.a.submit(pair.b_at_a, Op::Write, &whole, &plain()).unwrap().await.unwrap();
+    assert_eq!(result.state, State::Done);
+    let bad = Request {
+        remote: remote.address() + (32 << 20),
+        remote_region: 0,
+        ..request(&local, 0, &remote, 0, 8)
+    };
+    let error = pair.a.submit(pair.b_at_a, Op::Write, &[bad], &plain()).unwrap().await.unwrap_err();
+    assert_eq!((error.status, error.request_index), (Status::NotRegistered, Some(0)));
+    let cancelled = pair.a.submit(pair.b_at_a, Op::Write, &whole, &plain()).unwrap();
+    cancelled.cancel().unwrap();
+    match cancelled.await {
+        Ok(result) => assert_eq!(result.state, State::Done, "it was faster"),
+        Err(error) => assert_eq!(error.status, Status::Cancelled),
+    }
+    // Polled once, then dropped: the transfer goes on, and is forgotten when it is final.
+    {
+        let mut future = pin!(pair.a.submit(pair.b_at_a, Op::Read, &whole, &plain()).unwrap().into_future());
+        let _ = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    }
+    common::eventually("the dropped one is forgotten", || {
+        drop(pair.a.submit(pair.b_at_a, Op::Write, &[request(&local, 0, &remote, 0, 8)], &plain()).unwrap());
+        pair.a.stats().unwrap().transfers <= 1
+    });
+    assert!(pair.a.stats().unwrap().counts.transfers_cancelled <= 1);
+}
+
+fn current_thread() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap()
+}
+
+#[test]
+fn tokio_with_one_thread() {
+    let pair = Pair::new(&[]);
+    current_thread().block_on(async {
+        a_thousand(&pair).await;
+        all_kinds(&pair).await;
+    });
+}
+
+#[test]
+fn tokio_with_several_threads() {
+    let pair = std::sync::Arc::new(Pair::new(&[]));
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(3).enable_time().build().unwrap();
+    runtime.block_on(async {
+        let tasks: Vec<_> = (0..4)
+            .map(|task| {
+                let pair = pair.clone();
+                tokio::spawn(async move {
+                    if task == 0 {
+                        // The others' transfers would be counted here.
+                        return;
+                    }
+                    let (local, remote) = pair.memories(64 << 10, 64 << 10);
+                    for round in 0..200usize {
+                        let at = round % 16 * 4096;
+                        let work = [request(&local, at, &remote, at, 4096)];
+                        pair.a.submit(pair.b_at_a, Op::Write, &work, &plain()).unwrap().await.unwrap();
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        a_thousand(&pair).await;
+        all_kinds(&pair).await;
+    });
+}
+
+#[test]
+fn tokio_uring() {
+    let pair = Pair::new(&[]);
+    tokio_uring::start(async {
+        a_thousand(&pair).await;
+        all_kinds(&pair).await;
+    });
+}
+
+/// A future that loses a race goes on being awaited: the waker of its last poll counts.
+#[test]
+fn select_and_go_on() {
+    let pair = Pair::new(&[]);
+    let (local, remote) = pair.memories(64 * MIB, 64 * MIB);
+    let whole = [request(&local, 0, &remote, 0, 64 * MIB)];
+    current_thread().block_on(async {
+        let mut future = pin!(pair.a.submit(pair.b_at_a, Op::Write, &whole, &plain()).unwrap().into_future());
+        let mut ticks = 0;
+        let result = loop {
+            tokio::select! {
+                biased;
+                () = tokio::time::sleep(Duration::from_micros(100)), if ticks < 20 => ticks += 1,
+                result = &mut future => break result,
+            }
+        };
+        assert_eq!(result.unwrap().bytes_confirmed, 64 << 20);
+        // Two at a time: the first that is done is awaited to the end, then the other.
+        for _ in 0..50 {
+            let one = [request(&local, 0, &remote, 0, 4096)];
+            let submit = || pair.a.submit(pair.b_at_a, Op::Read, &one, &plain()).unwrap().into_future();
+            let (mut first, mut second) = (pin!(submit()), pin!(submit()));
+            tokio::select! {
+                result = &mut first => { result.unwrap(); second.await.unwrap(); }
+                result = &mut second => { result.unwrap(); first.await.unwrap(); }
+            }
+        }
+    });
+}
+
+/// Moved between tasks after its first poll: the waker of the old task is of no use.
+#[test]
+fn a_future_may_change_its_task() {
+    let pair = std::sync::Arc::new(Pair::new(&[]));
+    let (local, remote) = pair.memories(32 * MIB, 32 * MIB);
+    let whole = [request(&local, 0, &remote, 0, 32 * MIB)];
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+    for _ in 0..10 {
+        let mut future =
+            Box::pin(pair.a.submit(pair.b_at_a, Op::Write, &whole, &plain()).unwrap().into_future());
+        let first = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        if let Poll::Ready(result) = first {
+            result.unwrap();
+            continue;
+        }
+        let result = runtime.block_on(async { tokio::spawn(future).await.unwrap() });
+        assert_eq!(result.unwrap().state, State::Done);
+    }
+}
+
+/// No runtime at all: block_on by hand would do. Waits by future and by thread get along.
+#[test]
+fn a_thread_and_a_task_wait_for_the_same_transfer() {
+    let pair = Pair::new(&[]);
+    let (local, remote) = pair.memories(16 * MIB, 16 * MIB);
+    let whole = [request(&local, 0, &remote, 0, 16 * MIB)];
+    for _ in 0..10 {
+        let transfer = pair.a.submit(pair.b_at_a, Op::Write, &whole, &plain()).unwrap();
+        let core = pair.a.transfer(transfer.handle()).unwrap();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| pair.a.wait(&core, Some(PATIENCE)).unwrap());
+            let awaited = current_thread().block_on(async { transfer.await }).unwrap();
+            assert_eq!(awaited, waiting.join().unwrap());
+        });
+    }
+}

@@ -1,0 +1,33 @@
+//! An idle engine with idle peers costs next to nothing. Alone in its process, whose CPU time it reads.
+
+mod common;
+
+use common::process::cpu_time_idle;
+use common::{request, run, Pair};
+use ferry::complete::State;
+use ferry::types::Op;
+use ferry::{Deadline, TransferOptions};
+use std::time::Duration;
+
+const PERIOD: Duration = Duration::from_secs(2);
+
+#[test]
+fn idle_engines_take_no_cpu() {
+    for poller in ["epoll", "io_uring"] {
+        let pair = Pair::new(&[("tcp_poller", poller)]);
+        let (local, remote) = pair.memories(1 << 20, 1 << 20);
+        // Every lane and the notifications have been used: nothing goes on after that.
+        for length in [64, 4096, 1 << 20] {
+            for op in [Op::Write, Op::Read] {
+                let one = [request(&local, 0, &remote, 0, length)];
+                let result = run(&pair.a, pair.b_at_a, op, &one, &TransferOptions::default());
+                assert_eq!(result.state, State::Done);
+            }
+        }
+        pair.a.notify(pair.b_at_a, b"the last for now", Deadline::Default).unwrap();
+        // Of two, in case the first still sees the end of the exchange: a short spin, a late wake-up.
+        let least = cpu_time_idle(PERIOD).min(cpu_time_idle(PERIOD));
+        println!("{poller}: two idle engines took {least:?} of {PERIOD:?}");
+        assert!(least < PERIOD / 1000, "{poller}: {least:?} of {PERIOD:?}");
+    }
+}

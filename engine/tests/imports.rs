@@ -1,0 +1,366 @@
+//! The import table of `engine/src`, and the house rules that a reader can check line by line: imports
+//! point down, unsafe stays where it is argued, nothing panics in passing. Reads the sources; what it
+//! cannot see (macros that build paths, `#[macro_use]`) nobody may use.
+//!
+//! `imports/scan.rs` turns a file into tokens without its tests and into the paths it names; the rules
+//! and the tables they use are here. A violation is printed as `file:line: what`.
+
+#[path = "imports/scan.rs"]
+mod scan;
+
+use scan::{Kind, Scan};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+/// Top to bottom. A module may import those on lines below its own; modules on one line know nothing
+/// of each other. `command` carries transfers and is asked of by `peer`, so it lies between the two.
+const LAYERS: &[&[&str]] = &[
+    &["api"],
+    &["plan"],
+    &["route"],
+    &["transport"],
+    &["peer", "session"],
+    &["command"],
+    &["complete"],
+    &["notify"],
+    &["region"],
+    &["sys"],
+    // Plain data and its rules from here on.
+    &["config", "stats"],
+    &["cover", "handle", "room"],
+    &["status"],
+    &["limits", "types"],
+];
+
+/// Down, and still not wanted: `plan` and `route` are pure, and `api` gives them all they need.
+const PURE: &[&str] = &["plan", "route"];
+const PURE_MAY: &[&str] = &["region", "cover", "handle", "limits", "room", "status", "types"];
+
+/// Imports against the rules above: (file, what it names, why).
+const IMPORT_EXCEPTIONS: &[(&str, &str, &str)] = &[];
+
+/// Where unsafe code may be, next to all of `ffi`.
+const UNSAFE_IN: &[(&str, &str)] = &[
+    ("engine/src/sys/", "the operating system's edge"),
+    ("engine/src/transport/", "posts the caller's memory"),
+    ("engine/src/api/memory.rs", "storage: `register` takes the caller's promise about its memory"),
+];
+
+/// Assertions outside tests: (file, macro, how many, why it may stop the process).
+const ASSERTIONS: &[(&str, &str, usize, &str)] = &[
+    ("engine/src/api/memory.rs", "unreachable", 1, "the mapping is taken only by drop"),
+    ("engine/src/complete/transfer.rs", "debug_assert", 1, "a unit settled twice would free memory early"),
+    ("engine/src/handle.rs", "debug_assert", 1, "tables give only parts that fit"),
+    ("engine/src/notify/queue.rs", "assert", 1, "a reservation used twice would lose another's event"),
+    ("engine/src/region/gate.rs", "assert", 1, "left more often than entered: revoke would return early"),
+    ("engine/src/region/map.rs", "debug_assert", 1, "the registry refuses overlaps"),
+    ("engine/src/route/split.rs", "assert", 1, "no path: `choose` has refused before"),
+    ("engine/src/route/split.rs", "debug_assert", 1, "the goals add up to all bytes"),
+    ("engine/src/session/handshake/wire.rs", "assert", 1, "our own frames are bounded by construction"),
+    ("engine/src/sys/mapping.rs", "assert", 2, "bounds of a copy from or to raw memory, as slices check"),
+    (
+        "engine/src/transport/tcp/control/stream.rs",
+        "unreachable",
+        2,
+        "only `release` takes the socket, and consumes",
+    ),
+    ("engine/src/transport/tcp/wire.rs", "debug_assert", 1, "padding is below the alignment"),
+];
+
+/// What other crates may name of ferry, besides what stands at its root: `a` is all of module `a`.
+const PUBLIC: &[&str] = &[
+    "api",
+    "complete::Fence",
+    "complete::Notification",
+    "complete::RequestResult",
+    "complete::State",
+    "complete::Transfer",
+    "complete::TransferResult",
+    "config",
+    "limits",
+    "notify",
+    "peer::PeerState",
+    "plan::blocks",
+    "region::RegionSpec",
+    "status",
+    "types",
+];
+
+const LINES_MAX: usize = 500;
+const SAFETY_WITHIN_LINES: usize = 4;
+const METHODS_FORBIDDEN: &[&str] = &["expect", "expect_err", "unwrap", "unwrap_err"];
+const MACROS_FORBIDDEN: &[&str] =
+    &["dbg", "eprint", "eprintln", "panic", "print", "println", "todo", "unimplemented"];
+const MACROS_COUNTED: &[&str] = &[
+    "assert",
+    "assert_eq",
+    "assert_ne",
+    "debug_assert",
+    "debug_assert_eq",
+    "debug_assert_ne",
+    "unreachable",
+];
+
+/// A source file: its path from the workspace's root, and its text.
+struct File {
+    path: String,
+    text: String,
+}
+
+/// What was found, as `file:line: what`.
+#[derive(Default)]
+struct Report(Vec<String>);
+
+impl Report {
+    fn add(&mut self, file: &File, line: usize, what: impl AsRef<str>) {
+        self.0.push(format!("{}:{line}: {}", file.path, what.as_ref()));
+    }
+
+    fn assert_empty(mut self) {
+        self.0.sort();
+        let list = self.0.iter().fold(String::new(), |mut list, line| {
+            let _ = writeln!(list, "  {line}");
+            list
+        });
+        assert!(self.0.is_empty(), "{} violations:\n{list}", self.0.len());
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// All Rust files below `folder`, without those that only tests compile.
+fn sources(folder: &str) -> Vec<File> {
+    let mut files = Vec::new();
+    let mut folders = vec![root().join(folder)];
+    while let Some(next) = folders.pop() {
+        let Ok(entries) = std::fs::read_dir(&next) else { continue };
+        for entry in entries {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                let path = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
+                files.push(File { path, text });
+            }
+        }
+    }
+    let tests: Vec<String> = files.iter().flat_map(|file| scan::test_files(&file.path, &file.text)).collect();
+    files.retain(|file| !is_test(&file.path) && !tests.contains(&file.path));
+    files
+}
+
+/// By name: a component that is or ends with `tests`.
+fn is_test(path: &str) -> bool {
+    path.split('/').any(|part| part.trim_end_matches(".rs").ends_with("tests"))
+}
+
+/// Names of the modules that `path` lies in: `engine/src/a/b.rs` and `engine/src/a/b/mod.rs` are a, b.
+fn module_of(path: &str) -> Vec<String> {
+    let inner = path.split_once("/src/").map_or(path, |(_, inner)| inner).trim_end_matches(".rs");
+    let parts = inner.split('/').filter(|part| !matches!(*part, "mod" | "lib" | "main"));
+    parts.map(str::to_owned).collect()
+}
+
+fn layer_of(module: &str) -> Option<usize> {
+    LAYERS.iter().position(|layer| layer.contains(&module))
+}
+
+/// The table, and that transports know nothing of one another.
+fn check_imports(file: &File, scan: &Scan, report: &mut Report) {
+    let module = module_of(&file.path);
+    // lib.rs names every module: it is the list of them.
+    let Some(own) = module.first() else { return };
+    let Some(own_layer) = layer_of(own) else {
+        return report.add(file, 1, format!("module `{own}` has no place in LAYERS of tests/imports.rs"));
+    };
+    for path in &scan.paths(&module) {
+        let name = path.parts.join("::");
+        let excepted = |(at, what, _): &(&str, &str, &str)| *at == file.path && name.starts_with(what);
+        if IMPORT_EXCEPTIONS.iter().any(excepted) {
+            continue;
+        }
+        let Some(other) = path.parts.first().filter(|first| layer_of(first).is_some()) else {
+            report.add(file, path.line, format!("`crate::{name}`: name the module that defines it"));
+            continue;
+        };
+        if other != own && layer_of(other) <= Some(own_layer) {
+            report.add(file, path.line, format!("`{own}` imports `{name}`, which is not below it"));
+        }
+        if PURE.contains(&own.as_str()) && other != own && !PURE_MAY.contains(&other.as_str()) {
+            report.add(file, path.line, format!("`{own}` is pure and may not import `{name}`"));
+        }
+        if other == "transport" && own != "api" && module.len() > 1 && path.parts.get(1) != module.get(1) {
+            let this = &module[1];
+            report.add(file, path.line, format!("`transport/{this}` imports `{name}`, not its own"));
+        }
+    }
+}
+
+fn check_unsafe(file: &File, scan: &Scan, report: &mut Report) {
+    let allowed = file.path.starts_with("ffi/") || UNSAFE_IN.iter().any(|(at, _)| file.path.starts_with(at));
+    let lines: Vec<&str> = file.text.lines().collect();
+    for (at, token) in scan.tokens.iter().enumerate() {
+        let next = scan.tokens.get(at + 1).map_or("", |next| next.text.as_str());
+        if token.is("extern") && !file.path.starts_with("engine/src/sys/") && !file.path.starts_with("ffi/") {
+            report.add(file, token.line, "`extern`: foreign functions are declared in sys only");
+        }
+        if !token.is("unsafe") {
+            continue;
+        }
+        if !allowed {
+            report.add(file, token.line, "unsafe code outside ffi, sys, transport and UNSAFE_IN");
+        }
+        let above = token.line.saturating_sub(1 + SAFETY_WITHIN_LINES);
+        let argued = lines[above..token.line].iter().any(|line| line.contains("SAFETY:"));
+        if matches!(next, "{" | "impl") && !argued {
+            report.add(
+                file,
+                token.line,
+                format!("no SAFETY comment within {SAFETY_WITHIN_LINES} lines above"),
+            );
+        }
+    }
+}
+
+fn check_head(file: &File, report: &mut Report) {
+    if !file.text.starts_with("//!") {
+        report.add(file, 1, "does not start with `//!`");
+    }
+    let count = file.text.lines().count();
+    let head = file.text.lines().take_while(|line| line.starts_with("//!"));
+    if count > LINES_MAX && !head.into_iter().any(|line| line.contains("lines")) {
+        report.add(file, count, format!("{count} lines, more than {LINES_MAX}, and `//!` does not say why"));
+    }
+}
+
+fn check_panics(file: &File, scan: &Scan, report: &mut Report) {
+    let mut found: Vec<(&str, Vec<usize>)> = MACROS_COUNTED.iter().map(|name| (*name, Vec::new())).collect();
+    for (at, token) in scan.tokens.iter().enumerate() {
+        let text = |offset: usize| scan.tokens.get(at + offset).map_or("", |next| next.text.as_str());
+        let before = |back: usize| at.checked_sub(back).map_or("", |at| scan.tokens[at].text.as_str());
+        if token.kind != Kind::Word {
+            continue;
+        }
+        let name = token.text.as_str();
+        if METHODS_FORBIDDEN.contains(&name) && text(1) == "(" && matches!(before(1), "." | "::") {
+            report.add(file, token.line, format!("`{name}()` outside tests"));
+        }
+        if text(1) != "!" || text(2) == "=" {
+            continue;
+        }
+        if MACROS_FORBIDDEN.contains(&name) {
+            report.add(file, token.line, format!("`{name}!` outside tests"));
+        }
+        // `const _: () = assert!(…)` is the compiler's to check.
+        let constant = before(1) == "=" && before(2) == ")" && before(5) == "_" && before(6) == "const";
+        if let Some((_, lines)) = found.iter_mut().find(|(counted, _)| *counted == name && !constant) {
+            lines.push(token.line);
+        }
+    }
+    for (name, lines) in found {
+        let listed = ASSERTIONS.iter().find(|(path, listed, ..)| *path == file.path && *listed == name);
+        let count = listed.map_or(0, |(_, _, count, _)| *count);
+        if lines.len() != count {
+            let line = lines.last().copied().unwrap_or(1);
+            let what = format!("{} `{name}!`, but ASSERTIONS has {count}: say there why", lines.len());
+            report.add(file, line, what);
+        }
+    }
+}
+
+/// Paths into ferry that another crate, which knows it as `name`, may not use.
+fn check_public(file: &File, scan: &Scan, name: &str, modules: &[String], report: &mut Report) {
+    for path in scan.paths_of(name) {
+        let used = path.parts.join("::");
+        let within = |public: &str| {
+            used == *public || used.strip_prefix(public).is_some_and(|rest| rest.starts_with("::"))
+        };
+        // What is no module is an item that the root re-exports. `a::{self, …}` reads as `a`.
+        let first = path.parts.first().map_or("", String::as_str);
+        let internal = first == "*" || modules.iter().any(|module| module == first);
+        if internal && !PUBLIC.iter().any(|public| within(public)) {
+            report.add(file, path.line, format!("`{name}::{used}` is not public API (PUBLIC)"));
+        }
+    }
+}
+
+#[test]
+fn the_engine_keeps_its_import_table_and_house_rules() {
+    let mut report = Report::default();
+    let files = sources("engine/src");
+    assert!(files.len() > 50, "only {} files found", files.len());
+    for file in &files {
+        let scan = Scan::new(&file.text);
+        check_imports(file, &scan, &mut report);
+        check_unsafe(file, &scan, &mut report);
+        check_head(file, &mut report);
+        check_panics(file, &scan, &mut report);
+    }
+    let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
+    for (path, ..) in ASSERTIONS.iter().filter(|(path, ..)| !paths.contains(path)) {
+        report.0.push(format!("engine/tests/imports.rs:1: ASSERTIONS names {path}, which is gone"));
+    }
+    report.assert_empty();
+}
+
+#[test]
+fn other_crates_keep_to_the_public_api() {
+    let mut report = Report::default();
+    let modules: Vec<String> = LAYERS.concat().into_iter().map(str::to_owned).collect();
+    for (folder, name) in [("ffi/src", "engine"), ("benches", "ferry"), ("examples", "ferry")] {
+        for file in sources(folder) {
+            let scan = Scan::new(&file.text);
+            check_public(&file, &scan, name, &modules, &mut report);
+            if folder == "ffi/src" {
+                check_unsafe(&file, &scan, &mut report);
+                check_head(&file, &mut report);
+                check_panics(&file, &scan, &mut report);
+            }
+        }
+    }
+    report.assert_empty();
+}
+
+/// The rules on a small example of everything that they forbid, and of what only looks like it.
+#[test]
+fn each_rule_can_fail() {
+    let text = include_str!("imports/bad.txt");
+    let file = File { path: "engine/src/transport/tcp/bad.rs".into(), text: text.into() };
+    let mut report = Report::default();
+    let scan = Scan::new(text);
+    check_imports(&file, &scan, &mut report);
+    check_unsafe(&file, &scan, &mut report);
+    check_head(&file, &mut report);
+    check_panics(&file, &scan, &mut report);
+    let modules = ["session".to_owned(), "types".to_owned()];
+    check_public(&file, &scan, "ferry", &modules, &mut report);
+    let mut found: Vec<usize> =
+        report.0.iter().map(|line| line.split(':').nth(1).unwrap().parse().unwrap()).collect();
+    let marked = text.lines().enumerate().filter(|(_, line)| line.contains("BAD"));
+    let mut expected: Vec<usize> = marked.map(|(at, _)| at + 1).collect();
+    found.sort_unstable();
+    found.dedup();
+    expected.sort_unstable();
+    assert_eq!(found, expected, "{:#?}", report.0);
+
+    let long = "//! Its job.\n".to_owned() + &"\n".repeat(LINES_MAX);
+    for (text, failures) in [(&long[..], 1), (&long[..long.len() - 1], 0), (&long.replace("job", "lines"), 0)]
+    {
+        let mut report = Report::default();
+        check_head(&File { path: "engine/src/long.rs".into(), text: text.into() }, &mut report);
+        assert_eq!(report.0.len(), failures);
+    }
+    for (module, imports, failures) in [
+        ("plan", "crate::route::slice", 1),
+        ("plan", "crate::sys::clock", 1),
+        ("route", "crate::types::Op", 0),
+    ] {
+        let file = File { path: format!("engine/src/{module}/x.rs"), text: format!("use {imports};") };
+        let mut report = Report::default();
+        check_imports(&file, &Scan::new(&file.text), &mut report);
+        assert!(report.0.is_empty() == (failures == 0), "{module} {imports}: {:?}", report.0);
+    }
+}

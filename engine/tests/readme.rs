@@ -1,0 +1,35 @@
+//! README.md's table of settings is the one in `config`: every key with its default, what it may be
+//! and its sentence. `UPDATE=1 cargo test -p ferry --test readme` writes it anew. The Rust program of
+//! README.md is compiled as a doc test of the crate.
+
+use ferry::Config;
+use std::path::Path;
+
+const BEGIN: &str = "<!-- settings: begin -->\n";
+const END: &str = "<!-- settings: end -->\n";
+
+fn table() -> String {
+    let mut text = String::from("| key | default | valid | what it does |\n|---|---|---|---|\n");
+    for setting in Config::settings() {
+        let default = match setting.default_text().as_str() {
+            "" => "(empty)".to_owned(),
+            value => format!("`{value}`"),
+        };
+        text += &format!("| `{}` | {default} | {} | {} |\n", setting.name, setting.valid, setting.doc);
+    }
+    text
+}
+
+#[test]
+fn the_readme_lists_every_setting_as_it_is() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
+    let readme = std::fs::read_to_string(&path).unwrap();
+    let (before, rest) = readme.split_once(BEGIN).expect("README.md has no table of settings");
+    let (written, after) = rest.split_once(END).expect("README.md's table of settings has no end");
+    let expected = table();
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, format!("{before}{BEGIN}{expected}{END}{after}")).unwrap();
+    } else {
+        assert!(written == expected, "README.md's settings are out of date: run this test with UPDATE=1");
+    }
+}

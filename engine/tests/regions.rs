@@ -1,0 +1,270 @@
+//! Regions over a session: announced at connect and one by one, found by name, learned to be gone;
+//! unregistered while in use; memory that is never pulled away.
+
+mod common;
+
+use common::data::{check, contents, fill, pattern};
+use common::{engine, eventually, hears_of, request, run, Pair, PATIENCE};
+use ferry::complete::State;
+use ferry::limits::REGION_NAME_BYTES_MAX;
+use ferry::region::RegionSpec;
+use ferry::types::{Access, Op, Request};
+use ferry::{Engine, RegionOptions, Status, TransferOptions};
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+const MIB: usize = 1 << 20;
+
+/// Tests that look whether an address is unmapped run alone: another's mapping could take its place.
+static ADDRESSES: RwLock<()> = RwLock::new(());
+const REGIONS: usize = 4096;
+const PART: usize = 4096;
+
+fn plain() -> TransferOptions<'static> {
+    TransferOptions::default()
+}
+
+fn named(name: impl Into<String>) -> RegionOptions {
+    RegionOptions { access: Access::BOTH, name: name.into() }
+}
+
+/// Memory of the test's own, page-aligned by nobody: 4,096 regions lie side by side in it.
+struct Field {
+    bytes: Vec<u8>,
+}
+
+impl Field {
+    fn new(tag: u32) -> Field {
+        Field { bytes: pattern(tag, REGIONS * PART) }
+    }
+
+    fn spec(&mut self, number: usize) -> RegionSpec {
+        let address = self.bytes.as_mut_ptr() as u64 + (number * PART) as u64;
+        RegionSpec { address, length: PART as u64, access: Access::BOTH, name: format!("block {number}") }
+    }
+}
+
+fn register(engine: &Engine, specs: &[RegionSpec]) -> Vec<u64> {
+    // SAFETY: the field outlives the engine in each test here, and is read only when nothing moves.
+    unsafe { engine.register_batch(specs) }.unwrap()
+}
+
+fn count(engine: &Engine, peer: u64) -> usize {
+    engine.peer_regions(peer).unwrap().len()
+}
+
+/// 4,096 at connect; then as many gone and added one by one, learned by two peers, of which one came
+/// later; then transfers to every one of them by its handle.
+#[test]
+fn thousands_of_regions_are_known_and_found() {
+    let _turn = ADDRESSES.read().unwrap_or_else(PoisonError::into_inner);
+    let mut field = Field::new(1);
+    let (a, b, c) = (engine(&[]), engine(&[]), engine(&[]));
+    let specs: Vec<_> = (0..REGIONS).map(|number| field.spec(number)).collect();
+    let ids = register(&b, &specs);
+    let before = Instant::now();
+    let b_at_a = a.connect(b.address(), Some(PATIENCE)).unwrap();
+    assert_eq!(count(&a, b_at_a), REGIONS, "known as soon as the peer is up");
+    println!("connected to {REGIONS} regions in {:?}", before.elapsed());
+    let listed = a.peer_regions(b_at_a).unwrap();
+    assert!(listed.is_sorted_by_key(|region| region.address));
+    for (number, region) in listed.iter().enumerate() {
+        let expected = (ids[number], specs[number].address, PART as u64, specs[number].name.as_str());
+        assert_eq!((region.region, region.address, region.length, region.name.as_str()), expected);
+    }
+    // All in one transfer, each by its own handle, backwards.
+    let local = a.alloc(REGIONS * PART, &named("")).unwrap();
+    let reads: Vec<Request> = (0..REGIONS)
+        .map(|number| Request {
+            local: local.address() + ((REGIONS - 1 - number) * PART) as u64,
+            remote: specs[number].address + 1,
+            length: PART as u64 - 1,
+            remote_region: ids[number],
+        })
+        .collect();
+    fill(&local, 9);
+    let result = run(&a, b_at_a, Op::Read, &reads, &plain());
+    assert_eq!((result.state, result.slices_out), (State::Done, REGIONS as u64));
+    let mut expected = pattern(9, REGIONS * PART);
+    let image = pattern(1, REGIONS * PART);
+    for number in 0..REGIONS {
+        let at = (REGIONS - 1 - number) * PART;
+        expected[at..at + PART - 1].copy_from_slice(&image[number * PART + 1..][..PART - 1]);
+    }
+    check("every region", &contents(&local), &expected);
+    // One by one: gone, and back in a new generation; the old handles are stale.
+    let before = Instant::now();
+    for id in &ids {
+        b.unregister(*id, Some(PATIENCE)).unwrap();
+    }
+    eventually("all are gone", || count(&a, b_at_a) == 0);
+    let b_at_c = c.connect(b.address(), Some(PATIENCE)).unwrap();
+    assert_eq!(count(&c, b_at_c), 0);
+    let fresh: Vec<u64> = specs.iter().map(|spec| register(&b, std::slice::from_ref(spec))[0]).collect();
+    for (engine, peer) in [(&a, b_at_a), (&c, b_at_c)] {
+        eventually("each is announced", || count(engine, peer) == REGIONS);
+        let known: HashSet<u64> =
+            engine.peer_regions(peer).unwrap().iter().map(|region| region.region).collect();
+        assert_eq!(known, fresh.iter().copied().collect());
+    }
+    println!("{REGIONS} gone and added one by one in {:?}", before.elapsed());
+    let old = a.submit(b_at_a, Op::Read, &reads[7..8], &plain()).unwrap().wait(Some(PATIENCE)).unwrap();
+    assert_eq!(old.status, Status::Stale);
+    // Closed before the field is dropped.
+    b.close(Some(PATIENCE)).unwrap();
+}
+
+#[test]
+fn names_are_told_up_to_their_limit() {
+    let _turn = ADDRESSES.read().unwrap_or_else(PoisonError::into_inner);
+    let pair = Pair::new(&[]);
+    let longest = "n".repeat(REGION_NAME_BYTES_MAX);
+    let region = pair.b.alloc(64, &named(longest.as_str())).unwrap();
+    let umlaut = pair.b.alloc(64, &named("Schlüssel ✓")).unwrap();
+    let too_long = pair.b.alloc(64, &named("n".repeat(REGION_NAME_BYTES_MAX + 1)));
+    assert_eq!(too_long.err().unwrap().status, Status::Invalid);
+    hears_of(&pair.a, pair.b_at_a, region.region());
+    hears_of(&pair.a, pair.b_at_a, umlaut.region());
+    let known = pair.a.peer_regions(pair.b_at_a).unwrap();
+    let name = |id| known.iter().find(|region| region.region == id).unwrap().name.clone();
+    assert_eq!((name(region.region()), name(umlaut.region())), (longest, "Schlüssel ✓".to_owned()));
+}
+
+/// Registered while transfers of other regions run, and used at once: by handle, before the list is
+/// known to have it, and by address.
+#[test]
+fn regions_come_and_go_while_others_are_in_use() {
+    let _turn = ADDRESSES.read().unwrap_or_else(PoisonError::into_inner);
+    let pair = Pair::new(&[]);
+    let (local, remote) = pair.memories(8 * MIB, 8 * MIB);
+    fill(&local, 1);
+    let whole = [request(&local, 0, &remote, 0, 8 * MIB)];
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let busy = scope.spawn(|| {
+            let mut rounds = 0;
+            while !stop.load(Ordering::Relaxed) {
+                assert_eq!(run(&pair.a, pair.b_at_a, Op::Write, &whole, &plain()).state, State::Done);
+                rounds += 1;
+            }
+            rounds
+        });
+        for round in 0..200u32 {
+            let region = pair.b.alloc(PART, &named(format!("round {round}"))).unwrap();
+            let write = request(&local, 0, &region, 0, PART);
+            let by_handle = run(&pair.a, pair.b_at_a, Op::Write, &[write], &plain());
+            let anonymous = Request { remote_region: 0, ..write };
+            let by_address = run(&pair.a, pair.b_at_a, Op::Write, &[anonymous], &plain());
+            assert_eq!((by_handle.state, by_address.state), (State::Done, State::Done), "round {round}");
+            check("new region", &contents(&region), &pattern(1, PART));
+            region.free(Some(PATIENCE)).map_err(|(_, error)| error).unwrap();
+            let gone = run(&pair.a, pair.b_at_a, Op::Write, &[write], &plain());
+            assert_eq!(gone.status, Status::Stale, "round {round}");
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(busy.join().unwrap() > 0);
+    });
+    check("busy region", &contents(&remote), &pattern(1, 8 * MIB));
+}
+
+/// The initiator's own memory: in use until the transfer is final, then free at once.
+#[test]
+fn memory_in_use_is_not_freed() {
+    let _turn = ADDRESSES.write().unwrap_or_else(PoisonError::into_inner);
+    let pair = Pair::new(&[]);
+    let (local, remote) = pair.memories(64, 64);
+    // Certainly pending: nobody takes notifications there, and the last one has no credit.
+    for _ in 0..ferry::limits::NOTIFY_CREDITS {
+        pair.a.notify(pair.b_at_a, b"", ferry::Deadline::Default).unwrap();
+    }
+    let one = [request(&local, 0, &remote, 0, 64)];
+    let options = TransferOptions { notify: Some(b"held"), ..plain() };
+    let transfer = pair.a.submit(pair.b_at_a, Op::Write, &one, &options).unwrap();
+    let (local, error) = local.free(Some(Duration::ZERO)).err().unwrap();
+    assert_eq!(error.status, Status::Busy);
+    // Nothing changed: it may be used for more.
+    assert_eq!(run(&pair.a, pair.b_at_a, Op::Write, &one, &plain()).state, State::Done);
+    let (local, error) = local.free(Some(Duration::from_millis(10))).err().unwrap();
+    assert_eq!(error.status, Status::Busy);
+    // Revoked now: no new use begins, and the old one ends when it ends.
+    let refused = pair.a.submit(pair.b_at_a, Op::Write, &one, &plain()).err().unwrap();
+    assert_eq!(refused.status, Status::NotRegistered);
+    let address = local.address();
+    transfer.cancel().unwrap();
+    let result = transfer.wait(Some(PATIENCE)).unwrap();
+    assert_eq!((result.state, result.bytes_confirmed), (State::Cancelled, 64));
+    local.free(Some(Duration::ZERO)).map_err(|(_, error)| error).unwrap();
+    assert!(!is_mapped(address), "freed memory goes back to the system");
+}
+
+/// Dropped while a transfer uses it, memory stays where it is.
+#[test]
+fn memory_dropped_in_use_stays_mapped() {
+    let _turn = ADDRESSES.write().unwrap_or_else(PoisonError::into_inner);
+    let pair = Pair::new(&[]);
+    let (local, remote) = pair.memories(64, 64);
+    fill(&local, 1);
+    for _ in 0..ferry::limits::NOTIFY_CREDITS {
+        pair.a.notify(pair.b_at_a, b"", ferry::Deadline::Default).unwrap();
+    }
+    let one = [request(&local, 0, &remote, 0, 64)];
+    let options = TransferOptions { notify: Some(b"held"), ..plain() };
+    let transfer = pair.a.submit(pair.b_at_a, Op::Write, &one, &options).unwrap();
+    let address = local.address();
+    drop(local);
+    assert!(is_mapped(address));
+    transfer.cancel().unwrap();
+    transfer.wait(Some(PATIENCE)).unwrap();
+    check("dropped", &contents(&remote), &pattern(1, 64));
+    assert!(is_mapped(address), "nobody is left to free it");
+    // One that is not in use goes at once, and the peer learns of it.
+    let (address, region) = (remote.address(), remote.region());
+    drop(remote);
+    assert!(!is_mapped(address));
+    eventually("its end is learned", || {
+        pair.a.peer_regions(pair.b_at_a).unwrap().iter().all(|known| known.region != region)
+    });
+}
+
+/// The target frees memory while peers write and read it: free returns, the transfer says STALE, and
+/// what is mapped there next is not touched.
+#[test]
+fn the_target_frees_memory_under_a_transfer() {
+    let _turn = ADDRESSES.read().unwrap_or_else(PoisonError::into_inner);
+    let pair = Pair::new(&[]);
+    let local = pair.a.alloc(32 * MIB, &named("")).unwrap();
+    fill(&local, 1);
+    let mut refused = 0;
+    for round in 0..12 {
+        let remote = pair.b.alloc(32 * MIB, &named("")).unwrap();
+        hears_of(&pair.a, pair.b_at_a, remote.region());
+        let op = if round % 2 == 0 { Op::Write } else { Op::Read };
+        let options = TransferOptions { checksum: round % 3 == 0, ..plain() };
+        let whole = [request(&local, 0, &remote, 0, 32 * MIB)];
+        let transfer = pair.a.submit(pair.b_at_a, op, &whole, &options).unwrap();
+        remote.free(Some(PATIENCE)).map_err(|(_, error)| error).unwrap();
+        // Most likely at the same place.
+        let next = pair.b.alloc(32 * MIB, &named("")).unwrap();
+        fill(&next, 3);
+        let result = transfer.wait(Some(PATIENCE)).unwrap();
+        match result.state {
+            State::Done => {}
+            State::Failed => {
+                assert_eq!(result.status, Status::Stale, "{result:?}");
+                refused += 1;
+            }
+            _ => panic!("{result:?}"),
+        }
+        check("what came after", &contents(&next), &pattern(3, 32 * MIB));
+    }
+    println!("{refused} of 12 transfers lost their target");
+}
+
+fn is_mapped(address: u64) -> bool {
+    let page = address & !4095;
+    let mut resident = 0u8;
+    // SAFETY: mincore reads the page tables only, and fills one byte for one page.
+    unsafe { libc::mincore(page as *mut libc::c_void, 4096, &mut resident) == 0 }
+}

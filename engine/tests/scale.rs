@@ -1,0 +1,168 @@
+//! A thousand peers of one engine: all connect at once, each is reached, and being connected costs
+//! little. The peers live in child processes, which are this test again with a hub to connect to.
+
+mod common;
+
+use common::data::pattern;
+use common::process::{cpu_time_idle, raise_descriptor_limit, status};
+use common::{engine, eventually, hears_of, PATIENCE};
+use ferry::complete::State;
+use ferry::notify::{EventBody, WHAT_PEERS};
+use ferry::types::{Op, Request};
+use ferry::{Engine, Memory, RegionOptions, Status, TransferOptions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const PEERS: usize = 1000;
+const CHILDREN: usize = 4;
+const BYTES: usize = 4096;
+/// Tells a child where the hub is.
+const HUB: &str = "FERRY_TEST_HUB";
+const IDLE: Duration = Duration::from_secs(2);
+
+struct Brood(Vec<Child>);
+
+impl Brood {
+    fn start(hub: &str) -> Brood {
+        let start = |_| {
+            Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "child", "--nocapture"])
+                .env(HUB, hub)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap()
+        };
+        Brood((0..CHILDREN).map(start).collect())
+    }
+
+    /// Has all of them do the next step, and waits until they have.
+    fn step(&mut self, word: &str) {
+        for child in &mut self.0 {
+            writeln!(child.stdin.as_mut().unwrap(), "{word}").unwrap();
+        }
+        for child in &mut self.0 {
+            let mut lines = BufReader::with_capacity(1, child.stdout.as_mut().unwrap()).lines();
+            let answer = lines.find(|line| line.as_ref().is_ok_and(|line| line.contains(word)));
+            assert!(answer.is_some(), "a child ended before {word:?}");
+        }
+    }
+}
+
+impl Drop for Brood {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // It ends when its standard input does.
+            drop(child.stdin.take());
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// In a child: engines that connect to the hub, all at once, and stay.
+#[test]
+fn child() {
+    let Ok(hub) = std::env::var(HUB) else { return };
+    raise_descriptor_limit();
+    let mut words = std::io::stdin().lines().map_while(Result::ok);
+    let settings = [("workers", "1"), ("listen_address", ""), ("tcp_poller", "epoll")];
+    let engines: Vec<Engine> = (0..PEERS / CHILDREN).map(|_| engine(&settings)).collect();
+    let options = RegionOptions { name: "mine".into(), ..RegionOptions::default() };
+    let memories: Vec<Memory> = engines.iter().map(|engine| engine.alloc(BYTES, &options).unwrap()).collect();
+    assert_eq!(words.next().as_deref(), Some("ready"));
+    println!("ready");
+    assert_eq!(words.next().as_deref(), Some("connect"));
+    let queues: Vec<_> = engines.iter().map(|engine| engine.queue(WHAT_PEERS, 4).unwrap()).collect();
+    for (engine, queue) in engines.iter().zip(&queues) {
+        engine.connect_async(&hub, Some(PATIENCE), queue, 0).unwrap();
+    }
+    for queue in queues {
+        let mut events = Vec::new();
+        eventually("the hub answers", || {
+            queue.drain(&mut events, 4);
+            events.iter().any(|event| match &event.body {
+                EventBody::PeerConnect { status, .. } => {
+                    assert_eq!(*status, Status::Ok);
+                    true
+                }
+                _ => false,
+            })
+        });
+    }
+    println!("connect");
+    // Until the hub has seen enough.
+    let _ = std::io::stdin().read(&mut [0]);
+    drop(memories);
+}
+
+#[test]
+fn a_thousand_peers() {
+    let descriptors = raise_descriptor_limit();
+    if descriptors < 8 * PEERS as u64 {
+        println!("SKIPPED: {PEERS} peers need {} descriptors, the limit is {descriptors}", 8 * PEERS);
+        return;
+    }
+    let hub = engine(&[]);
+    let mut brood = Brood::start(hub.address());
+    brood.step("ready");
+    let (threads, memory_kib) = (status("Threads"), status("VmRSS"));
+    let before = Instant::now();
+    brood.step("connect");
+    let connecting = before.elapsed();
+    assert_eq!(hub.peers().unwrap().len(), PEERS);
+    eventually("all are up here too", || hub.stats().unwrap().peers_up == PEERS as u64);
+    let more_kib = status("VmRSS").saturating_sub(memory_kib);
+    println!("{PEERS} peers connected in {connecting:?}");
+    println!("threads: {} before, {} after; memory: {more_kib} KiB more", threads, status("Threads"));
+    assert_eq!(status("Threads"), threads, "peers bring no threads");
+    assert!(more_kib < 64 * PEERS as u64, "{more_kib} KiB for {PEERS} idle peers");
+    assert!(connecting < Duration::from_secs(30), "{connecting:?}");
+
+    let idle = cpu_time_idle(IDLE).min(cpu_time_idle(IDLE));
+    println!("idle: {idle:?} of CPU in {IDLE:?}");
+    assert!(idle < IDLE / 1000, "{idle:?} of {IDLE:?}");
+
+    reach_all(&hub);
+    println!("after a transfer to each: {} KiB more", status("VmRSS").saturating_sub(memory_kib));
+}
+
+/// WRITEs a pattern of its own to every peer, all in flight together, and READs them back.
+fn reach_all(hub: &Engine) {
+    let peers = hub.peers().unwrap();
+    let options = RegionOptions::default();
+    let (out, back) =
+        (hub.alloc(PEERS * BYTES, &options).unwrap(), hub.alloc(PEERS * BYTES, &options).unwrap());
+    let image = pattern(1, PEERS * BYTES);
+    out.write(0, &image);
+    let remotes: Vec<_> = peers
+        .iter()
+        .map(|peer| {
+            let regions = hub.peer_regions(*peer).unwrap();
+            assert_eq!((regions.len(), regions[0].name.as_str()), (1, "mine"));
+            hears_of(hub, *peer, regions[0].region);
+            regions[0].clone()
+        })
+        .collect();
+    let before = Instant::now();
+    for (op, memory) in [(Op::Write, &out), (Op::Read, &back)] {
+        let transfers: Vec<_> = (0..PEERS)
+            .map(|number| {
+                let remote = &remotes[number];
+                let one = Request {
+                    local: memory.address() + (number * BYTES) as u64,
+                    remote: remote.address,
+                    length: BYTES as u64,
+                    remote_region: remote.region,
+                };
+                hub.submit(peers[number], op, &[one], &TransferOptions::default()).unwrap()
+            })
+            .collect();
+        for transfer in transfers {
+            assert_eq!(transfer.wait(Some(PATIENCE)).unwrap().state, State::Done);
+        }
+    }
+    println!("a WRITE to each and a READ from each: {:?}", before.elapsed());
+    common::data::check("back from all", &common::data::contents(&back), &image);
+}

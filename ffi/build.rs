@@ -1,0 +1,7 @@
+//! Gives libferry.so its SONAME. It carries the ABI's major number, so that the loader never pairs a
+//! program with a library of another ABI; `src/status.rs` has the same number for C.
+
+fn main() {
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libferry.so.0");
+    println!("cargo:rerun-if-changed=build.rs");
+}

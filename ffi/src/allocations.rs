@@ -1,0 +1,64 @@
+//! What ferry_memory_alloc gave out, by region. Kept with the engine, because C has no destructor that
+//! would unmap it.
+
+use crate::handles::ferry_region;
+use engine::status::Result;
+use engine::{Error, Memory, Status};
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// The lock is held for look-ups only, never while a call waits for a region's last user.
+#[derive(Default)]
+pub struct Allocations(Mutex<HashMap<ferry_region, Allocation>>);
+
+enum Allocation {
+    Held(Memory),
+    /// A call is freeing it; it comes back here if that fails.
+    Leaving,
+}
+
+impl Allocations {
+    fn lock(&self) -> MutexGuard<'_, HashMap<ferry_region, Allocation>> {
+        // Nothing panics between two changes of the map.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn has(&self, region: ferry_region) -> bool {
+        self.lock().contains_key(&region)
+    }
+
+    pub fn add(&self, memory: Memory) -> Result<()> {
+        let mut map = self.lock();
+        map.try_reserve(1)
+            .map_err(|_| Error::new(Status::NoMemory, "no memory to keep the allocation in"))?;
+        map.insert(memory.region(), Allocation::Held(memory));
+        Ok(())
+    }
+
+    /// Unregisters and unmaps it; false if there is none. BUSY while another call does that.
+    pub fn free(&self, region: ferry_region, timeout: Option<Duration>) -> Result<bool> {
+        let Some(memory) = self.take(region)? else { return Ok(false) };
+        let outcome = memory.free(timeout);
+        let mut map = self.lock();
+        match outcome {
+            Ok(()) => {
+                map.remove(&region);
+                Ok(true)
+            }
+            Err((memory, error)) => {
+                map.insert(region, Allocation::Held(memory));
+                Err(error)
+            }
+        }
+    }
+
+    fn take(&self, region: ferry_region) -> Result<Option<Memory>> {
+        let mut map = self.lock();
+        let Some(entry) = map.get_mut(&region) else { return Ok(None) };
+        match std::mem::replace(entry, Allocation::Leaving) {
+            Allocation::Held(memory) => Ok(Some(memory)),
+            Allocation::Leaving => Err(Error::new(Status::Busy, "another call is freeing this memory")),
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! `ferry_transfer_submit_blocks`: paged memory, by block ids instead of addresses.
+
+use crate::engine::ferry_engine;
+use crate::error::ferry_error;
+use crate::guard::call;
+use crate::handles::{ferry_peer, ferry_region, ferry_transfer, op};
+use crate::options::{self, ferry_transfer_options};
+use crate::pointers::{slice, Out};
+use crate::status::ferry_status;
+use crate::versioned::{self, Versioned};
+use engine::plan::blocks::{expand, BlockIds, Layer};
+use engine::status::Result;
+use engine::{Error, Status};
+use std::ffi::c_void;
+
+/// Pairs of blocks, the same in every layer of a cache. For each layer l and pair i one request is made:
+///
+///     local  = local_base[l]  + local_blocks[i]  * local_stride[l]
+///     remote = remote_base[l] + remote_blocks[i] * remote_stride[l]
+///     length = block_bytes[l]
+///
+/// with the index l * pair_count + i. Neighbours are merged: local ids 5 6 7 12 13 with remote ids
+/// 2 3 4 8 9 are two slices per layer where the strides equal block_bytes. Zero the struct, set
+/// struct_size to sizeof, then the rest; nothing is borrowed after the call.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ferry_blocks {
+    pub struct_size: u32,
+    /// Size of one block id: 4 for int32_t, 8 for int64_t.
+    pub id_bytes: u32,
+    /// Length of the next six arrays.
+    pub layer_count: usize,
+    pub local_base: *const u64,
+    pub remote_base: *const u64,
+    /// Bytes from one block to the next; at least block_bytes.
+    pub local_stride: *const u64,
+    pub remote_stride: *const u64,
+    pub block_bytes: *const u64,
+    /// As ferry_request.remote_region. NULL: 0 for every layer.
+    pub remote_region: *const ferry_region,
+    /// Length of the two lists of ids.
+    pub pair_count: usize,
+    pub local_blocks: *const c_void,
+    pub remote_blocks: *const c_void,
+}
+
+// SAFETY: repr(C), begins with struct_size, integers and raw pointers, no padding (asserted from C).
+unsafe impl Versioned for ferry_blocks {
+    const SIZE_MIN: usize = 88;
+}
+
+/// Starts a transfer of blocks; otherwise as ferry_transfer_submit.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_transfer_submit_blocks(
+    engine: *mut ferry_engine,
+    peer: ferry_peer,
+    op: u32,
+    blocks: *const ferry_blocks,
+    options: *const ferry_transfer_options,
+    out_transfer: *mut ferry_transfer,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call, and the memory that the blocks
+    // name until the transfer is final.
+    unsafe {
+        call(error, || {
+            let engine = ferry_engine::live(engine)?;
+            let out = Out::new(out_transfer, "out_transfer")?;
+            let op = self::op(op)?;
+            let blocks = versioned::read(blocks, "blocks")?;
+            let blocks = blocks.ok_or_else(|| Error::invalid("blocks is NULL"))?;
+            let options = options::read(engine, options)?;
+            let local = ids(&blocks, blocks.local_blocks, "blocks.local_blocks")?;
+            let remote = ids(&blocks, blocks.remote_blocks, "blocks.remote_blocks")?;
+            let requests = expand(&layers(&blocks)?, local, remote)?;
+            out.set(engine.engine.submit_core(peer, op, &requests, &options)?.handle);
+            Ok(())
+        })
+    }
+}
+
+/// # Safety
+/// `list` is NULL or `pair_count` ids of `id_bytes` that are the caller's for `'a`.
+unsafe fn ids<'a>(blocks: &ferry_blocks, list: *const c_void, what: &str) -> Result<BlockIds<'a>> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match blocks.id_bytes {
+            4 => Ok(BlockIds::I32(slice(list.cast(), blocks.pair_count, what)?)),
+            8 => Ok(BlockIds::I64(slice(list.cast(), blocks.pair_count, what)?)),
+            size => Err(Error::invalid(format!("blocks.id_bytes is {size}, neither 4 nor 8"))),
+        }
+    }
+}
+
+/// # Safety
+/// The arrays of `blocks` are NULL or `layer_count` long, and the caller's for the length of the call.
+unsafe fn layers(blocks: &ferry_blocks) -> Result<Vec<Layer>> {
+    let count = blocks.layer_count;
+    // SAFETY: the caller's promise, for each of the six.
+    let (local_base, remote_base, local_stride, remote_stride, block_bytes, remote_region) = unsafe {
+        (
+            slice(blocks.local_base, count, "blocks.local_base")?,
+            slice(blocks.remote_base, count, "blocks.remote_base")?,
+            slice(blocks.local_stride, count, "blocks.local_stride")?,
+            slice(blocks.remote_stride, count, "blocks.remote_stride")?,
+            slice(blocks.block_bytes, count, "blocks.block_bytes")?,
+            match blocks.remote_region.is_null() {
+                true => None,
+                false => Some(slice(blocks.remote_region, count, "blocks.remote_region")?),
+            },
+        )
+    };
+    let mut layers = Vec::new();
+    let no_memory = |_| Error::new(Status::NoMemory, format!("no memory for {count} layers"));
+    layers.try_reserve_exact(count).map_err(no_memory)?;
+    layers.extend((0..count).map(|layer| Layer {
+        local_base: local_base[layer],
+        remote_base: remote_base[layer],
+        local_stride: local_stride[layer],
+        remote_stride: remote_stride[layer],
+        block_bytes: block_bytes[layer],
+        remote_region: remote_region.map_or(0, |regions| regions[layer]),
+    }));
+    Ok(layers)
+}

@@ -1,0 +1,58 @@
+//! Descriptors: how engines find each other through a file, a database or a message of the host's.
+
+use crate::engine::ferry_engine;
+use crate::error::ferry_error;
+use crate::guard::call;
+use crate::handles::{ferry_peer, timeout};
+use crate::pointers::{slice, BytesOut, Out};
+use crate::status::ferry_status;
+use engine::Descriptor;
+use std::ffi::c_void;
+
+/// Writes this engine's descriptor: where to connect, and whom to expect there. At most 300 bytes,
+/// versioned, with a checksum; a hint, not a secret and not a permission. How bytes are returned:
+/// ferry_config_get. FERRY_ERR_UNAVAILABLE if the engine doesn't listen.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_descriptor_export(
+    engine: *mut ferry_engine,
+    buffer: *mut c_void,
+    capacity: usize,
+    out_length: *mut usize,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call.
+    unsafe {
+        call(error, || {
+            let engine = ferry_engine::live(engine)?;
+            let out = BytesOut::new(buffer.cast(), capacity, out_length)?;
+            out.put(&engine.engine.descriptor()?.encode())
+        })
+    }
+}
+
+/// Connects to the engine that a descriptor describes; as ferry_peer_connect otherwise.
+///
+/// FERRY_ERR_INVALID if the bytes are no descriptor, FERRY_ERR_CORRUPT if they are damaged,
+/// FERRY_ERR_VERSION for one of another version, FERRY_ERR_STALE if another engine, or another incarnation
+/// of that one, answers at its address.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_descriptor_import(
+    engine: *mut ferry_engine,
+    descriptor: *const c_void,
+    length: usize,
+    timeout_ns: u64,
+    out_peer: *mut ferry_peer,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call.
+    unsafe {
+        call(error, || {
+            let engine = ferry_engine::blocking(engine, timeout_ns)?;
+            let bytes = slice(descriptor.cast::<u8>(), length, "descriptor")?;
+            let out = Out::new(out_peer, "out_peer")?;
+            let descriptor = Descriptor::decode(bytes)?;
+            out.set(engine.engine.import(&descriptor, timeout(timeout_ns))?);
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,146 @@
+//! What every entry point runs in: a panic ends here and becomes PANIC, an error becomes a status and
+//! fills the caller's `ferry_error`. Nothing is printed: the panic hook of this library's own copy of
+//! the standard library only notes where the panic arose.
+
+use crate::error::{ferry_error, ErrorOut};
+use crate::status::{ferry_status, FERRY_OK};
+use engine::{Error, Status};
+use std::any::Any;
+use std::cell::RefCell;
+use std::panic::{catch_unwind, set_hook, take_hook, AssertUnwindSafe};
+use std::sync::Once;
+
+/// What a body returns when it succeeds: nothing, or a status that is no failure.
+pub trait Success {
+    fn status(self) -> ferry_status;
+}
+
+impl Success for () {
+    fn status(self) -> ferry_status {
+        FERRY_OK
+    }
+}
+
+impl Success for ferry_status {
+    fn status(self) -> ferry_status {
+        self
+    }
+}
+
+/// Runs the body of an entry point.
+///
+/// # Safety
+/// `error` is NULL or points to a `ferry_error` that the caller owns for the length of the call.
+pub unsafe fn call<S: Success>(
+    error: *mut ferry_error,
+    body: impl FnOnce() -> Result<S, Error>,
+) -> ferry_status {
+    // SAFETY: the caller's promise is the same.
+    let out = match unsafe { ErrorOut::new(error) } {
+        Ok(out) => out,
+        Err(status) => return status,
+    };
+    match caught(body) {
+        Ok(success) => success.status(),
+        Err(failure) => {
+            out.fill(&failure);
+            failure.status as ferry_status
+        }
+    }
+}
+
+/// The same for entry points that return nothing: there is nobody to tell.
+pub fn quietly(body: impl FnOnce()) {
+    let _ = caught(|| {
+        body();
+        Ok(())
+    });
+}
+
+/// Runs `body`, turning a panic into PANIC with its message and place.
+fn caught<T>(body: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    note_panics();
+    // Unwind safety: what a panic may leave half done lies behind the engine's locks, which shrug
+    // poison off one by one, each with its reason.
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(outcome) => outcome,
+        Err(payload) => {
+            discard(payload);
+            let place = LAST_PANIC.try_with(|text| text.take()).unwrap_or_default();
+            Err(Error::new(Status::Panic, format!("a bug in ferry: {place}; the call's effect is unknown")))
+        }
+    }
+}
+
+/// A payload may panic as it is dropped; that one is left alone.
+fn discard(payload: Box<dyn Any + Send>) {
+    if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        std::mem::forget(second);
+    }
+}
+
+thread_local! {
+    /// Message and place of this thread's last panic.
+    static LAST_PANIC: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// Once: keeps the standard library from printing panics to the host's stderr.
+fn note_panics() {
+    static NOTE: Once = Once::new();
+    NOTE.call_once(|| {
+        // Under `cargo test` the harness wants to print.
+        let previous = cfg!(test).then(take_hook);
+        set_hook(Box::new(move |panic| {
+            let place = panic.location().map(|at| format!("{}:{}", at.file(), at.line()));
+            let payload = panic.payload();
+            let message = payload.downcast_ref::<&str>().copied();
+            let message = message.or(payload.downcast_ref::<String>().map(String::as_str));
+            let text = format!("{}: {}", place.unwrap_or_default(), message.unwrap_or("panic"));
+            // Fails only in a thread that is ending, or in a panic inside this hook.
+            let _ = LAST_PANIC.try_with(|last| last.try_borrow_mut().map(|mut last| *last = text));
+            if let Some(previous) = &previous {
+                previous(panic);
+            }
+        }));
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::FERRY_ERR_PANIC;
+
+    #[test]
+    fn a_panic_becomes_a_status_with_its_place() {
+        let mut error = ferry_error::EMPTY;
+        // SAFETY: a ferry_error on this stack.
+        let status = unsafe {
+            call(&mut error, || -> Result<(), Error> {
+                let nothing: Option<u32> = std::hint::black_box(None);
+                nothing.expect("expected to fail");
+                Ok(())
+            })
+        };
+        assert_eq!((status, error.status), (FERRY_ERR_PANIC, FERRY_ERR_PANIC));
+        let message = error.text();
+        assert!(message.contains("guard.rs:") && message.contains("expected to fail"), "{message}");
+        // SAFETY: NULL is allowed.
+        let again = unsafe { call(std::ptr::null_mut(), || Ok(())) };
+        assert_eq!(again, FERRY_OK);
+    }
+
+    #[test]
+    fn a_payload_that_panics_in_turn_is_contained() {
+        struct Bomb;
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                panic!("the second one");
+            }
+        }
+        // SAFETY: NULL is allowed.
+        let status =
+            unsafe { call(std::ptr::null_mut(), || -> Result<(), Error> { std::panic::panic_any(Bomb) }) };
+        assert_eq!(status, FERRY_ERR_PANIC);
+        quietly(|| panic!("nobody to tell"));
+    }
+}

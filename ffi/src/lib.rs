@@ -1,0 +1,41 @@
+//! The C ABI of ferry: `include/ferry.h` is generated from this crate, one section per file, and the
+//! doc comments here are its documentation. A thin layer over `engine::api`: it checks pointers and
+//! sizes, converts, catches panics, and decides nothing.
+//!
+//! ```text
+//! guard      every entry point: panics become PANIC, errors go to the caller's ferry_error
+//! pointers   NULL, alignment, text, slices            ┐
+//! versioned  struct_size in, struct_size out          ├ what comes in and goes out
+//! handles    handles, timeouts, operations            ┘
+//! status error config engine memory peers descriptor transfers options blocks results notify queues
+//! events stats                one C concept each
+//! ```
+//! `README.md` beside this crate states the contract as a whole.
+
+// C names, so that the header says what the source says.
+#![allow(non_camel_case_types)]
+// What an entry point asks of its caller is the contract in README.md, the same for all of them:
+// pointers are NULL or point to what their types and the documentation say, for the length of the call.
+#![allow(clippy::missing_safety_doc)]
+
+mod allocations;
+pub mod blocks;
+pub mod config;
+pub mod descriptor;
+pub mod engine;
+pub mod error;
+pub mod events;
+mod guard;
+pub mod handles;
+pub mod memory;
+pub mod notify;
+pub mod options;
+pub mod peer_info;
+pub mod peers;
+mod pointers;
+pub mod queues;
+pub mod results;
+pub mod stats;
+pub mod status;
+pub mod transfers;
+mod versioned;

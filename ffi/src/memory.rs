@@ -1,0 +1,277 @@
+//! Registering memory, and memory that ferry allocates.
+
+use crate::engine::ferry_engine;
+use crate::error::ferry_error;
+use crate::guard::call;
+use crate::handles::{check_reserved, ferry_region, timeout};
+use crate::pointers::{slice, text, Out, OutList};
+use crate::status::ferry_status;
+use crate::versioned::{self, Versioned};
+use engine::region::RegionSpec;
+use engine::status::Result;
+use engine::types::Access;
+use engine::{Error, RegionOptions, Status};
+use std::ffi::{c_char, c_void};
+use std::ptr;
+
+/// Peers may READ the region.
+pub const FERRY_ACCESS_REMOTE_READ: u32 = 1;
+/// Peers may WRITE the region.
+pub const FERRY_ACCESS_REMOTE_WRITE: u32 = 2;
+const _: () = assert!(FERRY_ACCESS_REMOTE_READ == Access::REMOTE_READ.0);
+const _: () = assert!(FERRY_ACCESS_REMOTE_WRITE == Access::REMOTE_WRITE.0);
+
+/// ferry finds out what kind of memory it is. In this version: host memory.
+pub const FERRY_MEMORY_AUTO: u32 = 0;
+/// Memory of the CPU.
+pub const FERRY_MEMORY_HOST: u32 = 1;
+/// Memory of a CUDA device. Not part of this version: FERRY_ERR_UNSUPPORTED.
+pub const FERRY_MEMORY_CUDA: u32 = 2;
+/// Memory of an Ascend device. Not part of this version: FERRY_ERR_UNSUPPORTED.
+pub const FERRY_MEMORY_ASCEND: u32 = 3;
+
+/// What may be done with a region. Zero it, set struct_size to sizeof, then what is wanted.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ferry_region_options {
+    pub struct_size: u32,
+    /// FERRY_ACCESS_* bits; at least one.
+    pub access: u32,
+    /// FERRY_MEMORY_*.
+    pub kind: u32,
+    /// Number of the device for the kinds that have one; 0 otherwise.
+    pub device: i32,
+    /// 0.
+    pub grant_scope: u32,
+    /// 0.
+    pub reserved: u32,
+    /// Told to peers, to find the region by; at most 63 bytes, copied. NULL: none.
+    pub name: *const c_char,
+}
+
+// SAFETY: repr(C), begins with struct_size, integers and a raw pointer, no padding (asserted from C).
+unsafe impl Versioned for ferry_region_options {
+    const SIZE_MIN: usize = 32;
+}
+
+/// How ferry allocates memory, and what may be done with it; as ferry_region_options.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ferry_alloc_options {
+    pub struct_size: u32,
+    /// FERRY_ACCESS_* bits; at least one.
+    pub access: u32,
+    /// FERRY_MEMORY_*.
+    pub kind: u32,
+    /// Number of the device for the kinds that have one; 0 otherwise.
+    pub device: i32,
+    /// 0.
+    pub flags: u32,
+    /// 0.
+    pub reserved: u32,
+    /// Told to peers, to find the region by; at most 63 bytes, copied. NULL: none.
+    pub name: *const c_char,
+}
+
+// SAFETY: repr(C), begins with struct_size, integers and a raw pointer, no padding (asserted from C).
+unsafe impl Versioned for ferry_alloc_options {
+    const SIZE_MIN: usize = 32;
+}
+
+/// Registers `length` bytes at `address` and tells every peer. Transfers may run meanwhile.
+///
+/// `options` NULL: host memory that peers may READ and WRITE, without a name. *out_region is also what
+/// peers name as remote_region. The memory must stay mapped, with the rights that the access needs, until
+/// ferry_region_unregister has returned FERRY_OK or the engine is closed; ferry borrows it until then.
+///
+/// FERRY_ERR_INVALID (zero length, NULL, overflow, no access), FERRY_ERR_OVERLAP with a registered region,
+/// FERRY_ERR_LIMIT.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_region_register(
+    engine: *mut ferry_engine,
+    address: *mut c_void,
+    length: usize,
+    options: *const ferry_region_options,
+    out_region: *mut ferry_region,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call, and the memory until unregister.
+    unsafe {
+        call(error, || {
+            let engine = ferry_engine::live(engine)?;
+            let out = Out::new(out_region, "out_region")?;
+            let options = region_options(options)?;
+            out.set(engine.engine.register(address.cast(), length, &options)?);
+            Ok(())
+        })
+    }
+}
+
+/// Registers `count` pieces of memory with the same options, all or none: as ferry_region_register for
+/// each, but peers are told at once. out_regions has room for `count` handles, in the same order.
+/// ferry_error.request_index is the index of the piece at fault.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_region_register_batch(
+    engine: *mut ferry_engine,
+    addresses: *const *mut c_void,
+    lengths: *const usize,
+    count: usize,
+    options: *const ferry_region_options,
+    out_regions: *mut ferry_region,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call, and the memory until unregister.
+    unsafe {
+        call(error, || {
+            let engine = ferry_engine::live(engine)?;
+            if count == 0 {
+                return Err(Error::invalid("count is 0"));
+            }
+            let addresses = slice(addresses, count, "addresses")?;
+            let lengths = slice(lengths, count, "lengths")?;
+            let out = OutList::new(out_regions, count, "out_regions")?;
+            let RegionOptions { access, name } = region_options(options)?;
+            let mut specs = Vec::new();
+            let no_memory = |_| Error::new(Status::NoMemory, format!("no memory for {count} regions"));
+            specs.try_reserve_exact(count).map_err(no_memory)?;
+            specs.extend(addresses.iter().zip(lengths).map(|(address, length)| RegionSpec {
+                address: *address as u64,
+                length: *length as u64,
+                access,
+                name: name.clone(),
+            }));
+            let regions = engine.engine.register_batch(&specs)?;
+            out.fill(regions);
+            Ok(())
+        })
+    }
+}
+
+/// Takes a region back: after FERRY_OK nothing can reach the memory any more, from anywhere. Transfers
+/// that name it afterwards fail with FERRY_ERR_STALE at its peers and FERRY_ERR_NOT_REGISTERED here.
+///
+/// Waits while it is in use. FERRY_ERR_BUSY with a timeout of 0: in use, and nothing has changed; with a
+/// longer one: still in use, but revoked for new work: call again. FERRY_ERR_STALE if unregistered
+/// before. FERRY_ERR_INVALID for memory of ferry_memory_alloc, which ferry_memory_free takes back.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_region_unregister(
+    engine: *mut ferry_engine,
+    region: ferry_region,
+    timeout_ns: u64,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call.
+    unsafe {
+        call(error, || {
+            let engine = ferry_engine::blocking(engine, timeout_ns)?;
+            if engine.allocations.has(region) {
+                return Err(Error::invalid("region is memory that ferry allocated; ferry_memory_free it"));
+            }
+            engine.engine.unregister(region, timeout(timeout_ns))
+        })
+    }
+}
+
+/// Allocates memory that is registered: page-aligned, zeroed, in huge pages where there are some.
+///
+/// `options` NULL: host memory that peers may READ and WRITE. Give it back with ferry_memory_free; what
+/// is left is unmapped by ferry_engine_free. FERRY_ERR_NO_MEMORY, FERRY_ERR_INVALID for a length of 0.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_memory_alloc(
+    engine: *mut ferry_engine,
+    length: usize,
+    options: *const ferry_alloc_options,
+    out_address: *mut *mut c_void,
+    out_region: *mut ferry_region,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call.
+    unsafe {
+        call(error, || {
+            let engine = ferry_engine::live(engine)?;
+            let out_address = Out::new(out_address, "out_address")?;
+            let out_region = Out::new(out_region, "out_region")?;
+            let memory = engine.engine.alloc(length, &alloc_options(options)?)?;
+            let (address, region) = (memory.address(), memory.region());
+            engine.allocations.add(memory)?;
+            out_address.set(ptr::with_exposed_provenance_mut(address as usize));
+            out_region.set(region);
+            Ok(())
+        })
+    }
+}
+
+/// Unregisters memory of ferry_memory_alloc and unmaps it. Waits and fails as ferry_region_unregister;
+/// FERRY_ERR_INVALID for a region that ferry did not allocate.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_memory_free(
+    engine: *mut ferry_engine,
+    region: ferry_region,
+    timeout_ns: u64,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call.
+    unsafe {
+        call(error, || {
+            let engine = ferry_engine::blocking(engine, timeout_ns)?;
+            if engine.allocations.free(region, timeout(timeout_ns))? {
+                return Ok(());
+            }
+            // Tells a handle that is stale from a region that the caller registered.
+            engine.engine.check_region(region)?;
+            Err(Error::invalid("region is not memory that ferry allocated; unregister it"))
+        })
+    }
+}
+
+/// # Safety
+/// `options` is NULL or the caller's for the length of the call.
+unsafe fn region_options(options: *const ferry_region_options) -> Result<RegionOptions> {
+    // SAFETY: the caller's promise.
+    let Some(options) = (unsafe { versioned::read(options, "options") })? else {
+        return Ok(RegionOptions::default());
+    };
+    check_kind(options.kind, options.device)?;
+    check_reserved(options.grant_scope, "options.grant_scope")?;
+    check_reserved(options.reserved, "options.reserved")?;
+    // SAFETY: a name is NULL or terminated text that the caller keeps for the length of the call.
+    unsafe { with_name(options.access, options.name) }
+}
+
+/// # Safety
+/// As for `region_options`.
+unsafe fn alloc_options(options: *const ferry_alloc_options) -> Result<RegionOptions> {
+    // SAFETY: the caller's promise.
+    let Some(options) = (unsafe { versioned::read(options, "options") })? else {
+        return Ok(RegionOptions::default());
+    };
+    check_kind(options.kind, options.device)?;
+    check_reserved(options.flags, "options.flags")?;
+    check_reserved(options.reserved, "options.reserved")?;
+    // SAFETY: a name is NULL or terminated text that the caller keeps for the length of the call.
+    unsafe { with_name(options.access, options.name) }
+}
+
+/// # Safety
+/// `name` is NULL or terminated text.
+unsafe fn with_name(access: u32, name: *const c_char) -> Result<RegionOptions> {
+    // SAFETY: the caller's promise.
+    let name = if name.is_null() { "" } else { unsafe { text(name, "options.name") }? };
+    Ok(RegionOptions { access: Access(access), name: name.to_owned() })
+}
+
+fn check_kind(kind: u32, device: i32) -> Result<()> {
+    let unsupported = |name: &str| {
+        let message = format!("options.kind: {name} memory is not part of this version of ferry");
+        Err(Error::new(Status::Unsupported, message))
+    };
+    match kind {
+        FERRY_MEMORY_AUTO | FERRY_MEMORY_HOST if device == 0 => Ok(()),
+        FERRY_MEMORY_AUTO | FERRY_MEMORY_HOST => {
+            Err(Error::invalid(format!("options.device is {device}, but host memory has none: 0")))
+        }
+        FERRY_MEMORY_CUDA => unsupported("CUDA"),
+        FERRY_MEMORY_ASCEND => unsupported("Ascend"),
+        kind => Err(Error::invalid(format!("options.kind: {kind} is no FERRY_MEMORY_ kind"))),
+    }
+}

@@ -1,0 +1,147 @@
+//! `ferry_transfer_options`: what a transfer may be told besides its requests.
+
+use crate::engine::ferry_engine;
+use crate::handles::{check_reserved, ferry_queue, FERRY_FOREVER};
+use crate::pointers::slice;
+use crate::versioned::{self, Versioned};
+use engine::status::Result;
+use engine::types::Transport;
+use engine::{Deadline, Error, Status, TransferOptions};
+use std::ffi::c_void;
+use std::time::Duration;
+
+/// Post each request as it is, in the caller's order, without merging neighbours.
+pub const FERRY_TRANSFER_NO_COALESCE: u32 = 1;
+/// No byte is applied before the earlier ORDERED transfers to the peer are done; if one of them fails,
+/// this one fails with FERRY_ERR_CANCELLED and nothing has moved.
+pub const FERRY_TRANSFER_ORDERED: u32 = 2;
+/// Verify the payload end to end; a mismatch is FERRY_ERR_CORRUPT.
+pub const FERRY_TRANSFER_CHECKSUM: u32 = 4;
+/// A WRITE may be done when the peer's device has acknowledged it, before it is visible to the peer's
+/// CPU. Only RDMA knows the difference: over TCP, done always means visible, and this changes nothing.
+pub const FERRY_TRANSFER_ACKED_ONLY: u32 = 8;
+
+const FLAGS: u32 =
+    FERRY_TRANSFER_NO_COALESCE | FERRY_TRANSFER_ORDERED | FERRY_TRANSFER_CHECKSUM | FERRY_TRANSFER_ACKED_ONLY;
+
+/// The bit of a FERRY_TRANSPORT_* in transports_allowed.
+pub const FERRY_ALLOW_TCP: u64 = 2;
+pub const FERRY_ALLOW_LOCAL: u64 = 4;
+pub const FERRY_ALLOW_RDMA: u64 = 8;
+pub const FERRY_ALLOW_CUDA: u64 = 16;
+pub const FERRY_ALLOW_ASCEND: u64 = 32;
+
+const TRANSPORTS: u64 =
+    FERRY_ALLOW_TCP | FERRY_ALLOW_LOCAL | FERRY_ALLOW_RDMA | FERRY_ALLOW_CUDA | FERRY_ALLOW_ASCEND;
+const _: () = assert!(FERRY_ALLOW_TCP == 1 << Transport::Tcp as u32);
+const _: () = assert!(FERRY_ALLOW_ASCEND == 1 << Transport::Ascend as u32);
+
+/// The transfer waits for nothing but its peer.
+pub const FERRY_START_NOW: u32 = 0;
+/// Start after a CUDA event. Not part of this version: FERRY_ERR_UNSUPPORTED.
+pub const FERRY_START_AFTER_CUDA_EVENT: u32 = 1;
+/// Start after an ACL event. Not part of this version: FERRY_ERR_UNSUPPORTED.
+pub const FERRY_START_AFTER_ACL_EVENT: u32 = 2;
+
+/// Options of a transfer. Zero it, set struct_size to sizeof, then what is wanted; NULL is all defaults.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ferry_transfer_options {
+    pub struct_size: u32,
+    /// FERRY_TRANSFER_* bits.
+    pub flags: u32,
+    /// When the transfer is struck if it isn't done, in nanoseconds from now; 0 the setting deadline_ms,
+    /// FERRY_FOREVER never. It is final within the setting lease_ms after that.
+    pub deadline_ns: u64,
+    /// Comes back in the result and the event.
+    pub user_data: u64,
+    /// Gets a FERRY_EVENT_TRANSFER when the transfer is final; it must take FERRY_QUEUE_TRANSFERS. 0:
+    /// none, for transfers that are waited for. Room is reserved at submit.
+    pub queue: ferry_queue,
+    /// Bytes delivered to the peer's application after the data is visible there, in order with other
+    /// notifications to that peer; copied by submit. NULL: none.
+    pub notify: *const c_void,
+    /// At most FERRY_NOTIFY_BYTES_MAX. With a notify that isn't NULL, 0 is an empty notification.
+    pub notify_length: usize,
+    /// FERRY_ALLOW_* bits: with none of these transports usable the transfer fails rather than fall back.
+    /// 0: all that the engine may use.
+    pub transports_allowed: u64,
+    /// Higher goes first among transfers of about the same size.
+    pub priority: u32,
+    /// FERRY_START_*.
+    pub event_kind: u32,
+    /// The event to start after; 0 with FERRY_START_NOW.
+    pub event: u64,
+}
+
+// SAFETY: repr(C), begins with struct_size, integers and a raw pointer, no padding (asserted from C).
+unsafe impl Versioned for ferry_transfer_options {
+    const SIZE_MIN: usize = 72;
+}
+
+/// Nanoseconds from now, as every deadline in the ABI.
+pub(crate) fn deadline(deadline_ns: u64) -> Deadline {
+    match deadline_ns {
+        0 => Deadline::Default,
+        FERRY_FOREVER => Deadline::Never,
+        ns => Deadline::After(Duration::from_nanos(ns)),
+    }
+}
+
+/// The options that the caller points to, checked; NULL is the defaults.
+///
+/// # Safety
+/// `pointer` is NULL or, like what it points to, the caller's for `'a`.
+pub(crate) unsafe fn read<'a>(
+    engine: &ferry_engine,
+    pointer: *const ferry_transfer_options,
+) -> Result<TransferOptions<'a>> {
+    // SAFETY: the caller's promise.
+    let Some(options) = (unsafe { versioned::read(pointer, "options") })? else {
+        return Ok(TransferOptions::default());
+    };
+    check(&options)?;
+    let notify = match options.notify.is_null() {
+        true => None,
+        // SAFETY: the caller's promise.
+        false => Some(unsafe { slice(options.notify.cast(), options.notify_length, "options.notify") }?),
+    };
+    let queue = match options.queue {
+        0 => None,
+        handle => Some(engine.engine.hub()?.get(handle)?),
+    };
+    Ok(TransferOptions {
+        no_coalesce: options.flags & FERRY_TRANSFER_NO_COALESCE != 0,
+        ordered: options.flags & FERRY_TRANSFER_ORDERED != 0,
+        checksum: options.flags & FERRY_TRANSFER_CHECKSUM != 0,
+        deadline: deadline(options.deadline_ns),
+        user_data: options.user_data,
+        queue,
+        notify,
+        transports_allowed: options.transports_allowed,
+        priority: options.priority,
+    })
+}
+
+fn check(options: &ferry_transfer_options) -> Result<()> {
+    let unknown_flags = options.flags & !FLAGS;
+    if unknown_flags != 0 {
+        return Err(Error::invalid(format!("options.flags has unknown bits {unknown_flags:#x}")));
+    }
+    let unknown_transports = options.transports_allowed & !TRANSPORTS;
+    if unknown_transports != 0 {
+        let message = format!("options.transports_allowed has unknown bits {unknown_transports:#x}");
+        return Err(Error::invalid(message));
+    }
+    if options.notify.is_null() {
+        check_reserved(options.notify_length as u64, "options.notify_length (without notify)")?;
+    }
+    match options.event_kind {
+        FERRY_START_NOW => check_reserved(options.event, "options.event (with FERRY_START_NOW)"),
+        FERRY_START_AFTER_CUDA_EVENT | FERRY_START_AFTER_ACL_EVENT => {
+            let message = "options.event_kind: device events are not part of this version of ferry";
+            Err(Error::new(Status::Unsupported, message))
+        }
+        kind => Err(Error::invalid(format!("options.event_kind: {kind} is no FERRY_START_ kind"))),
+    }
+}

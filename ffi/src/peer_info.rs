@@ -1,0 +1,239 @@
+//! What is known of a peer: itself, its regions, the paths to it.
+
+use crate::engine::ferry_engine;
+use crate::error::ferry_error;
+use crate::guard::call;
+use crate::handles::{ferry_peer, ferry_region};
+use crate::pointers::{copy_text, Out as ScalarOut};
+use crate::status::ferry_status;
+use crate::versioned::{Out, OutArray, Versioned};
+use engine::peer::PeerState;
+use engine::types::Transport;
+use engine::{PathInfo, PeerInfo, RemoteRegionInfo};
+use std::ffi::c_char;
+use std::mem::size_of;
+
+/// The session is being set up.
+pub const FERRY_PEER_CONNECTING: u32 = 0;
+/// Transfers flow.
+pub const FERRY_PEER_UP: u32 = 1;
+/// The session is lost, and is being set up again; transfers wait.
+pub const FERRY_PEER_DOWN: u32 = 2;
+/// Lost for good: gone, given up, or replaced by a new incarnation. Connect again for a new handle.
+pub const FERRY_PEER_LOST: u32 = 3;
+
+const _: () = assert!(FERRY_PEER_CONNECTING == PeerState::Connecting as u32);
+const _: () = assert!(FERRY_PEER_UP == PeerState::Up as u32);
+const _: () = assert!(FERRY_PEER_DOWN == PeerState::Down as u32);
+const _: () = assert!(FERRY_PEER_LOST == PeerState::Lost as u32);
+
+/// No transport.
+pub const FERRY_TRANSPORT_NONE: u32 = 0;
+/// TCP connections.
+pub const FERRY_TRANSPORT_TCP: u32 = 1;
+/// Shared memory on the same host. Not part of this version.
+pub const FERRY_TRANSPORT_LOCAL: u32 = 2;
+/// InfiniBand or RoCE. Not part of this version.
+pub const FERRY_TRANSPORT_RDMA: u32 = 3;
+/// CUDA. Not part of this version.
+pub const FERRY_TRANSPORT_CUDA: u32 = 4;
+/// Ascend. Not part of this version.
+pub const FERRY_TRANSPORT_ASCEND: u32 = 5;
+
+const _: () = assert!(FERRY_TRANSPORT_NONE == Transport::None as u32);
+const _: () = assert!(FERRY_TRANSPORT_TCP == Transport::Tcp as u32);
+const _: () = assert!(FERRY_TRANSPORT_LOCAL == Transport::Local as u32);
+const _: () = assert!(FERRY_TRANSPORT_RDMA == Transport::Rdma as u32);
+const _: () = assert!(FERRY_TRANSPORT_CUDA == Transport::Cuda as u32);
+const _: () = assert!(FERRY_TRANSPORT_ASCEND == Transport::Ascend as u32);
+
+/// A peer. The caller sets struct_size before the call.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ferry_peer_info {
+    /// In: sizeof(ferry_peer_info). Out: how many bytes were written.
+    pub struct_size: u32,
+    /// FERRY_PEER_*.
+    pub state: u32,
+    /// Stable across restarts of an engine on a fixed port of one machine.
+    pub engine_id: [u8; 16],
+    /// New with each start of the engine.
+    pub incarnation: u64,
+    /// Of the last probe, nanoseconds; 0 before one.
+    pub round_trip_ns: u64,
+    /// Transfers of this engine to the peer that are not final.
+    pub transfers_active: u64,
+    /// Connections that carry data now.
+    pub lanes: u32,
+    /// 1 if the peer has proven to be on this host, else 0.
+    pub same_host: u32,
+    /// "host:port" at which it can be reached, terminated; "" if it doesn't listen.
+    pub address: [c_char; 264],
+}
+
+// SAFETY: repr(C), begins with struct_size, integers only, no padding (asserted from C).
+unsafe impl Versioned for ferry_peer_info {
+    const SIZE_MIN: usize = 320;
+}
+
+/// A region that a peer registered.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ferry_region_info {
+    /// How many bytes ferry wrote.
+    pub struct_size: u32,
+    /// FERRY_ACCESS_* bits.
+    pub access: u32,
+    /// What ferry_request.remote_region takes.
+    pub region: ferry_region,
+    /// As the peer knows it.
+    pub address: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Terminated; "" if it has none.
+    pub name: [c_char; 64],
+}
+
+// SAFETY: repr(C), begins with struct_size, integers only, no padding (asserted from C).
+unsafe impl Versioned for ferry_region_info {
+    const SIZE_MIN: usize = 96;
+}
+
+/// One way to reach a peer.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ferry_path_info {
+    /// How many bytes ferry wrote.
+    pub struct_size: u32,
+    /// FERRY_TRANSPORT_*.
+    pub transport: u32,
+    /// 1 if transfers take it now, else 0.
+    pub chosen: u32,
+    /// 0.
+    pub reserved: u32,
+    /// Why it is or is not chosen, for a person; terminated, cut if too long.
+    pub why: [c_char; 240],
+}
+
+// SAFETY: repr(C), begins with struct_size, integers only, no padding (asserted from C).
+unsafe impl Versioned for ferry_path_info {
+    const SIZE_MIN: usize = 256;
+}
+
+/// What is known of a peer. FERRY_ERR_STALE when it is known no more.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_peer_get_info(
+    engine: *mut ferry_engine,
+    peer: ferry_peer,
+    out_info: *mut ferry_peer_info,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call.
+    unsafe {
+        call(error, || {
+            let engine = ferry_engine::live(engine)?;
+            let out = Out::new(out_info, "out_info")?;
+            out.set(&engine.engine.peer_info(peer)?.into());
+            Ok(())
+        })
+    }
+}
+
+/// Lists what a peer has registered, in order of address, as far as it has told us: everything by the
+/// time it is connected, changes since then shortly after they happen. How lists are returned:
+/// ferry_config_settings.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_peer_regions(
+    engine: *mut ferry_engine,
+    peer: ferry_peer,
+    out_regions: *mut ferry_region_info,
+    element_size: usize,
+    capacity: usize,
+    out_count: *mut usize,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call.
+    unsafe {
+        call(error, || {
+            let engine = ferry_engine::live(engine)?;
+            let array = OutArray::new(out_regions, element_size, capacity, "out_regions")?;
+            let count = ScalarOut::new(out_count, "out_count")?;
+            let regions = engine.engine.peer_regions(peer)?;
+            array.fill(regions.iter().map(ferry_region_info::from));
+            count.set(regions.len());
+            Ok(())
+        })
+    }
+}
+
+/// Lists every path to a peer, chosen or not, and why. How lists are returned: ferry_config_settings.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_peer_paths(
+    engine: *mut ferry_engine,
+    peer: ferry_peer,
+    out_paths: *mut ferry_path_info,
+    element_size: usize,
+    capacity: usize,
+    out_count: *mut usize,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call.
+    unsafe {
+        call(error, || {
+            let engine = ferry_engine::live(engine)?;
+            let array = OutArray::new(out_paths, element_size, capacity, "out_paths")?;
+            let count = ScalarOut::new(out_count, "out_count")?;
+            let paths = engine.engine.peer_paths(peer)?;
+            array.fill(paths.iter().map(ferry_path_info::from));
+            count.set(paths.len());
+            Ok(())
+        })
+    }
+}
+
+impl From<PeerInfo> for ferry_peer_info {
+    fn from(info: PeerInfo) -> ferry_peer_info {
+        let mut out = ferry_peer_info {
+            struct_size: size_of::<ferry_peer_info>() as u32,
+            state: info.state as u32,
+            engine_id: info.engine_id,
+            incarnation: info.incarnation,
+            round_trip_ns: info.round_trip_ns,
+            transfers_active: info.transfers_active,
+            lanes: info.lanes as u32,
+            same_host: info.same_host as u32,
+            address: [0; 264],
+        };
+        copy_text(&info.address, &mut out.address);
+        out
+    }
+}
+
+impl From<&RemoteRegionInfo> for ferry_region_info {
+    fn from(info: &RemoteRegionInfo) -> ferry_region_info {
+        let mut out = ferry_region_info {
+            struct_size: size_of::<ferry_region_info>() as u32,
+            access: info.access.0,
+            region: info.region,
+            address: info.address,
+            length: info.length,
+            name: [0; 64],
+        };
+        copy_text(&info.name, &mut out.name);
+        out
+    }
+}
+
+impl From<&PathInfo> for ferry_path_info {
+    fn from(info: &PathInfo) -> ferry_path_info {
+        let mut out = ferry_path_info {
+            struct_size: size_of::<ferry_path_info>() as u32,
+            transport: info.transport as u32,
+            chosen: info.chosen as u32,
+            reserved: 0,
+            why: [0; 240],
+        };
+        copy_text(&info.why, &mut out.why);
+        out
+    }
+}

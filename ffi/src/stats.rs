@@ -1,0 +1,133 @@
+//! Statistics: as numbers, and as text for Prometheus.
+
+use crate::engine::ferry_engine;
+use crate::error::ferry_error;
+use crate::guard::call;
+use crate::pointers::BytesOut;
+use crate::status::ferry_status;
+use crate::versioned::{Out, Versioned};
+use engine::EngineStats;
+use std::ffi::c_char;
+use std::mem::size_of;
+
+/// Counters since the engine was opened, and what exists now. The caller sets struct_size before the
+/// call. Each number is read on its own; together they are no snapshot.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ferry_stats {
+    /// In: sizeof(ferry_stats). Out: how many bytes were written.
+    pub struct_size: u32,
+    /// 0.
+    pub reserved: u32,
+    pub transfers_submitted: u64,
+    pub transfers_done: u64,
+    pub transfers_failed: u64,
+    pub transfers_cancelled: u64,
+    pub transfers_timed_out: u64,
+    /// Requests in submitted transfers.
+    pub requests_in: u64,
+    /// Slices that the requests became after merging and cutting.
+    pub slices_out: u64,
+    /// Payload bytes of WRITEs confirmed by their targets.
+    pub bytes_written: u64,
+    /// Payload bytes of READs that arrived.
+    pub bytes_read: u64,
+    /// Payload bytes of peers' WRITEs placed in this engine's regions.
+    pub bytes_applied: u64,
+    /// Payload bytes sent for peers' READs.
+    pub bytes_served: u64,
+    /// What peers asked for and this engine's checks refused.
+    pub requests_refused: u64,
+    pub notifications_received: u64,
+    pub sessions_up: u64,
+    pub sessions_lost: u64,
+    pub lanes_lost: u64,
+    /// Inbound connections turned away.
+    pub handshakes_refused: u64,
+    pub late_applies: u64,
+    /// System calls on data connections.
+    pub send_calls: u64,
+    pub receive_calls: u64,
+    /// Peers with a session now.
+    pub peers_up: u64,
+    /// Regions registered now.
+    pub regions: u64,
+    /// Transfers not released, final or not.
+    pub transfers: u64,
+}
+
+// SAFETY: repr(C), begins with struct_size, integers only, no padding (asserted from C).
+unsafe impl Versioned for ferry_stats {
+    const SIZE_MIN: usize = 192;
+}
+
+/// Reads the engine's statistics.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_engine_stats(
+    engine: *const ferry_engine,
+    out_stats: *mut ferry_stats,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call.
+    unsafe {
+        call(error, || {
+            let engine = ferry_engine::live(engine)?;
+            let out = Out::new(out_stats, "out_stats")?;
+            out.set(&engine.engine.stats()?.into());
+            Ok(())
+        })
+    }
+}
+
+/// The same in Prometheus' text format. Counters grow, and the text with them: leave some room. How texts
+/// are returned: ferry_config_get.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_engine_metrics(
+    engine: *const ferry_engine,
+    buffer: *mut c_char,
+    capacity: usize,
+    out_length: *mut usize,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call.
+    unsafe {
+        call(error, || {
+            let engine = ferry_engine::live(engine)?;
+            let out = BytesOut::new(buffer.cast(), capacity, out_length)?;
+            out.put_text(&engine.engine.metrics()?)
+        })
+    }
+}
+
+impl From<EngineStats> for ferry_stats {
+    fn from(stats: EngineStats) -> ferry_stats {
+        let counts = stats.counts;
+        ferry_stats {
+            struct_size: size_of::<ferry_stats>() as u32,
+            reserved: 0,
+            transfers_submitted: counts.transfers_submitted,
+            transfers_done: counts.transfers_done,
+            transfers_failed: counts.transfers_failed,
+            transfers_cancelled: counts.transfers_cancelled,
+            transfers_timed_out: counts.transfers_timed_out,
+            requests_in: counts.requests_in,
+            slices_out: counts.slices_out,
+            bytes_written: counts.bytes_written,
+            bytes_read: counts.bytes_read,
+            bytes_applied: counts.bytes_applied,
+            bytes_served: counts.bytes_served,
+            requests_refused: counts.requests_refused,
+            notifications_received: counts.notifications_received,
+            sessions_up: counts.sessions_up,
+            sessions_lost: counts.sessions_lost,
+            lanes_lost: counts.lanes_lost,
+            handshakes_refused: counts.handshakes_refused,
+            late_applies: counts.late_applies,
+            send_calls: counts.send_calls,
+            receive_calls: counts.receive_calls,
+            peers_up: stats.peers_up,
+            regions: stats.regions,
+            transfers: stats.transfers,
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Transfers: submitting, waiting, cancelling, releasing, and the calls that do it all at once.
+
+use crate::engine::ferry_engine;
+use crate::error::ferry_error;
+use crate::guard::call;
+use crate::handles::{ferry_peer, ferry_region, ferry_transfer, op, timeout, FERRY_FOREVER};
+use crate::options::{self, ferry_transfer_options};
+use crate::pointers::{slice, Out};
+use crate::results::{ferry_result, unfinished, Outcome};
+use crate::status::{ferry_status, FERRY_OK, FERRY_PENDING};
+use engine::complete::Transfer;
+use engine::status::Result;
+use engine::types::{Op, Request};
+use engine::{Error, Status, TransferOptions};
+use std::mem::{align_of, offset_of, size_of};
+use std::sync::Arc;
+
+/// From the peer's memory into local memory.
+pub const FERRY_OP_READ: u32 = 1;
+/// From local memory into the peer's memory.
+pub const FERRY_OP_WRITE: u32 = 2;
+
+/// One range of a transfer. Frozen: 32 bytes for ever, so arrays of it take no element size.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ferry_request {
+    /// Address in this process.
+    pub local: u64,
+    /// Address as the peer knows it.
+    pub remote: u64,
+    /// Bytes; not 0.
+    pub length: u64,
+    /// The peer's region that is meant: if it has been unregistered, the request fails with
+    /// FERRY_ERR_STALE whatever is there now. 0: whatever is registered there at that moment.
+    pub remote_region: ferry_region,
+}
+
+// `requests` hands the caller's array to the engine as it is.
+const _: () = assert!(size_of::<ferry_request>() == size_of::<Request>());
+const _: () = assert!(align_of::<ferry_request>() == align_of::<Request>());
+const _: () = assert!(offset_of!(ferry_request, local) == offset_of!(Request, local));
+const _: () = assert!(offset_of!(ferry_request, remote) == offset_of!(Request, remote));
+const _: () = assert!(offset_of!(ferry_request, length) == offset_of!(Request, length));
+const _: () = assert!(offset_of!(ferry_request, remote_region) == offset_of!(Request, remote_region));
+
+/// Starts a transfer of all requests. A call that fails has done nothing.
+///
+/// Nothing is borrowed once it returns, but the memory that the requests name belongs to the transfer
+/// until it is final. One failed request fails the transfer with FERRY_ERR_PARTIAL, and
+/// ferry_transfer_results says what became of the others. Transfers to one peer are unordered unless
+/// ORDERED; ranges that overlap in flight have no defined order, but nothing outside them is touched.
+/// Release the transfer when it is final. May be called inside a callback.
+///
+/// FERRY_ERR_INVALID, FERRY_ERR_NOT_REGISTERED (local memory), FERRY_ERR_ACCESS, FERRY_ERR_STALE,
+/// FERRY_ERR_LIMIT (no room in the queue, too many transfers or requests), FERRY_ERR_UNAVAILABLE
+/// (transports_allowed), FERRY_ERR_PEER_LOST; ferry_error.request_index names the request at fault.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_transfer_submit(
+    engine: *mut ferry_engine,
+    peer: ferry_peer,
+    op: u32,
+    requests: *const ferry_request,
+    count: usize,
+    options: *const ferry_transfer_options,
+    out_transfer: *mut ferry_transfer,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call, and the memory that the requests
+    // name until the transfer is final.
+    unsafe {
+        call(error, || {
+            let engine = ferry_engine::live(engine)?;
+            let out = Out::new(out_transfer, "out_transfer")?;
+            let op = self::op(op)?;
+            let (requests, options) = (self::requests(requests, count)?, options::read(engine, options)?);
+            out.set(engine.engine.submit_core(peer, op, requests, &options)?.handle);
+            Ok(())
+        })
+    }
+}
+
+/// Waits until a transfer is final, however it ends, and returns its status: FERRY_OK if it is done.
+///
+/// *out_result (NULL: not wanted) is written exactly when the transfer is final. FERRY_PENDING or
+/// FERRY_DRAINING: it is not final when the timeout ends, and goes on. A negative status is the
+/// transfer's own when out_result was written, else the call's: FERRY_ERR_STALE and FERRY_ERR_INVALID for
+/// a handle, FERRY_ERR_BUSY for a wait inside a callback. ferry_error then has the first failed request.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_transfer_wait(
+    engine: *mut ferry_engine,
+    transfer: ferry_transfer,
+    timeout_ns: u64,
+    out_result: *mut ferry_result,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call.
+    unsafe {
+        call(error, || {
+            let engine = ferry_engine::live(engine)?;
+            let outcome = Outcome::new(out_result)?;
+            let core = engine.engine.transfer(transfer)?;
+            match engine.engine.wait(&core, timeout(timeout_ns)) {
+                Ok(result) => outcome.tell(&core, result),
+                Err(error) if error.status == Status::Timeout => {
+                    Ok(unfinished(&core).unwrap_or(FERRY_PENDING))
+                }
+                Err(error) => Err(error),
+            }
+        })
+    }
+}
+
+/// Waits until one of several transfers is final; *out_index gets its place in the list. The transfer's
+/// own status is for ferry_transfer_wait to tell. FERRY_PENDING when the timeout ends first.
+/// FERRY_ERR_BUSY inside a callback, unless one is final or the timeout is 0.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_transfer_wait_any(
+    engine: *mut ferry_engine,
+    transfers: *const ferry_transfer,
+    count: usize,
+    timeout_ns: u64,
+    out_index: *mut usize,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call.
+    unsafe {
+        call(error, || {
+            let engine = ferry_engine::live(engine)?;
+            let handles = slice(transfers, count, "transfers")?;
+            let out = Out::new(out_index, "out_index")?;
+            let find = |(index, handle): (usize, &u64)| {
+                engine.engine.transfer(*handle).map_err(|error| error.at_request(index as u64))
+            };
+            let cores: Vec<Arc<Transfer>> = handles.iter().enumerate().map(find).collect::<Result<_>>()?;
+            match engine.engine.wait_any(&cores, timeout(timeout_ns)) {
+                Ok(index) => {
+                    out.set(index);
+                    Ok(FERRY_OK)
+                }
+                Err(error) if error.status == Status::Timeout => Ok(FERRY_PENDING),
+                Err(error) => Err(error),
+            }
+        })
+    }
+}
+
+/// Asks a transfer to stop. FERRY_OK means that it was asked, final or not: what came of it, the final
+/// state tells. Never waits.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_transfer_cancel(
+    engine: *mut ferry_engine,
+    transfer: ferry_transfer,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call.
+    unsafe {
+        call(error, || {
+            let engine = ferry_engine::live(engine)?;
+            engine.engine.cancel(&engine.engine.transfer(transfer)?)
+        })
+    }
+}
+
+/// Forgets a final transfer and its results; its handle is stale afterwards. FERRY_ERR_BUSY before it is
+/// final.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_transfer_release(
+    engine: *mut ferry_engine,
+    transfer: ferry_transfer,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call.
+    unsafe { call(error, || ferry_engine::live(engine)?.engine.release(transfer)) }
+}
+
+/// Has a CUDA or ACL stream wait for a transfer. Not part of this version: FERRY_ERR_UNSUPPORTED for any
+/// stream of a transfer that exists.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_transfer_stream_wait(
+    engine: *mut ferry_engine,
+    transfer: ferry_transfer,
+    stream: u64,
+    kind: u32,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call.
+    unsafe {
+        call(error, || -> Result<()> {
+            ferry_engine::live(engine)?.engine.transfer(transfer)?;
+            let message = format!(
+                "kind {kind}, stream {stream:#x}: device streams are not part of this version of ferry"
+            );
+            Err(Error::new(Status::Unsupported, message))
+        })
+    }
+}
+
+/// WRITE in one call: submits, waits until the transfer is final, releases it, and returns its status.
+/// *out_result (NULL: not wanted) is written exactly when a transfer took place. options.queue must be 0.
+/// FERRY_ERR_BUSY inside a callback, with nothing done.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_write(
+    engine: *mut ferry_engine,
+    peer: ferry_peer,
+    requests: *const ferry_request,
+    count: usize,
+    options: *const ferry_transfer_options,
+    out_result: *mut ferry_result,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call, in which the transfer ends.
+    unsafe {
+        call(error, || {
+            let (engine, outcome) =
+                (ferry_engine::blocking(engine, FERRY_FOREVER)?, Outcome::new(out_result)?);
+            let options = options::read(engine, options)?;
+            run(engine, peer, Op::Write, self::requests(requests, count)?, &options, outcome)
+        })
+    }
+}
+
+/// READ in one call; otherwise as ferry_write.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_read(
+    engine: *mut ferry_engine,
+    peer: ferry_peer,
+    requests: *const ferry_request,
+    count: usize,
+    options: *const ferry_transfer_options,
+    out_result: *mut ferry_result,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call, in which the transfer ends.
+    unsafe {
+        call(error, || {
+            let (engine, outcome) =
+                (ferry_engine::blocking(engine, FERRY_FOREVER)?, Outcome::new(out_result)?);
+            let options = options::read(engine, options)?;
+            run(engine, peer, Op::Read, self::requests(requests, count)?, &options, outcome)
+        })
+    }
+}
+
+/// Submits, waits, tells, releases.
+fn run(
+    engine: &ferry_engine,
+    peer: ferry_peer,
+    op: Op,
+    requests: &[Request],
+    options: &TransferOptions,
+    outcome: Outcome,
+) -> Result<ferry_status> {
+    if options.queue.is_some() {
+        return Err(Error::invalid("options.queue must be 0: this call returns the result itself"));
+    }
+    let core = engine.engine.submit_core(peer, op, requests, options)?;
+    let result = engine.engine.wait(&core, None)?;
+    engine.engine.release(core.handle)?;
+    outcome.tell(&core, result)
+}
+
+/// # Safety
+/// `requests` is NULL or points to `count` requests that are the caller's for `'a`.
+unsafe fn requests<'a>(requests: *const ferry_request, count: usize) -> Result<&'a [Request]> {
+    // SAFETY: the caller's promise; both types have the same layout (asserted above).
+    unsafe { slice(requests.cast::<Request>(), count, "requests") }
+}

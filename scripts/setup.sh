@@ -1,0 +1,45 @@
+#!/bin/bash
+# Installs what ferry's targets need and this machine lacks, and says what it does. Packages come from
+# apt; a Rust toolchain that is missing or too old is the user's to install, with the exact words for it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+packages=()
+need() { command -v "$1" >/dev/null 2>&1 || packages+=("$2"); }
+need gcc gcc
+need g++ g++
+need make make
+need ld binutils
+need pkg-config pkg-config
+need valgrind valgrind
+need ip iproute2
+[ -e /usr/include/stdio.h ] || packages+=(libc6-dev)
+
+if [ ${#packages[@]} -gt 0 ]; then
+    echo "setup: installing ${packages[*]} with apt-get"
+    if [ "$(id -u)" -eq 0 ]; then
+        as_root=()
+    elif command -v sudo >/dev/null 2>&1; then
+        as_root=(sudo)
+    else
+        echo "setup: run this as root, then try again:  apt-get install -y ${packages[*]}" >&2
+        exit 1
+    fi
+    "${as_root[@]}" apt-get update -q
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q "${packages[@]}"
+fi
+
+wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+advice() {
+    echo "setup: $1; ferry needs Rust $wanted or later. Install it with:" >&2
+    echo "    curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y" >&2
+    echo "or, where rustup is there already:  rustup update stable" >&2
+    exit 1
+}
+command -v cargo >/dev/null 2>&1 || advice "there is no cargo on this machine"
+found=$(rustc --version | cut -d' ' -f2)
+oldest=$(printf '%s\n%s\n' "$wanted" "$found" | sort -V | head -1)
+[ "$oldest" = "$wanted" ] || advice "rustc is $found"
+for part in fmt clippy; do
+    cargo "$part" --version >/dev/null 2>&1 || advice "cargo $part is missing (rustup component add rustfmt clippy)"
+done

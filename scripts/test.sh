@@ -1,0 +1,55 @@
+#!/bin/bash
+# Runs the test legs named, or all of them. Each leg's output goes to a log that is printed when the leg
+# fails; the last line counts. A leg that cannot run here says why and counts as skipped.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+target=${CARGO_TARGET_DIR:-target}
+logs=$target/test-logs
+mkdir -p "$logs"
+passed=0 failed=0 skipped=0
+
+SKIP=77
+format() { cargo fmt --all --check; }
+clippy() { cargo clippy --workspace --all-targets -- -D warnings; }
+unit() { cargo test -p ferry --lib && cargo test -p ferry --test imports --test plan_properties --test loom_region; }
+tests() { cargo test --workspace; }
+# The lane threads' two ways to wait, each forced on over the suite that every transport passes.
+epoll() { FERRY_TCP_POLLER=epoll cargo test -p ferry --test conformance --test smoke; }
+io_uring() {
+    if [ "$(cat /proc/sys/kernel/io_uring_disabled 2>/dev/null || echo 0)" = 2 ]; then
+        echo "SKIPPED: this kernel has io_uring switched off"
+        return $SKIP
+    fi
+    FERRY_TCP_POLLER=io_uring cargo test -p ferry --test conformance --test smoke
+}
+docs() { RUSTDOCFLAGS="-D warnings" cargo doc -p ferry --no-deps; }
+c() { tests/c/run.sh; }
+installed() { scripts/test_install.sh; }
+selftest() { cargo run --release -p ferry-bench -- selftest --json "$logs/selftest.json"; }
+demo() { cargo run --release -p ferry-examples --bin kv_demo; }
+
+run() {
+    local leg=$1 started=$SECONDS
+    "$leg" >"$logs/$leg.log" 2>&1 </dev/null
+    case $? in
+    0)
+        passed=$((passed + 1))
+        echo "ok      $leg ($((SECONDS - started)) s)"
+        grep -h "SKIPPED" "$logs/$leg.log" | sed 's/^/        /' || true
+        ;;
+    "$SKIP")
+        skipped=$((skipped + 1))
+        echo "skipped $leg: $(tail -1 "$logs/$leg.log")"
+        ;;
+    *)
+        failed=$((failed + 1))
+        echo "FAILED  $leg ($((SECONDS - started)) s); its output:"
+        tail -n 150 "$logs/$leg.log"
+        ;;
+    esac
+}
+
+if [ $# -gt 0 ]; then legs=("$@"); else legs=(format clippy tests epoll io_uring docs c installed selftest demo); fi
+for leg in "${legs[@]}"; do run "$leg"; done
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]

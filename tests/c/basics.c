@@ -1,0 +1,116 @@
+/* Names, versions, errors, statistics: what needs no peer. */
+#include "engines.h"
+
+static void status_names(void)
+{
+    CHECK(strcmp(ferry_status_name(FERRY_OK), "OK") == 0);
+    CHECK(strcmp(ferry_status_name(FERRY_DRAINING), "DRAINING") == 0);
+    CHECK(strcmp(ferry_status_name(FERRY_ERR_NOT_REGISTERED), "NOT_REGISTERED") == 0);
+    CHECK(strcmp(ferry_status_name(FERRY_ERR_PANIC), "PANIC") == 0);
+    CHECK(strcmp(ferry_status_name(-1), "UNKNOWN") == 0);
+    CHECK(strcmp(ferry_status_name(INT32_MIN), "UNKNOWN") == 0);
+}
+
+static void version_is_the_header_s(void)
+{
+    char expected[32];
+    snprintf(expected, sizeof expected, "%d.%d.%d", FERRY_VERSION_MAJOR, FERRY_VERSION_MINOR,
+             FERRY_VERSION_PATCH);
+    CHECK(strcmp(ferry_version(), expected) == 0);
+}
+
+static void errors_are_filled_on_failure_only(void)
+{
+    ferry_config *config = NULL;
+    ferry_error error = new_error(), before;
+    CHECK_OK(ferry_config_new(&config, &error));
+    memset(&error, 0x5a, sizeof error);
+    error.struct_size = sizeof error;
+    before = error;
+    CHECK_OK(ferry_config_set(config, "lanes", "2", &error));
+    CHECK(memcmp(&error, &before, sizeof error) == 0);
+    CHECK_INVALID(ferry_config_set(config, "lanes", "99", &error));
+    CHECK(error.status == FERRY_ERR_INVALID && error.struct_size == sizeof error);
+    CHECK(error.request_index == UINT64_MAX && error.os_error == 0 && error.reserved == 0);
+    CHECK_MESSAGE(error, "1 to 16");
+    ferry_config_free(config);
+}
+
+static void an_error_of_a_wrong_size_stops_the_call(void)
+{
+    ferry_config *config = NULL;
+    ferry_error error = new_error();
+    error.struct_size = sizeof error - 1;
+    CHECK_INVALID(ferry_config_new(&config, &error));
+    CHECK(config == NULL && error.status == 0);
+    error.struct_size = 0;
+    CHECK_INVALID(ferry_config_new(&config, &error));
+    CHECK(config == NULL);
+}
+
+static void an_error_of_a_newer_version_is_filled_as_far_as_known(void)
+{
+    struct {
+        ferry_error known;
+        uint64_t newer;
+    } error;
+    ferry_config *config = NULL;
+    memset(&error, 0x5a, sizeof error);
+    error.known.struct_size = sizeof error;
+    CHECK_INVALID(ferry_config_set(config, "lanes", "2", &error.known));
+    CHECK(error.known.struct_size == sizeof(ferry_error));
+    CHECK_MESSAGE(error.known, "config is NULL");
+    CHECK(error.newer == UINT64_C(0x5a5a5a5a5a5a5a5a));
+}
+
+static void statistics_count(void)
+{
+    pair pair = open_pair(4096);
+    ferry_request request = range(&pair, 0, 0, 4096);
+    ferry_stats stats;
+    char text[16384];
+    size_t length = 0;
+    CHECK_OK(ferry_write(pair.a, pair.peer, &request, 1, NULL, NULL, NULL));
+    memset(&stats, 0, sizeof stats);
+    stats.struct_size = sizeof stats;
+    CHECK_OK(ferry_engine_stats(pair.a, &stats, NULL));
+    CHECK(stats.transfers_submitted == 1 && stats.transfers_done == 1 && stats.requests_in == 1);
+    CHECK(stats.bytes_written == 4096 && stats.peers_up == 1 && stats.regions == 1);
+    CHECK(stats.transfers == 0 && stats.struct_size == sizeof stats);
+    CHECK_OK(ferry_engine_stats(pair.b, &stats, NULL));
+    CHECK(stats.bytes_applied == 4096 && stats.bytes_written == 0);
+    CHECK_OK(ferry_engine_metrics(pair.a, text, sizeof text, &length, NULL));
+    CHECK(strlen(text) == length);
+    CHECK(strstr(text, "\nferry_bytes_written_total 4096\n") != NULL);
+    CHECK(strstr(text, "# TYPE ferry_peers_up gauge\nferry_peers_up 1\n") != NULL);
+    CHECK_STATUS(ferry_engine_metrics(pair.a, text, 16, &length, NULL), FERRY_ERR_LIMIT);
+    CHECK_OK(ferry_engine_metrics(pair.a, NULL, 0, &length, NULL));
+    CHECK(length > 1000);
+    end_pair(&pair);
+}
+
+static void the_address_is_returned_by_the_rules_of_texts(void)
+{
+    ferry_engine *engine = open_engine();
+    ferry_error error = new_error();
+    char buffer[300];
+    size_t length = 0, again = 77;
+    CHECK_OK(ferry_engine_address(engine, NULL, 0, &length, NULL));
+    CHECK(length > strlen("127.0.0.1:") && length < sizeof buffer);
+    memset(buffer, 'x', sizeof buffer);
+    CHECK_STATUS(ferry_engine_address(engine, buffer, length, &again, &error), FERRY_ERR_LIMIT);
+    CHECK(buffer[0] == 'x' && again == 77);
+    CHECK_OK(ferry_engine_address(engine, buffer, length + 1, &again, NULL));
+    CHECK(again == length && strlen(buffer) == length && buffer[length + 1] == 'x');
+    CHECK(strncmp(buffer, "127.0.0.1:", 10) == 0);
+    end_engine(engine);
+    engine = open_engine_with("listen_address", "");
+    CHECK_OK(ferry_engine_address(engine, buffer, sizeof buffer, &length, NULL));
+    CHECK(length == 0 && buffer[0] == '\0');
+    end_engine(engine);
+}
+
+SUITE(basics, CASE(status_names), CASE(version_is_the_header_s),
+      CASE(errors_are_filled_on_failure_only), CASE(an_error_of_a_wrong_size_stops_the_call),
+      CASE(an_error_of_a_newer_version_is_filled_as_far_as_known), CASE(statistics_count),
+      CASE(the_address_is_returned_by_the_rules_of_texts));

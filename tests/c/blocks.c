@@ -1,0 +1,181 @@
+/* submit_blocks: paged memory by block ids, permuted on both sides. */
+#include "engines.h"
+
+enum { LAYERS = 3, BLOCKS = 32, PAIRS = 12, BLOCK_BYTES = 512 };
+
+/* Blocks of 512 bytes, one after the other, layer after layer. */
+typedef struct {
+    uint64_t local_base[LAYERS], remote_base[LAYERS], stride[LAYERS], block_bytes[LAYERS];
+    ferry_region region[LAYERS];
+    ferry_blocks blocks;
+} table;
+
+static void make_table(table *table, const pair *pair)
+{
+    for (size_t layer = 0; layer < LAYERS; layer++) {
+        size_t offset = layer * BLOCKS * BLOCK_BYTES;
+        table->local_base[layer] = (uintptr_t)pair->a_memory + offset;
+        table->remote_base[layer] = (uintptr_t)pair->b_memory + offset;
+        table->stride[layer] = table->block_bytes[layer] = BLOCK_BYTES;
+        table->region[layer] = pair->b_region;
+    }
+    memset(&table->blocks, 0, sizeof table->blocks);
+    table->blocks.struct_size = sizeof table->blocks;
+    table->blocks.layer_count = LAYERS;
+    table->blocks.local_base = table->local_base;
+    table->blocks.remote_base = table->remote_base;
+    table->blocks.local_stride = table->blocks.remote_stride = table->stride;
+    table->blocks.block_bytes = table->block_bytes;
+    table->blocks.remote_region = table->region;
+    table->blocks.pair_count = PAIRS;
+}
+
+/* Consecutive runs (5 6 7, 12 13) and singles, in no order; no remote block twice. */
+static const int32_t local32[PAIRS] = {5, 6, 7, 12, 13, 31, 0, 20, 9, 2, 28, 17};
+static const int32_t remote32[PAIRS] = {2, 3, 4, 8, 9, 0, 31, 14, 25, 27, 11, 20};
+static const int64_t local64[PAIRS] = {5, 6, 7, 12, 13, 31, 0, 20, 9, 2, 28, 17};
+static const int64_t remote64[PAIRS] = {2, 3, 4, 8, 9, 0, 31, 14, 25, 27, 11, 20};
+
+/* Every block of b has what was paired with it, and nothing else does. */
+static int is_in_place(const pair *pair, uint64_t seed)
+{
+    for (size_t layer = 0; layer < LAYERS; layer++) {
+        for (size_t block = 0; block < BLOCKS; block++) {
+            size_t offset = (layer * BLOCKS + block) * BLOCK_BYTES;
+            size_t i = 0;
+            while (i < PAIRS && (size_t)remote32[i] != block) i++;
+            if (i == PAIRS) {
+                if (!is_zero(pair->b_memory + offset, BLOCK_BYTES)) return 0;
+            } else {
+                size_t from = (layer * BLOCKS + (size_t)local32[i]) * BLOCK_BYTES;
+                if (!holds(pair->b_memory, offset, BLOCK_BYTES, seed, from)) return 0;
+            }
+        }
+    }
+    return 1;
+}
+
+static void permuted_ids_of_either_size_go_where_they_belong(void)
+{
+    pair pair = open_pair(LAYERS * BLOCKS * BLOCK_BYTES);
+    table table;
+    make_table(&table, &pair);
+    for (uint32_t id_bytes = 4; id_bytes <= 8; id_bytes += 4) {
+        ferry_transfer transfer = 0;
+        ferry_result result = new_result();
+        table.blocks.id_bytes = id_bytes;
+        table.blocks.local_blocks = id_bytes == 4 ? (const void *)local32 : local64;
+        table.blocks.remote_blocks = id_bytes == 4 ? (const void *)remote32 : remote64;
+        fill(pair.a_memory, pair.length, id_bytes);
+        memset(pair.b_memory, 0, pair.length);
+        CHECK_OK(ferry_transfer_submit_blocks(pair.a, pair.peer, FERRY_OP_WRITE, &table.blocks, NULL,
+                                              &transfer, NULL));
+        CHECK_OK(ferry_transfer_wait(pair.a, transfer, PATIENCE_NS, &result, NULL));
+        CHECK(result.requests_in == LAYERS * PAIRS);
+        /* 5 6 7 and 12 13 are consecutive on both sides: two slices, and seven singles. */
+        CHECK(result.slices_out == LAYERS * 9);
+        CHECK(is_in_place(&pair, id_bytes));
+        CHECK_OK(ferry_transfer_release(pair.a, transfer, NULL));
+    }
+    end_pair(&pair);
+}
+
+static void the_ids_are_borrowed_for_the_call_only(void)
+{
+    pair pair = open_pair(LAYERS * BLOCKS * BLOCK_BYTES);
+    table table;
+    int32_t *local = malloc(sizeof local32), *remote = malloc(sizeof remote32);
+    ferry_transfer transfer = 0;
+    CHECK(local != NULL && remote != NULL);
+    memcpy(local, local32, sizeof local32);
+    memcpy(remote, remote32, sizeof remote32);
+    make_table(&table, &pair);
+    table.blocks.id_bytes = 4;
+    table.blocks.local_blocks = local;
+    table.blocks.remote_blocks = remote;
+    fill(pair.a_memory, pair.length, 7);
+    CHECK_OK(ferry_transfer_submit_blocks(pair.a, pair.peer, FERRY_OP_WRITE, &table.blocks, NULL,
+                                          &transfer, NULL));
+    free(local);
+    free(remote);
+    memset(&table, 0xff, sizeof table);
+    CHECK_OK(ferry_transfer_wait(pair.a, transfer, PATIENCE_NS, NULL, NULL));
+    CHECK(is_in_place(&pair, 7));
+    end_pair(&pair);
+}
+
+static void blocks_can_be_pulled(void)
+{
+    pair pair = open_pair(LAYERS * BLOCKS * BLOCK_BYTES);
+    table table;
+    ferry_transfer transfer = 0;
+    make_table(&table, &pair);
+    table.blocks.id_bytes = 8;
+    table.blocks.local_blocks = local64;
+    table.blocks.remote_blocks = remote64;
+    table.blocks.remote_region = NULL;
+    fill(pair.b_memory, pair.length, 3);
+    CHECK_OK(ferry_transfer_submit_blocks(pair.a, pair.peer, FERRY_OP_READ, &table.blocks, NULL, &transfer,
+                                          NULL));
+    CHECK_OK(ferry_transfer_wait(pair.a, transfer, PATIENCE_NS, NULL, NULL));
+    for (size_t i = 0; i < PAIRS; i++)
+        CHECK(holds(pair.a_memory, (size_t)local32[i] * BLOCK_BYTES, BLOCK_BYTES, 3,
+                    (size_t)remote32[i] * BLOCK_BYTES));
+    end_pair(&pair);
+}
+
+static void wrong_lists_are_named(void)
+{
+    pair pair = open_pair(LAYERS * BLOCKS * BLOCK_BYTES);
+    table table;
+    ferry_transfer transfer = 0;
+    ferry_error error = new_error();
+    int32_t negative[PAIRS];
+#define CHECK_REFUSED(part)                                                                        \
+    do {                                                                                           \
+        CHECK_INVALID(ferry_transfer_submit_blocks(pair.a, pair.peer, FERRY_OP_WRITE, &table.blocks, \
+                                                   NULL, &transfer, &error));                      \
+        CHECK_MESSAGE(error, part);                                                                \
+        make_table(&table, &pair);                                                                 \
+        table.blocks.id_bytes = 4;                                                                 \
+        table.blocks.local_blocks = local32;                                                       \
+        table.blocks.remote_blocks = remote32;                                                     \
+    } while (0)
+    make_table(&table, &pair);
+    CHECK_REFUSED("blocks.id_bytes is 0");
+    table.blocks.id_bytes = 2;
+    CHECK_REFUSED("blocks.id_bytes is 2");
+    table.blocks.struct_size = 80;
+    CHECK_REFUSED("blocks.struct_size");
+    table.blocks.local_blocks = NULL;
+    CHECK_REFUSED("blocks.local_blocks is NULL");
+    table.blocks.remote_blocks = NULL;
+    CHECK_REFUSED("blocks.remote_blocks is NULL");
+    table.blocks.local_base = NULL;
+    CHECK_REFUSED("blocks.local_base is NULL");
+    table.blocks.remote_base = NULL;
+    CHECK_REFUSED("blocks.remote_base is NULL");
+    table.blocks.local_stride = NULL;
+    CHECK_REFUSED("blocks.local_stride is NULL");
+    table.blocks.remote_stride = NULL;
+    CHECK_REFUSED("blocks.remote_stride is NULL");
+    table.blocks.block_bytes = NULL;
+    CHECK_REFUSED("blocks.block_bytes is NULL");
+    table.blocks.layer_count = 0;
+    CHECK_REFUSED("layers is empty");
+    table.blocks.pair_count = 0;
+    CHECK_REFUSED("is empty");
+    table.stride[1] = BLOCK_BYTES - 1;
+    CHECK_REFUSED("layers[1]");
+    memcpy(negative, local32, sizeof negative);
+    negative[4] = -1;
+    table.blocks.local_blocks = negative;
+    CHECK_REFUSED("local_ids[4] is negative");
+#undef CHECK_REFUSED
+    CHECK(transfer == 0);
+    end_pair(&pair);
+}
+
+SUITE(blocks, CASE(permuted_ids_of_either_size_go_where_they_belong),
+      CASE(the_ids_are_borrowed_for_the_call_only), CASE(blocks_can_be_pulled),
+      CASE(wrong_lists_are_named));

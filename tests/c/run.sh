@@ -1,0 +1,54 @@
+#!/bin/sh
+# Builds libferry as it is shipped, and runs the C tests and the C example against it: plainly, linked
+# statically, and under valgrind. Warnings are errors. Arguments go to the test program (a filter).
+#
+# FERRY_SKIP_VALGRIND=1 leaves valgrind out, and says so.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+target=${CARGO_TARGET_DIR:-$root/target}
+library=$target/release
+out=$target/c-tests
+: "${CC:=gcc}"
+warnings="-Wall -Wextra -Wpedantic -Werror -Wstrict-prototypes -Wconversion -Wno-sign-conversion"
+mkdir -p "$out"
+
+(cd "$root" && cargo build --release -p ferry-ffi)
+ln -sf "$library/libferry.so" "$out/libferry.so.0"
+"$root/ffi/abi/localize.sh" "$library/libferry.a" "$out/libferry.a"
+
+compile() { # output, then sources and libraries
+    program=$1
+    shift
+    # shellcheck disable=SC2086 # words are meant to split
+    "$CC" -std=c99 -g -O1 $warnings -I"$root/include" -I"$here" -o "$program" "$@" -pthread
+}
+sources=$(echo "$here"/*.c)
+# shellcheck disable=SC2086 # words are meant to split
+compile "$out/tests" $sources "$out/libferry.so.0" -Wl,-rpath,"$out"
+# shellcheck disable=SC2086 # words are meant to split
+compile "$out/tests-static" $sources "$out/libferry.a" -lm -ldl
+compile "$out/transfer" "$root/examples/c/transfer.c" "$out/libferry.so.0" -Wl,-rpath,"$out"
+
+echo "== C tests, shared library"
+"$out/tests" "$@"
+echo "== C tests, static library"
+"$out/tests-static" "$@"
+echo "== examples/c/transfer.c"
+"$here/run-example.sh" "$out/transfer"
+
+if [ "${FERRY_SKIP_VALGRIND:-}" = 1 ]; then
+    echo "== SKIPPED: valgrind, because FERRY_SKIP_VALGRIND=1"
+    exit 0
+fi
+echo "== C tests, valgrind"
+# One log for each process: quiet, so a line of a forked child's log is an error too.
+rm -f "$out"/valgrind.*.log
+valgrind --quiet --leak-check=full --show-leak-kinds=definite,indirect,possible \
+    --errors-for-leak-kinds=definite,indirect,possible --error-exitcode=99 \
+    --suppressions="$here/valgrind.supp" --fair-sched=try --log-file="$out/valgrind.%p.log" \
+    "$out/tests" "$@" || { cat "$out"/valgrind.*.log; exit 1; }
+if grep -h '^==' "$out"/valgrind.*.log; then
+    echo "valgrind found errors" >&2
+    exit 1
+fi

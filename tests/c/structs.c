@@ -1,0 +1,153 @@
+/*
+ * Structs of wrong sizes, fields that must be zero, numbers that mean nothing. Each is INVALID (or
+ * UNSUPPORTED) and named, and nothing happens.
+ */
+#include "arguments.h"
+
+static const char bytes_of_notification_max[FERRY_NOTIFY_BYTES_MAX + 1];
+
+static void element_sizes(void)
+{
+    pair pair = open_pair(4096);
+    char room[1024];
+    size_t count = 7;
+    CHECK_BAD(ferry_config_settings((void *)room, sizeof(ferry_setting_info) - 8, 1, &count, &error),
+              "element_size");
+    CHECK_BAD(ferry_peer_regions(pair.a, pair.peer, (void *)room, 8, 1, &count, &error), "element_size");
+    CHECK_BAD(ferry_peer_paths(pair.a, pair.peer, (void *)room, 0, 1, &count, &error), "element_size");
+    CHECK_BAD(ferry_transfer_results(pair.a, 1, 0, (void *)room, 36, 1, &count, &error), "element_size");
+    CHECK_BAD(ferry_queue_drain(pair.a, 1, (void *)room, sizeof(ferry_event) + 4, 1, &count, &error),
+              "alignment");
+    CHECK(count == 7);
+    end_pair(&pair);
+}
+
+static void structs_of_other_sizes(void)
+{
+    pair pair = open_pair(4096);
+    ferry_request request = range(&pair, 0, 0, 64);
+    ferry_region region = 0;
+    ferry_result result = new_result();
+    struct {
+        ferry_transfer_options known;
+        uint64_t newer;
+    } options;
+    ferry_region_options region_options = {0};
+    memset(&options, 0, sizeof options);
+    options.known.struct_size = sizeof options;
+    CHECK_OK(ferry_write(pair.a, pair.peer, &request, 1, &options.known, NULL, NULL));
+    options.newer = 1;
+    CHECK_NAMES(ferry_write(pair.a, pair.peer, &request, 1, &options.known, NULL, &error),
+                FERRY_ERR_UNSUPPORTED, "offset 72");
+    options.known.struct_size = sizeof options.known;
+    CHECK_OK(ferry_write(pair.a, pair.peer, &request, 1, &options.known, NULL, NULL));
+    options.known.struct_size--;
+    CHECK_BAD(ferry_write(pair.a, pair.peer, &request, 1, &options.known, NULL, &error),
+              "sizeof(ferry_transfer_options) is 72");
+    result.struct_size = 8;
+    CHECK_BAD(ferry_write(pair.a, pair.peer, &request, 1, NULL, &result, &error), "out_result.struct_size");
+    region_options.access = FERRY_ACCESS_REMOTE_READ;
+    CHECK_BAD(ferry_region_register(pair.a, &request, sizeof request, &region_options, &region, &error),
+              "options.struct_size");
+    CHECK(region == 0);
+    end_pair(&pair);
+}
+
+static void fields_that_must_be_zero(void)
+{
+    ferry_engine *engine = open_engine();
+    static unsigned char bytes[64];
+    void *memory = NULL;
+    ferry_region region = 0;
+    ferry_region_options options = {0};
+    ferry_alloc_options alloc = {0};
+    options.struct_size = sizeof options;
+    options.access = FERRY_ACCESS_REMOTE_READ;
+    options.reserved = 1;
+    CHECK_BAD(ferry_region_register(engine, bytes, 64, &options, &region, &error), "options.reserved");
+    options.reserved = 0;
+    options.grant_scope = 1;
+    CHECK_BAD(ferry_region_register(engine, bytes, 64, &options, &region, &error), "options.grant_scope");
+    options.grant_scope = 0;
+    options.device = 1;
+    CHECK_BAD(ferry_region_register(engine, bytes, 64, &options, &region, &error), "options.device");
+    options.device = 0;
+    options.kind = 9;
+    CHECK_BAD(ferry_region_register(engine, bytes, 64, &options, &region, &error), "options.kind");
+    options.kind = FERRY_MEMORY_CUDA;
+    CHECK_NAMES(ferry_region_register(engine, bytes, 64, &options, &region, &error),
+                FERRY_ERR_UNSUPPORTED, "CUDA memory");
+    options.kind = FERRY_MEMORY_ASCEND;
+    CHECK_NAMES(ferry_region_register(engine, bytes, 64, &options, &region, &error),
+                FERRY_ERR_UNSUPPORTED, "Ascend memory");
+    alloc.struct_size = sizeof alloc;
+    alloc.access = FERRY_ACCESS_REMOTE_READ;
+    alloc.flags = 1;
+    CHECK_BAD(ferry_memory_alloc(engine, 64, &alloc, &memory, &region, &error), "options.flags");
+    alloc.flags = 0;
+    alloc.reserved = 1;
+    CHECK_BAD(ferry_memory_alloc(engine, 64, &alloc, &memory, &region, &error), "options.reserved");
+    alloc.reserved = 0;
+    alloc.kind = FERRY_MEMORY_CUDA;
+    CHECK_NAMES(ferry_memory_alloc(engine, 64, &alloc, &memory, &region, &error), FERRY_ERR_UNSUPPORTED,
+                "CUDA");
+    CHECK(region == 0 && memory == NULL);
+    end_engine(engine);
+}
+
+static void transfer_options_that_mean_nothing(void)
+{
+    pair pair = open_pair(4096);
+    ferry_request request = range(&pair, 0, 0, 64);
+    ferry_transfer transfer = 0;
+    ferry_transfer_options options = new_options();
+    ferry_stats stats = {0};
+#define SUBMIT \
+    ferry_transfer_submit(pair.a, pair.peer, FERRY_OP_WRITE, &request, 1, &options, &transfer, &error)
+    options.flags = 16;
+    CHECK_BAD(SUBMIT, "options.flags");
+    options = new_options();
+    options.transports_allowed = 1;
+    CHECK_BAD(SUBMIT, "options.transports_allowed");
+    options.transports_allowed = FERRY_ALLOW_RDMA;
+    CHECK_NAMES(SUBMIT, FERRY_ERR_UNAVAILABLE, "transports_allowed");
+    options = new_options();
+    options.notify_length = 1;
+    CHECK_BAD(SUBMIT, "options.notify_length");
+    options = new_options();
+    options.notify = bytes_of_notification_max;
+    options.notify_length = FERRY_NOTIFY_BYTES_MAX + 1;
+    CHECK_NAMES(SUBMIT, FERRY_ERR_LIMIT, "notify_length");
+    options = new_options();
+    options.event = 1;
+    CHECK_BAD(SUBMIT, "options.event");
+    options.event_kind = FERRY_START_AFTER_CUDA_EVENT;
+    CHECK_NAMES(SUBMIT, FERRY_ERR_UNSUPPORTED, "options.event_kind");
+    options.event_kind = FERRY_START_AFTER_ACL_EVENT;
+    CHECK_NAMES(SUBMIT, FERRY_ERR_UNSUPPORTED, "options.event_kind");
+    options.event_kind = 3;
+    CHECK_BAD(SUBMIT, "options.event_kind");
+#undef SUBMIT
+    CHECK_BAD(ferry_transfer_submit(pair.a, pair.peer, 0, &request, 1, NULL, &transfer, &error), "op: 0");
+    CHECK_BAD(ferry_transfer_submit(pair.a, pair.peer, 3, &request, 1, NULL, &transfer, &error), "op: 3");
+    stats.struct_size = sizeof stats;
+    CHECK_OK(ferry_engine_stats(pair.a, &stats, NULL));
+    CHECK(stats.transfers_submitted == 0 && transfer == 0);
+    end_pair(&pair);
+}
+
+static void misaligned_pointers(void)
+{
+    pair pair = open_pair(4096);
+    union {
+        ferry_request requests[2];
+        char bytes[64];
+    } room;
+    room.requests[0] = room.requests[1] = range(&pair, 0, 0, 64);
+    CHECK_BAD(ferry_write(pair.a, pair.peer, (const ferry_request *)(void *)(room.bytes + 1), 1, NULL,
+                          NULL, &error), "requests is misaligned");
+    end_pair(&pair);
+}
+
+SUITE(structs, CASE(element_sizes), CASE(structs_of_other_sizes), CASE(fields_that_must_be_zero),
+      CASE(transfer_options_that_mean_nothing), CASE(misaligned_pointers));

@@ -1,0 +1,229 @@
+/* Two engines move data; waiting, cancelling, releasing. */
+#include "engines.h"
+
+enum { MIB = 1 << 20 };
+
+static void write_and_read_move_exactly_what_they_name(void)
+{
+    pair pair = open_pair(4 * MIB);
+    static const size_t lengths[] = {8, 64, 4096, 65536, 65544, MIB, 3 * MIB};
+    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+        size_t length = lengths[i];
+        ferry_request request = range(&pair, 4096, 8192, length);
+        ferry_result result = new_result();
+        fill(pair.a_memory, pair.length, i + 1);
+        memset(pair.b_memory, 0, pair.length);
+        CHECK_OK(ferry_write(pair.a, pair.peer, &request, 1, NULL, &result, NULL));
+        CHECK(result.state == FERRY_STATE_DONE && result.status == FERRY_OK);
+        CHECK(result.bytes_confirmed == length && result.requests_in == 1 && result.requests_failed == 0);
+        CHECK(result.fence == FERRY_FENCE_CONFIRMED && result.transport == FERRY_TRANSPORT_TCP);
+        CHECK(result.notification == FERRY_NOTIFICATION_NONE && result.slices_out >= 1);
+        CHECK(result.submitted_ns <= result.started_ns && result.started_ns <= result.finished_ns);
+        CHECK(holds(pair.b_memory, 8192, length, i + 1, 4096));
+        CHECK(is_zero(pair.b_memory, 8192));
+        CHECK(is_zero(pair.b_memory + 8192 + length, pair.length - 8192 - length));
+        memset(pair.a_memory, 0, pair.length);
+        CHECK_OK(ferry_read(pair.a, pair.peer, &request, 1, NULL, &result, NULL));
+        CHECK(result.bytes_confirmed == length);
+        CHECK(holds(pair.a_memory, 4096, length, i + 1, 4096));
+        CHECK(is_zero(pair.a_memory, 4096));
+        CHECK(is_zero(pair.a_memory + 4096 + length, pair.length - 4096 - length));
+    }
+    end_pair(&pair);
+}
+
+static void the_target_can_write_back(void)
+{
+    pair pair = open_pair(4096);
+    ferry_request request = range(&pair, 0, 0, 4096);
+    ferry_request back;
+    back.local = request.remote;
+    back.remote = request.local;
+    back.length = 4096;
+    back.remote_region = pair.a_region;
+    fill(pair.b_memory, 4096, 9);
+    CHECK_OK(ferry_write(pair.b, only_peer(pair.b), &back, 1, NULL, NULL, NULL));
+    CHECK(holds(pair.a_memory, 0, 4096, 9, 0));
+    end_pair(&pair);
+}
+
+static void options_with_every_flag_move_data_too(void)
+{
+    pair pair = open_pair(65536);
+    ferry_request requests[8];
+    ferry_transfer_options options = new_options();
+    ferry_result result = new_result();
+    fill(pair.a_memory, pair.length, 2);
+    for (size_t i = 0; i < 8; i++) requests[i] = range(&pair, i * 4096, i * 4096, 4096);
+    CHECK_OK(ferry_write(pair.a, pair.peer, requests, 8, &options, &result, NULL));
+    CHECK(result.requests_in == 8 && result.slices_out == 1);
+    options.flags = FERRY_TRANSFER_NO_COALESCE | FERRY_TRANSFER_ORDERED | FERRY_TRANSFER_CHECKSUM |
+                    FERRY_TRANSFER_ACKED_ONLY;
+    options.user_data = 99;
+    options.priority = 3;
+    options.transports_allowed = FERRY_ALLOW_TCP | FERRY_ALLOW_RDMA;
+    options.deadline_ns = FERRY_FOREVER;
+    memset(pair.b_memory, 0, pair.length);
+    CHECK_OK(ferry_write(pair.a, pair.peer, requests, 8, &options, &result, NULL));
+    CHECK(result.requests_in == 8 && result.slices_out == 8 && result.user_data == 99);
+    CHECK(holds(pair.b_memory, 0, 32768, 2, 0) && is_zero(pair.b_memory + 32768, 32768));
+    end_pair(&pair);
+}
+
+static void submit_wait_results_release(void)
+{
+    pair pair = open_pair(65536);
+    ferry_request requests[2];
+    ferry_transfer transfer = 0;
+    ferry_result result = new_result();
+    ferry_request_result results[3];
+    size_t count = 0;
+    requests[0] = range(&pair, 0, 4096, 512);
+    requests[1] = range(&pair, 8192, 0, 256);
+    fill(pair.a_memory, pair.length, 4);
+    CHECK_OK(ferry_transfer_submit(pair.a, pair.peer, FERRY_OP_WRITE, requests, 2, NULL, &transfer, NULL));
+    CHECK_OK(ferry_transfer_wait(pair.a, transfer, FERRY_FOREVER, &result, NULL));
+    CHECK(result.bytes_confirmed == 768);
+    CHECK_OK(ferry_transfer_wait(pair.a, transfer, 0, &result, NULL));
+    CHECK_OK(ferry_transfer_wait(pair.a, transfer, 0, NULL, NULL));
+    CHECK_OK(ferry_transfer_cancel(pair.a, transfer, NULL));
+    CHECK_OK(ferry_transfer_wait(pair.a, transfer, 0, &result, NULL));
+    CHECK(result.state == FERRY_STATE_DONE);
+    CHECK_OK(ferry_transfer_results(pair.a, transfer, FERRY_RESULTS_ALL, results, sizeof results[0], 3,
+                                    &count, NULL));
+    CHECK(count == 2);
+    for (size_t i = 0; i < 2; i++) {
+        CHECK(results[i].struct_size == sizeof results[0] && results[i].status == FERRY_OK);
+        CHECK(results[i].request_index == i && results[i].bytes_confirmed == requests[i].length);
+        CHECK(results[i].transport == FERRY_TRANSPORT_TCP && results[i].os_error == 0);
+        CHECK(results[i].vendor_error == 0 && results[i].reserved == 0);
+    }
+    CHECK_OK(ferry_transfer_results(pair.a, transfer, FERRY_RESULTS_FAILED, results, sizeof results[0], 3,
+                                    &count, NULL));
+    CHECK(count == 0);
+    CHECK_INVALID(ferry_transfer_results(pair.a, transfer, 2, results, sizeof results[0], 3, &count, NULL));
+    CHECK_STATUS(ferry_transfer_stream_wait(pair.a, transfer, 1, 1, NULL), FERRY_ERR_UNSUPPORTED);
+    CHECK_OK(ferry_transfer_release(pair.a, transfer, NULL));
+    CHECK(holds(pair.b_memory, 4096, 512, 4, 0) && holds(pair.b_memory, 0, 256, 4, 8192));
+    end_pair(&pair);
+}
+
+static void a_released_transfer_is_stale(void)
+{
+    pair pair = open_pair(4096);
+    ferry_request request = range(&pair, 0, 0, 8);
+    ferry_transfer transfer = 0;
+    size_t index = 7;
+    CHECK_OK(ferry_transfer_submit(pair.a, pair.peer, FERRY_OP_READ, &request, 1, NULL, &transfer, NULL));
+    CHECK_OK(ferry_transfer_wait(pair.a, transfer, PATIENCE_NS, NULL, NULL));
+    CHECK_STATUS(ferry_transfer_release(pair.b, transfer, NULL), FERRY_ERR_STALE);
+    CHECK_OK(ferry_transfer_release(pair.a, transfer, NULL));
+    CHECK_STATUS(ferry_transfer_release(pair.a, transfer, NULL), FERRY_ERR_STALE);
+    CHECK_STATUS(ferry_transfer_wait(pair.a, transfer, 0, NULL, NULL), FERRY_ERR_STALE);
+    CHECK_STATUS(ferry_transfer_cancel(pair.a, transfer, NULL), FERRY_ERR_STALE);
+    CHECK_STATUS(ferry_transfer_wait_any(pair.a, &transfer, 1, 0, &index, NULL), FERRY_ERR_STALE);
+    CHECK_STATUS(ferry_transfer_stream_wait(pair.a, transfer, 1, 1, NULL), FERRY_ERR_STALE);
+    CHECK_STATUS(ferry_transfer_results(pair.a, transfer, 0, NULL, sizeof(ferry_request_result), 0, &index,
+                                        NULL), FERRY_ERR_STALE);
+    CHECK_INVALID(ferry_transfer_wait(pair.a, 0, 0, NULL, NULL));
+    CHECK_INVALID(ferry_transfer_wait(pair.a, pair.peer, 0, NULL, NULL));
+    CHECK(index == 7);
+    end_pair(&pair);
+}
+
+static void a_pending_transfer_answers_at_once_and_holds_its_memory(void)
+{
+    pair pair = open_pair(4096);
+    ferry_transfer_options options = new_options();
+    ferry_transfer transfer;
+    ferry_result result = new_result();
+    size_t index = 7, count = 7;
+    options.deadline_ns = FERRY_FOREVER;
+    transfer = hold_transfer(&pair, &options);
+    CHECK_STATUS(ferry_transfer_wait(pair.a, transfer, 0, &result, NULL), FERRY_PENDING);
+    CHECK_STATUS(ferry_transfer_wait(pair.a, transfer, 1000, &result, NULL), FERRY_PENDING);
+    CHECK(result.state == 0);
+    CHECK_STATUS(ferry_transfer_wait_any(pair.a, &transfer, 1, 0, &index, NULL), FERRY_PENDING);
+    CHECK_STATUS(ferry_transfer_wait_any(pair.a, &transfer, 1, 1000, &index, NULL), FERRY_PENDING);
+    CHECK_STATUS(ferry_transfer_results(pair.a, transfer, 0, NULL, sizeof(ferry_request_result), 0, &count,
+                                        NULL), FERRY_PENDING);
+    CHECK(index == 7 && count == 7);
+    CHECK_STATUS(ferry_transfer_release(pair.a, transfer, NULL), FERRY_ERR_BUSY);
+    CHECK_STATUS(ferry_memory_free(pair.a, pair.a_region, 0, NULL), FERRY_ERR_BUSY);
+    let_go(&pair);
+    CHECK_OK(ferry_transfer_wait(pair.a, transfer, PATIENCE_NS, &result, NULL));
+    CHECK(result.notification == FERRY_NOTIFICATION_DELIVERED);
+    CHECK_OK(ferry_memory_free(pair.a, pair.a_region, 0, NULL));
+    CHECK_OK(ferry_transfer_release(pair.a, transfer, NULL));
+    end_pair(&pair);
+}
+
+static void cancel(void)
+{
+    pair pair = open_pair(4096);
+    ferry_transfer_options options = new_options();
+    ferry_transfer transfer;
+    ferry_result result = new_result();
+    ferry_error error = new_error();
+    options.deadline_ns = FERRY_FOREVER;
+    options.user_data = 5;
+    transfer = hold_transfer(&pair, &options);
+    CHECK_OK(ferry_transfer_cancel(pair.a, transfer, NULL));
+    CHECK_STATUS(ferry_transfer_wait(pair.a, transfer, PATIENCE_NS, &result, &error),
+                 FERRY_ERR_CANCELLED);
+    CHECK(result.state == FERRY_STATE_CANCELLED && result.status == FERRY_ERR_CANCELLED);
+    CHECK(result.notification == FERRY_NOTIFICATION_NOT_SENT && result.user_data == 5);
+    CHECK(result.fence == FERRY_FENCE_CONFIRMED && error.status == FERRY_ERR_CANCELLED);
+    CHECK_OK(ferry_transfer_release(pair.a, transfer, NULL));
+    end_pair(&pair);
+}
+
+static void a_deadline_ends_a_transfer(void)
+{
+    pair pair = open_pair(4096);
+    ferry_transfer_options options = new_options();
+    ferry_request request = range(&pair, 0, 0, 8);
+    ferry_result result = new_result();
+    ferry_transfer held;
+    options.deadline_ns = FERRY_FOREVER;
+    held = hold_transfer(&pair, &options);
+    options.deadline_ns = 20 * UINT64_C(1000000);
+    options.notify = "late";
+    options.notify_length = 4;
+    CHECK_STATUS(ferry_write(pair.a, pair.peer, &request, 1, &options, &result, NULL), FERRY_ERR_TIMEOUT);
+    CHECK(result.state == FERRY_STATE_TIMED_OUT && result.status == FERRY_ERR_TIMEOUT);
+    CHECK_STATUS(ferry_notify(pair.a, pair.peer, "late", 4, options.deadline_ns, NULL),
+                 FERRY_ERR_TIMEOUT);
+    let_go(&pair);
+    CHECK_OK(ferry_transfer_wait(pair.a, held, PATIENCE_NS, NULL, NULL));
+    end_pair(&pair);
+}
+
+static void wait_any_says_which(void)
+{
+    pair pair = open_pair(4096);
+    ferry_request request = range(&pair, 0, 0, 8);
+    ferry_transfer_options options = new_options();
+    ferry_transfer transfers[3];
+    ferry_error error = new_error();
+    size_t index = 7;
+    options.deadline_ns = FERRY_FOREVER;
+    transfers[0] = hold_transfer(&pair, &options);
+    CHECK_OK(ferry_transfer_submit(pair.a, pair.peer, FERRY_OP_READ, &request, 1, NULL, &transfers[1],
+                                   NULL));
+    transfers[2] = 0;
+    CHECK_INVALID(ferry_transfer_wait_any(pair.a, transfers, 3, PATIENCE_NS, &index, &error));
+    CHECK(error.request_index == 2);
+    CHECK_OK(ferry_transfer_wait_any(pair.a, transfers, 2, PATIENCE_NS, &index, NULL));
+    CHECK(index == 1);
+    CHECK_OK(ferry_transfer_release(pair.a, transfers[1], NULL));
+    let_go(&pair);
+    CHECK_OK(ferry_transfer_wait_any(pair.a, transfers, 1, PATIENCE_NS, &index, NULL));
+    CHECK(index == 0);
+    end_pair(&pair);
+}
+
+SUITE(transfers, CASE(write_and_read_move_exactly_what_they_name), CASE(the_target_can_write_back),
+      CASE(options_with_every_flag_move_data_too), CASE(submit_wait_results_release),
+      CASE(a_released_transfer_is_stale), CASE(a_pending_transfer_answers_at_once_and_holds_its_memory),
+      CASE(cancel), CASE(a_deadline_ends_a_transfer), CASE(wait_any_says_which));
