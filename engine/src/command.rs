@@ -30,6 +30,24 @@ pub enum Command {
         peer: u64,
         lane: Box<dyn Any + Send>,
     },
+    /// There is a same-host path to the peer now, or there is none, and why.
+    CompanionSettled {
+        peer: u64,
+        why: Option<String>,
+    },
+    /// The same-host path to the peer can't be used any more.
+    CompanionBroken {
+        peer: u64,
+        why: String,
+    },
+    /// Nothing of a peer that was lost is being copied here any more.
+    CompanionQuiet {
+        peer: u64,
+    },
+    /// The peer's process is known to have ended.
+    ProcessEnded {
+        peer: u64,
+    },
     /// Grant notifications up to this sequence.
     Grant {
         peer: u64,

@@ -71,6 +71,12 @@ settings! {
         "Without a secret, accept peers that are proven to run as the same user on this host.";
     transports: Transports = Transports::AUTO, Valid::Transports,
         "The transports that may be used; a transfer that none of them can carry fails rather than falls back.";
+    local: bool = true, Valid::Bool,
+        "Offer and use the same-host path to peers that are proven to be processes of this user on this host.";
+    local_threads: u32 = 0, Valid::Range(0, limits::WORKERS_MAX as u64),
+        "Threads that copy to and from one peer on this host at one time, callers that wait included; 0 takes one per core, at most 4.";
+    local_any_tracer: bool = false, Valid::Bool,
+        "Where Yama limits ptrace to ancestors, let every process of this user copy from and to this one's memory (PR_SET_PTRACER_ANY).";
     lanes: u32 = 2, Valid::Range(1, limits::LANES_MAX as u64),
         "Data connections to each peer over TCP, the express lane not counted.";
     workers: u32 = 0, Valid::Range(0, limits::WORKERS_MAX as u64),

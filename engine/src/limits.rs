@@ -31,3 +31,6 @@ pub const HANDSHAKES_MAX: usize = 512;
 pub const LANES_MAX: u32 = 16;
 /// Lane threads of an engine.
 pub const WORKERS_MAX: u32 = 64;
+/// Pieces of memory that ferry allocated so that processes of this host can map them: each takes a
+/// descriptor. Further ones are ordinary memory.
+pub const SHARED_MEMORIES_MAX: usize = 256;

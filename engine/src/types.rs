@@ -86,6 +86,21 @@ pub enum Transport {
 }
 
 impl Transport {
+    /// How many numbers there are.
+    pub const COUNT: usize = 6;
+
+    /// The transport with this number; `None` if there is none.
+    pub fn from_number(number: u32) -> Transport {
+        match number {
+            1 => Transport::Tcp,
+            2 => Transport::Local,
+            3 => Transport::Rdma,
+            4 => Transport::Cuda,
+            5 => Transport::Ascend,
+            _ => Transport::None,
+        }
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Transport::None => "none",

@@ -7,7 +7,7 @@
 mod common;
 
 use common::data::{check, contents, prepare, Random, Span, Work};
-use common::{run, Pair, Settings};
+use common::{hears_of, run, Pair, Settings};
 use ferry::complete::{Fence, Notification, State};
 use ferry::types::{Op, Transport};
 use ferry::{Memory, RegionOptions, Status, TransferOptions};
@@ -24,12 +24,21 @@ struct Setup {
 
 impl Setup {
     fn tcp(what: &str, settings: Settings) -> Setup {
-        Setup { pair: Pair::new(settings), transport: Transport::Tcp, random: Random::new(what) }
+        let settings = [settings, &[("transports", "tcp")]].concat();
+        Setup { pair: Pair::new(&settings), transport: Transport::Tcp, random: Random::new(what) }
+    }
+
+    fn local(what: &str, settings: Settings) -> Setup {
+        let settings = [settings, &[("transports", "local")]].concat();
+        Setup { pair: Pair::new(&settings), transport: Transport::Local, random: Random::new(what) }
     }
 
     fn memories(&self, length: usize) -> (Memory, Memory) {
         let options = RegionOptions::default();
-        (self.pair.a.alloc(length, &options).unwrap(), self.pair.b.alloc(length, &options).unwrap())
+        let (a, b) = (self.pair.a.alloc(length, &options).unwrap(), self.pair.b.alloc(length, &options).unwrap());
+        // On this host there is nobody else to know better.
+        hears_of(&self.pair.a, self.pair.b_at_a, b.region());
+        (a, b)
     }
 
     /// Moves `spans` and checks the result, the statistics and every byte of the destination.
@@ -146,7 +155,10 @@ impl Setup {
         self.scattered(&[1, 2, 511, 512, 513, 1024, 4096], 1000, &plain());
         self.scattered(&[3, 70], 70_001, &plain());
         self.mixed(1, &plain());
-        self.mixed(1, &TransferOptions { checksum: true, ..plain() });
+        if self.transport == Transport::Tcp {
+            // Where nothing is sent there is nothing to sum.
+            self.mixed(1, &TransferOptions { checksum: true, ..plain() });
+        }
         self.mixed(1, &no_coalesce());
     }
 }
@@ -167,6 +179,23 @@ fn epoll() {
 #[test]
 fn io_uring() {
     Setup::tcp("io_uring", &[("tcp_poller", "io_uring")]).all();
+}
+
+#[test]
+fn same_host() {
+    Setup::local("same host", &[]).all();
+}
+
+#[test]
+fn same_host_with_a_secret_and_one_thread() {
+    let secret = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    Setup::local("one thread", &[("secret", secret), ("local_threads", "1")]).all();
+}
+
+#[test]
+fn same_host_and_nothing_inline() {
+    let settings = [("express_bytes_max", "0"), ("spin_us", "0"), ("local_threads", "3")];
+    Setup::local("no express, no spin", &settings).all();
 }
 
 /// The largest class; its neighbours and a short tail after many frames.

@@ -27,7 +27,7 @@ struct World {
 impl World {
     /// `gaps`: whether region i is followed by a gap rather than by the next region.
     fn new(gaps: &[bool]) -> World {
-        let registry = Registry::new(Tag::from_random(1));
+        let registry = Registry::new(Tag::from_random(1), None);
         let spec =
             |address| RegionSpec { address, length: REGION_BYTES, access: Access::BOTH, name: String::new() };
         let specs: Vec<_> = (0..REGIONS).map(|number| spec(start_of(number, gaps))).collect();

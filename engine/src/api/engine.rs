@@ -6,15 +6,19 @@ use crate::config::{Config, TcpPoller};
 use crate::handle::Tag;
 use crate::limits;
 use crate::notify::{Hub, Queue};
+use crate::peer::Companion;
+use crate::region::grants::Grants;
 use crate::region::Registry;
 use crate::session::handshake::{derive_secret, AuthPolicy, Local};
 use crate::status::{Error, Result, Status};
 use crate::sys::fork::ForkGuard;
 use crate::sys::{self, unix};
+use crate::transport::local::{self, Service};
 use crate::transport::tcp::control::{Control, Parts};
-use crate::transport::tcp::poller::PollerKind;
+use crate::sys::poller::PollerKind;
 use crate::transport::tcp::worker::Worker;
 use crate::transport::tcp::Context;
+use crate::types::Transport;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,6 +41,7 @@ pub(super) struct Inner {
     guard: ForkGuard,
     address: String,
     workers: Vec<Arc<Worker>>,
+    service: Option<Arc<Service>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     state: AtomicU32,
     closing: Mutex<()>,
@@ -51,7 +56,7 @@ impl Engine {
         let address = advertised(&config, listener.as_ref())?;
         let proofs = if config.shared_secret().is_none() && config.same_user && listener.is_some() {
             Some(
-                unix::listen_abstract()
+                unix::listen_abstract(unix::Type::STREAM)
                     .map_err(|error| Error::system("the same-user proof socket", &error))?,
             )
         } else {
@@ -76,20 +81,27 @@ impl Engine {
                 allow_unauthenticated: config.allow_unauthenticated,
             },
         };
-        let registry = Arc::new(Registry::new(tag));
+        let grants = grants(&config);
+        let registry = Arc::new(Registry::new(tag, grants.as_ref().ok().cloned()));
         let context = Arc::new(Context::new(config, tag, local, registry, Arc::new(Hub::new(tag))));
         let workers = new_workers(&context)?;
+        let service = match grants {
+            Ok(grants) => Ok(new_service(&context, grants)?),
+            Err(why) => Err(why),
+        };
         let control = Control::new(Parts {
             context: context.clone(),
             listener,
             proofs: proof_listener,
             workers: workers.clone(),
+            companion: service.clone().map(|service| service as Arc<dyn Companion>),
         })?;
         let inner = Inner {
             context,
             guard,
             address,
             workers,
+            service: service.ok(),
             threads: Mutex::new(Vec::new()),
             state: AtomicU32::new(OPEN),
             closing: Mutex::new(()),
@@ -160,6 +172,9 @@ impl Inner {
         for (index, worker) in self.workers.iter().enumerate() {
             threads.push(worker.start(index)?);
         }
+        if let Some(service) = &self.service {
+            service.start()?;
+        }
         threads.push(control.start()?);
         Ok(())
     }
@@ -202,9 +217,21 @@ impl Inner {
         self.finish_transfers(deadline)?;
         self.context.commands.push(Command::Stop);
         // The control loop goes first: it hands lanes to workers.
-        let mut threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut held = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        if !held.last().is_none_or(|control| ends(control, deadline)) {
+            return Err(Error::new(
+                Status::Busy,
+                "a process of this host is still copying from or to registered memory; the engine is still \
+                 closing",
+            ));
+        }
+        let mut threads = std::mem::take(&mut *held);
+        drop(held);
         if let Some(control) = threads.pop() {
             let _ = control.join();
+        }
+        if let Some(service) = &self.service {
+            service.stop();
         }
         self.workers.iter().for_each(|worker| worker.stop());
         for thread in threads {
@@ -244,6 +271,7 @@ impl Drop for Inner {
             // them would wait for threads that do not exist here. Their memory is left alone.
             std::mem::forget(self.context.clone());
             std::mem::forget(self.workers.clone());
+            std::mem::forget(self.service.clone());
             let threads = self.threads.get_mut().unwrap_or_else(PoisonError::into_inner);
             std::mem::forget(std::mem::take(threads));
             return;
@@ -252,10 +280,46 @@ impl Drop for Inner {
     }
 }
 
+/// Whether the thread ends before the deadline.
+fn ends(thread: &JoinHandle<()>, deadline: Option<Instant>) -> bool {
+    let Some(deadline) = deadline else { return true };
+    while !thread.is_finished() {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    true
+}
+
+/// Cores that this process may use, as far as threads for one purpose should go.
+fn cores() -> u32 {
+    std::thread::available_parallelism().map_or(1, |count| count.get() as u32).clamp(1, 4)
+}
+
+/// What lets processes of this host copy by themselves, or why they may not.
+fn grants(config: &Config) -> std::result::Result<Arc<Grants>, String> {
+    let transports = config.transports.0;
+    if !config.local || (transports != 0 && transports & Transport::Local.bit() == 0) {
+        return Err("switched off by the settings".into());
+    }
+    Grants::new().map(Arc::new).map_err(|error| format!("shared memory: {error}"))
+}
+
+fn new_service(context: &Context, grants: Arc<Grants>) -> Result<Arc<Service>> {
+    let config = &context.config;
+    let settings = local::Settings {
+        threads: if config.local_threads == 0 { cores() } else { config.local_threads } as usize,
+        spin_ns: context.spin_ns,
+        any_tracer: config.local_any_tracer,
+        listen: !config.listen_address.is_empty(),
+    };
+    Service::new(settings, context.registry.clone(), grants, context.commands.clone())
+}
+
 fn new_workers(context: &Context) -> Result<Vec<Arc<Worker>>> {
-    let cores = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
     let count = match context.config.workers {
-        0 => cores.clamp(1, 4),
+        0 => cores(),
         count => count,
     };
     let kind = match context.config.tcp_poller {

@@ -2,7 +2,8 @@
 
 use super::Engine;
 use crate::command::Command;
-use crate::region::RegionSpec;
+use crate::limits::SHARED_MEMORIES_MAX;
+use crate::region::{RegionSpec, Registry};
 use crate::status::{Error, Result};
 use crate::sys::mapping::Mapping;
 use crate::types::Access;
@@ -77,13 +78,36 @@ impl Engine {
         if length == 0 {
             return Err(Error::invalid("length is 0"));
         }
-        self.context()?;
-        let mapping = Mapping::new(length).map_err(|error| Error::system("allocating memory", &error))?;
-        // SAFETY: the mapping lives in the `Memory`, which unmaps it only after unregister has returned
-        // OK, and gives out no references to its bytes.
-        let region = unsafe { self.register(mapping.address(), length, options) }?;
+        let context = self.context()?;
+        let no_memory = |error| Error::system("allocating memory", &error);
+        // Memory that processes of this host can map, unless there are too many pieces of it already.
+        let shared = shares_more(&context.registry).then(|| Mapping::shared(length));
+        let mapping = match shared {
+            Some(Ok(mapping)) => mapping,
+            Some(Err(error)) if error.raw_os_error() == Some(libc::ENOMEM) => return Err(no_memory(error)),
+            _ => Mapping::private(length).map_err(no_memory)?,
+        };
+        let spec = RegionSpec {
+            address: mapping.address() as u64,
+            length: length as u64,
+            access: options.access,
+            name: options.name.clone(),
+        };
+        // The mapping lives in the `Memory`, which unmaps it only after unregister has returned OK, and
+        // gives out no references to its bytes: what `register` asks for.
+        let region = match mapping.memfd() {
+            Some(memfd) => context.registry.register_shared(spec, memfd.clone())?.id,
+            None => context.registry.register(&[spec])?[0].id,
+        };
+        context.commands.push(Command::RegionsAdded(vec![region]));
         Ok(Memory { engine: self.clone(), region, mapping: Some(mapping) })
     }
+}
+
+/// Whether one more piece of memory may take a descriptor so that others can map it.
+fn shares_more(registry: &Registry) -> bool {
+    let shared = || registry.snapshot().iter().filter(|region| region.memfd.is_some()).count();
+    registry.has_grants() && shared() < SHARED_MEMORIES_MAX
 }
 
 /// Registered memory that ferry allocated. Dropped while a transfer uses it, it stays mapped for ever

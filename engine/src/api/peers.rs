@@ -3,7 +3,7 @@
 use super::Engine;
 use crate::command::{Command, Reply};
 use crate::notify::{Event, EventBody, Queue};
-use crate::peer::{Peer, PeerState};
+use crate::peer::{Peer, PeerState, Way};
 use crate::route::{self, PathState};
 use crate::status::{Error, Result, Status};
 use crate::types::{Access, Transport};
@@ -154,15 +154,25 @@ impl Engine {
             (None, _) => Err("the session is being established again".into()),
         };
         let frame = peer.identity.frame_bytes_max as u64;
+        let (local, how) = match peer.local() {
+            Way::Open(_, how) => (Ok(()), how),
+            Way::Shut(why) => (Err(why), String::new()),
+        };
         let paths = [
             PathState { transport: Transport::Tcp, usable: tcp, weight: 1, slice_bytes_max: frame },
-            absent(Transport::Local, "not part of this version"),
+            PathState { transport: Transport::Local, usable: local, weight: 1, slice_bytes_max: frame },
             absent(Transport::Rdma, "not part of this version"),
             absent(Transport::Cuda, "not part of this version"),
             absent(Transport::Ascend, "not part of this version"),
         ];
         let explain = |why: Vec<(Transport, bool, String)>| {
-            why.into_iter().map(|(transport, chosen, why)| PathInfo { transport, chosen, why }).collect()
+            let with_how = |(transport, chosen, mut why): (Transport, bool, String)| {
+                if chosen && transport == Transport::Local {
+                    why = format!("{why}: {how}");
+                }
+                PathInfo { transport, chosen, why }
+            };
+            why.into_iter().map(with_how).collect()
         };
         match route::choose(&paths, context.config.transports.0) {
             Ok(choice) => Ok(explain(choice.why)),

@@ -6,15 +6,16 @@ use crate::complete::{RequestResult, State, Transfer as Core, TransferResult, Tr
 use crate::limits::NOTIFY_BYTES_MAX;
 use crate::notify::Queue;
 use crate::peer::outbox::Class;
-use crate::peer::Peer;
+use crate::peer::{Peer, Way};
 use crate::plan::blocks::{expand, BlockIds, Layer};
 use crate::plan::{self, PlanInput};
 use crate::region::Region;
 use crate::route;
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
+use crate::transport::local;
 use crate::transport::tcp::Context;
-use crate::types::{Op, Request, Transport};
+use crate::types::{Op, Range, Request, Transport};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -128,7 +129,7 @@ impl Engine {
         let context = self.context()?;
         context.release_orphans();
         let peer = context.peers.get(peer)?;
-        check_options(context, options)?;
+        check_options(options)?;
         let spec = prepare(context, &peer, op, requests, options)?;
         let (requests_in, slices_out) = (spec.requests.len() as u64, spec.slices.len() as u64);
         let entered = enter(&spec.regions)?;
@@ -189,10 +190,11 @@ impl Engine {
         let deadline_ns = timeout.map_or(u64::MAX, |timeout| {
             clock::monotonic_ns().saturating_add(timeout.as_nanos().min(u64::MAX as u128) as u64)
         });
-        // A small transfer is driven from here, without a hop through another thread.
+        // A small transfer is driven from here, without a hop through another thread; on this host a large
+        // one, too.
         if let Ok(peer) = self.inner.context.peers.get(core.spec.peer) {
-            if peer.class_of(core) == Class::Express {
-                if let Some(link) = peer.link() {
+            if core.via() == Transport::Local || peer.class_of(core) == Class::Express {
+                if let Some(link) = peer.link_of(core.via()) {
                     link.drive(core, deadline_ns);
                 }
             }
@@ -240,24 +242,43 @@ impl Engine {
     }
 }
 
-fn check_options(context: &Context, options: &TransferOptions) -> Result<()> {
+fn check_options(options: &TransferOptions) -> Result<()> {
     if options.notify.is_some_and(|bytes| bytes.len() > NOTIFY_BYTES_MAX) {
         let text = format!("options.notify_length is above {NOTIFY_BYTES_MAX}");
         return Err(Error::new(Status::Limit, text));
     }
-    let both = match (context.config.transports.0, options.transports_allowed) {
-        (0, wanted) => wanted,
-        (configured, 0) => configured,
-        (configured, wanted) => configured & wanted,
-    };
-    let tcp = Transport::Tcp.bit();
-    if both & tcp == 0 && (both != 0 || options.transports_allowed != 0) {
-        return Err(Error::new(
-            Status::Unavailable,
-            "options.transports_allowed: none of the allowed transports reaches this peer; tcp is excluded",
-        ));
-    }
     Ok(())
+}
+
+/// The transports that a transfer may use: what the engine and the options allow.
+fn allowed(context: &Context, options: &TransferOptions) -> u64 {
+    let any = |mask| if mask == 0 { u64::MAX } else { mask };
+    any(context.config.transports.0) & any(options.transports_allowed)
+}
+
+/// Which way it goes. UNAVAILABLE, with each reason, if there is none.
+fn choose(peer: &Peer, op: Op, ranges: &[Range], allowed: u64, checksum: bool) -> Result<Transport> {
+    let allows = |transport: Transport| allowed & transport.bit() != 0;
+    if allows(Transport::Local) && !checksum {
+        let link = peer.link_of(Transport::Local);
+        if link.is_some_and(|link| link.carries(op, ranges)) {
+            return Ok(Transport::Local);
+        }
+    }
+    if allows(Transport::Tcp) {
+        return Ok(Transport::Tcp);
+    }
+    let local = match peer.local() {
+        _ if !allows(Transport::Local) => "not among the allowed transports".to_owned(),
+        Way::Open(..) if checksum => "no checksums: nothing is sent".to_owned(),
+        Way::Open(_, how) => format!("a remote region can't be reached: {how}"),
+        Way::Shut(why) => why,
+    };
+    let text = format!(
+        "options.transports_allowed: none of the allowed transports reaches this peer; tcp: not among the \
+         allowed transports; local: {local}"
+    );
+    Err(Error::new(Status::Unavailable, text))
 }
 
 /// Plans, routes and slices: everything about the transfer that needs no lock.
@@ -269,6 +290,7 @@ fn prepare(
     options: &TransferOptions,
 ) -> Result<TransferSpec> {
     let (mut order, mut slices, mut regions, mut bytes) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    let (allowed, mut transport) = (allowed(context, options), Transport::Tcp);
     if !requests.is_empty() {
         let (local, remote) = (context.registry.snapshot(), peer.remote.snapshot());
         let plan = plan::plan(&PlanInput {
@@ -279,7 +301,12 @@ fn prepare(
             remote: &remote,
             remote_tag: peer.identity.tag,
         })?;
-        slices = route::slice(&plan.ranges, &plan.order, requests, peer.identity.frame_bytes_max)?;
+        transport = choose(peer, op, &plan.ranges, allowed, options.checksum)?;
+        let slice_bytes_max = peer.identity.frame_bytes_max.min(match transport {
+            Transport::Local => local::PIECE_BYTES,
+            _ => u32::MAX,
+        });
+        slices = route::slice(&plan.ranges, &plan.order, requests, slice_bytes_max)?;
         (order, regions, bytes) = (plan.order, plan.local_regions, plan.bytes);
     }
     let deadline = match options.deadline {
@@ -307,7 +334,8 @@ fn prepare(
         deadline_ns: deadline.map_or(u64::MAX, |ns| clock::monotonic_ns().saturating_add(ns)),
         user_data: options.user_data,
         queue: options.queue.clone(),
-        transport: Transport::Tcp,
+        transport,
+        allowed,
     })
 }
 

@@ -39,14 +39,18 @@ pub struct TransferSpec {
     pub deadline_ns: u64,
     pub user_data: u64,
     pub queue: Option<Arc<Queue>>,
+    /// The way it starts on; `Transfer::via` is the present one.
     pub transport: Transport,
+    /// Mask of `Transport::bit`: the ways it may take.
+    pub allowed: u64,
 }
 
-/// A slice that the target refused.
+/// A slice that the target refused, or that could not be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
     pub slice: u32,
     pub status: Status,
+    pub os_error: i32,
 }
 
 pub struct Transfer {
@@ -60,6 +64,8 @@ pub struct Transfer {
     /// Whether the notification has been posted or given up; whoever swaps it in decides which.
     notify_taken: AtomicBool,
     started_ns: AtomicU64,
+    /// The transport that carries it, or what of it is not posted yet. Written under the outbox's lock.
+    via: AtomicU32,
     /// PENDING, DRAINING or a final `State`. Partner: `detail`, written before a final value is stored.
     state: AtomicU32,
     settled: AtomicU32,
@@ -97,6 +103,7 @@ impl Transfer {
             queued: AtomicBool::new(false),
             notify_taken: AtomicBool::new(spec.notify.is_none()),
             started_ns: AtomicU64::new(0),
+            via: AtomicU32::new(spec.transport as u32),
             state: AtomicU32::new(PENDING),
             settled: AtomicU32::new(0),
             units,
@@ -147,6 +154,21 @@ impl Transfer {
 
     pub fn bytes_confirmed(&self) -> u64 {
         self.bytes_confirmed.load(Ordering::Relaxed)
+    }
+
+    /// The transport that carries it; the last one, if it took several.
+    pub fn via(&self) -> Transport {
+        Transport::from_number(self.via.load(Ordering::Relaxed))
+    }
+
+    /// What is not posted yet goes by `via` from here on. False, and nothing has changed, if it may not.
+    /// Under the outbox's lock.
+    pub fn reroute(&self, via: Transport) -> bool {
+        let allowed = self.spec.allowed & via.bit() != 0;
+        if allowed {
+            self.via.store(via as u32, Ordering::Relaxed);
+        }
+        allowed
     }
 
     /// Marks the moment the first slice is posted.
@@ -313,8 +335,8 @@ impl Transfer {
             finished_ns: clock::monotonic_ns(),
             requests_in: all,
             slices_out: self.spec.slices.len() as u64,
-            transport: self.spec.transport,
-            os_error: detail.strike.map_or(0, |strike| strike.os_error),
+            transport: self.via(),
+            os_error: detail.os_error(),
         }
     }
 
@@ -341,7 +363,7 @@ impl Transfer {
             .map(|index| RequestResult {
                 index,
                 status: Status::Ok,
-                transport: self.spec.transport,
+                transport: self.via(),
                 bytes_confirmed: 0,
                 os_error: 0,
             })
@@ -361,6 +383,7 @@ impl Transfer {
             let slice = &self.spec.slices[failure.slice as usize];
             for (request, _, _) in requests_of(&self.spec.order, &self.spec.requests, slice) {
                 results[request as usize].status = failure.status;
+                results[request as usize].os_error = failure.os_error;
             }
         }
         for (result, request) in results.iter_mut().zip(self.spec.requests.iter()) {
@@ -374,6 +397,13 @@ impl Transfer {
 }
 
 impl Detail {
+    /// The first that the operating system named.
+    fn os_error(&self) -> i32 {
+        let strike = self.strike.map_or(0, |strike| strike.os_error);
+        let failures = self.failures.iter().map(|failure| failure.os_error);
+        std::iter::once(strike).chain(failures).find(|number| *number != 0).unwrap_or(0)
+    }
+
     fn add_confirmed(&mut self, first: u32, end: u32) {
         if first >= end {
             return;

@@ -17,17 +17,22 @@ use crate::notify::{Credit, Event, EventBody, Hub};
 use crate::region::remote::RemoteRegions;
 use crate::stats::Stats;
 use crate::status::{Error, Result, Status};
+use crate::types::{Op, Range, Transport};
 use inbox::{Accepted, Inbox};
 use lease::LeaseClock;
 use outbox::{Class, OrderedNext, Outbox, PullLimits, Pulled};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-/// How frames reach a peer. Implemented by transports.
+/// One transport's way to a peer. Implemented by transports.
 pub trait Link: Send + Sync {
-    /// Something of this class was queued: have it posted, by a worker unless it is EXPRESS, which the
-    /// calling thread sends itself.
+    /// Whether a transfer of these ranges can go this way.
+    fn carries(&self, op: Op, ranges: &[Range]) -> bool;
+    /// A caller queued something of this class: have it posted, by a worker unless it is EXPRESS, which
+    /// the calling thread sends itself.
     fn post(&self, class: Class);
+    /// Something may be queued: have it posted. From any thread, and without keeping it.
+    fn nudge(&self);
     /// Drives the link from the calling thread until the transfer is final or `deadline_ns`
     /// (CLOCK_MONOTONIC) has passed. Returns early, without harm, when another thread drives it.
     fn drive(&self, transfer: &Transfer, deadline_ns: u64);
@@ -35,6 +40,48 @@ pub trait Link: Send + Sync {
     fn wake(&self);
     /// Lanes in use, for the statistics.
     fn lanes(&self) -> usize;
+}
+
+/// A transport that comes and goes with sessions, which somebody else keeps: the same-host path.
+/// Implemented by transports, driven by the control loop. Nothing here waits.
+pub trait Companion: Send + Sync {
+    /// What is told to the peer so that it can come; or why it can't.
+    fn offer(&self) -> std::result::Result<String, String>;
+    /// A session stands. The side that dialed it comes to the other, which waits.
+    /// `Command::CompanionSettled` tells, soon, what became of it.
+    fn begin(&self, ticket: Ticket);
+    /// The other side will not come, and says why.
+    fn refused(&self, peer: u64, why: String);
+    /// The path, once it is settled and as long as there is one; with what makes it fast or slow.
+    fn link(&self, peer: u64) -> Option<(Arc<dyn Link>, String)>;
+    /// Regions of this engine came and went.
+    fn regions_added(&self, ids: &[u64]);
+    fn regions_removed(&self, ids: &[u64]);
+    /// The session is over: nothing more is posted from here, and no new access of the peer is let in.
+    fn end(&self, peer: u64);
+    /// Whether nothing of a peer whose session is over can land here any more. `Command::CompanionQuiet`
+    /// comes when an answer of false becomes true.
+    fn is_quiet(&self, peer: u64) -> bool;
+}
+
+/// A session, as a `Companion` must know it.
+pub struct Ticket {
+    pub peer: Arc<Peer>,
+    pub dialer: bool,
+    pub session_id: [u8; 16],
+    /// Known to the two engines alone.
+    pub key: [u8; 32],
+    /// Where the dialer comes to: the other side's offer.
+    pub name: String,
+}
+
+/// A transport's way to the peer, or why there is none.
+#[derive(Clone)]
+pub enum Way {
+    /// With what makes it fast or slow.
+    Open(Arc<dyn Link>, String),
+    /// With the reason.
+    Shut(String),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +133,7 @@ pub struct Peer {
     outbox: Mutex<Outbox>,
     inbox: Arc<Mutex<Inbox>>,
     link: RwLock<Option<Arc<dyn Link>>>,
+    local: RwLock<Way>,
     active: AtomicU64,
 }
 
@@ -115,6 +163,7 @@ impl Peer {
             outbox: Mutex::new(Outbox::new()),
             inbox: Arc::new(Mutex::new(Inbox::new())),
             link: RwLock::new(None),
+            local: RwLock::new(Way::Shut("the session is being established".into())),
             active: AtomicU64::new(0),
             around,
         }
@@ -154,6 +203,46 @@ impl Peer {
         self.link.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// The same-host path, or why there is none. What waited for it moves to TCP when it is shut, or is
+    /// struck if it may not.
+    pub fn set_local(&self, way: Way) {
+        let open = matches!(way, Way::Open(..));
+        *self.local.write().unwrap_or_else(PoisonError::into_inner) = way;
+        {
+            let mut outbox = lock(&self.outbox);
+            if open {
+                outbox.open(Transport::Local);
+            } else {
+                outbox.shut(Transport::Local);
+            }
+        }
+        self.strike_stranded();
+        self.post_all();
+    }
+
+    /// Ends what is left with no way to go.
+    fn strike_stranded(&self) {
+        let stranded = lock(&self.outbox).take_stranded();
+        for transfer in stranded {
+            self.strike(&transfer, Strike { status: Status::Unavailable, os_error: 0 });
+        }
+    }
+
+    pub fn local(&self) -> Way {
+        self.local.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The link of a transport, while there is one.
+    pub fn link_of(&self, via: Transport) -> Option<Arc<dyn Link>> {
+        match via {
+            Transport::Local => match &*self.local.read().unwrap_or_else(PoisonError::into_inner) {
+                Way::Open(link, _) => Some(link.clone()),
+                Way::Shut(_) => None,
+            },
+            _ => self.link(),
+        }
+    }
+
     /// Transfers that are not final.
     pub fn active(&self) -> u64 {
         self.active.load(Ordering::Acquire)
@@ -166,6 +255,7 @@ impl Peer {
     /// Queues a transfer and has it posted.
     pub fn submit(&self, transfer: Arc<Transfer>) -> Result<()> {
         let class = self.class_of(&transfer);
+        let via;
         {
             let mut outbox = lock(&self.outbox);
             // The peer is marked as lost before its transfers are struck: one that gets past here is
@@ -177,7 +267,9 @@ impl Peer {
             // A deadline in the past may have struck it before it got here.
             if transfer.is_pending() {
                 transfer.mark_queued();
-                if !outbox.submit(transfer, class) {
+                let posted = outbox.submit(transfer.clone(), class);
+                via = transfer.via();
+                if !posted {
                     return Ok(());
                 }
             } else {
@@ -186,7 +278,10 @@ impl Peer {
                 return Ok(());
             }
         }
-        self.post(class);
+        if via == Transport::Local && self.link_of(via).is_none() {
+            self.strike_stranded();
+        }
+        self.post(via, class);
         Ok(())
     }
 
@@ -198,24 +293,37 @@ impl Peer {
         self.abandon(transfer, transfer.units(), Fence::Confirmed);
     }
 
-    fn post(&self, class: Class) {
-        if let Some(link) = self.link() {
+    fn post(&self, via: Transport, class: Class) {
+        if let Some(link) = self.link_of(via) {
             link.post(class);
+        }
+    }
+
+    /// Has notifications posted that are queued.
+    fn post_words(&self) {
+        self.post(Transport::Tcp, Class::Express);
+    }
+
+    fn nudge(&self, via: Transport) {
+        if let Some(link) = self.link_of(via) {
+            link.nudge();
         }
     }
 
     /// Has everything posted that is queued.
     pub fn post_all(&self) {
-        self.post(Class::Express);
-        self.post(Class::Large);
+        self.nudge(Transport::Tcp);
+        if self.has_work(Transport::Local, true) || self.has_work(Transport::Local, false) {
+            self.nudge(Transport::Local);
+        }
     }
 
-    pub fn pull(&self, express: bool, limits: PullLimits) -> Option<Pulled> {
-        lock(&self.outbox).pull(express, limits)
+    pub fn pull(&self, via: Transport, express: bool, limits: PullLimits) -> Option<Pulled> {
+        lock(&self.outbox).pull(via, express, limits)
     }
 
-    pub fn has_work(&self, express: bool) -> bool {
-        lock(&self.outbox).has_work(express)
+    pub fn has_work(&self, via: Transport, express: bool) -> bool {
+        lock(&self.outbox).has_work(via, express)
     }
 
     /// A frame was acknowledged: slices [first, end) are done but for `failures`. `notified`: the frame
@@ -256,7 +364,7 @@ impl Peer {
         }
         if transfer.awaits_notification() && transfer.take_notification() {
             if self.queue_word(transfer) {
-                self.post(Class::Express);
+                self.post_words();
             } else {
                 self.give_up_notification(transfer);
             }
@@ -278,7 +386,7 @@ impl Peer {
     fn give_up_notification(&self, transfer: &Arc<Transfer>) {
         transfer.set_notification(Notification::NotSent);
         lock(&self.outbox).push_skip(transfer.notify_sequence.load(Ordering::Relaxed));
-        self.post(Class::Express);
+        self.post_words();
         if transfer.settle(1) {
             self.finish(transfer);
         }
@@ -331,7 +439,8 @@ impl Peer {
                 }
                 transfer.fenced(fence);
                 outbox.requeue(transfer.clone(), run.0, run.1, class);
-                return;
+                drop(outbox);
+                return self.strike_stranded();
             }
         }
         if notified {
@@ -378,12 +487,18 @@ impl Peer {
         }
         self.active.fetch_sub(1, Ordering::AcqRel);
         transfer.waiter.notify_all();
-        if let Some(link) = self.link() {
+        if let Some(link) = self.link_of(transfer.via()) {
             link.wake();
         }
         match next {
             OrderedNext::Nothing => {}
-            OrderedNext::Started(class) => self.post(class),
+            OrderedNext::Started(via, class) => {
+                self.strike_stranded();
+                match via {
+                    Transport::Tcp => self.post(via, class),
+                    _ => self.nudge(via),
+                }
+            }
             OrderedNext::Fail(doomed) => self.strike_doomed(doomed),
         }
     }
@@ -391,7 +506,7 @@ impl Peer {
     /// The target grants more notifications.
     pub fn grant(&self, limit: u64) {
         if lock(&self.outbox).grant(limit) {
-            self.post(Class::Express);
+            self.post_words();
         }
     }
 

@@ -1,5 +1,6 @@
-//! What waits to be posted to one peer. Submitters push transfers, lanes pull frames; a frame is a run
-//! of consecutive slices within the frame's limits.
+//! What waits to be posted to one peer. Submitters push transfers, transports pull frames; a frame is a
+//! run of consecutive slices within the frame's limits. Each transport has a lineup of its own;
+//! notifications go by TCP whatever carried their data.
 //!
 //! Three classes keep small transfers moving beside large ones: EXPRESS has a lane of its own, MEDIUM
 //! and LARGE take turns on the bulk lanes. Within a class, higher priority first, then in order of
@@ -8,7 +9,7 @@
 
 use crate::complete::Transfer;
 use crate::limits::{FRAME_DESCRIPTORS_MAX, NOTIFY_CREDITS};
-use crate::types::Op;
+use crate::types::{Op, Transport};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -50,14 +51,25 @@ pub struct PullLimits {
     pub write: bool,
 }
 
+/// The runs that one transport carries.
 #[derive(Default)]
-pub struct Outbox {
-    words: VecDeque<Word>,
+struct Lineup {
     runs: [[VecDeque<Run>; 2]; 3],
     /// Whether LARGE had the last turn of the bulk lanes.
     large_was_last: bool,
     /// Which side of each class had the last turn.
     last_side: [usize; 3],
+}
+
+#[derive(Default)]
+pub struct Outbox {
+    words: VecDeque<Word>,
+    /// By the number of the transport.
+    lineups: [Lineup; Transport::COUNT],
+    /// Transports besides TCP that can carry something now: a mask of `Transport::bit`.
+    open: u64,
+    /// Queued for a transport that carries nothing now, and not allowed on TCP: about to be struck.
+    stranded: Vec<Arc<Transfer>>,
     notify_next: u64,
     notify_limit: u64,
     ordered_active: Option<u64>,
@@ -116,7 +128,8 @@ impl Outbox {
     }
 
     fn push_run(&mut self, run: Run, class: Class) {
-        let queue = &mut self.runs[class as usize][side(run.transfer.spec.op)];
+        let lineup = self.lineup_of(&run.transfer);
+        let queue = &mut lineup.runs[class as usize][side(run.transfer.spec.op)];
         let priority = run.transfer.spec.priority;
         let place = queue.iter().rposition(|other| other.transfer.spec.priority >= priority);
         queue.insert(place.map_or(0, |at| at + 1), run);
@@ -124,7 +137,38 @@ impl Outbox {
 
     /// Queues slices again that a lost lane had carried.
     pub fn requeue(&mut self, transfer: Arc<Transfer>, first: u32, end: u32, class: Class) {
-        self.runs[class as usize][side(transfer.spec.op)].push_front(Run { transfer, next: first, end });
+        let lineup = self.lineup_of(&transfer);
+        lineup.runs[class as usize][side(transfer.spec.op)].push_front(Run { transfer, next: first, end });
+    }
+
+    /// From here on the transport carries what is queued for it.
+    pub fn open(&mut self, via: Transport) {
+        self.open |= via.bit();
+    }
+
+    /// The transport carries nothing any more: what waits for it waits for TCP instead, where it may.
+    pub fn shut(&mut self, via: Transport) {
+        self.open &= !via.bit();
+        for class in [Class::Express, Class::Medium, Class::Large] {
+            for side in 0..2 {
+                let runs = std::mem::take(&mut self.lineups[via as usize].runs[class as usize][side]);
+                runs.into_iter().for_each(|run| self.push_run(run, class));
+            }
+        }
+    }
+
+    /// What cannot go any way, to be struck.
+    pub fn take_stranded(&mut self) -> Vec<Arc<Transfer>> {
+        std::mem::take(&mut self.stranded)
+    }
+
+    /// The lineup for this transfer.
+    fn lineup_of(&mut self, transfer: &Arc<Transfer>) -> &mut Lineup {
+        let via = transfer.via();
+        if via != Transport::Tcp && self.open & via.bit() == 0 && !transfer.reroute(Transport::Tcp) {
+            self.stranded.push(transfer.clone());
+        }
+        &mut self.lineups[transfer.via() as usize]
     }
 
     pub fn push_notify(&mut self, transfer: Arc<Transfer>) {
@@ -141,21 +185,23 @@ impl Outbox {
         !self.words.is_empty()
     }
 
-    /// The next frame for a lane: the express lane takes words and EXPRESS runs, the others the rest.
-    pub fn pull(&mut self, express: bool, limits: PullLimits) -> Option<Pulled> {
+    /// The next frame for a transport: its express lane takes words and EXPRESS runs, the others the rest.
+    pub fn pull(&mut self, via: Transport, express: bool, limits: PullLimits) -> Option<Pulled> {
         if express {
-            if limits.write {
+            if via == Transport::Tcp && limits.write {
                 if let Some(word) = self.pull_word() {
                     return Some(word);
                 }
             }
-            return self.pull_run(Class::Express, limits);
+            return self.pull_run(via, Class::Express, limits);
         }
-        let classes =
-            if self.large_was_last { [Class::Medium, Class::Large] } else { [Class::Large, Class::Medium] };
+        let classes = match self.lineups[via as usize].large_was_last {
+            true => [Class::Medium, Class::Large],
+            false => [Class::Large, Class::Medium],
+        };
         let (class, pulled) =
-            classes.into_iter().find_map(|class| Some((class, self.pull_run(class, limits)?)))?;
-        self.large_was_last = class == Class::Large;
+            classes.into_iter().find_map(|class| Some((class, self.pull_run(via, class, limits)?)))?;
+        self.lineups[via as usize].large_was_last = class == Class::Large;
         Some(pulled)
     }
 
@@ -171,14 +217,15 @@ impl Outbox {
         })
     }
 
-    fn pull_run(&mut self, class: Class, limits: PullLimits) -> Option<Pulled> {
+    fn pull_run(&mut self, via: Transport, class: Class, limits: PullLimits) -> Option<Pulled> {
         let notify_limit = self.notify_limit;
-        let last_side = self.last_side[class as usize];
+        let lineup = &mut self.lineups[via as usize];
+        let last_side = lineup.last_side[class as usize];
         for side in [1 - last_side, last_side] {
             if !(if side == 1 { limits.write } else { limits.read }) {
                 continue;
             }
-            let queue = &mut self.runs[class as usize][side];
+            let queue = &mut lineup.runs[class as usize][side];
             let Some(run) = queue.front_mut() else { continue };
             let (first, bytes) = (run.next, run.advance(limits.frame_bytes_max));
             let (transfer, end) = (run.transfer.clone(), run.next);
@@ -186,9 +233,10 @@ impl Outbox {
                 queue.pop_front();
             }
             // Data and notification in one frame, when that frame is the whole transfer.
-            self.last_side[class as usize] = side;
+            lineup.last_side[class as usize] = side;
             let whole = first == 0 && end as usize == transfer.spec.slices.len();
             let with_notification = whole
+                && via == Transport::Tcp
                 && transfer.spec.op == Op::Write
                 && transfer.spec.notify.is_some()
                 && transfer.notify_sequence.load(Ordering::Relaxed) < notify_limit
@@ -199,11 +247,13 @@ impl Outbox {
     }
 
     /// Whether anything could be pulled with these limits.
-    pub fn has_work(&self, express: bool) -> bool {
+    pub fn has_work(&self, via: Transport, express: bool) -> bool {
+        let runs = &self.lineups[via as usize].runs;
         if express {
-            !self.words.is_empty() || self.runs[0].iter().any(|queue| !queue.is_empty())
+            let words = via == Transport::Tcp && !self.words.is_empty();
+            words || runs[0].iter().any(|queue| !queue.is_empty())
         } else {
-            self.runs[1..].iter().flatten().any(|queue| !queue.is_empty())
+            runs[1..].iter().flatten().any(|queue| !queue.is_empty())
         }
     }
 
@@ -211,7 +261,7 @@ impl Outbox {
     /// ORDERED transfers waited behind it, to be struck because it will not be done.
     pub fn drop_unposted(&mut self, transfer: &Transfer) -> (u32, Vec<Arc<Transfer>>) {
         let mut dropped = 0;
-        for queue in self.runs.iter_mut().flatten() {
+        for queue in self.lineups.iter_mut().flat_map(|lineup| lineup.runs.iter_mut().flatten()) {
             queue.retain(|run| {
                 let ours = run.transfer.handle == transfer.handle;
                 dropped += if ours { run.end - run.next } else { 0 };
@@ -254,15 +304,16 @@ impl Outbox {
         let Some(next) = self.ordered_waiting.pop_front() else { return OrderedNext::Nothing };
         let class = Outbox::class_of(&next, express_bytes_max);
         self.ordered_active = Some(next.handle);
-        self.push_all(next, class);
-        OrderedNext::Started(class)
+        self.push_all(next.clone(), class);
+        let via = next.via();
+        OrderedNext::Started(via, class)
     }
 }
 
 pub enum OrderedNext {
     Nothing,
     /// Something of this class waits to be posted.
-    Started(Class),
+    Started(Transport, Class),
     Fail(Vec<Arc<Transfer>>),
 }
 

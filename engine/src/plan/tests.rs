@@ -24,7 +24,7 @@ const C: u32 = 2;
 
 impl World {
     fn new() -> World {
-        let registry = Registry::new(Tag::from_random(3));
+        let registry = Registry::new(Tag::from_random(3), None);
         let spec = |address| RegionSpec { address, length: MIB, access: Access::BOTH, name: String::new() };
         registry.register(&[spec(MIB), spec(2 * MIB)]).unwrap();
         let tag = Tag::from_random(9);

@@ -1,8 +1,11 @@
 //! Registered memory: what this engine's application registered (`registry`, immutable snapshots in
 //! `map`), and what a peer told us that it registered (`remote`). `plan` checks transfers against both
-//! snapshots; the target side of each transport enters the local region around every access.
+//! snapshots; the target side of each transport enters the local region around every access. Processes of
+//! the same host enter by themselves, through doors (`door`, `grants`) in memory that both share.
 
+mod door;
 mod gate;
+pub mod grants;
 mod map;
 mod registry;
 pub mod remote;
@@ -16,6 +19,8 @@ pub use remote::{RemoteMap, RemoteRegion, RemoteRegions};
 use crate::status::{Error, Result, Status};
 use crate::types::Access;
 use gate::Gate;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 /// Where `gate` finds its atomics and locks; the loom test gives it loom's in place of these.
 mod sync {
@@ -42,17 +47,20 @@ pub struct Region {
     pub length: u64,
     pub access: Access,
     pub name: String,
+    /// What another process of this host can map, if ferry allocated the memory so.
+    pub memfd: Option<Arc<OwnedFd>>,
     gate: Gate,
 }
 
 impl Region {
-    fn new(id: u64, spec: &RegionSpec) -> Region {
+    fn new(id: u64, spec: &RegionSpec, memfd: Option<Arc<OwnedFd>>) -> Region {
         Region {
             id,
             address: spec.address,
             length: spec.length,
             access: spec.access,
             name: spec.name.clone(),
+            memfd,
             gate: Gate::new(),
         }
     }

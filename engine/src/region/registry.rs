@@ -1,11 +1,13 @@
 //! Registers and unregisters local memory: the handles, their generations, and the wait for the last
 //! user. Publishes a `RegionMap` snapshot after every change; `api` calls it, everyone reads the map.
 
+use super::grants::Grants;
 use super::{reserve, Region, RegionMap, RegionSpec};
 use crate::handle::{self, Kind, Parts, Tag, GENERATION_MAX, INDEX_MAX};
 use crate::limits::REGION_NAME_BYTES_MAX;
 use crate::status::{Error, Result, Status};
 use crate::types::{end_of, Access};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -16,6 +18,8 @@ pub struct Registry {
     slots: Mutex<Slots>,
     /// Written only under `slots`.
     map: RwLock<Arc<RegionMap>>,
+    /// Where processes of this host may copy by themselves, if any may.
+    grants: Option<Arc<Grants>>,
 }
 
 /// Who has which index of the handle space.
@@ -35,8 +39,14 @@ struct Slot {
 }
 
 impl Registry {
-    pub fn new(tag: Tag) -> Registry {
-        Registry { tag, slots: Mutex::default(), map: RwLock::default() }
+    /// With `grants`, regions are opened and shut there too.
+    pub fn new(tag: Tag, grants: Option<Arc<Grants>>) -> Registry {
+        Registry { tag, slots: Mutex::default(), map: RwLock::default(), grants }
+    }
+
+    /// Whether processes of this host may copy by themselves.
+    pub fn has_grants(&self) -> bool {
+        self.grants.is_some()
     }
 
     /// Registers all of `specs` or none; the regions come in the same order. Errors name the spec with
@@ -44,6 +54,15 @@ impl Registry {
     /// OVERLAP: with a region, even one that is revoked but not yet unregistered, or within the batch.
     /// LIMIT: out of handles. Any thread; transfers may run.
     pub fn register(&self, specs: &[RegionSpec]) -> Result<Vec<Arc<Region>>> {
+        self.register_backed(specs, None)
+    }
+
+    /// The same for memory that other processes of this host can map.
+    pub fn register_shared(&self, spec: RegionSpec, memfd: Arc<OwnedFd>) -> Result<Arc<Region>> {
+        Ok(self.register_backed(&[spec], Some(memfd))?.remove(0))
+    }
+
+    fn register_backed(&self, specs: &[RegionSpec], memfd: Option<Arc<OwnedFd>>) -> Result<Vec<Arc<Region>>> {
         for (index, spec) in specs.iter().enumerate() {
             check(spec).map_err(|error| error.at_request(index as u64))?;
         }
@@ -54,7 +73,7 @@ impl Registry {
         reserve(&mut fresh, specs.len())?;
         fresh.extend(specs.iter().enumerate().map(|(nth, spec)| {
             let id = handle::make(Kind::Region, self.tag, slots.upcoming(nth));
-            Arc::new(Region::new(id, spec))
+            Arc::new(Region::new(id, spec, memfd.clone()))
         }));
 
         let old = self.snapshot();
@@ -67,6 +86,9 @@ impl Registry {
 
         let map = RegionMap::new(regions)?;
         slots.take(specs.len()); // nothing fails from here on
+        if let Some(grants) = &self.grants {
+            fresh.iter().for_each(|region| grants.open(region.id));
+        }
         self.publish(map);
         Ok(fresh)
     }
@@ -81,17 +103,28 @@ impl Registry {
     pub fn unregister(&self, handle: u64, timeout: Option<Duration>) -> Result<()> {
         let region = self.get(handle)?;
         let idle = match timeout {
-            Some(Duration::ZERO) => region.gate.revoke_if_idle(),
+            Some(Duration::ZERO) => self.revoke_if_idle(&region),
             _ => {
                 region.gate.revoke();
                 // A deadline beyond the clock's range is none.
-                region.gate.wait_idle(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
+                let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+                let outside = self.grants.as_ref().inspect(|grants| grants.shut(handle));
+                region.gate.wait_idle(deadline)
+                    && outside.is_none_or(|grants| grants.wait_idle(handle, deadline))
             }
         };
         if !idle {
             return Err(Error::new(Status::Busy, format!("region {handle:#x} is in use")));
         }
         self.remove(handle)
+    }
+
+    /// Revokes the region unless it is in use, here or by a process of this host.
+    fn revoke_if_idle(&self, region: &Region) -> bool {
+        match &self.grants {
+            Some(grants) => grants.shut_if_idle(region.id, || region.gate.revoke_if_idle()),
+            None => region.gate.revoke_if_idle(),
+        }
     }
 
     /// The region with this handle, revoked or not; `Region::enter` tells. Errors as in `unregister`.

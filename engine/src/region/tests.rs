@@ -12,7 +12,7 @@ const TRY: Option<Duration> = Some(Duration::ZERO);
 const BRIEFLY: Option<Duration> = Some(Duration::from_nanos(1));
 
 fn registry() -> Registry {
-    Registry::new(Tag::from_random(77))
+    Registry::new(Tag::from_random(77), None)
 }
 
 fn spec(address: u64, length: u64) -> RegionSpec {
@@ -109,7 +109,7 @@ fn each_way_a_handle_can_be_wrong_has_its_status() {
         let next_generation = second.id + u64::from(INDEX_MAX) + 1;
         assert_eq!(status(call(&registry, next_generation, TRY)), Status::NotRegistered);
         assert_eq!(status(call(&registry, 0, TRY)), Status::Invalid);
-        let foreign = register(&Registry::new(Tag::from_random(78)), 4096, 64).id;
+        let foreign = register(&Registry::new(Tag::from_random(78), None), 4096, 64).id;
         assert_eq!(status(call(&registry, foreign, TRY)), Status::Stale);
     }
     assert!(registry.snapshot().get(first.id).is_none());

@@ -42,6 +42,12 @@ pub enum Message {
     Bye {
         status: i32,
     },
+    /// Where the sender's service for peers on its host listens; or, without a name, why the receiver
+    /// need not wait for a same-host path.
+    Local {
+        name: String,
+        why: String,
+    },
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -64,6 +70,11 @@ impl<'a> Reader<'a> {
     }
     fn u64(&mut self) -> Result<u64, BadMessage> {
         Ok(u64::from_le_bytes(self.take(8)?.try_into().map_err(|_| BadMessage)?))
+    }
+    /// At most 255 bytes.
+    fn text(&mut self) -> Result<String, BadMessage> {
+        let length = self.u8()? as usize;
+        String::from_utf8(self.take(length)?.to_vec()).map_err(|_| BadMessage)
     }
     /// A count, bounded before anything is allocated for it.
     fn count(&mut self) -> Result<usize, BadMessage> {
@@ -101,6 +112,11 @@ impl Message {
             Message::FenceAck { lane } => numbers(8, &[*lane as u64]),
             Message::Grant { limit } => numbers(9, &[*limit]),
             Message::Bye { status } => numbers(10, &[*status as i64 as u64]),
+            Message::Local { name, why } => {
+                out.push(11);
+                encode_text(name, &mut out);
+                encode_text(why, &mut out);
+            }
         }
         out
     }
@@ -124,6 +140,7 @@ impl Message {
             8 => Message::FenceAck { lane: u32::try_from(reader.u64()?).map_err(|_| BadMessage)? },
             9 => Message::Grant { limit: reader.u64()? },
             10 => Message::Bye { status: reader.u64()? as i32 },
+            11 => Message::Local { name: reader.text()?, why: reader.text()? },
             _ => return Err(BadMessage),
         };
         if reader.0.is_empty() {
@@ -132,6 +149,13 @@ impl Message {
             Err(BadMessage)
         }
     }
+}
+
+/// Text beyond what its length byte can say is cut: it is meant for a person.
+fn encode_text(text: &str, out: &mut Vec<u8>) {
+    let end = (0..=text.len().min(255)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    out.push(end as u8);
+    out.extend_from_slice(&text.as_bytes()[..end]);
 }
 
 fn encode_region(region: &RemoteRegion, out: &mut Vec<u8>) {

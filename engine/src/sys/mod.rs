@@ -5,8 +5,12 @@ pub mod clock;
 pub mod eventfd;
 pub mod fork;
 pub mod mapping;
+pub mod memfd;
+pub mod packet;
+pub mod poller;
 pub mod socket;
 pub mod unix;
+pub mod vm;
 
 /// A number that nobody can guess.
 pub fn random_u64() -> u64 {

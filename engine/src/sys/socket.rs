@@ -15,6 +15,11 @@ pub struct IoVec(libc::iovec);
 unsafe impl Send for IoVec {}
 
 impl IoVec {
+    /// To fill arrays with.
+    pub const fn nothing() -> IoVec {
+        IoVec(libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 })
+    }
+
     pub fn new(address: u64, length: usize) -> IoVec {
         IoVec(libc::iovec { iov_base: address as *mut libc::c_void, iov_len: length })
     }

@@ -1,14 +1,18 @@
 //! The kernel's word on who is at the other end of a local connection: abstract AF_UNIX sockets,
-//! SO_PEERCRED and pidfds. The control loop drives them; what is said over them is `session::handshake`'s
-//! (proof.rs). A returned descriptor is a stream: `UnixStream::from` reads and writes it.
+//! SO_PEERCRED and pidfds. The control loop drives streams of them, over which `session::handshake` speaks
+//! (proof.rs); `transport::local` sequences of packets (`packet`).
 
 use crate::limits::HANDSHAKES_MAX;
-use socket2::{Domain, SockAddr, SockRef, Socket, Type};
+pub use socket2::Type;
+use socket2::{Domain, SockAddr, SockRef, Socket};
 use std::ffi::OsStr;
 use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+
+/// The type of sockets that keep packets apart, and in order.
+pub const PACKETS: libc::c_int = libc::SOCK_SEQPACKET;
 
 const NAME_PREFIX: &[u8] = b"ferry-";
 const NAME_RANDOM_BYTES: usize = 16;
@@ -35,7 +39,7 @@ pub fn is_proof_name(name: &[u8]) -> bool {
 
 /// Listens on a new random name in this network namespace. Non-blocking, close-on-exec; the name goes
 /// away with the last descriptor.
-pub fn listen_abstract() -> io::Result<(OwnedFd, Vec<u8>)> {
+pub fn listen_abstract(kind: Type) -> io::Result<(OwnedFd, Vec<u8>)> {
     let mut random = [0; NAME_RANDOM_BYTES];
     getrandom::fill(&mut random).map_err(|e| {
         e.raw_os_error().map_or_else(|| io::Error::other("getrandom"), io::Error::from_raw_os_error)
@@ -44,7 +48,7 @@ pub fn listen_abstract() -> io::Result<(OwnedFd, Vec<u8>)> {
     for byte in random {
         name.extend_from_slice(format!("{byte:02x}").as_bytes());
     }
-    let socket = stream()?;
+    let socket = socket(kind)?;
     socket.bind(&address(&name)?)?;
     socket.listen(HANDSHAKES_MAX as libc::c_int)?;
     Ok((socket.into(), name))
@@ -60,8 +64,8 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 /// Connects without waiting: WouldBlock means that the listener's backlog is full and nothing was begun
 /// (AF_UNIX knows no connection in progress), so try again later. ConnectionRefused: no such name in this
 /// network namespace, most likely because the peer is on another host. Non-blocking, close-on-exec.
-pub fn connect_abstract(name: &[u8]) -> io::Result<OwnedFd> {
-    let socket = stream()?;
+pub fn connect_abstract(name: &[u8], kind: Type) -> io::Result<OwnedFd> {
+    let socket = socket(kind)?;
     socket.connect(&address(name)?)?;
     Ok(socket.into())
 }
@@ -117,8 +121,8 @@ pub fn pidfd_of(pid: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
 }
 
-fn stream() -> io::Result<Socket> {
-    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+fn socket(kind: Type) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::UNIX, kind, None)?;
     socket.set_nonblocking(true)?;
     Ok(socket)
 }
@@ -164,9 +168,9 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     fn pair() -> (OwnedFd, OwnedFd) {
-        let (listener, name) = listen_abstract().unwrap();
+        let (listener, name) = listen_abstract(Type::STREAM).unwrap();
         assert!(is_proof_name(&name));
-        let dialer = connect_abstract(&name).unwrap();
+        let dialer = connect_abstract(&name, Type::STREAM).unwrap();
         (dialer, accept(listener.as_fd()).unwrap())
     }
 
@@ -206,11 +210,11 @@ mod tests {
             });
             thread.join().unwrap()
         };
-        let (listener, name) = listen_abstract().unwrap();
-        let (_dialer, _) = stranger(|name| (connect_abstract(name).unwrap(), Vec::new()), name);
+        let (listener, name) = listen_abstract(Type::STREAM).unwrap();
+        let (_dialer, _) = stranger(|name| (connect_abstract(name, Type::STREAM).unwrap(), Vec::new()), name);
         let acceptor = accept(listener.as_fd()).unwrap();
-        let (_listener, name) = stranger(|_| listen_abstract().unwrap(), Vec::new());
-        let dialer = connect_abstract(&name).unwrap();
+        let (_listener, name) = stranger(|_| listen_abstract(Type::STREAM).unwrap(), Vec::new());
+        let dialer = connect_abstract(&name, Type::STREAM).unwrap();
         for end in [acceptor, dialer] {
             assert_eq!(peer_credentials(end.as_fd()).unwrap().uid, 4321);
             let refused = same_user_credentials(end.as_fd()).unwrap_err();
@@ -220,9 +224,9 @@ mod tests {
 
     #[test]
     fn nothing_blocks_and_nothing_is_inherited() {
-        let (listener, name) = listen_abstract().unwrap();
+        let (listener, name) = listen_abstract(Type::STREAM).unwrap();
         assert_eq!(accept(listener.as_fd()).unwrap_err().kind(), io::ErrorKind::WouldBlock);
-        let dialer = connect_abstract(&name).unwrap();
+        let dialer = connect_abstract(&name, Type::STREAM).unwrap();
         let acceptor = accept(listener.as_fd()).unwrap();
         for end in [&listener, &dialer, &acceptor] {
             // SAFETY: these two fcntl commands take no pointer.
@@ -238,9 +242,9 @@ mod tests {
 
     #[test]
     fn a_name_ends_with_its_listener_and_is_never_another_program_s() {
-        let (listener, name) = listen_abstract().unwrap();
+        let (listener, name) = listen_abstract(Type::STREAM).unwrap();
         drop(listener);
-        assert_eq!(connect_abstract(&name).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        assert_eq!(connect_abstract(&name, Type::STREAM).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
         for other in [&b""[..], b"ferry-", &name[..name.len() - 1], &[&name[..], b"0"].concat(), b"/tmp/.X11"]
         {
             assert!(!is_proof_name(other));

@@ -1,3 +1,4 @@
 //! The paths to a peer. Each folder is one transport and knows none of the others.
 
+pub mod local;
 pub mod tcp;

@@ -6,7 +6,7 @@ pub mod data;
 pub mod process;
 
 use ferry::complete::TransferResult;
-use ferry::types::{Op, Request};
+use ferry::types::{Op, Request, Transport};
 use ferry::*;
 use std::time::{Duration, Instant};
 
@@ -15,8 +15,19 @@ pub type Settings<'a> = &'a [(&'a str, &'a str)];
 /// Longer than anything here takes on a busy machine; what is not there by then never comes.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// What carries the transfers of tests that don't say: TCP, or what FERRY_TEST_TRANSPORTS names, so that
+/// one suite serves for each path.
+pub fn transport() -> Transport {
+    match std::env::var("FERRY_TEST_TRANSPORTS").as_deref() {
+        Ok("local") => Transport::Local,
+        Ok("tcp") | Err(_) => Transport::Tcp,
+        Ok(other) => panic!("FERRY_TEST_TRANSPORTS={other}: tcp or local"),
+    }
+}
+
 pub fn config(settings: Settings) -> Config {
     let mut config = Config::new().unwrap();
+    config.set("transports", transport().name()).unwrap();
     for (key, value) in settings {
         config.set(key, value).unwrap_or_else(|error| panic!("{key}={value}: {error}"));
     }

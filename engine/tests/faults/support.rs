@@ -22,6 +22,8 @@ pub fn alone() -> MutexGuard<'static, ()> {
 /// Short times, and the shared secret; `extra` overrides.
 pub fn config(extra: &[(&str, &str)]) -> Config {
     let mut config = Config::default();
+    // What is tested here is the network between two engines; `tests/local.rs` has its own faults.
+    config.set("transports", "tcp").unwrap();
     for (key, value) in [
         ("lease_ms", "400"),
         ("drain_ms", "50"),

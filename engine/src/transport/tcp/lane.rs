@@ -16,7 +16,7 @@ use crate::sys::clock;
 use crate::sys::eventfd::EventFd;
 use crate::sys::socket;
 use crate::transport::tcp::answer::Answers;
-use crate::transport::tcp::poller::Interest;
+use crate::sys::poller::Interest;
 use crate::transport::tcp::rx::{Rx, RxTurn};
 use crate::transport::tcp::tx::{Tx, TxTurn};
 use crate::transport::tcp::wire::Sealer;

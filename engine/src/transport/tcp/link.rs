@@ -6,6 +6,7 @@ use crate::peer::outbox::Class;
 use crate::peer::Link;
 use crate::sys::{clock, socket};
 use crate::transport::tcp::lane::Lane;
+use crate::types::{Op, Range};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// The lanes by slot: slot 0 is the express lane, the others carry bulk.
@@ -37,6 +38,10 @@ impl TcpLink {
 }
 
 impl Link for TcpLink {
+    fn carries(&self, _op: Op, _ranges: &[Range]) -> bool {
+        true
+    }
+
     fn post(&self, class: Class) {
         if class == Class::Express {
             if let Some(lane) = self.get(0) {
@@ -45,6 +50,11 @@ impl Link for TcpLink {
             return;
         }
         self.attached().iter().filter(|lane| !lane.is_express()).for_each(|lane| lane.kick());
+    }
+
+    fn nudge(&self) {
+        self.post(Class::Express);
+        self.post(Class::Large);
     }
 
     fn drive(&self, transfer: &Transfer, deadline_ns: u64) {

@@ -13,7 +13,6 @@ pub mod landing;
 pub mod lane;
 pub mod link;
 pub mod place;
-pub mod poller;
 pub mod rx;
 pub mod tx;
 pub mod wire;

@@ -15,7 +15,7 @@ use crate::transport::tcp::lane::{lock, Lane, Posted, What};
 use crate::transport::tcp::wire::{
     flags, Descriptor, Fault, Header, Kind, Sealer, DESCRIPTOR_BYTES, FAULT_BYTES,
 };
-use crate::types::{Op, Slice};
+use crate::types::{Op, Slice, Transport};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -212,12 +212,12 @@ impl Tx {
         }
         let now_ns = clock::boottime_ns();
         let Some(not_after_ns) = lane.peer.clock.not_after(now_ns) else {
-            if lane.peer.has_work(lane.is_express()) {
+            if lane.peer.has_work(Transport::Tcp, lane.is_express()) {
                 lane.context.refresh_clock(&lane.peer);
             }
             return false;
         };
-        let Some(pulled) = lane.peer.pull(lane.is_express(), limits) else { return false };
+        let Some(pulled) = lane.peer.pull(Transport::Tcp, lane.is_express(), limits) else { return false };
         let base = Header { not_after_ns, ..Tx::header(Kind::Write, 0, now_ns) };
         match pulled {
             Pulled::Slices { transfer, first, end, bytes, with_notification } => {

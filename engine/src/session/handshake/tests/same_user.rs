@@ -67,7 +67,7 @@ fn a_same_user_session_over_real_sockets() {
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
 
-    let (listener, name) = unix::listen_abstract().unwrap();
+    let (listener, name) = unix::listen_abstract(unix::Type::STREAM).unwrap();
     let at_acceptor = Local { unix_name: Some(name), ..policies(2)[2].clone() };
     let mut acceptor = Acceptor::new(&at_acceptor).unwrap();
     let mut table = ProofTable::new(1_000);
@@ -77,7 +77,7 @@ fn a_same_user_session_over_real_sockets() {
         panic!("no proof")
     };
 
-    let dialing = unix::connect_abstract(&name).unwrap();
+    let dialing = unix::connect_abstract(&name, unix::Type::STREAM).unwrap();
     let owner = unix::same_user_credentials(dialing.as_fd()).unwrap();
     let mut dialing = UnixStream::from(dialing);
     dialing.write_all(&nonce).unwrap();

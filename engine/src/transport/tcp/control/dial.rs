@@ -12,7 +12,7 @@ use crate::session::handshake::{
 use crate::session::machine::Role;
 use crate::status::{Error, Result, Status};
 use crate::sys::{clock, socket, unix};
-use crate::transport::tcp::poller::Ready;
+use crate::sys::poller::Ready;
 use crate::transport::tcp::Context;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::net::SocketAddr;
@@ -62,15 +62,12 @@ impl Control {
         deadline: Instant,
         reply: Reply<u64>,
     ) {
-        let known = self.sessions.values_mut().find(|session| {
+        let known = self.sessions.values().find(|session| {
             !session.machine.is_given_up()
                 && (session.dialed == address || session.identity.address == address)
         });
-        if let Some(session) = known {
-            if session.machine.is_up() {
-                return reply.send(Ok(session.peer.handle));
-            }
-            return session.waiting.push(reply);
+        if let Some(peer) = known.map(|session| session.peer.handle) {
+            return self.join(peer, vec![reply]);
         }
         for conn in self.conns.values_mut() {
             match &mut conn.state {
@@ -282,7 +279,7 @@ impl Control {
             status: Status::Refused,
             ..Error::system("proving to be the same user", &error)
         };
-        let socket = unix::connect_abstract(name).map_err(refused)?;
+        let socket = unix::connect_abstract(name, unix::Type::STREAM).map_err(refused)?;
         unix::same_user_credentials(socket.as_fd()).map_err(refused)?;
         let pidfd = unix::pidfd(socket.as_fd()).ok();
         let token = self.token();

@@ -11,7 +11,7 @@ use crate::session::handshake::{
 };
 use crate::session::machine::Role;
 use crate::sys::{clock, unix};
-use crate::transport::tcp::poller::Interest;
+use crate::sys::poller::Interest;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;

@@ -2,6 +2,7 @@
 //! peer's session. It moves no payload. `inbound` and `dial` bring connections to the point where they
 //! are authenticated, `sessions` says what happens on them, `deadlines` looks after time.
 
+mod companion;
 mod conn;
 mod deadlines;
 mod dial;
@@ -11,7 +12,9 @@ mod sessions;
 mod stream;
 
 use crate::command::Command;
+use crate::complete::Fence;
 use crate::limits::LANES_MAX;
+use crate::peer::Companion;
 use crate::session::handshake::ProofTable;
 use crate::session::machine::Timing;
 use crate::session::message::Message;
@@ -19,9 +22,10 @@ use crate::status::{Error, Result, Status};
 use crate::sys::clock;
 use crate::sys::socket;
 use crate::transport::tcp::lane::Lane;
-use crate::transport::tcp::poller::{Interest, Poller, PollerKind, Ready};
+use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
 use crate::transport::tcp::worker::Worker;
 use crate::transport::tcp::Context;
+use companion::Fading;
 use conn::{Conn, State};
 use sessions::{Expected, PeerSession};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
@@ -47,6 +51,8 @@ pub struct Parts {
     pub listener: Option<TcpListener>,
     pub proofs: Option<OwnedFd>,
     pub workers: Vec<Arc<Worker>>,
+    /// The same-host path, or why there is none.
+    pub companion: std::result::Result<Arc<dyn Companion>, String>,
 }
 
 pub struct Control {
@@ -55,6 +61,7 @@ pub struct Control {
     listener: Option<TcpListener>,
     proof_listener: Option<OwnedFd>,
     workers: Vec<Arc<Worker>>,
+    companion: std::result::Result<Arc<dyn Companion>, String>,
     conns: HashMap<u64, Conn>,
     /// Connections that are not yet authenticated, by deadline.
     half_open: BTreeSet<(Instant, u64)>,
@@ -75,6 +82,8 @@ pub struct Control {
     /// Messages whose connection is being read; worked off when it is back in `conns`.
     inbox: VecDeque<(u64, Message)>,
     expected: Vec<Expected>,
+    /// Peers that are lost and may still be copying here: the loss is told when that is over.
+    fading: HashMap<u64, Fading>,
     /// Lost peers in the order of their loss.
     lost: VecDeque<u64>,
     next_token: u64,
@@ -102,6 +111,8 @@ impl Control {
             listener: parts.listener,
             proof_listener: parts.proofs,
             workers: parts.workers,
+            companion: parts.companion,
+            fading: HashMap::new(),
             conns: HashMap::new(),
             half_open: BTreeSet::new(),
             strangers: 0,
@@ -154,7 +165,7 @@ impl Control {
     /// Told to stop, and no peer has a transfer that is not final: one that was being submitted while the
     /// engine began to close may still wait for its fence.
     fn is_over(&self) -> bool {
-        self.stopping && self.sessions.values().all(|session| session.peer.active() == 0)
+        self.stopping && self.fading.is_empty() && self.sessions.values().all(|session| session.peer.active() == 0)
     }
 
     fn token(&mut self) -> u64 {
@@ -249,6 +260,10 @@ impl Control {
                     self.lane_lost(peer, &lane);
                 }
             }
+            Command::CompanionSettled { peer, why } => self.companion_settled(peer, why),
+            Command::CompanionBroken { peer, why } => self.companion_broken(peer, why),
+            Command::CompanionQuiet { peer } => self.faded(peer),
+            Command::ProcessEnded { peer } => self.lose(peer, Status::PeerLost, Some(Fence::Dead)),
             Command::Grant { peer, limit } => self.say(peer, Message::Grant { limit }),
             Command::RefreshClock { peer } => {
                 self.ping(peer, None);

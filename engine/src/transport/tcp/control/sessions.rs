@@ -23,7 +23,7 @@ use crate::status::{Error, Status};
 use crate::sys::clock;
 use crate::transport::tcp::lane::{Lane, LaneSpec, Posted, What};
 use crate::transport::tcp::link::TcpLink;
-use crate::transport::tcp::poller::Interest;
+use crate::sys::poller::Interest;
 use crate::transport::tcp::wire;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -61,6 +61,8 @@ pub struct PeerSession {
     alarm_ns: Option<u64>,
     pidfd: Option<u64>,
     was_up: bool,
+    /// Whether it is known if there is a same-host path.
+    pub companion_settled: bool,
 }
 
 impl PeerSession {
@@ -268,10 +270,15 @@ impl Control {
     /// These callers of `connect` get the session's peer, now or when it is up.
     pub(super) fn join(&mut self, peer: u64, waiting: Vec<Reply<u64>>) {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
-        if session.machine.is_up() {
-            waiting.into_iter().for_each(|reply| reply.send(Ok(peer)));
-        } else {
-            session.waiting.extend(waiting);
+        session.waiting.extend(waiting);
+        self.answer_connects(peer);
+    }
+
+    /// Who waits for the session gets it when transfers can be submitted, by the path that is to carry them.
+    pub(super) fn answer_connects(&mut self, peer: u64) {
+        let Some(session) = self.sessions.get_mut(&peer) else { return };
+        if session.machine.is_up() && session.companion_settled {
+            session.waiting.drain(..).for_each(|reply| reply.send(Ok(peer)));
         }
     }
 
@@ -364,6 +371,7 @@ impl Control {
             alarm_ns: None,
             pidfd: None,
             was_up: false,
+            companion_settled: false,
             identity: theirs,
         };
         self.sessions.insert(handle, session);
@@ -395,6 +403,7 @@ impl Control {
             session.machine.connected(clock::monotonic_ns(), role, &mut actions);
         }
         self.act(peer, actions);
+        self.offer_companion(peer, role);
     }
 
     fn watch_process(&mut self, peer: u64, pidfd: OwnedFd) {
@@ -460,12 +469,18 @@ impl Control {
     }
 
     pub(super) fn tell_added(&mut self, ids: &[u64]) {
+        if let Ok(companion) = &self.companion {
+            companion.regions_added(ids);
+        }
         for peer in self.connected_peers() {
             self.say_regions(peer, ids);
         }
     }
 
     pub(super) fn tell_removed(&mut self, ids: &[u64]) {
+        if let Ok(companion) = &self.companion {
+            companion.regions_removed(ids);
+        }
         for peer in self.connected_peers() {
             for part in ids.chunks(REGIONS_PER_MESSAGE) {
                 self.say(peer, Message::RegionsRemove(part.to_vec()));
@@ -492,6 +507,9 @@ impl Control {
                 session.peer.post_all();
             }
             Message::Fence { lane } => return self.fence(peer, *lane),
+            Message::Local { name, why } => {
+                return self.companion_offered(peer, name.clone(), why.clone());
+            }
             Message::Grant { limit } | Message::Ready { notify_limit: limit } => session.peer.grant(*limit),
             Message::Bye { .. } => {
                 // The peer closed its lanes before it said so: what it answered last is here, and when
@@ -605,10 +623,8 @@ impl Control {
         if !std::mem::replace(&mut session.was_up, true) {
             session.peer.event(EventBody::PeerUp);
         }
-        for reply in session.waiting.drain(..) {
-            reply.send(Ok(peer));
-        }
         session.peer.post_all();
+        self.answer_connects(peer);
     }
 
     /// A struck transfer had its time to finish: the lanes that still carry it go.
@@ -644,6 +660,7 @@ impl Control {
         session.peer.set_state(PeerState::Down);
         self.context.stats.sessions_lost.fetch_add(1, Ordering::Relaxed);
         self.take(token);
+        self.end_companion(peer);
         self.close_lanes(peer);
         self.touch(peer);
     }
@@ -703,9 +720,10 @@ impl Control {
         if self.by_engine.get(&peer.identity.engine_id) == Some(&handle) {
             self.by_engine.remove(&peer.identity.engine_id);
         }
+        self.end_companion(handle);
         self.close_lanes(handle);
         self.strike_all(&peer, status);
-        peer.event(EventBody::PeerLost { status });
+        self.tell_lost(peer, status);
     }
 
     fn strike_all(&self, peer: &Arc<Peer>, status: Status) {
@@ -741,7 +759,7 @@ impl Control {
             self.fenced.insert((session.identity.engine_id, session.identity.incarnation));
             self.farewell(peer, Status::Refused);
         }
-        reply.send(Ok(()));
+        self.answer_when_faded(peer, reply);
     }
 
     pub(super) fn close_peer(&mut self, peer: u64, reply: Reply<()>) {
@@ -763,6 +781,7 @@ impl Control {
             // Nothing is asked any more: the Bye says all that a fence would.
             session.machine.control_lost(clock::monotonic_ns());
         }
+        self.end_companion(peer);
         self.close_lanes(peer);
         self.say(peer, Message::Bye { status: status as i32 });
         self.lose(peer, status, None);

@@ -1,0 +1,278 @@
+//! What lets processes of the same host copy from and to regions by themselves, and what takes it back.
+//!
+//! ```text
+//! Board (one per engine; others read it)      word[index of the region]
+//! Tally (one per such peer; both write it)    closed, users[index of the region]
+//! ```
+//! `registry` opens and shuts; `transport::local` passes the pages to peers and copies under a `Grant`.
+//! What the words mean is in `door`.
+
+use super::door::{self, Entry};
+use crate::handle::INDEX_MAX;
+use crate::status::{Error, Result, Status};
+use crate::sys::mapping::SharedWords;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+const SLOTS: usize = INDEX_MAX as usize + 1;
+/// In a tally, before the users of the regions.
+const CLOSED: usize = 0;
+const TALLY_WORDS: usize = SLOTS + 1;
+/// Nobody wakes who waits for another process to leave: it looks again after a pause, which doubles up
+/// to a millisecond. A copy between two looks at the door takes less.
+const PAUSE_MIN: Duration = Duration::from_micros(20);
+const PAUSE_MAX: Duration = Duration::from_millis(1);
+/// How long a region may be neither open nor shut before a peer takes it for shut.
+const TRIAL_PATIENCE: Duration = Duration::from_secs(1);
+
+fn slot(region: u64) -> usize {
+    (region & INDEX_MAX as u64) as usize
+}
+
+/// What a board says of an open region.
+fn open_word(region: u64) -> u64 {
+    region & !(INDEX_MAX as u64)
+}
+
+/// The target's side: which regions are open, and who copies.
+#[derive(Debug)]
+pub struct Grants {
+    board: SharedWords,
+    board_fd: Arc<OwnedFd>,
+    /// No region ever had this slot or one above.
+    slots_used: AtomicUsize,
+    tallies: Mutex<Vec<Arc<Tally>>>,
+}
+
+/// One initiator's copies from and to our memory.
+#[derive(Debug)]
+pub struct Tally {
+    words: SharedWords,
+    /// Its process is known gone: what it counted means nothing.
+    dead: AtomicBool,
+}
+
+impl Grants {
+    pub fn new() -> io::Result<Grants> {
+        let (board, fd) = SharedWords::new(SLOTS, true)?;
+        Ok(Grants { board, board_fd: Arc::new(fd), slots_used: AtomicUsize::new(0), tallies: Mutex::default() })
+    }
+
+    /// The page that initiators read.
+    pub fn board(&self) -> &Arc<OwnedFd> {
+        &self.board_fd
+    }
+
+    /// Lets one more process in; the descriptor is for it.
+    pub fn admit(&self) -> io::Result<(Arc<Tally>, OwnedFd)> {
+        let (words, fd) = SharedWords::new(TALLY_WORDS, false)?;
+        let tally = Arc::new(Tally { words, dead: AtomicBool::new(false) });
+        self.lock().push(tally.clone());
+        Ok((tally, fd))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Tally>>> {
+        self.tallies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Shuts the door to everything for this process; those inside stay. `is_quiet` tells when none is.
+    pub fn close(&self, tally: &Tally) {
+        tally.words.word(CLOSED).store(1, Ordering::SeqCst);
+    }
+
+    /// The process is gone: nothing of it reads or writes anything any more.
+    pub fn bury(&self, tally: &Arc<Tally>) {
+        tally.dead.store(true, Ordering::SeqCst);
+        self.lock().retain(|other| !Arc::ptr_eq(other, tally));
+    }
+
+    /// Whether nothing of a closed process is copying here any more. It is forgotten then.
+    pub fn is_quiet(&self, tally: &Arc<Tally>) -> bool {
+        let slots = 0..self.slots_used.load(Ordering::SeqCst);
+        if !tally.dead.load(Ordering::SeqCst) && slots.into_iter().any(|slot| !tally.is_idle(slot)) {
+            return false;
+        }
+        self.lock().retain(|other| !Arc::ptr_eq(other, tally));
+        true
+    }
+
+    /// Opens a region that is about to be registered.
+    pub(super) fn open(&self, region: u64) {
+        self.slots_used.fetch_max(slot(region) + 1, Ordering::SeqCst);
+        door::open(self.board.word(slot(region)), open_word(region));
+    }
+
+    /// Shuts the region for good if nobody is inside and `agreed`, which is asked only then, says so too;
+    /// otherwise nothing has changed. True as well for one that was shut before and is idle.
+    pub(super) fn shut_if_idle(&self, region: u64, agreed: impl FnOnce() -> bool) -> bool {
+        let word = self.board.word(slot(region));
+        if word.load(Ordering::SeqCst) == 0 {
+            return self.is_idle(region) && agreed();
+        }
+        if !self.is_idle(region) || !door::begin_trial(word, open_word(region)) {
+            return false;
+        }
+        let idle = self.is_idle(region) && agreed();
+        door::end_trial(word, open_word(region), idle);
+        idle
+    }
+
+    pub(super) fn shut(&self, region: u64) {
+        door::shut(self.board.word(slot(region)));
+    }
+
+    /// Waits until no other process is inside a region that is shut; false when the deadline came first.
+    pub(super) fn wait_idle(&self, region: u64, deadline: Option<Instant>) -> bool {
+        let mut pause = PAUSE_MIN;
+        while !self.is_idle(region) {
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return false;
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+        true
+    }
+
+    fn is_idle(&self, region: u64) -> bool {
+        self.lock().iter().all(|tally| tally.is_idle(slot(region)))
+    }
+}
+
+impl Tally {
+    fn is_idle(&self, slot: usize) -> bool {
+        self.dead.load(Ordering::SeqCst) || door::is_empty(self.words.word(1 + slot))
+    }
+}
+
+/// The initiator's side: leave to copy from and to a peer's regions, for as long as they are open.
+#[derive(Debug)]
+pub struct Grant {
+    board: SharedWords,
+    tally: SharedWords,
+}
+
+impl Grant {
+    /// From the two descriptors that the target passed.
+    pub fn new(board: &OwnedFd, tally: &OwnedFd) -> io::Result<Grant> {
+        Ok(Grant {
+            board: SharedWords::of(board, SLOTS, false)?,
+            tally: SharedWords::of(tally, TALLY_WORDS, true)?,
+        })
+    }
+
+    /// Goes into a region; it stays registered until the guard is dropped. STALE when it is shut.
+    pub fn enter(&self, region: u64) -> Result<Inside<'_>> {
+        let users = self.tally.word(1 + slot(region));
+        let (word, closed) = (self.board.word(slot(region)), self.tally.word(CLOSED));
+        let mut until = None;
+        loop {
+            match door::enter(word, users, closed, open_word(region)) {
+                Entry::Inside => return Ok(Inside(users)),
+                Entry::Trying => {
+                    let until = *until.get_or_insert_with(|| Instant::now() + TRIAL_PATIENCE);
+                    if Instant::now() < until {
+                        std::thread::yield_now();
+                        continue;
+                    }
+                }
+                Entry::Shut => {}
+            }
+            return Err(Error::new(Status::Stale, format!("region {region:#x} has been unregistered")));
+        }
+    }
+
+    /// Whether the target let nobody in any more, when this was asked.
+    pub fn is_closed(&self) -> bool {
+        self.tally.word(CLOSED).load(Ordering::SeqCst) != 0
+    }
+}
+
+/// A copy under way.
+pub struct Inside<'a>(&'a std::sync::atomic::AtomicU64);
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        door::leave(self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handle::{make, Kind, Parts, Tag};
+
+    fn region(index: u32, generation: u32) -> u64 {
+        make(Kind::Region, Tag::from_random(9), Parts { index, generation })
+    }
+
+    fn granted() -> (Grants, Arc<Tally>, Grant) {
+        let grants = Grants::new().unwrap();
+        let (tally, fd) = grants.admit().unwrap();
+        let grant = Grant::new(grants.board(), &fd).unwrap();
+        (grants, tally, grant)
+    }
+
+    #[test]
+    fn a_generation_is_entered_and_no_other() {
+        let (grants, _tally, grant) = granted();
+        let (old, new) = (region(3, 1), region(3, 2));
+        assert_eq!(grant.enter(old).err().unwrap().status, Status::Stale);
+        grants.open(old);
+        drop(grant.enter(old).unwrap());
+        assert!(grant.enter(new).is_err());
+        grants.shut(old);
+        grants.open(new);
+        assert!(grant.enter(old).is_err());
+        drop(grant.enter(new).unwrap());
+    }
+
+    #[test]
+    fn in_use_it_is_not_shut_and_waits() {
+        let (grants, tally, grant) = granted();
+        let region = region(0, 1);
+        grants.open(region);
+        let inside = grant.enter(region).unwrap();
+        assert!(!grants.shut_if_idle(region, || true));
+        drop(grant.enter(region).expect("nothing has changed"));
+        grants.shut(region);
+        assert!(grant.enter(region).is_err());
+        assert!(!grants.wait_idle(region, Some(Instant::now() + Duration::from_millis(2))));
+        drop(inside);
+        assert!(grants.wait_idle(region, Some(Instant::now())));
+        grants.open(region);
+        assert!(!grants.shut_if_idle(region, || false));
+        drop(grant.enter(region).expect("nothing has changed"));
+        assert!(grants.shut_if_idle(region, || true) && grants.shut_if_idle(region, || true));
+        assert!(grant.enter(region).is_err());
+        grants.open(region);
+        let inside = grant.enter(region).unwrap();
+        grants.close(&tally);
+        assert!(grant.is_closed() && grant.enter(region).is_err());
+        assert!(!grants.is_quiet(&tally));
+        drop(inside);
+        assert!(grants.is_quiet(&tally));
+    }
+
+    #[test]
+    fn the_dead_hold_nothing() {
+        let (grants, tally, grant) = granted();
+        let region = region(70_000, 1);
+        grants.open(region);
+        std::mem::forget(grant.enter(region).unwrap());
+        grants.shut(region);
+        assert!(!grants.wait_idle(region, Some(Instant::now())));
+        grants.bury(&tally);
+        assert!(grants.wait_idle(region, Some(Instant::now())) && grants.is_quiet(&tally));
+    }
+
+    #[test]
+    fn a_peer_cannot_write_the_board() {
+        let (grants, _tally, _grant) = granted();
+        assert!(SharedWords::of(grants.board(), SLOTS, true).is_err());
+        assert!(SharedWords::of(grants.board(), SLOTS + 1, false).is_err());
+    }
+}

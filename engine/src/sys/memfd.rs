@@ -1,0 +1,96 @@
+//! Memory without a name that processes of one host can share: memfds whose size is sealed, so that
+//! nobody can shrink one under a mapping and raise SIGBUS in another process. `mapping` maps them,
+//! `packet` passes them.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+const FIXED_SIZE: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+
+/// A new memfd of this length, all zeros, of which nothing is allocated yet. Close-on-exec. Its size is
+/// sealed; `name` shows in /proc.
+pub fn create(name: &CStr, length: usize) -> io::Result<OwnedFd> {
+    // SAFETY: the name is a C string, borrowed for the call.
+    let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a fresh descriptor that nobody else owns.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let length = libc::off_t::try_from(length).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))?;
+    // SAFETY: no memory is involved.
+    if unsafe { libc::ftruncate(fd.as_raw_fd(), length) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    add_seals(&fd, FIXED_SIZE)?;
+    Ok(fd)
+}
+
+/// Nobody maps it writable any more, except where it is mapped so already (Linux 5.1); and no seal can
+/// be added after this.
+pub fn seal_writes(fd: &OwnedFd) -> io::Result<()> {
+    add_seals(fd, libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL)
+}
+
+/// No seal can be added after this.
+pub fn seal(fd: &OwnedFd) -> io::Result<()> {
+    add_seals(fd, libc::F_SEAL_SEAL)
+}
+
+fn add_seals(fd: &OwnedFd, seals: libc::c_int) -> io::Result<()> {
+    // SAFETY: no memory is involved.
+    if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Whether a descriptor from elsewhere is a memfd of at least this length that can't shrink.
+pub fn check(fd: BorrowedFd<'_>, length: usize) -> io::Result<()> {
+    // SAFETY: no memory is involved.
+    let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+    if seals < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: all-zero is a valid stat.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: `stat` lives on this stack for the duration of the call.
+    if unsafe { libc::fstat(fd.as_raw_fd(), &mut stat) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if seals & libc::F_SEAL_SHRINK == 0 || (stat.st_size as u64) < length as u64 {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "not a sealed memfd of the size announced"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_size_is_fixed_and_checked() {
+        let fd = create(c"ferry-test", 8192).unwrap();
+        assert!(check(fd.as_fd(), 8192).is_ok());
+        assert!(check(fd.as_fd(), 8193).is_err());
+        let file = File::from(fd);
+        assert!(file.set_len(4096).is_err() && file.set_len(16384).is_err());
+    }
+
+    #[test]
+    fn what_could_shrink_is_refused() {
+        let plain = File::open("/proc/self/exe").unwrap();
+        assert!(check(plain.as_fd(), 1).is_err());
+        // SAFETY: the name is a constant C string.
+        let fd = unsafe { libc::memfd_create(c"ferry-test".as_ptr(), libc::MFD_ALLOW_SEALING) };
+        // SAFETY: a fresh descriptor that nobody else owns.
+        let unsealed = unsafe { OwnedFd::from_raw_fd(fd) };
+        File::from(unsealed.try_clone().unwrap()).set_len(4096).unwrap();
+        assert!(check(unsealed.as_fd(), 4096).is_err());
+        add_seals(&unsealed, libc::F_SEAL_SHRINK).unwrap();
+        assert!(check(unsealed.as_fd(), 4096).is_ok());
+    }
+}

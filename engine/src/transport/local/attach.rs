@@ -1,0 +1,159 @@
+//! What two services say over AF_UNIX: packets, and the proof that the other end is the engine of the
+//! session. Pure; `session` drives it.
+//!
+//! Both sides send ATTACH: the session's id, a MAC under a key that only the session's two ends know, and
+//! the address at which the sender keeps a value derived from that key. Who can read that value at that
+//! address, in the process that the kernel says is at the other end, reaches the right memory.
+
+use crate::sys::packet::DESCRIPTORS_MAX;
+
+pub const PACKET_BYTES_MAX: usize = 96;
+pub const PROOF_BYTES: usize = 32;
+const _: () = assert!(DESCRIPTORS_MAX >= 2, "ATTACH carries two");
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Packet {
+    /// First on each side; with the board and the receiver's tally.
+    Attach { session: [u8; 16], mac: [u8; PROOF_BYTES], value_at: u64 },
+    /// A region that can be mapped; with its memfd.
+    Region { id: u64, address: u64, length: u64 },
+    /// It is not registered any more.
+    Gone { id: u64 },
+    /// Every region so far has been told.
+    Settled,
+}
+
+impl Packet {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(PACKET_BYTES_MAX);
+        match self {
+            Packet::Attach { session, mac, value_at } => {
+                out.push(1);
+                out.extend_from_slice(session);
+                out.extend_from_slice(mac);
+                out.extend_from_slice(&value_at.to_le_bytes());
+            }
+            Packet::Region { id, address, length } => {
+                out.push(2);
+                [id, address, length].into_iter().for_each(|it| out.extend_from_slice(&it.to_le_bytes()));
+            }
+            Packet::Gone { id } => {
+                out.push(3);
+                out.extend_from_slice(&id.to_le_bytes());
+            }
+            Packet::Settled => out.push(4),
+        }
+        out
+    }
+
+    /// None for anything that `encode` does not make.
+    pub fn decode(bytes: &[u8]) -> Option<Packet> {
+        let (kind, rest) = bytes.split_first()?;
+        let number = |bytes: &[u8]| Some(u64::from_le_bytes(bytes.try_into().ok()?));
+        match (kind, rest.len()) {
+            (1, 56) => Some(Packet::Attach {
+                session: rest[..16].try_into().ok()?,
+                mac: rest[16..48].try_into().ok()?,
+                value_at: number(&rest[48..])?,
+            }),
+            (2, 24) => Some(Packet::Region {
+                id: number(&rest[..8])?,
+                address: number(&rest[8..16])?,
+                length: number(&rest[16..])?,
+            }),
+            (3, 8) => Some(Packet::Gone { id: number(rest)? }),
+            (4, 0) => Some(Packet::Settled),
+            _ => None,
+        }
+    }
+}
+
+/// What the two ends of a session know, and nobody else.
+pub struct Keys {
+    key: [u8; 32],
+    session: [u8; 16],
+}
+
+impl Keys {
+    pub fn new(session_key: &[u8; 32], session: [u8; 16]) -> Keys {
+        Keys { key: blake3::derive_key("ferry same-host path v1", session_key), session }
+    }
+
+    /// The value that the side which dialed the session, or the other one, keeps in its memory.
+    pub fn value(&self, dialer: bool) -> [u8; PROOF_BYTES] {
+        self.hash(b"value", dialer, 0)
+    }
+
+    pub fn attach(&self, dialer: bool, value_at: u64) -> Packet {
+        Packet::Attach { session: self.session, mac: self.hash(b"attach", dialer, value_at), value_at }
+    }
+
+    /// The address in a true ATTACH of the side that dialed, or of the other one.
+    pub fn check(&self, packet: &Packet, dialer: bool) -> Option<u64> {
+        let Packet::Attach { session, mac, value_at } = packet else { return None };
+        if *session != self.session {
+            return None;
+        }
+        let expected = blake3::Hash::from_bytes(self.hash(b"attach", dialer, *value_at));
+        // A comparison in constant time.
+        (expected == blake3::Hash::from_bytes(*mac)).then_some(*value_at)
+    }
+
+    fn hash(&self, what: &[u8], dialer: bool, number: u64) -> [u8; PROOF_BYTES] {
+        let mut hasher = blake3::Hasher::new_keyed(&self.key);
+        hasher.update(&self.session).update(&[dialer as u8]).update(&number.to_le_bytes()).update(what);
+        *hasher.finalize().as_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn packets() -> Vec<Packet> {
+        let keys = Keys::new(&[1; 32], [2; 16]);
+        vec![
+            keys.attach(true, 77),
+            Packet::Region { id: 5, address: 1 << 40, length: 9 },
+            Packet::Gone { id: u64::MAX },
+            Packet::Settled,
+        ]
+    }
+
+    #[test]
+    fn packets_survive_the_way_and_nothing_else_does() {
+        for packet in packets() {
+            let bytes = packet.encode();
+            assert!(bytes.len() <= PACKET_BYTES_MAX);
+            assert_eq!(Packet::decode(&bytes), Some(packet));
+            for length in 0..bytes.len() {
+                assert_eq!(Packet::decode(&bytes[..length]), None);
+            }
+            assert_eq!(Packet::decode(&[&bytes[..], &[0]].concat()), None);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_decoded_is_what_would_be_encoded(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            if let Some(packet) = Packet::decode(&bytes) {
+                prop_assert_eq!(packet.encode(), bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn an_attach_proves_session_side_and_address() {
+        let keys = Keys::new(&[1; 32], [2; 16]);
+        let attach = keys.attach(true, 4096);
+        assert_eq!(keys.check(&attach, true), Some(4096));
+        assert_eq!(keys.check(&attach, false), None, "its own, sent back");
+        assert_eq!(Keys::new(&[1; 32], [3; 16]).check(&attach, true), None);
+        assert_eq!(Keys::new(&[9; 32], [2; 16]).check(&attach, true), None);
+        let Packet::Attach { session, mac, .. } = attach else { unreachable!() };
+        assert_eq!(keys.check(&Packet::Attach { session, mac, value_at: 4097 }, true), None);
+        assert_ne!(keys.value(true), keys.value(false));
+        assert_eq!(keys.check(&Packet::Settled, true), None);
+    }
+}

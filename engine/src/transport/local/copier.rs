@@ -1,0 +1,198 @@
+//! One piece of a transfer, copied: region by region, each entered by the peer's grant for as long as the
+//! copy takes. `link` hands it pieces; it settles their slices with the peer.
+
+use super::maps::{Mapped, Maps};
+use super::process::Process;
+use crate::complete::transfer::Failure;
+use crate::complete::{Fence, Transfer};
+use crate::peer::Peer;
+use crate::region::grants::Grant;
+use crate::region::RemoteMap;
+use crate::status::Status;
+use crate::sys::socket::IoVec;
+use crate::sys::copy::{self, Piece};
+use crate::sys::{clock, vm};
+use crate::types::{Op, Slice};
+use std::io;
+use std::sync::Arc;
+
+/// Vectors of one system call on either side. More gain nothing, measured.
+const VECTORS: usize = 64;
+
+/// All that a copy needs of the peer.
+pub struct Copier {
+    pub grant: Grant,
+    pub process: Process,
+    pub maps: Maps,
+    /// Whether the process's memory can be reached by system call, or why not.
+    pub by_call: Result<(), String>,
+}
+
+/// The peer can't be reached this way any more.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Broken(pub String);
+
+/// What a run of slices of one region came to.
+enum Outcome {
+    Copied,
+    /// From this slice on nothing was copied, and the slice is to blame.
+    Failed(usize, Status, i32),
+    /// From this slice on nothing is known to be copied.
+    Broken(usize, String),
+}
+
+impl Copier {
+    /// Copies slices [first, end) and settles them, whatever becomes of them. Broken: those that were not
+    /// copied have been queued again.
+    pub fn run(&self, peer: &Peer, transfer: &Arc<Transfer>, first: u32, end: u32) -> Result<(), Broken> {
+        let slices = &transfer.spec.slices[first as usize..end as usize];
+        let mut failures = Vec::new();
+        let mut at = 0;
+        let known = peer.remote.snapshot();
+        let broken = loop {
+            if at == slices.len() {
+                break None;
+            }
+            let Some(region) = region_of(&known, &slices[at]) else {
+                failures.push(failure(first, at, Status::NotRegistered, 0));
+                at += 1;
+                continue;
+            };
+            let rest = &slices[at..];
+            let same = |slice: &&Slice| {
+                slice.region == rest[0].region && (slice.region != 0 || region_of(&known, slice) == Some(region))
+            };
+            let run = &rest[..rest.iter().take_while(same).count()];
+            match self.copy(transfer.spec.op, region, run) {
+                Outcome::Copied => at += run.len(),
+                Outcome::Failed(slice, status, os_error) => {
+                    failures.push(failure(first, at + slice, status, os_error));
+                    at += slice + 1;
+                }
+                Outcome::Broken(slice, why) => {
+                    at += slice;
+                    break Some(why);
+                }
+            }
+        };
+        let stop = first + at as u32;
+        if at > 0 {
+            let bytes = slices[..at].iter().map(|slice| slice.length as u64).sum();
+            let stats = &peer.around().stats;
+            stats.bytes_local.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
+            peer.confirm(transfer, (first, stop), bytes, &failures, false);
+        }
+        match broken {
+            None => Ok(()),
+            Some(why) => {
+                if stop < end {
+                    peer.release_run(transfer, (stop, end), false, Fence::Confirmed);
+                }
+                Err(Broken(why))
+            }
+        }
+    }
+
+    fn copy(&self, op: Op, region: u64, run: &[Slice]) -> Outcome {
+        let Ok(inside) = self.grant.enter(region) else {
+            return match self.grant.is_closed() {
+                true => Outcome::Broken(0, "the peer has ended the session".into()),
+                false => Outcome::Failed(0, Status::Stale, 0),
+            };
+        };
+        // Inside, the region is registered; what remains to be known is whether its process lives.
+        if self.process.has_ended(clock::monotonic_ns()) {
+            return Outcome::Broken(0, "the peer's process has ended".into());
+        }
+        let outcome = match (self.maps.get(region), &self.by_call) {
+            (Some(mapping), _) => copy_mapped(op, &mapping, run),
+            (None, Ok(())) => self.copy_by_call(op, run),
+            (None, Err(why)) => Outcome::Broken(0, why.clone()),
+        };
+        drop(inside);
+        outcome
+    }
+
+    fn copy_by_call(&self, op: Op, run: &[Slice]) -> Outcome {
+        let mut done = 0;
+        for batch in run.chunks(VECTORS) {
+            match self.call(op, batch) {
+                Ok(copied) => {
+                    let mut left = copied as u64;
+                    let whole = batch.iter().take_while(|slice| {
+                        let fits = slice.length as u64 <= left;
+                        left -= if fits { slice.length as u64 } else { 0 };
+                        fits
+                    });
+                    let whole = whole.count();
+                    done += whole;
+                    if whole < batch.len() {
+                        // The kernel stops at the first page that is not there, on either side.
+                        return Outcome::Failed(done, Status::System, libc::EFAULT);
+                    }
+                }
+                Err(error) => return fault(done, &error),
+            }
+        }
+        Outcome::Copied
+    }
+
+    fn call(&self, op: Op, batch: &[Slice]) -> io::Result<usize> {
+        let mut local = [const { IoVec::nothing() }; VECTORS];
+        let mut remote = [const { IoVec::nothing() }; VECTORS];
+        for (at, slice) in batch.iter().enumerate() {
+            local[at] = IoVec::new(slice.local, slice.length as usize);
+            remote[at] = IoVec::new(slice.remote, slice.length as usize);
+        }
+        let (local, remote) = (&local[..batch.len()], &remote[..batch.len()]);
+        // SAFETY: the local ranges lie in regions that the transfer entered at submit and holds until it
+        // is final, which it is not before this piece is settled. The process is the peer's: its pidfd
+        // was looked at within a millisecond, and the kernel checks its memory.
+        unsafe {
+            match op {
+                Op::Write => vm::write(self.process.pid, local, remote),
+                Op::Read => vm::read(self.process.pid, local, remote),
+            }
+        }
+    }
+}
+
+fn fault(slice: usize, error: &io::Error) -> Outcome {
+    match error.raw_os_error() {
+        Some(libc::ESRCH) => Outcome::Broken(slice, "the peer's process has ended".into()),
+        Some(libc::EPERM | libc::ENOSYS) => Outcome::Broken(slice, format!("process_vm: {error}")),
+        number => Outcome::Failed(slice, Status::System, number.unwrap_or(0)),
+    }
+}
+
+fn copy_mapped(op: Op, mapped: &Mapped, run: &[Slice]) -> Outcome {
+    for (nth, batch) in run.chunks(VECTORS).enumerate() {
+        let mut pieces = [Piece { from: std::ptr::null(), to: std::ptr::null_mut(), length: 0 }; VECTORS];
+        for (at, (piece, slice)) in pieces.iter_mut().zip(batch).enumerate() {
+            let Some(there) = mapped.find(slice.remote, slice.length) else {
+                return Outcome::Failed(nth * VECTORS + at, Status::Invalid, 0);
+            };
+            let (here, length) = (slice.local as *mut u8, slice.length as usize);
+            *piece = match op {
+                Op::Write => Piece { from: here, to: there, length },
+                Op::Read => Piece { from: there, to: here, length },
+            };
+        }
+        // SAFETY: `find` has checked the mapped side; the local side lies in a region that the transfer
+        // entered at submit and holds until it is final. Neither is referenced by Rust code.
+        unsafe { copy::copy_all(&pieces[..batch.len()]) };
+    }
+    Outcome::Copied
+}
+
+/// The region that a slice names or, if it names none, the one at its address now.
+fn region_of(known: &RemoteMap, slice: &Slice) -> Option<u64> {
+    match slice.region {
+        0 => known.find(slice.remote, slice.length as u64).map(|region| region.id),
+        region => Some(region),
+    }
+}
+
+fn failure(first: u32, at: usize, status: Status, os_error: i32) -> Failure {
+    Failure { slice: first + at as u32, status, os_error }
+}

@@ -1,0 +1,150 @@
+//! Threads that copy for one peer. They are the peer's own because a copy may have to wait for a page of
+//! its process; they come when there is work for them and go when there has been none for a while.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How long a thread without work stays.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+pub struct Crew {
+    /// How many may copy at one time, callers that wait included.
+    threads_max: usize,
+    state: Mutex<State>,
+    called: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Threads that exist, of them those that sleep.
+    alive: usize,
+    asleep: usize,
+    /// Calls that no thread has answered yet.
+    calls: usize,
+    /// Who is copying: threads of the crew and callers.
+    copying: usize,
+    threads: Vec<JoinHandle<()>>,
+    closed: bool,
+}
+
+impl Crew {
+    pub fn new(threads_max: usize) -> Crew {
+        Crew { threads_max, state: Mutex::default(), called: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place among those who copy, if there is one.
+    pub fn take_place(&self) -> bool {
+        let mut state = self.lock();
+        let free = state.copying < self.threads_max;
+        state.copying += usize::from(free);
+        free
+    }
+
+    pub fn leave_place(&self) {
+        self.lock().copying -= 1;
+    }
+
+    /// Has up to `wanted` threads look for work: `work` is what each of them runs whenever it is called.
+    /// False when there is none and none could be started.
+    pub fn call(&self, wanted: usize, work: &Arc<dyn Fn() + Send + Sync>, crew: &Arc<Crew>) -> bool {
+        let mut state = self.lock();
+        if state.closed {
+            return false;
+        }
+        let wanted = wanted.clamp(1, self.threads_max);
+        let new_calls = wanted.saturating_sub(state.calls);
+        state.calls += new_calls;
+        let awake = state.asleep.min(new_calls);
+        for _ in 0..awake {
+            self.called.notify_one();
+        }
+        let missing = (new_calls - awake).min(self.threads_max.saturating_sub(state.alive));
+        for _ in 0..missing {
+            let (crew, work) = (crew.clone(), work.clone());
+            let thread = std::thread::Builder::new().name("ferry-copy".into());
+            let Ok(started) = thread.spawn(move || crew.run(&*work)) else { break };
+            state.threads.retain(|thread| !thread.is_finished());
+            state.threads.push(started);
+            state.alive += 1;
+        }
+        if state.alive == 0 {
+            state.calls = 0;
+        }
+        state.alive > 0
+    }
+
+    /// No thread begins anything from here on; those that there are, to be joined by who may wait.
+    pub fn close(&self) -> Vec<JoinHandle<()>> {
+        let mut state = self.lock();
+        state.closed = true;
+        self.called.notify_all();
+        std::mem::take(&mut state.threads)
+    }
+
+    fn run(&self, work: &(dyn Fn() + Send + Sync)) {
+        let mut state = self.lock();
+        loop {
+            if state.closed {
+                state.alive -= 1;
+                return;
+            }
+            if state.calls > 0 {
+                state.calls -= 1;
+                drop(state);
+                work();
+                state = self.lock();
+                continue;
+            }
+            state.asleep += 1;
+            let (woken, waited) =
+                self.called.wait_timeout(state, PATIENCE).unwrap_or_else(PoisonError::into_inner);
+            state = woken;
+            state.asleep -= 1;
+            if waited.timed_out() && state.calls == 0 {
+                state.alive -= 1;
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn every_call_is_answered_and_threads_are_bounded() {
+        let crew = Arc::new(Crew::new(2));
+        let (done, heard) = channel();
+        let inside = Arc::new((AtomicUsize::new(0), AtomicUsize::new(0)));
+        let watched = inside.clone();
+        let work: Arc<dyn Fn() + Send + Sync> = Arc::new(move || {
+            let now = watched.0.fetch_add(1, Ordering::SeqCst) + 1;
+            watched.1.fetch_max(now, Ordering::SeqCst);
+            watched.0.fetch_sub(1, Ordering::SeqCst);
+            let _ = done.send(());
+        });
+        for _ in 0..100 {
+            assert!(crew.call(8, &work, &crew));
+            heard.recv_timeout(Duration::from_secs(60)).unwrap();
+        }
+        assert!(inside.1.load(Ordering::SeqCst) <= 2);
+        crew.close().into_iter().for_each(|thread| thread.join().unwrap());
+        assert!(!crew.call(1, &work, &crew), "closed");
+    }
+
+    #[test]
+    fn places_are_bounded() {
+        let crew = Crew::new(2);
+        assert!(crew.take_place() && crew.take_place() && !crew.take_place());
+        crew.leave_place();
+        assert!(crew.take_place());
+    }
+}

@@ -1,0 +1,200 @@
+//! The same-host path to one peer, as `peer` sees it. Who submits something small copies it there and
+//! then; larger transfers are cut into pieces that the crew and the threads that wait for them copy.
+
+use super::copier::{Broken, Copier};
+use super::crew::Crew;
+use crate::complete::Transfer;
+use crate::peer::outbox::{Class, PullLimits, Pulled};
+use crate::peer::{Link, Peer};
+use crate::sys::clock;
+use crate::types::{Op, Range, Transport};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::thread::JoinHandle;
+
+/// Bytes of one piece: small enough that two threads end together, large enough that taking one costs
+/// nothing beside copying it.
+pub const PIECE_BYTES: u32 = 256 << 10;
+const ALL: PullLimits = PullLimits { frame_bytes_max: PIECE_BYTES, read: true, write: true };
+
+thread_local! {
+    /// The link that this thread is copying for: what is queued there meanwhile waits for its next look
+    /// at the queue, so that a chain of ORDERED transfers needs no stack.
+    static COPYING: Cell<*const LocalLink> = const { Cell::new(std::ptr::null()) };
+}
+
+/// What is called when the path turns out to be broken.
+pub type OnBroken = Box<dyn Fn(String) + Send + Sync>;
+
+pub struct LocalLink {
+    peer: Arc<Peer>,
+    copier: Copier,
+    crew: Arc<Crew>,
+    /// What a thread of the crew does when it is called. Set once, right after the link was made.
+    work: OnceLock<Arc<dyn Fn() + Send + Sync>>,
+    spin_ns: u64,
+    closed: AtomicBool,
+    on_broken: OnBroken,
+}
+
+impl LocalLink {
+    pub fn new(
+        peer: Arc<Peer>,
+        copier: Copier,
+        threads: usize,
+        spin_ns: u64,
+        on_broken: OnBroken,
+    ) -> Arc<LocalLink> {
+        let link = Arc::new(LocalLink {
+            peer,
+            copier,
+            crew: Arc::new(Crew::new(threads)),
+            work: OnceLock::new(),
+            // With one CPU, who copies can't do so while another looks on.
+            spin_ns: if threads > 1 { spin_ns } else { 0 },
+            closed: AtomicBool::new(false),
+            on_broken,
+        });
+        let weak: Weak<LocalLink> = Arc::downgrade(&link);
+        let _ = link.work.set(Arc::new(move || {
+            if let Some(link) = weak.upgrade() {
+                link.work();
+            }
+        }));
+        link
+    }
+
+    pub fn copier(&self) -> &Copier {
+        &self.copier
+    }
+
+    /// Begins nothing from here on. Pieces under way are finished and settled; the threads are to be
+    /// joined by who may wait.
+    pub fn close(&self) -> Vec<JoinHandle<()>> {
+        self.closed.store(true, Ordering::SeqCst);
+        self.crew.close()
+    }
+
+    /// Takes one piece and copies it. False when there is none.
+    fn step(&self, express: bool) -> bool {
+        if self.closed.load(Ordering::SeqCst) {
+            return false;
+        }
+        let Some(Pulled::Slices { transfer, first, end, .. }) =
+            self.peer.pull(Transport::Local, express, ALL)
+        else {
+            return false;
+        };
+        transfer.mark_started();
+        if let Err(Broken(why)) = self.copier.run(&self.peer, &transfer, first, end) {
+            self.closed.store(true, Ordering::SeqCst);
+            (self.on_broken)(why);
+        }
+        true
+    }
+
+    /// What a called thread does: everything that waits, as long as there is a place for it.
+    fn work(&self) {
+        self.within(|| {
+            while self.step(true) {}
+            self.copy_bulk(|| false);
+        });
+    }
+
+    /// Copies pieces until there are none, nobody may join, or `enough`.
+    fn copy_bulk(&self, enough: impl Fn() -> bool) {
+        if !self.crew.take_place() {
+            return;
+        }
+        while !enough() && self.step(false) {}
+        self.crew.leave_place();
+        if self.peer.has_work(Transport::Local, false) {
+            // Who came meanwhile found no place, and nobody else may be left.
+            self.call(1);
+        }
+    }
+
+    /// Runs what copies, unless this thread is doing so already.
+    fn within(&self, act: impl FnOnce()) {
+        if COPYING.get().is_null() {
+            COPYING.set(self);
+            act();
+            COPYING.set(std::ptr::null());
+        } else if !self.is_copying_here() {
+            // In the midst of another peer's copy: an executor that runs tasks where they are woken.
+            self.call(1);
+        }
+    }
+
+    /// Whether this thread will look at our queue again.
+    fn is_copying_here(&self) -> bool {
+        std::ptr::eq(COPYING.get(), self)
+    }
+
+    fn call(&self, threads: usize) {
+        if self.closed.load(Ordering::SeqCst) {
+            return;
+        }
+        let Some(work) = self.work.get() else { return };
+        if !self.crew.call(threads, work, &self.crew) {
+            // No thread is to be had: better here than never.
+            self.work();
+        }
+    }
+}
+
+impl Link for LocalLink {
+    fn carries(&self, op: Op, ranges: &[Range]) -> bool {
+        let known = self.peer.remote.snapshot();
+        let mut last = None;
+        ranges.iter().all(|range| {
+            if last.is_some_and(|(id, named)| named && id == range.region) {
+                return true;
+            }
+            let region = match range.region {
+                0 => known.find(range.remote, range.length),
+                id => known.get(id).filter(|region| region.contains(range.remote, range.length)),
+            };
+            let Some(region) = region.filter(|region| region.access.allows(op)) else { return false };
+            last = Some((region.id, range.region != 0));
+            self.copier.by_call.is_ok() || self.copier.maps.get(region.id).is_some()
+        })
+    }
+
+    fn post(&self, class: Class) {
+        if class == Class::Express {
+            return self.within(|| while self.step(true) {});
+        }
+        // A thread for each piece or two; who waits takes part.
+        self.call(match class {
+            Class::Large => usize::MAX,
+            _ => 2,
+        });
+    }
+
+    fn nudge(&self) {
+        if !self.is_copying_here() {
+            self.call(usize::MAX);
+        }
+    }
+
+    fn drive(&self, transfer: &Transfer, deadline_ns: u64) {
+        let over = || transfer.is_final() || clock::monotonic_ns() >= deadline_ns;
+        self.within(|| {
+            while !over() && self.step(true) {}
+            self.copy_bulk(over);
+        });
+        // Others copy the last pieces: they are done before this thread could sleep and wake.
+        let spin_end_ns = clock::monotonic_ns().saturating_add(self.spin_ns).min(deadline_ns);
+        while !transfer.is_final() && clock::monotonic_ns() < spin_end_ns {
+            std::hint::spin_loop();
+        }
+    }
+
+    fn wake(&self) {}
+
+    fn lanes(&self) -> usize {
+        0
+    }
+}

@@ -1,0 +1,61 @@
+//! A peer's regions as they are mapped here, where its engine allocated them so. Filled by `session` as
+//! they are announced, read by `copier`.
+
+use crate::sys::mapping::Mapping;
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// One region of the peer, mapped.
+pub struct Mapped {
+    /// Where it is in the peer's memory.
+    address: u64,
+    mapping: Mapping,
+}
+
+impl Mapped {
+    pub fn new(address: u64, mapping: Mapping) -> Mapped {
+        Mapped { address, mapping }
+    }
+
+    /// Where `length` bytes at the peer's `address` are here; None outside the region.
+    pub fn find(&self, address: u64, length: u32) -> Option<*mut u8> {
+        let offset = address.checked_sub(self.address)?;
+        let end = offset.checked_add(length as u64)?;
+        (end <= self.mapping.length() as u64).then(|| self.mapping.address().wrapping_add(offset as usize))
+    }
+}
+
+#[derive(Default)]
+pub struct Maps(RwLock<HashMap<u64, Arc<Mapped>>>);
+
+impl Maps {
+    pub fn add(&self, region: u64, mapped: Mapped) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(region, Arc::new(mapped));
+    }
+
+    /// Unmapped when the last copy under way is over.
+    pub fn remove(&self, region: u64) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(&region);
+    }
+
+    pub fn get(&self, region: u64) -> Option<Arc<Mapped>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).get(&region).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_inside_is_found() {
+        let mapping = Mapping::private(8192).unwrap();
+        let base = mapping.address();
+        let mapped = Mapped::new(1 << 40, mapping);
+        assert_eq!(mapped.find(1 << 40, 8192), Some(base));
+        assert_eq!(mapped.find((1 << 40) + 8191, 1), Some(base.wrapping_add(8191)));
+        for (address, length) in [((1 << 40) - 1, 1), (1 << 40, 8193), ((1 << 40) + 8192, 1), (u64::MAX, 2)] {
+            assert_eq!(mapped.find(address, length), None);
+        }
+    }
+}

@@ -1,0 +1,442 @@
+//! The service behind same-host paths: one thread that meets other engines over AF_UNIX. The control loop
+//! tells it which sessions stand (`Companion`); it makes a path for each, or says why there is none, and
+//! watches the processes behind them. It copies nothing.
+
+use super::attach::Packet;
+use super::link::LocalLink;
+use super::session::{self, Session, Step, Why};
+use crate::command::{Command, Commands};
+use crate::limits::HANDSHAKES_MAX;
+use crate::peer::{Companion, Link, Ticket};
+use crate::region::grants::{Grants, Tally};
+use crate::region::Registry;
+use crate::status::{Error, Result};
+use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
+use crate::sys::{clock, unix, vm};
+use std::collections::HashMap;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How soon what could not be done at once is tried again: a full backlog, a copy of a process that is
+/// about to be let go.
+const RETRY: Duration = Duration::from_millis(2);
+/// A path is made by two processes of one machine; it takes microseconds.
+const PATIENCE: Duration = Duration::from_secs(1);
+const LISTENER: u64 = 1;
+const READ: Interest = Interest { read: true, write: false };
+
+pub struct Settings {
+    /// Threads that copy for one peer at one time.
+    pub threads: usize,
+    pub spin_ns: u64,
+    pub any_tracer: bool,
+    /// Without one, this engine can only go to others.
+    pub listen: bool,
+}
+
+pub struct Service {
+    settings: Settings,
+    registry: Arc<Registry>,
+    grants: Arc<Grants>,
+    commands: Arc<Commands>,
+    listener: Option<(OwnedFd, String)>,
+    poller: Poller,
+    stopping: AtomicBool,
+    /// A leaf: nothing else is locked under it but the grants.
+    paths: Mutex<Paths>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct Paths {
+    /// By the peer's handle, from the session's beginning to its end.
+    sessions: HashMap<u64, Session>,
+    open: HashMap<u64, Arc<LocalLink>>,
+    /// What was said about an open path.
+    how: HashMap<u64, String>,
+    /// The processes of paths that were opened, until their sessions end.
+    processes: HashMap<u64, (u64, Arc<LocalLink>)>,
+    /// Over, but its process was still copying here when that was looked at.
+    fading: HashMap<u64, (Arc<Tally>, Option<Arc<LocalLink>>)>,
+    /// Copying threads of paths that are over.
+    leaving: Vec<JoinHandle<()>>,
+    /// Came, and have not said for which session.
+    strangers: HashMap<u64, (OwnedFd, Instant)>,
+    /// Whose socket or process a token stands for.
+    tokens: HashMap<u64, u64>,
+    next_token: u64,
+}
+
+impl Service {
+    pub fn new(
+        settings: Settings,
+        registry: Arc<Registry>,
+        grants: Arc<Grants>,
+        commands: Arc<Commands>,
+    ) -> Result<Arc<Service>> {
+        let system = |error: std::io::Error| Error::system("the socket for peers on this host", &error);
+        let poller = Poller::new(PollerKind::Epoll)?;
+        let listener = match settings.listen {
+            true => {
+                let (socket, name) = unix::listen_abstract(unix::PACKETS.into()).map_err(system)?;
+                poller.add(socket.as_raw_fd(), LISTENER, READ).map_err(system)?;
+                Some((socket, String::from_utf8_lossy(&name).into_owned()))
+            }
+            false => None,
+        };
+        if settings.any_tracer {
+            vm::allow_any_tracer();
+        }
+        Ok(Arc::new(Service {
+            settings,
+            registry,
+            grants,
+            commands,
+            listener,
+            poller,
+            stopping: AtomicBool::new(false),
+            paths: Mutex::new(Paths { next_token: LISTENER + 1, ..Paths::default() }),
+            thread: Mutex::new(None),
+        }))
+    }
+
+    pub fn start(self: &Arc<Service>) -> Result<()> {
+        let service = self.clone();
+        let thread = std::thread::Builder::new()
+            .name("ferry-local".into())
+            .spawn(move || service.run())
+            .map_err(|error| Error::system("starting the thread for peers on this host", &error))?;
+        *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        Ok(())
+    }
+
+    /// Ends the thread and those that copied. The sessions have ended before.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        self.poller.wake();
+        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = thread.join();
+        }
+        let leaving = std::mem::take(&mut self.lock().leaving);
+        leaving.into_iter().for_each(|thread| drop(thread.join()));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Paths> {
+        self.paths.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        let mut ready: Vec<Ready> = Vec::new();
+        while !self.stopping.load(Ordering::SeqCst) {
+            let timeout = self.next_timer();
+            ready.clear();
+            if self.poller.wait(&mut ready, timeout.map(|left| left.as_nanos() as u64)).is_err() {
+                std::thread::yield_now();
+            }
+            let mut paths = self.lock();
+            for event in &ready {
+                self.event(&mut paths, event.token);
+            }
+            self.look_around(&mut paths);
+        }
+    }
+
+    /// How long nothing has to be done unless something comes.
+    fn next_timer(&self) -> Option<Duration> {
+        let paths = self.lock();
+        let now = Instant::now();
+        let deadlines = paths.sessions.values().filter_map(|session| session.deadline);
+        let strangers = paths.strangers.values().map(|(_, deadline)| *deadline);
+        let soon = !paths.fading.is_empty() || paths.sessions.values().any(Session::wants_to_connect);
+        let retry = soon.then(|| now + RETRY);
+        let next = deadlines.chain(strangers).chain(retry).min()?;
+        Some(next.saturating_duration_since(now))
+    }
+
+    fn event(&self, paths: &mut Paths, token: u64) {
+        if token == LISTENER {
+            return self.accept(paths);
+        }
+        if let Some((socket, deadline)) = paths.strangers.remove(&token) {
+            match session::receive(socket.as_fd()) {
+                Ok(None) => drop(paths.strangers.insert(token, (socket, deadline))),
+                Ok(Some((packet, descriptors))) => self.admit(paths, token, socket, packet, descriptors),
+                Err(_) => self.poller.remove(socket.as_raw_fd(), token),
+            }
+            return;
+        }
+        let Some(peer) = paths.tokens.get(&token).copied() else { return };
+        match paths.processes.get(&peer) {
+            Some((its, _)) if *its == token => {
+                self.forget_process(paths, peer);
+                self.commands.push(Command::ProcessEnded { peer });
+            }
+            _ => self.look_after(paths, peer),
+        }
+    }
+
+    fn forget_process(&self, paths: &mut Paths, peer: u64) {
+        if let Some((token, link)) = paths.processes.remove(&peer) {
+            paths.tokens.remove(&token);
+            self.poller.remove(link.copier().process.pidfd().as_raw_fd(), token);
+        }
+    }
+
+    fn accept(&self, paths: &mut Paths) {
+        let Some((listener, _)) = &self.listener else { return };
+        while let Ok(socket) = unix::accept(listener.as_fd()) {
+            let token = paths.token();
+            let known = self.poller.add(socket.as_raw_fd(), token, READ);
+            if known.is_ok() && paths.strangers.len() < HANDSHAKES_MAX {
+                paths.strangers.insert(token, (socket, Instant::now() + PATIENCE));
+            }
+        }
+    }
+
+    /// Someone who says which session it belongs to.
+    fn admit(
+        &self,
+        paths: &mut Paths,
+        token: u64,
+        socket: OwnedFd,
+        packet: Packet,
+        descriptors: Vec<OwnedFd>,
+    ) {
+        let Some(session) = paths.sessions.values_mut().find(|session| session.expects(&packet)) else {
+            return self.poller.remove(socket.as_raw_fd(), token);
+        };
+        let peer = session.ticket.peer.handle;
+        let user = session::check_user(socket.as_fd());
+        session.socket = Some(socket);
+        session.socket_token = token;
+        let attached = user.and_then(|()| {
+            session.attach(&self.grants)?;
+            session.tell_all(&self.registry.snapshot());
+            session.handle(packet, descriptors).map(|_| ())
+        });
+        paths.tokens.insert(token, peer);
+        match attached {
+            Ok(()) => self.look_after(paths, peer),
+            Err(why) => self.fail(paths, peer, why),
+        }
+    }
+
+    /// What time asks for.
+    fn look_around(&self, paths: &mut Paths) {
+        let now = Instant::now();
+        let late = paths.strangers.extract_if(|_, (_, deadline)| *deadline <= now);
+        for (token, (socket, _)) in late {
+            self.poller.remove(socket.as_raw_fd(), token);
+        }
+        let due = |session: &&Session| {
+            session.wants_to_connect() || session.has_outgoing() || session.deadline.is_some_and(|at| at <= now)
+        };
+        let peers: Vec<u64> = paths.sessions.values().filter(due).map(|it| it.ticket.peer.handle).collect();
+        peers.into_iter().for_each(|peer| self.look_after(paths, peer));
+        self.let_go(paths);
+    }
+
+    fn look_after(&self, paths: &mut Paths, peer: u64) {
+        match self.advance(paths, peer) {
+            Ok(false) => {}
+            Ok(true) => self.settle(paths, peer),
+            Err(why) => self.fail(paths, peer, why),
+        }
+    }
+
+    /// Reads and writes what can be. True when the path is ready to be opened.
+    fn advance(&self, paths: &mut Paths, peer: u64) -> std::result::Result<bool, Why> {
+        let link = paths.open.get(&peer).cloned();
+        self.connect(paths, peer)?;
+        let Some(session) = paths.sessions.get_mut(&peer) else { return Ok(false) };
+        session.flush()?;
+        if let Some(socket) = &session.socket {
+            let interest = Interest { read: true, write: session.has_outgoing() };
+            let _ = self.poller.set(socket.as_raw_fd(), session.socket_token, interest);
+        }
+        while let Some((packet, descriptors)) = session.receive()? {
+            match (session.handle(packet, descriptors)?, &link) {
+                (Step::Settled, _) => return Ok(true),
+                (Step::Mapped(id, mapped), Some(link)) => link.copier().maps.add(id, mapped),
+                (Step::Unmapped(id), Some(link)) => link.copier().maps.remove(id),
+                _ => {}
+            }
+        }
+        match session.deadline {
+            Some(deadline) if Instant::now() >= deadline => Err(session.late()),
+            _ => Ok(false),
+        }
+    }
+
+    /// The dialer goes to the other side, if it has not yet.
+    fn connect(&self, paths: &mut Paths, peer: u64) -> std::result::Result<(), Why> {
+        let token = paths.token();
+        let Some(session) = paths.sessions.get_mut(&peer).filter(|session| session.wants_to_connect()) else {
+            return Ok(());
+        };
+        if !session.connect(&self.grants)? {
+            return Ok(());
+        }
+        session.tell_all(&self.registry.snapshot());
+        session.socket_token = token;
+        let Some(socket) = &session.socket else { return Ok(()) };
+        let watched = self.poller.add(socket.as_raw_fd(), token, READ);
+        paths.tokens.insert(token, peer);
+        watched.map_err(|error| format!("epoll: {error}"))
+    }
+
+    fn settle(&self, paths: &mut Paths, peer: u64) {
+        let token = paths.token();
+        let Some(session) = paths.sessions.get_mut(&peer) else { return };
+        let Some(copier) = session.copier.take() else { return };
+        session.deadline = None;
+        let how = match &copier.by_call {
+            Ok(()) => "process_vm calls, and copies where ferry allocated the peer's memory".to_string(),
+            Err(why) => format!("only where ferry allocated the peer's memory: {why}"),
+        };
+        let watched = self.poller.add(copier.process.pidfd().as_raw_fd(), token, READ);
+        let commands = self.commands.clone();
+        let link = LocalLink::new(
+            session.ticket.peer.clone(),
+            copier,
+            self.settings.threads,
+            self.settings.spin_ns,
+            Box::new(move |why| commands.push(Command::CompanionBroken { peer, why })),
+        );
+        paths.tokens.insert(token, peer);
+        paths.processes.insert(peer, (token, link.clone()));
+        paths.open.insert(peer, link);
+        paths.how.insert(peer, how);
+        match watched {
+            Ok(()) => self.commands.push(Command::CompanionSettled { peer, why: None }),
+            Err(error) => self.fail(paths, peer, format!("epoll: {error}")),
+        }
+    }
+
+    /// There is no path to this peer, or none any more.
+    fn fail(&self, paths: &mut Paths, peer: u64, why: Why) {
+        let Some(session) = self.take(paths, peer) else { return };
+        self.commands.push(match session.deadline {
+            Some(_) => Command::CompanionSettled { peer, why: Some(why) },
+            None => Command::CompanionBroken { peer, why },
+        });
+    }
+
+    /// Takes a path out of use: nothing is posted on it from here on, and no new access of the peer is let
+    /// in. What still copies here fades.
+    fn take(&self, paths: &mut Paths, peer: u64) -> Option<Session> {
+        let mut session = paths.sessions.remove(&peer)?;
+        let link = paths.open.remove(&peer);
+        paths.how.remove(&peer);
+        if let Some(socket) = session.socket.take() {
+            self.poller.remove(socket.as_raw_fd(), session.socket_token);
+        }
+        if let Some(link) = &link {
+            paths.leaving.retain(|thread| !thread.is_finished());
+            paths.leaving.extend(link.close());
+        }
+        paths.tokens.remove(&session.socket_token);
+        if let Some(tally) = &session.tally {
+            self.grants.close(tally);
+            if !self.is_over(tally, link.as_ref()) {
+                paths.fading.insert(peer, (tally.clone(), link));
+            }
+        }
+        Some(session)
+    }
+
+    /// Whether nothing of this process is copying here any more.
+    fn is_over(&self, tally: &Arc<Tally>, link: Option<&Arc<LocalLink>>) -> bool {
+        if link.is_some_and(|link| link.copier().process.has_ended(clock::monotonic_ns())) {
+            self.grants.bury(tally);
+        }
+        self.grants.is_quiet(tally)
+    }
+
+    /// Forgets the paths on which nothing moves any more.
+    fn let_go(&self, paths: &mut Paths) {
+        let over = paths.fading.extract_if(|_, (tally, link)| self.is_over(tally, link.as_ref()));
+        for (peer, _) in over {
+            self.commands.push(Command::CompanionQuiet { peer });
+        }
+    }
+}
+
+impl Paths {
+    fn token(&mut self) -> u64 {
+        self.next_token += 1;
+        self.next_token
+    }
+}
+
+impl Companion for Service {
+    fn offer(&self) -> std::result::Result<String, String> {
+        match &self.listener {
+            Some((_, name)) => Ok(name.clone()),
+            None => Err("the peer does not listen".into()),
+        }
+    }
+
+    fn begin(&self, ticket: Ticket) {
+        let peer = ticket.peer.handle;
+        let mut paths = self.lock();
+        self.take(&mut paths, peer);
+        self.forget_process(&mut paths, peer);
+        paths.sessions.insert(peer, Session::new(ticket, Instant::now() + PATIENCE));
+        drop(paths);
+        self.poller.wake();
+    }
+
+    fn refused(&self, peer: u64, why: String) {
+        let mut paths = self.lock();
+        if paths.sessions.get(&peer).is_some_and(|session| session.deadline.is_some()) {
+            self.fail(&mut paths, peer, why);
+        }
+    }
+
+    fn link(&self, peer: u64) -> Option<(Arc<dyn Link>, String)> {
+        let paths = self.lock();
+        let link: Arc<dyn Link> = paths.open.get(&peer)?.clone();
+        Some((link, paths.how.get(&peer).cloned().unwrap_or_default()))
+    }
+
+    fn regions_added(&self, ids: &[u64]) {
+        let map = self.registry.snapshot();
+        let shared: Vec<_> = ids.iter().filter_map(|id| map.get(*id)).filter(|it| it.memfd.is_some()).collect();
+        if shared.is_empty() {
+            return;
+        }
+        for session in self.lock().sessions.values_mut() {
+            shared.iter().for_each(|region| session.tell(region));
+        }
+        self.poller.wake();
+    }
+
+    fn regions_removed(&self, ids: &[u64]) {
+        let mut told = false;
+        for session in self.lock().sessions.values_mut() {
+            ids.iter().for_each(|id| session.tell_gone(*id));
+            told |= session.has_outgoing();
+        }
+        if told {
+            self.poller.wake();
+        }
+    }
+
+    fn end(&self, peer: u64) {
+        let mut paths = self.lock();
+        self.forget_process(&mut paths, peer);
+        let ended = self.take(&mut paths, peer);
+        drop(paths);
+        // Its descriptors close outside the lock.
+        drop(ended);
+        self.poller.wake();
+    }
+
+    fn is_quiet(&self, peer: u64) -> bool {
+        !self.lock().fading.contains_key(&peer)
+    }
+}

@@ -1,0 +1,255 @@
+//! One peer's same-host path while it is being made, and what there is to tell over it afterwards.
+//! `service` calls in when the socket is ready; nothing here waits.
+//!
+//! ```text
+//! dialer    connects ─▶ ATTACH ─▶         ◀─ ATTACH, REGION …, SETTLED     ─▶ open
+//! acceptor  expects     ◀─ ATTACH  ─▶ ATTACH, REGION …, SETTLED            ─▶ open
+//! ```
+
+use super::attach::{Keys, Packet, PACKET_BYTES_MAX, PROOF_BYTES};
+use super::copier::Copier;
+use super::maps::{Mapped, Maps};
+use super::process::Process;
+use crate::peer::Ticket;
+use crate::region::grants::{Grant, Grants, Tally};
+use crate::region::{Region, RegionMap};
+use crate::sys::mapping::Mapping;
+use crate::sys::{memfd, packet, unix};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Why a path is not to be had, for `ferry_peer_paths`.
+pub type Why = String;
+
+/// A packet that waits for room in the socket, with what it carries.
+struct Outgoing {
+    /// The region that it announces, or 0.
+    region: u64,
+    bytes: Vec<u8>,
+    descriptors: Vec<Arc<OwnedFd>>,
+}
+
+pub struct Session {
+    pub ticket: Ticket,
+    pub keys: Keys,
+    /// The value that proves to the other side that it reads our memory. It stays where it is.
+    value: Box<[u8; PROOF_BYTES]>,
+    pub socket: Option<OwnedFd>,
+    /// Under which the poller knows the socket; 0 before.
+    pub socket_token: u64,
+    /// Set while the path is not settled.
+    pub deadline: Option<Instant>,
+    pub tally: Option<Arc<Tally>>,
+    /// The other side has attached; until it has SETTLED, this is being filled.
+    pub copier: Option<Copier>,
+    outgoing: VecDeque<Outgoing>,
+    /// Regions announced, and registered as far as is known here.
+    told: Vec<u64>,
+}
+
+/// What a packet led to.
+pub enum Step {
+    Nothing,
+    /// The other side has told everything: the path can be opened.
+    Settled,
+    /// A region came after that.
+    Mapped(u64, Mapped),
+    Unmapped(u64),
+}
+
+impl Session {
+    pub fn new(ticket: Ticket, deadline: Instant) -> Session {
+        let keys = Keys::new(&ticket.key, ticket.session_id);
+        let value = Box::new(keys.value(ticket.dialer));
+        Session {
+            ticket,
+            keys,
+            value,
+            socket: None,
+            socket_token: 0,
+            deadline: Some(deadline),
+            tally: None,
+            copier: None,
+            outgoing: VecDeque::new(),
+            told: Vec::new(),
+        }
+    }
+
+    pub fn wants_to_connect(&self) -> bool {
+        self.ticket.dialer && self.socket.is_none() && self.deadline.is_some()
+    }
+
+    /// Whether this packet is the one with which the dialer comes.
+    pub fn expects(&self, packet: &Packet) -> bool {
+        let waits = !self.ticket.dialer && self.socket.is_none() && self.deadline.is_some();
+        waits && self.keys.check(packet, true).is_some()
+    }
+
+    /// What it means that the path was not settled in time.
+    pub fn late(&self) -> Why {
+        match (&self.socket, self.ticket.dialer) {
+            (None, false) => "the peer has not come over AF_UNIX".into(),
+            (None, true) => "the peer's process takes no connection over AF_UNIX".into(),
+            (Some(_), _) => "the peer's process does not answer over AF_UNIX".into(),
+        }
+    }
+
+    /// The dialer's first step. False: the other side's backlog is full, try again later.
+    pub fn connect(&mut self, grants: &Grants) -> Result<bool, Why> {
+        let socket = match unix::connect_abstract(self.ticket.name.as_bytes(), unix::PACKETS.into()) {
+            Ok(socket) => socket,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                return Err("the peer is on another host, or in another network namespace".into());
+            }
+            Err(error) => return Err(format!("AF_UNIX: {error}")),
+        };
+        check_user(socket.as_fd())?;
+        self.socket = Some(socket);
+        self.attach(grants)?;
+        Ok(true)
+    }
+
+    /// Lets the other process in, and tells it how.
+    pub fn attach(&mut self, grants: &Grants) -> Result<(), Why> {
+        let (tally, fd) = grants.admit().map_err(|error| format!("grants: {error}"))?;
+        self.tally = Some(tally);
+        let attach = self.keys.attach(self.ticket.dialer, self.value.as_ptr() as u64);
+        self.push(&attach, vec![grants.board().clone(), Arc::new(fd)]);
+        Ok(())
+    }
+
+    /// Tells every region that can be mapped, and that these were all.
+    pub fn tell_all(&mut self, regions: &RegionMap) {
+        regions.iter().for_each(|region| self.tell(region));
+        self.push(&Packet::Settled, Vec::new());
+    }
+
+    pub fn tell(&mut self, region: &Region) {
+        if let Some(memfd) = &region.memfd {
+            let packet = Packet::Region { id: region.id, address: region.address, length: region.length };
+            self.push(&packet, vec![memfd.clone()]);
+            self.told.push(region.id);
+        }
+    }
+
+    /// A region that was told is not registered any more. What has not left yet never leaves, so that
+    /// nothing heaps up here while the other process is stopped.
+    pub fn tell_gone(&mut self, id: u64) {
+        let Some(place) = self.told.iter().position(|told| *told == id) else { return };
+        self.told.swap_remove(place);
+        let waiting = self.outgoing.iter().position(|outgoing| outgoing.region == id);
+        match waiting {
+            Some(place) => drop(self.outgoing.remove(place)),
+            None => self.push(&Packet::Gone { id }, Vec::new()),
+        }
+    }
+
+    fn push(&mut self, packet: &Packet, descriptors: Vec<Arc<OwnedFd>>) {
+        if self.socket.is_some() {
+            let region = match packet {
+                Packet::Region { id, .. } => *id,
+                _ => 0,
+            };
+            self.outgoing.push_back(Outgoing { region, bytes: packet.encode(), descriptors });
+        }
+    }
+
+    pub fn has_outgoing(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
+    /// Sends what the socket takes.
+    pub fn flush(&mut self) -> Result<(), Why> {
+        let Some(socket) = &self.socket else { return Ok(()) };
+        while let Some(next) = self.outgoing.front() {
+            let descriptors: Vec<BorrowedFd<'_>> = next.descriptors.iter().map(|fd| fd.as_fd()).collect();
+            match packet::send(socket.as_fd(), &next.bytes, &descriptors) {
+                Ok(()) => self.outgoing.pop_front(),
+                Err(error) if is_full(&error) => return Ok(()),
+                Err(error) => return Err(format!("AF_UNIX: {error}")),
+            };
+        }
+        Ok(())
+    }
+
+    /// The next packet, if there is one.
+    pub fn receive(&mut self) -> Result<Option<(Packet, Vec<OwnedFd>)>, Why> {
+        let Some(socket) = &self.socket else { return Ok(None) };
+        receive(socket.as_fd())
+    }
+
+    pub fn handle(&mut self, packet: Packet, mut descriptors: Vec<OwnedFd>) -> Result<Step, Why> {
+        match (packet, &self.copier) {
+            (attach @ Packet::Attach { .. }, None) => {
+                self.copier = Some(self.attached(&attach, &descriptors)?);
+                Ok(Step::Nothing)
+            }
+            (Packet::Region { id, address, length }, _) => {
+                let mapped = map(descriptors.pop(), address, length)?;
+                match (&self.copier, self.deadline) {
+                    (Some(copier), Some(_)) => {
+                        copier.maps.add(id, mapped);
+                        Ok(Step::Nothing)
+                    }
+                    (_, None) => Ok(Step::Mapped(id, mapped)),
+                    (None, _) => Err("the peer's packets come in a wrong order".into()),
+                }
+            }
+            (Packet::Gone { id }, Some(copier)) => {
+                copier.maps.remove(id);
+                Ok(Step::Nothing)
+            }
+            (Packet::Gone { id }, None) if self.deadline.is_none() => Ok(Step::Unmapped(id)),
+            (Packet::Settled, Some(_)) => Ok(Step::Settled),
+            _ => Err("the peer's packets come in a wrong order".into()),
+        }
+    }
+
+    /// The other side's ATTACH: the proof that it is the session's peer, and what its grants allow here.
+    fn attached(&self, attach: &Packet, descriptors: &[OwnedFd]) -> Result<Copier, Why> {
+        let theirs = !self.ticket.dialer;
+        let value_at = self.keys.check(attach, theirs).ok_or("the peer could not prove its session")?;
+        let ([board, tally], Some(socket)) = (descriptors, &self.socket) else {
+            return Err("the peer sent no grants".into());
+        };
+        let grant = Grant::new(board, tally).map_err(|error| format!("grants: {error}"))?;
+        let process = Process::of(socket.as_fd()).map_err(|error| format!("pidfd: {error}"))?;
+        let by_call = process.prove(value_at, &self.keys.value(theirs));
+        Ok(Copier { grant, process, maps: Maps::default(), by_call })
+    }
+}
+
+/// The same effective user at the other end, or why not.
+pub fn check_user(socket: BorrowedFd<'_>) -> Result<(), Why> {
+    unix::same_user_credentials(socket).map(|_| ()).map_err(|error| error.to_string())
+}
+
+pub fn receive(socket: BorrowedFd<'_>) -> Result<Option<(Packet, Vec<OwnedFd>)>, Why> {
+    let mut bytes = [0; PACKET_BYTES_MAX];
+    match packet::receive(socket, &mut bytes) {
+        Ok((0, _)) => Err("the peer has ended the path".into()),
+        Ok((length, descriptors)) => match Packet::decode(&bytes[..length]) {
+            Some(packet) => Ok(Some((packet, descriptors))),
+            None => Err("the peer speaks another protocol".into()),
+        },
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(format!("AF_UNIX: {error}")),
+    }
+}
+
+fn map(memfd: Option<OwnedFd>, address: u64, length: u64) -> Result<Mapped, Why> {
+    let told = || "the peer announced a region without its memory".to_string();
+    let memfd = memfd.ok_or_else(told)?;
+    let length = usize::try_from(length).ok().filter(|length| *length > 0).ok_or_else(told)?;
+    let mapping = memfd::check(memfd.as_fd(), length).and_then(|()| Mapping::of(memfd.as_fd(), length, true));
+    Ok(Mapped::new(address, mapping.map_err(|error| format!("mapping the peer's memory: {error}"))?))
+}
+
+/// Full now: the socket's buffer, or what the system lets a user have in flight.
+fn is_full(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock || error.raw_os_error() == Some(libc::ETOOMANYREFS)
+}
