@@ -11,8 +11,9 @@ use ferry_bench::compare::{self, Plan, WALK_BYTES};
 use ferry_bench::cpu::raise_descriptor_limit;
 use ferry_bench::options::{
     Cli, Command, CompareArguments, FerryCrowdArguments, FerryTargetArguments, RawTargetArguments,
-    SelftestArguments,
+    SameHostTargetArguments, SelftestArguments,
 };
+use ferry_bench::raw::same_host::{self, SameHostTargetOptions};
 use ferry_bench::raw::{serve, RawConfig, RawEngine, SocketOptions, TargetOptions};
 use ferry_bench::report::write_json;
 use ferry_bench::selftest;
@@ -38,6 +39,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Compare(arguments) => compare(&arguments),
         Command::Selftest(arguments) => selftest(&arguments),
         Command::RawTarget(arguments) => raw_target(arguments),
+        Command::SameHostTarget(arguments) => same_host_target(&arguments),
         Command::FerryTarget(arguments) => ferry_target(arguments),
         Command::FerryCrowd(arguments) => ferry_crowd(arguments),
         test => {
@@ -123,4 +125,10 @@ fn raw_target(arguments: RawTargetArguments) -> anyhow::Result<()> {
     let socket = SocketOptions { buffer_bytes, congestion_control };
     let options = TargetOptions { connections, memory_bytes, token, socket };
     serve(&options, io::stdin().lock(), io::stdout().lock())
+}
+
+fn same_host_target(arguments: &SameHostTargetArguments) -> anyhow::Result<()> {
+    let SameHostTargetArguments { kind, memory_bytes } = *arguments;
+    let options = SameHostTargetOptions { kind, memory_bytes };
+    same_host::serve(&options, io::stdin().lock(), io::stdout().lock())
 }

@@ -18,7 +18,7 @@ use crate::layout::Layout;
 use crate::workload::Operation;
 
 use parse::{parse_bytes, parse_count, parse_rows, parse_seconds};
-pub use processes::{FerryCrowdArguments, FerryTargetArguments, RawTargetArguments};
+pub use processes::{FerryCrowdArguments, FerryTargetArguments, RawTargetArguments, SameHostTargetArguments};
 pub use settings::Settings;
 
 const PORT: u16 = 18_515;
@@ -54,6 +54,9 @@ pub enum Command {
     /// The passive process of the raw reference
     #[command(hide = true)]
     RawTarget(RawTargetArguments),
+    /// The passive process of the same-host references
+    #[command(hide = true)]
+    SameHostTarget(SameHostTargetArguments),
     /// The server that `compare` and `selftest` start
     #[command(hide = true)]
     FerryTarget(FerryTargetArguments),
@@ -74,6 +77,7 @@ impl Command {
             Command::Selftest(_)
             | Command::Compare(_)
             | Command::RawTarget(_)
+            | Command::SameHostTarget(_)
             | Command::FerryTarget(_)
             | Command::FerryCrowd(_) => None,
         }

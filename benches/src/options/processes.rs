@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::raw::same_host::Kind;
+
 #[derive(Args, Debug)]
 pub struct FerryTargetArguments {
     #[arg(long)]
@@ -38,4 +40,12 @@ pub struct RawTargetArguments {
     pub buffer_bytes: Option<usize>,
     #[arg(long)]
     pub congestion_control: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct SameHostTargetArguments {
+    #[arg(long, value_enum)]
+    pub kind: Kind,
+    #[arg(long)]
+    pub memory_bytes: usize,
 }
