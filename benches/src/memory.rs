@@ -8,7 +8,6 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr::NonNull;
 
-use crate::subject::Area;
 use crate::walk::fill;
 
 /// Memory that a run goes over. Its bytes are copied in and out and never borrowed, because a peer may
@@ -44,11 +43,6 @@ impl Store for ferry::Memory {
 const PAGE_BYTES: usize = 4 << 10;
 /// More than this is not asked of the other end.
 pub const MEMORY_BYTES_MAX: usize = 64 << 30;
-
-/// Registered memory as the other end names it.
-pub fn area_of(memory: &ferry::Memory) -> Area {
-    Area { region: memory.region(), address: memory.address(), bytes: memory.length() }
-}
 
 /// Touches every page, so that no run pays for it.
 pub fn populated(mut memory: ferry::Memory) -> ferry::Memory {

@@ -15,6 +15,7 @@ use regex_lite::Regex;
 use serde::{Deserialize, Serialize};
 
 use crate::layout::Layout;
+use crate::subject::Origin;
 use crate::workload::Operation;
 
 use parse::{parse_bytes, parse_count, parse_rows, parse_seconds};
@@ -196,6 +197,9 @@ pub struct TestArguments {
     /// scattered permutes the blocks on both sides so that none can be merged
     #[arg(long, value_enum, default_value_t = Layout::Contiguous)]
     pub layout: Layout,
+    /// The memory of both ends
+    #[arg(long, value_enum, default_value_t = Origin::Alloc)]
+    pub memory: Origin,
     /// File with the shared secret; without it, peers are this user on this host only
     #[arg(long = "secret-file")]
     pub secret_file: Option<PathBuf>,
@@ -246,6 +250,9 @@ pub struct CompareArguments {
     /// Both ends look for data this long before sleeping, in microseconds
     #[arg(long = "spin-us", default_value_t = 50)]
     pub spin_us: u32,
+    /// ferry's memory in the rows over TCP; those of one machine have each kind
+    #[arg(long, value_enum, default_value_t = Origin::Own)]
+    pub memory: Origin,
     /// Congestion control of both sides, where the host allows it
     #[arg(long = "congestion-control", default_value = "reno")]
     pub congestion_control: String,

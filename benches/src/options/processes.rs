@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::Transport;
 use crate::raw::same_host::Kind;
 
 #[derive(Args, Debug)]
@@ -16,6 +17,8 @@ pub struct FerryTargetArguments {
     pub congestion_control: Option<String>,
     #[arg(long)]
     pub workers: Option<usize>,
+    #[arg(long, value_enum, default_value_t = Transport::Auto)]
+    pub transport: Transport,
 }
 
 #[derive(Args, Debug)]
