@@ -51,6 +51,7 @@ fn client(settings: &Settings, host: &str, out: &mut dyn Write) -> anyhow::Resul
         bidirectional: settings.bidirectional,
         data_validation: settings.data_validation,
         layout: settings.layout,
+        memory: settings.memory,
         transport: settings.transport,
         lanes: config.lanes,
         spin_us: config.spin_us,

@@ -11,12 +11,13 @@ use ferry_bench::compare::{self, Plan, WALK_BYTES};
 use ferry_bench::cpu::raise_descriptor_limit;
 use ferry_bench::options::{
     Cli, Command, CompareArguments, FerryCrowdArguments, FerryTargetArguments, RawTargetArguments,
-    SelftestArguments,
+    SameHostTargetArguments, SelftestArguments, Transport,
 };
+use ferry_bench::raw::same_host::{self, SameHostTargetOptions};
 use ferry_bench::raw::{serve, RawConfig, RawEngine, SocketOptions, TargetOptions};
 use ferry_bench::report::write_json;
 use ferry_bench::selftest;
-use ferry_bench::subject::{serve_child, serve_crowd, Pair, PairConfig, Setup};
+use ferry_bench::subject::{serve_child, serve_crowd, Origin, Pair, PairConfig, Setup};
 
 /// The most connections that the reference's search tries.
 const RAW_CONNECTIONS: usize = 4;
@@ -38,6 +39,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Compare(arguments) => compare(&arguments),
         Command::Selftest(arguments) => selftest(&arguments),
         Command::RawTarget(arguments) => raw_target(arguments),
+        Command::SameHostTarget(arguments) => same_host_target(&arguments),
         Command::FerryTarget(arguments) => ferry_target(arguments),
         Command::FerryCrowd(arguments) => ferry_crowd(arguments),
         test => {
@@ -53,6 +55,8 @@ fn selftest(arguments: &SelftestArguments) -> anyhow::Result<()> {
         memory_bytes: WALK_BYTES,
         spin: None,
         congestion_control: None,
+        transport: Transport::Auto,
+        memory: Origin::Alloc,
     })?;
     if arguments.spoil {
         pair.client.spoil_checks();
@@ -75,7 +79,7 @@ fn compare(arguments: &CompareArguments) -> anyhow::Result<()> {
     let config = pair_config(arguments)?;
     let mut pair = Pair::start(&config)?;
     let out = &mut io::stdout().lock();
-    let comparison = compare::run_with_ferry(&plan, &mut reference, &mut pair, &config.program, out)?;
+    let comparison = compare::run_with_ferry(&plan, &mut reference, &mut pair, &config, out)?;
     arguments.json.as_deref().map_or(Ok(()), |path| write_json(path, &comparison))
 }
 
@@ -88,6 +92,9 @@ fn pair_config(arguments: &CompareArguments) -> anyhow::Result<PairConfig> {
         program: std::env::current_exe()?,
         memory_bytes: WALK_BYTES,
         spin: (spin != Duration::from_micros(defaults.spin_us)).then_some(spin),
+        // Measured against raw sockets; what ferry would choose on one host is in rows of its own.
+        transport: Transport::Tcp,
+        memory: arguments.memory,
         congestion_control: (congestion_control != CONGESTION_CONTROL).then(|| congestion_control.clone()),
     })
 }
@@ -113,9 +120,9 @@ fn ferry_crowd(arguments: FerryCrowdArguments) -> anyhow::Result<()> {
 }
 
 fn setup(arguments: FerryTargetArguments) -> Setup {
-    let FerryTargetArguments { secret_file, spin_us, congestion_control, workers } = arguments;
+    let FerryTargetArguments { secret_file, spin_us, congestion_control, workers, transport } = arguments;
     let spin = spin_us.map(|us| Duration::from_micros(u64::from(us)));
-    Setup { secret_file, spin, congestion_control, workers, ..Setup::default() }
+    Setup { secret_file, spin, congestion_control, workers, transport, ..Setup::default() }
 }
 
 fn raw_target(arguments: RawTargetArguments) -> anyhow::Result<()> {
@@ -123,4 +130,10 @@ fn raw_target(arguments: RawTargetArguments) -> anyhow::Result<()> {
     let socket = SocketOptions { buffer_bytes, congestion_control };
     let options = TargetOptions { connections, memory_bytes, token, socket };
     serve(&options, io::stdin().lock(), io::stdout().lock())
+}
+
+fn same_host_target(arguments: &SameHostTargetArguments) -> anyhow::Result<()> {
+    let SameHostTargetArguments { kind, memory_bytes } = *arguments;
+    let options = SameHostTargetOptions { kind, memory_bytes };
+    same_host::serve(&options, io::stdin().lock(), io::stdout().lock())
 }

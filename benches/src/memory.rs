@@ -3,10 +3,11 @@
 //! The reference's `Memory` is made as ferry's own allocations are (huge pages where the kernel has
 //! them), so that neither side of a comparison is flattered by its pages.
 
+use std::fs::File;
 use std::io;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr::NonNull;
 
-use crate::subject::Area;
 use crate::walk::fill;
 
 /// Memory that a run goes over. Its bytes are copied in and out and never borrowed, because a peer may
@@ -38,13 +39,10 @@ impl Store for ferry::Memory {
     }
 }
 
+/// Or a multiple of it, everywhere.
+const PAGE_BYTES: usize = 4 << 10;
 /// More than this is not asked of the other end.
 pub const MEMORY_BYTES_MAX: usize = 64 << 30;
-
-/// Registered memory as the other end names it.
-pub fn area_of(memory: &ferry::Memory) -> Area {
-    Area { region: memory.region(), address: memory.address(), bytes: memory.length() }
-}
 
 /// Touches every page, so that no run pays for it.
 pub fn populated(mut memory: ferry::Memory) -> ferry::Memory {
@@ -60,7 +58,7 @@ pub fn spoil(memory: &mut impl Store) {
     memory.copy_in(0, &[byte[0] ^ 1]);
 }
 
-/// An anonymous private mapping. Threads share it by pointer while a run is going on; its owner reads
+/// A mapping. Threads share it by pointer while a run is going on; its owner reads
 /// and writes it as a slice in between, which the borrow checker keeps apart.
 pub struct Memory {
     base: NonNull<u8>,
@@ -74,29 +72,48 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Maps and populates `bytes` (at least one) of zeroed memory.
+    /// Maps and populates `bytes` (at least one) of zeroed memory that only this process has.
     pub fn new(bytes: usize) -> io::Result<Memory> {
-        // SAFETY: an anonymous mapping at an address of the kernel's choice touches no existing memory.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
+        let mut memory = Memory::map(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)?;
+        // Touched now, so that no run pays for it.
+        memory.as_mut_slice().fill(0);
+        Ok(memory)
+    }
+
+    /// The same of a new memory file, for others to map.
+    pub fn shared(bytes: usize) -> io::Result<(Memory, File)> {
+        // SAFETY: the name is a C string; the call returns a new descriptor or -1.
+        let fd = unsafe { libc::memfd_create(c"ferry-bench".as_ptr(), libc::MFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: made just above, and nobody else's.
+        let file = unsafe { File::from_raw_fd(fd) };
+        file.set_len(bytes as u64)?;
+        let mut memory = Memory::of_file(&file, bytes)?;
+        memory.as_mut_slice().fill(0);
+        Ok((memory, file))
+    }
+
+    /// Maps the first `bytes` of somebody's memory file, which has as many, and touches its pages.
+    pub fn of_file(file: &File, bytes: usize) -> io::Result<Memory> {
+        let memory = Memory::map(bytes, libc::MAP_SHARED, file.as_raw_fd())?;
+        let mut byte = [0];
+        (0..bytes).step_by(PAGE_BYTES).for_each(|offset| memory.copy_out(offset, &mut byte));
+        Ok(memory)
+    }
+
+    fn map(bytes: usize, flags: libc::c_int, fd: libc::c_int) -> io::Result<Memory> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a mapping at an address of the kernel's choice touches no existing memory.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, flags, fd, 0) };
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: exactly the mapping made above. Huge pages are a wish; a refusal changes nothing.
         unsafe { libc::madvise(base, bytes, libc::MADV_HUGEPAGE) };
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let mut memory = Memory { base, bytes };
-        // Touched now, so that no run pays for it.
-        memory.as_mut_slice().fill(0);
-        Ok(memory)
+        Ok(Memory { base, bytes })
     }
 
     pub fn bytes(&self) -> usize {
@@ -109,14 +126,15 @@ impl Memory {
 
     /// The whole mapping. `&mut` proves that no run is going on.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: the mapping is `bytes` long, populated, and exclusively borrowed through `self`.
+        // SAFETY: the mapping is `bytes` long and exclusively borrowed through `self`; of a memory file that
+        // two processes map, each touches it in turn.
         unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.bytes) }
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: exactly the mapping that `new` made; no pointer to it outlives its owner's runs.
+        // SAFETY: exactly the mapping that `map` made; no pointer to it outlives its owner's runs.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }

@@ -11,6 +11,7 @@ use crate::cpu::Machine;
 use crate::layout::Layout;
 use crate::options::{Settings, Test, Transport};
 use crate::stats::{median, Summary};
+use crate::subject::Origin;
 use crate::workload::{CpuSeconds, Sample, GB, GIB};
 
 #[derive(Debug, Serialize)]
@@ -33,6 +34,7 @@ pub struct Options {
     pub requests_per_transfer: usize,
     pub bidirectional: bool,
     pub layout: Layout,
+    pub memory: Origin,
     pub transport: Transport,
     /// `null`: ferry's own choice.
     pub lanes: Option<u32>,
@@ -46,6 +48,7 @@ impl Options {
             requests_per_transfer: settings.requests,
             bidirectional: settings.bidirectional,
             layout: settings.layout,
+            memory: settings.memory,
             transport: settings.transport,
             lanes: settings.lanes,
             data_validation: settings.data_validation,

@@ -25,7 +25,7 @@ fn every_test_runs_between_two_processes() {
 #[test]
 fn options_reach_the_run_and_the_file() {
     let line = "-s 4k -l 64 -t 3 -n 20 -q 1 --layout scattered --transport tcp --data_validation \
-                --report_gbits --cpu_util";
+                --memory own --report_gbits --cpu_util";
     let (client, report) = json_of("read_bw", line);
     assert!(client.out.contains("BW peak[Gb/sec]") && client.out.contains("CPU_Util[%]"), "{}", client.out);
     assert!(client.out.contains("scattered"), "{}", client.out);
@@ -37,6 +37,7 @@ fn options_reach_the_run_and_the_file() {
         ("requests_per_transfer", 64.into()),
         ("lanes", 1.into()),
         ("layout", "scattered".into()),
+        ("memory", "own".into()),
         ("transport", "tcp".into()),
         ("data_validation", true.into()),
         ("bidirectional", false.into()),
@@ -112,6 +113,7 @@ fn ends_that_were_told_different_things_say_so() {
         ("-n 10", "-D 1", "-n or -D is 10 transfers at the server and 1 s at the client"),
         ("-b", "-n 10", "-b is on at the server and off at the client"),
         ("--spin-us 0", "-n 10", "--spin-us is 0 at the server and 50 at the client"),
+        ("--memory own", "-n 10", "--memory is own at the server and alloc at the client"),
         ("-q 4", "-n 10", "-q is 4 at the server and 2 at the client"),
     ] {
         let (client, server) = measure("write_bw", server, client);

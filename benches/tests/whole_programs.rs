@@ -34,7 +34,7 @@ fn the_selftest_fails_on_one_wrong_byte() {
 
 #[test]
 fn a_tiny_comparison_has_every_kind_of_row() {
-    let rows = "WRITE 4 KiB × 1,024|two CPUs|one CPU|submitted by|idle|peers connected";
+    let rows = "^WRITE 4 KiB × 1,024|two CPUs|one CPU|submitted by|idle|peers connected";
     let (ended, report) = json(&[
         "compare",
         "--rows",
@@ -63,6 +63,27 @@ fn a_tiny_comparison_has_every_kind_of_row() {
     assert_eq!((row("idle engine"), row("8 peers connected")), (2, 6), "{report}");
     assert_eq!(report["standings"].as_array().map(Vec::len), Some(1));
     assert!(report["latencies"].as_array().is_some_and(|pairs| !pairs.is_empty()));
+}
+
+/// Measured where there is a local path, and named with the reason where there is none.
+#[test]
+fn rows_of_one_machine_are_measured_or_say_why_not() {
+    let rows = "^local, .*(WRITE 4 KiB|synchronous)";
+    let options = ["--pairs", "1", "--seconds", "0.02", "--samples", "50"];
+    let (ended, report) = json(&[&["compare", "--rows", rows], &options[..]].concat());
+    let list = |key: &str| report[key].as_array().cloned().unwrap_or_default();
+    let rows = [list("lines"), list("unavailable")].concat();
+    let names: Vec<_> = rows.iter().filter_map(|row| row["row"].as_str()).collect();
+    let expected = [
+        "local, own: WRITE 4 KiB × 1,024 scattered",
+        "local, own: WRITE 4 KiB synchronous",
+        "local, alloc: WRITE 4 KiB × 1,024 scattered",
+    ];
+    assert!(names.len() == 3 && expected.iter().all(|row| names.contains(row)), "{report}");
+    for row in list("unavailable") {
+        assert!(row["reason"].as_str().is_some_and(|reason| reason.contains("UNAVAILABLE")), "{row}");
+        assert!(ended.out.contains("unavailable"), "{}", ended.out);
+    }
 }
 
 #[test]

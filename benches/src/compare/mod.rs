@@ -3,13 +3,13 @@
 
 mod pairs;
 mod rows;
+mod same_host;
 mod screen;
 mod standby;
 mod submission;
 mod yardstick;
 
 use std::io::Write;
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -19,11 +19,12 @@ use serde::Serialize;
 use crate::cpu::{allowed_cpus, Machine};
 use crate::report::Latency;
 use crate::stats::Summary;
-use crate::subject::Pair;
+use crate::subject::{Pair, PairConfig};
 use crate::workload::{Engine, LatencyWorkload, Limit};
 
 pub use pairs::Line;
 pub use rows::WALK_BYTES;
+pub use same_host::Unavailable;
 pub use standby::Cost;
 pub use yardstick::Standing;
 
@@ -67,6 +68,8 @@ pub struct Comparison {
     pub latencies: Vec<LatencyPair>,
     /// Figures with limits of their own.
     pub costs: Vec<Cost>,
+    /// What could not be measured.
+    pub unavailable: Vec<Unavailable>,
 }
 
 /// All samples of a latency row, pooled over its pairs.
@@ -82,14 +85,16 @@ pub fn run_with_ferry(
     plan: &Plan,
     reference: &mut dyn Engine,
     pair: &mut Pair,
-    program: &Path,
+    config: &PairConfig,
     out: &mut dyn Write,
 ) -> anyhow::Result<Comparison> {
     let mut comparison = run(plan, reference, &mut pair.client, out)?;
     let lines = submission::lines(plan, &mut pair.client, |line| Ok(screen::line(out, line)?))?;
     comparison.lines.extend(lines);
     comparison.costs.extend(standby::idle(plan, pair)?);
-    comparison.costs.extend(standby::crowd(plan, program)?);
+    comparison.costs.extend(standby::crowd(plan, &config.program)?);
+    same_host::measure(plan, config, &mut comparison, out)?;
+    screen::standings(out, &comparison.standings)?;
     screen::summary(out, &comparison)?;
     Ok(comparison)
 }
@@ -112,16 +117,34 @@ pub fn run(
         lines: Vec::new(),
         latencies: Vec::new(),
         costs: Vec::new(),
+        unavailable: Vec::new(),
     };
     screen::heading(out, &comparison)?;
-    for row in rows::throughput().iter().filter(|row| plan.wants(&row.workload.to_string())) {
+    let mut throughput = rows::throughput();
+    throughput.retain(|row| plan.wants(&row.name));
+    let mut latency = rows::latency(&allowed_cpus()?, plan.spin, plan.samples);
+    latency.retain(|row| plan.wants(&row.name));
+    measure_rows(plan, (&throughput, &latency), reference, subject, &mut comparison, out)?;
+    comparison.standings = yardstick::standings(plan, reference)?;
+    Ok(comparison)
+}
+
+/// Every row in turn, printed as it is found.
+fn measure_rows(
+    plan: &Plan,
+    (throughput, latency): (&[ThroughputRow], &[LatencyRow]),
+    reference: &mut dyn Engine,
+    subject: &mut dyn Engine,
+    comparison: &mut Comparison,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    for row in throughput {
         for line in throughput_row(plan, row, reference, subject)? {
             screen::line(out, &line)?;
             comparison.lines.push(line);
         }
     }
-    let latency_rows = rows::latency(&allowed_cpus()?, plan.spin, plan.samples);
-    for row in latency_rows.iter().filter(|row| plan.wants(&row.name)) {
+    for row in latency {
         let (lines, pooled) = latency_row(plan, row, reference, subject)?;
         for line in lines {
             screen::line(out, &line)?;
@@ -130,9 +153,7 @@ pub fn run(
         screen::latency(out, &pooled)?;
         comparison.latencies.push(pooled);
     }
-    comparison.standings = yardstick::standings(plan, reference)?;
-    screen::standings(out, &comparison.standings)?;
-    Ok(comparison)
+    Ok(())
 }
 
 fn throughput_row(
@@ -154,10 +175,10 @@ fn throughput_row(
         reference: left.iter().map(of).collect(),
         subject: right.iter().map(of).collect(),
     };
-    let speed = values(|sample| sample.gb_per_second()).judge(row.workload.to_string(), "GB/s", row.goal);
-    let cost = row.cpu_goal.map(|goal| {
-        values(|sample| sample.cpu_seconds_per_gib()).judge(row.workload.to_string(), "CPU s/GiB", goal)
-    });
+    let speed = values(|sample| sample.gb_per_second()).judge(row.name.clone(), "GB/s", row.goal);
+    let cost = row
+        .cpu_goal
+        .map(|goal| values(|sample| sample.cpu_seconds_per_gib()).judge(row.name.clone(), "CPU s/GiB", goal));
     let settled = |line| Line {
         reference_settings: reference.settings(&row.reference),
         subject_settings: subject.settings(&row.workload),
@@ -182,13 +203,14 @@ fn latency_row(
         subject: subject_runs.iter().map(|run| of(run) as f64 / 1e3).collect(),
     };
     let p50 = values(|run| run.p50).judge(row.name.clone(), "µs p50", row.p50_goal);
-    let p99 = values(|run| run.p99).judge(row.name.clone(), "µs p99", row.p99_goal);
+    let p99 =
+        row.p99_goal.map(|goal| values(|run| run.p99).judge(row.name.clone(), "µs p99", goal)).transpose()?;
     let pooled = |runs: Vec<Vec<u64>>| {
         let summary = Summary::of(&runs.concat()).context("no sample")?;
         anyhow::Ok(Latency::of(workload.bytes, &summary))
     };
     let pooled = LatencyPair { row: row.name.clone(), reference: pooled(left)?, subject: pooled(right)? };
-    Ok((vec![p50?, p99?], pooled))
+    Ok(([Some(p50?), p99].into_iter().flatten().collect(), pooled))
 }
 
 #[cfg(test)]

@@ -2,9 +2,10 @@
 
 use std::io::{self, Write};
 
-use super::{Comparison, Cost, LatencyPair, Line, Standing};
+use super::{Comparison, Cost, LatencyPair, Line, Standing, Unavailable};
 use crate::report::Latency;
 use crate::stats::{Goal, Verdict};
+use crate::workload::Engine;
 
 pub fn heading(out: &mut dyn Write, comparison: &Comparison) -> io::Result<()> {
     let machine = &comparison.machine;
@@ -27,6 +28,18 @@ fn columns(out: &mut dyn Write) -> io::Result<()> {
         "{:<46} {:<10} {:>9} {:>9} {:>7} {:>17} {:>8} {:>3}  verdict",
         "row", "quantity", "reference", "subject", "ratio", "95 % interval", "target", "n"
     )
+}
+
+/// The sides of the rows that follow.
+pub fn section(out: &mut dyn Write, reference: &dyn Engine, subject: &dyn Engine) -> io::Result<()> {
+    for (side, engine) in [("reference", reference), ("subject", subject)] {
+        writeln!(out, "{side:<10} {}: {}", engine.name(), engine.path())?;
+    }
+    Ok(())
+}
+
+pub fn unavailable(out: &mut dyn Write, row: &Unavailable) -> io::Result<()> {
+    writeln!(out, "{:<46} {}", row.row, row.reason)
 }
 
 /// A line with the settings behind it.
@@ -115,11 +128,19 @@ pub fn summary(out: &mut dyn Write, comparison: &Comparison) -> io::Result<()> {
         let Cost { row, quantity, value, .. } = cost;
         writeln!(out, "{row:<46} {quantity:<25} {value:>9.3} {limit:>33}      {verdict}")?;
     }
+    for row in &comparison.unavailable {
+        unavailable(out, row)?;
+    }
     let lines = comparison.lines.iter().map(|line| line.verdict);
     let verdicts: Vec<_> = lines.chain(comparison.costs.iter().filter_map(|cost| cost.verdict)).collect();
     let count = |verdict| verdicts.iter().filter(|found| **found == verdict).count();
     let (met, missed) = (count(Verdict::Met), count(Verdict::Missed));
-    writeln!(out, "{met} met, {missed} missed, {} undecided", count(Verdict::Undecided))?;
+    let (undecided, unavailable) = (count(Verdict::Undecided), comparison.unavailable.len());
+    write!(out, "{met} met, {missed} missed, {undecided} undecided")?;
+    match unavailable {
+        0 => writeln!(out)?,
+        count => writeln!(out, ", {count} unavailable")?,
+    }
     match comparison.standings.iter().all(|standing| standing.counts) {
         true => Ok(()),
         false => writeln!(out, "the reference is not near enough to the limit on every row: see above"),

@@ -44,11 +44,16 @@ pub fn standings(plan: &Plan, reference: &mut dyn Engine) -> anyhow::Result<Vec<
         (scattered(write, 4 * KIB), MEASURED_4_KIB),
     ];
     let wanted = best.iter().filter(|(workload, _)| plan.wants(&workload.to_string()));
-    wanted.map(|(workload, gib_per_second)| standing(plan, workload, *gib_per_second, reference)).collect()
+    let standing = |(workload, gib_per_second): &(Workload, f64)| {
+        standing(plan, workload.to_string(), workload, *gib_per_second, reference)
+    };
+    wanted.map(standing).collect()
 }
 
-fn standing(
+/// A reference on one workload, against what was measured of its kind.
+pub fn standing(
     plan: &Plan,
+    row: String,
     workload: &Workload,
     measured_gib_per_second: f64,
     reference: &mut dyn Engine,
@@ -70,7 +75,7 @@ fn standing(
     let required_gb_per_second = SHARE_MIN * measured_share * memcpy_gb_per_second;
     let reference_gb_per_second = median(&speeds);
     Ok(Standing {
-        row: workload.to_string(),
+        row,
         memcpy_gb_per_second,
         reference_gb_per_second,
         reference_cpu_seconds_per_gib: median(&costs),

@@ -15,10 +15,11 @@ use regex_lite::Regex;
 use serde::{Deserialize, Serialize};
 
 use crate::layout::Layout;
+use crate::subject::Origin;
 use crate::workload::Operation;
 
 use parse::{parse_bytes, parse_count, parse_rows, parse_seconds};
-pub use processes::{FerryCrowdArguments, FerryTargetArguments, RawTargetArguments};
+pub use processes::{FerryCrowdArguments, FerryTargetArguments, RawTargetArguments, SameHostTargetArguments};
 pub use settings::Settings;
 
 const PORT: u16 = 18_515;
@@ -54,6 +55,9 @@ pub enum Command {
     /// The passive process of the raw reference
     #[command(hide = true)]
     RawTarget(RawTargetArguments),
+    /// The passive process of the same-host references
+    #[command(hide = true)]
+    SameHostTarget(SameHostTargetArguments),
     /// The server that `compare` and `selftest` start
     #[command(hide = true)]
     FerryTarget(FerryTargetArguments),
@@ -74,6 +78,7 @@ impl Command {
             Command::Selftest(_)
             | Command::Compare(_)
             | Command::RawTarget(_)
+            | Command::SameHostTarget(_)
             | Command::FerryTarget(_)
             | Command::FerryCrowd(_) => None,
         }
@@ -192,6 +197,9 @@ pub struct TestArguments {
     /// scattered permutes the blocks on both sides so that none can be merged
     #[arg(long, value_enum, default_value_t = Layout::Contiguous)]
     pub layout: Layout,
+    /// The memory of both ends
+    #[arg(long, value_enum, default_value_t = Origin::Alloc)]
+    pub memory: Origin,
     /// File with the shared secret; without it, peers are this user on this host only
     #[arg(long = "secret-file")]
     pub secret_file: Option<PathBuf>,
@@ -242,6 +250,9 @@ pub struct CompareArguments {
     /// Both ends look for data this long before sleeping, in microseconds
     #[arg(long = "spin-us", default_value_t = 50)]
     pub spin_us: u32,
+    /// ferry's memory in the rows over TCP; those of one machine have each kind
+    #[arg(long, value_enum, default_value_t = Origin::Own)]
+    pub memory: Origin,
     /// Congestion control of both sides, where the host allows it
     #[arg(long = "congestion-control", default_value = "reno")]
     pub congestion_control: String,

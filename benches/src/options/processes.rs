@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::Transport;
+use crate::raw::same_host::Kind;
+
 #[derive(Args, Debug)]
 pub struct FerryTargetArguments {
     #[arg(long)]
@@ -14,6 +17,8 @@ pub struct FerryTargetArguments {
     pub congestion_control: Option<String>,
     #[arg(long)]
     pub workers: Option<usize>,
+    #[arg(long, value_enum, default_value_t = Transport::Auto)]
+    pub transport: Transport,
 }
 
 #[derive(Args, Debug)]
@@ -38,4 +43,12 @@ pub struct RawTargetArguments {
     pub buffer_bytes: Option<usize>,
     #[arg(long)]
     pub congestion_control: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct SameHostTargetArguments {
+    #[arg(long, value_enum)]
+    pub kind: Kind,
+    #[arg(long)]
+    pub memory_bytes: usize,
 }

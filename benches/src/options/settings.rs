@@ -8,7 +8,7 @@ use ferry::limits::NOTIFY_BYTES_MAX;
 
 use super::{Test, TestArguments, Transport};
 use crate::layout::Layout;
-use crate::subject::Claims;
+use crate::subject::{Claims, Origin};
 use crate::workload::Limit;
 
 const BANDWIDTH_BYTES: usize = 65_536;
@@ -37,6 +37,7 @@ pub struct Settings {
     pub data_validation: bool,
     pub transport: Transport,
     pub layout: Layout,
+    pub memory: Origin,
     pub secret_file: Option<PathBuf>,
     pub json: Option<PathBuf>,
     pub spin: Option<Duration>,
@@ -70,6 +71,7 @@ impl TestArguments {
             data_validation: self.data_validation,
             transport: self.transport,
             layout: self.layout,
+            memory: self.memory,
             secret_file: self.secret_file,
             json: self.json,
             spoil: self.spoil,
@@ -89,6 +91,7 @@ impl TestArguments {
             bidirectional: self.bidirectional.then_some(true),
             data_validation: self.data_validation.then_some(true),
             layout: Some(self.layout).filter(|layout| *layout != Layout::Contiguous),
+            memory: Some(self.memory).filter(|memory| *memory != Origin::Alloc),
             transport: Some(self.transport).filter(|transport| *transport != Transport::Auto),
             lanes: self.lanes,
             spin_us: self.spin_us.map(u64::from),

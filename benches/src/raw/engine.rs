@@ -17,7 +17,7 @@ const IN_FLIGHT: [usize; 4] = [1, 2, 4, 8];
 const BUFFERS: [Option<usize>; 3] = [Some(512 * KIB), Some(4 * MIB), None];
 /// Each setting is tried this often, in rounds, so that a busy moment spoils one try of each.
 const TRIES: usize = 3;
-const TRY_SECONDS: f64 = 0.15;
+pub(super) const TRY_SECONDS: f64 = 0.15;
 /// Used where a workload was not prepared: good everywhere, best nowhere in particular.
 const TUNING_DEFAULT: Tuning = Tuning { connections: 2, in_flight: 4 };
 
@@ -99,7 +99,7 @@ impl Engine for RawEngine {
 }
 
 /// Index of the candidate with the highest median speed over `TRIES` rounds.
-fn fastest<T>(
+pub(super) fn fastest<T>(
     candidates: &mut [T],
     mut speed: impl FnMut(&mut T) -> anyhow::Result<f64>,
 ) -> anyhow::Result<usize> {

@@ -1,4 +1,5 @@
-//! The reference: the least a program can do to move the same bytes over TCP.
+//! The references: the least a program can do to move the same bytes, over TCP here and within one machine
+//! in `same_host`.
 //!
 //! Two processes on 127.0.0.1, a thread at each end of each connection, gather and scatter straight
 //! from and into place. The target is this same binary, started with a hidden subcommand, and stays up
@@ -8,6 +9,7 @@ mod engine;
 mod initiator;
 mod pair;
 mod pieces;
+pub mod same_host;
 mod socket;
 mod target;
 mod wire;

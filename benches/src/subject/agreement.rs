@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::registered::Origin;
 use crate::layout::Layout;
 use crate::options::{Test, Transport};
 use crate::workload::Limit;
@@ -19,6 +20,8 @@ pub struct Agreement {
     pub bidirectional: bool,
     pub data_validation: bool,
     pub layout: Layout,
+    /// Both ends' memory.
+    pub memory: Origin,
     pub transport: Transport,
     pub lanes: u32,
     pub spin_us: u64,
@@ -35,6 +38,7 @@ pub struct Claims {
     pub bidirectional: Option<bool>,
     pub data_validation: Option<bool>,
     pub layout: Option<Layout>,
+    pub memory: Option<Origin>,
     pub transport: Option<Transport>,
     pub lanes: Option<u32>,
     /// What the server's engine does, told or not: a latency is of both ends.
@@ -61,6 +65,7 @@ impl Claims {
         compare("-b", self.bidirectional.map(on_off), on_off(client.bidirectional));
         compare("--data_validation", self.data_validation.map(on_off), on_off(client.data_validation));
         compare("--layout", self.layout.map(|layout| layout.name().into()), client.layout.name().into());
+        compare("--memory", self.memory.map(|memory| memory.name().into()), client.memory.name().into());
         let transport = self.transport.map(|transport| transport.name().into());
         compare("--transport", transport, client.transport.name().into());
         compare("-q", self.lanes.map(|lanes| lanes.to_string()), client.lanes.to_string());
@@ -105,6 +110,7 @@ mod tests {
             bidirectional: true,
             data_validation: false,
             layout: Layout::Scattered,
+            memory: Origin::Alloc,
             transport: Transport::Auto,
             lanes: 2,
             spin_us: 50,
@@ -129,6 +135,7 @@ mod tests {
             bidirectional: Some(false),
             data_validation: Some(true),
             layout: Some(Layout::Contiguous),
+            memory: Some(Origin::Own),
             transport: Some(Transport::Tcp),
             lanes: Some(4),
             spin_us: Some(0),
@@ -143,6 +150,7 @@ mod tests {
             "-b is off at the server and on",
             "--data_validation is on at the server and off",
             "--layout is contiguous at the server and scattered",
+            "--memory is own at the server and alloc",
             "--transport is tcp at the server and auto",
             "-q is 4 at the server and 2",
             "--spin-us is 0 at the server and 50",

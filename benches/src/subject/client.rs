@@ -1,19 +1,21 @@
 //! The active end: connects to a server, agrees on the terms, and carries out the workloads.
 
+use std::fmt;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context};
-use ferry::{Engine as Ferry, RegionOptions};
+use ferry::Engine as Ferry;
 
 use super::agreement::Agreement;
 use super::channel::Channel;
 use super::drive::{Flight, Route};
+use super::registered::Registered;
 use super::setup::{describe, is_auto, Setup};
 use super::wire::{Area, Command, Outcome, OwnHalf, Preparation, Reply, VERSION};
 use crate::cpu::{own_cpu_seconds, Pinned};
 use crate::layout::{mix, Layout};
-use crate::memory::{area_of, populated, spoil, MEMORY_BYTES_MAX};
+use crate::memory::{spoil, MEMORY_BYTES_MAX};
 use crate::walk::{End, Walk};
 use crate::workload::{CpuSeconds, LatencyWorkload, Limit, Placement, Sample, Workload, LATENCY_SLOTS};
 
@@ -26,9 +28,9 @@ const REGION_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Client {
     channel: Channel,
     peer: u64,
-    outward: ferry::Memory,
+    outward: Registered,
     /// For the server's own transfers (`-b`).
-    inward: Option<ferry::Memory>,
+    inward: Option<Registered>,
     remote: Area,
     seed: u64,
     validate: bool,
@@ -56,12 +58,13 @@ impl Client {
         let mut channel = Channel::new(&engine)?;
         let peer = engine.connect(address, Some(CONNECT_TIMEOUT))?;
         refuse_without_path(&engine, peer)?;
-        let alloc = || engine.alloc(memory_bytes, &RegionOptions::default()).map(populated);
+        let origin = agreement.memory;
+        let alloc = || Registered::new(&engine, origin, memory_bytes);
         let outward = alloc().context("memory for the test")?;
         let inward = agreement.bidirectional.then(alloc).transpose().context("memory for -b")?;
         let flight = Flight { threads: 1, in_flight: agreement.tx_depth };
         let validate = agreement.data_validation;
-        let area = inward.as_ref().map(area_of);
+        let area = inward.as_ref().map(Registered::area);
         let hello = Command::Hello { version: VERSION, agreement, memory_bytes, inward: area };
         channel.send(peer, &hello).context("introducing this end to the server")?;
         let remote = match channel.receive(peer, ANSWER_TIMEOUT).context("the server")? {
@@ -166,7 +169,7 @@ impl Client {
     }
 
     fn route(&self) -> Route<'_> {
-        Route { engine: &self.engine, peer: self.peer, local: area_of(&self.outward), remote: self.remote }
+        Route { engine: &self.engine, peer: self.peer, local: self.outward.area(), remote: self.remote }
     }
 
     fn prepare(
@@ -260,5 +263,17 @@ fn refuse_without_path(engine: &Ferry, peer: u64) -> anyhow::Result<()> {
         .iter()
         .filter(|path| is_auto(engine.config()) || engine.config().transports.allows(path.transport));
     let reasons: Vec<_> = wanted.map(|path| format!("{}: {}", path.transport.name(), path.why)).collect();
-    bail!("UNAVAILABLE: no allowed transport reaches the server: {}", reasons.join("; "))
+    Err(NoPath(reasons.join("; ")).into())
 }
+
+/// No allowed transport reaches the server: each with its reason.
+#[derive(Debug)]
+pub struct NoPath(String);
+
+impl fmt::Display for NoPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "UNAVAILABLE: no allowed transport reaches the server: {}", self.0)
+    }
+}
+
+impl std::error::Error for NoPath {}

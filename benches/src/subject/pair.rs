@@ -9,6 +9,7 @@ use anyhow::Context;
 use super::agreement::Agreement;
 use super::client::Client;
 use super::drive::Flight;
+use super::registered::Origin;
 use super::secret::SecretFile;
 use super::setup::Setup;
 use super::wire::Listening;
@@ -30,6 +31,10 @@ pub struct PairConfig {
     /// `None` keeps ferry's default, as all else is.
     pub spin: Option<Duration>,
     pub congestion_control: Option<String>,
+    /// What ferry may use; anything but auto fails rather than falls back.
+    pub transport: Transport,
+    /// Both ends'.
+    pub memory: Origin,
 }
 
 /// The fields' order is the order in which they go: the client says goodbye first.
@@ -46,6 +51,7 @@ impl Pair {
             secret_file: Some(secret.path().to_owned()),
             spin: config.spin,
             congestion_control: config.congestion_control.clone(),
+            transport: config.transport,
             ..Setup::default()
         };
         let mut child = ChildProcess::start(&config.program, &setup.child_arguments("ferry-target")?)?;
@@ -60,7 +66,8 @@ impl Pair {
             bidirectional: false,
             data_validation: true,
             layout: Layout::Contiguous,
-            transport: Transport::Auto,
+            memory: config.memory,
+            transport: config.transport,
             lanes: opened.lanes,
             spin_us: opened.spin_us,
         };

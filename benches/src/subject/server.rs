@@ -4,15 +4,16 @@ use std::io::{self, Read, Write};
 use std::thread;
 
 use anyhow::{bail, ensure, Context};
-use ferry::{Engine, RegionOptions};
+use ferry::Engine;
 
 use super::agreement::Claims;
 use super::channel::Channel;
+use super::registered::Registered;
 use super::session::Session;
 use super::setup::Setup;
 use super::wire::{Command, Listening, Reply, VERSION};
 use crate::child::write_line;
-use crate::memory::{area_of, populated, MEMORY_BYTES_MAX};
+use crate::memory::MEMORY_BYTES_MAX;
 
 /// Serves one client and returns when it has said goodbye. `listening` is told the address first.
 pub fn serve(
@@ -48,13 +49,11 @@ fn welcome<'a>(
     ensure!(version == VERSION, "the client's ferry-bench speaks version {version}, this one {VERSION}");
     claims.accept(&agreement).map_err(anyhow::Error::msg)?;
     ensure!((1..=MEMORY_BYTES_MAX).contains(&memory_bytes), "the client asks for {memory_bytes} bytes");
-    let alloc = || {
-        let memory = engine.alloc(memory_bytes, &RegionOptions::default());
-        memory.map(populated).context("memory for the client")
-    };
+    let origin = agreement.memory;
+    let alloc = || Registered::new(engine, origin, memory_bytes).context("memory for the client");
     let inward = alloc()?;
     let outward = remote.map(|area| alloc().map(|memory| (memory, area))).transpose()?;
-    channel.send(peer, &Reply::Welcome { inward: area_of(&inward) })?;
+    channel.send(peer, &Reply::Welcome { inward: inward.area() })?;
     Ok(Session { engine, channel, peer, inward, outward })
 }
 

@@ -7,10 +7,11 @@ use ferry::Engine;
 
 use super::channel::Channel;
 use super::drive::{Driven, Route};
+use super::registered::Registered;
 use super::wire::{Area, Command, Outcome, OwnHalf, Preparation, Reply};
 use crate::cpu::{own_cpu_seconds, Pinned};
 use crate::layout::mix;
-use crate::memory::{area_of, spoil};
+use crate::memory::spoil;
 use crate::walk::{End, Walk};
 
 /// A client checks its data, prints, and is stopped and looked at; hours are more than any of that.
@@ -21,9 +22,9 @@ pub struct Session<'a> {
     pub channel: &'a mut Channel,
     pub peer: u64,
     /// For the client's transfers.
-    pub inward: ferry::Memory,
+    pub inward: Registered,
     /// For the server's own, with the client's memory that they go to.
-    pub outward: Option<(ferry::Memory, Area)>,
+    pub outward: Option<(Registered, Area)>,
 }
 
 impl Session<'_> {
@@ -90,7 +91,7 @@ impl Session<'_> {
             bail!("a bidirectional run without a start");
         };
         let (outward, remote) = self.outward.as_ref().context("no memory was agreed upon for -b")?;
-        let route = Route { engine: self.engine, peer: self.peer, local: area_of(outward), remote: *remote };
+        let route = Route { engine: self.engine, peer: self.peer, local: outward.area(), remote: *remote };
         route.drive(walk, half.flight, half.limit).context("the server's half")
     }
 

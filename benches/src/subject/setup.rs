@@ -66,6 +66,9 @@ impl Setup {
         if let Some(path) = &self.secret_file {
             arguments.push(format!("--secret-file={}", path.to_str().context("the path is not UTF-8")?));
         }
+        if self.transport != Transport::Auto {
+            arguments.push(format!("--transport={}", self.transport.name()));
+        }
         arguments.extend(self.spin.map(|spin| format!("--spin-us={}", spin.as_micros())));
         arguments.extend(self.congestion_control.iter().map(|name| format!("--congestion-control={name}")));
         arguments.extend(self.workers.map(|workers| format!("--workers={workers}")));

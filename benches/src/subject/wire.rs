@@ -7,7 +7,7 @@ use super::drive::Flight;
 use crate::workload::{Limit, Workload};
 
 /// Of these messages. Ends of different versions refuse each other.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Registered memory that the other end may name.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]

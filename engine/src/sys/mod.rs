@@ -2,6 +2,7 @@
 //! library lacks. With `transport`, `ffi` and named storage files, the only place with unsafe code.
 
 pub mod clock;
+pub mod copy;
 pub mod eventfd;
 pub mod fork;
 pub mod mapping;

@@ -1,0 +1,114 @@
+//! The subject's memory: the program's own, registered, or allocated by ferry. Which of the two decides
+//! the paths that ferry can take within one machine.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::ValueEnum;
+use ferry::{Engine, RegionOptions};
+use serde::{Deserialize, Serialize};
+
+use super::wire::Area;
+use crate::memory::{populated, Memory, Store};
+
+/// Where the memory comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Origin {
+    /// Mapped by this program and registered with ferry
+    Own,
+    /// Allocated by ferry
+    Alloc,
+}
+
+impl Origin {
+    pub fn name(self) -> &'static str {
+        match self {
+            Origin::Own => "own",
+            Origin::Alloc => "alloc",
+        }
+    }
+}
+
+/// After the last transfer nothing should be in the way of giving memory back.
+const UNREGISTER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Populated and registered, until it is dropped.
+pub enum Registered {
+    Own {
+        engine: Engine,
+        region: u64,
+        /// Taken by drop.
+        memory: Option<Memory>,
+    },
+    Alloc(ferry::Memory),
+}
+
+impl Registered {
+    pub fn new(engine: &Engine, origin: Origin, bytes: usize) -> anyhow::Result<Registered> {
+        let options = RegionOptions::default();
+        match origin {
+            Origin::Alloc => {
+                Ok(Registered::Alloc(populated(engine.alloc(bytes, &options).context("allocating")?)))
+            }
+            Origin::Own => {
+                let memory = Memory::new(bytes).context("mapping")?;
+                // SAFETY: the mapping goes only after drop has unregistered it, or never; no reference
+                // to its bytes is held while transfers run.
+                let region = unsafe { engine.register(memory.address(), bytes, &options) }?;
+                Ok(Registered::Own { engine: engine.clone(), region, memory: Some(memory) })
+            }
+        }
+    }
+
+    /// As the other end names it.
+    pub fn area(&self) -> Area {
+        match self {
+            Registered::Alloc(memory) => {
+                Area { region: memory.region(), address: memory.address(), bytes: memory.length() }
+            }
+            Registered::Own { region, .. } => {
+                let memory = self.own();
+                Area { region: *region, address: memory.address() as u64, bytes: memory.bytes() }
+            }
+        }
+    }
+
+    pub fn length(&self) -> usize {
+        self.area().bytes
+    }
+
+    fn own(&self) -> &Memory {
+        match self {
+            Registered::Own { memory: Some(memory), .. } => memory,
+            _ => unreachable!("own memory is there until it is dropped"),
+        }
+    }
+}
+
+impl Store for Registered {
+    fn copy_in(&mut self, offset: usize, from: &[u8]) {
+        match self {
+            Registered::Alloc(memory) => memory.copy_in(offset, from),
+            Registered::Own { memory: Some(memory), .. } => memory.copy_in(offset, from),
+            Registered::Own { memory: None, .. } => unreachable!("taken by drop"),
+        }
+    }
+
+    fn copy_out(&self, offset: usize, into: &mut [u8]) {
+        match self {
+            Registered::Alloc(memory) => memory.copy_out(offset, into),
+            Registered::Own { .. } => self.own().copy_out(offset, into),
+        }
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        let Registered::Own { engine, region, memory } = self else { return };
+        if engine.unregister(*region, Some(UNREGISTER_TIMEOUT)).is_err() {
+            // Something may still reach it: it stays mapped.
+            std::mem::forget(memory.take());
+        }
+    }
+}
