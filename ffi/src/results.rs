@@ -171,10 +171,16 @@ impl Outcome {
 
     /// Writes the result, however it ended, and makes a failure the call's own.
     pub fn tell(self, core: &Transfer, result: TransferResult) -> Result<ferry_status> {
-        if let Some(out) = self.0 {
-            out.set(&ferry_result::from(&result));
-        }
+        self.done(&result);
         result_or_error(core, result).map(|_| FERRY_OK)
+    }
+
+    /// Writes the result of one that ended well.
+    pub fn done(self, result: &TransferResult) -> ferry_status {
+        if let Some(out) = self.0 {
+            out.set(&ferry_result::from(result));
+        }
+        FERRY_OK
     }
 }
 

@@ -253,6 +253,9 @@ fn run(
     if options.queue.is_some() {
         return Err(Error::invalid("options.queue must be 0: this call returns the result itself"));
     }
+    if let Some(result) = engine.engine.at_once(peer, op, requests, options)? {
+        return Ok(outcome.done(&result));
+    }
     let core = engine.engine.submit_core(peer, op, requests, options)?;
     let result = engine.engine.wait(&core, None)?;
     engine.engine.release(core.handle)?;

@@ -9,7 +9,7 @@ use crate::peer::outbox::Class;
 use crate::peer::{Peer, Way};
 use crate::plan::blocks::{expand, BlockIds, Layer};
 use crate::plan::{self, PlanInput};
-use crate::region::Region;
+use crate::region::{Region, RemoteMap};
 use crate::route;
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
@@ -86,13 +86,19 @@ impl Engine {
         options: &TransferOptions,
     ) -> Result<TransferResult> {
         self.check_may_block()?;
-        self.submit(peer, Op::Write, requests, options)?.wait_done()
+        match self.at_once(peer, Op::Write, requests, options)? {
+            Some(result) => Ok(result),
+            None => self.submit(peer, Op::Write, requests, options)?.wait_done(),
+        }
     }
 
     /// READ, and wait until it is final. BUSY in a callback, and then nothing was done.
     pub fn read(&self, peer: u64, requests: &[Request], options: &TransferOptions) -> Result<TransferResult> {
         self.check_may_block()?;
-        self.submit(peer, Op::Read, requests, options)?.wait_done()
+        match self.at_once(peer, Op::Read, requests, options)? {
+            Some(result) => Ok(result),
+            None => self.submit(peer, Op::Read, requests, options)?.wait_done(),
+        }
     }
 
     /// Sends bytes to the peer, in order with the notifications of transfers, and waits until the peer has
@@ -156,7 +162,7 @@ impl Engine {
         // From here on the transfer leaves its regions when it is final.
         entered.hand_over();
         context.stats.submitted(requests_in, slices_out);
-        context.look_at(deadline_ns.min(core.submitted_ns + context.progress_ns() / 4));
+        context.look_at(deadline_ns.min(core.spec.submitted_ns + context.progress_ns() / 4));
         if self.context().is_err() {
             // Closing began meanwhile and may have missed it.
             peer.strike(&core, Strike { status: Status::Closed, os_error: 0 });
@@ -242,6 +248,48 @@ impl Engine {
     }
 }
 
+impl Engine {
+    /// A small transfer that a process of this host can make by one copy, made here and now: no handle, no
+    /// table, no queue. None when it is not such a one, or did not succeed: then it is to be submitted.
+    pub fn at_once(
+        &self,
+        peer: u64,
+        op: Op,
+        requests: &[Request],
+        options: &TransferOptions,
+    ) -> Result<Option<TransferResult>> {
+        let context = self.context()?;
+        let bare = options.notify.is_none() && options.queue.is_none() && !options.ordered && !options.checksum;
+        if !bare || requests.len() != 1 || allowed(context, options) & Transport::Local.bit() == 0 {
+            return Ok(None);
+        }
+        let peer = context.peers.get(peer)?;
+        let Some(link) = peer.link_of(Transport::Local) else { return Ok(None) };
+        // Before the engine's state is looked at again: closing waits for it.
+        let _busy = peer.busy();
+        self.context()?;
+        let (local, remote) = (context.registry.snapshot(), peer.remote.snapshot());
+        let input = PlanInput {
+            op,
+            requests,
+            coalesce: false,
+            local: &local,
+            remote: &remote,
+            remote_tag: peer.identity.tag,
+        };
+        let single = plan::single(&input, context.config.express_bytes_max);
+        let Some((slice, region)) = single.filter(|(_, region)| region.enter()) else { return Ok(None) };
+        let submitted_ns = clock::monotonic_ns();
+        let moved = link.at_once(op, &slice, submitted_ns);
+        region.leave();
+        if !moved {
+            return Ok(None);
+        }
+        context.stats.moved_at_once(op, slice.length as u64);
+        Ok(Some(TransferResult::at_once(options.user_data, slice.length as u64, submitted_ns)))
+    }
+}
+
 fn check_options(options: &TransferOptions) -> Result<()> {
     if options.notify.is_some_and(|bytes| bytes.len() > NOTIFY_BYTES_MAX) {
         let text = format!("options.notify_length is above {NOTIFY_BYTES_MAX}");
@@ -257,11 +305,18 @@ fn allowed(context: &Context, options: &TransferOptions) -> u64 {
 }
 
 /// Which way it goes. UNAVAILABLE, with each reason, if there is none.
-fn choose(peer: &Peer, op: Op, ranges: &[Range], allowed: u64, checksum: bool) -> Result<Transport> {
+fn choose(
+    peer: &Peer,
+    op: Op,
+    ranges: &[Range],
+    remote: &RemoteMap,
+    allowed: u64,
+    checksum: bool,
+) -> Result<Transport> {
     let allows = |transport: Transport| allowed & transport.bit() != 0;
     if allows(Transport::Local) && !checksum {
         let link = peer.link_of(Transport::Local);
-        if link.is_some_and(|link| link.carries(op, ranges)) {
+        if link.is_some_and(|link| link.carries(op, ranges, remote)) {
             return Ok(Transport::Local);
         }
     }
@@ -301,7 +356,7 @@ fn prepare(
             remote: &remote,
             remote_tag: peer.identity.tag,
         })?;
-        transport = choose(peer, op, &plan.ranges, allowed, options.checksum)?;
+        transport = choose(peer, op, &plan.ranges, &remote, allowed, options.checksum)?;
         let slice_bytes_max = peer.identity.frame_bytes_max.min(match transport {
             Transport::Local => local::PIECE_BYTES,
             _ => u32::MAX,
@@ -314,6 +369,7 @@ fn prepare(
         Deadline::After(after) => Some(after.as_nanos().min(u64::MAX as u128) as u64),
         Deadline::Default => Some(context.config.deadline_ms * 1_000_000).filter(|ns| *ns > 0),
     };
+    let submitted_ns = clock::monotonic_ns();
     let mut copied = Vec::new();
     copied
         .try_reserve_exact(requests.len())
@@ -331,7 +387,8 @@ fn prepare(
         ordered: options.ordered,
         priority: options.priority,
         notify: options.notify.map(Box::from),
-        deadline_ns: deadline.map_or(u64::MAX, |ns| clock::monotonic_ns().saturating_add(ns)),
+        submitted_ns,
+        deadline_ns: deadline.map_or(u64::MAX, |ns| submitted_ns.saturating_add(ns)),
         user_data: options.user_data,
         queue: options.queue.clone(),
         transport,

@@ -15,10 +15,21 @@ impl Stats {
             _ => &self.transfers_failed,
         };
         counter.fetch_add(1, Relaxed);
-        let bytes = match transfer.spec.op {
+        self.moved(transfer.spec.op, transfer.bytes_confirmed());
+    }
+
+    /// A transfer of one request and one slice that was done before it had a handle.
+    pub fn moved_at_once(&self, op: Op, bytes: u64) {
+        self.submitted(1, 1);
+        self.transfers_done.fetch_add(1, Relaxed);
+        self.moved(op, bytes);
+    }
+
+    fn moved(&self, op: Op, count: u64) {
+        let bytes = match op {
             Op::Read => &self.bytes_read,
             Op::Write => &self.bytes_written,
         };
-        bytes.fetch_add(transfer.bytes_confirmed(), Relaxed);
+        bytes.fetch_add(count, Relaxed);
     }
 }

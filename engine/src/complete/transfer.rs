@@ -35,7 +35,9 @@ pub struct TransferSpec {
     pub ordered: bool,
     pub priority: u32,
     pub notify: Option<Box<[u8]>>,
-    /// CLOCK_MONOTONIC; u64::MAX is never.
+    /// On CLOCK_MONOTONIC, as the deadline.
+    pub submitted_ns: u64,
+    /// u64::MAX is never.
     pub deadline_ns: u64,
     pub user_data: u64,
     pub queue: Option<Arc<Queue>>,
@@ -56,7 +58,6 @@ pub struct Failure {
 pub struct Transfer {
     pub handle: u64,
     pub spec: TransferSpec,
-    pub submitted_ns: u64,
     /// Position among the peer's notifications; valid once queued, when there is a notification.
     pub notify_sequence: AtomicU64,
     /// Whether the peer's outbox has had it. Written and read under the outbox's lock.
@@ -98,7 +99,6 @@ impl Transfer {
         let units = spec.slices.len() as u32 + spec.notify.is_some() as u32;
         Transfer {
             handle,
-            submitted_ns: clock::monotonic_ns(),
             notify_sequence: AtomicU64::new(0),
             queued: AtomicBool::new(false),
             notify_taken: AtomicBool::new(spec.notify.is_none()),
@@ -173,8 +173,13 @@ impl Transfer {
 
     /// Marks the moment the first slice is posted.
     pub fn mark_started(&self) {
+        self.mark_started_at(clock::monotonic_ns);
+    }
+
+    /// The same for who knows the time; asked only for the first slice.
+    pub fn mark_started_at(&self, now_ns: impl FnOnce() -> u64) {
         if self.started_ns.load(Ordering::Relaxed) == 0 {
-            self.started_ns.store(clock::monotonic_ns(), Ordering::Relaxed);
+            self.started_ns.store(now_ns(), Ordering::Relaxed);
         }
     }
 
@@ -330,7 +335,7 @@ impl Transfer {
             user_data: self.spec.user_data,
             bytes_confirmed: self.bytes_confirmed.load(Ordering::Relaxed),
             requests_failed: failed,
-            submitted_ns: self.submitted_ns,
+            submitted_ns: self.spec.submitted_ns,
             started_ns: self.started_ns.load(Ordering::Relaxed),
             finished_ns: clock::monotonic_ns(),
             requests_in: all,

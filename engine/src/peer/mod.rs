@@ -7,7 +7,10 @@
 
 pub mod inbox;
 pub mod lease;
+mod link;
 pub mod outbox;
+
+pub use link::{Companion, Link, Ticket, Way};
 
 use crate::command::{Command, Commands};
 use crate::complete::transfer::{Failure, Strike};
@@ -17,72 +20,12 @@ use crate::notify::{Credit, Event, EventBody, Hub};
 use crate::region::remote::RemoteRegions;
 use crate::stats::Stats;
 use crate::status::{Error, Result, Status};
-use crate::types::{Op, Range, Transport};
+use crate::types::Transport;
 use inbox::{Accepted, Inbox};
 use lease::LeaseClock;
 use outbox::{Class, OrderedNext, Outbox, PullLimits, Pulled};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-
-/// One transport's way to a peer. Implemented by transports.
-pub trait Link: Send + Sync {
-    /// Whether a transfer of these ranges can go this way.
-    fn carries(&self, op: Op, ranges: &[Range]) -> bool;
-    /// A caller queued something of this class: have it posted, by a worker unless it is EXPRESS, which
-    /// the calling thread sends itself.
-    fn post(&self, class: Class);
-    /// Something may be queued: have it posted. From any thread, and without keeping it.
-    fn nudge(&self);
-    /// Drives the link from the calling thread until the transfer is final or `deadline_ns`
-    /// (CLOCK_MONOTONIC) has passed. Returns early, without harm, when another thread drives it.
-    fn drive(&self, transfer: &Transfer, deadline_ns: u64);
-    /// Wakes a thread that sleeps in `drive`, because something it may wait for has changed.
-    fn wake(&self);
-    /// Lanes in use, for the statistics.
-    fn lanes(&self) -> usize;
-}
-
-/// A transport that comes and goes with sessions, which somebody else keeps: the same-host path.
-/// Implemented by transports, driven by the control loop. Nothing here waits.
-pub trait Companion: Send + Sync {
-    /// What is told to the peer so that it can come; or why it can't.
-    fn offer(&self) -> std::result::Result<String, String>;
-    /// A session stands. The side that dialed it comes to the other, which waits.
-    /// `Command::CompanionSettled` tells, soon, what became of it.
-    fn begin(&self, ticket: Ticket);
-    /// The other side will not come, and says why.
-    fn refused(&self, peer: u64, why: String);
-    /// The path, once it is settled and as long as there is one; with what makes it fast or slow.
-    fn link(&self, peer: u64) -> Option<(Arc<dyn Link>, String)>;
-    /// Regions of this engine came and went.
-    fn regions_added(&self, ids: &[u64]);
-    fn regions_removed(&self, ids: &[u64]);
-    /// The session is over: nothing more is posted from here, and no new access of the peer is let in.
-    fn end(&self, peer: u64);
-    /// Whether nothing of a peer whose session is over can land here any more. `Command::CompanionQuiet`
-    /// comes when an answer of false becomes true.
-    fn is_quiet(&self, peer: u64) -> bool;
-}
-
-/// A session, as a `Companion` must know it.
-pub struct Ticket {
-    pub peer: Arc<Peer>,
-    pub dialer: bool,
-    pub session_id: [u8; 16],
-    /// Known to the two engines alone.
-    pub key: [u8; 32],
-    /// Where the dialer comes to: the other side's offer.
-    pub name: String,
-}
-
-/// A transport's way to the peer, or why there is none.
-#[derive(Clone)]
-pub enum Way {
-    /// With what makes it fast or slow.
-    Open(Arc<dyn Link>, String),
-    /// With the reason.
-    Shut(String),
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -135,6 +78,15 @@ pub struct Peer {
     link: RwLock<Option<Arc<dyn Link>>>,
     local: RwLock<Way>,
     active: AtomicU64,
+}
+
+/// See `Peer::busy`.
+pub struct Busy<'a>(&'a Peer);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.active.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -246,6 +198,12 @@ impl Peer {
     /// Transfers that are not final.
     pub fn active(&self) -> u64 {
         self.active.load(Ordering::Acquire)
+    }
+
+    /// Counts work that is no transfer among them, for as long as the guard lives.
+    pub fn busy(&self) -> Busy<'_> {
+        self.active.fetch_add(1, Ordering::AcqRel);
+        Busy(self)
     }
 
     pub fn class_of(&self, transfer: &Transfer) -> Class {

@@ -18,7 +18,7 @@ pub use crate::types::Range;
 use crate::handle::Tag;
 use crate::region::{Region, RegionMap, RemoteMap};
 use crate::status::{Error, Result, Status};
-use crate::types::{Op, Request};
+use crate::types::{Op, Request, Slice};
 use check::Checker;
 use std::sync::Arc;
 
@@ -59,6 +59,21 @@ pub fn plan(input: &PlanInput) -> Result<Plan> {
         if in_place { coalesce::in_place(&mut checker)? } else { coalesce::merged(&mut checker)? };
     let (local_regions, bytes) = checker.finish();
     Ok(Plan { ranges, order, local_regions, bytes })
+}
+
+/// The shortest plan: one request that fits one slice, its remote region known. None for any other, and for
+/// one that `plan` would refuse: it says why.
+pub fn single<'a>(input: &PlanInput<'a>, slice_bytes_max: u64) -> Option<(Slice, &'a Arc<Region>)> {
+    let [request] = input.requests else { return None };
+    if request.length > slice_bytes_max.min(u64::from(u32::MAX)) {
+        return None;
+    }
+    let mut checker = Checker::new(input);
+    let home = checker.check(0).ok().filter(|home| home.remote != check::UNKNOWN)?;
+    let &Request { local, remote, length, remote_region } = request;
+    let slice =
+        Slice { local, remote, region: remote_region, first_offset: 0, length: length as u32, first: 0 };
+    Some((slice, input.local.at(home.local as usize)))
 }
 
 fn check_count(count: usize) -> Result<()> {

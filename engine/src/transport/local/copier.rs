@@ -11,9 +11,11 @@ use crate::region::RemoteMap;
 use crate::status::Status;
 use crate::sys::socket::IoVec;
 use crate::sys::copy::{self, Piece};
-use crate::sys::{clock, vm};
+use crate::sys::vm;
 use crate::types::{Op, Slice};
+use std::cell::OnceCell;
 use std::io;
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// Vectors of one system call on either side. More gain nothing, measured.
@@ -44,26 +46,33 @@ enum Outcome {
 impl Copier {
     /// Copies slices [first, end) and settles them, whatever becomes of them. Broken: those that were not
     /// copied have been queued again.
-    pub fn run(&self, peer: &Peer, transfer: &Arc<Transfer>, first: u32, end: u32) -> Result<(), Broken> {
+    pub fn run(
+        &self,
+        peer: &Peer,
+        transfer: &Arc<Transfer>,
+        first: u32,
+        end: u32,
+        now_ns: u64,
+    ) -> Result<(), Broken> {
         let slices = &transfer.spec.slices[first as usize..end as usize];
         let mut failures = Vec::new();
         let mut at = 0;
-        let known = peer.remote.snapshot();
+        let known = Known { peer, map: OnceCell::new() };
         let broken = loop {
             if at == slices.len() {
                 break None;
             }
-            let Some(region) = region_of(&known, &slices[at]) else {
+            let Some(region) = known.region_of(&slices[at]) else {
                 failures.push(failure(first, at, Status::NotRegistered, 0));
                 at += 1;
                 continue;
             };
             let rest = &slices[at..];
             let same = |slice: &&Slice| {
-                slice.region == rest[0].region && (slice.region != 0 || region_of(&known, slice) == Some(region))
+                slice.region == rest[0].region && (slice.region != 0 || known.region_of(slice) == Some(region))
             };
             let run = &rest[..rest.iter().take_while(same).count()];
-            match self.copy(transfer.spec.op, region, run) {
+            match self.copy(transfer.spec.op, region, run, now_ns) {
                 Outcome::Copied => at += run.len(),
                 Outcome::Failed(slice, status, os_error) => {
                     failures.push(failure(first, at + slice, status, os_error));
@@ -79,7 +88,7 @@ impl Copier {
         if at > 0 {
             let bytes = slices[..at].iter().map(|slice| slice.length as u64).sum();
             let stats = &peer.around().stats;
-            stats.bytes_local.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
+            stats.bytes_local.fetch_add(bytes, Ordering::Relaxed);
             peer.confirm(transfer, (first, stop), bytes, &failures, false);
         }
         match broken {
@@ -93,7 +102,18 @@ impl Copier {
         }
     }
 
-    fn copy(&self, op: Op, region: u64, run: &[Slice]) -> Outcome {
+    /// One slice of no transfer. False unless all of it was copied.
+    pub fn copy_one(&self, peer: &Peer, op: Op, slice: &Slice, now_ns: u64) -> bool {
+        let known = Known { peer, map: OnceCell::new() };
+        let Some(region) = known.region_of(slice) else { return false };
+        let copied = matches!(self.copy(op, region, std::slice::from_ref(slice), now_ns), Outcome::Copied);
+        if copied {
+            peer.around().stats.bytes_local.fetch_add(slice.length as u64, Ordering::Relaxed);
+        }
+        copied
+    }
+
+    fn copy(&self, op: Op, region: u64, run: &[Slice], now_ns: u64) -> Outcome {
         let Ok(inside) = self.grant.enter(region) else {
             return match self.grant.is_closed() {
                 true => Outcome::Broken(0, "the peer has ended the session".into()),
@@ -101,7 +121,7 @@ impl Copier {
             };
         };
         // Inside, the region is registered; what remains to be known is whether its process lives.
-        if self.process.has_ended(clock::monotonic_ns()) {
+        if self.process.has_ended(now_ns) {
             return Outcome::Broken(0, "the peer's process has ended".into());
         }
         let outcome = match (self.maps.get(region), &self.by_call) {
@@ -138,13 +158,21 @@ impl Copier {
     }
 
     fn call(&self, op: Op, batch: &[Slice]) -> io::Result<usize> {
+        if let [one] = batch {
+            // The small synchronous transfer: no arrays to fill.
+            let length = one.length as usize;
+            return self.call_with(op, &[IoVec::new(one.local, length)], &[IoVec::new(one.remote, length)]);
+        }
         let mut local = [const { IoVec::nothing() }; VECTORS];
         let mut remote = [const { IoVec::nothing() }; VECTORS];
         for (at, slice) in batch.iter().enumerate() {
             local[at] = IoVec::new(slice.local, slice.length as usize);
             remote[at] = IoVec::new(slice.remote, slice.length as usize);
         }
-        let (local, remote) = (&local[..batch.len()], &remote[..batch.len()]);
+        self.call_with(op, &local[..batch.len()], &remote[..batch.len()])
+    }
+
+    fn call_with(&self, op: Op, local: &[IoVec], remote: &[IoVec]) -> io::Result<usize> {
         // SAFETY: the local ranges lie in regions that the transfer entered at submit and holds until it
         // is final, which it is not before this piece is settled. The process is the peer's: its pidfd
         // was looked at within a millisecond, and the kernel checks its memory.
@@ -185,11 +213,20 @@ fn copy_mapped(op: Op, mapped: &Mapped, run: &[Slice]) -> Outcome {
     Outcome::Copied
 }
 
-/// The region that a slice names or, if it names none, the one at its address now.
-fn region_of(known: &RemoteMap, slice: &Slice) -> Option<u64> {
-    match slice.region {
-        0 => known.find(slice.remote, slice.length as u64).map(|region| region.id),
-        region => Some(region),
+/// The peer's regions, looked up only for slices that name none.
+struct Known<'a> {
+    peer: &'a Peer,
+    map: OnceCell<Arc<RemoteMap>>,
+}
+
+impl Known<'_> {
+    /// The region that a slice names or, if it names none, the one at its address now.
+    fn region_of(&self, slice: &Slice) -> Option<u64> {
+        if slice.region != 0 {
+            return Some(slice.region);
+        }
+        let map = self.map.get_or_init(|| self.peer.remote.snapshot());
+        map.find(slice.remote, slice.length as u64).map(|region| region.id)
     }
 }
 

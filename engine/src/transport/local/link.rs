@@ -6,8 +6,9 @@ use super::crew::Crew;
 use crate::complete::Transfer;
 use crate::peer::outbox::{Class, PullLimits, Pulled};
 use crate::peer::{Link, Peer};
+use crate::region::RemoteMap;
 use crate::sys::clock;
-use crate::types::{Op, Range, Transport};
+use crate::types::{Op, Range, Slice, Transport};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -76,8 +77,8 @@ impl LocalLink {
         self.crew.close()
     }
 
-    /// Takes one piece and copies it. False when there is none.
-    fn step(&self, express: bool) -> bool {
+    /// Takes one piece and copies it; `inline` where it was submitted. False when there is none.
+    fn step(&self, express: bool, inline: bool) -> bool {
         if self.closed.load(Ordering::SeqCst) {
             return false;
         }
@@ -86,8 +87,13 @@ impl LocalLink {
         else {
             return false;
         };
-        transfer.mark_started();
-        if let Err(Broken(why)) = self.copier.run(&self.peer, &transfer, first, end) {
+        // What is small was submitted a moment ago, unless it had to wait for its turn.
+        let now_ns = match inline && !transfer.spec.ordered {
+            true => transfer.spec.submitted_ns,
+            false => clock::monotonic_ns(),
+        };
+        transfer.mark_started_at(|| now_ns);
+        if let Err(Broken(why)) = self.copier.run(&self.peer, &transfer, first, end, now_ns) {
             self.closed.store(true, Ordering::SeqCst);
             (self.on_broken)(why);
         }
@@ -97,7 +103,7 @@ impl LocalLink {
     /// What a called thread does: everything that waits, as long as there is a place for it.
     fn work(&self) {
         self.within(|| {
-            while self.step(true) {}
+            while self.step(true, false) {}
             self.copy_bulk(|| false);
         });
     }
@@ -107,7 +113,7 @@ impl LocalLink {
         if !self.crew.take_place() {
             return;
         }
-        while !enough() && self.step(false) {}
+        while !enough() && self.step(false, false) {}
         self.crew.leave_place();
         if self.peer.has_work(Transport::Local, false) {
             // Who came meanwhile found no place, and nobody else may be left.
@@ -145,8 +151,7 @@ impl LocalLink {
 }
 
 impl Link for LocalLink {
-    fn carries(&self, op: Op, ranges: &[Range]) -> bool {
-        let known = self.peer.remote.snapshot();
+    fn carries(&self, op: Op, ranges: &[Range], known: &RemoteMap) -> bool {
         let mut last = None;
         ranges.iter().all(|range| {
             if last.is_some_and(|(id, named)| named && id == range.region) {
@@ -164,7 +169,7 @@ impl Link for LocalLink {
 
     fn post(&self, class: Class) {
         if class == Class::Express {
-            return self.within(|| while self.step(true) {});
+            return self.within(|| while self.step(true, true) {});
         }
         // A thread for each piece or two; who waits takes part.
         self.call(match class {
@@ -179,12 +184,20 @@ impl Link for LocalLink {
         }
     }
 
+    fn at_once(&self, op: Op, slice: &Slice, now_ns: u64) -> bool {
+        !self.closed.load(Ordering::SeqCst) && self.copier.copy_one(&self.peer, op, slice, now_ns)
+    }
+
     fn drive(&self, transfer: &Transfer, deadline_ns: u64) {
-        let over = || transfer.is_final() || clock::monotonic_ns() >= deadline_ns;
+        let timed = deadline_ns != u64::MAX;
+        let over = || transfer.is_final() || (timed && clock::monotonic_ns() >= deadline_ns);
         self.within(|| {
-            while !over() && self.step(true) {}
+            while !over() && self.step(true, false) {}
             self.copy_bulk(over);
         });
+        if transfer.is_final() {
+            return;
+        }
         // Others copy the last pieces: they are done before this thread could sleep and wake.
         let spin_end_ns = clock::monotonic_ns().saturating_add(self.spin_ns).min(deadline_ns);
         while !transfer.is_final() && clock::monotonic_ns() < spin_end_ns {

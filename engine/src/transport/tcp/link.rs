@@ -4,6 +4,7 @@
 use crate::complete::Transfer;
 use crate::peer::outbox::Class;
 use crate::peer::Link;
+use crate::region::RemoteMap;
 use crate::sys::{clock, socket};
 use crate::transport::tcp::lane::Lane;
 use crate::types::{Op, Range};
@@ -38,7 +39,7 @@ impl TcpLink {
 }
 
 impl Link for TcpLink {
-    fn carries(&self, _op: Op, _ranges: &[Range]) -> bool {
+    fn carries(&self, _op: Op, _ranges: &[Range], _known: &RemoteMap) -> bool {
         true
     }
 

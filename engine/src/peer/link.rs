@@ -1,0 +1,75 @@
+//! What a transport is to a peer: a way to post (`Link`), and, for one that lives beside sessions that
+//! another transport keeps, what those tell it (`Companion`).
+
+use super::outbox::Class;
+use super::Peer;
+use crate::complete::Transfer;
+use crate::region::RemoteMap;
+use crate::types::{Op, Range, Slice};
+use std::sync::Arc;
+
+/// One transport's way to a peer. Implemented by transports.
+pub trait Link: Send + Sync {
+    /// Whether a transfer of these ranges can go this way; `known` are the peer's regions.
+    fn carries(&self, op: Op, ranges: &[Range], known: &RemoteMap) -> bool;
+    /// A caller queued something of this class: have it posted, by a worker unless it is EXPRESS, which
+    /// the calling thread sends itself.
+    fn post(&self, class: Class);
+    /// Something may be queued: have it posted. From any thread, and without keeping it.
+    fn nudge(&self);
+    /// Moves one small piece before it returns, if that is how this transport moves what is small. False:
+    /// it has not, or not all of it; submitting it tells why, or does better. The caller has entered the
+    /// local region. `now_ns`: CLOCK_MONOTONIC.
+    fn at_once(&self, _op: Op, _slice: &Slice, _now_ns: u64) -> bool {
+        false
+    }
+    /// Drives the link from the calling thread until the transfer is final or `deadline_ns`
+    /// (CLOCK_MONOTONIC) has passed. Returns early, without harm, when another thread drives it.
+    fn drive(&self, transfer: &Transfer, deadline_ns: u64);
+    /// Wakes a thread that sleeps in `drive`, because something it may wait for has changed.
+    fn wake(&self);
+    /// Lanes in use, for the statistics.
+    fn lanes(&self) -> usize;
+}
+
+/// A transport that comes and goes with sessions, which somebody else keeps: the same-host path.
+/// Implemented by transports, driven by the control loop. Nothing here waits.
+pub trait Companion: Send + Sync {
+    /// What is told to the peer so that it can come; or why it can't.
+    fn offer(&self) -> std::result::Result<String, String>;
+    /// A session stands. The side that dialed it comes to the other, which waits.
+    /// `Command::CompanionSettled` tells, soon, what became of it.
+    fn begin(&self, ticket: Ticket);
+    /// The other side will not come, and says why.
+    fn refused(&self, peer: u64, why: String);
+    /// The path, once it is settled and as long as there is one; with what makes it fast or slow.
+    fn link(&self, peer: u64) -> Option<(Arc<dyn Link>, String)>;
+    /// Regions of this engine came and went.
+    fn regions_added(&self, ids: &[u64]);
+    fn regions_removed(&self, ids: &[u64]);
+    /// The session is over: nothing more is posted from here, and no new access of the peer is let in.
+    fn end(&self, peer: u64);
+    /// Whether nothing of a peer whose session is over can land here any more. `Command::CompanionQuiet`
+    /// comes when an answer of false becomes true.
+    fn is_quiet(&self, peer: u64) -> bool;
+}
+
+/// A session, as a `Companion` must know it.
+pub struct Ticket {
+    pub peer: Arc<Peer>,
+    pub dialer: bool,
+    pub session_id: [u8; 16],
+    /// Known to the two engines alone.
+    pub key: [u8; 32],
+    /// Where the dialer comes to: the other side's offer.
+    pub name: String,
+}
+
+/// A transport's way to the peer, or why there is none.
+#[derive(Clone)]
+pub enum Way {
+    /// With what makes it fast or slow.
+    Open(Arc<dyn Link>, String),
+    /// With the reason.
+    Shut(String),
+}
