@@ -1,16 +1,19 @@
-//! Every interleaving of the region gate: nobody is inside once unregister has its answer, and the one
-//! who waits for the last user is always woken. The gate's own source is compiled here against loom's
-//! atomics and locks, so this runs in a plain `cargo test`.
+//! Every interleaving of the region's gate and doors: nobody is inside once unregister has its answer, and
+//! the one who waits for the last user is always woken. Their own sources are compiled here against
+//! loom's atomics and locks, so this runs in a plain `cargo test`.
 
 use loom::cell::UnsafeCell;
+use loom::sync::atomic::AtomicU64;
 use loom::sync::Arc;
 use loom::thread;
 
+#[path = "../src/region/door.rs"]
+mod door;
 #[path = "../src/region/gate.rs"]
 mod gate;
 
 mod sync {
-    pub(super) use loom::sync::atomic::{AtomicU64, Ordering};
+    pub(super) use loom::sync::atomic::{fence, AtomicU64, Ordering};
     pub(super) use loom::sync::{Condvar, Mutex};
 }
 
@@ -101,5 +104,113 @@ fn two_who_wait_are_both_woken() {
         assert!(guarded.gate.wait_idle(None));
         join(threads);
         guarded.reuse();
+    });
+}
+
+/// A region's words as two processes share them, and the memory behind.
+struct Shared {
+    word: AtomicU64,
+    closed: AtomicU64,
+    users: [AtomicU64; 2],
+    memory: UnsafeCell<u64>,
+}
+
+const OPEN: u64 = 1 << 20;
+
+impl Shared {
+    fn new() -> Arc<Shared> {
+        Arc::new(Shared {
+            word: AtomicU64::new(OPEN),
+            closed: AtomicU64::new(0),
+            users: [AtomicU64::new(0), AtomicU64::new(0)],
+            memory: UnsafeCell::new(0),
+        })
+    }
+
+    /// What an initiator does; whether it got in.
+    fn copy(&self, initiator: usize) -> bool {
+        let users = &self.users[initiator];
+        loop {
+            match door::enter(&self.word, users, &self.closed, OPEN) {
+                door::Entry::Inside => {
+                    self.memory.with(|_| ());
+                    door::leave(users);
+                    return true;
+                }
+                door::Entry::Trying => thread::yield_now(),
+                door::Entry::Shut => return false,
+            }
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.users.iter().all(door::is_empty)
+    }
+}
+
+fn initiators(shared: &Arc<Shared>) -> Vec<thread::JoinHandle<()>> {
+    let copy = |initiator| {
+        let shared = Arc::clone(shared);
+        thread::spawn(move || drop(shared.copy(initiator)))
+    };
+    (0..2).map(copy).collect()
+}
+
+#[test]
+fn nobody_copies_behind_a_shut_door() {
+    explore(|| {
+        let shared = Shared::new();
+        let threads = initiators(&shared);
+        door::shut(&shared.word);
+        while !shared.is_empty() {
+            thread::yield_now();
+        }
+        shared.memory.with_mut(|_| ());
+        join(threads);
+    });
+}
+
+#[test]
+fn nobody_copies_for_a_closed_session() {
+    explore(|| {
+        let shared = Shared::new();
+        let threads = initiators(&shared);
+        door::close(&shared.closed);
+        while !shared.is_empty() {
+            thread::yield_now();
+        }
+        shared.memory.with_mut(|_| ());
+        join(threads);
+    });
+}
+
+#[test]
+fn a_trial_shuts_an_empty_room_or_changes_nothing() {
+    explore(|| {
+        let shared = Shared::new();
+        let other = Arc::clone(&shared);
+        let copier = thread::spawn(move || other.copy(0));
+        assert!(door::begin_trial(&shared.word, OPEN));
+        let empty = shared.is_empty();
+        if empty {
+            shared.memory.with_mut(|_| ());
+        }
+        door::end_trial(&shared.word, OPEN, empty);
+        let copied = copier.join().unwrap();
+        assert!(copied || empty, "found shut what was never shut");
+    });
+}
+
+#[test]
+fn a_trial_does_not_open_what_somebody_shut() {
+    explore(|| {
+        let shared = Shared::new();
+        let rival = Arc::clone(&shared);
+        let shutting = thread::spawn(move || door::shut(&rival.word));
+        if door::begin_trial(&shared.word, OPEN) {
+            door::end_trial(&shared.word, OPEN, false);
+        }
+        shutting.join().unwrap();
+        assert!(!shared.copy(1));
     });
 }

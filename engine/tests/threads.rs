@@ -4,9 +4,9 @@
 mod common;
 
 use common::data::{check, contents, fill, pattern, Random};
-use common::{engine, peer_of, request, Pair, PATIENCE};
+use common::{engine, peer_of, request, transport, Pair, PATIENCE};
 use ferry::complete::State;
-use ferry::types::{Op, Request};
+use ferry::types::{Op, Request, Transport};
 use ferry::{Engine, Memory, RegionOptions, Transfer, TransferOptions};
 use std::sync::Barrier;
 
@@ -43,7 +43,7 @@ fn move_share(
         }
         let options = TransferOptions {
             no_coalesce: random.below(2) == 0,
-            checksum: random.below(4) == 0,
+            checksum: transport() == Transport::Tcp && random.below(4) == 0,
             ordered: random.below(8) == 0,
             priority: random.below(3) as u32,
             ..TransferOptions::default()

@@ -39,7 +39,7 @@ fn large_write(pair: &Pair, local: &Memory, remote: &Memory, rounds: usize) -> V
 
 #[test]
 fn contiguous_blocks_become_one_slice_for_each_frame() {
-    let pair = Pair::new(&[]);
+    let pair = Pair::new(&[("transports", "tcp")]);
     let (local, remote) = pair.memories(16 * MIB, 16 * MIB);
     let spans: Vec<_> = (0..1024).map(|n| (n << 14, n << 14, 1 << 14)).collect();
     let work = prepare(Op::Write, &local, &remote, &spans);
@@ -135,7 +135,7 @@ fn a_region_of_another_engine_is_stale() {
 #[test]
 fn the_target_refuses_single_requests() {
     for (op, length) in [(Op::Write, 512), (Op::Read, 512), (Op::Write, 300_000), (Op::Read, 300_000)] {
-        let pair = Pair::new(&[]);
+        let pair = Pair::new(&[("transports", "tcp")]);
         let local = memory(&pair.a, 8 * length);
         let remote = memory(&pair.b, 8 * length);
         let other = if op == Op::Write { Access::REMOTE_READ } else { Access::REMOTE_WRITE };

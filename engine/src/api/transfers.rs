@@ -307,7 +307,6 @@ fn allowed(context: &Context, options: &TransferOptions) -> u64 {
 /// Which way it goes. UNAVAILABLE, with each reason, if there is none.
 fn choose(
     peer: &Peer,
-    op: Op,
     ranges: &[Range],
     remote: &RemoteMap,
     allowed: u64,
@@ -316,12 +315,15 @@ fn choose(
     let allows = |transport: Transport| allowed & transport.bit() != 0;
     if allows(Transport::Local) && !checksum {
         let link = peer.link_of(Transport::Local);
-        if link.is_some_and(|link| link.carries(op, ranges, remote)) {
+        if link.is_some_and(|link| link.carries(ranges, remote, !allows(Transport::Tcp))) {
             return Ok(Transport::Local);
         }
     }
     if allows(Transport::Tcp) {
         return Ok(Transport::Tcp);
+    }
+    if let Some(why) = peer.lost() {
+        return Err(Error::new(why, "the peer is lost; connect again"));
     }
     let local = match peer.local() {
         _ if !allows(Transport::Local) => "not among the allowed transports".to_owned(),
@@ -356,7 +358,7 @@ fn prepare(
             remote: &remote,
             remote_tag: peer.identity.tag,
         })?;
-        transport = choose(peer, op, &plan.ranges, &remote, allowed, options.checksum)?;
+        transport = choose(peer, &plan.ranges, &remote, allowed, options.checksum)?;
         let slice_bytes_max = peer.identity.frame_bytes_max.min(match transport {
             Transport::Local => local::PIECE_BYTES,
             _ => u32::MAX,

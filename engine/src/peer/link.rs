@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 /// One transport's way to a peer. Implemented by transports.
 pub trait Link: Send + Sync {
-    /// Whether a transfer of these ranges can go this way; `known` are the peer's regions.
-    fn carries(&self, op: Op, ranges: &[Range], known: &RemoteMap) -> bool;
+    /// Whether a transfer of these ranges can go this way; `known` are the peer's regions. `alone`: there is
+    /// no other way, so what nobody here knows may be tried.
+    fn carries(&self, ranges: &[Range], known: &RemoteMap, alone: bool) -> bool;
     /// A caller queued something of this class: have it posted, by a worker unless it is EXPRESS, which
     /// the calling thread sends itself.
     fn post(&self, class: Class);

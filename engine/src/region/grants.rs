@@ -1,7 +1,7 @@
 //! What lets processes of the same host copy from and to regions by themselves, and what takes it back.
 //!
 //! ```text
-//! Board (one per engine; others read it)      word[index of the region]
+//! Board (one per engine; others read it)      word, address, length, access [index of the region]
 //! Tally (one per such peer; both write it)    closed, users[index of the region]
 //! ```
 //! `registry` opens and shuts; `transport::local` passes the pages to peers and copies under a `Grant`.
@@ -11,13 +11,20 @@ use super::door::{self, Entry};
 use crate::handle::INDEX_MAX;
 use crate::status::{Error, Result, Status};
 use crate::sys::mapping::SharedWords;
+use crate::types::Access;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 const SLOTS: usize = INDEX_MAX as usize + 1;
+/// On a board, of each region: the door's word, and what the region is, written before the door opens.
+const WORD: usize = 0;
+const ADDRESS: usize = 1;
+const LENGTH: usize = 2;
+const ACCESS: usize = 3;
+const ENTRY_WORDS: usize = 4;
 /// In a tally, before the users of the regions.
 const CLOSED: usize = 0;
 const TALLY_WORDS: usize = SLOTS + 1;
@@ -30,6 +37,11 @@ const TRIAL_PATIENCE: Duration = Duration::from_secs(1);
 
 fn slot(region: u64) -> usize {
     (region & INDEX_MAX as u64) as usize
+}
+
+/// A word of a region's entry on a board.
+fn entry(board: &SharedWords, region: u64, word: usize) -> &AtomicU64 {
+    board.word(slot(region) * ENTRY_WORDS + word)
 }
 
 /// What a board says of an open region.
@@ -57,7 +69,7 @@ pub struct Tally {
 
 impl Grants {
     pub fn new() -> io::Result<Grants> {
-        let (board, fd) = SharedWords::new(SLOTS, true)?;
+        let (board, fd) = SharedWords::new(SLOTS * ENTRY_WORDS, true)?;
         Ok(Grants { board, board_fd: Arc::new(fd), slots_used: AtomicUsize::new(0), tallies: Mutex::default() })
     }
 
@@ -80,7 +92,7 @@ impl Grants {
 
     /// Shuts the door to everything for this process; those inside stay. `is_quiet` tells when none is.
     pub fn close(&self, tally: &Tally) {
-        tally.words.word(CLOSED).store(1, Ordering::SeqCst);
+        door::close(tally.words.word(CLOSED));
     }
 
     /// The process is gone: nothing of it reads or writes anything any more.
@@ -100,15 +112,18 @@ impl Grants {
     }
 
     /// Opens a region that is about to be registered.
-    pub(super) fn open(&self, region: u64) {
-        self.slots_used.fetch_max(slot(region) + 1, Ordering::SeqCst);
-        door::open(self.board.word(slot(region)), open_word(region));
+    pub(super) fn open(&self, id: u64, address: u64, length: u64, access: Access) {
+        self.slots_used.fetch_max(slot(id) + 1, Ordering::SeqCst);
+        for (word, value) in [(ADDRESS, address), (LENGTH, length), (ACCESS, u64::from(access.0))] {
+            entry(&self.board, id, word).store(value, Ordering::Relaxed);
+        }
+        door::open(entry(&self.board, id, WORD), open_word(id));
     }
 
     /// Shuts the region for good if nobody is inside and `agreed`, which is asked only then, says so too;
     /// otherwise nothing has changed. True as well for one that was shut before and is idle.
     pub(super) fn shut_if_idle(&self, region: u64, agreed: impl FnOnce() -> bool) -> bool {
-        let word = self.board.word(slot(region));
+        let word = entry(&self.board, region, WORD);
         if word.load(Ordering::SeqCst) == 0 {
             return self.is_idle(region) && agreed();
         }
@@ -121,7 +136,7 @@ impl Grants {
     }
 
     pub(super) fn shut(&self, region: u64) {
-        door::shut(self.board.word(slot(region)));
+        door::shut(entry(&self.board, region, WORD));
     }
 
     /// Waits until no other process is inside a region that is shut; false when the deadline came first.
@@ -159,7 +174,7 @@ impl Grant {
     /// From the two descriptors that the target passed.
     pub fn new(board: &OwnedFd, tally: &OwnedFd) -> io::Result<Grant> {
         Ok(Grant {
-            board: SharedWords::of(board, SLOTS, false)?,
+            board: SharedWords::of(board, SLOTS * ENTRY_WORDS, false)?,
             tally: SharedWords::of(tally, TALLY_WORDS, true)?,
         })
     }
@@ -167,11 +182,11 @@ impl Grant {
     /// Goes into a region; it stays registered until the guard is dropped. STALE when it is shut.
     pub fn enter(&self, region: u64) -> Result<Inside<'_>> {
         let users = self.tally.word(1 + slot(region));
-        let (word, closed) = (self.board.word(slot(region)), self.tally.word(CLOSED));
+        let (word, closed) = (entry(&self.board, region, WORD), self.tally.word(CLOSED));
         let mut until = None;
         loop {
             match door::enter(word, users, closed, open_word(region)) {
-                Entry::Inside => return Ok(Inside(users)),
+                Entry::Inside => return Ok(Inside { users, board: &self.board, region }),
                 Entry::Trying => {
                     let until = *until.get_or_insert_with(|| Instant::now() + TRIAL_PATIENCE);
                     if Instant::now() < until {
@@ -192,11 +207,24 @@ impl Grant {
 }
 
 /// A copy under way.
-pub struct Inside<'a>(&'a std::sync::atomic::AtomicU64);
+pub struct Inside<'a> {
+    users: &'a AtomicU64,
+    board: &'a SharedWords,
+    region: u64,
+}
+
+impl Inside<'_> {
+    /// What the peer says of the region: address, length, access.
+    pub fn region(&self) -> (u64, u64, Access) {
+        // Ordered by the door's word, which was written after them and read before.
+        let of = |word| entry(self.board, self.region, word).load(Ordering::Relaxed);
+        (of(ADDRESS), of(LENGTH), Access(of(ACCESS) as u32))
+    }
+}
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
-        door::leave(self.0);
+        door::leave(self.users);
     }
 }
 
@@ -207,6 +235,10 @@ mod tests {
 
     fn region(index: u32, generation: u32) -> u64 {
         make(Kind::Region, Tag::from_random(9), Parts { index, generation })
+    }
+
+    fn open(grants: &Grants, region: u64) {
+        grants.open(region, 1 << 30, 4096, Access::REMOTE_READ);
     }
 
     fn granted() -> (Grants, Arc<Tally>, Grant) {
@@ -221,20 +253,20 @@ mod tests {
         let (grants, _tally, grant) = granted();
         let (old, new) = (region(3, 1), region(3, 2));
         assert_eq!(grant.enter(old).err().unwrap().status, Status::Stale);
-        grants.open(old);
+        open(&grants, old);
         drop(grant.enter(old).unwrap());
         assert!(grant.enter(new).is_err());
         grants.shut(old);
-        grants.open(new);
+        open(&grants, new);
         assert!(grant.enter(old).is_err());
-        drop(grant.enter(new).unwrap());
+        assert_eq!(grant.enter(new).unwrap().region(), (1 << 30, 4096, Access::REMOTE_READ));
     }
 
     #[test]
     fn in_use_it_is_not_shut_and_waits() {
         let (grants, tally, grant) = granted();
         let region = region(0, 1);
-        grants.open(region);
+        open(&grants, region);
         let inside = grant.enter(region).unwrap();
         assert!(!grants.shut_if_idle(region, || true));
         drop(grant.enter(region).expect("nothing has changed"));
@@ -243,12 +275,12 @@ mod tests {
         assert!(!grants.wait_idle(region, Some(Instant::now() + Duration::from_millis(2))));
         drop(inside);
         assert!(grants.wait_idle(region, Some(Instant::now())));
-        grants.open(region);
+        open(&grants, region);
         assert!(!grants.shut_if_idle(region, || false));
         drop(grant.enter(region).expect("nothing has changed"));
         assert!(grants.shut_if_idle(region, || true) && grants.shut_if_idle(region, || true));
         assert!(grant.enter(region).is_err());
-        grants.open(region);
+        open(&grants, region);
         let inside = grant.enter(region).unwrap();
         grants.close(&tally);
         assert!(grant.is_closed() && grant.enter(region).is_err());
@@ -261,7 +293,7 @@ mod tests {
     fn the_dead_hold_nothing() {
         let (grants, tally, grant) = granted();
         let region = region(70_000, 1);
-        grants.open(region);
+        open(&grants, region);
         std::mem::forget(grant.enter(region).unwrap());
         grants.shut(region);
         assert!(!grants.wait_idle(region, Some(Instant::now())));
@@ -272,7 +304,7 @@ mod tests {
     #[test]
     fn a_peer_cannot_write_the_board() {
         let (grants, _tally, _grant) = granted();
-        assert!(SharedWords::of(grants.board(), SLOTS, true).is_err());
-        assert!(SharedWords::of(grants.board(), SLOTS + 1, false).is_err());
+        assert!(SharedWords::of(grants.board(), SLOTS * ENTRY_WORDS, true).is_err());
+        assert!(SharedWords::of(grants.board(), SLOTS * ENTRY_WORDS + 1, false).is_err());
     }
 }

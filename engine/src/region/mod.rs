@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 /// Where `gate` finds its atomics and locks; the loom test gives it loom's in place of these.
 mod sync {
-    pub(super) use std::sync::atomic::{AtomicU64, Ordering};
+    pub(super) use std::sync::atomic::{fence, AtomicU64, Ordering};
     pub(super) use std::sync::{Condvar, Mutex};
 }
 
@@ -90,7 +90,7 @@ impl Region {
 
 /// Whether `[inner, inner + inner_length)` lies in `[outer, outer + outer_length)`. Nothing is added,
 /// so nothing can overflow.
-fn range_contains(outer: u64, outer_length: u64, inner: u64, inner_length: u64) -> bool {
+pub fn range_contains(outer: u64, outer_length: u64, inner: u64, inner_length: u64) -> bool {
     inner >= outer && inner_length <= outer_length && inner - outer <= outer_length - inner_length
 }
 

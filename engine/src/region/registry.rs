@@ -87,7 +87,7 @@ impl Registry {
         let map = RegionMap::new(regions)?;
         slots.take(specs.len()); // nothing fails from here on
         if let Some(grants) = &self.grants {
-            fresh.iter().for_each(|region| grants.open(region.id));
+            fresh.iter().for_each(|it| grants.open(it.id, it.address, it.length, it.access));
         }
         self.publish(map);
         Ok(fresh)

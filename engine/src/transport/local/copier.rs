@@ -7,7 +7,7 @@ use crate::complete::transfer::Failure;
 use crate::complete::{Fence, Transfer};
 use crate::peer::Peer;
 use crate::region::grants::Grant;
-use crate::region::RemoteMap;
+use crate::region::{range_contains, RemoteMap};
 use crate::status::Status;
 use crate::sys::socket::IoVec;
 use crate::sys::copy::{self, Piece};
@@ -124,13 +124,25 @@ impl Copier {
         if self.process.has_ended(now_ns) {
             return Outcome::Broken(0, "the peer's process has ended".into());
         }
+        // What the peer told over the session may be old or missing; what its board says is true.
+        let (address, length, access) = inside.region();
+        if !access.allows(op) {
+            return Outcome::Failed(0, Status::Access, 0);
+        }
+        let within = |slice: &&Slice| range_contains(address, length, slice.remote, slice.length as u64);
+        let all = run.len();
+        let valid = run.iter().take_while(within).count();
+        let run = if valid == 0 { return Outcome::Failed(0, Status::Invalid, 0) } else { &run[..valid] };
         let outcome = match (self.maps.get(region), &self.by_call) {
             (Some(mapping), _) => copy_mapped(op, &mapping, run),
             (None, Ok(())) => self.copy_by_call(op, run),
             (None, Err(why)) => Outcome::Broken(0, why.clone()),
         };
         drop(inside);
-        outcome
+        match outcome {
+            Outcome::Copied if valid < all => Outcome::Failed(valid, Status::Invalid, 0),
+            outcome => outcome,
+        }
     }
 
     fn copy_by_call(&self, op: Op, run: &[Slice]) -> Outcome {

@@ -151,19 +151,21 @@ impl LocalLink {
 }
 
 impl Link for LocalLink {
-    fn carries(&self, op: Op, ranges: &[Range], known: &RemoteMap) -> bool {
+    fn carries(&self, ranges: &[Range], known: &RemoteMap, alone: bool) -> bool {
         let mut last = None;
         ranges.iter().all(|range| {
             if last.is_some_and(|(id, named)| named && id == range.region) {
                 return true;
             }
-            let region = match range.region {
-                0 => known.find(range.remote, range.length),
-                id => known.get(id).filter(|region| region.contains(range.remote, range.length)),
+            // Its board knows whether the region is there, where, and what it grants; only what has no name
+            // must be found, and for memory that can't be reached by system call a mapping must be here.
+            let id = match range.region {
+                0 => known.find(range.remote, range.length).map(|region| region.id),
+                id => Some(id),
             };
-            let Some(region) = region.filter(|region| region.access.allows(op)) else { return false };
-            last = Some((region.id, range.region != 0));
-            self.copier.by_call.is_ok() || self.copier.maps.get(region.id).is_some()
+            let Some(id) = id else { return alone };
+            last = Some((id, range.region != 0));
+            self.copier.by_call.is_ok() || self.copier.maps.get(id).is_some()
         })
     }
 

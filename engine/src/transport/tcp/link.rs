@@ -7,7 +7,7 @@ use crate::peer::Link;
 use crate::region::RemoteMap;
 use crate::sys::{clock, socket};
 use crate::transport::tcp::lane::Lane;
-use crate::types::{Op, Range};
+use crate::types::Range;
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// The lanes by slot: slot 0 is the express lane, the others carry bulk.
@@ -39,7 +39,7 @@ impl TcpLink {
 }
 
 impl Link for TcpLink {
-    fn carries(&self, _op: Op, _ranges: &[Range], _known: &RemoteMap) -> bool {
+    fn carries(&self, _ranges: &[Range], _known: &RemoteMap, _alone: bool) -> bool {
         true
     }
 

@@ -54,6 +54,18 @@ pub(super) fn tune(socket: &OwnedFd, same_host: bool, context: &Context) {
     let _ = socket::set_congestion(socket.as_raw_fd(), name);
 }
 
+/// The least pause before a door that was crowded is tried again.
+const CROWD_PAUSE_MS: u64 = 50;
+
+/// A dial that found too many others at the door.
+pub struct Later {
+    pub at: Instant,
+    target: Target,
+    addresses: Vec<SocketAddr>,
+    deadline: Instant,
+    error: Error,
+}
+
 impl Control {
     pub(super) fn dial(
         &mut self,
@@ -133,6 +145,24 @@ impl Control {
             }
         }
         self.dial_failed(target, last, None);
+    }
+
+    /// Tries again in a moment, if the caller still waits then.
+    fn dial_later(&mut self, target: Target, addresses: Vec<SocketAddr>, deadline: Instant, error: Error) {
+        // Not all in step.
+        let pause_ms = CROWD_PAUSE_MS + crate::sys::random_u64() % CROWD_PAUSE_MS;
+        let at = Instant::now() + Duration::from_millis(pause_ms);
+        if at >= deadline {
+            return self.dial_failed(target, error, None);
+        }
+        self.crowded.push(Later { at, target, addresses, deadline, error });
+    }
+
+    pub(super) fn dial_again(&mut self, now: Instant) {
+        let due: Vec<Later> = self.crowded.extract_if(.., |later| later.at <= now).collect();
+        for Later { target, addresses, deadline, error, .. } in due {
+            self.dial_next(target, addresses, deadline, error);
+        }
     }
 
     fn try_dial(&mut self, remote: SocketAddr) -> Result<(u64, Stream, Dialer)> {
@@ -221,6 +251,11 @@ impl Control {
                     // stays. By number: the caller may have another name for it than it has itself.
                     Target::New { waiting, .. } if refusal == Some(RefusalCode::Duplicate) => {
                         self.wait_for_inbound(dialing.remote.to_string(), waiting)
+                    }
+                    // Too many at its door at this moment: that passes.
+                    target @ Target::New { .. } if is_crowded(&error, refusal) => {
+                        let addresses = [vec![dialing.remote], dialing.others].concat();
+                        self.dial_later(target, addresses, dialing.deadline, error)
                     }
                     target => self.dial_failed(target, error, refusal),
                 };
@@ -393,4 +428,10 @@ fn unreachable_because(remote: SocketAddr, error: &std::io::Error) -> Error {
         Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS) => system,
         _ => Error { status: Status::Unreachable, ..system },
     }
+}
+
+/// Whether the peer had no room for one more at this moment: it said so, or the backlog of its socket for
+/// proofs was full.
+fn is_crowded(error: &Error, refusal: Option<RefusalCode>) -> bool {
+    refusal == Some(RefusalCode::TooMany) || error.os_error == libc::EAGAIN
 }

@@ -27,6 +27,7 @@ use crate::transport::tcp::worker::Worker;
 use crate::transport::tcp::Context;
 use companion::Fading;
 use conn::{Conn, State};
+use dial::Later;
 use sessions::{Expected, PeerSession};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::TcpListener;
@@ -82,6 +83,7 @@ pub struct Control {
     /// Messages whose connection is being read; worked off when it is back in `conns`.
     inbox: VecDeque<(u64, Message)>,
     expected: Vec<Expected>,
+    crowded: Vec<Later>,
     /// Peers that are lost and may still be copying here: the loss is told when that is over.
     fading: HashMap<u64, Fading>,
     /// Lost peers in the order of their loss.
@@ -125,6 +127,7 @@ impl Control {
             issued: ProofTable::new(handshake_ns),
             inbox: VecDeque::new(),
             expected: Vec::new(),
+            crowded: Vec::new(),
             lost: VecDeque::new(),
             next_token: FIRST_TOKEN,
             accept_rests_until_ns: 0,
@@ -279,6 +282,7 @@ impl Control {
     /// Ends every session in good order, and takes no new ones.
     fn end_sessions(&mut self) {
         self.stopping = true;
+        self.crowded.clear();
         if let Some(listener) = self.listener.take() {
             self.poller.remove(listener.as_raw_fd(), LISTENER);
             socket::shutdown(listener.as_raw_fd());
