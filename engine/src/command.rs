@@ -38,7 +38,6 @@ pub enum Command {
     /// The same-host path to the peer can't be used any more.
     CompanionBroken {
         peer: u64,
-        why: String,
     },
     /// Nothing of a peer that was lost is being copied here any more.
     CompanionQuiet {

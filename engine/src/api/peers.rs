@@ -156,7 +156,7 @@ impl Engine {
         let frame = peer.identity.frame_bytes_max as u64;
         let (local, how) = match peer.local() {
             Way::Open(_, how) => (Ok(()), how),
-            Way::Shut(why) => (Err(why), String::new()),
+            Way::Pending(why) | Way::Shut(why) => (Err(why), String::new()),
         };
         let paths = [
             PathState { transport: Transport::Tcp, usable: tcp, weight: 1, slice_bytes_max: frame },

@@ -314,8 +314,13 @@ fn choose(
 ) -> Result<Transport> {
     let allows = |transport: Transport| allowed & transport.bit() != 0;
     if allows(Transport::Local) && !checksum {
-        let link = peer.link_of(Transport::Local);
-        if link.is_some_and(|link| link.carries(ranges, remote, !allows(Transport::Tcp))) {
+        let alone = !allows(Transport::Tcp);
+        let carries = match peer.local() {
+            Way::Open(link, _) => link.carries(ranges, remote, alone),
+            Way::Pending(_) => alone && peer.lost().is_none(),
+            Way::Shut(_) => false,
+        };
+        if carries {
             return Ok(Transport::Local);
         }
     }
@@ -329,7 +334,7 @@ fn choose(
         _ if !allows(Transport::Local) => "not among the allowed transports".to_owned(),
         Way::Open(..) if checksum => "no checksums: nothing is sent".to_owned(),
         Way::Open(_, how) => format!("a remote region can't be reached: {how}"),
-        Way::Shut(why) => why,
+        Way::Pending(why) | Way::Shut(why) => why,
     };
     let text = format!(
         "options.transports_allowed: none of the allowed transports reaches this peer; tcp: not among the \

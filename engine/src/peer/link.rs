@@ -50,6 +50,8 @@ pub trait Companion: Send + Sync {
     fn regions_removed(&self, ids: &[u64]);
     /// The session is over: nothing more is posted from here, and no new access of the peer is let in.
     fn end(&self, peer: u64);
+    /// The peer is lost for good: its process need not be watched any more.
+    fn forget(&self, peer: u64);
     /// Whether nothing of a peer whose session is over can land here any more. `Command::CompanionQuiet`
     /// comes when an answer of false becomes true.
     fn is_quiet(&self, peer: u64) -> bool;
@@ -71,6 +73,8 @@ pub struct Ticket {
 pub enum Way {
     /// With what makes it fast or slow.
     Open(Arc<dyn Link>, String),
+    /// There is none at this moment, with the reason: it is being made, or made again.
+    Pending(String),
     /// With the reason.
     Shut(String),
 }

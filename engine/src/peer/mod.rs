@@ -115,7 +115,7 @@ impl Peer {
             outbox: Mutex::new(Outbox::new()),
             inbox: Arc::new(Mutex::new(Inbox::new())),
             link: RwLock::new(None),
-            local: RwLock::new(Way::Shut("the session is being established".into())),
+            local: RwLock::new(Way::Pending("the session is being established".into())),
             active: AtomicU64::new(0),
             around,
         }
@@ -158,14 +158,14 @@ impl Peer {
     /// The same-host path, or why there is none. What waited for it moves to TCP when it is shut, or is
     /// struck if it may not.
     pub fn set_local(&self, way: Way) {
-        let open = matches!(way, Way::Open(..));
+        let (open, pending) = (matches!(way, Way::Open(..)), matches!(way, Way::Pending(_)));
         *self.local.write().unwrap_or_else(PoisonError::into_inner) = way;
         {
             let mut outbox = lock(&self.outbox);
             if open {
                 outbox.open(Transport::Local);
             } else {
-                outbox.shut(Transport::Local);
+                outbox.shut(Transport::Local, pending);
             }
         }
         self.strike_stranded();
@@ -189,7 +189,7 @@ impl Peer {
         match via {
             Transport::Local => match &*self.local.read().unwrap_or_else(PoisonError::into_inner) {
                 Way::Open(link, _) => Some(link.clone()),
-                Way::Shut(_) => None,
+                Way::Pending(_) | Way::Shut(_) => None,
             },
             _ => self.link(),
         }

@@ -66,8 +66,9 @@ pub struct Outbox {
     words: VecDeque<Word>,
     /// By the number of the transport.
     lineups: [Lineup; Transport::COUNT],
-    /// Transports besides TCP that can carry something now: a mask of `Transport::bit`.
+    /// Transports besides TCP that can carry something now, or may again soon: masks of `Transport::bit`.
     open: u64,
+    pending: u64,
     /// Queued for a transport that carries nothing now, and not allowed on TCP: about to be struck.
     stranded: Vec<Arc<Transfer>>,
     notify_next: u64,
@@ -85,7 +86,7 @@ fn side(op: Op) -> usize {
 
 impl Outbox {
     pub fn new() -> Outbox {
-        Outbox { notify_limit: NOTIFY_CREDITS as u64, ..Outbox::default() }
+        Outbox { notify_limit: NOTIFY_CREDITS as u64, pending: u64::MAX, ..Outbox::default() }
     }
 
     pub fn class_of(transfer: &Transfer, express_bytes_max: u64) -> Class {
@@ -146,9 +147,11 @@ impl Outbox {
         self.open |= via.bit();
     }
 
-    /// The transport carries nothing any more: what waits for it waits for TCP instead, where it may.
-    pub fn shut(&mut self, via: Transport) {
+    /// The transport carries nothing any more: what waits for it waits for TCP instead, where it may; what
+    /// may not goes on waiting as long as it is `pending`.
+    pub fn shut(&mut self, via: Transport, pending: bool) {
         self.open &= !via.bit();
+        self.pending = if pending { self.pending | via.bit() } else { self.pending & !via.bit() };
         for class in [Class::Express, Class::Medium, Class::Large] {
             for side in 0..2 {
                 let runs = std::mem::take(&mut self.lineups[via as usize].runs[class as usize][side]);
@@ -165,8 +168,11 @@ impl Outbox {
     /// The lineup for this transfer.
     fn lineup_of(&mut self, transfer: &Arc<Transfer>) -> &mut Lineup {
         let via = transfer.via();
-        if via != Transport::Tcp && self.open & via.bit() == 0 && !transfer.reroute(Transport::Tcp) {
-            self.stranded.push(transfer.clone());
+        if via != Transport::Tcp && self.open & via.bit() == 0 {
+            let stays = !transfer.reroute(Transport::Tcp);
+            if stays && self.pending & via.bit() == 0 {
+                self.stranded.push(transfer.clone());
+            }
         }
         &mut self.lineups[transfer.via() as usize]
     }

@@ -3,7 +3,7 @@
 
 use crate::support::{config, fill, pattern, rounds, BOUND};
 use ferry::notify::{EventBody, WHAT_PEERS};
-use ferry::types::Op;
+use ferry::types::{Op, Transport};
 use ferry::{Deadline, Engine, Memory, RegionOptions, TransferOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, Command, Stdio};
@@ -85,6 +85,14 @@ impl Child {
         self.process.id() as i32
     }
 
+    /// As `alloc`, of memory that ferry did not allocate.
+    #[track_caller]
+    pub fn own(&mut self, bytes: usize) -> (u64, u64) {
+        let answer = self.ask(&format!("own {bytes}"));
+        let (region, address) = answer.split_once(' ').unwrap_or_else(|| panic!("own: {answer}"));
+        (region.parse().unwrap(), address.parse().unwrap())
+    }
+
     fn signal(&self, signal: i32) {
         // SAFETY: no memory is involved, and the process is ours and not yet waited for.
         assert_eq!(unsafe { libc::kill(self.pid(), signal) }, 0);
@@ -139,6 +147,7 @@ impl Drop for Child {
 struct Role {
     engine: Option<Engine>,
     memories: Vec<Memory>,
+    own: Vec<Box<[u64]>>,
     events: Option<Arc<ferry::notify::Queue>>,
     rounds: Arc<AtomicU64>,
     hoard: Vec<std::fs::File>,
@@ -196,6 +205,27 @@ impl Role {
                     answer
                 }
             },
+            // Memory of the child's own, registered: otherwise as alloc.
+            "own" => {
+                let mut memory = vec![0u64; number(1) as usize / 8].into_boxed_slice();
+                let address = memory.as_mut_ptr();
+                // SAFETY: kept until the process ends; nothing here refers to its bytes again.
+                let region = unsafe {
+                    self.engine().register(address.cast(), number(1) as usize, &RegionOptions::default())
+                };
+                self.own.push(memory);
+                region.map_or_else(
+                    |error| error.status.to_string(),
+                    |region| format!("{region} {}", address as u64),
+                )
+            }
+            // Which way is chosen, and what is said of the same-host path.
+            "path" => {
+                let paths = self.engine().peer_paths(number(1)).unwrap();
+                let chosen = paths.iter().find(|path| path.chosen).map_or("none", |path| path.transport.name());
+                let local = paths.iter().find(|path| path.transport == Transport::Local).unwrap();
+                format!("{chosen}; {}", local.why)
+            }
             "connect" => status(self.engine().connect(words[1], Some(Duration::from_secs(5)))),
             // write PEER REGION ADDRESS BYTES: the first memory, once.
             "write" => {
@@ -260,6 +290,7 @@ impl Role {
                     "lanes_lost" => counts.lanes_lost,
                     "late_applies" => counts.late_applies,
                     "bytes_applied" => counts.bytes_applied,
+                    "bytes_local" => counts.bytes_local,
                     other => panic!("{other}"),
                 }
                 .to_string()

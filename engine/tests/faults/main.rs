@@ -15,6 +15,7 @@ mod fences;
 mod fork;
 mod killed;
 mod lanes;
+mod local;
 mod regions;
 mod sessions;
 mod stopped;

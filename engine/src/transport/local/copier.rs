@@ -31,16 +31,17 @@ pub struct Copier {
 }
 
 /// The peer can't be reached this way any more.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Broken(pub String);
+#[derive(Debug)]
+pub struct Broken;
 
 /// What a run of slices of one region came to.
 enum Outcome {
     Copied,
     /// From this slice on nothing was copied, and the slice is to blame.
     Failed(usize, Status, i32),
-    /// From this slice on nothing is known to be copied.
-    Broken(usize, String),
+    /// From this slice on nothing is known to be copied: the session or the process has ended, or the
+    /// kernel does not allow it any more.
+    Broken(usize),
 }
 
 impl Copier {
@@ -60,7 +61,7 @@ impl Copier {
         let known = Known { peer, map: OnceCell::new() };
         let broken = loop {
             if at == slices.len() {
-                break None;
+                break false;
             }
             let Some(region) = known.region_of(&slices[at]) else {
                 failures.push(failure(first, at, Status::NotRegistered, 0));
@@ -78,9 +79,9 @@ impl Copier {
                     failures.push(failure(first, at + slice, status, os_error));
                     at += slice + 1;
                 }
-                Outcome::Broken(slice, why) => {
+                Outcome::Broken(slice) => {
                     at += slice;
-                    break Some(why);
+                    break true;
                 }
             }
         };
@@ -91,15 +92,13 @@ impl Copier {
             stats.bytes_local.fetch_add(bytes, Ordering::Relaxed);
             peer.confirm(transfer, (first, stop), bytes, &failures, false);
         }
-        match broken {
-            None => Ok(()),
-            Some(why) => {
-                if stop < end {
-                    peer.release_run(transfer, (stop, end), false, Fence::Confirmed);
-                }
-                Err(Broken(why))
-            }
+        if stop < end {
+            peer.release_run(transfer, (stop, end), false, Fence::Confirmed);
         }
+        if broken {
+            return Err(Broken);
+        }
+        Ok(())
     }
 
     /// One slice of no transfer. False unless all of it was copied.
@@ -116,13 +115,13 @@ impl Copier {
     fn copy(&self, op: Op, region: u64, run: &[Slice], now_ns: u64) -> Outcome {
         let Ok(inside) = self.grant.enter(region) else {
             return match self.grant.is_closed() {
-                true => Outcome::Broken(0, "the peer has ended the session".into()),
+                true => Outcome::Broken(0),
                 false => Outcome::Failed(0, Status::Stale, 0),
             };
         };
         // Inside, the region is registered; what remains to be known is whether its process lives.
         if self.process.has_ended(now_ns) {
-            return Outcome::Broken(0, "the peer's process has ended".into());
+            return Outcome::Broken(0);
         }
         // What the peer told over the session may be old or missing; what its board says is true.
         let (address, length, access) = inside.region();
@@ -136,7 +135,8 @@ impl Copier {
         let outcome = match (self.maps.get(region), &self.by_call) {
             (Some(mapping), _) => copy_mapped(op, &mapping, run),
             (None, Ok(())) => self.copy_by_call(op, run),
-            (None, Err(why)) => Outcome::Broken(0, why.clone()),
+            // Its mapping has gone since this was submitted: so has the region, or it is about to.
+            (None, Err(_)) => Outcome::Failed(0, Status::Stale, 0),
         };
         drop(inside);
         match outcome {
@@ -199,8 +199,7 @@ impl Copier {
 
 fn fault(slice: usize, error: &io::Error) -> Outcome {
     match error.raw_os_error() {
-        Some(libc::ESRCH) => Outcome::Broken(slice, "the peer's process has ended".into()),
-        Some(libc::EPERM | libc::ENOSYS) => Outcome::Broken(slice, format!("process_vm: {error}")),
+        Some(libc::ESRCH | libc::EPERM | libc::ENOSYS) => Outcome::Broken(slice),
         number => Outcome::Failed(slice, Status::System, number.unwrap_or(0)),
     }
 }

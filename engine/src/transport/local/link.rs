@@ -26,7 +26,7 @@ thread_local! {
 }
 
 /// What is called when the path turns out to be broken.
-pub type OnBroken = Box<dyn Fn(String) + Send + Sync>;
+pub type OnBroken = Box<dyn Fn() + Send + Sync>;
 
 pub struct LocalLink {
     peer: Arc<Peer>,
@@ -93,9 +93,9 @@ impl LocalLink {
             false => clock::monotonic_ns(),
         };
         transfer.mark_started_at(|| now_ns);
-        if let Err(Broken(why)) = self.copier.run(&self.peer, &transfer, first, end, now_ns) {
+        if let Err(Broken) = self.copier.run(&self.peer, &transfer, first, end, now_ns) {
             self.closed.store(true, Ordering::SeqCst);
-            (self.on_broken)(why);
+            (self.on_broken)();
         }
         true
     }

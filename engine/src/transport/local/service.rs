@@ -304,7 +304,7 @@ impl Service {
             copier,
             self.settings.threads,
             self.settings.spin_ns,
-            Box::new(move |why| commands.push(Command::CompanionBroken { peer, why })),
+            Box::new(move || commands.push(Command::CompanionBroken { peer })),
         );
         paths.tokens.insert(token, peer);
         paths.processes.insert(peer, (token, link.clone()));
@@ -321,7 +321,7 @@ impl Service {
         let Some(session) = self.take(paths, peer) else { return };
         self.commands.push(match session.deadline {
             Some(_) => Command::CompanionSettled { peer, why: Some(why) },
-            None => Command::CompanionBroken { peer, why },
+            None => Command::CompanionBroken { peer },
         });
     }
 
@@ -427,13 +427,14 @@ impl Companion for Service {
     }
 
     fn end(&self, peer: u64) {
-        let mut paths = self.lock();
-        self.forget_process(&mut paths, peer);
-        let ended = self.take(&mut paths, peer);
-        drop(paths);
+        let ended = self.take(&mut self.lock(), peer);
         // Its descriptors close outside the lock.
         drop(ended);
         self.poller.wake();
+    }
+
+    fn forget(&self, peer: u64) {
+        self.forget_process(&mut self.lock(), peer);
     }
 
     fn is_quiet(&self, peer: u64) -> bool {

@@ -87,12 +87,10 @@ impl Control {
         self.answer_connects(peer);
     }
 
-    pub(super) fn companion_broken(&mut self, peer: u64, why: String) {
-        let Ok(companion) = self.companion.clone() else { return };
-        companion.end(peer);
-        if let Some(session) = self.sessions.get(&peer) {
-            session.peer.set_local(Way::Shut(why));
-        }
+    /// The path was there and is not any more, and the session does not know why: it may be about to end
+    /// too. A new connection settles it, and makes a new path if there can be one.
+    pub(super) fn companion_broken(&mut self, peer: u64) {
+        self.drop_connection(peer);
     }
 
     /// The session is over, or its connection is lost: so is the path.
@@ -103,12 +101,16 @@ impl Control {
         if let Ok(companion) = &self.companion {
             companion.end(peer);
         }
-        object.set_local(Way::Shut("there is no session".into()));
+        object.set_local(Way::Pending("the session is being established again".into()));
     }
 
     /// A peer is lost; the application hears of it when nothing of it can land here any more.
     pub(super) fn tell_lost(&mut self, peer: Arc<Peer>, why: Status) {
         let handle = peer.handle;
+        if let Ok(companion) = &self.companion {
+            companion.forget(handle);
+        }
+        peer.set_local(Way::Shut("the peer is lost".into()));
         self.fading.insert(handle, Fading { peer, why, waiting: Vec::new() });
         if self.companion.as_ref().map_or(true, |companion| companion.is_quiet(handle)) {
             self.faded(handle);

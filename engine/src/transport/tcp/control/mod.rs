@@ -264,7 +264,7 @@ impl Control {
                 }
             }
             Command::CompanionSettled { peer, why } => self.companion_settled(peer, why),
-            Command::CompanionBroken { peer, why } => self.companion_broken(peer, why),
+            Command::CompanionBroken { peer } => self.companion_broken(peer),
             Command::CompanionQuiet { peer } => self.faded(peer),
             Command::ProcessEnded { peer } => self.lose(peer, Status::PeerLost, Some(Fence::Dead)),
             Command::Grant { peer, limit } => self.say(peer, Message::Grant { limit }),

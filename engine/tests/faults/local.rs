@@ -1,0 +1,342 @@
+//! The same-host path when things go wrong: processes that die or stop in the midst of a copy, memory
+//! that is not there, users and processes that may not be reached, sessions that break.
+
+use crate::child::Child;
+use crate::proxy::Proxy;
+use crate::support::*;
+use ferry::complete::State;
+use ferry::notify::{EventBody, WHAT_PEERS};
+use ferry::types::{Access, Op, Request, Transport};
+use ferry::{Deadline, Engine, Memory, RegionOptions, Status, TransferOptions};
+use std::time::{Duration, Instant};
+
+const LOCAL: (&str, &str) = ("transports", "local");
+const AUTO: (&str, &str) = ("transports", "auto");
+const BYTES: usize = 32 * MIB;
+/// A copy is met in its midst almost always; nobody is unlucky this often.
+const ATTEMPTS: usize = 200;
+
+fn path(engine: &Engine, peer: u64) -> (Transport, String) {
+    let paths = engine.peer_paths(peer).unwrap();
+    let chosen = paths.iter().find(|path| path.chosen).map_or(Transport::None, |path| path.transport);
+    (chosen, paths.into_iter().find(|path| path.transport == Transport::Local).unwrap().why)
+}
+
+/// A child that writes to memory of `engine` all the time and was stopped while it did: the child, its
+/// peer handle here, and the memory, which it still uses.
+fn stopped_in_a_copy(engine: &Engine) -> (Child, u64, Memory) {
+    let (mut child, _) = Child::engine("transports=local listen_address=");
+    let peer = child.number(&format!("connect {}", engine.address()));
+    child.alloc(BYTES, 3);
+    for _ in 0..ATTEMPTS {
+        let memory = alloc(engine, BYTES);
+        let (region, address) = (memory.region(), memory.address());
+        let before = child.number("stat bytes_local");
+        child.ask(&format!("flood {peer} {region} {address} {BYTES}"));
+        wait_until("it copies", || child.number("stat bytes_local") > before);
+        child.stop();
+        match memory.free(Some(Duration::ZERO)) {
+            Err((memory, error)) => {
+                assert_eq!(error.status, Status::Busy);
+                let here = engine.peers().unwrap().into_iter().next_back().unwrap();
+                return (child, here, memory);
+            }
+            Ok(()) => child.resume(),
+        }
+    }
+    panic!("never met in a copy");
+}
+
+#[test]
+fn a_stopped_initiator_keeps_memory_busy_until_it_goes_on() {
+    let _turn = alone();
+    let b = engine(&[LOCAL]);
+    let (child, _, memory) = stopped_in_a_copy(&b);
+    // Nothing has changed; then it is revoked, and still somebody's.
+    let (memory, error) = memory.free(Some(Duration::ZERO)).err().unwrap();
+    assert_eq!(error.status, Status::Busy);
+    let (memory, error) = memory.free(Some(Duration::from_millis(20))).err().unwrap();
+    assert_eq!(error.status, Status::Busy);
+    child.resume();
+    memory.free(Some(BOUND)).map_err(|(_, error)| error).unwrap();
+}
+
+#[test]
+fn a_killed_initiator_holds_nothing() {
+    let _turn = alone();
+    let b = engine(&[LOCAL]);
+    let queue = b.queue(WHAT_PEERS, 16).unwrap();
+    let (mut child, _, memory) = stopped_in_a_copy(&b);
+    child.kill();
+    let started = Instant::now();
+    memory.free(Some(BOUND)).map_err(|(_, error)| error).unwrap();
+    // With a secret too the kernel tells of its end, not a time that runs out.
+    assert!(started.elapsed() < SLACK);
+    let mut events = Vec::new();
+    wait_until("PEER_LOST comes", || {
+        queue.drain(&mut events, 16);
+        events.iter().any(|event| matches!(event.body, EventBody::PeerLost { .. }))
+    });
+    assert!(started.elapsed() < SLACK);
+}
+
+#[test]
+fn a_fence_waits_for_the_copy_and_the_loss_is_told_behind_it() {
+    let _turn = alone();
+    let b = engine(&[LOCAL]);
+    let queue = b.queue(WHAT_PEERS, 16).unwrap();
+    let (child, peer, memory) = stopped_in_a_copy(&b);
+    let error = b.fence(peer, Some(Duration::from_millis(50))).unwrap_err();
+    assert_eq!(error.status, Status::Timeout);
+    let mut events = Vec::new();
+    queue.drain(&mut events, 16);
+    let told = |events: &[ferry::notify::Event]| {
+        events.iter().any(|event| matches!(event.body, EventBody::PeerLost { .. }))
+    };
+    assert!(!told(&events), "its copy is still under way");
+    assert_eq!(b.close(Some(Duration::from_millis(50))).unwrap_err().status, Status::Busy);
+    child.resume();
+    wait_until("PEER_LOST comes", || {
+        queue.drain(&mut events, 16);
+        told(&events)
+    });
+    memory.free(Some(BOUND)).map_err(|(_, error)| error).unwrap();
+    b.close(Some(BOUND)).unwrap();
+}
+
+fn kill_the_target(transports: (&str, &str), own: bool) {
+    let _turn = alone();
+    let settings = format!("{}={}", transports.0, transports.1);
+    let (mut child, address) = Child::engine(&settings);
+    let (region, remote) = if own { child.own(BYTES) } else { child.alloc(BYTES, 0) };
+    let a = engine(&[transports, ("reconnect_timeout_ms", "60000")]);
+    let memory = alloc(&a, BYTES);
+    fill(&memory, 7);
+    let peer = connect(&a, &address);
+    let requests = rounds(memory.address(), remote, region, BYTES, 256);
+    let transfer =
+        a.submit(peer, Op::Write, &requests, &TransferOptions { deadline: Deadline::Never, ..options() });
+    let transfer = transfer.unwrap();
+    wait_until("the first bytes land", || child.peek(remote, 8) != [0; 8]);
+    child.kill();
+    let started = Instant::now();
+    let result = finish(&transfer);
+    assert!(started.elapsed() < SLACK, "{:?}", started.elapsed());
+    assert_eq!((result.state, result.status), (State::Failed, Status::PeerLost), "{result:?}");
+    let confirmed: u64 = transfer.results().iter().map(|request| request.bytes_confirmed).sum();
+    assert_eq!(confirmed, result.bytes_confirmed);
+    let refused = a.submit(peer, Op::Write, &requests, &options()).map(|_| ()).unwrap_err();
+    assert_eq!(refused.status, Status::PeerLost);
+    drop(transfer);
+    memory.free(Some(Duration::ZERO)).map_err(|(_, error)| error).unwrap();
+}
+
+#[test]
+fn a_killed_target_is_lost_at_once() {
+    kill_the_target(LOCAL, true);
+    kill_the_target(AUTO, false);
+}
+
+/// The session breaks and comes back: what was on its way goes by TCP, and then this path is back, too.
+#[test]
+fn a_broken_session_loses_nothing() {
+    let _turn = alone();
+    let b = engine(&[AUTO]);
+    let proxy = Proxy::new(b.address());
+    let a = engine(&[AUTO]);
+    let peer = connect(&a, &proxy.address);
+    let (local, remote) = (alloc(&a, BYTES), alloc(&b, BYTES));
+    fill(&local, 1);
+    assert_eq!(path(&a, peer).0, Transport::Local);
+    for round in 0..4 {
+        let many = rounds(local.address(), remote.address(), remote.region(), BYTES, 16);
+        let before = a.stats().unwrap().counts.bytes_local;
+        let transfer = a.submit(peer, Op::Write, &many, &options()).unwrap();
+        wait_until("it copies", || a.stats().unwrap().counts.bytes_local > before);
+        proxy.cut(true);
+        let result = finish(&transfer);
+        assert_eq!((result.state, result.status), (State::Done, Status::Ok), "round {round}: {result:?}");
+        assert_eq!(result.bytes_confirmed, 16 * BYTES as u64);
+        assert_pattern(&remote, 1, 0, BYTES);
+        wait_until("the path is back", || path(&a, peer).0 == Transport::Local);
+    }
+}
+
+/// What was registered and is not there: the requests that need it fail, each with its errno, the others
+/// are done.
+#[test]
+fn missing_pages_fail_the_requests_that_name_them() {
+    let _turn = alone();
+    let (a, b, peer) = pair(&[LOCAL]);
+    const PAGE: usize = 4096;
+    // SAFETY: a fresh mapping, of which one page is taken away before it is registered.
+    let hole = unsafe {
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let base = libc::mmap(std::ptr::null_mut(), 4 * PAGE, rights, flags, -1, 0).cast::<u8>();
+        assert_eq!(libc::munmap(base.add(2 * PAGE).cast(), PAGE), 0);
+        base
+    };
+    // SAFETY: a page is missing on purpose; nothing here touches the others while they are registered.
+    let region = unsafe { b.register(hole, 4 * PAGE, &RegionOptions::default()) }.unwrap();
+    let local = alloc(&a, 4 * PAGE);
+    fill(&local, 5);
+    for op in [Op::Write, Op::Read] {
+        let requests: Vec<Request> = (0..4)
+            .map(|page| Request {
+                local: local.address() + (page * PAGE) as u64,
+                remote: hole as u64 + (page * PAGE) as u64,
+                length: PAGE as u64,
+                remote_region: region,
+            })
+            .collect();
+        let transfer = a.submit(peer, op, &requests, &options()).unwrap();
+        let result = finish(&transfer);
+        assert_eq!((result.status, result.os_error), (Status::Partial, libc::EFAULT), "{result:?}");
+        for (index, request) in transfer.results().iter().enumerate() {
+            let expected = match index {
+                2 => (Status::System, libc::EFAULT, 0),
+                _ => (Status::Ok, 0, PAGE as u64),
+            };
+            assert_eq!((request.status, request.os_error, request.bytes_confirmed), expected, "{op:?}");
+        }
+    }
+    assert_pattern(&local, 5, 0, 2 * PAGE);
+    b.unregister(region, Some(Duration::ZERO)).unwrap();
+}
+
+/// The board is what counts: rights, bounds and generation are checked against it, also for what the
+/// session has not told.
+#[test]
+fn what_is_not_granted_is_not_touched() {
+    let _turn = alone();
+    let (a, b, peer) = pair(&[LOCAL]);
+    let local = alloc(&a, 8192);
+    fill(&local, 1);
+    let readable = RegionOptions { access: Access::REMOTE_READ, ..RegionOptions::default() };
+    for (round, op) in [Op::Write, Op::Read].into_iter().cycle().take(40).enumerate() {
+        let closed = b.alloc(4096, &readable).unwrap();
+        let outcome = |offset: usize, bytes: usize| {
+            let one = Request { length: bytes as u64, ..request(&local, &closed, offset, 8) };
+            let submitted = a.submit(peer, op, &[one], &options());
+            submitted.map_or_else(|error| error.status, |transfer| finish(&transfer).status)
+        };
+        let allowed = if op == Op::Read { Status::Ok } else { Status::Access };
+        assert_eq!(outcome(0, 4096), allowed, "round {round}");
+        let beyond = outcome(8, 4096);
+        assert!([Status::Invalid, Status::Access].contains(&beyond), "round {round}: {beyond}");
+        assert_zero(&closed, 0, 4096);
+        closed.free(Some(Duration::ZERO)).map_err(|(_, error)| error).unwrap();
+    }
+}
+
+#[test]
+fn another_user_goes_by_tcp() {
+    let _turn = alone();
+    // SAFETY: no arguments, no memory.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("SKIPPED another_user_goes_by_tcp: only root can become somebody else");
+        return;
+    }
+    let a = engine(&[AUTO]);
+    let mut child = Child::start();
+    assert_eq!(child.ask("setuid 65534"), "0");
+    let address = child.ask("open transports=auto");
+    let (region, remote) = child.alloc(4096, 0);
+    let memory = alloc(&a, 4096);
+    fill(&memory, 9);
+    let peer = connect(&a, &address);
+    let (chosen, why) = path(&a, peer);
+    assert!(chosen == Transport::Tcp && why.contains("user"), "{chosen:?}: {why}");
+    let one = rounds(memory.address(), remote, region, 4096, 1);
+    assert_eq!(a.write(peer, &one, &options()).unwrap().transport, Transport::Tcp);
+    let only = TransferOptions { transports_allowed: Transport::Local.bit(), ..options() };
+    let error = a.submit(peer, Op::Write, &one, &only).map(|_| ()).unwrap_err();
+    assert!(error.status == Status::Unavailable && error.message.contains("user"), "{error}");
+    let there = child.number("peers");
+    // The other side hears of it.
+    wait_until("the reason is known there", || {
+        let said = child.ask(&format!("path {there}"));
+        said.starts_with("tcp; ") && said.contains("user")
+    });
+}
+
+/// Two processes of a user that lost its rights on the way may not trace each other: what ferry allocated
+/// is shared, the rest goes by TCP.
+#[test]
+fn processes_that_may_not_be_traced_share_what_ferry_allocated() {
+    let _turn = alone();
+    // SAFETY: no arguments, no memory.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("SKIPPED processes_that_may_not_be_traced_…: only root can become somebody else");
+        return;
+    }
+    let (mut x, mut y) = (Child::start(), Child::start());
+    for child in [&mut x, &mut y] {
+        assert_eq!(child.ask("setuid 65534"), "0");
+        child.ask("open transports=auto");
+    }
+    let address = y.ask("open transports=auto");
+    let (shared, shared_at) = y.alloc(MIB, 0);
+    let (own, own_at) = y.own(MIB);
+    x.alloc(MIB, 4);
+    let peer = x.number(&format!("connect {address}"));
+    let said = x.ask(&format!("path {peer}"));
+    assert!(said.starts_with("local; ") && said.contains("process_vm_readv"), "{said}");
+    assert_eq!(x.number(&format!("write {peer} {own} {own_at} {MIB}")), MIB as u64);
+    assert_eq!(x.number("stat bytes_local"), 0, "by TCP");
+    assert_eq!(x.number(&format!("write {peer} {shared} {shared_at} {MIB}")), MIB as u64);
+    assert_eq!(x.number("stat bytes_local"), MIB as u64);
+    for at in [own_at, shared_at] {
+        assert_eq!(misplaced(&y.peek(at, MIB), 4, 0), None);
+    }
+}
+
+#[test]
+fn switched_off_it_is_not_used_and_says_so() {
+    let _turn = alone();
+    for (ours, theirs) in [(("local", "false"), AUTO), (AUTO, ("local", "false"))] {
+        let (a, b) = (engine(&[AUTO, ours]), engine(&[AUTO, theirs]));
+        let started = Instant::now();
+        let peer = connect(&a, b.address());
+        assert!(started.elapsed() < SLACK, "nobody waits for what will not come");
+        let (chosen, why) = path(&a, peer);
+        assert!(chosen == Transport::Tcp && why.contains("switched off"), "{chosen:?}: {why}");
+        let (local, remote) = (alloc(&a, 64), alloc(&b, 64));
+        let result = a.write(peer, &[request(&local, &remote, 0, 64)], &options()).unwrap();
+        assert_eq!(result.transport, Transport::Tcp);
+    }
+}
+
+/// A chain of ORDERED transfers that each finish where they are submitted needs no stack.
+#[test]
+fn a_long_chain_of_small_ordered_transfers() {
+    let _turn = alone();
+    let (a, b, peer) = pair(&[LOCAL]);
+    let (local, remote) = (alloc(&a, BYTES), alloc(&b, BYTES));
+    fill(&local, 2);
+    let ordered = TransferOptions { ordered: true, ..options() };
+    let mut transfers = vec![a.submit(peer, Op::Write, &[request(&local, &remote, 0, BYTES)], &ordered).unwrap()];
+    for at in 0..20_000 {
+        let one = request(&local, &remote, at % 4096 * 8, 8);
+        transfers.push(a.submit(peer, Op::Write, &[one], &ordered).unwrap());
+    }
+    for transfer in &transfers {
+        assert_eq!(finish(transfer).state, State::Done);
+    }
+    assert_pattern(&remote, 2, 0, BYTES);
+}
+
+/// A small transfer does not wait for a large one.
+#[test]
+fn small_ones_overtake() {
+    let _turn = alone();
+    let (a, b, peer) = pair(&[LOCAL]);
+    let (local, remote) = (alloc(&a, BYTES), alloc(&b, BYTES));
+    let many = rounds(local.address(), remote.address(), remote.region(), BYTES, 64);
+    let bulk = a.submit(peer, Op::Write, &many, &options()).unwrap();
+    let small = a.write(peer, &[request(&local, &remote, 0, 4096)], &options()).unwrap();
+    assert!(small.state == State::Done && bulk.state() == State::Pending);
+    bulk.cancel().unwrap();
+    assert_eq!(finish(&bulk).state, State::Cancelled);
+}
