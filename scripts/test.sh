@@ -22,6 +22,11 @@ io_uring() {
     fi
     FERRY_TCP_POLLER=io_uring cargo test -p ferry --test conformance --test smoke
 }
+# The same tests once more, with the same-host path in place of TCP.
+local_path() {
+    FERRY_TEST_TRANSPORTS=local cargo test -p ferry --test futures --test notifications --test queues \
+        --test regions --test smoke --test threads --test transfers
+}
 docs() { RUSTDOCFLAGS="-D warnings" cargo doc -p ferry --no-deps; }
 c() { tests/c/run.sh; }
 installed() { scripts/test_install.sh; }
@@ -49,7 +54,7 @@ run() {
     esac
 }
 
-if [ $# -gt 0 ]; then legs=("$@"); else legs=(format clippy tests epoll io_uring docs c installed selftest demo); fi
+if [ $# -gt 0 ]; then legs=("$@"); else legs=(format clippy tests epoll io_uring local_path docs c installed selftest demo); fi
 for leg in "${legs[@]}"; do run "$leg"; done
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

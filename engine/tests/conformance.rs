@@ -35,7 +35,8 @@ impl Setup {
 
     fn memories(&self, length: usize) -> (Memory, Memory) {
         let options = RegionOptions::default();
-        let (a, b) = (self.pair.a.alloc(length, &options).unwrap(), self.pair.b.alloc(length, &options).unwrap());
+        let (a, b) =
+            (self.pair.a.alloc(length, &options).unwrap(), self.pair.b.alloc(length, &options).unwrap());
         // On this host there is nobody else to know better.
         hears_of(&self.pair.a, self.pair.b_at_a, b.region());
         (a, b)

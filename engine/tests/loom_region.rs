@@ -119,8 +119,10 @@ const OPEN: u64 = 1 << 20;
 
 impl Shared {
     fn new() -> Arc<Shared> {
+        let word = AtomicU64::new(0);
+        door::open(&word, OPEN);
         Arc::new(Shared {
-            word: AtomicU64::new(OPEN),
+            word,
             closed: AtomicU64::new(0),
             users: [AtomicU64::new(0), AtomicU64::new(0)],
             memory: UnsafeCell::new(0),
@@ -151,7 +153,9 @@ impl Shared {
 fn initiators(shared: &Arc<Shared>) -> Vec<thread::JoinHandle<()>> {
     let copy = |initiator| {
         let shared = Arc::clone(shared);
-        thread::spawn(move || drop(shared.copy(initiator)))
+        thread::spawn(move || {
+            shared.copy(initiator);
+        })
     };
     (0..2).map(copy).collect()
 }

@@ -259,7 +259,8 @@ impl Engine {
         options: &TransferOptions,
     ) -> Result<Option<TransferResult>> {
         let context = self.context()?;
-        let bare = options.notify.is_none() && options.queue.is_none() && !options.ordered && !options.checksum;
+        let bare =
+            options.notify.is_none() && options.queue.is_none() && !options.ordered && !options.checksum;
         if !bare || requests.len() != 1 || allowed(context, options) & Transport::Local.bit() == 0 {
             return Ok(None);
         }

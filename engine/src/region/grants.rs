@@ -70,7 +70,12 @@ pub struct Tally {
 impl Grants {
     pub fn new() -> io::Result<Grants> {
         let (board, fd) = SharedWords::new(SLOTS * ENTRY_WORDS, true)?;
-        Ok(Grants { board, board_fd: Arc::new(fd), slots_used: AtomicUsize::new(0), tallies: Mutex::default() })
+        Ok(Grants {
+            board,
+            board_fd: Arc::new(fd),
+            slots_used: AtomicUsize::new(0),
+            tallies: Mutex::default(),
+        })
     }
 
     /// The page that initiators read.

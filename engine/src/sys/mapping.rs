@@ -36,8 +36,7 @@ impl Mapping {
     pub fn shared(length: usize) -> io::Result<Mapping> {
         let fd = memfd::create(c"ferry-memory", length)?;
         memfd::seal(&fd)?;
-        let mut mapping =
-            map(length, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd.as_raw_fd())?;
+        let mut mapping = map(length, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd.as_raw_fd())?;
         mapping.wish_huge_pages();
         mapping.populate(&fd)?;
         mapping.memfd = Some(Arc::new(fd));

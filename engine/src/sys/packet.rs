@@ -121,7 +121,9 @@ mod tests {
     use std::os::fd::AsFd;
 
     fn pair() -> (OwnedFd, OwnedFd) {
-        let (a, b) = socket2::Socket::pair(socket2::Domain::UNIX, socket2::Type::from(libc::SOCK_SEQPACKET), None).unwrap();
+        let (a, b) =
+            socket2::Socket::pair(socket2::Domain::UNIX, socket2::Type::from(libc::SOCK_SEQPACKET), None)
+                .unwrap();
         (a.into(), b.into())
     }
 

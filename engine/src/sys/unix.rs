@@ -244,7 +244,10 @@ mod tests {
     fn a_name_ends_with_its_listener_and_is_never_another_program_s() {
         let (listener, name) = listen_abstract(Type::STREAM).unwrap();
         drop(listener);
-        assert_eq!(connect_abstract(&name, Type::STREAM).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        assert_eq!(
+            connect_abstract(&name, Type::STREAM).unwrap_err().kind(),
+            io::ErrorKind::ConnectionRefused
+        );
         for other in [&b""[..], b"ferry-", &name[..name.len() - 1], &[&name[..], b"0"].concat(), b"/tmp/.X11"]
         {
             assert!(!is_proof_name(other));

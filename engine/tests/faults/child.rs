@@ -222,7 +222,8 @@ impl Role {
             // Which way is chosen, and what is said of the same-host path.
             "path" => {
                 let paths = self.engine().peer_paths(number(1)).unwrap();
-                let chosen = paths.iter().find(|path| path.chosen).map_or("none", |path| path.transport.name());
+                let chosen =
+                    paths.iter().find(|path| path.chosen).map_or("none", |path| path.transport.name());
                 let local = paths.iter().find(|path| path.transport == Transport::Local).unwrap();
                 format!("{chosen}; {}", local.why)
             }

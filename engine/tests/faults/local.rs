@@ -316,7 +316,8 @@ fn a_long_chain_of_small_ordered_transfers() {
     let (local, remote) = (alloc(&a, BYTES), alloc(&b, BYTES));
     fill(&local, 2);
     let ordered = TransferOptions { ordered: true, ..options() };
-    let mut transfers = vec![a.submit(peer, Op::Write, &[request(&local, &remote, 0, BYTES)], &ordered).unwrap()];
+    let mut transfers =
+        vec![a.submit(peer, Op::Write, &[request(&local, &remote, 0, BYTES)], &ordered).unwrap()];
     for at in 0..20_000 {
         let one = request(&local, &remote, at % 4096 * 8, 8);
         transfers.push(a.submit(peer, Op::Write, &[one], &ordered).unwrap());

@@ -9,8 +9,8 @@ use crate::peer::Peer;
 use crate::region::grants::Grant;
 use crate::region::{range_contains, RemoteMap};
 use crate::status::Status;
-use crate::sys::socket::IoVec;
 use crate::sys::copy::{self, Piece};
+use crate::sys::socket::IoVec;
 use crate::sys::vm;
 use crate::types::{Op, Slice};
 use std::cell::OnceCell;
@@ -70,7 +70,8 @@ impl Copier {
             };
             let rest = &slices[at..];
             let same = |slice: &&Slice| {
-                slice.region == rest[0].region && (slice.region != 0 || known.region_of(slice) == Some(region))
+                slice.region == rest[0].region
+                    && (slice.region != 0 || known.region_of(slice) == Some(region))
             };
             let run = &rest[..rest.iter().take_while(same).count()];
             match self.copy(transfer.spec.op, region, run, now_ns) {

@@ -232,7 +232,9 @@ impl Service {
             self.poller.remove(socket.as_raw_fd(), token);
         }
         let due = |session: &&Session| {
-            session.wants_to_connect() || session.has_outgoing() || session.deadline.is_some_and(|at| at <= now)
+            session.wants_to_connect()
+                || session.has_outgoing()
+                || session.deadline.is_some_and(|at| at <= now)
         };
         let peers: Vec<u64> = paths.sessions.values().filter(due).map(|it| it.ticket.peer.handle).collect();
         peers.into_iter().for_each(|peer| self.look_after(paths, peer));
@@ -405,7 +407,8 @@ impl Companion for Service {
 
     fn regions_added(&self, ids: &[u64]) {
         let map = self.registry.snapshot();
-        let shared: Vec<_> = ids.iter().filter_map(|id| map.get(*id)).filter(|it| it.memfd.is_some()).collect();
+        let shared: Vec<_> =
+            ids.iter().filter_map(|id| map.get(*id)).filter(|it| it.memfd.is_some()).collect();
         if shared.is_empty() {
             return;
         }

@@ -270,7 +270,11 @@ fn settle(lane: &Lane, posted: Posted, faults: &[Fault]) {
         What::Slices { transfer, first, end, bytes, notified } => {
             let failures: Vec<Failure> = faults
                 .iter()
-                .map(|fault| Failure { slice: first + fault.descriptor as u32, status: fault.status, os_error: 0 })
+                .map(|fault| Failure {
+                    slice: first + fault.descriptor as u32,
+                    status: fault.status,
+                    os_error: 0,
+                })
                 .filter(|failure| failure.slice < *end)
                 .collect();
             lane.peer.confirm(transfer, (*first, *end), *bytes as u64, &failures, *notified);

@@ -6,9 +6,9 @@
 
 use crate::status::{Error, Result};
 use crate::sys::clock;
+use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
 use crate::sys::socket;
 use crate::transport::tcp::lane::{lock, Lane};
-use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::RawFd;

@@ -34,7 +34,10 @@ impl Control {
             // The dialer goes to the acceptor, so where it listens itself does not matter.
             (_, Role::Dialer) => {
                 if let Err(why) = self.companion.as_ref().map(|_| ()).map_err(String::clone) {
-                    self.say(peer, Message::Local { name: String::new(), why: format!("at the peer: {why}") });
+                    self.say(
+                        peer,
+                        Message::Local { name: String::new(), why: format!("at the peer: {why}") },
+                    );
                     self.companion_settled(peer, Some(why));
                 }
             }

@@ -11,8 +11,8 @@ use crate::session::handshake::{
 };
 use crate::session::machine::Role;
 use crate::status::{Error, Result, Status};
-use crate::sys::{clock, socket, unix};
 use crate::sys::poller::Ready;
+use crate::sys::{clock, socket, unix};
 use crate::transport::tcp::Context;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::net::SocketAddr;

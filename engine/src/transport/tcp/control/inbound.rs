@@ -10,8 +10,8 @@ use crate::session::handshake::{
     peek_kind, refusal, Acceptor, Auth, Established, HandshakeError, Next, Peek, Proof, RefusalCode,
 };
 use crate::session::machine::Role;
-use crate::sys::{clock, unix};
 use crate::sys::poller::Interest;
+use crate::sys::{clock, unix};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;

@@ -20,9 +20,9 @@ use crate::session::machine::Timing;
 use crate::session::message::Message;
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
+use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
 use crate::sys::socket;
 use crate::transport::tcp::lane::Lane;
-use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
 use crate::transport::tcp::worker::Worker;
 use crate::transport::tcp::Context;
 use companion::Fading;
@@ -168,7 +168,9 @@ impl Control {
     /// Told to stop, and no peer has a transfer that is not final: one that was being submitted while the
     /// engine began to close may still wait for its fence.
     fn is_over(&self) -> bool {
-        self.stopping && self.fading.is_empty() && self.sessions.values().all(|session| session.peer.active() == 0)
+        self.stopping
+            && self.fading.is_empty()
+            && self.sessions.values().all(|session| session.peer.active() == 0)
     }
 
     fn token(&mut self) -> u64 {

@@ -1,7 +1,7 @@
 //! A non-blocking TCP or UNIX stream with bounded buffers, for the control loop.
 
-use crate::sys::socket::{self, IoVec};
 use crate::sys::poller::{Interest, Poller};
+use crate::sys::socket::{self, IoVec};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
