@@ -18,7 +18,7 @@ scripts/setup.sh compare || echo "compare: going on without what could not be in
 
 # What pip is asked for, once; why it failed is left for the table.
 install() {
-    local peer=$1 done=$work/$1.installed failed=$work/$1.failed
+    local peer=$1 done=$work/$1.installed failed=$work/$1.failed reason
     shift
     [ "$(cat "$done" 2>/dev/null)" = "$*" ] && return
     rm -f "$done" "$failed"
@@ -26,7 +26,8 @@ install() {
     if timeout 900 "$venv/bin/pip" install --quiet --disable-pip-version-check "$@" >"$work/$peer.log" 2>&1; then
         echo "$*" >"$done"
     else
-        grep -v '^ *$' "$work/$peer.log" | tail -1 >"$failed"
+        reason=$(grep -v '^ *$' "$work/$peer.log" | tail -1 || true)
+        echo "${reason:-pip gave no reason, or none within 15 minutes}" >"$failed"
         echo "compare: $peer does not install: $(cat "$failed")"
     fi
 }
