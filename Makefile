@@ -14,13 +14,14 @@ DESTDIR ?=
 TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 
-.PHONY: help setup build demo test check bench install fmt clean
+.PHONY: help setup build demo test check bench compare install fmt clean
 
 help:
 	@echo "make demo     two processes exchange a model's KV cache, by push and by pull"
 	@echo "make test     everything: format, lints, all tests, C ABI under valgrind, install, demo"
 	@echo "make check    format, lints, unit and C tests; for use while working"
 	@echo "make bench    ferry beside raw sockets, row by row (about ten minutes, on a quiet machine)"
+	@echo "make compare  ferry beside Mooncake, NIXL and raw references (about 20 minutes, on a quiet machine)"
 	@echo "make build    the libraries and ferry-bench, optimised"
 	@echo "make install  PREFIX=$(PREFIX) DESTDIR="
 
@@ -44,6 +45,11 @@ bench: setup
 	$(CARGO) build --release -p ferry-bench
 	mkdir -p $(TARGET)/bench
 	$(TARGET)/release/ferry-bench compare --json $(TARGET)/bench/compare.json
+
+# COMPARE="--rows 'WRITE 4 KiB' --engines 'ferry|NIXL' --rounds 3" runs a part of it.
+compare: setup
+	$(CARGO) build --release -p ferry-ffi -p ferry-bench
+	scripts/compare.sh $(COMPARE)
 
 install: build
 	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(INCLUDEDIR) $(DESTDIR)$(BINDIR)

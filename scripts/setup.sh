@@ -1,21 +1,15 @@
 #!/bin/bash
 # Installs what ferry's targets need and this machine lacks, and says what it does. Packages come from
 # apt; a Rust toolchain that is missing or too old is the user's to install, with the exact words for it.
+# With `compare`: what `make compare` alone needs, and nothing else.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 packages=()
 need() { command -v "$1" >/dev/null 2>&1 || packages+=("$2"); }
-need gcc gcc
-need g++ g++
-need make make
-need ld binutils
-need pkg-config pkg-config
-need valgrind valgrind
-need ip iproute2
-[ -e /usr/include/stdio.h ] || packages+=(libc6-dev)
 
-if [ ${#packages[@]} -gt 0 ]; then
+install_packages() {
+    [ ${#packages[@]} -gt 0 ] || return 0
     echo "setup: installing ${packages[*]} with apt-get"
     if [ "$(id -u)" -eq 0 ]; then
         as_root=()
@@ -27,7 +21,32 @@ if [ ${#packages[@]} -gt 0 ]; then
     fi
     "${as_root[@]}" apt-get update -q
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q "${packages[@]}"
+}
+
+# A Python that can make virtual environments; the library that Mooncake's wheel is linked with and lacks.
+compare() {
+    need python3 python3
+    need unshare util-linux
+    need ip iproute2
+    python3 -c 'import venv, ensurepip' >/dev/null 2>&1 || packages+=(python3-venv)
+    ldconfig -p | grep -q 'libibverbs\.so\.1 ' || packages+=(libibverbs1)
+    install_packages
+}
+
+if [ "${1:-}" = compare ]; then
+    compare
+    exit
 fi
+
+need gcc gcc
+need g++ g++
+need make make
+need ld binutils
+need pkg-config pkg-config
+need valgrind valgrind
+need ip iproute2
+[ -e /usr/include/stdio.h ] || packages+=(libc6-dev)
+install_packages
 
 wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 advice() {

@@ -31,6 +31,14 @@ docs() { RUSTDOCFLAGS="-D warnings" cargo doc -p ferry --no-deps; }
 c() { tests/c/run.sh; }
 installed() { scripts/test_install.sh; }
 selftest() { cargo run --release -p ferry-bench -- selftest --json "$logs/selftest.json"; }
+# The Python ends of `make compare`, without the peers: ferry's library and the bare system call.
+agents() {
+    if ! command -v python3 >/dev/null; then
+        echo "SKIPPED: there is no python3"
+        return $SKIP
+    fi
+    cargo build --release -p ferry-ffi && python3 benches/peers/test_peers.py "$target/release/libferry.so"
+}
 demo() { cargo run --release -p ferry-examples --bin kv_demo; }
 
 run() {
@@ -54,7 +62,8 @@ run() {
     esac
 }
 
-if [ $# -gt 0 ]; then legs=("$@"); else legs=(format clippy tests epoll io_uring local_path docs c installed selftest demo); fi
+legs_all=(format clippy tests epoll io_uring local_path docs c installed selftest agents demo)
+if [ $# -gt 0 ]; then legs=("$@"); else legs=("${legs_all[@]}"); fi
 for leg in "${legs[@]}"; do run "$leg"; done
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

@@ -3,7 +3,7 @@
 //! From the bottom up: memory and what is written into it (`memory`, `pattern`, `layout`, `walk`), what
 //! is measured and by whom (`workload`: the `Engine` trait), the two engines (`raw`, the reference, and
 //! `subject`, ferry), what is made of the figures (`stats`, `cpu`), and what the user sees (`options`,
-//! `commands`, `measure`, `table`, `report`, `selftest`, `compare`).
+//! `commands`, `measure`, `table`, `report`, `selftest`, `compare`, `peers`).
 
 pub mod child;
 pub mod commands;
@@ -15,6 +15,7 @@ pub mod measure;
 pub mod memory;
 pub mod options;
 pub mod pattern;
+pub mod peers;
 pub mod raw;
 pub mod report;
 pub mod selftest;

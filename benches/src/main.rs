@@ -10,14 +10,15 @@ use ferry_bench::commands::run_test;
 use ferry_bench::compare::{self, Plan, WALK_BYTES};
 use ferry_bench::cpu::raise_descriptor_limit;
 use ferry_bench::options::{
-    Cli, Command, CompareArguments, FerryCrowdArguments, FerryTargetArguments, RawTargetArguments,
-    SameHostTargetArguments, SelftestArguments, Transport,
+    Cli, Command, CompareArguments, FerryCrowdArguments, FerryTargetArguments, PeersArguments,
+    RawTargetArguments, SameHostTargetArguments, SelftestArguments, Transport,
 };
+use ferry_bench::peers;
 use ferry_bench::raw::same_host::{self, SameHostTargetOptions};
 use ferry_bench::raw::{serve, RawConfig, RawEngine, SocketOptions, TargetOptions};
 use ferry_bench::report::write_json;
 use ferry_bench::selftest;
-use ferry_bench::subject::{serve_child, serve_crowd, Origin, Pair, PairConfig, Setup};
+use ferry_bench::subject::{serve_child, serve_crowd, Origin, Pair, PairConfig, SecretFile, Setup};
 
 /// The most connections that the reference's search tries.
 const RAW_CONNECTIONS: usize = 4;
@@ -38,6 +39,7 @@ fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Compare(arguments) => compare(&arguments),
         Command::Selftest(arguments) => selftest(&arguments),
+        Command::Peers(arguments) => compare_peers(arguments),
         Command::RawTarget(arguments) => raw_target(arguments),
         Command::SameHostTarget(arguments) => same_host_target(&arguments),
         Command::FerryTarget(arguments) => ferry_target(arguments),
@@ -81,6 +83,14 @@ fn compare(arguments: &CompareArguments) -> anyhow::Result<()> {
     let out = &mut io::stdout().lock();
     let comparison = compare::run_with_ferry(&plan, &mut reference, &mut pair, &config, out)?;
     arguments.json.as_deref().map_or(Ok(()), |path| write_json(path, &comparison))
+}
+
+fn compare_peers(arguments: PeersArguments) -> anyhow::Result<()> {
+    let secret = SecretFile::create()?;
+    let (plan, places, json) = arguments.settle(secret.path().to_owned());
+    let program = std::env::current_exe()?;
+    let results = peers::run(&plan, &places, program, &mut io::stdout(), &mut io::stderr())?;
+    json.map_or(Ok(()), |path| write_json(&path, &results))
 }
 
 /// ferry's defaults, unless the reference departs from what they come to: then both do.

@@ -4,6 +4,7 @@
 //! its defaults; `processes` is what the program's child processes are started with.
 
 mod parse;
+mod peers;
 mod processes;
 mod settings;
 
@@ -19,6 +20,7 @@ use crate::subject::Origin;
 use crate::workload::Operation;
 
 use parse::{parse_bytes, parse_count, parse_rows, parse_seconds};
+pub use peers::PeersArguments;
 pub use processes::{FerryCrowdArguments, FerryTargetArguments, RawTargetArguments, SameHostTargetArguments};
 pub use settings::Settings;
 
@@ -52,6 +54,8 @@ pub enum Command {
     Selftest(SelftestArguments),
     /// Measures against the raw-socket reference, interleaved, and judges the ratios
     Compare(CompareArguments),
+    /// Measures ferry beside other engines, driven from Python (`make compare` installs and runs them)
+    Peers(PeersArguments),
     /// The passive process of the raw reference
     #[command(hide = true)]
     RawTarget(RawTargetArguments),
@@ -77,6 +81,7 @@ impl Command {
             Command::NotifyLatency(arguments) => Some((Test::NotifyLat, arguments)),
             Command::Selftest(_)
             | Command::Compare(_)
+            | Command::Peers(_)
             | Command::RawTarget(_)
             | Command::SameHostTarget(_)
             | Command::FerryTarget(_)

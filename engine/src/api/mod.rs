@@ -8,6 +8,7 @@ mod engine;
 mod future;
 mod memory;
 mod metrics;
+mod paths;
 mod peers;
 mod transfers;
 
@@ -16,5 +17,6 @@ pub use engine::Engine;
 pub use future::TransferFuture;
 pub use memory::{Memory, RegionOptions};
 pub use metrics::EngineStats;
-pub use peers::{PathInfo, PeerInfo, RemoteRegionInfo};
+pub use paths::PathInfo;
+pub use peers::{PeerInfo, RemoteRegionInfo};
 pub use transfers::{result_or_error, Deadline, Transfer, TransferOptions};

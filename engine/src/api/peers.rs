@@ -3,10 +3,9 @@
 use super::Engine;
 use crate::command::{Command, Reply};
 use crate::notify::{Event, EventBody, Queue};
-use crate::peer::{Peer, PeerState, Way};
-use crate::route::{self, PathState};
+use crate::peer::{Peer, PeerState};
 use crate::status::{Error, Result, Status};
-use crate::types::{Access, Transport};
+use crate::types::Access;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -36,14 +35,6 @@ pub struct RemoteRegionInfo {
     pub length: u64,
     pub access: Access,
     pub name: String,
-}
-
-/// One way to reach a peer, and why it is or is not used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PathInfo {
-    pub transport: Transport,
-    pub chosen: bool,
-    pub why: String,
 }
 
 impl Engine {
@@ -136,55 +127,6 @@ impl Engine {
             .collect();
         regions.sort_by_key(|region| region.address);
         Ok(regions)
-    }
-
-    /// Each path to the peer, chosen or not, and why.
-    pub fn peer_paths(&self, peer: u64) -> Result<Vec<PathInfo>> {
-        let context = self.context()?;
-        let peer = context.peers.get(peer)?;
-        let absent = |transport, why: &str| PathState {
-            transport,
-            usable: Err(why.into()),
-            weight: 1,
-            slice_bytes_max: u64::MAX,
-        };
-        let tcp = match (peer.lost(), peer.state()) {
-            (Some(why), _) => Err(format!("the peer is lost: {why}")),
-            (None, PeerState::Up) => Ok(()),
-            (None, _) => Err("the session is being established again".into()),
-        };
-        let frame = peer.identity.frame_bytes_max as u64;
-        let (local, how) = match peer.local() {
-            Way::Open(_, how) => (Ok(()), how),
-            Way::Pending(why) | Way::Shut(why) => (Err(why), String::new()),
-        };
-        let paths = [
-            PathState { transport: Transport::Tcp, usable: tcp, weight: 1, slice_bytes_max: frame },
-            PathState { transport: Transport::Local, usable: local, weight: 1, slice_bytes_max: frame },
-            absent(Transport::Rdma, "not part of this version"),
-            absent(Transport::Cuda, "not part of this version"),
-            absent(Transport::Ascend, "not part of this version"),
-        ];
-        let explain = |why: Vec<(Transport, bool, String)>| {
-            let with_how = |(transport, chosen, mut why): (Transport, bool, String)| {
-                if chosen && transport == Transport::Local {
-                    why = format!("{why}: {how}");
-                }
-                PathInfo { transport, chosen, why }
-            };
-            why.into_iter().map(with_how).collect()
-        };
-        match route::choose(&paths, context.config.transports.0) {
-            Ok(choice) => Ok(explain(choice.why)),
-            Err(error) => Ok(explain(
-                paths
-                    .iter()
-                    .map(|path| {
-                        (path.transport, false, path.usable.clone().err().unwrap_or(error.message.clone()))
-                    })
-                    .collect(),
-            )),
-        }
     }
 
     /// Asks the peer for a sign of life; the round trip.

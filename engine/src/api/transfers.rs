@@ -1,21 +1,22 @@
 //! Submitting transfers, and what can be done with them: wait, cancel, read results, release.
 
+use super::paths::{allowed, choose};
 use super::Engine;
 use crate::complete::transfer::Strike;
 use crate::complete::{RequestResult, State, Transfer as Core, TransferResult, TransferSpec};
 use crate::limits::NOTIFY_BYTES_MAX;
 use crate::notify::Queue;
 use crate::peer::outbox::Class;
-use crate::peer::{Peer, Way};
+use crate::peer::Peer;
 use crate::plan::blocks::{expand, BlockIds, Layer};
 use crate::plan::{self, PlanInput};
-use crate::region::{Region, RemoteMap};
+use crate::region::Region;
 use crate::route;
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
 use crate::transport::local;
 use crate::transport::tcp::Context;
-use crate::types::{Op, Range, Request, Transport};
+use crate::types::{Op, Request, Transport};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -248,100 +249,12 @@ impl Engine {
     }
 }
 
-impl Engine {
-    /// A small transfer that a process of this host can make by one copy, made here and now: no handle, no
-    /// table, no queue. None when it is not such a one, or did not succeed: then it is to be submitted.
-    pub fn at_once(
-        &self,
-        peer: u64,
-        op: Op,
-        requests: &[Request],
-        options: &TransferOptions,
-    ) -> Result<Option<TransferResult>> {
-        let context = self.context()?;
-        let bare =
-            options.notify.is_none() && options.queue.is_none() && !options.ordered && !options.checksum;
-        if !bare || requests.len() != 1 || allowed(context, options) & Transport::Local.bit() == 0 {
-            return Ok(None);
-        }
-        let peer = context.peers.get(peer)?;
-        let Some(link) = peer.link_of(Transport::Local) else { return Ok(None) };
-        // Before the engine's state is looked at again: closing waits for it.
-        let _busy = peer.busy();
-        self.context()?;
-        let (local, remote) = (context.registry.snapshot(), peer.remote.snapshot());
-        let input = PlanInput {
-            op,
-            requests,
-            coalesce: false,
-            local: &local,
-            remote: &remote,
-            remote_tag: peer.identity.tag,
-        };
-        let single = plan::single(&input, context.config.express_bytes_max);
-        let Some((slice, region)) = single.filter(|(_, region)| region.enter()) else { return Ok(None) };
-        let submitted_ns = clock::monotonic_ns();
-        let moved = link.at_once(op, &slice, submitted_ns);
-        region.leave();
-        if !moved {
-            return Ok(None);
-        }
-        context.stats.moved_at_once(op, slice.length as u64);
-        Ok(Some(TransferResult::at_once(options.user_data, slice.length as u64, submitted_ns)))
-    }
-}
-
 fn check_options(options: &TransferOptions) -> Result<()> {
     if options.notify.is_some_and(|bytes| bytes.len() > NOTIFY_BYTES_MAX) {
         let text = format!("options.notify_length is above {NOTIFY_BYTES_MAX}");
         return Err(Error::new(Status::Limit, text));
     }
     Ok(())
-}
-
-/// The transports that a transfer may use: what the engine and the options allow.
-fn allowed(context: &Context, options: &TransferOptions) -> u64 {
-    let any = |mask| if mask == 0 { u64::MAX } else { mask };
-    any(context.config.transports.0) & any(options.transports_allowed)
-}
-
-/// Which way it goes. UNAVAILABLE, with each reason, if there is none.
-fn choose(
-    peer: &Peer,
-    ranges: &[Range],
-    remote: &RemoteMap,
-    allowed: u64,
-    checksum: bool,
-) -> Result<Transport> {
-    let allows = |transport: Transport| allowed & transport.bit() != 0;
-    if allows(Transport::Local) && !checksum {
-        let alone = !allows(Transport::Tcp);
-        let carries = match peer.local() {
-            Way::Open(link, _) => link.carries(ranges, remote, alone),
-            Way::Pending(_) => alone && peer.lost().is_none(),
-            Way::Shut(_) => false,
-        };
-        if carries {
-            return Ok(Transport::Local);
-        }
-    }
-    if allows(Transport::Tcp) {
-        return Ok(Transport::Tcp);
-    }
-    if let Some(why) = peer.lost() {
-        return Err(Error::new(why, "the peer is lost; connect again"));
-    }
-    let local = match peer.local() {
-        _ if !allows(Transport::Local) => "not among the allowed transports".to_owned(),
-        Way::Open(..) if checksum => "no checksums: nothing is sent".to_owned(),
-        Way::Open(_, how) => format!("a remote region can't be reached: {how}"),
-        Way::Pending(why) | Way::Shut(why) => why,
-    };
-    let text = format!(
-        "options.transports_allowed: none of the allowed transports reaches this peer; tcp: not among the \
-         allowed transports; local: {local}"
-    );
-    Err(Error::new(Status::Unavailable, text))
 }
 
 /// Plans, routes and slices: everything about the transfer that needs no lock.

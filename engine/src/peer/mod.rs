@@ -5,20 +5,20 @@
 //! `Peer::abandon`, the control loop strikes and requeues. Locks are leaves: none is held while a
 //! transfer is made final or a link is called.
 
+mod identity;
 pub mod inbox;
 pub mod lease;
 mod link;
 pub mod outbox;
 
+pub use identity::{PeerIdentity, PeerState, PeerStats, Surroundings};
 pub use link::{Companion, Link, Ticket, Way};
 
-use crate::command::{Command, Commands};
+use crate::command::Command;
 use crate::complete::transfer::{Failure, Strike};
 use crate::complete::{Fence, Notification, State, Transfer};
-use crate::handle::Tag;
-use crate::notify::{Credit, Event, EventBody, Hub};
+use crate::notify::{Credit, Event, EventBody};
 use crate::region::remote::RemoteRegions;
-use crate::stats::Stats;
 use crate::status::{Error, Result, Status};
 use crate::types::Transport;
 use inbox::{Accepted, Inbox};
@@ -26,40 +26,6 @@ use lease::LeaseClock;
 use outbox::{Class, OrderedNext, Outbox, PullLimits, Pulled};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum PeerState {
-    Connecting = 0,
-    Up = 1,
-    /// The session is lost; the dialer tries to reach the peer again.
-    Down = 2,
-    /// Final: gone, replaced by a new incarnation, given up, or closed.
-    Lost = 3,
-}
-
-/// Who the peer is; fixed for the life of the handle.
-#[derive(Clone, Debug)]
-pub struct PeerIdentity {
-    pub engine_id: [u8; 16],
-    pub incarnation: u64,
-    /// "host:port" at which it can be dialed, "" if it does not listen.
-    pub address: String,
-    pub tag: Tag,
-    pub same_host: bool,
-    /// Payload of one frame at most, of what both ends take: no slice may be longer.
-    pub frame_bytes_max: u32,
-}
-
-/// What a peer needs of the engine it belongs to.
-#[derive(Clone)]
-pub struct Surroundings {
-    pub commands: Arc<Commands>,
-    pub hub: Arc<Hub>,
-    pub stats: Arc<Stats>,
-    pub lease_ns: u64,
-    pub express_bytes_max: u64,
-}
 
 pub struct Peer {
     pub handle: u64,
@@ -87,14 +53,6 @@ impl Drop for Busy<'_> {
     fn drop(&mut self) {
         self.0.active.fetch_sub(1, Ordering::AcqRel);
     }
-}
-
-#[derive(Debug, Default)]
-pub struct PeerStats {
-    pub round_trip_ns: AtomicU64,
-    pub sessions: AtomicU64,
-    pub bytes_written: AtomicU64,
-    pub bytes_read: AtomicU64,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -271,9 +229,7 @@ impl Peer {
     /// Has everything posted that is queued.
     pub fn post_all(&self) {
         self.nudge(Transport::Tcp);
-        if self.has_work(Transport::Local, true) || self.has_work(Transport::Local, false) {
-            self.nudge(Transport::Local);
-        }
+        self.nudge(Transport::Local);
     }
 
     pub fn pull(&self, via: Transport, express: bool, limits: PullLimits) -> Option<Pulled> {

@@ -181,7 +181,8 @@ impl Link for LocalLink {
     }
 
     fn nudge(&self) {
-        if !self.is_copying_here() {
+        let has_work = |express| self.peer.has_work(Transport::Local, express);
+        if !self.is_copying_here() && (has_work(true) || has_work(false)) {
             self.call(usize::MAX);
         }
     }

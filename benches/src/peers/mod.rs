@@ -1,0 +1,145 @@
+//! `ferry-bench peers`, which `make compare` runs: ferry through its C ABI, the peers as their wheels
+//! install them, and the raw references, on one set of workloads, in turn, every byte checked.
+//!
+//! From the bottom up: a process that drives an engine (`agent`), its memory seen from here (`foreign`), the
+//! two together (`member`), a pair of those as an `Engine` (`python`) beside those of `raw` (`reference`),
+//! who takes part (`roster`) on what (`rows`), the measuring in turn (`field`), what was found (`results`),
+//! what it is held against (`targets`), and the screen (`table`).
+
+mod agent;
+mod field;
+mod foreign;
+mod member;
+mod python;
+mod reference;
+mod results;
+mod roster;
+mod rows;
+mod table;
+mod targets;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::ensure;
+use regex_lite::Regex;
+
+use crate::cpu::Machine;
+
+pub use member::Launch;
+pub use python::PythonEngine;
+pub use results::{Outcome, Results};
+pub use roster::Places;
+
+use field::{Amount, Place};
+use results::{Cell, RowResult};
+use rows::Row;
+
+const SETUP_ROUNDS_MAX: usize = 5;
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub rounds: usize,
+    /// Of each throughput run.
+    pub seconds: f64,
+    /// Latency samples of each engine in each round.
+    pub samples: usize,
+    /// Only rows and engines whose name matches.
+    pub rows: Option<Regex>,
+    pub engines: Option<Regex>,
+    /// Damages a byte before each check of a Python engine, which must then fail.
+    pub spoil: bool,
+}
+
+/// Measures everything the plan wants; what goes on is told to `progress`, the table goes to `out`.
+pub fn run(
+    plan: &Plan,
+    places: &Places,
+    program: PathBuf,
+    out: &mut dyn Write,
+    progress: &mut dyn Write,
+) -> anyhow::Result<Results> {
+    let wants = |only: &Option<Regex>, name: &str| only.as_ref().is_none_or(|only| only.is_match(name));
+    let entries = roster::entries(places).into_iter().filter(|entry| wants(&plan.engines, entry.name));
+    let mut field: Vec<_> = entries.map(|entry| Place::new(entry, program.clone(), plan.spoil)).collect();
+    let rows: Vec<_> = rows::all().into_iter().filter(|row| wants(&plan.rows, &row.to_string())).collect();
+    ensure!(!field.is_empty(), "no engine has such a name");
+    ensure!(!rows.is_empty(), "no row has such a name");
+    let mut found = Vec::with_capacity(rows.len());
+    for row in &rows {
+        write!(progress, "{row}: ")?;
+        let start = Instant::now();
+        found.push(measure(plan, row, &mut field, progress)?);
+        writeln!(progress, " {:.0} s", start.elapsed().as_secs_f64())?;
+    }
+    let mut results = Results {
+        machine: Machine::describe(),
+        units: "GB = 10^9 bytes, GiB = 2^30 bytes",
+        rounds: plan.rounds,
+        seconds: plan.seconds,
+        samples: plan.samples,
+        engines: field.iter().map(|place| place.taker().clone()).collect(),
+        rows: found,
+        targets: Vec::new(),
+    };
+    results.targets = targets::judge(&results);
+    table::print(out, &results)?;
+    Ok(results)
+}
+
+/// One row: everyone gets ready, then round after round in an order that moves on, and turns around every
+/// other time, so that nobody always follows the same one.
+fn measure(
+    plan: &Plan,
+    row: &Row,
+    field: &mut [Place],
+    progress: &mut dyn Write,
+) -> anyhow::Result<RowResult> {
+    // Several targets each, or pairs of their own: the pairs of the other rows only take memory.
+    if matches!(row, Row::Setup | Row::Peers(_)) {
+        field.iter_mut().for_each(Place::end);
+    }
+    field.iter_mut().for_each(|place| place.enter(row));
+    let amount = Amount { seconds: plan.seconds, samples: plan.samples };
+    // Pairs that are started for each round take seconds, and nothing is judged by them.
+    let rounds = if *row == Row::Setup { plan.rounds.min(SETUP_ROUNDS_MAX) } else { plan.rounds };
+    for round in 0..rounds {
+        for index in order(round, field.len()) {
+            field[index].run(row, amount);
+        }
+        write!(progress, ".")?;
+        progress.flush()?;
+        if !field.iter().any(Place::in_row) {
+            break;
+        }
+    }
+    let cells = field.iter_mut().map(|place| Cell::new(place.entry.name, place.leave())).collect();
+    Ok(RowResult { row: row.to_string(), cells })
+}
+
+fn order(round: usize, count: usize) -> Vec<usize> {
+    let mut order: Vec<_> = (0..count).map(|place| (place + round) % count).collect();
+    if round % 2 == 1 {
+        order.reverse();
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_order_rotates_and_turns_around() {
+        assert_eq!(order(0, 4), [0, 1, 2, 3]);
+        assert_eq!(order(1, 4), [0, 3, 2, 1]);
+        assert_eq!(order(2, 4), [2, 3, 0, 1]);
+        for round in 0..9 {
+            let mut all = order(round, 5);
+            all.sort_unstable();
+            assert_eq!(all, [0, 1, 2, 3, 4]);
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Who takes part, and with which settings. The reasons for the peers' best settings are in README.md
+//! ("Beside the peers").
+
+use std::path::PathBuf;
+
+use serde_json::{json, Value};
+
+use super::member::Launch;
+use super::reference::Reference;
+
+/// Names by which the targets refer to engines.
+pub const RAW_TCP: &str = "raw TCP";
+pub const RAW_VM_1: &str = "raw process_vm ×1";
+pub const RAW_VM_2: &str = "raw process_vm ×2";
+pub const RAW_SHARED: &str = "raw shared copy ×2";
+pub const FERRY_TCP: &str = "ferry tcp";
+pub const FERRY_LOCAL: &str = "ferry local, own memory";
+pub const FERRY_LOCAL_ALLOCATED: &str = "ferry local, allocated";
+pub const FERRY_AUTO: &str = "ferry auto, own memory";
+pub const FERRY_AUTO_ALLOCATED: &str = "ferry auto, allocated";
+pub const MOONCAKE: &str = "Mooncake TCP default";
+pub const MOONCAKE_BEST: &str = "Mooncake TCP best";
+pub const NIXL_TCP: &str = "NIXL UCX-TCP default";
+pub const NIXL_TCP_BEST: &str = "NIXL UCX-TCP best";
+pub const NIXL_AUTO: &str = "NIXL auto default";
+pub const NIXL_AUTO_BEST: &str = "NIXL auto best";
+
+/// What is behind a name: a reference of this program, an engine driven from Python, or one for the bulk
+/// and the other for what remains.
+#[derive(Clone, Debug)]
+pub struct Source {
+    pub reference: Option<Reference>,
+    pub python: Option<Launch>,
+}
+
+impl Source {
+    pub fn launch(&self) -> Option<&Launch> {
+        self.python.as_ref()
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub name: &'static str,
+    pub settings: String,
+    pub source: Source,
+    /// Why it cannot take part, if that is known beforehand.
+    pub absent: Option<String>,
+}
+
+/// Where things are.
+#[derive(Clone, Debug)]
+pub struct Places {
+    pub python: PathBuf,
+    pub agent: PathBuf,
+    pub library: PathBuf,
+    pub secret: PathBuf,
+    pub log: PathBuf,
+    /// PEER.failed in here says why a peer could not be installed.
+    pub install: Option<PathBuf>,
+}
+
+pub fn entries(places: &Places) -> Vec<Entry> {
+    let mut entries = vec![raw_tcp()];
+    entries.extend([1, 2].map(|threads| raw_vm(places, threads)));
+    entries.push(raw_shared());
+    entries.extend(ferry_entries(places));
+    entries.extend(mooncake_entries(places));
+    entries.extend(nixl_entries(places));
+    entries
+}
+
+fn raw_tcp() -> Entry {
+    let settings =
+        "sockets, gathering and scattering in place; best of 1, 2, 4 connections and 1 to 8 in flight \
+                    per row; reno; latency from Rust, spinning 50 µs";
+    raw(RAW_TCP, settings.to_owned(), Reference::Tcp)
+}
+
+fn raw_shared() -> Entry {
+    let settings = "two threads copy into and out of the target's mapping; latency from Rust";
+    raw(RAW_SHARED, settings.to_owned(), Reference::Shared { threads: 2 })
+}
+
+fn raw(name: &'static str, settings: String, reference: Reference) -> Entry {
+    Entry { name, settings, source: Source { reference: Some(reference), python: None }, absent: None }
+}
+
+fn raw_vm(places: &Places, threads: usize) -> Entry {
+    let name = if threads == 1 { RAW_VM_1 } else { RAW_VM_2 };
+    let settings = format!(
+        "process_vm_writev and readv from {threads} thread(s), best of several counts of blocks a call; latency, \
+         and four peers, from Python"
+    );
+    let options = json!({"threads": threads});
+    let mut entry = entry(places, name, settings, "vm", Roles::both(options), &[]);
+    entry.source.reference = Some(Reference::Vm { threads });
+    entry
+}
+
+fn ferry_entries(places: &Places) -> Vec<Entry> {
+    let variants = [
+        (FERRY_TCP, "tcp", false),
+        (FERRY_LOCAL, "local", false),
+        (FERRY_LOCAL_ALLOCATED, "local", true),
+        (FERRY_AUTO, "auto", false),
+        (FERRY_AUTO_ALLOCATED, "auto", true),
+    ];
+    let entry = |(name, transports, allocated)| {
+        let memory = if allocated { "memory of ferry_memory_alloc" } else { "the caller's memory" };
+        let settings = format!("transports={transports}, secret, otherwise defaults; {memory}; 4 in flight");
+        let options = json!({
+            "library": places.library,
+            "settings": {"transports": transports, "secret_file": places.secret},
+            "allocated": allocated,
+        });
+        entry(places, name, settings, "ferry", Roles::both(options), &[])
+    };
+    variants.map(entry).into()
+}
+
+/// Queues long enough for 1,024 blocks and more: the default refuses a second batch of as many.
+const MOONCAKE_BEST_VARIABLES: [(&str, &str); 6] = [
+    ("MC_TCP_ENABLE_CONNECTION_POOL", "1"),
+    ("MC_TCP_LANES_PER_PEER", "8"),
+    ("MC_TCP_SLICE_SIZE", "1048576"),
+    ("MC_TCP_MAX_QUEUED_TRANSFERS_PER_PEER", "65535"),
+    ("MC_TCP_MAX_PENDING_ADMISSIONS_PER_PEER", "65535"),
+    ("MC_LOG_LEVEL", "WARNING"),
+];
+
+fn mooncake_entries(places: &Places) -> Vec<Entry> {
+    let variants = [(MOONCAKE, 1, &[][..]), (MOONCAKE_BEST, 2, &MOONCAKE_BEST_VARIABLES[..])];
+    let entry = |(name, in_flight, variables)| {
+        let settings = format!("{}; {in_flight} batch(es) in flight", stated(variables));
+        let options = json!({"in_flight": in_flight});
+        entry(places, name, settings, "mooncake", Roles::both(options), variables)
+    };
+    variants.map(entry).into()
+}
+
+fn nixl_entries(places: &Places) -> Vec<Entry> {
+    let tcp = &[("UCX_TLS", "tcp")][..];
+    let variants = [
+        (NIXL_TCP, true, tcp),
+        (NIXL_TCP_BEST, false, tcp),
+        (NIXL_AUTO, true, &[][..]),
+        (NIXL_AUTO_BEST, false, &[][..]),
+    ];
+    let entry = |(name, progress, variables)| {
+        let thread = format!("progress thread {} at the initiator", if progress { "on" } else { "off" });
+        let settings = format!("{}, {thread}; requests made ahead, 2 in flight", stated(variables));
+        let initiator = json!({"progress_thread": progress, "in_flight": 2});
+        // A target that nobody polls needs the thread: nothing else answers.
+        let roles = Roles { initiator, target: json!({}) };
+        let mut entry = entry(places, name, settings, "nixl", roles, variables);
+        entry.source.python.iter_mut().for_each(|launch| launch.polls_when_idle = true);
+        entry
+    };
+    variants.map(entry).into()
+}
+
+struct Roles {
+    initiator: Value,
+    target: Value,
+}
+
+impl Roles {
+    fn both(options: Value) -> Roles {
+        Roles { initiator: options.clone(), target: options }
+    }
+}
+
+fn entry(
+    places: &Places,
+    name: &'static str,
+    settings: String,
+    engine: &str,
+    roles: Roles,
+    variables: &[(&str, &str)],
+) -> Entry {
+    let launch = Launch {
+        python: places.python.clone(),
+        agent: places.agent.clone(),
+        engine: engine.to_owned(),
+        initiator: roles.initiator,
+        target: roles.target,
+        variables: variables.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect(),
+        log: places.log.clone(),
+        polls_when_idle: false,
+    };
+    let failed = places.install.as_ref().map(|folder| folder.join(format!("{engine}.failed")));
+    let absent = failed.and_then(|path| std::fs::read_to_string(path).ok());
+    let absent = absent.map(|reason| format!("it does not install: {}", reason.trim()));
+    Entry { name, settings, source: Source { reference: None, python: Some(launch) }, absent }
+}
+
+fn stated(variables: &[(&str, &str)]) -> String {
+    match variables {
+        [] => "defaults".to_owned(),
+        set => set.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(install: Option<PathBuf>) -> Places {
+        let path = || PathBuf::from("x");
+        Places { python: path(), agent: path(), library: path(), secret: path(), log: path(), install }
+    }
+
+    #[test]
+    fn names_are_distinct() {
+        let mut names: Vec<_> = entries(&places(None)).iter().map(|entry| entry.name).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+
+    #[test]
+    fn a_peer_that_did_not_install_is_absent_with_the_reason() {
+        let folder = std::env::temp_dir().join(format!("ferry-bench-roster-{}", std::process::id()));
+        std::fs::create_dir(&folder).expect("a new folder");
+        std::fs::write(folder.join("nixl.failed"), "no wheel for this Python\n").expect("written");
+        let found = entries(&places(Some(folder.clone())));
+        std::fs::remove_dir_all(&folder).expect("removable");
+        for entry in found {
+            let expected = entry.name.starts_with("NIXL");
+            let reason = "it does not install: no wheel for this Python";
+            assert_eq!(entry.absent.as_deref(), expected.then_some(reason), "{}", entry.name);
+        }
+    }
+}

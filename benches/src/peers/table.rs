@@ -1,0 +1,299 @@
+//! The one table: who was measured with which settings, the figures, the reasons where there are none, and
+//! the targets. Markdown, so that it can be read here and put into a document as it is.
+
+use std::io::{self, Write};
+
+use super::results::{Outcome, Results};
+use super::rows::{peers, workloads, Quantity, Row, LATENCY_BYTES};
+use crate::layout::Layout;
+use crate::stats::{Goal, Verdict};
+use crate::workload::{format_bytes, format_count, Operation, Workload};
+
+pub fn print(out: &mut dyn Write, results: &Results) -> io::Result<()> {
+    heading(out, results)?;
+    let mut notes = Notes::default();
+    for block in blocks() {
+        let columns: Vec<_> =
+            block.columns.into_iter().filter(|column| results.row(&column.row).is_some()).collect();
+        if !columns.is_empty() {
+            writeln!(out, "\n{}\n", block.title)?;
+            grid(out, &figures(results, &columns, &mut notes))?;
+        }
+    }
+    notes.print(out)?;
+    targets(out, results)
+}
+
+fn heading(out: &mut dyn Write, results: &Results) -> io::Result<()> {
+    let machine = &results.machine;
+    writeln!(
+        out,
+        "{}, {} CPUs, {:.0} GiB, Linux {}; the host's congestion control for those who choose none: {}",
+        machine.cpu_model,
+        machine.cpus_allowed,
+        machine.memory_gib,
+        machine.kernel,
+        machine.congestion_control_default
+    )?;
+    writeln!(
+        out,
+        "{} rounds in turn; runs of {} s, {} latency samples each; medians; every byte checked in its place.\n",
+        results.rounds, results.seconds, results.samples
+    )?;
+    let row = |[a, b, c]: [&str; 3]| vec![a.to_owned(), b.to_owned(), c.to_owned()];
+    let mut rows = vec![row(["engine", "version", "settings"])];
+    rows.extend(results.engines.iter().map(|engine| row([engine.engine, &engine.version, &engine.settings])));
+    grid(out, &rows)?;
+    // What `auto` chose is part of what was measured.
+    let told = results.engines.iter().filter(|engine| engine.engine.starts_with("ferry"));
+    let told: Vec<_> = told.filter(|engine| !engine.path.is_empty()).collect();
+    told.iter().enumerate().try_for_each(|(index, engine)| {
+        let gap = if index == 0 { "\n" } else { "" };
+        writeln!(out, "{gap}{}: {}", engine.engine, engine.path)
+    })
+}
+
+struct Column {
+    head: String,
+    row: String,
+    show: fn(&Outcome) -> Option<String>,
+}
+
+struct Block {
+    title: &'static str,
+    columns: Vec<Column>,
+}
+
+fn blocks() -> [Block; 3] {
+    let throughput = |operation| {
+        let column = |workload: Workload| Column {
+            head: shape(&workload),
+            row: Row::Throughput(workload).to_string(),
+            show: speed_and_cost,
+        };
+        workloads(operation).into_iter().map(column).collect()
+    };
+    let latency = |bytes| Column {
+        head: format!("{} WRITE, µs", format_bytes(bytes)),
+        row: Row::Latency(bytes).to_string(),
+        show: latencies,
+    };
+    let setup = |head: &str, show| Column { head: head.to_owned(), row: Row::Setup.to_string(), show };
+    let several = Column { head: "4 peers, GB/s".to_owned(), row: peers().to_string(), show: speed_and_cost };
+    let mut rest: Vec<_> = LATENCY_BYTES.map(latency).into();
+    rest.extend([setup("connect, ms", connect), setup("register 1 GiB, ms", register), several]);
+    [
+        Block {
+            title: "WRITE, GB/s (CPU seconds per GiB of both ends)",
+            columns: throughput(Operation::Write),
+        },
+        Block {
+            title: "READ, GB/s (CPU seconds per GiB of both ends)",
+            columns: throughput(Operation::Read),
+        },
+        Block {
+            title: "One synchronous WRITE at a time, p50/p99; connecting until the first WRITE is done; \
+                    registering; 1 MiB × 16 WRITE to four targets, all together",
+            columns: rest,
+        },
+    ]
+}
+
+fn shape(workload: &Workload) -> String {
+    let bytes = format_bytes(workload.block_bytes);
+    let layout = if workload.layout == Layout::Scattered { " scattered" } else { "" };
+    format!("{bytes} × {}{layout}", format_count(workload.blocks))
+}
+
+fn speed_and_cost(outcome: &Outcome) -> Option<String> {
+    let speed = outcome.median(Quantity::GbPerSecond)?;
+    let cost = outcome.median(Quantity::CpuSecondsPerGib)?;
+    Some(format!("{speed:.2} ({cost:.2})"))
+}
+
+fn latencies(outcome: &Outcome) -> Option<String> {
+    let (p50, p99) = (outcome.median(Quantity::P50Us)?, outcome.median(Quantity::P99Us)?);
+    Some(format!("{p50:.1}/{p99:.1}"))
+}
+
+fn connect(outcome: &Outcome) -> Option<String> {
+    Some(format!("{:.2}", outcome.median(Quantity::ConnectMs)?))
+}
+
+fn register(outcome: &Outcome) -> Option<String> {
+    Some(format!("{:.2}", outcome.median(Quantity::RegisterMs)?))
+}
+
+fn figures(results: &Results, columns: &[Column], notes: &mut Notes) -> Vec<Vec<String>> {
+    let head = std::iter::once("engine".to_owned()).chain(columns.iter().map(|column| column.head.clone()));
+    let mut rows = vec![head.collect::<Vec<_>>()];
+    for engine in &results.engines {
+        let mut line = vec![engine.engine.to_owned()];
+        for column in columns {
+            let outcome = results.row(&column.row).and_then(|row| row.outcome(engine.engine));
+            line.push(outcome.map_or(String::new(), |outcome| {
+                (column.show)(outcome).unwrap_or_else(|| notes.mark(engine.engine, outcome))
+            }));
+        }
+        rows.push(line);
+    }
+    rows
+}
+
+/// Reasons, numbered in the order of their first appearance.
+#[derive(Default)]
+struct Notes {
+    texts: Vec<String>,
+}
+
+impl Notes {
+    fn mark(&mut self, engine: &str, outcome: &Outcome) -> String {
+        let reason = outcome.reason().unwrap_or("no figure");
+        let (word, text) = match outcome {
+            Outcome::NotApplicable { .. } => return "–".to_owned(),
+            Outcome::Unavailable { .. } => ("unavailable", format!("{engine}: unavailable: {reason}")),
+            _ => ("failed", format!("{engine}: failed: {reason}")),
+        };
+        let known = self.texts.iter().position(|known| *known == text);
+        let index = known.unwrap_or_else(|| {
+            self.texts.push(text);
+            self.texts.len() - 1
+        });
+        format!("{word} [{}]", index + 1)
+    }
+
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        if !self.texts.is_empty() {
+            writeln!(out)?;
+        }
+        for (index, text) in self.texts.iter().enumerate() {
+            writeln!(out, "[{}] {text}", index + 1)?;
+        }
+        Ok(())
+    }
+}
+
+fn targets(out: &mut dyn Write, results: &Results) -> io::Result<()> {
+    if results.targets.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\nTargets: medians of the ratios within a round, with 95 % intervals\n")?;
+    let mut rows =
+        vec![["row", "quantity", "ferry", "beside", "ratio", "95 % interval", "target", "verdict"]
+            .map(str::to_owned)
+            .to_vec()];
+    for target in &results.targets {
+        let (ratio, interval) = match &target.ratio {
+            Some(ratio) => (format!("{:.3}", ratio.median), format!("{:.3} to {:.3}", ratio.low, ratio.high)),
+            None => ("–".to_owned(), "–".to_owned()),
+        };
+        let goal = match target.goal {
+            Goal::AtLeast(ratio) => format!("≥ {ratio}"),
+            Goal::AtMost(ratio) => format!("≤ {ratio}"),
+        };
+        let verdict = match target.verdict {
+            Some(Verdict::Met) => "met",
+            Some(Verdict::Missed) => "MISSED",
+            Some(Verdict::Undecided) => "undecided",
+            None => "not measured",
+        };
+        let (row, unit) = (target.row.clone(), target.quantity.unit().to_owned());
+        let (subject, beside) = (target.subject.to_owned(), target.beside.to_owned());
+        rows.push(vec![row, unit, subject, beside, ratio, interval, goal, verdict.to_owned()]);
+    }
+    grid(out, &rows)?;
+    let count = |wanted| results.targets.iter().filter(|target| target.verdict == wanted).count();
+    writeln!(
+        out,
+        "\n{} met, {} missed, {} undecided, {} not measured",
+        count(Some(Verdict::Met)),
+        count(Some(Verdict::Missed)),
+        count(Some(Verdict::Undecided)),
+        count(None)
+    )
+}
+
+/// A Markdown table whose columns are padded; the first row is its head.
+fn grid(out: &mut dyn Write, rows: &[Vec<String>]) -> io::Result<()> {
+    let Some(head) = rows.first() else { return Ok(()) };
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<_> = (0..head.len()).map(width).collect();
+    let line = |out: &mut dyn Write, row: &[String]| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!(" {cell:<width$} |"));
+        writeln!(out, "|{}", cells.collect::<String>())
+    };
+    line(out, head)?;
+    writeln!(
+        out,
+        "|{}",
+        widths.iter().map(|width| format!("{}|", "-".repeat(width + 2))).collect::<String>()
+    )?;
+    rows[1..].iter().try_for_each(|row| line(out, row))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::Machine;
+    use crate::peers::results::{Cell, Figures, RowResult, Taker};
+    use crate::peers::roster::{FERRY_LOCAL, FERRY_TCP, MOONCAKE};
+    use crate::peers::targets::judge;
+
+    fn measured(values: [(Quantity, f64); 2]) -> Outcome {
+        Outcome::measured(&vec![Figures::from(values); 6])
+    }
+
+    fn results() -> Results {
+        let taker = |engine| Taker {
+            engine,
+            version: "1".to_owned(),
+            settings: "defaults".to_owned(),
+            path: String::new(),
+        };
+        let speed = |value| measured([(Quantity::GbPerSecond, value), (Quantity::CpuSecondsPerGib, 0.25)]);
+        let row = Row::Throughput(workloads(Operation::Write)[0]).to_string();
+        let cells = vec![
+            Cell::new(FERRY_TCP, speed(8.0)),
+            Cell::new(FERRY_LOCAL, Outcome::Unavailable { reason: "UNAVAILABLE: no such path".to_owned() }),
+            Cell::new(MOONCAKE, speed(2.0)),
+        ];
+        let mut results = Results {
+            machine: Machine::describe(),
+            units: "",
+            rounds: 6,
+            seconds: 0.3,
+            samples: 10,
+            engines: [FERRY_TCP, FERRY_LOCAL, MOONCAKE].map(taker).into(),
+            rows: vec![RowResult { row, cells }],
+            targets: Vec::new(),
+        };
+        results.targets = judge(&results);
+        results
+    }
+
+    #[test]
+    fn figures_reasons_and_verdicts_are_all_there() {
+        let mut out = Vec::new();
+        print(&mut out, &results()).expect("written");
+        let text = String::from_utf8(out).expect("text");
+        for part in [
+            "8.00 (0.25)",
+            "2.00 (0.25)",
+            "unavailable [1]",
+            "[1] ferry local, own memory: unavailable: UNAVAILABLE: no such path",
+            "4.000 to 4.000",
+            "1 met, 0 missed, 0 undecided, 0 not measured",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(!text.contains("READ, GB/s"), "rows that were not measured are not there: {text}");
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest() {
+        let mut out = Vec::new();
+        let rows = [["a", "µs"], ["long", "1"]].map(|row| row.map(str::to_owned).to_vec());
+        grid(&mut out, &rows).expect("written");
+        assert_eq!(String::from_utf8(out).expect("text"), "| a    | µs |\n|------|----|\n| long | 1  |\n");
+    }
+}

@@ -1,0 +1,159 @@
+//! Which way a transfer goes: what `submit` chooses, what a small one may do at once, and what
+//! `peer_paths` tells a person of it.
+
+use super::transfers::TransferOptions;
+use super::Engine;
+use crate::complete::TransferResult;
+use crate::peer::{Peer, PeerState, Way};
+use crate::plan::{self, PlanInput};
+use crate::region::RemoteMap;
+use crate::route::{self, PathState};
+use crate::status::{Error, Result, Status};
+use crate::sys::clock;
+use crate::transport::tcp::Context;
+use crate::types::{Op, Range, Request, Transport};
+
+/// One way to reach a peer, and why it is or is not used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathInfo {
+    pub transport: Transport,
+    pub chosen: bool,
+    pub why: String,
+}
+
+impl Engine {
+    /// A small transfer that a process of this host can make by one copy, made here and now: no handle, no
+    /// table, no queue. None when it is not such a one, or did not succeed: then it is to be submitted.
+    pub fn at_once(
+        &self,
+        peer: u64,
+        op: Op,
+        requests: &[Request],
+        options: &TransferOptions,
+    ) -> Result<Option<TransferResult>> {
+        let context = self.context()?;
+        let bare =
+            options.notify.is_none() && options.queue.is_none() && !options.ordered && !options.checksum;
+        if !bare || requests.len() != 1 || allowed(context, options) & Transport::Local.bit() == 0 {
+            return Ok(None);
+        }
+        let peer = context.peers.get(peer)?;
+        let Some(link) = peer.link_of(Transport::Local) else { return Ok(None) };
+        // Before the engine's state is looked at again: closing waits for it.
+        let _busy = peer.busy();
+        self.context()?;
+        let (local, remote) = (context.registry.snapshot(), peer.remote.snapshot());
+        let input = PlanInput {
+            op,
+            requests,
+            coalesce: false,
+            local: &local,
+            remote: &remote,
+            remote_tag: peer.identity.tag,
+        };
+        let single = plan::single(&input, context.config.express_bytes_max);
+        let Some((slice, region)) = single.filter(|(_, region)| region.enter()) else { return Ok(None) };
+        let submitted_ns = clock::monotonic_ns();
+        let moved = link.at_once(op, &slice, submitted_ns);
+        region.leave();
+        if !moved {
+            return Ok(None);
+        }
+        context.stats.moved_at_once(op, slice.length as u64);
+        Ok(Some(TransferResult::at_once(options.user_data, slice.length as u64, submitted_ns)))
+    }
+
+    /// Each path to the peer, chosen or not, and why.
+    pub fn peer_paths(&self, peer: u64) -> Result<Vec<PathInfo>> {
+        let context = self.context()?;
+        let peer = context.peers.get(peer)?;
+        let absent = |transport, why: &str| PathState {
+            transport,
+            usable: Err(why.into()),
+            weight: 1,
+            slice_bytes_max: u64::MAX,
+        };
+        let tcp = match (peer.lost(), peer.state()) {
+            (Some(why), _) => Err(format!("the peer is lost: {why}")),
+            (None, PeerState::Up) => Ok(()),
+            (None, _) => Err("the session is being established again".into()),
+        };
+        let frame = peer.identity.frame_bytes_max as u64;
+        let (local, how) = match peer.local() {
+            Way::Open(_, how) => (Ok(()), how),
+            Way::Pending(why) | Way::Shut(why) => (Err(why), String::new()),
+        };
+        let paths = [
+            PathState { transport: Transport::Tcp, usable: tcp, weight: 1, slice_bytes_max: frame },
+            PathState { transport: Transport::Local, usable: local, weight: 1, slice_bytes_max: frame },
+            absent(Transport::Rdma, "not part of this version"),
+            absent(Transport::Cuda, "not part of this version"),
+            absent(Transport::Ascend, "not part of this version"),
+        ];
+        let explain = |why: Vec<(Transport, bool, String)>| {
+            let with_how = |(transport, chosen, mut why): (Transport, bool, String)| {
+                if chosen && transport == Transport::Local {
+                    why = format!("{why}: {how}");
+                }
+                PathInfo { transport, chosen, why }
+            };
+            why.into_iter().map(with_how).collect()
+        };
+        match route::choose(&paths, context.config.transports.0) {
+            Ok(choice) => Ok(explain(choice.why)),
+            Err(error) => Ok(explain(
+                paths
+                    .iter()
+                    .map(|path| {
+                        (path.transport, false, path.usable.clone().err().unwrap_or(error.message.clone()))
+                    })
+                    .collect(),
+            )),
+        }
+    }
+}
+
+/// The transports that a transfer may use: what the engine and the options allow.
+pub(super) fn allowed(context: &Context, options: &TransferOptions) -> u64 {
+    let any = |mask| if mask == 0 { u64::MAX } else { mask };
+    any(context.config.transports.0) & any(options.transports_allowed)
+}
+
+/// Which way it goes. UNAVAILABLE, with each reason, if there is none.
+pub(super) fn choose(
+    peer: &Peer,
+    ranges: &[Range],
+    remote: &RemoteMap,
+    allowed: u64,
+    checksum: bool,
+) -> Result<Transport> {
+    let allows = |transport: Transport| allowed & transport.bit() != 0;
+    if allows(Transport::Local) && !checksum {
+        let alone = !allows(Transport::Tcp);
+        let carries = match peer.local() {
+            Way::Open(link, _) => link.carries(ranges, remote, alone),
+            Way::Pending(_) => alone && peer.lost().is_none(),
+            Way::Shut(_) => false,
+        };
+        if carries {
+            return Ok(Transport::Local);
+        }
+    }
+    if allows(Transport::Tcp) {
+        return Ok(Transport::Tcp);
+    }
+    if let Some(why) = peer.lost() {
+        return Err(Error::new(why, "the peer is lost; connect again"));
+    }
+    let local = match peer.local() {
+        _ if !allows(Transport::Local) => "not among the allowed transports".to_owned(),
+        Way::Open(..) if checksum => "no checksums: nothing is sent".to_owned(),
+        Way::Open(_, how) => format!("a remote region can't be reached: {how}"),
+        Way::Pending(why) | Way::Shut(why) => why,
+    };
+    let text = format!(
+        "options.transports_allowed: none of the allowed transports reaches this peer; tcp: not among the \
+         allowed transports; local: {local}"
+    );
+    Err(Error::new(Status::Unavailable, text))
+}

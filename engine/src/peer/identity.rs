@@ -1,0 +1,51 @@
+//! What is said of a peer from outside: who it is, how it stands, what was counted; and what it is given
+//! of the engine that it belongs to.
+
+use crate::command::Commands;
+use crate::handle::Tag;
+use crate::notify::Hub;
+use crate::stats::Stats;
+use std::sync::atomic::AtomicU64;
+use std::sync::Arc;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum PeerState {
+    Connecting = 0,
+    Up = 1,
+    /// The session is lost; the dialer tries to reach the peer again.
+    Down = 2,
+    /// Final: gone, replaced by a new incarnation, given up, or closed.
+    Lost = 3,
+}
+
+/// Who the peer is; fixed for the life of the handle.
+#[derive(Clone, Debug)]
+pub struct PeerIdentity {
+    pub engine_id: [u8; 16],
+    pub incarnation: u64,
+    /// "host:port" at which it can be dialed, "" if it does not listen.
+    pub address: String,
+    pub tag: Tag,
+    pub same_host: bool,
+    /// Payload of one frame at most, of what both ends take: no slice may be longer.
+    pub frame_bytes_max: u32,
+}
+
+/// What a peer needs of the engine it belongs to.
+#[derive(Clone)]
+pub struct Surroundings {
+    pub commands: Arc<Commands>,
+    pub hub: Arc<Hub>,
+    pub stats: Arc<Stats>,
+    pub lease_ns: u64,
+    pub express_bytes_max: u64,
+}
+
+#[derive(Debug, Default)]
+pub struct PeerStats {
+    pub round_trip_ns: AtomicU64,
+    pub sessions: AtomicU64,
+    pub bytes_written: AtomicU64,
+    pub bytes_read: AtomicU64,
+}
