@@ -49,8 +49,8 @@ counters! {
     handshakes_refused, "ferry_handshakes_refused_total", "Inbound connections turned away.";
     late_applies, "ferry_late_applies_total", "Receives that straddled the end of their lease.";
     send_calls, "ferry_send_calls_total", "System calls that sent on lanes.";
-    bytes_local, "ferry_bytes_local_total", "Payload bytes that this engine copied over same-host paths.";
     receive_calls, "ferry_receive_calls_total", "System calls that received from lanes.";
+    bytes_local, "ferry_bytes_local_total", "Payload bytes that this engine copied over same-host paths.";
 }
 
 /// Appends one metric with its help and type.

@@ -54,6 +54,8 @@ pub struct ferry_stats {
     pub regions: u64,
     /// Transfers not released, final or not.
     pub transfers: u64,
+    /// Payload bytes that this engine copied over same-host paths.
+    pub bytes_local: u64,
 }
 
 // SAFETY: repr(C), begins with struct_size, integers only, no padding (asserted from C).
@@ -128,6 +130,7 @@ impl From<EngineStats> for ferry_stats {
             peers_up: stats.peers_up,
             regions: stats.regions,
             transfers: stats.transfers,
+            bytes_local: counts.bytes_local,
         }
     }
 }
