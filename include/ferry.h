@@ -1100,6 +1100,8 @@ typedef struct ferry_stats {
     uint64_t regions;
     /// Transfers not released, final or not.
     uint64_t transfers;
+    /// Payload bytes that this engine copied over same-host paths.
+    uint64_t bytes_local;
 } ferry_stats;
 
 /// Reads the engine's statistics.

@@ -11,12 +11,12 @@ jmp_buf harness_failed;
 
 extern const test_suite basics_suite, config_suite, arguments_suite, structs_suite, memory_suite, peers_suite,
     transfers_suite, failures_suite, blocks_suite, queues_suite, callbacks_suite, notify_suite,
-    closing_suite, fork_suite;
+    local_suite, closing_suite, fork_suite;
 
 static const test_suite *const suites[] = {
     &basics_suite,    &config_suite,   &arguments_suite, &structs_suite, &memory_suite,
     &peers_suite,     &transfers_suite, &failures_suite, &blocks_suite,  &queues_suite,
-    &callbacks_suite, &notify_suite,   &closing_suite,   &fork_suite,
+    &callbacks_suite, &notify_suite,   &local_suite,     &closing_suite, &fork_suite,
 };
 
 /* Long enough for valgrind on a busy machine; a hang must not hold up the whole run. */

@@ -130,10 +130,9 @@ pub(super) fn choose(
     let allows = |transport: Transport| allowed & transport.bit() != 0;
     if allows(Transport::Local) && !checksum {
         let alone = !allows(Transport::Tcp);
-        let carries = match peer.local() {
-            Way::Open(link, _) => link.carries(ranges, remote, alone),
-            Way::Pending(_) => alone && peer.lost().is_none(),
-            Way::Shut(_) => false,
+        let carries = match peer.link_of(Transport::Local) {
+            Some(link) => link.carries(ranges, remote, alone),
+            None => alone && peer.lost().is_none() && matches!(peer.local(), Way::Pending(_)),
         };
         if carries {
             return Ok(Transport::Local);

@@ -150,7 +150,8 @@ impl Service {
         let now = Instant::now();
         let deadlines = paths.sessions.values().filter_map(|session| session.deadline);
         let strangers = paths.strangers.values().map(|(_, deadline)| *deadline);
-        let soon = !paths.fading.is_empty() || paths.sessions.values().any(Session::wants_to_connect);
+        let retries = |session: &Session| session.wants_to_connect() || session.is_stalled;
+        let soon = !paths.fading.is_empty() || paths.sessions.values().any(retries);
         let retry = soon.then(|| now + RETRY);
         let next = deadlines.chain(strangers).chain(retry).min()?;
         Some(next.saturating_duration_since(now))
@@ -256,7 +257,7 @@ impl Service {
         let Some(session) = paths.sessions.get_mut(&peer) else { return Ok(false) };
         session.flush()?;
         if let Some(socket) = &session.socket {
-            let interest = Interest { read: true, write: session.has_outgoing() };
+            let interest = Interest { read: true, write: session.has_outgoing() && !session.is_stalled };
             let _ = self.poller.set(socket.as_raw_fd(), session.socket_token, interest);
         }
         while let Some((packet, descriptors)) = session.receive()? {

@@ -46,6 +46,8 @@ pub struct Session {
     /// The other side has attached; until it has SETTLED, this is being filled.
     pub copier: Option<Copier>,
     outgoing: VecDeque<Outgoing>,
+    /// The system lets no more descriptors be in flight now; it does not say when it will.
+    pub is_stalled: bool,
     /// Regions announced, and registered as far as is known here.
     told: Vec<u64>,
 }
@@ -74,6 +76,7 @@ impl Session {
             tally: None,
             copier: None,
             outgoing: VecDeque::new(),
+            is_stalled: false,
             told: Vec::new(),
         }
     }
@@ -165,11 +168,16 @@ impl Session {
     /// Sends what the socket takes.
     pub fn flush(&mut self) -> Result<(), Why> {
         let Some(socket) = &self.socket else { return Ok(()) };
+        self.is_stalled = false;
         while let Some(next) = self.outgoing.front() {
             let descriptors: Vec<BorrowedFd<'_>> = next.descriptors.iter().map(|fd| fd.as_fd()).collect();
             match packet::send(socket.as_fd(), &next.bytes, &descriptors) {
                 Ok(()) => self.outgoing.pop_front(),
-                Err(error) if is_full(&error) => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.raw_os_error() == Some(libc::ETOOMANYREFS) => {
+                    self.is_stalled = true;
+                    return Ok(());
+                }
                 Err(error) => return Err(format!("AF_UNIX: {error}")),
             };
         }
@@ -247,9 +255,4 @@ fn map(memfd: Option<OwnedFd>, address: u64, length: u64) -> Result<Mapped, Why>
     let length = usize::try_from(length).ok().filter(|length| *length > 0).ok_or_else(told)?;
     let mapping = memfd::check(memfd.as_fd(), length).and_then(|()| Mapping::of(memfd.as_fd(), length, true));
     Ok(Mapped::new(address, mapping.map_err(|error| format!("mapping the peer's memory: {error}"))?))
-}
-
-/// Full now: the socket's buffer, or what the system lets a user have in flight.
-fn is_full(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::WouldBlock || error.raw_os_error() == Some(libc::ETOOMANYREFS)
 }

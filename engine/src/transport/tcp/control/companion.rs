@@ -90,16 +90,31 @@ impl Control {
         self.answer_connects(peer);
     }
 
-    /// The path was there and is not any more, and the session does not know why: it may be about to end
-    /// too. A new connection settles it, and makes a new path if there can be one.
+    /// The path was there and is not any more, and nobody has said why. The session may be about to end,
+    /// and the word for that be on its way: only when the peer still answers is the session connected
+    /// anew, which makes a new path if there can be one.
     pub(super) fn companion_broken(&mut self, peer: u64) {
-        self.drop_connection(peer);
+        let Some(session) = self.sessions.get_mut(&peer).filter(|session| session.companion_settled) else {
+            return;
+        };
+        session.companion_broken = true;
+        let object = session.peer.clone();
+        object.set_local(Way::Pending("it broke, and is being made again".into()));
+        self.ping(peer, None);
+    }
+
+    /// The peer answers.
+    pub(super) fn companion_mended(&mut self, peer: u64) {
+        if self.sessions.get(&peer).is_some_and(|session| session.companion_broken) {
+            self.drop_connection(peer);
+        }
     }
 
     /// The session is over, or its connection is lost: so is the path.
     pub(super) fn end_companion(&mut self, peer: u64) {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         session.companion_settled = false;
+        session.companion_broken = false;
         let object = session.peer.clone();
         if let Ok(companion) = &self.companion {
             companion.end(peer);

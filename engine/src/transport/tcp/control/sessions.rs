@@ -63,6 +63,8 @@ pub struct PeerSession {
     was_up: bool,
     /// Whether it is known if there is a same-host path.
     pub companion_settled: bool,
+    /// Whether that path broke, and the peer has not answered since.
+    pub companion_broken: bool,
 }
 
 impl PeerSession {
@@ -372,6 +374,7 @@ impl Control {
             pidfd: None,
             was_up: false,
             companion_settled: false,
+            companion_broken: false,
             identity: theirs,
         };
         self.sessions.insert(handle, session);
@@ -524,6 +527,9 @@ impl Control {
             session.machine.message(now_ns, &message, &mut actions);
         }
         self.act(peer, actions);
+        if matches!(message, Message::Pong { .. }) {
+            self.companion_mended(peer);
+        }
     }
 
     /// The peer asks that nothing of this lane can land here any more.

@@ -1,0 +1,124 @@
+/* The same-host path through the C ABI: two engines that may use nothing else. */
+#include "engines.h"
+
+enum { LARGE = 3 << 20 };
+
+static pair local_pair(size_t length)
+{
+    pair pair;
+    void *a_memory = NULL, *b_memory = NULL;
+    memset(&pair, 0, sizeof pair);
+    pair.length = length;
+    pair.a = open_engine_with("transports", "local");
+    pair.b = open_engine_with("transports", "local");
+    CHECK_OK(ferry_memory_alloc(pair.a, length, NULL, &a_memory, &pair.a_region, NULL));
+    CHECK_OK(ferry_memory_alloc(pair.b, length, NULL, &b_memory, &pair.b_region, NULL));
+    pair.a_memory = a_memory;
+    pair.b_memory = b_memory;
+    CHECK_OK(ferry_peer_connect(pair.a, address_of(pair.b), PATIENCE_NS, &pair.peer, NULL));
+    return pair;
+}
+
+static uint64_t bytes_local(ferry_engine *engine)
+{
+    ferry_stats stats;
+    memset(&stats, 0, sizeof stats);
+    stats.struct_size = sizeof stats;
+    CHECK_OK(ferry_engine_stats(engine, &stats, NULL));
+    return stats.bytes_local;
+}
+
+static void fill_places(unsigned char *memory, size_t length)
+{
+    for (size_t i = 0; i < length; i++) memory[i] = (unsigned char)(i * 131 + i / 251);
+}
+
+/* Small ones end where they are called, large ones in pieces. */
+static void write_and_read_of_every_size(void)
+{
+    static const size_t lengths[] = {1, 8, 4095, 4096, 65536, 65537, LARGE};
+    pair pair = local_pair(LARGE);
+    uint64_t moved = 0;
+    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+        ferry_request request = range(&pair, 0, 0, lengths[i]);
+        ferry_result result = new_result();
+        memset(pair.b_memory, 0, LARGE);
+        fill_places(pair.a_memory, LARGE);
+        CHECK_OK(ferry_write(pair.a, pair.peer, &request, 1, NULL, &result, NULL));
+        CHECK(result.state == FERRY_STATE_DONE && result.transport == FERRY_TRANSPORT_LOCAL);
+        CHECK(result.bytes_confirmed == lengths[i] && result.fence == FERRY_FENCE_CONFIRMED);
+        CHECK(result.submitted_ns <= result.started_ns && result.started_ns <= result.finished_ns);
+        CHECK(memcmp(pair.a_memory, pair.b_memory, lengths[i]) == 0);
+        CHECK(is_zero(pair.b_memory + lengths[i], LARGE - lengths[i]));
+        memset(pair.a_memory, 0, LARGE);
+        CHECK_OK(ferry_read(pair.a, pair.peer, &request, 1, NULL, &result, NULL));
+        CHECK(result.transport == FERRY_TRANSPORT_LOCAL);
+        CHECK(memcmp(pair.a_memory, pair.b_memory, lengths[i]) == 0);
+        CHECK(is_zero(pair.a_memory + lengths[i], LARGE - lengths[i]));
+        moved += 2 * lengths[i];
+    }
+    CHECK(bytes_local(pair.a) == moved && bytes_local(pair.b) == 0);
+    end_pair(&pair);
+}
+
+static unsigned char own[2][LARGE];
+
+static void memory_of_the_caller_s_own(void)
+{
+    pair pair = local_pair(4096);
+    ferry_region there = 0, here = 0;
+    ferry_request request;
+    ferry_result result = new_result();
+    ferry_transfer transfer = 0;
+    memset(own, 0, sizeof own);
+    fill_places(own[0], LARGE);
+    CHECK_OK(ferry_region_register(pair.a, own[0], LARGE, NULL, &here, NULL));
+    CHECK_OK(ferry_region_register(pair.b, own[1], LARGE, NULL, &there, NULL));
+    request.local = (uint64_t)(uintptr_t)own[0];
+    request.remote = (uint64_t)(uintptr_t)own[1];
+    request.length = LARGE;
+    request.remote_region = there;
+    CHECK_OK(ferry_transfer_submit(pair.a, pair.peer, FERRY_OP_WRITE, &request, 1, NULL, &transfer, NULL));
+    CHECK_OK(ferry_transfer_wait(pair.a, transfer, PATIENCE_NS, &result, NULL));
+    CHECK(result.transport == FERRY_TRANSPORT_LOCAL && memcmp(own[0], own[1], LARGE) == 0);
+    CHECK_OK(ferry_transfer_release(pair.a, transfer, NULL));
+    CHECK_OK(ferry_region_unregister(pair.b, there, 0, NULL));
+    CHECK_STATUS(ferry_write(pair.a, pair.peer, &request, 1, NULL, &result, NULL), FERRY_ERR_STALE);
+    CHECK(result.transport == FERRY_TRANSPORT_LOCAL && result.bytes_confirmed == 0);
+    CHECK_OK(ferry_region_unregister(pair.a, here, 0, NULL));
+    end_pair(&pair);
+}
+
+static void the_path_is_named_and_the_others_too(void)
+{
+    pair pair = local_pair(4096);
+    ferry_path_info paths[8];
+    size_t count = 0, chosen = 0;
+    CHECK_OK(ferry_peer_paths(pair.a, pair.peer, paths, sizeof paths[0], 8, &count, NULL));
+    for (size_t i = 0; i < count; i++) {
+        CHECK(paths[i].why[0] != '\0');
+        if (paths[i].chosen) {
+            chosen++;
+            CHECK(paths[i].transport == FERRY_TRANSPORT_LOCAL);
+            CHECK(strstr(paths[i].why, "process_vm") != NULL);
+        }
+        if (paths[i].transport == FERRY_TRANSPORT_TCP) CHECK(strstr(paths[i].why, "allowed") != NULL);
+    }
+    CHECK(chosen == 1);
+    end_pair(&pair);
+}
+
+static void a_checksum_needs_something_that_is_sent(void)
+{
+    pair pair = local_pair(4096);
+    ferry_request request = range(&pair, 0, 0, 64);
+    ferry_transfer_options options = new_options();
+    ferry_error error = new_error();
+    options.flags = FERRY_TRANSFER_CHECKSUM;
+    CHECK_STATUS(ferry_write(pair.a, pair.peer, &request, 1, &options, NULL, &error), FERRY_ERR_UNAVAILABLE);
+    CHECK_MESSAGE(error, "checksums");
+    end_pair(&pair);
+}
+
+SUITE(local, CASE(write_and_read_of_every_size), CASE(memory_of_the_caller_s_own),
+      CASE(the_path_is_named_and_the_others_too), CASE(a_checksum_needs_something_that_is_sent));
