@@ -65,8 +65,9 @@ def draw(axis, engines, title, rows, quantity, scale):
     axis.set_title(title, fontsize=10)
     axis.set_yscale(scale)
     if scale == "log":
-        axis.yaxis.set_major_formatter(ticker.ScalarFormatter())
-        axis.yaxis.set_minor_formatter(ticker.ScalarFormatter())
+        axis.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+        axis.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
+        axis.yaxis.set_minor_formatter(ticker.NullFormatter())
     axis.set_xticks(range(len(rows)))
     axis.set_xticklabels([row["row"].split(" ", 1)[1].replace(" synchronous", "") for row in rows], fontsize=8)
     axis.grid(axis="y", lw=0.3)
