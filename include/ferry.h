@@ -374,7 +374,9 @@ ferry_status ferry_region_unregister(ferry_engine *engine,
                                      uint64_t timeout_ns,
                                      ferry_error *error);
 
-/// Allocates memory that is registered: page-aligned, zeroed, in huge pages where there are some.
+/// Allocates memory that is registered: page-aligned, zeroed, in huge pages where there are some. Processes
+/// of this user on this host map it and copy directly. For that all of it is allocated now, which takes about
+/// as long as filling it with zeros does.
 ///
 /// `options` NULL: host memory that peers may READ and WRITE. Give it back with ferry_memory_free; what
 /// is left is unmapped by ferry_engine_free. FERRY_ERR_NO_MEMORY, FERRY_ERR_INVALID for a length of 0.

@@ -151,8 +151,8 @@ pub(super) fn choose(
         Way::Pending(why) | Way::Shut(why) => why,
     };
     let text = format!(
-        "options.transports_allowed: none of the allowed transports reaches this peer; tcp: not among the \
-         allowed transports; local: {local}"
+        "no transport that the setting `transports` and options.transports_allowed leave reaches this peer; \
+         tcp: not among the allowed transports; local: {local}"
     );
     Err(Error::new(Status::Unavailable, text))
 }

@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 fn connect(remote: SocketAddr, context: &Context) -> std::io::Result<OwnedFd> {
     let socket = Socket::new(Domain::for_address(remote), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
+    // Or the handshake's small messages wait for delayed acknowledgements, 40 ms at a time.
+    socket.set_tcp_nodelay(true)?;
     prepare(&socket, context);
     match socket.connect(&remote.into()) {
         Ok(()) => {}
@@ -42,9 +44,8 @@ pub(super) fn prepare(socket: &Socket, context: &Context) {
     }
 }
 
-/// Options of an established lane: no delay, and on one host a congestion control that does not pace.
+/// Congestion control of an established lane: on one host one that does not pace.
 pub(super) fn tune(socket: &OwnedFd, same_host: bool, context: &Context) {
-    let _ = socket2::SockRef::from(socket).set_tcp_nodelay(true);
     let name = match &context.config.tcp_congestion {
         Congestion::Auto if same_host => "reno",
         Congestion::Auto | Congestion::System => return,

@@ -51,7 +51,8 @@ impl Control {
 
     fn welcome(&mut self, socket: OwnedFd, remote: SocketAddr) {
         let token = self.token();
-        if socket2::SockRef::from(&socket).set_nonblocking(true).is_err() {
+        let options = socket2::SockRef::from(&socket);
+        if options.set_nonblocking(true).and_then(|()| options.set_tcp_nodelay(true)).is_err() {
             return;
         }
         let Ok(stream) = Stream::new(socket, token, &self.poller, false) else { return };
