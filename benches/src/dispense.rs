@@ -1,6 +1,6 @@
 //! Which transfer comes next, and when a run is over: shared by the threads of one run.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use crate::workload::Limit;
@@ -10,11 +10,12 @@ pub struct Dispenser {
     next: AtomicU64,
     start: Instant,
     limit: Limit,
+    stopped: AtomicBool,
 }
 
 impl Dispenser {
     pub fn new(limit: Limit) -> Dispenser {
-        Dispenser { next: AtomicU64::new(0), start: Instant::now(), limit }
+        Dispenser { next: AtomicU64::new(0), start: Instant::now(), limit, stopped: AtomicBool::new(false) }
     }
 
     pub fn start(&self) -> Instant {
@@ -26,9 +27,15 @@ impl Dispenser {
         self.next.load(Ordering::Relaxed)
     }
 
+    /// Whoever asks from here on is refused, whatever the limit.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
     /// The next number, or `None` once the limit is reached.
     pub fn take(&self) -> Option<u64> {
         match self.limit {
+            _ if self.stopped.load(Ordering::Relaxed) => None,
             Limit::Seconds(seconds) if self.start.elapsed().as_secs_f64() >= seconds => None,
             Limit::Seconds(_) => Some(self.next.fetch_add(1, Ordering::Relaxed)),
             Limit::Transfers(count) => self

@@ -110,23 +110,23 @@ pub enum Verdict {
     Met,
     /// The whole interval lies on the wrong side.
     Missed,
-    /// Too wide an interval to call it met, or too few values to call it anything.
+    /// Too wide an interval around the target to call it met, or too few values to call it anything.
     Undecided,
 }
 
-/// An interval wider than this decides nothing in ferry's favour.
+/// An interval wider than this, and not all on the right side, decides nothing in ferry's favour.
 const WIDTH_MAX: f64 = 0.1;
 
 pub fn verdict(goal: Goal, interval: &MedianInterval) -> Verdict {
-    let missed = match goal {
-        Goal::AtLeast(target) => interval.high < target,
-        Goal::AtMost(target) => interval.low > target,
+    let (missed, reached) = match goal {
+        Goal::AtLeast(target) => (interval.high < target, interval.low >= target),
+        Goal::AtMost(target) => (interval.low > target, interval.high <= target),
     };
     if !interval.decides() {
         Verdict::Undecided
     } else if missed {
         Verdict::Missed
-    } else if interval.width() > WIDTH_MAX {
+    } else if !reached && interval.width() > WIDTH_MAX {
         Verdict::Undecided
     } else {
         Verdict::Met
@@ -217,5 +217,8 @@ mod tests {
         assert_eq!(verdict(goal, &interval(1.25, 1.30)), Verdict::Met);
         assert_eq!(verdict(goal, &interval(1.26, 1.30)), Verdict::Missed);
         assert_eq!(verdict(goal, &interval(1.10, 1.40)), Verdict::Undecided);
+        // Wide, and all of it on the right side.
+        assert_eq!(verdict(goal, &interval(0.70, 1.25)), Verdict::Met);
+        assert_eq!(verdict(goal, &interval(0.70, 1.26)), Verdict::Undecided);
     }
 }

@@ -51,6 +51,8 @@ counters! {
     send_calls, "ferry_send_calls_total", "System calls that sent on lanes.";
     receive_calls, "ferry_receive_calls_total", "System calls that received from lanes.";
     bytes_local, "ferry_bytes_local_total", "Payload bytes that this engine copied over same-host paths.";
+    spins, "ferry_spins_total", "Times that a thread polled a lane before sleeping.";
+    spins_vain, "ferry_spins_vain_total", "Those of them that found nothing.";
 }
 
 /// Appends one metric with its help and type.

@@ -1,6 +1,7 @@
 //! `ferry-bench compare`, which `make bench` runs: a subject beside the raw reference, row by row, in
 //! interleaved pairs, with a verdict on each target.
 
+mod beside;
 mod pairs;
 mod rows;
 mod same_host;
@@ -93,6 +94,7 @@ pub fn run_with_ferry(
     comparison.lines.extend(lines);
     comparison.costs.extend(standby::idle(plan, pair)?);
     comparison.costs.extend(standby::crowd(plan, &config.program)?);
+    beside::measure(plan, config, &mut comparison, out)?;
     same_host::measure(plan, config, &mut comparison, out)?;
     screen::standings(out, &comparison.standings)?;
     screen::summary(out, &comparison)?;

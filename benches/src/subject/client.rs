@@ -21,7 +21,7 @@ use crate::workload::{CpuSeconds, LatencyWorkload, Limit, Placement, Sample, Wor
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Filling and checking the largest memory, on a slow machine.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 /// The server's regions follow its welcome on another connection.
 const REGION_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -168,11 +168,19 @@ impl Client {
         Ok(nanoseconds)
     }
 
-    fn route(&self) -> Route<'_> {
+    pub(super) fn outward_area(&self) -> Area {
+        self.outward.area()
+    }
+
+    pub(super) fn outward_mut(&mut self) -> &mut Registered {
+        &mut self.outward
+    }
+
+    pub(super) fn route(&self) -> Route<'_> {
         Route { engine: &self.engine, peer: self.peer, local: self.outward.area(), remote: self.remote }
     }
 
-    fn prepare(
+    pub(super) fn prepare(
         &mut self,
         workload: &Workload,
         own: Option<OwnHalf>,
@@ -196,7 +204,7 @@ impl Client {
     }
 
     /// Has both ends check what arrived.
-    fn finish(
+    pub(super) fn finish(
         &mut self,
         walk: &Walk,
         seed: u64,

@@ -59,7 +59,8 @@ impl Route<'_> {
         Ok(Driven { transfers: dispenser.transfers(), seconds })
     }
 
-    fn keep_in_flight(&self, walk: &Walk, window: usize, dispenser: &Dispenser) -> anyhow::Result<()> {
+    /// The same from this thread alone, as the dispenser says.
+    pub fn keep_in_flight(&self, walk: &Walk, window: usize, dispenser: &Dispenser) -> anyhow::Result<()> {
         let options = options();
         let operation = operation(walk);
         let mut requests = Vec::with_capacity(walk.workload().blocks);

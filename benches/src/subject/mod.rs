@@ -6,6 +6,7 @@
 //! process of `Pair`.
 
 mod agreement;
+mod beside;
 mod channel;
 mod client;
 mod crowd;

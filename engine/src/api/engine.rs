@@ -16,7 +16,7 @@ use crate::sys::poller::PollerKind;
 use crate::sys::{self, unix};
 use crate::transport::local::{self, Service};
 use crate::transport::tcp::control::{Control, Parts};
-use crate::transport::tcp::worker::Worker;
+use crate::transport::tcp::worker::Workers;
 use crate::transport::tcp::Context;
 use crate::types::Transport;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
@@ -40,7 +40,7 @@ pub(super) struct Inner {
     pub context: Arc<Context>,
     guard: ForkGuard,
     address: String,
-    workers: Vec<Arc<Worker>>,
+    workers: Workers,
     service: Option<Arc<Service>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     state: AtomicU32,
@@ -169,9 +169,7 @@ impl Engine {
 impl Inner {
     fn start(&self, control: Control) -> Result<()> {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        for (index, worker) in self.workers.iter().enumerate() {
-            threads.push(worker.start(index)?);
-        }
+        self.workers.start(&mut threads)?;
         if let Some(service) = &self.service {
             service.start()?;
         }
@@ -233,7 +231,7 @@ impl Inner {
         if let Some(service) = &self.service {
             service.stop();
         }
-        self.workers.iter().for_each(|worker| worker.stop());
+        self.workers.stop();
         for thread in threads {
             let _ = thread.join();
         }
@@ -317,7 +315,7 @@ fn new_service(context: &Context, grants: Arc<Grants>) -> Result<Arc<Service>> {
     Service::new(settings, context.registry.clone(), grants, context.commands.clone())
 }
 
-fn new_workers(context: &Context) -> Result<Vec<Arc<Worker>>> {
+fn new_workers(context: &Context) -> Result<Workers> {
     let count = match context.config.workers {
         0 => cores(),
         count => count,
@@ -327,7 +325,7 @@ fn new_workers(context: &Context) -> Result<Vec<Arc<Worker>>> {
         TcpPoller::Epoll => PollerKind::Epoll,
         TcpPoller::IoUring => PollerKind::IoUring,
     };
-    (0..count).map(|_| Worker::new(kind, context.spin_ns)).collect()
+    Workers::new(count, kind, context.spin_ns)
 }
 
 fn resolve(address: &str) -> Result<Vec<SocketAddr>> {

@@ -9,6 +9,7 @@ pub mod mapping;
 pub mod memfd;
 pub mod packet;
 pub mod poller;
+pub mod sched;
 pub mod socket;
 pub mod unix;
 pub mod vm;

@@ -7,19 +7,24 @@ use crate::peer::Link;
 use crate::region::RemoteMap;
 use crate::sys::{clock, socket};
 use crate::transport::tcp::lane::Lane;
+use crate::transport::tcp::worker::GAP_SPINS;
 use crate::types::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// The lanes by slot: slot 0 is the express lane, the others carry bulk.
 pub struct TcpLink {
     slots: RwLock<Vec<Option<Arc<Lane>>>>,
     spin_ns: u64,
+    /// Whether the last wait was short enough for a spin to make sense; a hint.
+    spin_pays: AtomicBool,
     express_bytes_max: u64,
 }
 
 impl TcpLink {
     pub fn new(lanes: u32, spin_ns: u64, express_bytes_max: u64) -> TcpLink {
-        TcpLink { slots: RwLock::new(vec![None; lanes as usize]), spin_ns, express_bytes_max }
+        let slots = RwLock::new(vec![None; lanes as usize]);
+        TcpLink { slots, spin_ns, spin_pays: AtomicBool::new(true), express_bytes_max }
     }
 
     pub fn set(&self, slot: u32, lane: Option<Arc<Lane>>) {
@@ -67,7 +72,8 @@ impl Link for TcpLink {
             return;
         }
         let started_ns = clock::monotonic_ns();
-        let mut spin_end_ns = started_ns + self.spin_ns;
+        let mut may_spin = self.spin_ns > 0 && self.spin_pays.load(Ordering::Relaxed);
+        let (mut spins, mut slept) = (false, false);
         let mut asked_cpu = false;
         loop {
             lane.drive_rx(true);
@@ -75,20 +81,29 @@ impl Link for TcpLink {
             if transfer.is_final() || now_ns >= deadline_ns || lane.is_closed() {
                 break;
             }
-            if !asked_cpu {
+            if may_spin && !asked_cpu {
                 asked_cpu = true;
                 let (incoming, own) = socket::incoming_and_own_cpu(lane.fd());
-                if incoming == own {
-                    // The peer needs this CPU to answer.
-                    spin_end_ns = 0;
-                }
+                // Otherwise the peer needs this CPU to answer.
+                may_spin = incoming != own;
             }
-            if now_ns < spin_end_ns && lane.peer.active() <= 1 {
+            may_spin &= now_ns < started_ns + self.spin_ns && lane.peer.active() <= 1;
+            if may_spin {
+                if !spins {
+                    spins = true;
+                    lane.context.stats.spins.fetch_add(1, Ordering::Relaxed);
+                }
                 std::hint::spin_loop();
                 continue;
             }
+            slept = true;
             lane.sleep_for_input(deadline_ns.saturating_sub(now_ns), || transfer.is_final());
         }
+        if spins && slept {
+            lane.context.stats.spins_vain.fetch_add(1, Ordering::Relaxed);
+        }
+        let pays = clock::monotonic_ns() - started_ns < GAP_SPINS * self.spin_ns;
+        self.spin_pays.store(pays, Ordering::Relaxed);
         lane.return_input();
     }
 

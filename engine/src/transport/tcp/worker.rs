@@ -7,6 +7,7 @@
 use crate::status::{Error, Result};
 use crate::sys::clock;
 use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
+use crate::sys::sched;
 use crate::sys::socket;
 use crate::transport::tcp::lane::{lock, Lane};
 use std::collections::HashMap;
@@ -17,9 +18,50 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 
 /// A gap is worth spinning for when it is shorter than this many spins.
-const GAP_SPINS: u64 = 4;
+pub const GAP_SPINS: u64 = 4;
 /// While spinning on one lane, look at all others after this many tries.
 const TRIES_PER_POLL: u32 = 8;
+
+/// An engine's lane threads, by what they carry. A message that waits for a bulk lane's turn, or whose
+/// thread is one of many that always have work, waits for milliseconds: express lanes have threads of
+/// their own, which mostly sleep and so are the scheduler's first choice when they wake.
+#[derive(Clone)]
+pub struct Workers {
+    bulk: Vec<Arc<Worker>>,
+    express: Vec<Arc<Worker>>,
+}
+
+impl Workers {
+    /// `count` of each, at least one.
+    pub fn new(count: u32, kind: PollerKind, spin_ns: u64) -> Result<Workers> {
+        let workers = || (0..count.max(1)).map(|_| Worker::new(kind, spin_ns)).collect::<Result<Vec<_>>>();
+        Ok(Workers { bulk: workers()?, express: workers()? })
+    }
+
+    /// For the lane in this slot of a peer, by the peer's index. A peer's bulk lanes sit on different
+    /// threads, and different peers start at different ones.
+    pub fn of(&self, peer: u32, slot: u32) -> &Arc<Worker> {
+        match slot {
+            0 => &self.express[peer as usize % self.express.len()],
+            slot => &self.bulk[peer.wrapping_add(slot) as usize % self.bulk.len()],
+        }
+    }
+
+    /// Adds each thread as it starts, so that none is forgotten when a later one cannot.
+    pub fn start(&self, threads: &mut Vec<JoinHandle<()>>) -> Result<()> {
+        for (index, worker) in self.bulk.iter().enumerate() {
+            threads.push(worker.start(format!("ferry-lane-{index}"), sched::take_long_slices)?);
+        }
+        for (index, worker) in self.express.iter().enumerate() {
+            threads.push(worker.start(format!("ferry-express-{index}"), || ())?);
+        }
+        Ok(())
+    }
+
+    pub fn stop(&self) {
+        self.bulk.iter().chain(&self.express).for_each(|worker| worker.stop());
+    }
+}
 
 pub struct Worker {
     poller: Poller,
@@ -31,7 +73,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    pub fn new(kind: PollerKind, spin_ns: u64) -> Result<Arc<Worker>> {
+    fn new(kind: PollerKind, spin_ns: u64) -> Result<Arc<Worker>> {
         Ok(Arc::new(Worker {
             poller: Poller::new(kind)?,
             lanes: RwLock::new(HashMap::new()),
@@ -42,15 +84,18 @@ impl Worker {
         }))
     }
 
-    pub fn start(self: &Arc<Worker>, index: usize) -> Result<JoinHandle<()>> {
+    fn start(self: &Arc<Worker>, name: String, first: fn()) -> Result<JoinHandle<()>> {
         let worker = self.clone();
         std::thread::Builder::new()
-            .name(format!("ferry-lane-{index}"))
-            .spawn(move || worker.run())
+            .name(name)
+            .spawn(move || {
+                first();
+                worker.run();
+            })
             .map_err(|error| Error::system("starting a lane thread", &error))
     }
 
-    pub fn stop(&self) {
+    fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.poller.wake();
     }
@@ -160,6 +205,16 @@ impl Worker {
         if self.spin_ns == 0 || incoming == own {
             return false;
         }
+        let stats = &lane.context.stats;
+        stats.spins.fetch_add(1, Ordering::Relaxed);
+        let found = self.poll_briefly(lane);
+        if !found {
+            stats.spins_vain.fetch_add(1, Ordering::Relaxed);
+        }
+        found
+    }
+
+    fn poll_briefly(&self, lane: &Arc<Lane>) -> bool {
         let end_ns = clock::monotonic_ns() + self.spin_ns;
         let mut tries = 0;
         let mut ready = Vec::new();

@@ -23,7 +23,7 @@ use crate::sys::clock;
 use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
 use crate::sys::socket;
 use crate::transport::tcp::lane::Lane;
-use crate::transport::tcp::worker::Worker;
+use crate::transport::tcp::worker::Workers;
 use crate::transport::tcp::Context;
 use companion::Fading;
 use conn::{Conn, State};
@@ -51,7 +51,7 @@ pub struct Parts {
     pub context: Arc<Context>,
     pub listener: Option<TcpListener>,
     pub proofs: Option<OwnedFd>,
-    pub workers: Vec<Arc<Worker>>,
+    pub workers: Workers,
     /// The same-host path, or why there is none.
     pub companion: std::result::Result<Arc<dyn Companion>, String>,
 }
@@ -61,7 +61,7 @@ pub struct Control {
     poller: Arc<Poller>,
     listener: Option<TcpListener>,
     proof_listener: Option<OwnedFd>,
-    workers: Vec<Arc<Worker>>,
+    workers: Workers,
     companion: std::result::Result<Arc<dyn Companion>, String>,
     conns: HashMap<u64, Conn>,
     /// Connections that are not yet authenticated, by deadline.

@@ -562,8 +562,7 @@ impl Control {
             peer_reads_max: session.identity.reads_max,
             frame_bytes_max: session.peer.identity.frame_bytes_max,
         };
-        // A peer's lanes sit on different threads, and different peers start at different ones.
-        let worker = self.workers[(peer as u32 + greeting.slot) as usize % self.workers.len()].clone();
+        let worker = self.workers.of(peer as u32, greeting.slot).clone();
         let lane =
             Arc::new(Lane::new(spec, session.peer.clone(), self.context.clone(), worker.clone(), token));
         if worker.add(&lane).is_err() {
