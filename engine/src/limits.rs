@@ -6,6 +6,10 @@ pub const FRAME_BYTES_MAX: u32 = 1 << 20;
 pub const FRAME_BYTES_MIN: u32 = 64 << 10;
 /// Descriptors of one data frame. With the two header vectors this stays below IOV_MAX (1,024).
 pub const FRAME_DESCRIPTORS_MAX: usize = 512;
+/// Payload of a bulk lane's frames, but for one slice at least, while small transfers to the same peer
+/// follow one another; and how many of them are unacknowledged.
+pub const GENTLE_FRAME_BYTES_MAX: u32 = 128 << 10;
+pub const GENTLE_FRAMES_MAX: usize = 1;
 /// Unacknowledged frames on one lane.
 pub const LANE_FRAMES_MAX: usize = 256;
 /// READ requests that a target accepts on one lane before it has answered them.

@@ -208,3 +208,27 @@ fn several_threads_to_several_peers() {
     }
     assert_eq!(hub.stats().unwrap().transfers, 0);
 }
+
+/// Bulk leaves room for small transfers to the same peer, and still gets on.
+#[test]
+fn a_conversation_does_not_stop_bulk() {
+    const BULK: usize = 16 * MIB;
+    const SMALL: usize = 4 << 10;
+    let pair = Pair::new(&[]);
+    let (local, remote) = pair.memories(BULK + SMALL, BULK + SMALL);
+    let options = TransferOptions::default();
+    for op in [Op::Write, Op::Read] {
+        fill(&local, 1);
+        fill(&remote, 2);
+        let one = [request(&local, 0, &remote, 0, BULK)];
+        let bulk = pair.a.submit(pair.b_at_a, op, &one, &options).unwrap();
+        let small = [request(&local, BULK, &remote, BULK, SMALL)];
+        // Never 5 ms without one, until the bulk transfer is done: it must not wait for their end.
+        while bulk.result().is_none() {
+            pair.a.write(pair.b_at_a, &small, &options).unwrap();
+        }
+        assert_eq!(bulk.wait(Some(PATIENCE)).unwrap().state, State::Done);
+        let (found, source) = if op == Op::Write { (&remote, 1) } else { (&local, 2) };
+        check("bulk", &contents(found)[..BULK], &pattern(source, BULK));
+    }
+}

@@ -4,8 +4,10 @@
 use crate::command::Commands;
 use crate::handle::Tag;
 use crate::notify::Hub;
+use crate::peer::outbox::Class;
 use crate::stats::Stats;
-use std::sync::atomic::AtomicU64;
+use crate::sys::clock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,4 +50,24 @@ pub struct PeerStats {
     pub sessions: AtomicU64,
     pub bytes_written: AtomicU64,
     pub bytes_read: AtomicU64,
+    /// CLOCK_MONOTONIC time of the last submit of an EXPRESS transfer. A hint: no partner.
+    conversed_ns: AtomicU64,
+}
+
+/// A conversation is over when nothing small was submitted for this long.
+const CONVERSATION_NS: u64 = 5_000_000;
+
+impl PeerStats {
+    /// Takes note of a submit, and returns its class.
+    pub fn submitted(&self, class: Class) -> Class {
+        if class == Class::Express {
+            self.conversed_ns.store(clock::monotonic_ns(), Ordering::Relaxed);
+        }
+        class
+    }
+
+    /// Whether small transfers follow one another: bulk then leaves them room.
+    pub fn converses(&self) -> bool {
+        clock::monotonic_ns().saturating_sub(self.conversed_ns.load(Ordering::Relaxed)) < CONVERSATION_NS
+    }
 }

@@ -170,7 +170,7 @@ impl Peer {
 
     /// Queues a transfer and has it posted.
     pub fn submit(&self, transfer: Arc<Transfer>) -> Result<()> {
-        let class = self.class_of(&transfer);
+        let class = self.stats.submitted(self.class_of(&transfer));
         let via;
         {
             let mut outbox = lock(&self.outbox);

@@ -324,13 +324,14 @@ pub enum OrderedNext {
 }
 
 impl Run {
-    /// Moves `next` past one frame's slices and returns their bytes.
+    /// Moves `next` past one frame's slices, at least one, and returns their bytes. A slice fits any frame
+    /// of its peer; the limit of the moment may be smaller.
     fn advance(&mut self, frame_bytes_max: u32) -> u32 {
         let mut bytes = 0u32;
         let last = self.end.min(self.next + FRAME_DESCRIPTORS_MAX as u32);
         while self.next < last {
             let length = self.transfer.spec.slices[self.next as usize].length;
-            if bytes + length > frame_bytes_max {
+            if bytes > 0 && bytes + length > frame_bytes_max {
                 break;
             }
             bytes += length;

@@ -7,7 +7,7 @@
 
 use crate::command::Command;
 use crate::complete::Transfer;
-use crate::limits::{LANE_FRAMES_MAX, LANE_READ_BYTES_MAX};
+use crate::limits::{GENTLE_FRAMES_MAX, GENTLE_FRAME_BYTES_MAX, LANE_FRAMES_MAX, LANE_READ_BYTES_MAX};
 use crate::peer::outbox::PullLimits;
 use crate::peer::Peer;
 use crate::session::machine::Carried;
@@ -365,11 +365,18 @@ impl Lane {
 
     /// What may be posted now: the windows of frames and of the target's READ credits.
     pub fn windows(&self) -> PullLimits {
+        // What is queued in the sockets is what the kernel works off in one go, on whatever thread it is:
+        // little, while a conversation goes on beside it.
+        let gentle = !self.is_express() && self.peer.stats.converses();
+        let (frame_bytes, frames, read_bytes) = match gentle {
+            true => (GENTLE_FRAME_BYTES_MAX, GENTLE_FRAMES_MAX, u64::from(GENTLE_FRAME_BYTES_MAX)),
+            false => (self.frame_bytes_max, LANE_FRAMES_MAX, LANE_READ_BYTES_MAX),
+        };
         let flight = lock(&self.flight);
         PullLimits {
-            frame_bytes_max: self.frame_bytes_max,
-            write: flight.writes.len() < LANE_FRAMES_MAX,
-            read: flight.reads.len() < self.peer_reads_max && flight.read_bytes() < LANE_READ_BYTES_MAX,
+            frame_bytes_max: self.frame_bytes_max.min(frame_bytes),
+            write: flight.writes.len() < frames,
+            read: flight.reads.len() < self.peer_reads_max && flight.read_bytes() < read_bytes,
         }
     }
 
