@@ -108,10 +108,10 @@ impl LocalLink {
         });
     }
 
-    /// Copies pieces until there are none, nobody may join, or `enough`.
-    fn copy_bulk(&self, enough: impl Fn() -> bool) {
+    /// Copies pieces until there are none, or `enough`. False when nobody may join those who copy.
+    fn copy_bulk(&self, enough: impl Fn() -> bool) -> bool {
         if !self.crew.take_place() {
-            return;
+            return false;
         }
         while !enough() && self.step(false, false) {}
         self.crew.leave_place();
@@ -119,6 +119,7 @@ impl LocalLink {
             // Who came meanwhile found no place, and nobody else may be left.
             self.call(1);
         }
+        true
     }
 
     /// Runs what copies, unless this thread is doing so already.
@@ -138,15 +139,10 @@ impl LocalLink {
         std::ptr::eq(COPYING.get(), self)
     }
 
-    fn call(&self, threads: usize) {
-        if self.closed.load(Ordering::SeqCst) {
-            return;
-        }
-        let Some(work) = self.work.get() else { return };
-        if !self.crew.call(threads, work, &self.crew) {
-            // No thread is to be had: better here than never.
-            self.work();
-        }
+    /// Has threads of the crew look for work. False when there are none, and none could be started.
+    fn call(&self, threads: usize) -> bool {
+        let Some(work) = self.work.get().filter(|_| !self.closed.load(Ordering::SeqCst)) else { return true };
+        self.crew.call(threads, work, &self.crew)
     }
 }
 
@@ -173,11 +169,11 @@ impl Link for LocalLink {
         if class == Class::Express {
             return self.within(|| while self.step(true, true) {});
         }
-        // A thread for each piece or two; who waits takes part.
-        self.call(match class {
-            Class::Large => usize::MAX,
-            _ => 2,
-        });
+        // A thread for each piece or two; who waits takes part. Without threads, better here than never.
+        let threads = if class == Class::Large { usize::MAX } else { 2 };
+        if !self.call(threads) {
+            self.work();
+        }
     }
 
     fn nudge(&self) {
@@ -194,14 +190,16 @@ impl Link for LocalLink {
     fn drive(&self, transfer: &Transfer, deadline_ns: u64) {
         let timed = deadline_ns != u64::MAX;
         let over = || transfer.is_final() || (timed && clock::monotonic_ns() >= deadline_ns);
+        let mut joined = false;
         self.within(|| {
             while !over() && self.step(true, false) {}
-            self.copy_bulk(over);
+            joined = self.copy_bulk(over);
         });
-        if transfer.is_final() {
+        if transfer.is_final() || !joined {
             return;
         }
-        // Others copy the last pieces: they are done before this thread could sleep and wake.
+        // Others copy the last pieces: they are done before this thread could sleep and wake. Who found no
+        // place leaves its CPU to those who have one.
         let spin_end_ns = clock::monotonic_ns().saturating_add(self.spin_ns).min(deadline_ns);
         while !transfer.is_final() && clock::monotonic_ns() < spin_end_ns {
             std::hint::spin_loop();
