@@ -19,7 +19,7 @@ fn transfer_moves_bytes_between_two_processes() {
     }
     let status = target.wait().unwrap();
     assert!(worker.status.success(), "{text}{}", String::from_utf8_lossy(&worker.stderr));
-    assert!(text.contains("wrote 1048576 bytes over tcp") && text.contains("read 1048576 bytes"), "{text}");
+    assert!(text.contains("wrote 1048576 bytes over local") && text.contains("read 1048576 bytes"), "{text}");
     let mut rest = String::new();
     lines.read_to_string(&mut rest).unwrap();
     assert!(status.success(), "{status}");
@@ -38,7 +38,9 @@ fn the_demo_moves_the_cache_and_shows_the_table() {
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     // 32 layers x K and V x 8 blocks, twice; 32 KiB each.
-    for expected in ["push (WRITE)", "pull (READ)", "1,024", "33,554,432", "path tcp", "every 8 bytes"] {
+    for expected in
+        ["push (WRITE)", "pull (READ)", "1,024", "33,554,432", "path local   used", "every 8 bytes"]
+    {
         assert!(text.contains(expected), "no {expected:?} in\n{text}");
     }
 }

@@ -67,29 +67,7 @@ impl Engine {
     pub fn peer_paths(&self, peer: u64) -> Result<Vec<PathInfo>> {
         let context = self.context()?;
         let peer = context.peers.get(peer)?;
-        let absent = |transport, why: &str| PathState {
-            transport,
-            usable: Err(why.into()),
-            weight: 1,
-            slice_bytes_max: u64::MAX,
-        };
-        let tcp = match (peer.lost(), peer.state()) {
-            (Some(why), _) => Err(format!("the peer is lost: {why}")),
-            (None, PeerState::Up) => Ok(()),
-            (None, _) => Err("the session is being established again".into()),
-        };
-        let frame = peer.identity.frame_bytes_max as u64;
-        let (local, how) = match peer.local() {
-            Way::Open(_, how) => (Ok(()), how),
-            Way::Pending(why) | Way::Shut(why) => (Err(why), String::new()),
-        };
-        let paths = [
-            PathState { transport: Transport::Tcp, usable: tcp, weight: 1, slice_bytes_max: frame },
-            PathState { transport: Transport::Local, usable: local, weight: 1, slice_bytes_max: frame },
-            absent(Transport::Rdma, "not part of this version"),
-            absent(Transport::Cuda, "not part of this version"),
-            absent(Transport::Ascend, "not part of this version"),
-        ];
+        let (paths, how) = states(&peer);
         let explain = |why: Vec<(Transport, bool, String)>| {
             let with_how = |(transport, chosen, mut why): (Transport, bool, String)| {
                 if chosen && transport == Transport::Local {
@@ -144,15 +122,39 @@ pub(super) fn choose(
     if let Some(why) = peer.lost() {
         return Err(Error::new(why, "the peer is lost; connect again"));
     }
-    let local = match peer.local() {
-        _ if !allows(Transport::Local) => "not among the allowed transports".to_owned(),
-        Way::Open(..) if checksum => "no checksums: nothing is sent".to_owned(),
-        Way::Open(_, how) => format!("a remote region can't be reached: {how}"),
-        Way::Pending(why) | Way::Shut(why) => why,
-    };
-    let text = format!(
-        "no transport that the setting `transports` and options.transports_allowed leave reaches this peer; \
-         tcp: not among the allowed transports; local: {local}"
-    );
+    let mut text = "no path that the setting `transports` and options.transports_allowed leave".to_owned();
+    for (nth, path) in states(peer).0.into_iter().enumerate() {
+        let why = match (path.transport, path.usable) {
+            (transport, _) if !allows(transport) => "not among the allowed transports".to_owned(),
+            (_, Err(why)) => why,
+            (_, Ok(())) if checksum => "no checksums: nothing is sent".to_owned(),
+            (_, Ok(())) => "a remote region can't be reached".to_owned(),
+        };
+        text += &format!("{} {}: {why}", if nth == 0 { ":" } else { ";" }, path.transport.name());
+    }
     Err(Error::new(Status::Unavailable, text))
+}
+
+/// Every path to the peer as it is now, and how the same-host path works.
+fn states(peer: &Peer) -> ([PathState; 5], String) {
+    let tcp = match (peer.lost(), peer.state()) {
+        (Some(why), _) => Err(format!("the peer is lost: {why}")),
+        (None, PeerState::Up) => Ok(()),
+        (None, _) => Err("the session is being established again".into()),
+    };
+    let (local, how) = match peer.local() {
+        Way::Open(_, how) => (Ok(()), how),
+        Way::Pending(why) | Way::Shut(why) => (Err(why), String::new()),
+    };
+    let slice_bytes_max = peer.identity.frame_bytes_max as u64;
+    let path = |transport, usable| PathState { transport, usable, weight: 1, slice_bytes_max };
+    let absent = |transport| path(transport, Err("not part of this version".into()));
+    let paths = [
+        path(Transport::Tcp, tcp),
+        path(Transport::Local, local),
+        absent(Transport::Rdma),
+        absent(Transport::Cuda),
+        absent(Transport::Ascend),
+    ];
+    (paths, how)
 }

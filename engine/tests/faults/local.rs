@@ -283,9 +283,18 @@ fn processes_that_may_not_be_traced_share_what_ferry_allocated() {
     assert_eq!(x.number("stat bytes_local"), 0, "by TCP");
     assert_eq!(x.number(&format!("write {peer} {shared} {shared_at} {MIB}")), MIB as u64);
     assert_eq!(x.number("stat bytes_local"), MIB as u64);
-    for at in [own_at, shared_at] {
+    // What comes later is shared as soon as it is known, and what goes is not reached any more.
+    let (later, later_at) = y.alloc(MIB, 0);
+    wait_until("it is mapped", || {
+        assert_eq!(x.number(&format!("write {peer} {later} {later_at} {MIB}")), MIB as u64);
+        x.number("stat bytes_local") > MIB as u64
+    });
+    for at in [own_at, shared_at, later_at] {
         assert_eq!(misplaced(&y.peek(at, MIB), 4, 0), None);
     }
+    assert_eq!(y.ask("unregister 1 5000"), "OK");
+    let gone = x.ask(&format!("write {peer} {later} {later_at} {MIB}"));
+    assert!(gone.starts_with("STALE"), "{gone}");
 }
 
 #[test]

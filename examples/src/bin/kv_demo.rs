@@ -12,6 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::mpsc::{channel, Receiver, Sender};
+use std::time::{Duration, Instant};
 
 const USAGE: &str = "\
 usage: kv_demo [--tokens N] [--passes N] [--corrupt]
@@ -112,8 +113,11 @@ struct Shown {
     paths: Vec<(String, bool, String)>,
 }
 
-/// Shows progress until the workers have ended. The first that ends badly ends it: that one has said why
-/// on standard error, and the other would only wait for it.
+/// How long a worker may take to say why, too, once the other has ended badly.
+const LAST_WORDS: Duration = Duration::from_secs(3);
+
+/// Shows progress until the workers have ended. The first that ends badly ends it. Each says why on standard
+/// error, and the one that is to blame is not always the first: the other is given time for it.
 fn show(stories: &Receiver<Heard>, workers: &mut [Worker], bytes: u64) -> Outcome<Shown> {
     let style = ProgressStyle::with_template("{msg:<28} [{bar:40}] {bytes}/{total_bytes}")?;
     let bar = ProgressBar::new(bytes).with_style(style.progress_chars("=> ")).with_message("starting");
@@ -127,14 +131,29 @@ fn show(stories: &Receiver<Heard>, workers: &mut [Worker], bytes: u64) -> Outcom
             Heard::Said(Line::Report(report)) => shown.reports.push(report),
             Heard::Said(Line::Address(_)) => {}
             Heard::Ended(name) => {
-                let mut ended = workers.iter_mut().filter(|worker| worker.name == name);
-                ended.try_for_each(Worker::finish).inspect_err(|_| bar.abandon())?;
                 running -= 1;
+                let mut ended = workers.iter_mut().filter(|worker| worker.name == name);
+                ended.try_for_each(Worker::finish).inspect_err(|_| {
+                    bar.abandon();
+                    hear_out(stories, running);
+                })?;
             }
         }
     }
     bar.finish_with_message("done");
     Ok(shown)
+}
+
+/// Until the workers that still run have ended, or had their time.
+fn hear_out(stories: &Receiver<Heard>, mut running: usize) {
+    let until = Instant::now() + LAST_WORDS;
+    while running > 0 {
+        match stories.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(Heard::Ended(_)) => running -= 1,
+            Ok(Heard::Said(_)) => {}
+            Err(_) => return,
+        }
+    }
 }
 
 /// A running worker; killed when it is dropped before it has ended.

@@ -189,9 +189,11 @@ impl Service {
     fn accept(&self, paths: &mut Paths) {
         let Some((listener, _)) = &self.listener else { return };
         while let Ok(socket) = unix::accept(listener.as_fd()) {
+            if paths.strangers.len() == HANDSHAKES_MAX {
+                continue; // turned away: its session goes on without this path
+            }
             let token = paths.token();
-            let known = self.poller.add(socket.as_raw_fd(), token, READ);
-            if known.is_ok() && paths.strangers.len() < HANDSHAKES_MAX {
+            if self.poller.add(socket.as_raw_fd(), token, READ).is_ok() {
                 paths.strangers.insert(token, (socket, Instant::now() + PATIENCE));
             }
         }

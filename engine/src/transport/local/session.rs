@@ -131,8 +131,10 @@ impl Session {
         self.push(&Packet::Settled, Vec::new());
     }
 
+    /// Before the other side is here nothing is told: `tell_all` comes with it.
     pub fn tell(&mut self, region: &Region) {
-        if let Some(memfd) = &region.memfd {
+        let news = self.socket.is_some() && !self.told.contains(&region.id);
+        if let Some(memfd) = region.memfd.as_ref().filter(|_| news) {
             let packet = Packet::Region { id: region.id, address: region.address, length: region.length };
             self.push(&packet, vec![memfd.clone()]);
             self.told.push(region.id);
@@ -152,13 +154,11 @@ impl Session {
     }
 
     fn push(&mut self, packet: &Packet, descriptors: Vec<Arc<OwnedFd>>) {
-        if self.socket.is_some() {
-            let region = match packet {
-                Packet::Region { id, .. } => *id,
-                _ => 0,
-            };
-            self.outgoing.push_back(Outgoing { region, bytes: packet.encode(), descriptors });
-        }
+        let region = match packet {
+            Packet::Region { id, .. } => *id,
+            _ => 0,
+        };
+        self.outgoing.push_back(Outgoing { region, bytes: packet.encode(), descriptors });
     }
 
     pub fn has_outgoing(&self) -> bool {
