@@ -1,5 +1,6 @@
 //! What a transfer says about itself: statistics, results of each request, the statuses of what goes
 //! wrong, deadlines, cancel, release, and ORDERED.
+//! Above 500 lines: these share the pairs and patterns at the top, and each is short.
 
 mod common;
 

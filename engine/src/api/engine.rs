@@ -278,7 +278,8 @@ impl Drop for Inner {
     }
 }
 
-/// Whether the thread ends before the deadline.
+/// Whether the thread ends before the deadline. Looks again and again: the standard library joins without a
+/// limit only, and closing with one is rare and short.
 fn ends(thread: &JoinHandle<()>, deadline: Option<Instant>) -> bool {
     let Some(deadline) = deadline else { return true };
     while !thread.is_finished() {

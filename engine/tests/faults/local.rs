@@ -186,8 +186,10 @@ fn missing_pages_fail_the_requests_that_name_them() {
                 remote_region: region,
             })
             .collect();
+        let before = a.stats().unwrap().counts.bytes_local;
         let transfer = a.submit(peer, op, &requests, &options()).unwrap();
         let result = finish(&transfer);
+        assert_eq!(a.stats().unwrap().counts.bytes_local - before, 3 * PAGE as u64, "what was copied");
         assert_eq!((result.status, result.os_error), (Status::Partial, libc::EFAULT), "{result:?}");
         for (index, request) in transfer.results().iter().enumerate() {
             let expected = match index {

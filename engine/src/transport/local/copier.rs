@@ -88,9 +88,10 @@ impl Copier {
         };
         let stop = first + at as u32;
         if at > 0 {
-            let bytes = slices[..at].iter().map(|slice| slice.length as u64).sum();
-            let stats = &peer.around().stats;
-            stats.bytes_local.fetch_add(bytes, Ordering::Relaxed);
+            let length = |slice: &Slice| u64::from(slice.length);
+            let bytes: u64 = slices[..at].iter().map(length).sum();
+            let refused: u64 = failures.iter().map(|it| length(&slices[(it.slice - first) as usize])).sum();
+            peer.around().stats.bytes_local.fetch_add(bytes - refused, Ordering::Relaxed);
             peer.confirm(transfer, (first, stop), bytes, &failures, false);
         }
         if stop < end {
