@@ -12,6 +12,7 @@ mod pieces;
 pub mod same_host;
 mod socket;
 mod target;
+mod timed;
 mod wire;
 
 pub use engine::RawEngine;

@@ -12,14 +12,15 @@ use socket2::{Domain, Socket, Type};
 
 use super::initiator::Lane;
 use super::socket::{Link, SocketOptions, Wait};
+use super::timed::timed;
 use super::wire::{Command, Header, Kind, Reply};
 use crate::child::ChildProcess;
-use crate::cpu::{child_cpu_seconds, own_cpu_seconds, Pinned};
+use crate::cpu::Pinned;
 use crate::dispense::Dispenser;
 use crate::layout::{mix, Layout};
 use crate::memory::Memory;
 use crate::walk::{End, Walk};
-use crate::workload::{CpuSeconds, LatencyWorkload, Limit, Placement, Sample, Workload, LATENCY_SLOTS};
+use crate::workload::{LatencyWorkload, Limit, Placement, Sample, Workload, LATENCY_SLOTS};
 
 /// ferry's own.
 const SPIN_DEFAULT: Duration = Duration::from_micros(50);
@@ -88,19 +89,10 @@ impl RawPair {
         let Tuning { connections, in_flight } = tuning;
         ensure!(connections > 0 && in_flight >= connections, "each connection needs a transfer in flight");
         let walk = self.prepare(workload, connections, None, None)?;
-        let target_before = child_cpu_seconds(self.child.pid())?;
-        let own_before = own_cpu_seconds();
-        let dispenser = Dispenser::new(limit);
-        let end = self.drive(&walk, tuning, &dispenser).context("the raw run")?;
-        let cpu_seconds = CpuSeconds {
-            initiator: own_cpu_seconds() - own_before,
-            target: child_cpu_seconds(self.child.pid())? - target_before,
-        };
-        let transfers = dispenser.transfers();
-        self.check(&walk, transfers)?;
-        let seconds = (end - dispenser.start()).as_secs_f64();
-        let bytes = transfers * workload.transfer_bytes() as u64;
-        Ok(Sample { bytes, transfers, seconds, cpu_seconds })
+        let sample =
+            timed(self.child.pid(), workload, limit, |dispenser| self.drive(&walk, tuning, dispenser))?;
+        self.check(&walk, sample.transfers)?;
+        Ok(sample)
     }
 
     /// A thread per connection, from the first transfer to the last; returns when that was done.

@@ -10,12 +10,13 @@ use anyhow::{bail, ensure, Context};
 use super::wire::{Command, Kind, Reply};
 use super::{Scratch, Way};
 use crate::child::ChildProcess;
-use crate::cpu::{child_cpu_seconds, own_cpu_seconds, Pinned};
+use crate::cpu::Pinned;
 use crate::dispense::Dispenser;
 use crate::layout::{mix, Layout};
 use crate::memory::Memory;
+use crate::raw::timed::timed;
 use crate::walk::{End, Walk};
-use crate::workload::{CpuSeconds, LatencyWorkload, Limit, Placement, Sample, Workload, LATENCY_SLOTS};
+use crate::workload::{LatencyWorkload, Limit, Placement, Sample, Workload, LATENCY_SLOTS};
 
 #[derive(Clone, Debug)]
 pub struct SameHostConfig {
@@ -71,19 +72,10 @@ impl<W: Way> SameHostPair<W> {
     /// One timed batch. The data is new in each, and checked after the clock has stopped.
     pub fn run(&mut self, workload: &Workload, setting: usize, limit: Limit) -> anyhow::Result<Sample> {
         let walk = self.prepare(workload)?;
-        let target_before = child_cpu_seconds(self.child.pid())?;
-        let own_before = own_cpu_seconds();
-        let dispenser = Dispenser::new(limit);
-        let end = self.drive(&walk, setting, &dispenser).context("the raw run")?;
-        let cpu_seconds = CpuSeconds {
-            initiator: own_cpu_seconds() - own_before,
-            target: child_cpu_seconds(self.child.pid())? - target_before,
-        };
-        let transfers = dispenser.transfers();
-        self.check(&walk, transfers)?;
-        let seconds = (end - dispenser.start()).as_secs_f64();
-        let bytes = transfers * workload.transfer_bytes() as u64;
-        Ok(Sample { bytes, transfers, seconds, cpu_seconds })
+        let sample =
+            timed(self.child.pid(), workload, limit, |dispenser| self.drive(&walk, setting, dispenser))?;
+        self.check(&walk, sample.transfers)?;
+        Ok(sample)
     }
 
     /// From the first transfer to the last; returns when that was done.
