@@ -78,3 +78,23 @@ fn ptrace_hint(error: &io::Error) -> String {
         scope => format!(" (kernel.yama.ptrace_scope is {scope}; see the setting local_any_tracer)"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn only_the_value_meant_is_a_proof() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let process = Process::of(ours.as_fd()).unwrap();
+        let value = Box::new([7u8; 32]);
+        let at = value.as_ptr() as u64;
+        assert_eq!(process.prove(at, &*value), Ok(()));
+        let mut other = *value;
+        other[31] ^= 1;
+        assert!(process.prove(at, &other).unwrap_err().contains("not where"));
+        assert!(process.prove(8, &*value).unwrap_err().contains("process_vm_readv"));
+        assert!(!process.has_ended(u64::MAX));
+    }
+}
