@@ -9,7 +9,7 @@ mod tests;
 mod value;
 
 pub use secret::{Secret, SecretFile};
-pub use value::{Congestion, TcpPoller, Transports, Valid};
+pub use value::{Congestion, Names, TcpPoller, Transports, Valid};
 
 use crate::limits;
 use crate::status::{Error, Result, Status};
@@ -77,6 +77,20 @@ settings! {
         "Threads that copy to and from one peer on this host at one time, callers that wait included; 0 takes one per core, at most 4.";
     local_any_tracer: bool = false, Valid::Bool,
         "Where Yama limits ptrace to ancestors, let every process of this user copy from and to this one's memory (PR_SET_PTRACER_ANY).";
+    rdma: bool = true, Valid::Bool,
+        "Offer and use the RDMA devices of this host, if libibverbs and devices are there.";
+    rdma_devices: Names = Names::default(), Valid::Names,
+        "RDMA devices to use, by the names that libibverbs gives them; empty takes all that have an active port.";
+    rdma_gid_index: Option<u32> = None, Valid::AutoOr(0, 255),
+        "GID of each device's port; auto takes RoCEv2 with an IPv4 address, then IPv6, and link-local ones last.";
+    rdma_mtu: u32 = 0, Valid::Mtu,
+        "Path MTU at most; 0 leaves it to the ports of both ends.";
+    rdma_qps: u32 = 2, Valid::Range(1, limits::QPS_MAX as u64),
+        "Queue pairs for large transfers between two devices; small ones have one of their own.";
+    rdma_inline_bytes: u32 = 220, Valid::Range(0, 1024),
+        "Up to this size a WRITE is copied into its work request, as far as the device can.";
+    rdma_mr_bytes_max: u64 = 0, Valid::ZeroOr(1 << 12, 1 << 48),
+        "Larger regions are registered with a device in several pieces; 0 takes the device's own limit.";
     lanes: u32 = 2, Valid::Range(1, limits::LANES_MAX as u64),
         "Data connections to each peer over TCP, the express lane not counted.";
     workers: u32 = 0, Valid::Range(0, limits::WORKERS_MAX as u64),

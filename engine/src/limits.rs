@@ -38,3 +38,5 @@ pub const WORKERS_MAX: u32 = 64;
 /// Pieces of memory that ferry allocated so that processes of this host can map them: each takes a
 /// descriptor. Further ones are ordinary memory.
 pub const SHARED_MEMORIES_MAX: usize = 256;
+/// Queue pairs for large transfers of one endpoint.
+pub const QPS_MAX: u32 = 16;

@@ -119,6 +119,28 @@ fn transports_are_a_mask_by_name() {
 }
 
 #[test]
+fn rdma_devices_mtu_and_gid() {
+    assert_eq!(accepted("rdma_gid_index", "auto").rdma_gid_index, None);
+    assert_eq!(accepted("rdma_gid_index", "255").rdma_gid_index, Some(255));
+    assert_eq!(accepted("rdma_mtu", "4096").rdma_mtu, 4096);
+    let named = accepted("rdma_devices", "mlx5_0, rxe0");
+    assert!(named.rdma_devices.include("rxe0") && !named.rdma_devices.include("rxe1"));
+    assert_eq!(named.get("rdma_devices").unwrap(), "mlx5_0,rxe0");
+    assert!(accepted("rdma_devices", "").rdma_devices.include("any"));
+    for (key, text) in [
+        ("rdma_gid_index", "256"),
+        ("rdma_gid_index", "-1"),
+        ("rdma_mtu", "1500"),
+        ("rdma_devices", "a,,b"),
+        ("rdma_devices", "a b"),
+        ("rdma_qps", "0"),
+        ("rdma_qps", "17"),
+    ] {
+        refused(key, text);
+    }
+}
+
+#[test]
 fn addresses() {
     for text in ["", "127.0.0.1:0", "0.0.0.0:65535", "[::]:1", "[fe80::1%eth0]:2", "kv-7.example_a:80"] {
         assert_eq!(accepted("listen_address", text).listen_address, text);

@@ -12,6 +12,10 @@ pub enum Valid {
     Range(u64, u64),
     ZeroOr(u64, u64),
     Words(&'static [&'static str]),
+    AutoOr(u64, u64),
+    /// 0 stands for "what the port has".
+    Mtu,
+    Names,
     ListenAddress,
     PeerAddress,
     Transports,
@@ -27,6 +31,9 @@ impl fmt::Display for Valid {
             Valid::Range(min, max) => write!(f, "{min} to {max}"),
             Valid::ZeroOr(min, max) => write!(f, "0, or {min} to {max}"),
             Valid::Words(words) => f.write_str(&words.join(", ")),
+            Valid::AutoOr(min, max) => write!(f, "auto, or {min} to {max}"),
+            Valid::Mtu => f.write_str("0, 256, 512, 1024, 2048 or 4096"),
+            Valid::Names => f.write_str("a comma list of names, or empty"),
             Valid::ListenAddress => f.write_str("host:port, [ipv6]:port, or empty"),
             Valid::PeerAddress => {
                 f.write_str("host:port or [ipv6]:port that a peer can connect to, or empty")
@@ -79,6 +86,7 @@ macro_rules! number {
                 match *valid {
                     Valid::Range(min, max) => (min..=max).contains(&number),
                     Valid::ZeroOr(min, max) => number == 0 || (min..=max).contains(&number),
+                    Valid::Mtu => [0, 256, 512, 1024, 2048, 4096].contains(&number),
                     _ => false,
                 }
             }
@@ -125,6 +133,56 @@ impl Value for String {
             Valid::PeerAddress => port != 0 && !wildcard,
             _ => false,
         }
+    }
+}
+
+/// A number, or none, to be found out.
+impl Value for Option<u32> {
+    fn parse(text: &str) -> Result<Option<u32>> {
+        if text == "auto" {
+            return Ok(None);
+        }
+        u32::parse(text).map(Some)
+    }
+
+    fn show(&self) -> String {
+        self.map_or("auto".into(), |number| number.to_string())
+    }
+
+    fn is_valid(&self, valid: &Valid) -> bool {
+        match *valid {
+            Valid::AutoOr(min, max) => self.is_none_or(|number| (min..=max).contains(&u64::from(number))),
+            _ => false,
+        }
+    }
+}
+
+/// Names in the order given; none stands for all there are.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Names(pub Vec<String>);
+
+impl Names {
+    /// Whether this name is among them, or they are all there are.
+    pub fn include(&self, name: &str) -> bool {
+        self.0.is_empty() || self.0.iter().any(|other| other == name)
+    }
+}
+
+impl Value for Names {
+    fn parse(text: &str) -> Result<Names> {
+        let names = text.split(',').map(str::trim).filter(|_| !text.is_empty());
+        Ok(Names(names.map(String::from).collect()))
+    }
+
+    fn show(&self) -> String {
+        self.0.join(",")
+    }
+
+    fn is_valid(&self, _: &Valid) -> bool {
+        let plain = |name: &String| {
+            (1..=64).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b',')
+        };
+        self.0.len() <= 64 && self.0.iter().all(plain)
     }
 }
 
