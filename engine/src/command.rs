@@ -3,6 +3,7 @@
 
 use crate::complete::Transfer;
 use crate::status::{Error, Result, Status};
+use crate::types::Transport;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -30,16 +31,34 @@ pub enum Command {
         peer: u64,
         lane: Box<dyn Any + Send>,
     },
-    /// There is a same-host path to the peer now, or there is none, and why.
+    /// There is a path of this transport to the peer now, or there is none, and why; `pending`: it is
+    /// being made again.
     CompanionSettled {
         peer: u64,
+        transport: Transport,
         why: Option<String>,
+        pending: bool,
     },
-    /// The same-host path to the peer can't be used any more.
+    /// The path to the peer can't be used any more, and nobody knows why.
     CompanionBroken {
         peer: u64,
+        transport: Transport,
     },
-    /// Nothing of a peer that was lost is being copied here any more.
+    /// A companion's lane failed.
+    CompanionLaneLost {
+        peer: u64,
+        lane: u32,
+    },
+    /// A companion's word to the one at the other side of this session: either `body`, or why there will
+    /// be no path.
+    Tell {
+        peer: u64,
+        session_id: [u8; 16],
+        transport: Transport,
+        body: Vec<u8>,
+        why: String,
+    },
+    /// Nothing of a peer that was lost can land here any more, as far as one companion knows.
     CompanionQuiet {
         peer: u64,
     },

@@ -6,7 +6,7 @@ use crate::config::{Config, TcpPoller};
 use crate::handle::Tag;
 use crate::limits;
 use crate::notify::{Hub, Queue};
-use crate::peer::Companion;
+use crate::peer::{Beside, Companion};
 use crate::region::grants::Grants;
 use crate::region::Registry;
 use crate::session::handshake::{derive_secret, AuthPolicy, Local};
@@ -94,7 +94,10 @@ impl Engine {
             listener,
             proofs: proof_listener,
             workers: workers.clone(),
-            companion: service.clone().map(|service| service as Arc<dyn Companion>),
+            companions: vec![Beside {
+                transport: Transport::Local,
+                companion: service.clone().map(|service| service as Arc<dyn Companion>),
+            }],
         })?;
         let inner = Inner {
             context,

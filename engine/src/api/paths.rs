@@ -110,7 +110,7 @@ pub(super) fn choose(
         let alone = !allows(Transport::Tcp);
         let carries = match peer.link_of(Transport::Local) {
             Some(link) => link.carries(ranges, remote, alone),
-            None => alone && peer.lost().is_none() && matches!(peer.local(), Way::Pending(_)),
+            None => alone && peer.lost().is_none() && matches!(peer.way(Transport::Local), Way::Pending(_)),
         };
         if carries {
             return Ok(Transport::Local);
@@ -142,7 +142,7 @@ fn states(peer: &Peer) -> ([PathState; 5], String) {
         (None, PeerState::Up) => Ok(()),
         (None, _) => Err("the session is being established again".into()),
     };
-    let (local, how) = match peer.local() {
+    let (local, how) = match peer.way(Transport::Local) {
         Way::Open(_, how) => (Ok(()), how),
         Way::Pending(why) | Way::Shut(why) => (Err(why), String::new()),
     };

@@ -2,10 +2,10 @@
 //! another transport keeps, what those tell it (`Companion`).
 
 use super::outbox::Class;
-use super::Peer;
+use super::{Peer, Posted};
 use crate::complete::Transfer;
 use crate::region::RemoteMap;
-use crate::types::{Op, Range, Slice};
+use crate::types::{Op, Range, Slice, Transport};
 use std::sync::Arc;
 
 /// One transport's way to a peer. Implemented by transports.
@@ -33,14 +33,14 @@ pub trait Link: Send + Sync {
     fn lanes(&self) -> usize;
 }
 
-/// A transport that comes and goes with sessions, which somebody else keeps: the same-host path.
-/// Implemented by transports, driven by the control loop. Nothing here waits.
+/// A transport that comes and goes with sessions, which somebody else keeps: the same-host path, RDMA.
+/// Implemented by transports, driven by the control loop. Nothing here waits for another process.
 pub trait Companion: Send + Sync {
-    /// What is told to the peer so that it can come; or why it can't.
-    fn offer(&self) -> std::result::Result<String, String>;
-    /// A session stands. The side that dialed it comes to the other, which waits.
-    /// `Command::CompanionSettled` tells, soon, what became of it.
+    /// A session stands. Each side's companion may tell the other's what it needs, by `Command::Tell`;
+    /// `Command::CompanionSettled` tells, soon, what became of it, and again whenever that changes.
     fn begin(&self, ticket: Ticket);
+    /// The other side's companion says something.
+    fn message(&self, peer: u64, body: &[u8]);
     /// The other side will not come, and says why.
     fn refused(&self, peer: u64, why: String);
     /// The path, once it is settled and as long as there is one; with what makes it fast or slow.
@@ -48,13 +48,29 @@ pub trait Companion: Send + Sync {
     /// Regions of this engine came and went.
     fn regions_added(&self, ids: &[u64]);
     fn regions_removed(&self, ids: &[u64]);
+    /// The lanes on which something of this transfer is posted. Their numbers are no TCP lane's.
+    fn carriers(&self, _peer: u64, _transfer: u64) -> Vec<u32> {
+        Vec::new()
+    }
+    /// Closes a lane: when this returns it moves nothing any more on this side, and what it carried is
+    /// handed over. None if there is no such lane.
+    fn close_lane(&self, _peer: u64, _lane: u32) -> Option<Vec<Posted>> {
+        None
+    }
     /// The session is over: nothing more is posted from here, and no new access of the peer is let in.
-    fn end(&self, peer: u64);
+    /// The lanes that were closed for it, with what they carried.
+    fn end(&self, peer: u64) -> Vec<(u32, Vec<Posted>)>;
     /// The peer is lost for good: its process need not be watched any more.
     fn forget(&self, peer: u64);
     /// Whether nothing of a peer whose session is over can land here any more. `Command::CompanionQuiet`
     /// comes when an answer of false becomes true.
     fn is_quiet(&self, peer: u64) -> bool;
+}
+
+/// A companion's place beside the sessions: it, or why this engine has none.
+pub struct Beside {
+    pub transport: Transport,
+    pub companion: std::result::Result<Arc<dyn Companion>, String>,
 }
 
 /// A session, as a `Companion` must know it.
@@ -64,8 +80,6 @@ pub struct Ticket {
     pub session_id: [u8; 16],
     /// Known to the two engines alone.
     pub key: [u8; 32],
-    /// Where the dialer comes to: the other side's offer.
-    pub name: String,
 }
 
 /// A transport's way to the peer, or why there is none.

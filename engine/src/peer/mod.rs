@@ -10,9 +10,11 @@ pub mod inbox;
 pub mod lease;
 mod link;
 pub mod outbox;
+mod posted;
 
 pub use identity::{PeerIdentity, PeerState, PeerStats, Surroundings};
-pub use link::{Companion, Link, Ticket, Way};
+pub use link::{Beside, Companion, Link, Ticket, Way};
+pub use posted::{Posted, What};
 
 use crate::command::Command;
 use crate::complete::transfer::{Failure, Strike};
@@ -42,7 +44,8 @@ pub struct Peer {
     outbox: Mutex<Outbox>,
     inbox: Arc<Mutex<Inbox>>,
     link: RwLock<Option<Arc<dyn Link>>>,
-    local: RwLock<Way>,
+    /// By the number of the transport; TCP's place is not used.
+    ways: [RwLock<Way>; Transport::COUNT],
     active: AtomicU64,
 }
 
@@ -73,7 +76,9 @@ impl Peer {
             outbox: Mutex::new(Outbox::new()),
             inbox: Arc::new(Mutex::new(Inbox::new())),
             link: RwLock::new(None),
-            local: RwLock::new(Way::Pending("the session is being established".into())),
+            ways: std::array::from_fn(|_| {
+                RwLock::new(Way::Pending("the session is being established".into()))
+            }),
             active: AtomicU64::new(0),
             around,
         }
@@ -113,17 +118,17 @@ impl Peer {
         self.link.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The same-host path, or why there is none. What waited for it moves to TCP when it is shut, or is
-    /// struck if it may not.
-    pub fn set_local(&self, way: Way) {
+    /// A transport besides TCP, or why there is none. What waited for it moves to TCP when it is not open,
+    /// or is struck if it may not.
+    pub fn set_way(&self, via: Transport, way: Way) {
         let (open, pending) = (matches!(way, Way::Open(..)), matches!(way, Way::Pending(_)));
-        *self.local.write().unwrap_or_else(PoisonError::into_inner) = way;
+        *self.ways[via as usize].write().unwrap_or_else(PoisonError::into_inner) = way;
         {
             let mut outbox = lock(&self.outbox);
             if open {
-                outbox.open(Transport::Local);
+                outbox.open(via);
             } else {
-                outbox.shut(Transport::Local, pending);
+                outbox.shut(via, pending);
             }
         }
         self.strike_stranded();
@@ -138,18 +143,18 @@ impl Peer {
         }
     }
 
-    pub fn local(&self) -> Way {
-        self.local.read().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn way(&self, via: Transport) -> Way {
+        self.ways[via as usize].read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The link of a transport, while there is one.
     pub fn link_of(&self, via: Transport) -> Option<Arc<dyn Link>> {
         match via {
-            Transport::Local => match &*self.local.read().unwrap_or_else(PoisonError::into_inner) {
+            Transport::None | Transport::Tcp => self.link(),
+            _ => match &*self.ways[via as usize].read().unwrap_or_else(PoisonError::into_inner) {
                 Way::Open(link, _) => Some(link.clone()),
                 Way::Pending(_) | Way::Shut(_) => None,
             },
-            _ => self.link(),
         }
     }
 
@@ -194,7 +199,7 @@ impl Peer {
                 return Ok(());
             }
         }
-        if via == Transport::Local && self.link_of(via).is_none() {
+        if via != Transport::Tcp && self.link_of(via).is_none() {
             self.strike_stranded();
         }
         self.post(via, class);
@@ -228,8 +233,7 @@ impl Peer {
 
     /// Has everything posted that is queued.
     pub fn post_all(&self) {
-        self.nudge(Transport::Tcp);
-        self.nudge(Transport::Local);
+        [Transport::Tcp, Transport::Local, Transport::Rdma].into_iter().for_each(|via| self.nudge(via));
     }
 
     pub fn pull(&self, via: Transport, express: bool, limits: PullLimits) -> Option<Pulled> {

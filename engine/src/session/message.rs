@@ -42,11 +42,12 @@ pub enum Message {
     Bye {
         status: i32,
     },
-    /// Where the sender's service for peers on its host listens; or, without a name, why the receiver
-    /// need not wait for a same-host path.
-    Local {
-        name: String,
+    /// From one transport's companion to the other side's; or, with `why`, the reason not to wait for a
+    /// path of this transport.
+    Beside {
+        transport: u8,
         why: String,
+        body: Vec<u8>,
     },
 }
 
@@ -70,6 +71,10 @@ impl<'a> Reader<'a> {
     }
     fn u64(&mut self) -> Result<u64, BadMessage> {
         Ok(u64::from_le_bytes(self.take(8)?.try_into().map_err(|_| BadMessage)?))
+    }
+    fn body(&mut self) -> Result<Vec<u8>, BadMessage> {
+        let length = u16::from_le_bytes(self.take(2)?.try_into().map_err(|_| BadMessage)?);
+        Ok(self.take(length as usize)?.to_vec())
     }
     /// At most 255 bytes.
     fn text(&mut self) -> Result<String, BadMessage> {
@@ -112,10 +117,12 @@ impl Message {
             Message::FenceAck { lane } => numbers(8, &[*lane as u64]),
             Message::Grant { limit } => numbers(9, &[*limit]),
             Message::Bye { status } => numbers(10, &[*status as i64 as u64]),
-            Message::Local { name, why } => {
-                out.push(11);
-                encode_text(name, &mut out);
+            Message::Beside { transport, why, body } => {
+                out.extend_from_slice(&[11, *transport]);
                 encode_text(why, &mut out);
+                // `Tell` is bounded by who encodes it: see `CHANNEL_MESSAGE_MAX`.
+                out.extend_from_slice(&(body.len() as u16).to_le_bytes());
+                out.extend_from_slice(body);
             }
         }
         out
@@ -140,7 +147,7 @@ impl Message {
             8 => Message::FenceAck { lane: u32::try_from(reader.u64()?).map_err(|_| BadMessage)? },
             9 => Message::Grant { limit: reader.u64()? },
             10 => Message::Bye { status: reader.u64()? as i32 },
-            11 => Message::Local { name: reader.text()?, why: reader.text()? },
+            11 => Message::Beside { transport: reader.u8()?, why: reader.text()?, body: reader.body()? },
             _ => return Err(BadMessage),
         };
         if reader.0.is_empty() {
@@ -199,6 +206,7 @@ mod tests {
             Message::FenceAck { lane: 0 },
             Message::Grant { limit: 8 },
             Message::Bye { status: -301 },
+            Message::Beside { transport: 2, why: "no".into(), body: vec![7; 300] },
         ]
     }
 

@@ -7,12 +7,13 @@ use super::link::LocalLink;
 use super::session::{self, Session, Step, Why};
 use crate::command::{Command, Commands};
 use crate::limits::HANDSHAKES_MAX;
-use crate::peer::{Companion, Link, Ticket};
+use crate::peer::{Companion, Link, Posted, Ticket};
 use crate::region::grants::{Grants, Tally};
 use crate::region::Registry;
 use crate::status::{Error, Result};
 use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
 use crate::sys::{clock, unix, vm};
+use crate::types::Transport;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,6 +26,8 @@ use std::time::{Duration, Instant};
 const RETRY: Duration = Duration::from_millis(2);
 /// A path is made by two processes of one machine; it takes microseconds.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long the acceptor may take to say where it listens; its session says so when it stands.
+const OFFER_PATIENCE: Duration = Duration::from_secs(5);
 const LISTENER: u64 = 1;
 const READ: Interest = Interest { read: true, write: false };
 
@@ -309,14 +312,14 @@ impl Service {
             copier,
             self.settings.threads,
             self.settings.spin_ns,
-            Box::new(move || commands.push(Command::CompanionBroken { peer })),
+            Box::new(move || commands.push(Command::CompanionBroken { peer, transport: Transport::Local })),
         );
         paths.tokens.insert(token, peer);
         paths.processes.insert(peer, (token, link.clone()));
         paths.open.insert(peer, link);
         paths.how.insert(peer, how);
         match watched {
-            Ok(()) => self.commands.push(Command::CompanionSettled { peer, why: None }),
+            Ok(()) => self.settled(peer, None),
             Err(error) => self.fail(paths, peer, format!("epoll: {error}")),
         }
     }
@@ -324,10 +327,24 @@ impl Service {
     /// There is no path to this peer, or none any more.
     fn fail(&self, paths: &mut Paths, peer: u64, why: Why) {
         let Some(session) = self.take(paths, peer) else { return };
-        self.commands.push(match session.deadline {
-            Some(_) => Command::CompanionSettled { peer, why: Some(why) },
-            None => Command::CompanionBroken { peer },
-        });
+        if session.deadline.is_none() {
+            return self.commands.push(Command::CompanionBroken { peer, transport: Transport::Local });
+        }
+        if session.ticket.dialer {
+            // It waits for us.
+            self.tell(&session, Vec::new(), why.clone());
+        }
+        self.settled(peer, Some(why));
+    }
+
+    fn tell(&self, session: &Session, body: Vec<u8>, why: Why) {
+        let (peer, session_id) = (session.ticket.peer.handle, session.ticket.session_id);
+        self.commands.push(Command::Tell { peer, session_id, transport: Transport::Local, body, why });
+    }
+
+    fn settled(&self, peer: u64, why: Option<Why>) {
+        let transport = Transport::Local;
+        self.commands.push(Command::CompanionSettled { peer, transport, why, pending: false });
     }
 
     /// Takes a path out of use: nothing is posted on it from here on, and no new access of the peer is let
@@ -378,19 +395,37 @@ impl Paths {
 }
 
 impl Companion for Service {
-    fn offer(&self) -> std::result::Result<String, String> {
-        match &self.listener {
-            Some((_, name)) => Ok(name.clone()),
-            None => Err("the peer does not listen".into()),
-        }
-    }
-
     fn begin(&self, ticket: Ticket) {
-        let peer = ticket.peer.handle;
+        let (peer, dialer) = (ticket.peer.handle, ticket.dialer);
         let mut paths = self.lock();
         self.take(&mut paths, peer);
         self.forget_process(&mut paths, peer);
-        paths.sessions.insert(peer, Session::new(ticket, Instant::now() + PATIENCE));
+        let patience = if dialer { OFFER_PATIENCE } else { PATIENCE };
+        let session = Session::new(ticket, Instant::now() + patience);
+        // The dialer comes to the acceptor, so where it listens itself does not matter.
+        match &self.listener {
+            Some((_, name)) if !dialer => self.tell(&session, name.clone().into_bytes(), String::new()),
+            None if !dialer => self.tell(&session, Vec::new(), "the peer does not listen".into()),
+            _ => {}
+        }
+        paths.sessions.insert(peer, session);
+        if !dialer && self.listener.is_none() {
+            self.fail(&mut paths, peer, "this engine does not listen".into());
+        }
+        drop(paths);
+        self.poller.wake();
+    }
+
+    fn message(&self, peer: u64, body: &[u8]) {
+        let mut paths = self.lock();
+        let waits = |session: &&mut Session| session.ticket.dialer && session.name.is_empty();
+        let Some(session) = paths.sessions.get_mut(&peer).filter(waits) else { return };
+        if unix::is_proof_name(body) {
+            session.name = String::from_utf8_lossy(body).into_owned();
+            session.deadline = Some(Instant::now() + PATIENCE);
+        } else {
+            self.fail(&mut paths, peer, "the peer's offer makes no sense".into());
+        }
         drop(paths);
         self.poller.wake();
     }
@@ -432,11 +467,12 @@ impl Companion for Service {
         }
     }
 
-    fn end(&self, peer: u64) {
+    fn end(&self, peer: u64) -> Vec<(u32, Vec<Posted>)> {
         let ended = self.take(&mut self.lock(), peer);
         // Its descriptors close outside the lock.
         drop(ended);
         self.poller.wake();
+        Vec::new()
     }
 
     fn forget(&self, peer: u64) {

@@ -34,6 +34,8 @@ struct Outgoing {
 
 pub struct Session {
     pub ticket: Ticket,
+    /// Where the acceptor listens; "" until it has said so.
+    pub name: String,
     pub keys: Keys,
     /// The value that proves to the other side that it reads our memory. It stays where it is.
     value: Box<[u8; PROOF_BYTES]>,
@@ -68,6 +70,7 @@ impl Session {
         let value = Box::new(keys.value(ticket.dialer));
         Session {
             ticket,
+            name: String::new(),
             keys,
             value,
             socket: None,
@@ -82,7 +85,7 @@ impl Session {
     }
 
     pub fn wants_to_connect(&self) -> bool {
-        self.ticket.dialer && self.socket.is_none() && self.deadline.is_some()
+        self.ticket.dialer && !self.name.is_empty() && self.socket.is_none() && self.deadline.is_some()
     }
 
     /// Whether this packet is the one with which the dialer comes.
@@ -95,6 +98,7 @@ impl Session {
     pub fn late(&self) -> Why {
         match (&self.socket, self.ticket.dialer) {
             (None, false) => "the peer has not come over AF_UNIX".into(),
+            (None, true) if self.name.is_empty() => "the peer does not say where it listens".into(),
             (None, true) => "the peer's process takes no connection over AF_UNIX".into(),
             (Some(_), _) => "the peer's process does not answer over AF_UNIX".into(),
         }
@@ -102,7 +106,7 @@ impl Session {
 
     /// The dialer's first step. False: the other side's backlog is full, try again later.
     pub fn connect(&mut self, grants: &Grants) -> Result<bool, Why> {
-        let socket = match unix::connect_abstract(self.ticket.name.as_bytes(), unix::PACKETS.into()) {
+        let socket = match unix::connect_abstract(self.name.as_bytes(), unix::PACKETS.into()) {
             Ok(socket) => socket,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {

@@ -6,10 +6,9 @@
 //! this lane any more, and what it carried is handed over as records.
 
 use crate::command::Command;
-use crate::complete::Transfer;
 use crate::limits::{GENTLE_FRAMES_MAX, GENTLE_FRAME_BYTES_MAX, LANE_FRAMES_MAX, LANE_READ_BYTES_MAX};
 use crate::peer::outbox::PullLimits;
-use crate::peer::Peer;
+use crate::peer::{Peer, Posted, What};
 use crate::session::machine::Carried;
 use crate::status::Status;
 use crate::sys::clock;
@@ -29,28 +28,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Turns of receiving that a lane gets after its peer has left; a socket's buffer holds no more.
 const REST_TURNS_MAX: usize = 16;
-
-/// One frame that was posted and not yet acknowledged.
-pub struct Posted {
-    pub sequence: u64,
-    pub lease_until_ns: u64,
-    pub what: What,
-}
-
-pub enum What {
-    Slices { transfer: Arc<Transfer>, first: u32, end: u32, bytes: u32, notified: bool },
-    Notify(Arc<Transfer>),
-    Skip(u64),
-}
-
-impl Posted {
-    pub fn transfer(&self) -> Option<&Arc<Transfer>> {
-        match &self.what {
-            What::Slices { transfer, .. } | What::Notify(transfer) => Some(transfer),
-            What::Skip(_) => None,
-        }
-    }
-}
 
 impl Carried for Posted {
     fn lease_until_ns(&self) -> u64 {

@@ -3,11 +3,12 @@
 
 use crate::complete::Failure;
 use crate::limits::{FRAME_DESCRIPTORS_MAX, NOTIFY_BYTES_MAX};
+use crate::peer::{Posted, What};
 use crate::status::Status;
 use crate::transport::tcp::admit::admit;
 use crate::transport::tcp::answer::ReadJob;
 use crate::transport::tcp::landing::{Landing, Piece, OWN, SINK};
-use crate::transport::tcp::lane::{lock, Lane, Posted, What};
+use crate::transport::tcp::lane::{lock, Lane};
 use crate::transport::tcp::rx::{Broken, RxTurn};
 use crate::transport::tcp::wire::{flags, Descriptor, Fault, Header, Kind, Malformed, DESCRIPTOR_BYTES};
 use crate::types::Op;

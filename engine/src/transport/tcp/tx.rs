@@ -6,12 +6,13 @@
 
 use crate::limits::FRAME_BYTES_MAX;
 use crate::peer::outbox::Pulled;
+use crate::peer::{Posted, What};
 use crate::region::Region;
 use crate::status::Status;
 use crate::sys::clock;
 use crate::sys::socket::{self, IoVec};
 use crate::transport::tcp::answer::ReadJob;
-use crate::transport::tcp::lane::{lock, Lane, Posted, What};
+use crate::transport::tcp::lane::{lock, Lane};
 use crate::transport::tcp::wire::{
     flags, Descriptor, Fault, Header, Kind, Sealer, DESCRIPTOR_BYTES, FAULT_BYTES,
 };

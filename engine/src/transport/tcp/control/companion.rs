@@ -1,16 +1,17 @@
-//! The same-host path beside a session: offered when the session's connection stands, ended with it. What
-//! it is and how it is proven is behind `peer::Companion`.
+//! Transports that live beside a session: begun when the session's connection stands, ended with it. What
+//! they are and how they are proven is behind `peer::Companion`.
 
 use super::Control;
 use crate::command::Reply;
 use crate::notify::EventBody;
-use crate::peer::{Peer, Ticket, Way};
-use crate::session::machine::Role;
+use crate::peer::{Companion, Peer, Ticket, Way};
 use crate::session::message::Message;
 use crate::status::Status;
+use crate::sys::clock;
+use crate::types::Transport;
 use std::sync::Arc;
 
-/// A lost peer whose process may still be copying here.
+/// A lost peer of which something may still land here.
 pub struct Fading {
     peer: Arc<Peer>,
     why: Status,
@@ -19,87 +20,102 @@ pub struct Fading {
 }
 
 impl Control {
-    /// The session's connection stands: say how to come here, or that there is no use in it.
-    pub(super) fn offer_companion(&mut self, peer: u64, role: Role) {
-        let offer = self.companion.as_ref().map_err(String::clone).and_then(|companion| companion.offer());
-        match (offer, role) {
-            (Ok(name), Role::Acceptor) => {
-                self.begin_companion(peer, role, String::new());
-                self.say(peer, Message::Local { name, why: String::new() });
-            }
-            (Err(why), Role::Acceptor) => {
-                self.say(peer, Message::Local { name: String::new(), why: format!("at the peer: {why}") });
-                self.companion_settled(peer, Some(why));
-            }
-            // The dialer goes to the acceptor, so where it listens itself does not matter.
-            (_, Role::Dialer) => {
-                if let Err(why) = self.companion.as_ref().map(|_| ()).map_err(String::clone) {
-                    self.say(
-                        peer,
-                        Message::Local { name: String::new(), why: format!("at the peer: {why}") },
-                    );
-                    self.companion_settled(peer, Some(why));
+    fn companion(&self, transport: Transport) -> Option<Arc<dyn Companion>> {
+        let beside = self.companions.iter().find(|beside| beside.transport == transport)?;
+        beside.companion.as_ref().ok().cloned()
+    }
+
+    pub(super) fn each_companion(&self) -> impl Iterator<Item = (Transport, &Arc<dyn Companion>)> {
+        self.companions.iter().filter_map(|it| Some((it.transport, it.companion.as_ref().ok()?)))
+    }
+
+    /// The session's connection stands: begin, or say that there is no use in waiting.
+    pub(super) fn begin_companions(&mut self, peer: u64, dialer: bool) {
+        for at in 0..self.companions.len() {
+            let Some(session) = self.sessions.get(&peer) else { return };
+            let beside = &self.companions[at];
+            match &beside.companion {
+                Ok(companion) => companion.begin(Ticket {
+                    peer: session.peer.clone(),
+                    dialer,
+                    session_id: session.session_id,
+                    key: session.lane_key,
+                }),
+                Err(why) => {
+                    let (transport, why) = (beside.transport, why.clone());
+                    self.say_beside(peer, transport, Vec::new(), format!("at the peer: {why}"));
+                    self.companion_settled(peer, transport, Some(why), false);
                 }
             }
         }
     }
 
-    fn begin_companion(&mut self, peer: u64, role: Role, name: String) {
-        let (Ok(companion), Some(session)) = (&self.companion, self.sessions.get(&peer)) else { return };
-        companion.begin(Ticket {
-            peer: session.peer.clone(),
-            dialer: role == Role::Dialer,
-            session_id: session.session_id,
-            key: session.lane_key,
-            name,
-        });
+    fn say_beside(&mut self, peer: u64, transport: Transport, body: Vec<u8>, why: String) {
+        self.say(peer, Message::Beside { transport: transport as u8, why, body });
     }
 
-    /// The peer's offer, or its word that there is none.
-    pub(super) fn companion_offered(&mut self, peer: u64, name: String, why: String) {
-        let Some(session) = self.sessions.get(&peer) else { return };
-        let role = session.machine.role();
-        let Ok(companion) = self.companion.clone() else { return };
-        match (role, name.is_empty()) {
-            (Role::Dialer, false) if crate::sys::unix::is_proof_name(name.as_bytes()) => {
-                self.begin_companion(peer, role, name)
-            }
-            (Role::Dialer, _) => self.companion_settled(peer, Some(why)),
-            (Role::Acceptor, _) => companion.refused(peer, why),
+    /// A companion's word, if the session is still the one that it was meant for.
+    pub(super) fn tell_beside(
+        &mut self,
+        peer: u64,
+        session_id: [u8; 16],
+        transport: Transport,
+        body: Vec<u8>,
+        why: String,
+    ) {
+        if self.sessions.get(&peer).is_some_and(|session| session.session_id == session_id) {
+            self.say_beside(peer, transport, body, why);
         }
     }
 
-    pub(super) fn companion_settled(&mut self, peer: u64, why: Option<String>) {
-        let link = match (&why, &self.companion) {
-            (None, Ok(companion)) => companion.link(peer),
+    /// The other side's companion says something, or that there is none.
+    pub(super) fn companion_said(&mut self, peer: u64, transport: u8, why: String, body: Vec<u8>) {
+        let Some(companion) = self.companion(Transport::from_number(transport as u32)) else { return };
+        match why.is_empty() {
+            true => companion.message(peer, &body),
+            false => companion.refused(peer, why),
+        }
+    }
+
+    pub(super) fn companion_settled(
+        &mut self,
+        peer: u64,
+        transport: Transport,
+        why: Option<String>,
+        pending: bool,
+    ) {
+        let link = match (&why, self.companion(transport)) {
+            (None, Some(companion)) => companion.link(peer),
             _ => None,
         };
         let Some(session) = self.sessions.get_mut(&peer).filter(|session| session.conn.is_some()) else {
             return;
         };
-        session.companion_settled = true;
-        let tell = why.is_some() && session.machine.role() == Role::Dialer;
+        session.companions_settled |= transport.bit();
         let object = session.peer.clone();
-        match (link, why.clone()) {
-            (Some((link, how)), None) => object.set_local(Way::Open(link, how)),
-            (_, why) => object.set_local(Way::Shut(why.unwrap_or_else(|| "it has ended".into()))),
-        }
-        if let (true, Some(why), true) = (tell, why, self.companion.is_ok()) {
-            self.say(peer, Message::Local { name: String::new(), why });
-        }
+        object.set_way(
+            transport,
+            match (link, why) {
+                (Some((link, how)), None) => Way::Open(link, how),
+                (_, Some(why)) if pending => Way::Pending(why),
+                (_, why) => Way::Shut(why.unwrap_or_else(|| "it has ended".into())),
+            },
+        );
         self.answer_connects(peer);
     }
 
     /// The path was there and is not any more, and nobody has said why. The session may be about to end,
     /// and the word for that be on its way: only when the peer still answers is the session connected
     /// anew, which makes a new path if there can be one.
-    pub(super) fn companion_broken(&mut self, peer: u64) {
-        let Some(session) = self.sessions.get_mut(&peer).filter(|session| session.companion_settled) else {
+    pub(super) fn companion_broken(&mut self, peer: u64, transport: Transport) {
+        let Some(session) =
+            self.sessions.get_mut(&peer).filter(|session| session.companions_settled & transport.bit() != 0)
+        else {
             return;
         };
         session.companion_broken = true;
         let object = session.peer.clone();
-        object.set_local(Way::Pending("it broke, and is being made again".into()));
+        object.set_way(transport, Way::Pending("it broke, and is being made again".into()));
         self.ping(peer, None);
     }
 
@@ -110,29 +126,52 @@ impl Control {
         }
     }
 
-    /// The session is over, or its connection is lost: so is the path.
-    pub(super) fn end_companion(&mut self, peer: u64) {
+    /// Closes a companion's lane, if there is such a one, and fences what it carried.
+    pub(super) fn companion_lane_lost(&mut self, peer: u64, lane: u32) {
+        let closed = self.each_companion().find_map(|(_, companion)| companion.close_lane(peer, lane));
+        let Some(records) = closed else { return };
+        let mut actions = Vec::new();
+        if let Some(session) = self.sessions.get_mut(&peer) {
+            session.machine.lane_lost(clock::monotonic_ns(), lane, records, &mut actions);
+        }
+        self.act(peer, actions);
+    }
+
+    /// The companions' lanes that carry this transfer.
+    pub(super) fn companion_carriers(&self, peer: u64, transfer: u64) -> Vec<u32> {
+        self.each_companion().flat_map(|(_, companion)| companion.carriers(peer, transfer)).collect()
+    }
+
+    /// The session is over, or its connection is lost: so are the paths.
+    pub(super) fn end_companions(&mut self, peer: u64) {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
-        session.companion_settled = false;
+        session.companions_settled = 0;
         session.companion_broken = false;
         let object = session.peer.clone();
-        if let Ok(companion) = &self.companion {
-            companion.end(peer);
+        let mut lanes = Vec::new();
+        for (transport, companion) in self.each_companion() {
+            lanes.extend(companion.end(peer));
+            object.set_way(transport, Way::Pending("the session is being established again".into()));
         }
-        object.set_local(Way::Pending("the session is being established again".into()));
+        let mut actions = Vec::new();
+        if let Some(session) = self.sessions.get_mut(&peer) {
+            let now_ns = clock::monotonic_ns();
+            for (lane, records) in lanes {
+                session.machine.lane_lost(now_ns, lane, records, &mut actions);
+            }
+        }
+        self.act(peer, actions);
     }
 
     /// A peer is lost; the application hears of it when nothing of it can land here any more.
     pub(super) fn tell_lost(&mut self, peer: Arc<Peer>, why: Status) {
         let handle = peer.handle;
-        if let Ok(companion) = &self.companion {
+        for (transport, companion) in self.each_companion() {
             companion.forget(handle);
+            peer.set_way(transport, Way::Shut("the peer is lost".into()));
         }
-        peer.set_local(Way::Shut("the peer is lost".into()));
         self.fading.insert(handle, Fading { peer, why, waiting: Vec::new() });
-        if self.companion.as_ref().map_or(true, |companion| companion.is_quiet(handle)) {
-            self.faded(handle);
-        }
+        self.faded(handle);
     }
 
     /// Answers when nothing of this peer can land here any more. Its session is over.
@@ -143,9 +182,18 @@ impl Control {
         }
     }
 
+    /// A companion may be the last one to be quiet.
     pub(super) fn faded(&mut self, peer: u64) {
+        if !self.each_companion().all(|(_, companion)| companion.is_quiet(peer)) {
+            return;
+        }
         let Some(fading) = self.fading.remove(&peer) else { return };
         fading.peer.event(EventBody::PeerLost { status: fading.why });
         fading.waiting.into_iter().for_each(|reply| reply.send(Ok(())));
+    }
+
+    /// Whether each companion has said what becomes of its path.
+    pub(super) fn companions_mask(&self) -> u64 {
+        self.companions.iter().fold(0, |mask, beside| mask | beside.transport.bit())
     }
 }

@@ -14,7 +14,7 @@ mod stream;
 use crate::command::Command;
 use crate::complete::Fence;
 use crate::limits::LANES_MAX;
-use crate::peer::Companion;
+use crate::peer::Beside;
 use crate::session::handshake::ProofTable;
 use crate::session::machine::Timing;
 use crate::session::message::Message;
@@ -52,8 +52,8 @@ pub struct Parts {
     pub listener: Option<TcpListener>,
     pub proofs: Option<OwnedFd>,
     pub workers: Workers,
-    /// The same-host path, or why there is none.
-    pub companion: std::result::Result<Arc<dyn Companion>, String>,
+    /// The transports that live beside the sessions.
+    pub companions: Vec<Beside>,
 }
 
 pub struct Control {
@@ -62,7 +62,7 @@ pub struct Control {
     listener: Option<TcpListener>,
     proof_listener: Option<OwnedFd>,
     workers: Workers,
-    companion: std::result::Result<Arc<dyn Companion>, String>,
+    companions: Vec<Beside>,
     conns: HashMap<u64, Conn>,
     /// Connections that are not yet authenticated, by deadline.
     half_open: BTreeSet<(Instant, u64)>,
@@ -113,7 +113,7 @@ impl Control {
             listener: parts.listener,
             proof_listener: parts.proofs,
             workers: parts.workers,
-            companion: parts.companion,
+            companions: parts.companions,
             fading: HashMap::new(),
             conns: HashMap::new(),
             half_open: BTreeSet::new(),
@@ -265,8 +265,14 @@ impl Control {
                     self.lane_lost(peer, &lane);
                 }
             }
-            Command::CompanionSettled { peer, why } => self.companion_settled(peer, why),
-            Command::CompanionBroken { peer } => self.companion_broken(peer),
+            Command::CompanionSettled { peer, transport, why, pending } => {
+                self.companion_settled(peer, transport, why, pending)
+            }
+            Command::CompanionBroken { peer, transport } => self.companion_broken(peer, transport),
+            Command::CompanionLaneLost { peer, lane } => self.companion_lane_lost(peer, lane),
+            Command::Tell { peer, session_id, transport, body, why } => {
+                self.tell_beside(peer, session_id, transport, body, why)
+            }
             Command::CompanionQuiet { peer } => self.faded(peer),
             Command::ProcessEnded { peer } => self.lose(peer, Status::PeerLost, Some(Fence::Dead)),
             Command::Grant { peer, limit } => self.say(peer, Message::Grant { limit }),

@@ -14,7 +14,7 @@ use crate::complete::Fence;
 use crate::handle::Tag;
 use crate::limits::REGIONS_PER_MESSAGE;
 use crate::notify::EventBody;
-use crate::peer::{Peer, PeerIdentity, PeerState};
+use crate::peer::{Peer, PeerIdentity, PeerState, Posted, What};
 use crate::region::remote::RemoteRegion;
 use crate::session::handshake::Identity;
 use crate::session::machine::{Action, Machine, Role};
@@ -22,7 +22,7 @@ use crate::session::message::Message;
 use crate::status::{Error, Status};
 use crate::sys::clock;
 use crate::sys::poller::Interest;
-use crate::transport::tcp::lane::{Lane, LaneSpec, Posted, What};
+use crate::transport::tcp::lane::{Lane, LaneSpec};
 use crate::transport::tcp::link::TcpLink;
 use crate::transport::tcp::wire;
 use std::collections::{HashMap, VecDeque};
@@ -61,9 +61,9 @@ pub struct PeerSession {
     alarm_ns: Option<u64>,
     pidfd: Option<u64>,
     was_up: bool,
-    /// Whether it is known if there is a same-host path.
-    pub companion_settled: bool,
-    /// Whether that path broke, and the peer has not answered since.
+    /// The transports beside TCP of which it is known whether there is a path: a mask.
+    pub companions_settled: u64,
+    /// Whether such a path broke for a reason unknown, and the peer has not answered since.
     pub companion_broken: bool,
 }
 
@@ -278,8 +278,9 @@ impl Control {
 
     /// Who waits for the session gets it when transfers can be submitted, by the path that is to carry them.
     pub(super) fn answer_connects(&mut self, peer: u64) {
+        let mask = self.companions_mask();
         let Some(session) = self.sessions.get_mut(&peer) else { return };
-        if session.machine.is_up() && session.companion_settled {
+        if session.machine.is_up() && session.companions_settled & mask == mask {
             session.waiting.drain(..).for_each(|reply| reply.send(Ok(peer)));
         }
     }
@@ -373,7 +374,7 @@ impl Control {
             alarm_ns: None,
             pidfd: None,
             was_up: false,
-            companion_settled: false,
+            companions_settled: 0,
             companion_broken: false,
             identity: theirs,
         };
@@ -406,7 +407,7 @@ impl Control {
             session.machine.connected(clock::monotonic_ns(), role, &mut actions);
         }
         self.act(peer, actions);
-        self.offer_companion(peer, role);
+        self.begin_companions(peer, role == Role::Dialer);
     }
 
     fn watch_process(&mut self, peer: u64, pidfd: OwnedFd) {
@@ -472,18 +473,14 @@ impl Control {
     }
 
     pub(super) fn tell_added(&mut self, ids: &[u64]) {
-        if let Ok(companion) = &self.companion {
-            companion.regions_added(ids);
-        }
+        self.each_companion().for_each(|(_, companion)| companion.regions_added(ids));
         for peer in self.connected_peers() {
             self.say_regions(peer, ids);
         }
     }
 
     pub(super) fn tell_removed(&mut self, ids: &[u64]) {
-        if let Ok(companion) = &self.companion {
-            companion.regions_removed(ids);
-        }
+        self.each_companion().for_each(|(_, companion)| companion.regions_removed(ids));
         for peer in self.connected_peers() {
             for part in ids.chunks(REGIONS_PER_MESSAGE) {
                 self.say(peer, Message::RegionsRemove(part.to_vec()));
@@ -510,8 +507,8 @@ impl Control {
                 session.peer.post_all();
             }
             Message::Fence { lane } => return self.fence(peer, *lane),
-            Message::Local { name, why } => {
-                return self.companion_offered(peer, name.clone(), why.clone());
+            Message::Beside { transport, why, body } => {
+                return self.companion_said(peer, *transport, why.clone(), body.clone());
             }
             Message::Grant { limit } | Message::Ready { notify_limit: limit } => session.peer.grant(*limit),
             Message::Bye { .. } => {
@@ -539,6 +536,7 @@ impl Control {
                 self.lane_lost(peer, &attached);
             }
         }
+        self.companion_lane_lost(peer, lane);
         self.say(peer, Message::FenceAck { lane });
     }
 
@@ -640,6 +638,9 @@ impl Control {
         for lane in carriers {
             self.lane_lost(peer, &lane);
         }
+        for lane in self.companion_carriers(peer, transfer) {
+            self.companion_lane_lost(peer, lane);
+        }
     }
 
     fn release(&mut self, handle: u64, records: Vec<Posted>, fence: Fence) {
@@ -665,7 +666,7 @@ impl Control {
         session.peer.set_state(PeerState::Down);
         self.context.stats.sessions_lost.fetch_add(1, Ordering::Relaxed);
         self.take(token);
-        self.end_companion(peer);
+        self.end_companions(peer);
         self.close_lanes(peer);
         self.touch(peer);
     }
@@ -725,7 +726,7 @@ impl Control {
         if self.by_engine.get(&peer.identity.engine_id) == Some(&handle) {
             self.by_engine.remove(&peer.identity.engine_id);
         }
-        self.end_companion(handle);
+        self.end_companions(handle);
         self.close_lanes(handle);
         self.strike_all(&peer, status);
         self.tell_lost(peer, status);
@@ -786,7 +787,7 @@ impl Control {
             // Nothing is asked any more: the Bye says all that a fence would.
             session.machine.control_lost(clock::monotonic_ns());
         }
-        self.end_companion(peer);
+        self.end_companions(peer);
         self.close_lanes(peer);
         self.say(peer, Message::Bye { status: status as i32 });
         self.lose(peer, status, None);
