@@ -40,3 +40,9 @@ pub const WORKERS_MAX: u32 = 64;
 pub const SHARED_MEMORIES_MAX: usize = 256;
 /// Queue pairs for large transfers of one endpoint.
 pub const QPS_MAX: u32 = 16;
+/// RDMA devices that an engine uses.
+pub const DEVICES_MAX: usize = 32;
+/// Keys of one region in one message; a region registered in more pieces takes several.
+pub const RKEYS_PER_MESSAGE: usize = 8192;
+/// Endpoints of an engine with all its peers.
+pub const ENDPOINTS_MAX: usize = 65_536;

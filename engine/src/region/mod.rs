@@ -1,11 +1,13 @@
 //! Registered memory: what this engine's application registered (`registry`, immutable snapshots in
 //! `map`), and what a peer told us that it registered (`remote`). `plan` checks transfers against both
 //! snapshots; the target side of each transport enters the local region around every access. Processes of
-//! the same host enter by themselves, through doors (`door`, `grants`) in memory that both share.
+//! the same host enter by themselves, through doors (`door`, `grants`) in memory that both share; devices by
+//! keys that peers hold (`holder`).
 
 mod door;
 mod gate;
 pub mod grants;
+pub mod holder;
 mod map;
 mod registry;
 pub mod remote;
@@ -19,6 +21,7 @@ pub use remote::{RemoteMap, RemoteRegion, RemoteRegions};
 use crate::status::{Error, Result, Status};
 use crate::types::Access;
 use gate::Gate;
+use holder::Pin;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -49,11 +52,13 @@ pub struct Region {
     pub name: String,
     /// What another process of this host can map, if ferry allocated the memory so.
     pub memfd: Option<Arc<OwnedFd>>,
+    /// The same memory as devices know it, if there are any.
+    pub pin: Option<Pin>,
     gate: Gate,
 }
 
 impl Region {
-    fn new(id: u64, spec: &RegionSpec, memfd: Option<Arc<OwnedFd>>) -> Region {
+    fn new(id: u64, spec: &RegionSpec, memfd: Option<Arc<OwnedFd>>, pin: Option<Pin>) -> Region {
         Region {
             id,
             address: spec.address,
@@ -61,6 +66,7 @@ impl Region {
             access: spec.access,
             name: spec.name.clone(),
             memfd,
+            pin,
             gate: Gate::new(),
         }
     }

@@ -2,6 +2,7 @@
 //! user. Publishes a `RegionMap` snapshot after every change; `api` calls it, everyone reads the map.
 
 use super::grants::Grants;
+use super::holder::{Holder, HolderSlot};
 use super::{reserve, Region, RegionMap, RegionSpec};
 use crate::handle::{self, Kind, Parts, Tag, GENERATION_MAX, INDEX_MAX};
 use crate::limits::REGION_NAME_BYTES_MAX;
@@ -20,6 +21,8 @@ pub struct Registry {
     map: RwLock<Arc<RegionMap>>,
     /// Where processes of this host may copy by themselves, if any may.
     grants: Option<Arc<Grants>>,
+    /// The devices that reach memory by themselves, if there are any.
+    holder: HolderSlot,
 }
 
 /// Who has which index of the handle space.
@@ -41,7 +44,13 @@ struct Slot {
 impl Registry {
     /// With `grants`, regions are opened and shut there too.
     pub fn new(tag: Tag, grants: Option<Arc<Grants>>) -> Registry {
-        Registry { tag, slots: Mutex::default(), map: RwLock::default(), grants }
+        let holder = HolderSlot::default();
+        Registry { tag, slots: Mutex::default(), map: RwLock::default(), grants, holder }
+    }
+
+    /// From here on regions are pinned by `holder`. To be called before the first is registered.
+    pub fn set_holder(&self, holder: Arc<dyn Holder>) {
+        self.holder.set(holder);
     }
 
     /// Whether processes of this host may copy by themselves.
@@ -66,6 +75,8 @@ impl Registry {
         for (index, spec) in specs.iter().enumerate() {
             check(spec).map_err(|error| error.at_request(index as u64))?;
         }
+        // Takes long, so under no lock; what fails later takes it back.
+        let pins = self.holder.get().map_or(Ok(Vec::new()), |holder| holder.pin(specs))?;
         let mut slots = self.lock_slots();
         slots.reserve(specs.len())?;
 
@@ -73,7 +84,7 @@ impl Registry {
         reserve(&mut fresh, specs.len())?;
         fresh.extend(specs.iter().enumerate().map(|(nth, spec)| {
             let id = handle::make(Kind::Region, self.tag, slots.upcoming(nth));
-            Arc::new(Region::new(id, spec, memfd.clone()))
+            Arc::new(Region::new(id, spec, memfd.clone(), pins.get(nth).cloned()))
         }));
 
         let old = self.snapshot();
@@ -109,21 +120,31 @@ impl Registry {
                 // A deadline beyond the clock's range is none.
                 let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
                 let outside = self.grants.as_ref().inspect(|grants| grants.shut(handle));
+                let holder = self.holder.get().inspect(|holder| holder.revoke(handle));
                 region.gate.wait_idle(deadline)
                     && outside.is_none_or(|grants| grants.wait_idle(handle, deadline))
+                    && holder.is_none_or(|holder| holder.wait_unheld(handle, deadline))
             }
         };
         if !idle {
             return Err(Error::new(Status::Busy, format!("region {handle:#x} is in use")));
         }
+        if let Some(holder) = self.holder.get() {
+            holder.unpin(&region);
+        }
         self.remove(handle)
     }
 
-    /// Revokes the region unless it is in use, here or by a process of this host.
+    /// Revokes the region unless it is in use: here, by a process of this host, or by a peer that holds its
+    /// keys.
     fn revoke_if_idle(&self, region: &Region) -> bool {
-        match &self.grants {
-            Some(grants) => grants.shut_if_idle(region.id, || region.gate.revoke_if_idle()),
+        let here = || match self.holder.get() {
+            Some(holder) => holder.revoke_if_unheld(region.id, &mut || region.gate.revoke_if_idle()),
             None => region.gate.revoke_if_idle(),
+        };
+        match &self.grants {
+            Some(grants) => grants.shut_if_idle(region.id, here),
+            None => here(),
         }
     }
 

@@ -55,29 +55,32 @@ pub enum Message {
 pub struct BadMessage;
 
 /// Takes integers and bytes from the front of a message.
-struct Reader<'a>(&'a [u8]);
+pub struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {
-    fn take(&mut self, count: usize) -> Result<&'a [u8], BadMessage> {
+    pub fn take(&mut self, count: usize) -> Result<&'a [u8], BadMessage> {
         let (head, tail) = self.0.split_at_checked(count).ok_or(BadMessage)?;
         self.0 = tail;
         Ok(head)
     }
-    fn u8(&mut self) -> Result<u8, BadMessage> {
+    pub fn u8(&mut self) -> Result<u8, BadMessage> {
         Ok(self.take(1)?[0])
     }
-    fn u32(&mut self) -> Result<u32, BadMessage> {
+    pub fn u16(&mut self) -> Result<u16, BadMessage> {
+        Ok(u16::from_le_bytes(self.take(2)?.try_into().map_err(|_| BadMessage)?))
+    }
+    pub fn u32(&mut self) -> Result<u32, BadMessage> {
         Ok(u32::from_le_bytes(self.take(4)?.try_into().map_err(|_| BadMessage)?))
     }
-    fn u64(&mut self) -> Result<u64, BadMessage> {
+    pub fn u64(&mut self) -> Result<u64, BadMessage> {
         Ok(u64::from_le_bytes(self.take(8)?.try_into().map_err(|_| BadMessage)?))
     }
     fn body(&mut self) -> Result<Vec<u8>, BadMessage> {
-        let length = u16::from_le_bytes(self.take(2)?.try_into().map_err(|_| BadMessage)?);
-        Ok(self.take(length as usize)?.to_vec())
+        let length = self.u16()? as usize;
+        Ok(self.take(length)?.to_vec())
     }
     /// At most 255 bytes.
-    fn text(&mut self) -> Result<String, BadMessage> {
+    pub fn text(&mut self) -> Result<String, BadMessage> {
         let length = self.u8()? as usize;
         String::from_utf8(self.take(length)?.to_vec()).map_err(|_| BadMessage)
     }
@@ -159,7 +162,7 @@ impl Message {
 }
 
 /// Text beyond what its length byte can say is cut: it is meant for a person.
-fn encode_text(text: &str, out: &mut Vec<u8>) {
+pub fn encode_text(text: &str, out: &mut Vec<u8>) {
     let end = (0..=text.len().min(255)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     out.push(end as u8);
     out.extend_from_slice(&text.as_bytes()[..end]);

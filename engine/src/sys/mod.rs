@@ -7,11 +7,13 @@ pub mod eventfd;
 pub mod fork;
 pub mod mapping;
 pub mod memfd;
+pub mod memory;
 pub mod packet;
 pub mod poller;
 pub mod sched;
 pub mod socket;
 pub mod unix;
+pub mod verbs;
 pub mod vm;
 
 /// A number that nobody can guess.

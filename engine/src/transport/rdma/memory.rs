@@ -1,0 +1,208 @@
+//! Registered memory as the devices know it: every region on every device, all or nothing, by a few threads
+//! at a time, in pieces where a device takes no more.
+
+use super::device::Device;
+use crate::region::{Region, RegionSpec};
+use crate::status::{Error, Result, Status};
+use crate::sys::memory::{lock_limit, node_of};
+use crate::sys::verbs::Mr;
+use crate::types::Access;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Threads that register at one time: pinning pages scales that far.
+const THREADS_MAX: usize = 4;
+
+/// A region's memory on all devices.
+pub struct Pinned {
+    pub address: u64,
+    pub length: u64,
+    /// The NUMA node of its first page.
+    pub node: Option<u32>,
+    /// By device.
+    pub devices: Vec<Pieces>,
+    /// Taken out when the region is unpinned.
+    registrations: Mutex<Vec<Mr>>,
+}
+
+/// One region on one device.
+pub struct Pieces {
+    pub bytes: u64,
+    pub keys: Box<[PieceKeys]>,
+}
+
+#[derive(Clone, Copy, Default)]
+pub struct PieceKeys {
+    pub lkey: u32,
+    pub rkey: u32,
+}
+
+/// One call of `ibv_reg_mr`.
+struct Job {
+    spec: usize,
+    device: usize,
+    piece: usize,
+    address: u64,
+    length: u64,
+    access: Access,
+}
+
+impl Pinned {
+    /// What a region was pinned as.
+    pub fn of(region: &Region) -> Option<&Pinned> {
+        region.pin.as_ref()?.downcast_ref()
+    }
+
+    /// The local key for `address` on this device, and how many bytes from there on it is good for.
+    pub fn find(&self, device: usize, address: u64) -> Option<(u32, u64)> {
+        let pieces = self.devices.get(device)?;
+        let offset = address.checked_sub(self.address)?;
+        let piece = offset / pieces.bytes;
+        let keys = pieces.keys.get(usize::try_from(piece).ok()?)?;
+        let end = ((piece + 1) * pieces.bytes).min(self.length);
+        Some((keys.lkey, end.checked_sub(offset)?))
+    }
+
+    /// Takes the memory off the devices; nobody uses its keys any more.
+    pub fn unpin(&self) {
+        let registrations =
+            std::mem::take(&mut *self.registrations.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(registrations);
+    }
+}
+
+/// Registers all of `specs` with all devices, or none with any. Errors name the spec.
+pub fn pin(devices: &[Arc<Device>], specs: &[RegionSpec]) -> Result<Vec<Arc<Pinned>>> {
+    let jobs = jobs(devices, specs);
+    let made: Vec<Mutex<Option<Mr>>> = jobs.iter().map(|_| Mutex::new(None)).collect();
+    let failure: Mutex<Option<Error>> = Mutex::new(None);
+    let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let work = || {
+        while !failed.load(Ordering::Relaxed) {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(job) = jobs.get(at) else { return };
+            match register(devices, job) {
+                Ok(mr) => *made[at].lock().unwrap_or_else(PoisonError::into_inner) = Some(mr),
+                Err(error) => {
+                    failed.store(true, Ordering::Relaxed);
+                    let error = explain(&devices[job.device], job, &error);
+                    failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..THREADS_MAX.min(jobs.len()) {
+            // One thread less is no failure: this one does all that is left.
+            let _ = std::thread::Builder::new().name("ferry-register".into()).spawn_scoped(scope, work);
+        }
+        work();
+    });
+    if let Some(error) = failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        return Err(error); // what was registered goes with `made`
+    }
+    Ok(gather(devices, specs, jobs, made))
+}
+
+fn jobs(devices: &[Arc<Device>], specs: &[RegionSpec]) -> Vec<Job> {
+    let mut jobs = Vec::new();
+    for (index, spec) in specs.iter().enumerate() {
+        for (device, bytes) in devices.iter().map(|device| device.piece_bytes()).enumerate() {
+            for piece in 0..spec.length.div_ceil(bytes) {
+                let offset = piece * bytes;
+                jobs.push(Job {
+                    spec: index,
+                    device,
+                    piece: piece as usize,
+                    address: spec.address + offset,
+                    length: bytes.min(spec.length - offset),
+                    access: spec.access,
+                });
+            }
+        }
+    }
+    jobs
+}
+
+fn register(devices: &[Arc<Device>], job: &Job) -> io::Result<Mr> {
+    let has = |right: Access| job.access.0 & right.0 != 0;
+    let (read, write) = (has(Access::REMOTE_READ), has(Access::REMOTE_WRITE));
+    // SAFETY: who registers a region promises that its memory stays until unregister has returned OK,
+    // and unregister ends the registration first.
+    unsafe { devices[job.device].pd.register(job.address, job.length, read, write, true) }
+}
+
+/// Says what a person can do about it.
+fn explain(device: &Device, job: &Job, error: &io::Error) -> Error {
+    let what = format!("registering {} bytes at {:#x} with {}", job.length, job.address, device.name());
+    let no_room = matches!(error.raw_os_error(), Some(libc::ENOMEM) | Some(libc::EAGAIN));
+    let mut explained = match lock_limit() {
+        Ok(Some(limit)) if no_room => {
+            let text = format!(
+                "{what}: {error}; ulimit -l (RLIMIT_MEMLOCK) lets this process lock {limit} bytes: raise it, or \
+                 set rdma to false"
+            );
+            Error { os_error: libc::ENOMEM, ..Error::new(Status::NoMemory, text) }
+        }
+        _ => Error::system(what, error),
+    };
+    explained.transport = crate::types::Transport::Rdma;
+    explained.at_request(job.spec as u64)
+}
+
+fn gather(
+    devices: &[Arc<Device>],
+    specs: &[RegionSpec],
+    jobs: Vec<Job>,
+    made: Vec<Mutex<Option<Mr>>>,
+) -> Vec<Arc<Pinned>> {
+    let mut pinned: Vec<Pinned> = specs
+        .iter()
+        .map(|spec| Pinned {
+            address: spec.address,
+            length: spec.length,
+            node: node_of(spec.address),
+            devices: devices.iter().map(|device| Pieces::new(spec.length, device.piece_bytes())).collect(),
+            registrations: Mutex::default(),
+        })
+        .collect();
+    for (job, mr) in jobs.into_iter().zip(made) {
+        let Some(mr) = mr.into_inner().unwrap_or_else(PoisonError::into_inner) else { continue };
+        let region = &mut pinned[job.spec];
+        region.devices[job.device].keys[job.piece] = PieceKeys { lkey: mr.lkey(), rkey: mr.rkey() };
+        region.registrations.get_mut().unwrap_or_else(PoisonError::into_inner).push(mr);
+    }
+    pinned.into_iter().map(Arc::new).collect()
+}
+
+impl Pieces {
+    fn new(length: u64, bytes: u64) -> Pieces {
+        let count = length.div_ceil(bytes) as usize;
+        Pieces { bytes, keys: vec![PieceKeys::default(); count].into_boxed_slice() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_address_has_the_key_of_its_piece() {
+        let mut pieces = Pieces::new(250, 100);
+        (0..3).for_each(|at| pieces.keys[at] = PieceKeys { lkey: at as u32 + 7, rkey: 0 });
+        let pinned = Pinned {
+            address: 1000,
+            length: 250,
+            node: None,
+            devices: vec![pieces],
+            registrations: Mutex::default(),
+        };
+        assert_eq!(pinned.find(0, 1000), Some((7, 100)));
+        assert_eq!(pinned.find(0, 1199), Some((8, 1)));
+        assert_eq!(pinned.find(0, 1249), Some((9, 1)));
+        assert_eq!(pinned.find(0, 1300), None);
+        assert_eq!(pinned.find(0, 999), None);
+        assert_eq!(pinned.find(1, 1000), None);
+    }
+}

@@ -1,0 +1,179 @@
+//! How near a device is to memory, which addresses of a port to use, and which devices of two hosts belong
+//! together. Pure, but for the look into sysfs.
+
+use super::wire::DeviceOffer;
+use crate::sys::verbs::{Gid, GidKind};
+use std::fs;
+use std::path::Path;
+
+/// Where a device sits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    pub node: Option<u32>,
+    /// The bridges and the function on the way from the root complex, as sysfs names them.
+    pub pci: Vec<String>,
+}
+
+impl Place {
+    /// What sysfs knows of the device with this name; nothing, for one that is made of software.
+    pub fn of(device: &str) -> Place {
+        let folder = Path::new("/sys/class/infiniband").join(device).join("device");
+        let node = fs::read_to_string(folder.join("numa_node")).ok();
+        let node = node.and_then(|text| text.trim().parse::<i64>().ok());
+        let path = fs::canonicalize(&folder).unwrap_or_default();
+        let parts = path.iter().filter_map(|part| part.to_str());
+        Place {
+            node: node.and_then(|node| u32::try_from(node).ok()),
+            pci: parts.skip_while(|part| !part.starts_with("pci")).map(str::to_owned).collect(),
+        }
+    }
+
+    /// Hops to host memory on this NUMA node: 0 for the same one, or if nobody knows.
+    pub fn distance_to_node(&self, node: Option<u32>) -> u32 {
+        match (self.node, node) {
+            (Some(here), Some(there)) if here != there => 1,
+            _ => 0,
+        }
+    }
+
+    /// PCIe hops to another device: up to the bridge that both share, and down. For memory that is on a GPU.
+    pub fn distance_to_device(&self, other: &Place) -> u32 {
+        let shared = self.pci.iter().zip(&other.pci).take_while(|(a, b)| a == b).count();
+        (self.pci.len() + other.pci.len() - 2 * shared) as u32
+    }
+}
+
+/// Which of a port's addresses to use. `wanted` is the user's index; else the first of the best kind.
+pub fn choose_gid(gids: &[Gid], is_ethernet: bool, wanted: Option<u32>) -> Result<Gid, String> {
+    if let Some(index) = wanted {
+        let found = gids.iter().find(|gid| gid.index == index);
+        return found.copied().ok_or_else(|| {
+            let there: Vec<String> = gids.iter().map(|gid| gid.index.to_string()).collect();
+            format!("rdma_gid_index: the port has no GID {index}; there are {}", there.join(", "))
+        });
+    }
+    let best = gids.iter().min_by_key(|gid| (rank(gid, is_ethernet), gid.index));
+    best.copied().ok_or_else(|| "the port has no address (GID) yet".into())
+}
+
+/// Smaller is better.
+fn rank(gid: &Gid, is_ethernet: bool) -> u32 {
+    if !is_ethernet {
+        return 0;
+    }
+    let mapped = gid.raw[..10] == [0; 10] && gid.raw[10..12] == [0xff, 0xff];
+    let link_local =
+        (gid.raw[0] == 0xfe && gid.raw[1] & 0xc0 == 0x80) || (mapped && gid.raw[12..14] == [169, 254]);
+    let version = if gid.kind == GidKind::RoceV2 { 0 } else { 4 };
+    version + 2 * u32::from(link_local) + u32::from(!mapped)
+}
+
+/// Leading bits that two addresses share.
+fn shared_bits(a: &[u8; 16], b: &[u8; 16]) -> u32 {
+    (u128::from_be_bytes(*a) ^ u128::from_be_bytes(*b)).leading_zeros()
+}
+
+/// Which of our devices talks to which of the peer's, as positions in the two lists: each has a partner, and
+/// those in one network (with the longest common prefix) find each other; among equals, in order.
+pub fn pair(ours: &[DeviceOffer], theirs: &[DeviceOffer]) -> Vec<(usize, usize)> {
+    let mut all: Vec<(u32, usize, usize, usize)> = Vec::new();
+    for (a, our) in ours.iter().enumerate() {
+        for (b, their) in theirs.iter().enumerate().filter(|(_, it)| it.is_ethernet == our.is_ethernet) {
+            // Fewer bits that differ, then rails of one number, then order.
+            all.push((128 - shared_bits(&our.gid, &their.gid), a.abs_diff(b), a, b));
+        }
+    }
+    all.sort_unstable();
+    let (mut used_a, mut used_b) = (vec![false; ours.len()], vec![false; theirs.len()]);
+    let mut pairs = Vec::new();
+    for both in [true, false] {
+        for &(_, _, a, b) in &all {
+            let free = if both { !used_a[a] && !used_b[b] } else { !used_a[a] || !used_b[b] };
+            if free {
+                (used_a[a], used_b[b]) = (true, true);
+                pairs.push((a, b));
+            }
+        }
+    }
+    pairs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn v4(a: u8, b: u8, c: u8, d: u8) -> [u8; 16] {
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
+    }
+
+    fn gid(index: u32, raw: [u8; 16], kind: GidKind) -> Gid {
+        Gid { index, raw, kind }
+    }
+
+    fn device(gid: [u8; 16]) -> DeviceOffer {
+        DeviceOffer {
+            index: 0,
+            is_ethernet: true,
+            gid,
+            lid: 0,
+            mtu: 1024,
+            reads_max: 1,
+            flush_address: 0,
+            flush_rkey: 0,
+            name: String::new(),
+        }
+    }
+
+    #[test]
+    fn roce_v2_over_ipv4_first_and_link_local_last() {
+        let mut v6 = [0x20; 16];
+        let mut local = [0; 16];
+        (local[0], local[1]) = (0xfe, 0x80);
+        v6[15] = 1;
+        let all = [
+            gid(0, local, GidKind::RoceV1),
+            gid(1, local, GidKind::RoceV2),
+            gid(2, v4(169, 254, 0, 1), GidKind::RoceV2),
+            gid(3, v6, GidKind::RoceV2),
+            gid(4, v4(10, 0, 0, 1), GidKind::RoceV1),
+            gid(5, v4(10, 0, 0, 1), GidKind::RoceV2),
+        ];
+        for (count, best) in [(6, 5), (4, 3), (3, 2), (2, 1), (1, 0)] {
+            assert_eq!(choose_gid(&all[..count], true, None).unwrap().index, best);
+        }
+        assert_eq!(choose_gid(&all, true, Some(4)).unwrap().index, 4);
+        let error = choose_gid(&all[..2], true, Some(9)).unwrap_err();
+        assert!(error.contains("rdma_gid_index") && error.contains("0, 1"), "{error}");
+        assert!(choose_gid(&[], true, None).is_err());
+        assert_eq!(choose_gid(&all, false, None).unwrap().index, 0, "InfiniBand takes the first");
+    }
+
+    #[test]
+    fn devices_of_one_network_find_each_other_and_nobody_is_left_alone() {
+        let ours = [device(v4(10, 1, 0, 1)), device(v4(10, 2, 0, 1))];
+        let theirs = [device(v4(10, 2, 0, 2)), device(v4(10, 1, 0, 2))];
+        let mut pairs = pair(&ours, &theirs);
+        pairs.sort_unstable();
+        assert_eq!(pairs, [(0, 1), (1, 0)]);
+        assert_eq!(pair(&ours[..1], &theirs), [(0, 1), (0, 0)]);
+        assert_eq!(pair(&ours, &theirs[..1]), [(1, 0), (0, 0)]);
+        assert!(pair(&[], &theirs).is_empty());
+        // Nothing tells them apart: rail by rail.
+        let same = [device(v4(10, 0, 0, 1)), device(v4(10, 0, 0, 1))];
+        assert_eq!(pair(&same, &same), [(0, 0), (1, 1)]);
+        let infiniband = [DeviceOffer { is_ethernet: false, ..device([0; 16]) }];
+        assert!(pair(&infiniband, &theirs).is_empty());
+    }
+
+    #[test]
+    fn distance_counts_hops() {
+        let place = |node, pci: &[&str]| Place { node, pci: pci.iter().map(|part| part.to_string()).collect() };
+        let nic = place(Some(1), &["pci0000:80", "0000:80:01.0", "0000:81:00.0"]);
+        assert_eq!(nic.distance_to_node(Some(1)), 0);
+        assert_eq!(nic.distance_to_node(Some(0)), 1);
+        assert_eq!(nic.distance_to_node(None), 0);
+        assert_eq!(nic.distance_to_device(&nic), 0);
+        assert_eq!(nic.distance_to_device(&place(Some(1), &["pci0000:80", "0000:80:01.0", "0000:82:00.0"])), 2);
+        assert_eq!(nic.distance_to_device(&place(Some(0), &["pci0000:00"])), 4);
+    }
+}

@@ -1,0 +1,300 @@
+//! What the RDMA services of two engines say to each other, inside the session's sealed channel. Little-endian,
+//! every count bounded before anything is allocated for it.
+//!
+//! ```text
+//! both      OFFER (devices), KEYS of every region          ... KEYS, REVOKE ─▶ ◀─ REVOKED as they come and go
+//! dialer    CONNECT(lane, devices, QPs) ─▶ ◀─ ACCEPT or REFUSE     probe     ESTABLISHED(lane) ─▶
+//! dialer    SETTLED: each pair of devices has been tried once
+//! ```
+
+use crate::limits::{DEVICES_MAX, QPS_MAX, REGIONS_PER_MESSAGE, RKEYS_PER_MESSAGE};
+use crate::session::message::{encode_text, BadMessage, Reader};
+
+/// A device that can be reached now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceOffer {
+    /// The sender's number for it, for as long as its engine lives.
+    pub index: u8,
+    pub is_ethernet: bool,
+    pub gid: [u8; 16],
+    pub lid: u16,
+    pub mtu: u16,
+    /// READs that its queue pairs may be asked for at one time.
+    pub reads_max: u8,
+    /// Memory of the engine's own that peers may READ, behind WRITEs to regions that they may not.
+    pub flush_address: u64,
+    pub flush_rkey: u32,
+    pub name: String,
+}
+
+/// Some of the keys of a region on one of the sender's devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeysOffer {
+    pub region: u64,
+    pub address: u64,
+    pub length: u64,
+    pub readable: bool,
+    pub device: u8,
+    /// The region is registered in pieces of this many bytes; `rkeys` begins with the piece `first`.
+    pub piece_bytes: u64,
+    pub first: u32,
+    pub rkeys: Vec<u32>,
+}
+
+/// One end's queue pairs of an endpoint: (number, first packet sequence number), express first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Side {
+    pub mtu: u16,
+    pub reads_max: u8,
+    pub qps: Vec<(u32, u32)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// All devices of the sender that can be reached; replaces what was offered before. `why`: of those
+    /// that can't be, or why there are none.
+    Offer { devices: Vec<DeviceOffer>, why: String },
+    Keys(KeysOffer),
+    /// These regions are going: use their keys no more, and say REVOKED when nothing that was posted
+    /// with them is under way.
+    Revoke(Vec<u64>),
+    Revoked(Vec<u64>),
+    /// The dialer's end of a new endpoint, between two devices by their numbers.
+    Connect { lane: u32, own: u8, other: u8, side: Side },
+    Accept { lane: u32, side: Side },
+    Refuse { lane: u32, why: String },
+    /// The dialer has read through the endpoint, so it works both ways.
+    Established { lane: u32 },
+    /// Each pair of devices was tried.
+    Settled { why: String },
+}
+
+impl Word {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(64);
+        match self {
+            Word::Offer { devices, why } => {
+                out.extend_from_slice(&[1, devices.len() as u8]);
+                devices.iter().for_each(|device| device.encode(&mut out));
+                encode_text(why, &mut out);
+            }
+            Word::Keys(keys) => {
+                out.extend_from_slice(&[2, keys.readable as u8, keys.device]);
+                for value in [keys.region, keys.address, keys.length, keys.piece_bytes] {
+                    out.extend_from_slice(&value.to_le_bytes());
+                }
+                out.extend_from_slice(&keys.first.to_le_bytes());
+                out.extend_from_slice(&(keys.rkeys.len() as u32).to_le_bytes());
+                keys.rkeys.iter().for_each(|key| out.extend_from_slice(&key.to_le_bytes()));
+            }
+            Word::Revoke(regions) => encode_ids(3, regions, &mut out),
+            Word::Revoked(regions) => encode_ids(4, regions, &mut out),
+            Word::Connect { lane, own, other, side } => {
+                encode_lane(5, *lane, &mut out);
+                out.extend_from_slice(&[*own, *other]);
+                side.encode(&mut out);
+            }
+            Word::Accept { lane, side } => {
+                encode_lane(6, *lane, &mut out);
+                side.encode(&mut out);
+            }
+            Word::Refuse { lane, why } => {
+                encode_lane(7, *lane, &mut out);
+                encode_text(why, &mut out);
+            }
+            Word::Established { lane } => encode_lane(8, *lane, &mut out),
+            Word::Settled { why } => {
+                out.push(9);
+                encode_text(why, &mut out);
+            }
+        }
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Word, BadMessage> {
+        let mut reader = Reader(bytes);
+        let word = match reader.u8()? {
+            1 => {
+                let count = bounded(reader.u8()? as usize, DEVICES_MAX)?;
+                let devices =
+                    (0..count).map(|_| DeviceOffer::decode(&mut reader)).collect::<Result<_, _>>()?;
+                Word::Offer { devices, why: reader.text()? }
+            }
+            2 => Word::Keys(decode_keys(&mut reader)?),
+            3 => Word::Revoke(decode_ids(&mut reader)?),
+            4 => Word::Revoked(decode_ids(&mut reader)?),
+            5 => Word::Connect {
+                lane: reader.u32()?,
+                own: reader.u8()?,
+                other: reader.u8()?,
+                side: Side::decode(&mut reader)?,
+            },
+            6 => Word::Accept { lane: reader.u32()?, side: Side::decode(&mut reader)? },
+            7 => Word::Refuse { lane: reader.u32()?, why: reader.text()? },
+            8 => Word::Established { lane: reader.u32()? },
+            9 => Word::Settled { why: reader.text()? },
+            _ => return Err(BadMessage),
+        };
+        if reader.0.is_empty() {
+            Ok(word)
+        } else {
+            Err(BadMessage)
+        }
+    }
+}
+
+fn bounded(count: usize, most: usize) -> Result<usize, BadMessage> {
+    if count <= most {
+        Ok(count)
+    } else {
+        Err(BadMessage)
+    }
+}
+
+fn boolean(byte: u8) -> Result<bool, BadMessage> {
+    match byte {
+        0 | 1 => Ok(byte == 1),
+        _ => Err(BadMessage),
+    }
+}
+
+fn encode_lane(kind: u8, lane: u32, out: &mut Vec<u8>) {
+    out.push(kind);
+    out.extend_from_slice(&lane.to_le_bytes());
+}
+
+fn encode_ids(kind: u8, ids: &[u64], out: &mut Vec<u8>) {
+    out.push(kind);
+    out.extend_from_slice(&(ids.len() as u32).to_le_bytes());
+    ids.iter().for_each(|id| out.extend_from_slice(&id.to_le_bytes()));
+}
+
+fn decode_ids(reader: &mut Reader) -> Result<Vec<u64>, BadMessage> {
+    let count = bounded(reader.u32()? as usize, REGIONS_PER_MESSAGE)?;
+    (0..count).map(|_| reader.u64()).collect()
+}
+
+fn decode_keys(reader: &mut Reader) -> Result<KeysOffer, BadMessage> {
+    let (readable, device) = (boolean(reader.u8()?)?, reader.u8()?);
+    let (region, address, length) = (reader.u64()?, reader.u64()?, reader.u64()?);
+    let (piece_bytes, first) = (reader.u64()?, reader.u32()?);
+    let count = bounded(reader.u32()? as usize, RKEYS_PER_MESSAGE)?;
+    let rkeys = (0..count).map(|_| reader.u32()).collect::<Result<_, _>>()?;
+    Ok(KeysOffer { region, address, length, readable, device, piece_bytes, first, rkeys })
+}
+
+impl DeviceOffer {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&[self.index, self.is_ethernet as u8, self.reads_max]);
+        out.extend_from_slice(&self.gid);
+        out.extend_from_slice(&self.lid.to_le_bytes());
+        out.extend_from_slice(&self.mtu.to_le_bytes());
+        out.extend_from_slice(&self.flush_address.to_le_bytes());
+        out.extend_from_slice(&self.flush_rkey.to_le_bytes());
+        encode_text(&self.name, out);
+    }
+
+    fn decode(reader: &mut Reader) -> Result<DeviceOffer, BadMessage> {
+        let (index, is_ethernet, reads_max) = (reader.u8()?, boolean(reader.u8()?)?, reader.u8()?);
+        let gid = reader.take(16)?.try_into().map_err(|_| BadMessage)?;
+        Ok(DeviceOffer {
+            index,
+            is_ethernet,
+            gid,
+            lid: reader.u16()?,
+            mtu: reader.u16()?,
+            reads_max,
+            flush_address: reader.u64()?,
+            flush_rkey: reader.u32()?,
+            name: reader.text()?,
+        })
+    }
+}
+
+impl Side {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.mtu.to_le_bytes());
+        out.extend_from_slice(&[self.reads_max, self.qps.len() as u8]);
+        for (number, sequence) in &self.qps {
+            out.extend_from_slice(&number.to_le_bytes());
+            out.extend_from_slice(&sequence.to_le_bytes());
+        }
+    }
+
+    fn decode(reader: &mut Reader) -> Result<Side, BadMessage> {
+        let (mtu, reads_max) = (reader.u16()?, reader.u8()?);
+        let count = bounded(reader.u8()? as usize, QPS_MAX as usize + 1)?;
+        let qps = (0..count).map(|_| Ok((reader.u32()?, reader.u32()?))).collect::<Result<_, _>>()?;
+        Ok(Side { mtu, reads_max, qps })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn all() -> Vec<Word> {
+        let device = DeviceOffer {
+            index: 3,
+            is_ethernet: true,
+            gid: [7; 16],
+            lid: 9,
+            mtu: 4096,
+            reads_max: 16,
+            flush_address: 1 << 40,
+            flush_rkey: 77,
+            name: "mlx5_0".into(),
+        };
+        let keys = KeysOffer {
+            region: 5,
+            address: 4096,
+            length: 1 << 33,
+            readable: true,
+            device: 1,
+            piece_bytes: 1 << 30,
+            first: 2,
+            rkeys: vec![1; RKEYS_PER_MESSAGE],
+        };
+        let side = Side { mtu: 1024, reads_max: 4, qps: vec![(17, 3); QPS_MAX as usize + 1] };
+        vec![
+            Word::Offer { devices: vec![device; DEVICES_MAX], why: "one is down".into() },
+            Word::Keys(keys),
+            Word::Revoke(vec![3; REGIONS_PER_MESSAGE]),
+            Word::Revoked(vec![]),
+            Word::Connect { lane: u32::MAX, own: 0, other: 255, side: side.clone() },
+            Word::Accept { lane: 1 << 31, side },
+            Word::Refuse { lane: 7, why: "no".into() },
+            Word::Established { lane: 7 },
+            Word::Settled { why: String::new() },
+        ]
+    }
+
+    #[test]
+    fn every_word_round_trips_and_fits_a_message_and_no_prefix_or_extension_is_one() {
+        for word in all() {
+            let bytes = word.encode();
+            assert!(bytes.len() <= crate::session::channel::CHANNEL_MESSAGE_MAX - 300);
+            assert_eq!(Word::decode(&bytes), Ok(word));
+            (0..bytes.len()).for_each(|end| assert_eq!(Word::decode(&bytes[..end]), Err(BadMessage)));
+            assert_eq!(Word::decode(&[&bytes[..], &[0]].concat()), Err(BadMessage));
+        }
+    }
+
+    #[test]
+    fn counts_are_bounded() {
+        let over = Word::Revoke(vec![1; REGIONS_PER_MESSAGE + 1]);
+        assert_eq!(Word::decode(&over.encode()), Err(BadMessage));
+        let side = Side { mtu: 1024, reads_max: 4, qps: vec![(1, 1); QPS_MAX as usize + 2] };
+        assert_eq!(Word::decode(&Word::Accept { lane: 1, side }.encode()), Err(BadMessage));
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_never_panics_and_what_decodes_is_canonical(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            if let Ok(word) = Word::decode(&bytes) {
+                prop_assert_eq!(Word::decode(&word.encode()), Ok(word));
+            }
+        }
+    }
+}
