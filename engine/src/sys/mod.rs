@@ -12,6 +12,7 @@ pub mod poller;
 pub mod sched;
 pub mod socket;
 pub mod unix;
+pub mod verbs;
 pub mod vm;
 
 /// A number that nobody can guess.
