@@ -58,6 +58,7 @@ const ASSERTIONS: &[(&str, &str, usize, &str)] = &[
     ("engine/src/route/split.rs", "debug_assert", 1, "the goals add up to all bytes"),
     ("engine/src/session/handshake/wire.rs", "assert", 1, "our own frames are bounded by construction"),
     ("engine/src/sys/mapping.rs", "assert", 3, "bounds of an access to raw memory, as slices check"),
+    ("engine/src/sys/verbs/chain.rs", "assert", 2, "bounds of an access to raw memory, as slices check"),
     (
         "engine/src/transport/tcp/control/stream.rs",
         "unreachable",

@@ -1,0 +1,244 @@
+//! Completion queues, and the channels that make them wake a poller.
+//!
+//! A sleeper arms the queue and then polls it once more: a completion from before arming raises no event.
+
+use super::{check, created, set_nonblocking, Context};
+use rdma_mummy_sys as ffi;
+use std::io;
+use std::os::fd::RawFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// A descriptor that is readable when an armed queue got a completion.
+#[derive(Debug)]
+pub struct Channel {
+    raw: NonNull<ffi::ibv_comp_channel>,
+    /// Goes after the channel.
+    _context: Arc<Context>,
+}
+
+// SAFETY: libibverbs lets any thread use and destroy a channel.
+unsafe impl Send for Channel {}
+// SAFETY: libibverbs lets threads use a channel in parallel: each event goes to one of them.
+unsafe impl Sync for Channel {}
+
+impl Channel {
+    pub fn new(context: &Arc<Context>) -> io::Result<Arc<Channel>> {
+        // SAFETY: the context is open, and kept so by the Arc.
+        let raw = created(unsafe { ffi::ibv_create_comp_channel(context.raw()) })?;
+        let channel = Channel { raw, _context: context.clone() };
+        set_nonblocking(channel.fd())?;
+        Ok(Arc::new(channel))
+    }
+
+    /// Non-blocking; the channel's own.
+    pub fn fd(&self) -> RawFd {
+        // SAFETY: a live channel.
+        unsafe { self.raw.as_ref().fd }
+    }
+
+    /// The cookie of a queue that has an event, if there is one. The queue is no longer armed.
+    pub fn next(&self) -> io::Result<Option<u64>> {
+        let mut cq = std::ptr::null_mut();
+        let mut cookie = std::ptr::null_mut();
+        // SAFETY: a live channel; both pointers live on this stack for the duration of the call.
+        if unsafe { ffi::ibv_get_cq_event(self.raw.as_ptr(), &mut cq, &mut cookie) } != 0 {
+            let error = io::Error::last_os_error();
+            return match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
+                _ => Err(error),
+            };
+        }
+        // SAFETY: a queue's destruction waits until the events taken for it are acknowledged, so it is
+        // there still. Acknowledged once.
+        unsafe { ffi::ibv_ack_cq_events(cq, 1) };
+        Ok(Some(cookie as usize as u64))
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`; queues that use it hold an Arc, so none is left.
+        unsafe { ffi::ibv_destroy_comp_channel(self.raw.as_ptr()) };
+    }
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub struct Cq {
+    raw: NonNull<ffi::ibv_cq>,
+    /// These go after the queue.
+    _channel: Option<Arc<Channel>>,
+    _context: Arc<Context>,
+}
+
+// SAFETY: libibverbs lets any thread use and destroy a queue.
+unsafe impl Send for Cq {}
+// SAFETY: libibverbs lets threads use a queue in parallel: each completion goes to one of them.
+unsafe impl Sync for Cq {}
+
+impl Cq {
+    /// For at least this many completions: one more than there is room for breaks the queue and every QP
+    /// on it. `cookie` is what the channel says of it.
+    pub fn new(
+        context: &Arc<Context>,
+        entries: u32,
+        channel: Option<&Arc<Channel>>,
+        cookie: u64,
+    ) -> io::Result<Arc<Cq>> {
+        let entries =
+            libc::c_int::try_from(entries).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+        let raw_channel = channel.map_or(std::ptr::null_mut(), |channel| channel.raw.as_ptr());
+        let cookie = cookie as usize as *mut libc::c_void;
+        // SAFETY: context and channel live, and are kept so by the Arcs; the cookie is never followed.
+        let raw = created(unsafe { ffi::ibv_create_cq(context.raw(), entries, cookie, raw_channel, 0) })?;
+        Ok(Arc::new(Cq { raw, _channel: channel.cloned(), _context: context.clone() }))
+    }
+
+    pub(super) fn raw(&self) -> *mut ffi::ibv_cq {
+        self.raw.as_ptr()
+    }
+
+    /// Takes up to as many completions as `out` has room for; how many, they are the first ones there.
+    #[inline]
+    pub fn poll(&self, out: &mut [Completion]) -> io::Result<usize> {
+        let room = libc::c_int::try_from(out.len()).unwrap_or(libc::c_int::MAX);
+        // SAFETY: a live queue; `out` is exclusively ours for the call, as long as we say, and its
+        // elements are `ibv_wc` by another name.
+        let count = unsafe { ffi::ibv_poll_cq(self.raw(), room, out.as_mut_ptr().cast()) };
+        // The drivers' own numbers, and not always errno: all mean a broken queue.
+        usize::try_from(count).map_err(|_| io::Error::from_raw_os_error(libc::EIO))
+    }
+
+    /// The next completion raises one event on the channel.
+    pub fn arm(&self) -> io::Result<()> {
+        // SAFETY: a live queue.
+        check(unsafe { ffi::ibv_req_notify_cq(self.raw(), 0) })
+    }
+}
+
+impl Drop for Cq {
+    fn drop(&mut self) {
+        // Waits for the events that another thread has taken and is about to acknowledge.
+        // SAFETY: made by `new`; QPs that use it hold an Arc, so none is left.
+        unsafe { ffi::ibv_destroy_cq(self.raw()) };
+    }
+}
+
+/// How one work request ended. Also a slot for `poll` to fill.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub struct Completion(ffi::ibv_wc);
+
+impl Completion {
+    #[inline]
+    pub fn id(&self) -> u64 {
+        self.0.wr_id
+    }
+
+    /// One of `wc`.
+    #[inline]
+    pub fn status(&self) -> u32 {
+        self.0.status
+    }
+
+    #[inline]
+    pub fn is_success(&self) -> bool {
+        self.0.status == wc::SUCCESS
+    }
+
+    #[inline]
+    pub fn vendor_error(&self) -> u32 {
+        self.0.vendor_err
+    }
+
+    #[inline]
+    pub fn qp_number(&self) -> u32 {
+        self.0.qp_num
+    }
+
+    /// Only on success, as verbs.h counts them.
+    #[inline]
+    pub fn opcode(&self) -> u32 {
+        self.0.opcode
+    }
+
+    /// Whether it took a receive from the SRQ. Only on success: after a failure the id has to tell.
+    #[inline]
+    pub fn is_receive(&self) -> bool {
+        self.0.opcode & ffi::ibv_wc_opcode::IBV_WC_RECV != 0
+    }
+
+    /// Only on success: how many bytes came, for receives and READs.
+    #[inline]
+    pub fn bytes(&self) -> u32 {
+        self.0.byte_len
+    }
+
+    /// What came with a WRITE, as a number. None after failures.
+    #[inline]
+    pub fn immediate(&self) -> Option<u32> {
+        let present = self.is_success() && self.0.wc_flags & ffi::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
+        // SAFETY: 32 bits, however they are looked at.
+        present.then(|| u32::from_be(unsafe { self.0.imm_data_invalidated_rkey_union.imm_data }))
+    }
+}
+
+impl Default for Completion {
+    fn default() -> Completion {
+        // SAFETY: numbers only; all-zero is one of their values.
+        Completion(unsafe { std::mem::zeroed() })
+    }
+}
+
+impl std::fmt::Debug for Completion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (id, status, vendor) = (self.id(), wc::name(self.status()), self.vendor_error());
+        write!(f, "{status} (work request {id:#x}, QP {}, vendor error {vendor:#x})", self.qp_number())
+    }
+}
+
+/// How work ends: the numbers of verbs.h.
+pub mod wc {
+    pub const SUCCESS: u32 = 0;
+    pub const LOC_LEN_ERR: u32 = 1;
+    pub const LOC_QP_OP_ERR: u32 = 2;
+    pub const LOC_PROT_ERR: u32 = 4;
+    pub const WR_FLUSH_ERR: u32 = 5;
+    pub const MW_BIND_ERR: u32 = 6;
+    pub const BAD_RESP_ERR: u32 = 7;
+    pub const LOC_ACCESS_ERR: u32 = 8;
+    pub const REM_INV_REQ_ERR: u32 = 9;
+    pub const REM_ACCESS_ERR: u32 = 10;
+    pub const REM_OP_ERR: u32 = 11;
+    pub const RETRY_EXC_ERR: u32 = 12;
+    pub const RNR_RETRY_EXC_ERR: u32 = 13;
+    pub const REM_ABORT_ERR: u32 = 16;
+    pub const FATAL_ERR: u32 = 19;
+    pub const RESP_TIMEOUT_ERR: u32 = 20;
+    pub const GENERAL_ERR: u32 = 21;
+
+    /// In the words of libibverbs, as its tools print them.
+    pub fn name(status: u32) -> &'static str {
+        match status {
+            SUCCESS => "success",
+            LOC_LEN_ERR => "local length error",
+            LOC_QP_OP_ERR => "local QP operation error",
+            LOC_PROT_ERR => "local protection error",
+            WR_FLUSH_ERR => "work request flushed",
+            MW_BIND_ERR => "memory window bind error",
+            BAD_RESP_ERR => "bad response error",
+            LOC_ACCESS_ERR => "local access error",
+            REM_INV_REQ_ERR => "remote invalid request error",
+            REM_ACCESS_ERR => "remote access error",
+            REM_OP_ERR => "remote operation error",
+            RETRY_EXC_ERR => "transport retry counter exceeded",
+            RNR_RETRY_EXC_ERR => "RNR retry counter exceeded",
+            REM_ABORT_ERR => "remote aborted",
+            FATAL_ERR => "fatal error",
+            RESP_TIMEOUT_ERR => "response timeout error",
+            GENERAL_ERR => "general error",
+            _ => "unknown error",
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Two queue pairs between rva0 and rva1.
