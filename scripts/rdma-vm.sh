@@ -64,7 +64,7 @@ fetch_kernel() {
 
 # A static shell, the modules and init. It takes less time to make than to know whether an old one will do.
 build_initramfs() {
-    local tree=$work/initramfs module path
+    local tree=$work/initramfs module path name
     mkdir -p "$tree/bin" "$tree/modules"
     cp "$(command -v busybox)" "$tree/bin/busybox"
     cp tests/rdma/init "$tree/init"
@@ -75,8 +75,12 @@ build_initramfs() {
         awk '$1 == "insmod" { print $2 }' "$work/depends"
     done | awk '!seen[$0]++' >"$work/paths"
     while read -r path; do
-        cp "$path" "$tree/modules/"
-        basename "$path" >>"$tree/modules/order"
+        name=$(basename "$path")
+        case $name in
+        *.xz) xz -dc "$path" >"$tree/modules/${name%.xz}" ;;
+        *) cp "$path" "$tree/modules/" ;;
+        esac
+        echo "${name%.xz}" >>"$tree/modules/order"
     done <"$work/paths"
     (cd "$tree" && find . | cpio --quiet -o -H newc) >"$work/initrd"
 }
@@ -106,7 +110,8 @@ write_job() {
 
 boot() {
     local pid tail_pid status=0
-    timeout -k 5 "$limit" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 3072 -no-reboot \
+    # Should this script be killed outright, its machine goes with it.
+    setpriv --pdeathsig TERM timeout -k 5 "$limit" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 3072 -no-reboot \
         -display none -monitor none -parallel none -serial "file:$work/console" -nic none \
         -kernel "$vmlinuz" -initrd "$work/initrd" -append "console=ttyS0 quiet panic=-1 oops=panic" \
         -virtfs "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap" \
@@ -142,11 +147,12 @@ done
 [ $# -gt 0 ] || usage
 [ "$(uname -m)" = x86_64 ] || die "the virtual machine is for x86_64; this is $(uname -m)"
 PATH=$PATH:/usr/sbin:/sbin
-for program in qemu-system-x86_64 busybox cpio depmod modprobe apt-get dpkg flock ip rdma; do
+for program in qemu-system-x86_64 busybox cpio depmod modprobe apt-get dpkg flock setpriv ip rdma; do
     command -v "$program" >/dev/null || die "there is no $program here; scripts/setup.sh installs it"
 done
 
-mkdir -p "$cache"
+[ "$out" != "$cache/out" ] || rm -rf "$out" # what an earlier run left would pass for this one's
+mkdir -p "$cache" "$out"
 work=$(mktemp -d "$cache/run.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 fetch_kernel
@@ -155,7 +161,6 @@ write_job "$@"
 qemu=0
 boot || qemu=$?
 
-mkdir -p "$out"
 cp -r "$work/share/out/." "$out/"
 if [ "$qemu" -eq 124 ] || [ "$qemu" -eq 137 ]; then
     say "the limit of $limit s passed; the machine was killed"
