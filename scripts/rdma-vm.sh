@@ -134,44 +134,51 @@ console_tail() {
     tail -n 40 "$work/console" | tr -d '\r' >&2
 }
 
-limit=600
-out=$cache/out
-while [ $# -gt 0 ]; do
-    case $1 in
-    --limit) limit=${2:?} && shift 2 ;;
-    --out) out=$(realpath -m "${2:?}") && shift 2 ;;
-    run) shift && break ;;
-    *) usage ;;
-    esac
-done
-[ $# -gt 0 ] || usage
-[ "$(uname -m)" = x86_64 ] || die "the virtual machine is for x86_64; this is $(uname -m)"
-PATH=$PATH:/usr/sbin:/sbin
-for program in qemu-system-x86_64 busybox cpio depmod modprobe apt-get dpkg flock setpriv ip rdma; do
-    command -v "$program" >/dev/null || die "there is no $program here; scripts/setup.sh installs it"
-done
+# Read whole before it runs: a run takes minutes, and the file may be edited meanwhile.
+main() {
+    local program status qemu=0
+    limit=600
+    out=$cache/out
+    while [ $# -gt 0 ]; do
+        case $1 in
+        --limit) limit=${2:?} && shift 2 ;;
+        --out) out=$(realpath -m "${2:?}") && shift 2 ;;
+        run) shift && break ;;
+        *) usage ;;
+        esac
+    done
+    [ $# -gt 0 ] || usage
+    [ "$(uname -m)" = x86_64 ] || die "the virtual machine is for x86_64; this is $(uname -m)"
+    PATH=$PATH:/usr/sbin:/sbin
+    for program in qemu-system-x86_64 busybox cpio depmod modprobe apt-get dpkg flock setpriv ip rdma; do
+        command -v "$program" >/dev/null || die "there is no $program here; scripts/setup.sh rdma installs it"
+    done
+    ! ldd "$(command -v busybox)" >/dev/null 2>&1 || die "busybox needs libraries; scripts/setup.sh rdma installs one that doesn't"
 
-[ "$out" != "$cache/out" ] || rm -rf "$out" # what an earlier run left would pass for this one's
-mkdir -p "$cache" "$out"
-work=$(mktemp -d "$cache/run.XXXXXX")
-trap 'rm -rf "$work"' EXIT
-fetch_kernel
-build_initramfs
-write_job "$@"
-qemu=0
-boot || qemu=$?
+    [ "$out" != "$cache/out" ] || rm -rf "$out" # what an earlier run left would pass for this one's
+    mkdir -p "$cache" "$out"
+    work=$(mktemp -d "$cache/run.XXXXXX")
+    trap 'rm -rf "$work"' EXIT
+    fetch_kernel
+    build_initramfs
+    write_job "$@"
+    boot || qemu=$?
 
-cp -r "$work/share/out/." "$out/"
-if [ "$qemu" -eq 124 ] || [ "$qemu" -eq 137 ]; then
-    say "the limit of $limit s passed; the machine was killed"
-    console_tail
-    exit "$TIMED_OUT"
-fi
-# init writes this last, and only once the command has ended.
-if ! status=$(grep -xE '[0-9]+' "$work/share/status" 2>/dev/null); then
-    say "the machine ended without saying how the command went (qemu's status is $qemu)"
-    console_tail
-    exit "$BROKEN"
-fi
-[ "$status" -ne "$BROKEN" ] || console_tail
-exit "$status"
+    mkdir -p "$out"
+    cp -r "$work/share/out/." "$out/"
+    if [ "$qemu" -eq 124 ] || [ "$qemu" -eq 137 ]; then
+        say "the limit of $limit s passed; the machine was killed"
+        console_tail
+        exit "$TIMED_OUT"
+    fi
+    # init writes this last, and only once the command has ended.
+    if ! status=$(grep -xE '[0-9]+' "$work/share/status" 2>/dev/null); then
+        say "the machine ended without saying how the command went (qemu's status is $qemu)"
+        console_tail
+        exit "$BROKEN"
+    fi
+    [ "$status" -ne "$BROKEN" ] || console_tail
+    exit "$status"
+}
+
+main "$@"
