@@ -136,7 +136,7 @@ console_tail() {
 
 # Read whole before it runs: a run takes minutes, and the file may be edited meanwhile.
 main() {
-    local program status qemu=0
+    local program status started qemu=0
     limit=600
     out=$cache/out
     while [ $# -gt 0 ]; do
@@ -147,13 +147,14 @@ main() {
         *) usage ;;
         esac
     done
-    [ $# -gt 0 ] || usage
+    [ $# -gt 0 ] && [[ $limit =~ ^[1-9][0-9]*$ ]] || usage
     [ "$(uname -m)" = x86_64 ] || die "the virtual machine is for x86_64; this is $(uname -m)"
     PATH=$PATH:/usr/sbin:/sbin
     for program in qemu-system-x86_64 busybox cpio depmod modprobe apt-get dpkg flock setpriv ip rdma; do
         command -v "$program" >/dev/null || die "there is no $program here; scripts/setup.sh rdma installs it"
     done
-    ! ldd "$(command -v busybox)" >/dev/null 2>&1 || die "busybox needs libraries; scripts/setup.sh rdma installs one that doesn't"
+    ! ldd "$(command -v busybox)" >/dev/null 2>&1 ||
+        die "busybox needs libraries; scripts/setup.sh rdma installs one that doesn't"
 
     [ "$out" != "$cache/out" ] || rm -rf "$out" # what an earlier run left would pass for this one's
     mkdir -p "$cache" "$out"
@@ -162,11 +163,13 @@ main() {
     fetch_kernel
     build_initramfs
     write_job "$@"
+    started=$SECONDS
     boot || qemu=$?
 
     mkdir -p "$out"
     cp -r "$work/share/out/." "$out/"
-    if [ "$qemu" -eq 124 ] || [ "$qemu" -eq 137 ]; then
+    # timeout's own status is 124, or 137 where qemu had to be killed.
+    if { [ "$qemu" -eq 124 ] || [ "$qemu" -eq 137 ]; } && [ $((SECONDS - started)) -ge "$limit" ]; then
         say "the limit of $limit s passed; the machine was killed"
         console_tail
         exit "$TIMED_OUT"

@@ -4,6 +4,7 @@
 # With `compare` or `rdma`: what `make compare` or the tests in the virtual machine alone need, and nothing else.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+PATH=$PATH:/usr/sbin:/sbin
 
 packages=()
 need() { command -v "$1" >/dev/null 2>&1 || packages+=("$2"); }
@@ -46,7 +47,6 @@ compare() {
 
 # What the virtual machine of scripts/rdma-vm.sh is made of, and the programs that are run in it.
 rdma() {
-    PATH=$PATH:/usr/sbin:/sbin
     need qemu-system-x86_64 qemu-system-x86
     need cpio cpio
     need depmod kmod
@@ -58,7 +58,7 @@ rdma() {
         packages+=(busybox-static)
     fi
     [ -e /etc/libibverbs.d/rxe.driver ] || packages+=(ibverbs-providers)
-    ldconfig -p | grep -q 'librdmacm\.so\.1 ' || packages+=(librdmacm1)
+    ldconfig -p | grep 'librdmacm\.so\.1 ' >/dev/null || packages+=(librdmacm1)
     install_packages
 }
 
