@@ -14,16 +14,17 @@ DESTDIR ?=
 TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 
-.PHONY: help setup build demo test check bench compare install fmt clean
+.PHONY: help setup build demo test test-rdma check bench compare install fmt clean
 
 help:
-	@echo "make demo     two processes exchange a model's KV cache, by push and by pull"
-	@echo "make test     everything: format, lints, all tests, C ABI under valgrind, install, demo"
-	@echo "make check    format, lints, unit and C tests; for use while working"
-	@echo "make bench    ferry beside raw sockets, row by row (about ten minutes, on a quiet machine)"
-	@echo "make compare  ferry beside Mooncake, NIXL and raw references (about 20 minutes, on a quiet machine)"
-	@echo "make build    the libraries and ferry-bench, optimised"
-	@echo "make install  PREFIX=$(PREFIX) DESTDIR="
+	@echo "make demo       two processes exchange a model's KV cache, by push and by pull"
+	@echo "make test       everything: format, lints, all tests, C ABI under valgrind, install, demo"
+	@echo "make test-rdma  the tests of RDMA alone, in a virtual machine with Soft-RoCE devices"
+	@echo "make check      format, lints, unit and C tests; for use while working"
+	@echo "make bench      ferry beside raw sockets, row by row (about ten minutes, on a quiet machine)"
+	@echo "make compare    ferry beside Mooncake, NIXL and raw references (about 20 minutes, on a quiet machine)"
+	@echo "make build      the libraries and ferry-bench, optimised"
+	@echo "make install    PREFIX=$(PREFIX) DESTDIR="
 
 setup:
 	@scripts/setup.sh
@@ -37,6 +38,9 @@ demo: setup
 
 test: setup
 	scripts/test.sh
+
+test-rdma: setup
+	scripts/test.sh rdma
 
 check: setup
 	scripts/test.sh format clippy unit c

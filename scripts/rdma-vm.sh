@@ -64,7 +64,7 @@ fetch_kernel() {
 
 # A static shell, the modules and init. It takes less time to make than to know whether an old one will do.
 build_initramfs() {
-    local tree=$work/initramfs module path
+    local tree=$work/initramfs module path name
     mkdir -p "$tree/bin" "$tree/modules"
     cp "$(command -v busybox)" "$tree/bin/busybox"
     cp tests/rdma/init "$tree/init"
@@ -75,8 +75,12 @@ build_initramfs() {
         awk '$1 == "insmod" { print $2 }' "$work/depends"
     done | awk '!seen[$0]++' >"$work/paths"
     while read -r path; do
-        cp "$path" "$tree/modules/"
-        basename "$path" >>"$tree/modules/order"
+        name=$(basename "$path")
+        case $name in
+        *.xz) xz -dc "$path" >"$tree/modules/${name%.xz}" ;;
+        *) cp "$path" "$tree/modules/" ;;
+        esac
+        echo "${name%.xz}" >>"$tree/modules/order"
     done <"$work/paths"
     (cd "$tree" && find . | cpio --quiet -o -H newc) >"$work/initrd"
 }
@@ -106,7 +110,8 @@ write_job() {
 
 boot() {
     local pid tail_pid status=0
-    timeout -k 5 "$limit" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 3072 -no-reboot \
+    # Should this script be killed outright, its machine goes with it.
+    setpriv --pdeathsig TERM timeout -k 5 "$limit" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 3072 -no-reboot \
         -display none -monitor none -parallel none -serial "file:$work/console" -nic none \
         -kernel "$vmlinuz" -initrd "$work/initrd" -append "console=ttyS0 quiet panic=-1 oops=panic" \
         -virtfs "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap" \
@@ -129,44 +134,54 @@ console_tail() {
     tail -n 40 "$work/console" | tr -d '\r' >&2
 }
 
-limit=600
-out=$cache/out
-while [ $# -gt 0 ]; do
-    case $1 in
-    --limit) limit=${2:?} && shift 2 ;;
-    --out) out=$(realpath -m "${2:?}") && shift 2 ;;
-    run) shift && break ;;
-    *) usage ;;
-    esac
-done
-[ $# -gt 0 ] || usage
-[ "$(uname -m)" = x86_64 ] || die "the virtual machine is for x86_64; this is $(uname -m)"
-PATH=$PATH:/usr/sbin:/sbin
-for program in qemu-system-x86_64 busybox cpio depmod modprobe apt-get dpkg flock ip rdma; do
-    command -v "$program" >/dev/null || die "there is no $program here; scripts/setup.sh installs it"
-done
+# Read whole before it runs: a run takes minutes, and the file may be edited meanwhile.
+main() {
+    local program status started qemu=0
+    limit=600
+    out=$cache/out
+    while [ $# -gt 0 ]; do
+        case $1 in
+        --limit) limit=${2:?} && shift 2 ;;
+        --out) out=$(realpath -m "${2:?}") && shift 2 ;;
+        run) shift && break ;;
+        *) usage ;;
+        esac
+    done
+    [ $# -gt 0 ] && [[ $limit =~ ^[1-9][0-9]*$ ]] || usage
+    [ "$(uname -m)" = x86_64 ] || die "the virtual machine is for x86_64; this is $(uname -m)"
+    PATH=$PATH:/usr/sbin:/sbin
+    for program in qemu-system-x86_64 busybox cpio depmod modprobe apt-get dpkg flock setpriv ip rdma; do
+        command -v "$program" >/dev/null || die "there is no $program here; scripts/setup.sh rdma installs it"
+    done
+    ! ldd "$(command -v busybox)" >/dev/null 2>&1 ||
+        die "busybox needs libraries; scripts/setup.sh rdma installs one that doesn't"
 
-mkdir -p "$cache"
-work=$(mktemp -d "$cache/run.XXXXXX")
-trap 'rm -rf "$work"' EXIT
-fetch_kernel
-build_initramfs
-write_job "$@"
-qemu=0
-boot || qemu=$?
+    [ "$out" != "$cache/out" ] || rm -rf "$out" # what an earlier run left would pass for this one's
+    mkdir -p "$cache" "$out"
+    work=$(mktemp -d "$cache/run.XXXXXX")
+    trap 'rm -rf "$work"' EXIT
+    fetch_kernel
+    build_initramfs
+    write_job "$@"
+    started=$SECONDS
+    boot || qemu=$?
 
-mkdir -p "$out"
-cp -r "$work/share/out/." "$out/"
-if [ "$qemu" -eq 124 ] || [ "$qemu" -eq 137 ]; then
-    say "the limit of $limit s passed; the machine was killed"
-    console_tail
-    exit "$TIMED_OUT"
-fi
-# init writes this last, and only once the command has ended.
-if ! status=$(grep -xE '[0-9]+' "$work/share/status" 2>/dev/null); then
-    say "the machine ended without saying how the command went (qemu's status is $qemu)"
-    console_tail
-    exit "$BROKEN"
-fi
-[ "$status" -ne "$BROKEN" ] || console_tail
-exit "$status"
+    mkdir -p "$out"
+    cp -r "$work/share/out/." "$out/"
+    # timeout's own status is 124, or 137 where qemu had to be killed.
+    if { [ "$qemu" -eq 124 ] || [ "$qemu" -eq 137 ]; } && [ $((SECONDS - started)) -ge "$limit" ]; then
+        say "the limit of $limit s passed; the machine was killed"
+        console_tail
+        exit "$TIMED_OUT"
+    fi
+    # init writes this last, and only once the command has ended.
+    if ! status=$(grep -xE '[0-9]+' "$work/share/status" 2>/dev/null); then
+        say "the machine ended without saying how the command went (qemu's status is $qemu)"
+        console_tail
+        exit "$BROKEN"
+    fi
+    [ "$status" -ne "$BROKEN" ] || console_tail
+    exit "$status"
+}
+
+main "$@"

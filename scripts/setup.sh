@@ -1,12 +1,24 @@
 #!/bin/bash
 # Installs what ferry's targets need and this machine lacks, and says what it does. Packages come from
 # apt; a Rust toolchain that is missing or too old is the user's to install, with the exact words for it.
-# With `compare`: what `make compare` alone needs, and nothing else.
+# With `compare` or `rdma`: what `make compare` or the tests in the virtual machine alone need, and nothing else.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+PATH=$PATH:/usr/sbin:/sbin
 
 packages=()
 need() { command -v "$1" >/dev/null 2>&1 || packages+=("$2"); }
+
+# bindgen, which writes down the declarations of libibverbs while ferry is built, opens libclang.
+has_libclang() {
+    local folder found
+    for folder in "${LIBCLANG_PATH:-}" $(ldconfig -p | sed -n 's|.*=> \(.*\)/libclang.*|\1|p') /usr/lib/llvm-*/lib; do
+        for found in "$folder"/libclang.so* "$folder"/libclang-[0-9]*.so*; do
+            [ ! -e "$found" ] || return 0
+        done
+    done
+    return 1
+}
 
 install_packages() {
     [ ${#packages[@]} -gt 0 ] || return 0
@@ -33,10 +45,29 @@ compare() {
     install_packages
 }
 
-if [ "${1:-}" = compare ]; then
-    compare
+# What the virtual machine of scripts/rdma-vm.sh is made of, and the programs that are run in it.
+rdma() {
+    need qemu-system-x86_64 qemu-system-x86
+    need cpio cpio
+    need depmod kmod
+    need rdma iproute2
+    need ibv_devinfo ibverbs-utils
+    need ib_write_bw perftest
+    # One linked dynamically is of no use where there are no libraries.
+    if ! command -v busybox >/dev/null || ldd "$(command -v busybox)" >/dev/null 2>&1; then
+        packages+=(busybox-static)
+    fi
+    [ -e /etc/libibverbs.d/rxe.driver ] || packages+=(ibverbs-providers)
+    ldconfig -p | grep 'librdmacm\.so\.1 ' >/dev/null || packages+=(librdmacm1)
+    install_packages
+}
+
+case ${1:-} in
+compare | rdma)
+    "$1"
     exit
-fi
+    ;;
+esac
 
 need gcc gcc
 need g++ g++
@@ -45,7 +76,9 @@ need ld binutils
 need pkg-config pkg-config
 need valgrind valgrind
 need ip iproute2
+need cmake cmake
 [ -e /usr/include/stdio.h ] || packages+=(libc6-dev)
+has_libclang || packages+=(libclang-dev)
 install_packages
 
 wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)

@@ -27,6 +27,15 @@ local_path() {
     FERRY_TEST_TRANSPORTS=local cargo test -p ferry --test futures --test notifications --test queues \
         --test regions --test smoke --test threads --test transfers
 }
+# What needs RDMA devices, in a virtual machine that has them; the binaries are built here.
+rdma() {
+    local listed binaries
+    scripts/setup.sh rdma || return 1
+    listed=$(cargo test -p ferry --test rdma --no-run --message-format=json-render-diagnostics) || return 1
+    mapfile -t binaries < <(sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' <<<"$listed")
+    [ ${#binaries[@]} -gt 0 ] || return 1
+    scripts/rdma-vm.sh --limit 900 run tests/rdma/guest.sh "${binaries[@]}"
+}
 docs() { RUSTDOCFLAGS="-D warnings" cargo doc -p ferry --no-deps; }
 c() { tests/c/run.sh; }
 installed() { scripts/test_install.sh; }
@@ -62,7 +71,7 @@ run() {
     esac
 }
 
-legs_all=(format clippy tests epoll io_uring local_path docs c installed selftest agents demo)
+legs_all=(format clippy tests epoll io_uring local_path rdma docs c installed selftest agents demo)
 if [ $# -gt 0 ]; then legs=("$@"); else legs=("${legs_all[@]}"); fi
 for leg in "${legs[@]}"; do run "$leg"; done
 echo "$passed passed, $failed failed, $skipped skipped"

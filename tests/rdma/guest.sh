@@ -1,0 +1,94 @@
+#!/bin/bash
+# What the leg `rdma` runs in the virtual machine: that the devices are there, that RDMA bytes cross the veth,
+# and then each test binary named, in the folder that cargo would run it in. Every test is reported by its
+# name; the last line counts them.
+#
+#   guest.sh TEST-BINARY...
+#
+# RDMA_SECONDS is how long one binary may take (300).
+set -uo pipefail
+cd "$(dirname "$0")/../../engine"
+limit=${RDMA_SECONDS:-300}
+log=$(mktemp)
+passed=0 failed=0 skipped=0
+
+# Soft-RoCE's devices, one on each end of a pair.
+devices() {
+    ibv_devinfo || return
+    for device in rva0 rva1 rvb0 rvb1; do
+        ibv_devinfo -d "$device" | grep -q PORT_ACTIVE || { echo "$device is not active"; return 1; }
+    done
+    [ "$(ls /sys/class/infiniband | wc -l)" -eq 4 ]
+}
+
+received() { cat "/sys/class/net/$1/statistics/rx_bytes"; }
+# perftest's server listens on TCP 18515; what it is asked there goes over lo, the bytes don't.
+listening() { grep -qi ':4853 .* 0A ' /proc/net/tcp /proc/net/tcp6; }
+bytes_cross_the_veth() {
+    local server veth lo crossed strayed size=65536 count=200
+    veth=$(received va1) lo=$(received lo)
+    timeout 60 ib_write_bw -d rva1 -x 1 -F -s $size -n $count &
+    server=$!
+    until listening; do
+        kill -0 $server || return
+        sleep 0.1
+    done
+    timeout 60 ib_write_bw -d rva0 -x 1 -F -s $size -n $count 127.0.0.1 || return
+    wait $server || return
+    crossed=$(($(received va1) - veth)) strayed=$(($(received lo) - lo))
+    echo "$crossed bytes over the veth, $strayed over lo"
+    [ $crossed -ge $((size * count)) ] && [ $strayed -lt $((size * count / 10)) ]
+}
+
+# A job of this file, reported in libtest's form.
+job() {
+    if "$1" >"$log" 2>&1; then
+        passed=$((passed + 1))
+        echo "test $1 ... ok"
+    else
+        failed=$((failed + 1))
+        cat "$log"
+        echo "test $1 ... FAILED"
+    fi
+}
+
+# The number before a word in libtest's last line; 0 where that is missing.
+counted() { sed -n "s/^test result: .* \([0-9]*\) $1;.*/\1/p" "$log" | awk '{ sum += $1 } END { print sum + 0 }'; }
+
+binary() {
+    local name status ran lost here_passed here_failed here_skipped started=$SECONDS
+    name=$(basename "$1")
+    echo "== $name"
+    timeout -k 5 "$limit" "$1" --test-threads=1 --show-output 2>&1 </dev/null | tee "$log"
+    status=${PIPESTATUS[0]}
+    # A test that can't run here says so and passes.
+    lost=$(grep -c SKIPPED "$log")
+    here_passed=$(($(counted passed) - lost))
+    here_failed=$(counted failed)
+    here_skipped=$(($(counted ignored) + lost))
+    ran=$((here_passed + here_failed))
+    if [ "$status" -eq 124 ] || [ "$status" -eq 137 ]; then
+        echo "$name did not end within $limit s; its last test is above"
+        here_failed=$((here_failed + 1))
+    elif [ "$status" -ne 0 ] && [ "$here_failed" -eq 0 ]; then
+        echo "$name ended with status $status"
+        here_failed=1
+    elif [ "$ran" -le 0 ]; then
+        echo "$name ran no test"
+        here_failed=$((here_failed + 1))
+    fi
+    echo "== $name: $((SECONDS - started)) s"
+    passed=$((passed + (here_passed > 0 ? here_passed : 0)))
+    failed=$((failed + here_failed))
+    skipped=$((skipped + here_skipped))
+}
+
+job devices
+job bytes_cross_the_veth
+for path in "$@"; do binary "$path"; done
+if [ "$failed" -gt 0 ]; then
+    echo "== what the guest's kernel complained of"
+    dmesg --level=emerg,alert,crit,err,warn | tail -n 40
+fi
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]
