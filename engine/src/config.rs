@@ -89,7 +89,7 @@ settings! {
         "Queue pairs for large transfers between two devices; small ones have one of their own.";
     rdma_inline_bytes: u32 = 220, Valid::Range(0, 1024),
         "Up to this size a WRITE is copied into its work request, as far as the device can.";
-    rdma_mr_bytes_max: u64 = 0, Valid::ZeroOr(1 << 12, 1 << 48),
+    rdma_mr_bytes_max: u64 = 0, Valid::ZeroOr(limits::SPLIT_BYTES_MIN, 1 << 48),
         "Larger regions are registered with a device in several pieces; 0 takes the device's own limit.";
     lanes: u32 = 2, Valid::Range(1, limits::LANES_MAX as u64),
         "Data connections to each peer over TCP, the express lane not counted.";

@@ -42,6 +42,8 @@ pub const SHARED_MEMORIES_MAX: usize = 256;
 pub const QPS_MAX: u32 = 16;
 /// RDMA devices that an engine uses.
 pub const DEVICES_MAX: usize = 32;
+/// A device registers larger regions in pieces no smaller than this. No slice is longer.
+pub const SPLIT_BYTES_MIN: u64 = FRAME_BYTES_MAX as u64;
 /// Keys of one region in one message; a region registered in more pieces takes several.
 pub const RKEYS_PER_MESSAGE: usize = 8192;
 /// Endpoints of an engine with all its peers.

@@ -113,7 +113,7 @@ impl Transport {
     }
 
     /// The bit of this transport in a mask of allowed transports.
-    pub fn bit(self) -> u64 {
+    pub const fn bit(self) -> u64 {
         1 << (self as u32)
     }
 }

@@ -121,6 +121,7 @@ pub(crate) unsafe fn read<'a>(
         notify,
         transports_allowed: options.transports_allowed,
         priority: options.priority,
+        awaited: false,
     })
 }
 

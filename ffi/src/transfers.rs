@@ -256,7 +256,7 @@ fn run(
     if let Some(result) = engine.engine.at_once(peer, op, requests, options)? {
         return Ok(outcome.done(&result));
     }
-    let core = engine.engine.submit_core(peer, op, requests, options)?;
+    let core = engine.engine.submit_core(peer, op, requests, &options.awaited())?;
     let result = engine.engine.wait(&core, None)?;
     engine.engine.release(core.handle)?;
     outcome.tell(&core, result)

@@ -15,6 +15,7 @@ use crate::sys::fork::ForkGuard;
 use crate::sys::poller::PollerKind;
 use crate::sys::{self, unix};
 use crate::transport::local::{self, Service};
+use crate::transport::rdma;
 use crate::transport::tcp::control::{Control, Parts};
 use crate::transport::tcp::worker::Workers;
 use crate::transport::tcp::Context;
@@ -42,6 +43,7 @@ pub(super) struct Inner {
     address: String,
     workers: Workers,
     service: Option<Arc<Service>>,
+    rdma: Option<Arc<rdma::Service>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     state: AtomicU32,
     closing: Mutex<()>,
@@ -89,15 +91,22 @@ impl Engine {
             Ok(grants) => Ok(new_service(&context, grants)?),
             Err(why) => Err(why),
         };
+        let rdma = new_rdma(&context)?;
         let control = Control::new(Parts {
             context: context.clone(),
             listener,
             proofs: proof_listener,
             workers: workers.clone(),
-            companions: vec![Beside {
-                transport: Transport::Local,
-                companion: service.clone().map(|service| service as Arc<dyn Companion>),
-            }],
+            companions: vec![
+                Beside {
+                    transport: Transport::Local,
+                    companion: service.clone().map(|service| service as Arc<dyn Companion>),
+                },
+                Beside {
+                    transport: Transport::Rdma,
+                    companion: rdma.clone().map(|rdma| rdma as Arc<dyn Companion>),
+                },
+            ],
         })?;
         let inner = Inner {
             context,
@@ -105,6 +114,7 @@ impl Engine {
             address,
             workers,
             service: service.ok(),
+            rdma: rdma.ok(),
             threads: Mutex::new(Vec::new()),
             state: AtomicU32::new(OPEN),
             closing: Mutex::new(()),
@@ -176,6 +186,9 @@ impl Inner {
         if let Some(service) = &self.service {
             service.start()?;
         }
+        if let Some(rdma) = &self.rdma {
+            rdma.start()?;
+        }
         threads.push(control.start()?);
         Ok(())
     }
@@ -234,6 +247,9 @@ impl Inner {
         if let Some(service) = &self.service {
             service.stop();
         }
+        if let Some(rdma) = &self.rdma {
+            rdma.stop();
+        }
         self.workers.stop();
         for thread in threads {
             let _ = thread.join();
@@ -273,6 +289,7 @@ impl Drop for Inner {
             std::mem::forget(self.context.clone());
             std::mem::forget(self.workers.clone());
             std::mem::forget(self.service.clone());
+            std::mem::forget(self.rdma.clone());
             let threads = self.threads.get_mut().unwrap_or_else(PoisonError::into_inner);
             std::mem::forget(std::mem::take(threads));
             return;
@@ -317,6 +334,27 @@ fn new_service(context: &Context, grants: Arc<Grants>) -> Result<Arc<Service>> {
         listen: !config.listen_address.is_empty(),
     };
     Service::new(settings, context.registry.clone(), grants, context.commands.clone())
+}
+
+/// The RDMA devices, or why they are not used.
+fn new_rdma(context: &Context) -> Result<std::result::Result<Arc<rdma::Service>, String>> {
+    let config = &context.config;
+    if !config.rdma || !config.transports.allows(Transport::Rdma) {
+        return Ok(Err("switched off by the settings".into()));
+    }
+    let settings = rdma::Settings {
+        devices: rdma::DeviceSettings {
+            gid_index: config.rdma_gid_index,
+            mtu: config.rdma_mtu,
+            inline_bytes: config.rdma_inline_bytes,
+            mr_bytes_max: config.rdma_mr_bytes_max,
+        },
+        names: config.rdma_devices.0.clone(),
+        qps: config.rdma_qps,
+        spin_ns: context.spin_ns,
+        lease_ns: config.lease_ms * 1_000_000,
+    };
+    rdma::Service::new(settings, context.registry.clone(), context.commands.clone())
 }
 
 fn new_workers(context: &Context) -> Result<Workers> {

@@ -13,6 +13,10 @@ use crate::sys::clock;
 use crate::transport::tcp::Context;
 use crate::types::{Op, Range, Request, Transport};
 
+/// What is tried before TCP, the last resort: best first.
+const BEFORE_TCP: [Transport; 2] = [Transport::Local, Transport::Rdma];
+const KNOWN: u64 = Transport::Tcp.bit() | Transport::Local.bit() | Transport::Rdma.bit();
+
 /// One way to reach a peer, and why it is or is not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathInfo {
@@ -67,10 +71,10 @@ impl Engine {
     pub fn peer_paths(&self, peer: u64) -> Result<Vec<PathInfo>> {
         let context = self.context()?;
         let peer = context.peers.get(peer)?;
-        let (paths, how) = states(&peer);
+        let (paths, hows) = states(&peer);
         let explain = |why: Vec<(Transport, bool, String)>| {
             let with_how = |(transport, chosen, mut why): (Transport, bool, String)| {
-                if chosen && transport == Transport::Local {
+                if let (true, Some((_, how))) = (chosen, hows.iter().find(|(via, _)| *via == transport)) {
                     why = format!("{why}: {how}");
                 }
                 PathInfo { transport, chosen, why }
@@ -106,21 +110,23 @@ pub(super) fn choose(
     checksum: bool,
 ) -> Result<Transport> {
     let allows = |transport: Transport| allowed & transport.bit() != 0;
-    if allows(Transport::Local) && !checksum {
-        let alone = !allows(Transport::Tcp);
-        let carries = match peer.link_of(Transport::Local) {
-            Some(link) => link.carries(ranges, remote, alone),
-            None => alone && peer.lost().is_none() && matches!(peer.way(Transport::Local), Way::Pending(_)),
-        };
-        if carries {
-            return Ok(Transport::Local);
-        }
+    let faster = || BEFORE_TCP.into_iter().filter(|transport| allows(*transport) && !checksum);
+    let carries = |via: &Transport| {
+        let alone = allowed & !via.bit() & KNOWN == 0;
+        peer.link_of(*via).is_some_and(|link| link.carries(ranges, remote, alone))
+    };
+    if let Some(via) = faster().find(carries) {
+        return Ok(via);
     }
     if allows(Transport::Tcp) {
         return Ok(Transport::Tcp);
     }
     if let Some(why) = peer.lost() {
         return Err(Error::new(why, "the peer is lost; connect again"));
+    }
+    // What is being made, or made again, is worth waiting for: there is nothing else.
+    if let Some(via) = faster().find(|via| matches!(peer.way(*via), Way::Pending(_))) {
+        return Ok(via);
     }
     let mut text = "no path that the setting `transports` and options.transports_allowed leave".to_owned();
     for (nth, path) in states(peer).0.into_iter().enumerate() {
@@ -135,26 +141,31 @@ pub(super) fn choose(
     Err(Error::new(Status::Unavailable, text))
 }
 
-/// Every path to the peer as it is now, and how the same-host path works.
-fn states(peer: &Peer) -> ([PathState; 5], String) {
+/// Every path to the peer as it is now, and how those that are open work.
+fn states(peer: &Peer) -> ([PathState; 5], Vec<(Transport, String)>) {
     let tcp = match (peer.lost(), peer.state()) {
         (Some(why), _) => Err(format!("the peer is lost: {why}")),
         (None, PeerState::Up) => Ok(()),
         (None, _) => Err("the session is being established again".into()),
     };
-    let (local, how) = match peer.way(Transport::Local) {
-        Way::Open(_, how) => (Ok(()), how),
-        Way::Pending(why) | Way::Shut(why) => (Err(why), String::new()),
+    let mut hows = Vec::new();
+    let mut beside = |transport| match peer.way(transport) {
+        Way::Open(_, how) => {
+            hows.push((transport, how));
+            Ok(())
+        }
+        Way::Pending(why) | Way::Shut(why) => Err(why),
     };
+    let (local, rdma) = (beside(Transport::Local), beside(Transport::Rdma));
     let slice_bytes_max = peer.identity.frame_bytes_max as u64;
     let path = |transport, usable| PathState { transport, usable, weight: 1, slice_bytes_max };
     let absent = |transport| path(transport, Err("not part of this version".into()));
     let paths = [
         path(Transport::Tcp, tcp),
         path(Transport::Local, local),
-        absent(Transport::Rdma),
+        path(Transport::Rdma, rdma),
         absent(Transport::Cuda),
         absent(Transport::Ascend),
     ];
-    (paths, how)
+    (paths, hows)
 }

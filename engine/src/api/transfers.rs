@@ -51,6 +51,15 @@ pub struct TransferOptions<'a> {
     pub transports_allowed: u64,
     /// Higher goes first among transfers of about the same size.
     pub priority: u32,
+    /// The caller waits for it at once, so that no other thread need be woken for its completion.
+    pub awaited: bool,
+}
+
+impl TransferOptions<'_> {
+    /// The same, for who waits at once.
+    pub fn awaited(&self) -> Self {
+        TransferOptions { awaited: true, ..self.clone() }
+    }
 }
 
 impl Engine {
@@ -91,7 +100,7 @@ impl Engine {
         self.check_may_block()?;
         match self.at_once(peer, Op::Write, requests, options)? {
             Some(result) => Ok(result),
-            None => self.submit(peer, Op::Write, requests, options)?.wait_done(),
+            None => self.submit(peer, Op::Write, requests, &options.awaited())?.wait_done(),
         }
     }
 
@@ -100,7 +109,7 @@ impl Engine {
         self.check_may_block()?;
         match self.at_once(peer, Op::Read, requests, options)? {
             Some(result) => Ok(result),
-            None => self.submit(peer, Op::Read, requests, options)?.wait_done(),
+            None => self.submit(peer, Op::Read, requests, &options.awaited())?.wait_done(),
         }
     }
 
@@ -199,10 +208,10 @@ impl Engine {
         let deadline_ns = timeout.map_or(u64::MAX, |timeout| {
             clock::monotonic_ns().saturating_add(timeout.as_nanos().min(u64::MAX as u128) as u64)
         });
-        // A small transfer is driven from here, without a hop through another thread; on this host a large
-        // one, too.
+        // A small transfer is driven from here, without a hop through another thread; on this host and over
+        // RDMA a large one, too.
         if let Ok(peer) = self.inner.context.peers.get(core.spec.peer) {
-            if core.via() == Transport::Local || peer.class_of(core) == Class::Express {
+            if core.via() != Transport::Tcp || peer.class_of(core) == Class::Express {
                 if let Some(link) = peer.link_of(core.via()) {
                     link.drive(core, deadline_ns);
                 }
@@ -308,6 +317,7 @@ fn prepare(
         bytes,
         checksum: options.checksum,
         acked_only: options.acked_only,
+        awaited: options.awaited,
         ordered: options.ordered,
         priority: options.priority,
         notify: options.notify.map(Box::from),

@@ -34,6 +34,8 @@ pub struct TransferSpec {
     pub checksum: bool,
     /// Done when the target's NIC has acknowledged it; visible to the target's CPU or not.
     pub acked_only: bool,
+    /// The caller waits for it at once, and will drive what carries it.
+    pub awaited: bool,
     pub ordered: bool,
     pub priority: u32,
     pub notify: Option<Box<[u8]>>,

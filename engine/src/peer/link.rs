@@ -45,8 +45,9 @@ pub trait Companion: Send + Sync {
     fn refused(&self, peer: u64, why: String);
     /// The path, once it is settled and as long as there is one; with what makes it fast or slow.
     fn link(&self, peer: u64) -> Option<(Arc<dyn Link>, String)>;
-    /// Regions of this engine came and went.
-    fn regions_added(&self, ids: &[u64]);
+    /// Regions of this engine came: what the other side's companion is to hear before its engine hears of
+    /// them.
+    fn regions_added(&self, peer: u64, ids: &[u64]) -> Vec<Vec<u8>>;
     fn regions_removed(&self, ids: &[u64]);
     /// The lanes on which something of this transfer is posted. Their numbers are no TCP lane's.
     fn carriers(&self, _peer: u64, _transfer: u64) -> Vec<u32> {

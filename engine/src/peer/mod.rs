@@ -244,6 +244,11 @@ impl Peer {
         lock(&self.outbox).has_work(via, express)
     }
 
+    /// Where in local memory the next frame of this transport begins; a hint.
+    pub fn front_address(&self, via: Transport, express: bool) -> Option<u64> {
+        lock(&self.outbox).front_address(via, express)
+    }
+
     /// A frame was acknowledged: slices [first, end) are done but for `failures`. `notified`: the frame
     /// carried the transfer's notification too.
     pub fn confirm(

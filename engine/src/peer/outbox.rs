@@ -47,6 +47,8 @@ pub enum Pulled {
 #[derive(Clone, Copy)]
 pub struct PullLimits {
     pub frame_bytes_max: u32,
+    /// At most `FRAME_DESCRIPTORS_MAX`.
+    pub descriptors_max: usize,
     pub read: bool,
     pub write: bool,
 }
@@ -233,7 +235,7 @@ impl Outbox {
             }
             let queue = &mut lineup.runs[class as usize][side];
             let Some(run) = queue.front_mut() else { continue };
-            let (first, bytes) = (run.next, run.advance(limits.frame_bytes_max));
+            let (first, bytes) = (run.next, run.advance(limits));
             let (transfer, end) = (run.transfer.clone(), run.next);
             if run.next == run.end {
                 queue.pop_front();
@@ -250,6 +252,14 @@ impl Outbox {
             return Some(Pulled::Slices { transfer, first, end, bytes, with_notification });
         }
         None
+    }
+
+    /// Where in local memory the next frame would begin.
+    pub fn front_address(&self, via: Transport, express: bool) -> Option<u64> {
+        let runs = &self.lineups[via as usize].runs;
+        let queues = if express { &runs[..1] } else { &runs[1..] };
+        let front = queues.iter().flatten().find_map(|queue| queue.front())?;
+        Some(front.transfer.spec.slices[front.next as usize].local)
     }
 
     /// Whether anything could be pulled with these limits.
@@ -326,12 +336,12 @@ pub enum OrderedNext {
 impl Run {
     /// Moves `next` past one frame's slices, at least one, and returns their bytes. A slice fits any frame
     /// of its peer; the limit of the moment may be smaller.
-    fn advance(&mut self, frame_bytes_max: u32) -> u32 {
+    fn advance(&mut self, limits: PullLimits) -> u32 {
         let mut bytes = 0u32;
-        let last = self.end.min(self.next + FRAME_DESCRIPTORS_MAX as u32);
+        let last = self.end.min(self.next + limits.descriptors_max as u32);
         while self.next < last {
             let length = self.transfer.spec.slices[self.next as usize].length;
-            if bytes > 0 && bytes + length > frame_bytes_max {
+            if bytes > 0 && bytes + length > limits.frame_bytes_max {
                 break;
             }
             bytes += length;

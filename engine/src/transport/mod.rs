@@ -1,4 +1,5 @@
 //! The paths to a peer. Each folder is one transport and knows none of the others.
 
 pub mod local;
+pub mod rdma;
 pub mod tcp;

@@ -4,6 +4,7 @@
 use super::copier::{Broken, Copier};
 use super::crew::Crew;
 use crate::complete::Transfer;
+use crate::limits::FRAME_DESCRIPTORS_MAX;
 use crate::peer::outbox::{Class, PullLimits, Pulled};
 use crate::peer::{Link, Peer};
 use crate::region::RemoteMap;
@@ -17,7 +18,12 @@ use std::thread::JoinHandle;
 /// Bytes of one piece: small enough that two threads end together, large enough that taking one costs
 /// nothing beside copying it.
 pub const PIECE_BYTES: u32 = 256 << 10;
-const ALL: PullLimits = PullLimits { frame_bytes_max: PIECE_BYTES, read: true, write: true };
+const ALL: PullLimits = PullLimits {
+    frame_bytes_max: PIECE_BYTES,
+    descriptors_max: FRAME_DESCRIPTORS_MAX,
+    read: true,
+    write: true,
+};
 
 thread_local! {
     /// The link that this thread is copying for: what is queued there meanwhile waits for its next look

@@ -443,17 +443,15 @@ impl Companion for Service {
         Some((link, paths.how.get(&peer).cloned().unwrap_or_default()))
     }
 
-    fn regions_added(&self, ids: &[u64]) {
+    fn regions_added(&self, peer: u64, ids: &[u64]) -> Vec<Vec<u8>> {
         let map = self.registry.snapshot();
-        let shared: Vec<_> =
-            ids.iter().filter_map(|id| map.get(*id)).filter(|it| it.memfd.is_some()).collect();
-        if shared.is_empty() {
-            return;
+        if let Some(session) = self.lock().sessions.get_mut(&peer) {
+            ids.iter().filter_map(|id| map.get(*id)).for_each(|region| session.tell(region));
+            if session.has_outgoing() {
+                self.poller.wake();
+            }
         }
-        for session in self.lock().sessions.values_mut() {
-            shared.iter().for_each(|region| session.tell(region));
-        }
-        self.poller.wake();
+        Vec::new()
     }
 
     fn regions_removed(&self, ids: &[u64]) {

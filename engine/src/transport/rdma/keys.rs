@@ -2,8 +2,10 @@
 //! the peer says; who posts looks them up in a snapshot.
 
 use super::wire::KeysOffer;
+use crate::limits::SPLIT_BYTES_MIN;
 use crate::region::range_contains;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// One remote region, as far as its keys are known.
@@ -30,6 +32,8 @@ pub type KeyMap = HashMap<u64, Arc<RegionKeys>>;
 #[derive(Debug, Default)]
 pub struct Keys {
     map: RwLock<Arc<KeyMap>>,
+    /// Whether any region came in several pieces.
+    splits: AtomicBool,
 }
 
 impl RegionKeys {
@@ -57,10 +61,17 @@ impl Keys {
         Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
     }
 
+    pub fn splits(&self) -> bool {
+        self.splits.load(Ordering::Relaxed)
+    }
+
     /// Takes in what the peer says; nonsense is ignored: it costs the peer's region this path.
     pub fn add(&self, offer: KeysOffer) {
-        if offer.piece_bytes == 0 {
+        if offer.piece_bytes < SPLIT_BYTES_MIN.min(offer.length) {
             return;
+        }
+        if offer.length > offer.piece_bytes {
+            self.splits.store(true, Ordering::Relaxed);
         }
         self.change(|map| {
             let known = map.entry(offer.region).or_default();
@@ -95,14 +106,16 @@ impl Keys {
 mod tests {
     use super::*;
 
+    const MIB: u64 = 1 << 20;
+
     fn offer(first: u32, rkeys: &[u32]) -> KeysOffer {
         KeysOffer {
             region: 9,
-            address: 1000,
-            length: 250,
+            address: MIB,
+            length: 2 * MIB + MIB / 2,
             readable: true,
             device: 1,
-            piece_bytes: 100,
+            piece_bytes: MIB,
             first,
             rkeys: rkeys.into(),
         }
@@ -114,13 +127,15 @@ mod tests {
         keys.add(offer(0, &[7, 8]));
         keys.add(offer(2, &[9]));
         let region = keys.snapshot()[&9].clone();
-        assert_eq!(region.find(1, 1000), Some((7, 100)));
-        assert_eq!(region.find(1, 1199), Some((8, 1)));
-        assert_eq!(region.find(1, 1200), Some((9, 50)));
-        assert_eq!(region.find(1, 999), None);
-        assert_eq!(region.find(1, 1300), None);
-        assert_eq!(region.find(0, 1000), None);
-        assert!(region.covers(1, 1000, 250) && !region.covers(1, 1000, 251) && !region.covers(1, 1000, 0));
+        assert_eq!(region.find(1, MIB), Some((7, MIB)));
+        assert_eq!(region.find(1, 3 * MIB - 1), Some((8, 1)));
+        assert_eq!(region.find(1, 3 * MIB), Some((9, MIB / 2)));
+        assert_eq!(region.find(1, MIB - 1), None);
+        assert_eq!(region.find(1, 4 * MIB), None);
+        assert_eq!(region.find(0, MIB), None);
+        let all = 2 * MIB + MIB / 2;
+        assert!(region.covers(1, MIB, all) && !region.covers(1, MIB, all + 1) && !region.covers(1, MIB, 0));
+        assert!(keys.splits());
         keys.remove(&[9]);
         assert!(keys.snapshot().is_empty());
     }
@@ -130,11 +145,11 @@ mod tests {
         let keys = Keys::default();
         keys.add(offer(0, &[7]));
         keys.add(offer(2, &[9]));
-        assert_eq!(keys.snapshot()[&9].find(1, 1100), None);
-        assert!(!keys.snapshot()[&9].covers(1, 1000, 250));
+        assert_eq!(keys.snapshot()[&9].find(1, 2 * MIB), None);
+        assert!(!keys.snapshot()[&9].covers(1, MIB, 2 * MIB + MIB / 2));
         keys.add(offer(0, &[1, 2, 3]));
-        assert_eq!(keys.snapshot()[&9].find(1, 1100), Some((2, 100)));
-        keys.add(KeysOffer { piece_bytes: 0, ..offer(0, &[5]) });
-        assert_eq!(keys.snapshot()[&9].find(1, 1000), Some((1, 100)));
+        assert_eq!(keys.snapshot()[&9].find(1, 2 * MIB), Some((2, MIB)));
+        keys.add(KeysOffer { piece_bytes: MIB - 1, ..offer(0, &[5]) });
+        assert_eq!(keys.snapshot()[&9].find(1, MIB), Some((1, MIB)));
     }
 }

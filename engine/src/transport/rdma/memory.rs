@@ -108,6 +108,7 @@ pub fn pin(devices: &[Arc<Device>], specs: &[RegionSpec]) -> Result<Vec<Arc<Pinn
 fn jobs(devices: &[Arc<Device>], specs: &[RegionSpec]) -> Vec<Job> {
     let mut jobs = Vec::new();
     for (index, spec) in specs.iter().enumerate() {
+        devices.iter().for_each(|device| device.note_length(spec.length));
         for (device, bytes) in devices.iter().map(|device| device.piece_bytes()).enumerate() {
             for piece in 0..spec.length.div_ceil(bytes) {
                 let offset = piece * bytes;

@@ -50,7 +50,7 @@ impl Control {
         }
     }
 
-    fn say_beside(&mut self, peer: u64, transport: Transport, body: Vec<u8>, why: String) {
+    pub(super) fn say_beside(&mut self, peer: u64, transport: Transport, body: Vec<u8>, why: String) {
         self.say(peer, Message::Beside { transport: transport as u8, why, body });
     }
 

@@ -473,8 +473,16 @@ impl Control {
     }
 
     pub(super) fn tell_added(&mut self, ids: &[u64]) {
-        self.each_companion().for_each(|(_, companion)| companion.regions_added(ids));
         for peer in self.connected_peers() {
+            let words: Vec<_> = self
+                .each_companion()
+                .flat_map(|(transport, companion)| {
+                    companion.regions_added(peer, ids).into_iter().map(move |word| (transport, word))
+                })
+                .collect();
+            for (transport, word) in words {
+                self.say_beside(peer, transport, word, String::new());
+            }
             self.say_regions(peer, ids);
         }
     }

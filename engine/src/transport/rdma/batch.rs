@@ -1,0 +1,248 @@
+//! Runs of slices as work requests: `Builder` lays them into a chain for one queue pair, with a READ behind
+//! them that proves the WRITEs visible. A `Batch` is what of one run is under way.
+//!
+//! ```text
+//! chain:  WRITE WRITE WRITE │ WRITE │ READ of the last region written, signalled
+//! batch:  └──── run 7 ────┘ └run 8┘     its completion settles both
+//! ```
+//! The identity of a work request says all that a completion needs:
+//! `[receive 1][queue pair 6][batch 41][slice within the run 16]`.
+
+use super::device::Device;
+use super::keys::{KeyMap, RegionKeys};
+use super::memory::Pinned;
+use super::wire::DeviceOffer;
+use crate::complete::transfer::Failure;
+use crate::complete::Transfer;
+use crate::peer::{Peer, Posted, What};
+use crate::region::{RegionMap, RemoteMap};
+use crate::status::Status;
+use crate::sys::verbs::Chain;
+use crate::types::{Op, Slice};
+use std::sync::Arc;
+
+const SLICE_BITS: u32 = 16;
+const BATCH_BITS: u32 = 41;
+/// The place of a slice in the identity of a flush.
+const FLUSH: u64 = (1 << SLICE_BITS) - 1;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WrId(pub u64);
+
+impl WrId {
+    fn new(qp: usize, batch: u64, slice: u64) -> WrId {
+        let batch = batch & ((1 << BATCH_BITS) - 1);
+        WrId((qp as u64) << (SLICE_BITS + BATCH_BITS) | batch << SLICE_BITS | slice)
+    }
+
+    /// A READ for its own sake, or behind WRITEs.
+    pub fn flush(qp: usize, batch: u64) -> WrId {
+        WrId::new(qp, batch, FLUSH)
+    }
+
+    pub fn is_receive(self) -> bool {
+        self.0 >> 63 == 1
+    }
+
+    pub fn qp(self) -> usize {
+        (self.0 >> (SLICE_BITS + BATCH_BITS)) as usize & 63
+    }
+
+    /// Whether batch number `sequence` was posted with this one or before. Numbers wrap; far fewer than
+    /// half of them are ever under way.
+    pub fn covers(self, sequence: u64) -> bool {
+        self.batch().wrapping_sub(sequence) & ((1 << BATCH_BITS) - 1) < 1 << (BATCH_BITS - 1)
+    }
+
+    pub fn is_of(self, sequence: u64) -> bool {
+        self.batch() == sequence & ((1 << BATCH_BITS) - 1)
+    }
+
+    fn batch(self) -> u64 {
+        self.0 >> SLICE_BITS & ((1 << BATCH_BITS) - 1)
+    }
+
+    /// The slice's place in its run; None for a flush.
+    pub fn slice(self) -> Option<u32> {
+        let slice = self.0 & FLUSH;
+        (slice != FLUSH).then_some(slice as u32)
+    }
+}
+
+/// A run that was posted, or is about to be.
+pub struct Batch {
+    /// Its number on its queue pair is `posted.sequence`.
+    pub posted: Posted,
+    /// Slices that could not be posted at all.
+    pub failures: Vec<Failure>,
+    /// Since when a new chain waits for its completion; CLOCK_MONOTONIC.
+    pub posted_ns: u64,
+}
+
+impl Batch {
+    pub fn run(&self) -> Option<(&Arc<Transfer>, u32, u32, u32)> {
+        match &self.posted.what {
+            What::Slices { transfer, first, end, bytes, .. } => Some((transfer, *first, *end, *bytes)),
+            What::Notify(_) | What::Skip(_) => None,
+        }
+    }
+
+    /// It is done: tells the peer's bookkeeping.
+    pub fn confirm(self, peer: &Peer) {
+        if let Some((transfer, first, end, bytes)) = self.run() {
+            peer.confirm(transfer, (first, end), bytes as u64, &self.failures, false);
+        }
+    }
+}
+
+/// Lays runs into one chain. Borrows what holds for the time of one post.
+pub struct Builder<'a> {
+    pub device: &'a Device,
+    /// The peer's end.
+    pub remote: &'a DeviceOffer,
+    pub local_regions: &'a RegionMap,
+    pub remote_regions: &'a RemoteMap,
+    pub keys: &'a KeyMap,
+    pub chain: &'a mut Chain,
+    pub qp: usize,
+    pub inline_bytes: u32,
+    /// Where the last WRITE that has to be proven ended: region, address.
+    last_write: Option<(Arc<RegionKeys>, u64)>,
+    last_id: WrId,
+}
+
+impl<'a> Builder<'a> {
+    pub fn new(
+        device: &'a Device,
+        remote: &'a DeviceOffer,
+        local_regions: &'a RegionMap,
+        remote_regions: &'a RemoteMap,
+        keys: &'a KeyMap,
+        chain: &'a mut Chain,
+        (qp, inline_bytes): (usize, u32),
+    ) -> Builder<'a> {
+        Builder {
+            device,
+            remote,
+            local_regions,
+            remote_regions,
+            keys,
+            chain,
+            qp,
+            inline_bytes,
+            last_write: None,
+            last_id: WrId(0),
+        }
+    }
+
+    /// Adds slices [first, end) of a transfer as batch number `sequence`; what can't be posted is returned.
+    pub fn add(&mut self, transfer: &Transfer, (first, end): (u32, u32), sequence: u64) -> Vec<Failure> {
+        let mut failures = Vec::new();
+        let (mut local, mut remote): (Option<&Pinned>, Option<(u64, &'a Arc<RegionKeys>)>) = (None, None);
+        for index in first..end {
+            let slice = &transfer.spec.slices[index as usize];
+            if local.is_none_or(|it| slice.local < it.address || slice.local - it.address >= it.length) {
+                let region = self.local_regions.find(slice.local, slice.length as u64);
+                local = region.and_then(|region| Pinned::of(region));
+            }
+            if remote.is_none_or(|(region, _)| slice.region == 0 || region != slice.region) {
+                remote = self.keys_of(slice).map(|keys| (slice.region, keys));
+            }
+            let id = WrId::new(self.qp, sequence, (index - first) as u64);
+            let posted = match (local, remote) {
+                (Some(local), Some((_, keys))) => self.add_slice(transfer.spec.op, slice, local, keys, id),
+                (Some(_), None) if slice.region != 0 => Err(Status::Stale),
+                _ => Err(Status::NotRegistered),
+            };
+            if let Err(status) = posted {
+                failures.push(Failure { slice: index, status, os_error: 0 });
+            } else if let (Op::Write, false, Some((_, keys))) =
+                (transfer.spec.op, transfer.spec.acked_only, remote)
+            {
+                if self.last_write.as_ref().is_none_or(|(last, _)| !Arc::ptr_eq(last, keys)) {
+                    self.last_write = Some((keys.clone(), 0));
+                }
+                if let Some((_, at)) = &mut self.last_write {
+                    *at = slice.remote + (slice.length - 1) as u64;
+                }
+            }
+        }
+        failures
+    }
+
+    /// The keys of the region that a slice names, or of the one that is there now.
+    fn keys_of(&self, slice: &Slice) -> Option<&'a Arc<RegionKeys>> {
+        let id = match slice.region {
+            0 => self.remote_regions.find(slice.remote, slice.length as u64)?.id,
+            id => id,
+        };
+        self.keys.get(&id)
+    }
+
+    /// One work request, or more where a registration ends in the midst of the slice.
+    fn add_slice(
+        &mut self,
+        op: Op,
+        slice: &Slice,
+        pinned: &Pinned,
+        keys: &RegionKeys,
+        id: WrId,
+    ) -> Result<(), Status> {
+        let device = self.remote.index as usize;
+        if !keys.covers(device, slice.remote, slice.length as u64) {
+            return Err(Status::Access);
+        }
+        let (mut local, mut remote, mut left) = (slice.local, slice.remote, slice.length as u64);
+        while left > 0 {
+            let (rkey, there) = keys.find(device, remote).ok_or(Status::Access)?;
+            let (lkey, here) = pinned.find(self.device.index, local).ok_or(Status::NotRegistered)?;
+            let length = left.min(there).min(here) as u32;
+            match op {
+                Op::Write => {
+                    let inline = length <= self.inline_bytes;
+                    self.chain.write(id.0, local, lkey, remote, rkey, length, inline)
+                }
+                Op::Read => self.chain.read(id.0, local, lkey, remote, rkey, length),
+            }
+            self.last_id = id;
+            (local, remote, left) = (local + length as u64, remote + length as u64, left - length as u64);
+        }
+        Ok(())
+    }
+
+    /// Ends the chain: the identity of its last work request, whose completion settles all. A READ behind
+    /// the WRITEs, if they are to be proven: from the region last written, or from the target's own page
+    /// where that may not be read.
+    pub fn finish(&mut self, sequence: u64) -> Option<WrId> {
+        if self.chain.is_empty() {
+            return None;
+        }
+        if let Some((keys, at)) = self.last_write.take() {
+            let device = self.remote.index as usize;
+            let source = keys.find(device, at).filter(|_| keys.readable).map(|(rkey, _)| (at, rkey));
+            let (remote, rkey) = source.unwrap_or((self.remote.flush_address, self.remote.flush_rkey));
+            let (scratch, lkey) = self.device.scratch();
+            self.last_id = WrId::flush(self.qp, sequence);
+            self.chain.read(self.last_id.0, scratch, lkey, remote, rkey, 1);
+        }
+        self.chain.signal_last();
+        Some(self.last_id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_says_queue_pair_batch_and_slice() {
+        let id = WrId::new(16, (1 << BATCH_BITS) - 1, 511);
+        assert_eq!((id.qp(), id.batch(), id.slice()), (16, (1 << BATCH_BITS) - 1, Some(511)));
+        let flush = WrId::new(0, 5, FLUSH);
+        assert_eq!((flush.qp(), flush.batch(), flush.slice()), (0, 5, None));
+        let wrapped = WrId::new(1, 1 << BATCH_BITS, 0);
+        assert!(wrapped.covers((1 << BATCH_BITS) - 1) && wrapped.covers(1 << BATCH_BITS));
+        assert!(!wrapped.covers((1 << BATCH_BITS) + 1));
+        assert!(id.0 >> 63 == 0, "the highest bit is for receives");
+    }
+}

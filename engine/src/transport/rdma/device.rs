@@ -1,0 +1,208 @@
+//! One RDMA device of this host: opened once with the engine, with all that its endpoints share. Whether it
+//! can be reached now, and at which address, changes with its port.
+
+use super::endpoint::Endpoint;
+use super::topology::{choose_gid, Place};
+use super::wire::DeviceOffer;
+use super::DeviceSettings;
+use crate::limits::SPLIT_BYTES_MIN;
+use crate::sys::mapping::Mapping;
+use crate::sys::verbs::{Channel, Context, Gid, Mr, Pd, PortState, Srq};
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+
+/// Receives that wait for peers' SENDs.
+const RECEIVES: u32 = 64;
+const PAGE: usize = 4096;
+/// Where in the page the answers of flushes land; peers read its first half.
+const SCRATCH: u64 = 2048;
+
+/// How a device can be reached now.
+#[derive(Clone, Copy, Debug)]
+pub struct Address {
+    pub gid: Gid,
+    pub lid: u16,
+    pub is_ethernet: bool,
+    pub mtu: u32,
+}
+
+pub struct Device {
+    /// Its number in this engine, and in what peers are told.
+    pub index: usize,
+    pub pd: Arc<Pd>,
+    /// Where its completion queues report.
+    pub channel: Arc<Channel>,
+    pub srq: Arc<Srq>,
+    pub port: u8,
+    pub place: Place,
+    settings: DeviceSettings,
+    /// Or why it can't be reached.
+    address: RwLock<Result<Address, String>>,
+    /// Goes before the page that it names.
+    page_key: Mr,
+    page: Mapping,
+    /// By the cookie of their completion queues.
+    endpoints: Mutex<HashMap<u64, Weak<Endpoint>>>,
+    next_cookie: AtomicU64,
+    splits: AtomicBool,
+    /// Payload moved from here.
+    pub bytes: AtomicU64,
+    pub work_requests: AtomicU64,
+}
+
+impl Device {
+    pub fn open(index: usize, name: &str, settings: &DeviceSettings) -> Result<Device, String> {
+        let context = Context::open(name).map_err(|error| format!("{name}: opening it: {error}"))?;
+        if context.limits().is_iwarp {
+            return Err(format!("{name}: iWARP is not supported"));
+        }
+        Device::make(index, &context, settings).map_err(|error| format!("{name}: {error}"))
+    }
+
+    fn make(index: usize, context: &Arc<Context>, settings: &DeviceSettings) -> io::Result<Device> {
+        let (pd, channel) = (Pd::new(context)?, Channel::new(context)?);
+        let srq = Srq::new(&pd, RECEIVES.min(context.limits().srq_wr_max))?;
+        let page = Mapping::private(PAGE)?;
+        // SAFETY: the mapping is the device's own, and outlives the registration by the order of fields.
+        let page_key = unsafe { pd.register(page.address() as u64, PAGE as u64, true, false, false) }?;
+        let ports = 1..=context.limits().ports;
+        let is_active =
+            |port: &u8| context.port(*port).is_ok_and(|port| port.state == PortState::Active);
+        let device = Device {
+            index,
+            channel,
+            srq,
+            port: ports.clone().find(is_active).unwrap_or(1),
+            place: Place::of(context.name()),
+            settings: settings.clone(),
+            address: RwLock::new(Err("its port was not looked at yet".into())),
+            page_key,
+            page,
+            endpoints: Mutex::default(),
+            next_cookie: AtomicU64::new(1),
+            splits: AtomicBool::new(false),
+            bytes: AtomicU64::new(0),
+            work_requests: AtomicU64::new(0),
+            pd,
+        };
+        device.look();
+        Ok(device)
+    }
+
+    pub fn name(&self) -> &str {
+        self.pd.context().name()
+    }
+
+    /// How it can be reached now, or why it can't.
+    pub fn address(&self) -> Result<Address, String> {
+        self.address.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn is_up(&self) -> bool {
+        self.address.read().unwrap_or_else(PoisonError::into_inner).is_ok()
+    }
+
+    /// Looks at the port anew. True when peers must be told.
+    pub fn look(&self) -> bool {
+        let found = self.find_address().map_err(|why| format!("{} port {}: {why}", self.name(), self.port));
+        let mut address = self.address.write().unwrap_or_else(PoisonError::into_inner);
+        let key = |address: &Result<Address, String>| {
+            address.as_ref().ok().map(|it| (it.gid.raw, it.gid.index, it.lid, it.mtu))
+        };
+        let changed = key(&address) != key(&found);
+        *address = found;
+        changed
+    }
+
+    fn find_address(&self) -> Result<Address, String> {
+        let context = self.pd.context();
+        let port = context.port(self.port).map_err(|error| error.to_string())?;
+        if port.state != PortState::Active {
+            return Err("the port is down".into());
+        }
+        let gid = choose_gid(&context.gids(self.port), port.is_ethernet, self.settings.gid_index)?;
+        let mtu = match self.settings.mtu {
+            0 => port.mtu_bytes,
+            most => port.mtu_bytes.min(most),
+        };
+        Ok(Address { gid, lid: port.lid, is_ethernet: port.is_ethernet, mtu })
+    }
+
+    /// Bytes of one registration at most.
+    pub fn piece_bytes(&self) -> u64 {
+        let most = self.pd.context().limits().mr_bytes_max.max(SPLIT_BYTES_MIN);
+        match self.settings.mr_bytes_max {
+            0 => most,
+            asked => most.min(asked),
+        }
+    }
+
+    /// Whether any region came to be registered in several pieces.
+    pub fn splits(&self) -> bool {
+        self.splits.load(Ordering::Relaxed)
+    }
+
+    pub fn note_length(&self, length: u64) {
+        if length > self.piece_bytes() {
+            self.splits.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Work requests that one queue pair may have.
+    pub fn send_wr(&self, wanted: u32) -> u32 {
+        wanted.min(self.pd.context().limits().qp_wr_max)
+    }
+
+    pub fn inline_bytes(&self) -> u32 {
+        self.settings.inline_bytes
+    }
+
+    /// Where flushes land, and with which key.
+    pub fn scratch(&self) -> (u64, u32) {
+        (self.page.address() as u64 + SCRATCH, self.page_key.lkey())
+    }
+
+    /// What peers are told of it, while it can be reached.
+    pub fn offer(&self) -> Result<DeviceOffer, String> {
+        let address = self.address()?;
+        Ok(DeviceOffer {
+            index: self.index as u8,
+            is_ethernet: address.is_ethernet,
+            gid: address.gid.raw,
+            lid: address.lid,
+            mtu: address.mtu as u16,
+            reads_max: self.pd.context().limits().rd_atom_target_max,
+            flush_address: self.page.address() as u64,
+            flush_rkey: self.page_key.rkey(),
+            name: self.name().into(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Weak<Endpoint>>> {
+        self.endpoints.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A name for a completion queue that is about to be made.
+    pub fn cookie(&self) -> u64 {
+        self.next_cookie.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub fn add(&self, cookie: u64, endpoint: &Arc<Endpoint>) {
+        self.lock().insert(cookie, Arc::downgrade(endpoint));
+    }
+
+    pub fn remove(&self, cookie: u64) {
+        self.lock().remove(&cookie);
+    }
+
+    /// The endpoint whose completion queue has this cookie, if it still lives.
+    pub fn endpoint(&self, cookie: u64) -> Option<Arc<Endpoint>> {
+        self.lock().get(&cookie).and_then(Weak::upgrade)
+    }
+
+    pub fn all_endpoints(&self) -> Vec<Arc<Endpoint>> {
+        self.lock().values().filter_map(Weak::upgrade).collect()
+    }
+}

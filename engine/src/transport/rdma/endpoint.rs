@@ -1,0 +1,581 @@
+//! An endpoint: reliable-connection queue pairs between one of our devices and one of the peer's. The first
+//! carries what is small, the others the rest. One completion queue serves all of them; whoever has time
+//! reaps it: a waiting thread, or the device's poller.
+//!
+//! A chain of work requests has one signalled completion, the last; each queue pair has a few chains under
+//! way. Closing is local quiescence: the queue pairs are put into their error state, every completion that
+//! is owed is reaped, they are destroyed, and what was not confirmed is handed over as records.
+
+use super::batch::{Batch, Builder, WrId};
+use super::device::Device;
+use super::keys::Keys;
+use super::wire::{DeviceOffer, Side};
+use crate::command::{Command, Commands};
+use crate::complete::transfer::Failure;
+use crate::complete::Transfer;
+use crate::limits::FRAME_DESCRIPTORS_MAX;
+use crate::peer::outbox::PullLimits;
+use crate::peer::{Peer, Posted, What};
+use crate::region::Registry;
+use crate::status::Status;
+use crate::sys::clock;
+use crate::sys::verbs::{wc, Chain, Completion, Cq, LocalSide, Qp, QpSpec, Remote};
+use crate::types::Transport;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Chains under way on one queue pair: while one is confirmed the others keep the device busy.
+const CHAINS_MAX: u32 = 4;
+/// Work requests of one chain: of the queue pair for what is small, and of the others.
+const EXPRESS_WRS: u32 = 64;
+const BULK_WRS: u32 = 257;
+/// Payload after which a chain is closed.
+pub const CHAIN_BYTES: u32 = 1 << 20;
+/// How long the completions that a queue pair in error owes may take.
+const FLUSH_PATIENCE: Duration = Duration::from_millis(500);
+/// What may be under way in the network when an endpoint is gone, at the longest.
+const FABRIC_DRAIN_NS: u64 = 1_000_000_000;
+/// 4.096 us times 2 to the power of this: how long a packet may go without an acknowledgement; and how often
+/// it is sent again.
+const ACK_TIMEOUT: u8 = 14;
+const RETRIES: u8 = 7;
+/// 0.64 ms, in InfiniBand's code.
+const RNR_TIMER: u8 = 12;
+const RNR_RETRIES: u8 = 6;
+
+/// Who looks after completions: nobody, because none is owed or their owner drives; the completion channel;
+/// a thread that polls.
+const ASLEEP: u32 = 0;
+const ARMED: u32 = 1;
+const WATCHED: u32 = 2;
+
+/// What an endpoint is made of, besides its queue pairs.
+pub struct Parts {
+    pub lane: u32,
+    pub device: Arc<Device>,
+    pub remote: DeviceOffer,
+    pub peer: Arc<Peer>,
+    pub keys: Arc<Keys>,
+    pub registry: Arc<Registry>,
+    pub commands: Arc<Commands>,
+    pub qps: u32,
+}
+
+pub struct Endpoint {
+    pub lane: u32,
+    pub device: Arc<Device>,
+    pub remote: DeviceOffer,
+    peer: Arc<Peer>,
+    keys: Arc<Keys>,
+    registry: Arc<Registry>,
+    commands: Arc<Commands>,
+    cookie: u64,
+    cq: Arc<Cq>,
+    send: Mutex<Sender>,
+    flights: Box<[Flight]>,
+    reaper: Mutex<Reaper>,
+    /// Chains under way. Partner: `watch`, so that what is owed is always looked after.
+    chains: AtomicU32,
+    watch: AtomicU32,
+    /// Chains settled so far; says whether polling pays.
+    pub settled: AtomicU64,
+    /// Payload under way, and what was seen to move in a second, for `link` to choose by.
+    bytes_out: AtomicU64,
+    rate: AtomicU64,
+    /// Nothing is posted any more, and the loss has been told.
+    broken: AtomicBool,
+    pub made: Instant,
+}
+
+struct Sender {
+    qps: Vec<Qp>,
+    chains: Vec<Chain>,
+    staged: Vec<Batch>,
+    next_sequence: u64,
+}
+
+/// What one queue pair has under way.
+#[derive(Default)]
+struct Flight {
+    state: Mutex<FlightState>,
+    chains: AtomicU32,
+}
+
+#[derive(Default)]
+struct FlightState {
+    batches: VecDeque<Batch>,
+    /// The last work request posted, and whether its completion, good or bad, has come.
+    last: Option<WrId>,
+    /// The first completion that was an error of its own.
+    error: Option<(WrId, u32, u32)>,
+}
+
+#[derive(Default)]
+struct Reaper {
+    completions: Vec<Completion>,
+    done: Vec<Batch>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Endpoint {
+    /// Queue pairs that know of no other end yet.
+    pub fn new(parts: Parts) -> io::Result<Arc<Endpoint>> {
+        let Parts { lane, device, remote, peer, keys, registry, commands, qps } = parts;
+        let cookie = device.cookie();
+        let wrs = |at: u32| device.send_wr(CHAINS_MAX * if at == 0 { EXPRESS_WRS } else { BULK_WRS });
+        // Flushed work requests report one by one, so there must be room for all of them.
+        let entries: u32 = (0..=qps).map(wrs).sum::<u32>() + 64;
+        let entries = entries.min(device.pd.context().limits().cqe_max);
+        let cq = Cq::new(device.pd.context(), entries, Some(&device.channel), cookie)?;
+        let mut sender = Sender { qps: Vec::new(), chains: Vec::new(), staged: Vec::new(), next_sequence: 0 };
+        for at in 0..=qps {
+            let inline_bytes = if at == 0 { device.inline_bytes() } else { 0 };
+            let qp = Qp::new(&device.pd, &cq, &device.srq, &QpSpec { send_wr: wrs(at), inline_bytes })?;
+            qp.to_init(device.port)?;
+            sender.chains.push(Chain::new((wrs(at) / CHAINS_MAX) as usize));
+            sender.qps.push(qp);
+        }
+        let completions = vec![Completion::default(); 64];
+        let endpoint = Arc::new(Endpoint {
+            lane,
+            remote,
+            peer,
+            keys,
+            registry,
+            commands,
+            cookie,
+            cq,
+            send: Mutex::new(sender),
+            flights: (0..=qps).map(|_| Flight::default()).collect(),
+            reaper: Mutex::new(Reaper { completions, done: Vec::new() }),
+            chains: AtomicU32::new(0),
+            watch: AtomicU32::new(ASLEEP),
+            settled: AtomicU64::new(0),
+            bytes_out: AtomicU64::new(0),
+            rate: AtomicU64::new(0),
+            broken: AtomicBool::new(false),
+            made: Instant::now(),
+            device: device.clone(),
+        });
+        device.add(cookie, &endpoint);
+        Ok(endpoint)
+    }
+
+    /// What the other end must know of this one; `psn` is its first packet's number on each queue pair.
+    pub fn side(&self, psn: u32) -> Result<Side, String> {
+        let address = self.device.address()?;
+        let qps = lock(&self.send).qps.iter().map(|qp| (qp.number(), psn)).collect();
+        let reads_max = self.device.pd.context().limits().rd_atom_target_max;
+        Ok(Side { mtu: address.mtu as u16, reads_max, qps })
+    }
+
+    /// Ties the queue pairs to the other end's: they can be used from here on.
+    pub fn connect(&self, own: &Side, other: &Side) -> Result<(), String> {
+        let address = self.device.address()?;
+        let sender = lock(&self.send);
+        if sender.qps.len() != other.qps.len() {
+            return Err(format!("{} queue pairs here, {} there", sender.qps.len(), other.qps.len()));
+        }
+        let limits = self.device.pd.context().limits();
+        for (qp, ((number, psn), (_, own_psn))) in sender.qps.iter().zip(other.qps.iter().zip(&own.qps)) {
+            let to = Remote {
+                qp_number: *number,
+                psn: *psn,
+                mtu_bytes: address.mtu.min(u32::from(other.mtu)).max(256),
+                gid: self.remote.gid,
+                lid: self.remote.lid,
+                is_ethernet: address.is_ethernet,
+                gid_index: address.gid.index,
+                port: self.device.port,
+                rd_atom: limits.rd_atom_target_max,
+                min_rnr_timer: RNR_TIMER,
+                traffic_class: 0,
+            };
+            let from = LocalSide {
+                psn: *own_psn,
+                rd_atom: limits.rd_atom_initiator_max.min(other.reads_max).max(1),
+                timeout: ACK_TIMEOUT,
+                retries: RETRIES,
+                rnr_retries: RNR_RETRIES,
+            };
+            qp.to_rtr(&to).map_err(|error| format!("{}: to RTR: {error}", self.device.name()))?;
+            qp.to_rts(&from).map_err(|error| format!("{}: to RTS: {error}", self.device.name()))?;
+        }
+        Ok(())
+    }
+
+    /// READs from the other end through every queue pair; `is_proven` tells when that was answered.
+    pub fn probe(&self) {
+        let mut sender = lock(&self.send);
+        for qp in 0..sender.qps.len() {
+            sender.next_sequence += 1;
+            let (id, chain) = (WrId::flush(qp, sender.next_sequence), &mut sender.chains[qp]);
+            let (scratch, lkey) = self.device.scratch();
+            chain.clear();
+            chain.read(id.0, scratch, lkey, self.remote.flush_address, self.remote.flush_rkey, 1);
+            chain.signal_last();
+            self.commit(&mut sender, qp, id);
+        }
+        drop(sender);
+        self.ensure_watched();
+    }
+
+    /// Whether each queue pair has had an answer.
+    pub fn is_proven(&self) -> bool {
+        self.settled.load(Ordering::Acquire) >= self.flights.len() as u64
+    }
+
+    pub fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Acquire)
+    }
+
+    /// Whether a chain can be posted: on the queue pair for what is small, or on another; which.
+    pub fn room(&self, express: bool) -> Option<usize> {
+        if self.is_broken() {
+            return None;
+        }
+        let free = |at: &usize| self.flights[*at].chains.load(Ordering::Acquire) < CHAINS_MAX;
+        if express {
+            return Some(0).filter(free);
+        }
+        let emptiest = |at: &usize| self.flights[*at].chains.load(Ordering::Relaxed);
+        (1..self.flights.len()).min_by_key(emptiest).filter(free)
+    }
+
+    /// Nanoseconds after which one more chain would have left, at so many bytes a second.
+    pub fn delay_with(&self, rate: u64) -> u64 {
+        let queued = self.bytes_out.load(Ordering::Relaxed) + u64::from(CHAIN_BYTES);
+        ((queued as u128 * 1_000_000_000) / rate.max(1) as u128).min(u64::MAX as u128 / 2) as u64
+    }
+
+    /// What was seen to move in a second; 0 before anything has.
+    pub fn rate(&self) -> u64 {
+        self.rate.load(Ordering::Relaxed)
+    }
+
+    /// Posts one chain on queue pair `qp`: the first run that `pull` gives, and what follows it while there is
+    /// room. False when there was none. `pull` is asked for at most so many slices and bytes.
+    pub fn post(
+        &self,
+        qp: usize,
+        mut pull: impl FnMut(PullLimits) -> Option<(Arc<Transfer>, u32, u32, u32)>,
+    ) -> bool {
+        let Ok(mut sender) = self.send.try_lock() else { return false };
+        let sender = &mut *sender;
+        if self.is_broken() || sender.qps.is_empty() {
+            return false;
+        }
+        let (local, remote, keys) =
+            (self.registry.snapshot(), self.peer.remote.snapshot(), self.keys.snapshot());
+        let inline_bytes = sender.qps[qp].inline_bytes();
+        let chain = &mut sender.chains[qp];
+        chain.clear();
+        let capacity = chain.capacity();
+        let mut builder =
+            Builder::new(&self.device, &self.remote, &local, &remote, &keys, chain, (qp, inline_bytes));
+        // Registrations end every MiB or further apart, and no slice is longer: it crosses one end a side.
+        let wrs_per_slice = 1 + usize::from(self.device.splits()) + usize::from(self.keys.splits());
+        let (now_ns, mut total, mut awaited) = (clock::monotonic_ns(), 0u32, true);
+        loop {
+            let slices = (capacity - builder.chain.len()).saturating_sub(1) / wrs_per_slice;
+            if slices == 0 || total >= CHAIN_BYTES {
+                break;
+            }
+            let descriptors_max = slices.min(FRAME_DESCRIPTORS_MAX);
+            let limits =
+                PullLimits { frame_bytes_max: CHAIN_BYTES - total, descriptors_max, read: true, write: true };
+            let Some((transfer, first, end, bytes)) = pull(limits) else { break };
+            sender.next_sequence += 1;
+            transfer.mark_started_at(|| now_ns);
+            awaited &= transfer.spec.awaited;
+            let failures = builder.add(&transfer, (first, end), sender.next_sequence);
+            total += bytes;
+            let what = What::Slices { transfer, first, end, bytes, notified: false };
+            let posted = Posted { sequence: sender.next_sequence, lease_until_ns: 0, what };
+            sender.staged.push(Batch { posted, failures, posted_ns: now_ns });
+        }
+        if sender.staged.is_empty() {
+            return false;
+        }
+        match builder.finish(sender.next_sequence) {
+            Some(id) => {
+                self.bytes_out.fetch_add(u64::from(total), Ordering::Relaxed);
+                self.commit(sender, qp, id);
+                if !awaited {
+                    self.ensure_watched();
+                }
+            }
+            // Nothing of it could be posted, and it says so.
+            None => sender.staged.drain(..).for_each(|batch| batch.confirm(&self.peer)),
+        }
+        true
+    }
+
+    /// Hands the chain of a queue pair to the device, with the batches staged for it.
+    fn commit(&self, sender: &mut Sender, qp: usize, last: WrId) {
+        {
+            // First entered, then posted: the completion may come at once.
+            let mut state = lock(&self.flights[qp].state);
+            state.last = Some(last);
+            state.batches.extend(sender.staged.drain(..));
+        }
+        self.flights[qp].chains.fetch_add(1, Ordering::AcqRel);
+        self.chains.fetch_add(1, Ordering::SeqCst);
+        self.device.work_requests.fetch_add(sender.chains[qp].len() as u64, Ordering::Relaxed);
+        let Sender { qps, chains, .. } = sender;
+        // SAFETY: the local regions that the chain names were entered for their transfers, which are not
+        // final before their batches are settled: by a completion, or after the queue pair was destroyed.
+        // The scratch page is the device's, which the endpoint holds.
+        if let Err((_, error)) = unsafe { qps[qp].post(&mut chains[qp]) } {
+            self.fail(format!("posting: {error}"));
+        }
+    }
+
+    /// Reaps what has completed, and settles it. How many chains; 0, too, while another thread reaps.
+    pub fn reap(&self) -> usize {
+        let Ok(mut reaper) = self.reaper.try_lock() else { return 0 };
+        let mut settled = 0;
+        loop {
+            let Reaper { completions, done } = &mut *reaper;
+            let Ok(count) = self.cq.poll(completions) else {
+                self.fail("its completion queue is broken".into());
+                break;
+            };
+            for completion in &completions[..count] {
+                settled += self.completed(completion, done);
+            }
+            if count < completions.len() {
+                break;
+            }
+        }
+        // Settled without the lock: finishing a transfer may post the next one.
+        let mut done = std::mem::take(&mut reaper.done);
+        drop(reaper);
+        done.drain(..).for_each(|batch| batch.confirm(&self.peer));
+        if let Ok(mut reaper) = self.reaper.try_lock() {
+            reaper.done = done; // its room is used again
+        }
+        self.settled.fetch_add(settled as u64, Ordering::Release);
+        settled
+    }
+
+    /// One completion; 1 if it settles a chain.
+    fn completed(&self, completion: &Completion, done: &mut Vec<Batch>) -> usize {
+        let id = WrId(completion.id());
+        let Some(flight) = self.flights.get(id.qp()).filter(|_| !id.is_receive()) else { return 0 };
+        let mut state = lock(&flight.state);
+        if state.last == Some(id) {
+            state.last = None;
+        }
+        if !completion.is_success() {
+            if completion.status() != wc::WR_FLUSH_ERR && state.error.is_none() {
+                state.error = Some((id, completion.status(), completion.vendor_error()));
+            }
+            drop(state);
+            self.fail(wc::name(completion.status()).into());
+            return 0;
+        }
+        let mut bytes = 0;
+        let mut posted_ns = u64::MAX;
+        while state.batches.front().is_some_and(|batch| id.covers(batch.posted.sequence)) {
+            let Some(batch) = state.batches.pop_front() else { break };
+            bytes += batch.run().map_or(0, |(_, _, _, bytes)| bytes as u64);
+            posted_ns = posted_ns.min(batch.posted_ns);
+            done.push(batch);
+        }
+        drop(state);
+        flight.chains.fetch_sub(1, Ordering::AcqRel);
+        self.chains.fetch_sub(1, Ordering::SeqCst);
+        if bytes > 0 {
+            self.moved(bytes, posted_ns);
+        }
+        1
+    }
+
+    fn moved(&self, bytes: u64, posted_ns: u64) {
+        let out = self.bytes_out.fetch_sub(bytes, Ordering::Relaxed);
+        self.device.bytes.fetch_add(bytes, Ordering::Relaxed);
+        // All that was out left in the time that this took, more or less; what is small says nothing.
+        if bytes >= u64::from(CHAIN_BYTES) / 4 {
+            let took_ns = clock::monotonic_ns().saturating_sub(posted_ns).max(1);
+            let seen = (out as u128 * 1_000_000_000 / took_ns as u128).min(u64::MAX as u128) as u64;
+            let old = self.rate.load(Ordering::Relaxed);
+            let new = if old == 0 { seen } else { old - old / 8 + seen / 8 };
+            self.rate.store(new, Ordering::Relaxed);
+        }
+    }
+
+    /// The endpoint is of no use any more: once, the control loop is told to close it.
+    pub fn fail(&self, _why: String) {
+        if !self.broken.swap(true, Ordering::AcqRel) {
+            self.commands.push(Command::CompanionLaneLost { peer: self.peer.handle, lane: self.lane });
+        }
+    }
+
+    /// Makes sure that somebody will see the next completion.
+    pub fn ensure_watched(&self) {
+        let asleep = self.watch.compare_exchange(ASLEEP, ARMED, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        if asleep {
+            self.arm();
+        }
+    }
+
+    fn arm(&self) {
+        if self.cq.arm().is_err() {
+            return self.fail("its completion queue can't be armed".into());
+        }
+        // What came before it was armed is not announced.
+        if self.reap() > 0 {
+            self.nudge();
+        }
+    }
+
+    /// There may be room again for what waits.
+    pub fn nudge(&self) {
+        if let Some(link) = self.peer.link_of(Transport::Rdma) {
+            link.nudge();
+        }
+    }
+
+    /// The calling thread polls from here on, until `rest`. False: another does, or the channel reports.
+    pub fn watch(&self) -> bool {
+        self.watch.compare_exchange(ASLEEP, WATCHED, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    /// The channel has reported: the calling thread polls until `rest`.
+    pub fn watch_reported(&self) {
+        self.watch.store(WATCHED, Ordering::SeqCst);
+    }
+
+    /// Ends the polling: what is still owed is left to the channel.
+    pub fn rest(&self) {
+        self.watch.store(ASLEEP, Ordering::SeqCst);
+        if self.chains.load(Ordering::SeqCst) > 0 {
+            self.ensure_watched();
+        }
+    }
+
+    pub fn has_work(&self) -> bool {
+        self.chains.load(Ordering::Acquire) > 0
+    }
+
+    /// What has been posted so far: once `is_past` says so, none of it is under way.
+    pub fn mark(&self) -> u64 {
+        lock(&self.send).next_sequence
+    }
+
+    pub fn is_past(&self, mark: u64) -> bool {
+        self.is_closed()
+            || self.flights.iter().all(|flight| {
+                lock(&flight.state).batches.front().is_none_or(|batch| batch.posted.sequence > mark)
+            })
+    }
+
+    fn is_closed(&self) -> bool {
+        lock(&self.send).qps.is_empty()
+    }
+
+    pub fn carries(&self, transfer: u64) -> bool {
+        let ours = |batch: &Batch| batch.posted.transfer().is_some_and(|it| it.handle == transfer);
+        self.flights.iter().any(|flight| lock(&flight.state).batches.iter().any(ours))
+    }
+
+    /// Ends the endpoint: nothing of it moves on this side any more. What was not confirmed comes back, to
+    /// be released behind a fence; a request that the target's device refused is settled here.
+    pub fn close(&self) -> Vec<Posted> {
+        self.broken.store(true, Ordering::Release);
+        let mut sender = lock(&self.send);
+        for qp in &sender.qps {
+            let _ = qp.to_error(); // destroyed below, whatever it says
+        }
+        let patience = Instant::now() + FLUSH_PATIENCE;
+        let owed = || self.flights.iter().any(|flight| lock(&flight.state).last.is_some());
+        while !sender.qps.is_empty() && owed() && Instant::now() < patience {
+            if self.reap() == 0 {
+                std::thread::yield_now();
+            }
+        }
+        sender.qps.clear();
+        drop(sender);
+        self.reap();
+        self.device.remove(self.cookie);
+        let lease_ns = self.peer.clock.lease_ns().max(FABRIC_DRAIN_NS);
+        let lease_until_ns = clock::monotonic_ns() + lease_ns;
+        let mut records = Vec::new();
+        for flight in &self.flights {
+            let (batches, error) = {
+                let mut state = lock(&flight.state);
+                (std::mem::take(&mut state.batches), state.error.take())
+            };
+            for batch in batches {
+                self.give_back(batch, error, lease_until_ns, &mut records);
+            }
+        }
+        records
+    }
+
+    fn give_back(
+        &self,
+        batch: Batch,
+        error: Option<(WrId, u32, u32)>,
+        lease_until_ns: u64,
+        records: &mut Vec<Posted>,
+    ) {
+        let Some((transfer, first, end, _)) = batch.run() else { return };
+        let (transfer, sequence) = (transfer.clone(), batch.posted.sequence);
+        let refused = error.filter(|(id, status, _)| id.is_of(sequence) && is_refusal(*status));
+        let refused = refused.and_then(|(id, status, _)| Some((first + id.slice()?, status)));
+        let mut bad: Vec<Failure> = batch.failures;
+        if let Some((slice, _)) = refused {
+            let status = self.why_refused(&transfer, slice);
+            bad.push(Failure { slice, status, os_error: libc::EREMOTEIO });
+        }
+        bad.sort_unstable_by_key(|failure| failure.slice);
+        let mut from = first;
+        for failure in bad {
+            self.add_record(&transfer, (from, failure.slice), lease_until_ns, records);
+            let (slice, length) = (failure.slice, transfer.spec.slices[failure.slice as usize].length);
+            self.peer.confirm(&transfer, (slice, slice + 1), length as u64, &[failure], false);
+            from = slice + 1;
+        }
+        self.add_record(&transfer, (from, end), lease_until_ns, records);
+    }
+
+    fn add_record(
+        &self,
+        transfer: &Arc<Transfer>,
+        (first, end): (u32, u32),
+        lease_until_ns: u64,
+        records: &mut Vec<Posted>,
+    ) {
+        if first < end {
+            let slices = &transfer.spec.slices[first as usize..end as usize];
+            let bytes = slices.iter().map(|slice| slice.length).sum();
+            let what = What::Slices { transfer: transfer.clone(), first, end, bytes, notified: false };
+            records.push(Posted { sequence: 0, lease_until_ns, what });
+        }
+    }
+
+    /// The target's device refused a slice: because its region has gone, or because it never granted that.
+    fn why_refused(&self, transfer: &Transfer, slice: u32) -> Status {
+        let slice = &transfer.spec.slices[slice as usize];
+        match slice.region != 0 && !self.keys.snapshot().contains_key(&slice.region) {
+            true => Status::Stale,
+            false => Status::Access,
+        }
+    }
+}
+
+/// Whether an error concerns the request alone, so that sending it again is of no use.
+fn is_refusal(status: u32) -> bool {
+    matches!(
+        status,
+        wc::REM_ACCESS_ERR | wc::REM_INV_REQ_ERR | wc::LOC_PROT_ERR | wc::LOC_LEN_ERR | wc::LOC_QP_OP_ERR
+    )
+}

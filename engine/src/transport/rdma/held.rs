@@ -1,0 +1,173 @@
+//! Which peers hold keys of which regions, so that unregister can take them back: asked for, answered, or
+//! made worthless by destroying the endpoints of who does not answer.
+
+use super::device::Device;
+use super::memory::{self, Pinned};
+use crate::region::holder::{Holder, Pin};
+use crate::region::{Region, RegionSpec};
+use crate::status::Result;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+pub struct Held {
+    devices: Vec<Arc<Device>>,
+    state: Mutex<State>,
+    released: Condvar,
+    /// Has the holders of a region asked. Set once, before the first session.
+    ask: OnceLock<Box<dyn Fn(u64) + Send + Sync>>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Peers by region.
+    holders: HashMap<u64, HashSet<u64>>,
+    /// Regions whose keys are given to nobody any more.
+    revoked: HashSet<u64>,
+}
+
+impl Held {
+    pub fn new(devices: Vec<Arc<Device>>) -> Held {
+        Held { devices, state: Mutex::default(), released: Condvar::new(), ask: OnceLock::new() }
+    }
+
+    pub fn set_ask(&self, ask: impl Fn(u64) + Send + Sync + 'static) {
+        let _ = self.ask.set(Box::new(ask));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The peer is about to be told the region's keys. False: it must not be.
+    pub fn give(&self, region: u64, peer: u64) -> bool {
+        let mut state = self.lock();
+        let may = !state.revoked.contains(&region);
+        if may {
+            state.holders.entry(region).or_default().insert(peer);
+        }
+        may
+    }
+
+    /// Peers that hold keys of the region.
+    pub fn holders(&self, region: u64) -> Vec<u64> {
+        self.lock().holders.get(&region).map(|peers| peers.iter().copied().collect()).unwrap_or_default()
+    }
+
+    /// The peer can't reach these regions any more.
+    pub fn release(&self, regions: &[u64], peer: u64) {
+        let mut state = self.lock();
+        for region in regions {
+            if let Some(peers) = state.holders.get_mut(region) {
+                peers.remove(&peer);
+            }
+        }
+        self.released.notify_all();
+    }
+
+    /// The peer can reach nothing any more.
+    pub fn release_all(&self, peer: u64) {
+        let mut state = self.lock();
+        state.holders.values_mut().for_each(|peers| {
+            peers.remove(&peer);
+        });
+        self.released.notify_all();
+    }
+}
+
+impl State {
+    fn is_held(&self, region: u64) -> bool {
+        self.holders.get(&region).is_some_and(|peers| !peers.is_empty())
+    }
+}
+
+impl Holder for Held {
+    fn pin(&self, specs: &[RegionSpec]) -> Result<Vec<Pin>> {
+        let pinned = memory::pin(&self.devices, specs)?;
+        Ok(pinned.into_iter().map(|pinned| pinned as Pin).collect())
+    }
+
+    fn revoke(&self, region: u64) {
+        let held = {
+            let mut state = self.lock();
+            state.revoked.insert(region);
+            state.is_held(region)
+        };
+        if let Some(ask) = self.ask.get().filter(|_| held) {
+            ask(region);
+        }
+    }
+
+    fn revoke_if_unheld(&self, region: u64, revoke: &mut dyn FnMut() -> bool) -> bool {
+        let mut state = self.lock();
+        if state.is_held(region) || !revoke() {
+            return false;
+        }
+        state.revoked.insert(region);
+        true
+    }
+
+    fn wait_unheld(&self, region: u64, deadline: Option<Instant>) -> bool {
+        let mut state = self.lock();
+        while state.is_held(region) {
+            let left = deadline.map_or(Duration::from_secs(3600), |at| at.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return false;
+            }
+            state = self.released.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    fn unpin(&self, region: &Region) {
+        if let Some(pinned) = Pinned::of(region) {
+            pinned.unpin();
+        }
+        let mut state = self.lock();
+        state.holders.remove(&region.id);
+        state.revoked.remove(&region.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    fn held() -> (Arc<Held>, Arc<AtomicU64>) {
+        let (held, asked) = (Arc::new(Held::new(Vec::new())), Arc::new(AtomicU64::new(0)));
+        let counter = asked.clone();
+        held.set_ask(move |region| {
+            counter.fetch_add(region, Ordering::SeqCst);
+        });
+        (held, asked)
+    }
+
+    #[test]
+    fn keys_that_are_held_are_waited_for() {
+        let (held, asked) = held();
+        assert!(held.give(7, 1) && held.give(7, 2) && held.give(8, 1));
+        assert!(!held.revoke_if_unheld(7, &mut || true), "two peers hold it");
+        held.revoke(7);
+        assert_eq!(asked.load(Ordering::SeqCst), 7);
+        assert!(!held.give(7, 3), "nobody gets it any more");
+        held.release(&[7], 1);
+        assert!(!held.wait_unheld(7, Some(Instant::now())));
+        let waiter = held.clone();
+        let waiting = std::thread::spawn(move || waiter.wait_unheld(7, None));
+        held.release_all(2);
+        assert!(waiting.join().unwrap());
+        assert_eq!(held.holders(8), [1]);
+    }
+
+    #[test]
+    fn what_nobody_holds_goes_at_once_if_it_is_idle() {
+        let (held, asked) = held();
+        assert!(!held.revoke_if_unheld(7, &mut || false));
+        assert!(held.give(7, 1), "nothing has changed");
+        held.release(&[7], 1);
+        assert!(held.revoke_if_unheld(7, &mut || true));
+        assert!(!held.give(7, 1));
+        assert_eq!(asked.load(Ordering::SeqCst), 0);
+    }
+}

@@ -1,0 +1,161 @@
+//! A peer's endpoints as one path. One thread at a time hands out work: each run goes to the endpoint from
+//! which it will have left soonest, near memory before far; what one can't take another does. So a large
+//! transfer spreads over all devices in the measure in which they move it, and a device that fails gets
+//! nothing more.
+
+use super::endpoint::Endpoint;
+use super::keys::Keys;
+use super::memory::Pinned;
+use crate::complete::Transfer;
+use crate::peer::outbox::{Class, Pulled};
+use crate::peer::{Link, Peer};
+use crate::region::{Registry, RemoteMap};
+use crate::sys::clock;
+use crate::types::{Range, Transport};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+/// What a hop between NUMA nodes costs, in parts of the whole way.
+const FAR_PENALTY: u64 = 4;
+
+pub struct RdmaLink {
+    peer: Arc<Peer>,
+    registry: Arc<Registry>,
+    pub keys: Arc<Keys>,
+    endpoints: RwLock<Arc<Vec<Arc<Endpoint>>>>,
+    dispatch: Mutex<()>,
+    /// Something was queued since the dispatcher last looked. Set before trying the lock, cleared under it.
+    wanted: AtomicBool,
+    spin_ns: u64,
+    /// CLOCK_MONOTONIC of the last post.
+    used_ns: AtomicU64,
+}
+
+impl RdmaLink {
+    pub fn new(peer: Arc<Peer>, registry: Arc<Registry>, spin_ns: u64) -> RdmaLink {
+        RdmaLink {
+            peer,
+            registry,
+            keys: Arc::default(),
+            endpoints: RwLock::default(),
+            dispatch: Mutex::new(()),
+            wanted: AtomicBool::new(false),
+            spin_ns,
+            used_ns: AtomicU64::new(clock::monotonic_ns()),
+        }
+    }
+
+    pub fn endpoints(&self) -> Arc<Vec<Arc<Endpoint>>> {
+        Arc::clone(&self.endpoints.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub fn set(&self, endpoints: Vec<Arc<Endpoint>>) {
+        *self.endpoints.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(endpoints);
+    }
+
+    /// CLOCK_MONOTONIC of the last time that anything was posted here.
+    pub fn used_ns(&self) -> u64 {
+        self.used_ns.load(Ordering::Relaxed)
+    }
+
+    /// Posts what is queued, as far as there is room. Whoever finds another thread at it leaves it to that.
+    pub fn pump(&self) {
+        self.wanted.store(true, Ordering::SeqCst);
+        while self.wanted.load(Ordering::SeqCst) {
+            let Ok(turn) = self.dispatch.try_lock() else { return };
+            self.wanted.store(false, Ordering::SeqCst);
+            let endpoints = self.endpoints();
+            for express in [true, false] {
+                while self.peer.has_work(Transport::Rdma, express) && self.dispatch(&endpoints, express) {}
+            }
+            drop(turn);
+        }
+    }
+
+    /// One chain. False when there is nothing to post, or no room.
+    fn dispatch(&self, endpoints: &[Arc<Endpoint>], express: bool) -> bool {
+        let place = self.peer.front_address(Transport::Rdma, express);
+        let node = place.and_then(|at| Pinned::of(self.registry.snapshot().find(at, 1)?)?.node);
+        let Some((endpoint, qp)) = choose(endpoints, node, express) else { return false };
+        let posted = endpoint.post(qp, |limits| match self.peer.pull(Transport::Rdma, express, limits)? {
+            Pulled::Slices { transfer, first, end, bytes, .. } => Some((transfer, first, end, bytes)),
+            // Notifications are TCP's: the outbox gives them to nobody else.
+            Pulled::Notify(_) | Pulled::Skip(_) => None,
+        });
+        if posted {
+            self.used_ns.store(clock::monotonic_ns(), Ordering::Relaxed);
+        }
+        posted
+    }
+}
+
+/// The endpoint that will have moved one more chain soonest, of those with room.
+fn choose(
+    endpoints: &[Arc<Endpoint>],
+    node: Option<u32>,
+    express: bool,
+) -> Option<(&Arc<Endpoint>, usize)> {
+    // Who has not moved anything yet counts as being as fast as the fastest.
+    let fastest = endpoints.iter().map(|endpoint| endpoint.rate()).max().unwrap_or(0);
+    let cost = |endpoint: &Arc<Endpoint>| {
+        let own = if endpoint.rate() == 0 { fastest } else { endpoint.rate() };
+        let delay = endpoint.delay_with(own);
+        delay + delay / FAR_PENALTY * u64::from(endpoint.device.place.distance_to_node(node))
+    };
+    let with_room = endpoints.iter().filter_map(|endpoint| Some((endpoint, endpoint.room(express)?)));
+    with_room.min_by_key(|(endpoint, _)| cost(endpoint))
+}
+
+impl Link for RdmaLink {
+    fn carries(&self, ranges: &[Range], known: &RemoteMap, _alone: bool) -> bool {
+        let endpoints = self.endpoints();
+        let Some(endpoint) = endpoints.first() else { return false };
+        let keys = self.keys.snapshot();
+        let device = endpoint.remote.index as usize;
+        ranges.iter().all(|range| {
+            let id = match range.region {
+                0 => known.find(range.remote, range.length).map(|region| region.id),
+                id => Some(id),
+            };
+            let region = id.and_then(|id| keys.get(&id));
+            region.is_some_and(|region| region.covers(device, range.remote, range.length))
+        })
+    }
+
+    fn post(&self, _class: Class) {
+        self.pump();
+    }
+
+    fn nudge(&self) {
+        self.pump();
+    }
+
+    fn drive(&self, transfer: &Transfer, deadline_ns: u64) {
+        let endpoints = self.endpoints();
+        let watched: Vec<bool> = endpoints.iter().map(|endpoint| endpoint.watch()).collect();
+        let mut spin_end_ns = clock::monotonic_ns().saturating_add(self.spin_ns);
+        while !transfer.is_final() {
+            let settled: usize = endpoints.iter().map(|endpoint| endpoint.reap()).sum();
+            let now_ns = clock::monotonic_ns();
+            if settled > 0 {
+                spin_end_ns = now_ns.saturating_add(self.spin_ns);
+                self.pump();
+            } else if now_ns >= spin_end_ns.min(deadline_ns) {
+                break;
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+        for (endpoint, ours) in endpoints.iter().zip(watched) {
+            if ours {
+                endpoint.rest();
+            }
+        }
+    }
+
+    fn wake(&self) {}
+
+    fn lanes(&self) -> usize {
+        self.endpoints().len()
+    }
+}

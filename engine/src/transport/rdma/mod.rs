@@ -1,0 +1,36 @@
+//! RDMA: the NIC reads and writes registered memory on both sides, and no CPU takes part at the target.
+//!
+//! ```text
+//! service ─ one thread: what peers' services say (`wire`), endpoints made and given up, ports watched
+//!    └ session ─ one peer: its devices and keys, which pairs of devices have an endpoint
+//! link ─ a peer's endpoints as one path: which of them posts what
+//!    └▶ endpoint ─ queue pairs between two devices: `batch`es posted, completions reaped, flushed when closed
+//! poller ─ a thread per device: polls while there is work, sleeps on the completion channel otherwise
+//! device, memory, keys, topology: what is opened, registered, told by peers, and near to what
+//! ```
+//! Sessions are the TCP transport's, which keeps this one as a `peer::Companion`: an endpoint is a lane to
+//! it, fenced as such. Notifications go over the session, after the data.
+
+mod batch;
+mod device;
+mod endpoint;
+mod held;
+mod keys;
+mod link;
+mod memory;
+mod poller;
+mod service;
+mod session;
+mod topology;
+mod wire;
+
+pub use service::{Service, Settings};
+
+/// What a device is opened with.
+#[derive(Clone, Debug)]
+pub struct DeviceSettings {
+    pub gid_index: Option<u32>,
+    pub mtu: u32,
+    pub inline_bytes: u32,
+    pub mr_bytes_max: u64,
+}

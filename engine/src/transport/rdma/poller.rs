@@ -1,0 +1,107 @@
+//! A device's thread: sleeps until a completion queue reports, then polls that endpoint as long as it pays,
+//! and posts what waits for the room. With nothing under way it costs nothing.
+
+use super::device::Device;
+use super::endpoint::Endpoint;
+use crate::status::{Error, Result};
+use crate::sys::clock;
+use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+const CHANNEL: u64 = 1;
+/// Rounds of polling between two looks at what else has reported.
+const ROUNDS: u32 = 64;
+
+pub struct Polling {
+    device: Arc<Device>,
+    poller: Poller,
+    spin_ns: u64,
+    stopping: AtomicBool,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// An endpoint that is being polled.
+struct Watched {
+    endpoint: Arc<Endpoint>,
+    until_ns: u64,
+}
+
+impl Polling {
+    pub fn start(device: Arc<Device>, spin_ns: u64) -> Result<Arc<Polling>> {
+        let poller = Poller::new(PollerKind::Epoll)?;
+        let system = |error: std::io::Error| Error::system("watching a completion channel", &error);
+        poller.add(device.channel.fd(), CHANNEL, Interest { read: true, write: false }).map_err(system)?;
+        let polling = Arc::new(Polling {
+            device,
+            poller,
+            spin_ns,
+            stopping: AtomicBool::new(false),
+            thread: Mutex::new(None),
+        });
+        let own = polling.clone();
+        let thread = std::thread::Builder::new()
+            .name("ferry-rdma-poll".into())
+            .spawn(move || own.run())
+            .map_err(|error| Error::system("starting a thread for an RDMA device", &error))?;
+        *polling.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        Ok(polling)
+    }
+
+    /// Ends the thread. No endpoint is left.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        self.poller.wake();
+        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = thread.join();
+        }
+        self.poller.remove(self.device.channel.fd(), CHANNEL);
+    }
+
+    fn run(&self) {
+        let mut ready: Vec<Ready> = Vec::new();
+        let mut watched: Vec<Watched> = Vec::new();
+        while !self.stopping.load(Ordering::SeqCst) {
+            ready.clear();
+            if self.poller.wait(&mut ready, None).is_err() {
+                std::thread::yield_now();
+            }
+            self.collect(&mut watched);
+            while !watched.is_empty() {
+                for _ in 0..ROUNDS {
+                    watched.retain_mut(|it| self.poll(it));
+                }
+                self.collect(&mut watched);
+            }
+        }
+    }
+
+    /// Takes in what has reported.
+    fn collect(&self, watched: &mut Vec<Watched>) {
+        while let Ok(Some(cookie)) = self.device.channel.next() {
+            let Some(endpoint) = self.device.endpoint(cookie) else { continue };
+            endpoint.watch_reported();
+            let until_ns = clock::monotonic_ns().saturating_add(self.spin_ns);
+            if !watched.iter().any(|it| Arc::ptr_eq(&it.endpoint, &endpoint)) {
+                watched.push(Watched { endpoint, until_ns });
+            }
+        }
+    }
+
+    /// One look. False when it is left to the channel again.
+    fn poll(&self, it: &mut Watched) -> bool {
+        let settled = it.endpoint.reap();
+        let now_ns = clock::monotonic_ns();
+        if settled > 0 {
+            it.until_ns = now_ns.saturating_add(self.spin_ns);
+            it.endpoint.nudge();
+        }
+        if it.endpoint.has_work() && now_ns < it.until_ns && !it.endpoint.is_broken() {
+            std::hint::spin_loop();
+            return true;
+        }
+        it.endpoint.rest();
+        false
+    }
+}

@@ -1,0 +1,618 @@
+//! The service behind RDMA paths: one thread that listens to the devices and to what peers' services say,
+//! makes endpoints and gives them up. The control loop tells it which sessions stand (`Companion`), and has it
+//! close endpoints as it closes lanes. No payload passes here.
+
+use super::device::Device;
+use super::endpoint::{Endpoint, Parts};
+use super::held::Held;
+use super::link::RdmaLink;
+use super::poller::Polling;
+use super::session::{Entry, Pair, Session, Stage, PATIENCE};
+use super::wire::{KeysOffer, Side, Word};
+use super::DeviceSettings;
+use crate::command::{Command, Commands};
+use crate::limits::{DEVICES_MAX, REGIONS_PER_MESSAGE, RKEYS_PER_MESSAGE};
+use crate::peer::{Companion, Link, Posted, Ticket};
+use crate::region::holder::Holder;
+use crate::region::{Region, Registry};
+use crate::status::{Error, Result};
+use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
+use crate::sys::verbs;
+use crate::transport::rdma::memory::Pinned;
+use crate::types::{Access, Transport};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Endpoints are lanes to the session; their numbers begin where no TCP lane's are.
+const FIRST_LANE: u32 = 1 << 31;
+const FIRST_DEVICE: u64 = 16;
+
+#[derive(Clone)]
+pub struct Settings {
+    pub devices: DeviceSettings,
+    /// Names of the devices to use; all, if there are none.
+    pub names: Vec<String>,
+    pub qps: u32,
+    pub spin_ns: u64,
+    /// How long a peer may hold keys that it was asked to let go of.
+    pub lease_ns: u64,
+}
+
+pub struct Service {
+    settings: Settings,
+    registry: Arc<Registry>,
+    commands: Arc<Commands>,
+    devices: Vec<Arc<Device>>,
+    held: Arc<Held>,
+    poller: Arc<Poller>,
+    pollings: Mutex<Vec<Arc<Polling>>>,
+    sessions: Mutex<Sessions>,
+    next_lane: AtomicU32,
+    stopping: AtomicBool,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct Sessions {
+    /// By the peer's handle, from the session's beginning to its end.
+    all: HashMap<u64, Session>,
+    /// Those that have something to look at.
+    work: BTreeSet<u64>,
+    /// Regions that are being unregistered, whose holders have not been asked yet.
+    revoking: Vec<u64>,
+}
+
+impl Service {
+    /// Opens the devices that there are, or says why RDMA can't be used here. The outer error is of the
+    /// settings, or of the system.
+    pub fn new(
+        settings: Settings,
+        registry: Arc<Registry>,
+        commands: Arc<Commands>,
+    ) -> Result<std::result::Result<Arc<Service>, String>> {
+        let devices = match open_devices(&settings)? {
+            Ok(devices) => devices,
+            Err(why) => return Ok(Err(why)),
+        };
+        let system = |error: std::io::Error| Error::system("watching RDMA devices", &error);
+        let poller = Arc::new(Poller::new(PollerKind::Epoll)?);
+        for device in &devices {
+            let token = FIRST_DEVICE + device.index as u64;
+            let read = Interest { read: true, write: false };
+            poller.add(device.pd.context().event_fd(), token, read).map_err(system)?;
+        }
+        let held = Arc::new(Held::new(devices.clone()));
+        let service = Arc::new(Service {
+            settings,
+            registry: registry.clone(),
+            commands,
+            devices,
+            held: held.clone(),
+            poller,
+            pollings: Mutex::default(),
+            sessions: Mutex::default(),
+            next_lane: AtomicU32::new(FIRST_LANE),
+            stopping: AtomicBool::new(false),
+            thread: Mutex::new(None),
+        });
+        let weak = Arc::downgrade(&service);
+        held.set_ask(move |region| {
+            if let Some(service) = weak.upgrade() {
+                service.lock().revoking.push(region);
+                service.poller.wake();
+            }
+        });
+        registry.set_holder(held as Arc<dyn Holder>);
+        Ok(Ok(service))
+    }
+
+    pub fn start(self: &Arc<Service>) -> Result<()> {
+        let mut pollings = self.pollings.lock().unwrap_or_else(PoisonError::into_inner);
+        for device in &self.devices {
+            pollings.push(Polling::start(device.clone(), self.settings.spin_ns)?);
+        }
+        let service = self.clone();
+        let thread = std::thread::Builder::new()
+            .name("ferry-rdma".into())
+            .spawn(move || service.run())
+            .map_err(|error| Error::system("starting the thread for RDMA", &error))?;
+        *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        Ok(())
+    }
+
+    /// Ends the threads. The sessions have ended before.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        self.poller.wake();
+        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = thread.join();
+        }
+        let pollings = std::mem::take(&mut *self.pollings.lock().unwrap_or_else(PoisonError::into_inner));
+        pollings.into_iter().for_each(|polling| polling.stop());
+    }
+
+    pub fn devices(&self) -> &[Arc<Device>] {
+        &self.devices
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Sessions> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        let mut ready: Vec<Ready> = Vec::new();
+        while !self.stopping.load(Ordering::SeqCst) {
+            let timeout = self.next_look().map(|at| at.saturating_duration_since(Instant::now()));
+            ready.clear();
+            if self.poller.wait(&mut ready, timeout.map(|left| left.as_nanos() as u64)).is_err() {
+                std::thread::yield_now();
+            }
+            for event in &ready {
+                if let Some(device) = event.token.checked_sub(FIRST_DEVICE) {
+                    self.device_event(device as usize);
+                }
+            }
+            self.ask_holders();
+            let now = Instant::now();
+            let due = self.take_due(now);
+            due.into_iter().for_each(|peer| self.look_after(peer, now));
+        }
+    }
+
+    fn silence(&self) -> Duration {
+        Duration::from_nanos(self.settings.lease_ns)
+    }
+
+    fn next_look(&self) -> Option<Instant> {
+        let sessions = self.lock();
+        let now = Instant::now();
+        if !sessions.work.is_empty() || !sessions.revoking.is_empty() {
+            return Some(now);
+        }
+        sessions.all.values().filter_map(|session| session.next_look(now, self.silence())).min()
+    }
+
+    fn take_due(&self, now: Instant) -> Vec<u64> {
+        let mut sessions = self.lock();
+        let mut due = std::mem::take(&mut sessions.work);
+        let soon = now + Duration::from_millis(1);
+        let timed = sessions.all.iter().filter(|(_, session)| {
+            session.next_look(now, self.silence()).is_some_and(|at| at <= soon)
+        });
+        due.extend(timed.map(|(peer, _)| *peer));
+        due.into_iter().collect()
+    }
+
+    fn tell(&self, session: &Session, word: &Word) {
+        self.commands.push(Command::Tell {
+            peer: session.ticket.peer.handle,
+            session_id: session.ticket.session_id,
+            transport: Transport::Rdma,
+            body: word.encode(),
+            why: String::new(),
+        });
+    }
+
+    fn offer(&self) -> Word {
+        let (devices, whys): (Vec<_>, Vec<_>) =
+            self.devices.iter().map(|device| device.offer()).partition(|offer| offer.is_ok());
+        let whys: Vec<String> = whys.into_iter().filter_map(std::result::Result::err).collect();
+        Word::Offer { devices: devices.into_iter().flatten().collect(), why: whys.join("; ") }
+    }
+
+    /// What a peer is told of a region: nothing, if it is on its way out.
+    fn keys_of(&self, region: &Region, peer: u64) -> Vec<Word> {
+        let Some(pinned) = Pinned::of(region) else { return Vec::new() };
+        if region.is_revoked() || !self.held.give(region.id, peer) {
+            return Vec::new();
+        }
+        let mut words = Vec::new();
+        for (device, pieces) in pinned.devices.iter().enumerate() {
+            for (part, keys) in pieces.keys.chunks(RKEYS_PER_MESSAGE).enumerate() {
+                words.push(Word::Keys(KeysOffer {
+                    region: region.id,
+                    address: region.address,
+                    length: region.length,
+                    readable: region.access.0 & Access::REMOTE_READ.0 != 0,
+                    device: device as u8,
+                    piece_bytes: pieces.bytes,
+                    first: (part * RKEYS_PER_MESSAGE) as u32,
+                    rkeys: keys.iter().map(|key| key.rkey).collect(),
+                }));
+            }
+        }
+        words
+    }
+
+    fn ask_holders(&self) {
+        let mut sessions = self.lock();
+        let regions = std::mem::take(&mut sessions.revoking);
+        let mut by_peer: HashMap<u64, Vec<u64>> = HashMap::new();
+        for region in regions {
+            self.held.holders(region).into_iter().for_each(|peer| by_peer.entry(peer).or_default().push(region));
+        }
+        let now = Instant::now();
+        for (peer, regions) in by_peer {
+            let Some(session) = sessions.all.get_mut(&peer) else {
+                // Its session has ended since: it has no endpoint any more.
+                self.held.release(&regions, peer);
+                continue;
+            };
+            for part in regions.chunks(REGIONS_PER_MESSAGE) {
+                self.tell(session, &Word::Revoke(part.to_vec()));
+            }
+            session.asked.extend(regions.into_iter().map(|region| (now, region)));
+        }
+    }
+
+    /// A device says something: its port may have come or gone.
+    fn device_event(&self, index: usize) {
+        let Some(device) = self.devices.get(index) else { return };
+        while let Ok(Some(_)) = device.pd.context().next_event() {}
+        self.look_at(device);
+    }
+
+    fn look_at(&self, device: &Arc<Device>) {
+        if !device.look() {
+            return;
+        }
+        if !device.is_up() {
+            device.all_endpoints().iter().for_each(|endpoint| endpoint.fail("its port is down".into()));
+        }
+        let offer = self.offer();
+        let mut sessions = self.lock();
+        let Sessions { all, work, .. } = &mut *sessions;
+        for (peer, session) in all.iter_mut() {
+            self.tell(session, &offer);
+            session.plan(&self.devices);
+            work.insert(*peer);
+        }
+        drop(sessions);
+        self.poller.wake();
+    }
+
+    fn look_after(&self, peer: u64, now: Instant) {
+        while let Some((word, id)) = self.next_word(peer) {
+            self.heard(peer, id, word);
+        }
+        self.time(peer, now);
+        self.settle(peer);
+    }
+
+    fn next_word(&self, peer: u64) -> Option<(Word, [u8; 16])> {
+        let mut sessions = self.lock();
+        let session = sessions.all.get_mut(&peer)?;
+        Some((session.inbox.pop_front()?, session.ticket.session_id))
+    }
+
+    /// The session, if it is still that one.
+    fn with<T>(&self, peer: u64, id: [u8; 16], act: impl FnOnce(&mut Session) -> T) -> Option<T> {
+        let mut sessions = self.lock();
+        sessions.all.get_mut(&peer).filter(|session| session.ticket.session_id == id).map(act)
+    }
+
+    fn heard(&self, peer: u64, id: [u8; 16], word: Word) {
+        match word {
+            Word::Offer { devices, why } => {
+                let gone =
+                    self.with(peer, id, |session| session.offered(devices, why, &self.devices)).unwrap_or_default();
+                gone.into_iter().for_each(|lane| self.give_up(peer, lane));
+            }
+            Word::Keys(keys) => drop(self.with(peer, id, |session| session.link.keys.add(keys))),
+            Word::Revoke(regions) => drop(self.with(peer, id, |session| session.revoked(regions))),
+            Word::Revoked(regions) => {
+                self.with(peer, id, |session| session.asked.retain(|(_, region)| !regions.contains(region)));
+                self.held.release(&regions, peer);
+            }
+            Word::Connect { lane, own, other, side } => self.answer(peer, id, lane, (other, own), side),
+            Word::Accept { lane, side } => self.accepted(peer, id, lane, side),
+            Word::Refuse { lane, why } => self.close_quietly(peer, id, lane, &why),
+            Word::Established { lane } => {
+                let changed = self.with(peer, id, |session| session.opened(lane)).is_some();
+                if changed {
+                    self.say_state(peer);
+                }
+            }
+            Word::Settled { .. } => {
+                self.with(peer, id, |session| session.is_settled = true);
+                self.say_state(peer);
+            }
+        }
+    }
+
+    fn make(&self, peer: u64, id: [u8; 16], lane: u32, pair: Pair) -> std::result::Result<Entry, String> {
+        let device = self.devices.get(pair.0 as usize).ok_or("no such device")?.clone();
+        device.address()?;
+        let parts = self
+            .with(peer, id, |session| {
+                Some(Parts {
+                    lane,
+                    device: device.clone(),
+                    remote: session.their_device(pair.1)?.clone(),
+                    peer: session.ticket.peer.clone(),
+                    keys: session.link.keys.clone(),
+                    registry: self.registry.clone(),
+                    commands: self.commands.clone(),
+                    qps: self.settings.qps,
+                })
+            })
+            .flatten()
+            .ok_or("the device was not offered")?;
+        let endpoint = Endpoint::new(parts).map_err(|error| format!("{}: {error}", device.name()))?;
+        let own = endpoint.side(crate::sys::random_u64() as u32 & 0xff_ffff)?;
+        Ok(Entry { endpoint, pair, own, stage: Stage::Asked, deadline: Instant::now() + PATIENCE })
+    }
+
+    /// The dialer's first step.
+    fn ask(&self, peer: u64, id: [u8; 16], pair: Pair) {
+        let lane = self.next_lane.fetch_add(1, Ordering::Relaxed) | FIRST_LANE;
+        match self.make(peer, id, lane, pair) {
+            Ok(entry) => {
+                self.with(peer, id, |session| {
+                    let side = entry.own.clone();
+                    self.tell(session, &Word::Connect { lane, own: pair.0, other: pair.1, side });
+                    session.add(lane, entry);
+                });
+            }
+            Err(why) => drop(self.with(peer, id, |session| session.failed(pair, why))),
+        }
+    }
+
+    /// The acceptor's step.
+    fn answer(&self, peer: u64, id: [u8; 16], lane: u32, pair: Pair, theirs: Side) {
+        let made = match lane >= FIRST_LANE {
+            true => self.make(peer, id, lane, pair),
+            false => Err("the lane's number makes no sense".into()),
+        };
+        let connected = made.and_then(|entry| {
+            entry.endpoint.connect(&entry.own, &theirs)?;
+            Ok(Entry { stage: Stage::Answered, deadline: Instant::now() + 2 * PATIENCE, ..entry })
+        });
+        self.with(peer, id, |session| match connected {
+            Ok(entry) if !session.entries.contains_key(&lane) => {
+                self.tell(session, &Word::Accept { lane, side: entry.own.clone() });
+                session.add(lane, entry);
+            }
+            Ok(_) => {}
+            Err(why) => {
+                self.tell(session, &Word::Refuse { lane, why: format!("at the peer: {why}") });
+                session.failed(pair, why);
+            }
+        });
+    }
+
+    /// The other end stands: the dialer ties its own to it, and looks whether it answers.
+    fn accepted(&self, peer: u64, id: [u8; 16], lane: u32, theirs: Side) {
+        let found = self.with(peer, id, |session| {
+            let entry = session.entries.get_mut(&lane).filter(|entry| entry.stage == Stage::Asked)?;
+            entry.stage = Stage::Probing;
+            entry.deadline = Instant::now() + PATIENCE;
+            Some((entry.endpoint.clone(), entry.own.clone()))
+        });
+        let Some((endpoint, own)) = found.flatten() else { return };
+        match endpoint.connect(&own, &theirs) {
+            Ok(()) => endpoint.probe(),
+            Err(why) => self.close_quietly(peer, id, lane, &why),
+        }
+    }
+
+    /// Gives up an endpoint that never carried anything.
+    fn close_quietly(&self, peer: u64, id: [u8; 16], lane: u32, why: &str) {
+        let unused = |session: &mut Session| {
+            session.entries.get(&lane).filter(|entry| entry.stage != Stage::Open)?;
+            session.take(lane, why)
+        };
+        if let Some(endpoint) = self.with(peer, id, unused).flatten() {
+            endpoint.close();
+        }
+    }
+
+    /// Has the control loop close an endpoint, and fence what it carries.
+    fn give_up(&self, peer: u64, lane: u32) {
+        self.commands.push(Command::CompanionLaneLost { peer, lane });
+    }
+
+    /// What time, and completions, ask for.
+    fn time(&self, peer: u64, now: Instant) {
+        let Some((id, due, stuck, proven)) = self.look_at_time(peer, now) else { return };
+        due.into_iter().for_each(|pair| self.ask(peer, id, pair));
+        stuck.into_iter().for_each(|lane| self.give_up(peer, lane));
+        for lane in &proven {
+            self.with(peer, id, |session| {
+                session.opened(*lane);
+                self.tell(session, &Word::Established { lane: *lane });
+            });
+        }
+        if !proven.is_empty() {
+            self.say_state(peer);
+        }
+    }
+
+    #[allow(clippy::type_complexity)]
+    fn look_at_time(&self, peer: u64, now: Instant) -> Option<([u8; 16], Vec<Pair>, Vec<u32>, Vec<u32>)> {
+        let mut sessions = self.lock();
+        let session = sessions.all.get_mut(&peer)?;
+        for regions in session.take_acks() {
+            self.tell(session, &Word::Revoked(regions));
+        }
+        let mut stuck = session.stuck(now);
+        let silence = self.silence();
+        let overdue: Vec<u64> =
+            session.asked.iter().filter(|(since, _)| *since + silence <= now).map(|(_, it)| *it).collect();
+        if !overdue.is_empty() {
+            // A peer that does not let go loses the endpoints through which it could use the keys.
+            stuck.extend(session.entries.keys());
+            if session.entries.is_empty() {
+                session.asked.retain(|(_, region)| !overdue.contains(region));
+                self.held.release(&overdue, peer);
+            }
+        }
+        let proven = session.entries.iter().filter(|(_, entry)| {
+            entry.stage == Stage::Probing && entry.endpoint.is_proven() && !entry.endpoint.is_broken()
+        });
+        let proven = proven.map(|(lane, _)| *lane).collect();
+        Some((session.ticket.session_id, session.due(now), stuck, proven))
+    }
+
+    /// Says, once, what became of the first attempts.
+    fn settle(&self, peer: u64) {
+        let mut sessions = self.lock();
+        let Some(session) = sessions.all.get_mut(&peer).filter(|session| !session.is_settled) else { return };
+        let hopeless = session.why_not(&self.devices).is_some_and(|(_, pending)| !pending);
+        if session.is_tried() || hopeless || session.is_late(Instant::now()) {
+            session.is_settled = true;
+            if session.ticket.dialer {
+                self.tell(session, &Word::Settled { why: String::new() });
+            }
+            drop(sessions);
+            self.say_state(peer);
+        }
+    }
+
+    /// Tells the control loop whether there is a path. Before the first attempts are over it has to wait,
+    /// unless there is one.
+    fn say_state(&self, peer: u64) {
+        let sessions = self.lock();
+        let Some(session) = sessions.all.get(&peer) else { return };
+        let why = session.why_not(&self.devices);
+        if !session.is_settled {
+            return;
+        }
+        let pending = why.as_ref().is_some_and(|(_, pending)| *pending);
+        let why = why.map(|(why, _)| why);
+        self.commands.push(Command::CompanionSettled { peer, transport: Transport::Rdma, why, pending });
+    }
+}
+
+/// The devices to use. The inner error says why there are none.
+fn open_devices(settings: &Settings) -> Result<std::result::Result<Vec<Arc<Device>>, String>> {
+    let there = match verbs::device_names() {
+        Ok(names) if names.is_empty() => return Ok(Err("this host has no RDMA device".into())),
+        Ok(names) => names,
+        Err(why) => return Ok(Err(why)),
+    };
+    if let Some(unknown) = settings.names.iter().find(|name| !there.contains(name)) {
+        let text = format!("rdma_devices: there is no device {unknown:?}; there are {}", there.join(", "));
+        return Err(Error::invalid(text));
+    }
+    let wanted = if settings.names.is_empty() { &there } else { &settings.names };
+    let (mut devices, mut whys) = (Vec::new(), Vec::new());
+    for name in wanted.iter().take(DEVICES_MAX) {
+        match Device::open(devices.len(), name, &settings.devices) {
+            Ok(device) => devices.push(Arc::new(device)),
+            Err(why) => whys.push(why),
+        }
+    }
+    // An address that was asked for and is nowhere is a mistake, not a device that is down.
+    if settings.devices.gid_index.is_some() && devices.iter().all(|device| !device.is_up()) {
+        let wrong = devices.iter().filter_map(|device| device.address().err());
+        if let Some(why) = wrong.filter(|why| why.contains("rdma_gid_index")).min() {
+            return Err(Error::invalid(why));
+        }
+    }
+    if devices.is_empty() {
+        return Ok(Err(whys.join("; ")));
+    }
+    Ok(Ok(devices))
+}
+
+impl Companion for Service {
+    fn begin(&self, ticket: Ticket) {
+        let peer = ticket.peer.handle;
+        let link = RdmaLink::new(ticket.peer.clone(), self.registry.clone(), self.settings.spin_ns);
+        let session = Session::new(ticket, Arc::new(link));
+        let regions = self.registry.snapshot();
+        for word in regions.iter().flat_map(|region| self.keys_of(region, peer)) {
+            self.tell(&session, &word);
+        }
+        self.tell(&session, &self.offer());
+        let mut sessions = self.lock();
+        sessions.all.insert(peer, session);
+        sessions.work.insert(peer);
+        drop(sessions);
+        self.poller.wake();
+    }
+
+    fn message(&self, peer: u64, body: &[u8]) {
+        // Nonsense in a sealed channel is a peer's mistake: it costs it this path's good will, no more.
+        let Ok(word) = Word::decode(body) else { return };
+        let mut sessions = self.lock();
+        let Some(session) = sessions.all.get_mut(&peer) else { return };
+        session.inbox.push_back(word);
+        sessions.work.insert(peer);
+        drop(sessions);
+        self.poller.wake();
+    }
+
+    fn refused(&self, peer: u64, why: String) {
+        let mut sessions = self.lock();
+        if let Some(session) = sessions.all.get_mut(&peer) {
+            session.inbox.push_back(Word::Offer { devices: Vec::new(), why });
+            sessions.work.insert(peer);
+        }
+        drop(sessions);
+        self.poller.wake();
+    }
+
+    fn link(&self, peer: u64) -> Option<(Arc<dyn Link>, String)> {
+        let sessions = self.lock();
+        let session = sessions.all.get(&peer)?;
+        session.why_not(&self.devices).is_none().then(|| {
+            let link: Arc<dyn Link> = session.link.clone();
+            (link, session.how())
+        })
+    }
+
+    fn regions_added(&self, peer: u64, ids: &[u64]) -> Vec<Vec<u8>> {
+        if !self.lock().all.contains_key(&peer) {
+            return Vec::new();
+        }
+        let map = self.registry.snapshot();
+        let regions = ids.iter().filter_map(|id| map.get(*id));
+        regions.flat_map(|region| self.keys_of(region, peer)).map(|word| word.encode()).collect()
+    }
+
+    fn regions_removed(&self, _ids: &[u64]) {}
+
+    fn carriers(&self, peer: u64, transfer: u64) -> Vec<u32> {
+        let sessions = self.lock();
+        let Some(session) = sessions.all.get(&peer) else { return Vec::new() };
+        let carrying = session.entries.iter().filter(|(_, entry)| entry.endpoint.carries(transfer));
+        carrying.map(|(lane, _)| *lane).collect()
+    }
+
+    fn close_lane(&self, peer: u64, lane: u32) -> Option<Vec<Posted>> {
+        let endpoint = {
+            let mut sessions = self.lock();
+            let session = sessions.all.get_mut(&peer)?;
+            let endpoint = session.take(lane, "it broke")?;
+            sessions.work.insert(peer);
+            endpoint
+        };
+        let records = endpoint.close();
+        // Whether the device is to blame, its port tells.
+        self.look_at(&endpoint.device);
+        self.say_state(peer);
+        self.poller.wake();
+        Some(records)
+    }
+
+    fn end(&self, peer: u64) -> Vec<(u32, Vec<Posted>)> {
+        let ended = self.lock().all.remove(&peer);
+        let Some(mut session) = ended else { return Vec::new() };
+        let endpoints = session.take_all();
+        let lanes = endpoints.into_iter().map(|endpoint| (endpoint.lane, endpoint.close())).collect();
+        self.held.release_all(peer);
+        lanes
+    }
+
+    fn forget(&self, _peer: u64) {}
+
+    /// Ending a session destroys its queue pairs: nothing comes after that.
+    fn is_quiet(&self, _peer: u64) -> bool {
+        true
+    }
+}

@@ -1,0 +1,255 @@
+//! One peer as the service knows it: what it offered, which pairs of devices have an endpoint and in which
+//! state, and what it was asked to let go of. Decides; `service` makes and closes endpoints.
+//!
+//! ```text
+//! dialer    IDLE ─ CONNECT ─▶ ASKED ─ ACCEPT ─▶ PROBING ─ a READ came back ─▶ OPEN      ESTABLISHED ─▶
+//! acceptor       CONNECT ─▶ ANSWERED ─ ESTABLISHED ─▶ OPEN
+//! either         closed, refused or too slow ─▶ IDLE, tried again by the dialer after a pause
+//! ```
+
+use super::device::Device;
+use super::endpoint::Endpoint;
+use super::link::RdmaLink;
+use super::topology::pair;
+use super::wire::{DeviceOffer, Side, Word};
+use crate::peer::Ticket;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long one step of making an endpoint may take.
+pub const PATIENCE: Duration = Duration::from_secs(3);
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// Two devices: ours and the peer's, by their numbers.
+pub type Pair = (u8, u8);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    Asked,
+    Probing,
+    Answered,
+    Open,
+}
+
+pub struct Entry {
+    pub endpoint: Arc<Endpoint>,
+    pub pair: Pair,
+    pub own: Side,
+    pub stage: Stage,
+    /// For every stage but the last.
+    pub deadline: Instant,
+}
+
+/// A pair that has no endpoint, and when the dialer tries again.
+#[derive(Clone, Copy)]
+struct Retry {
+    at: Instant,
+    pause: Duration,
+}
+
+/// Regions that the peer takes back, and up to where each endpoint must get before none of their keys is in
+/// use.
+type LettingGo = (Vec<u64>, Vec<(Arc<Endpoint>, u64)>);
+
+pub struct Session {
+    pub ticket: Ticket,
+    pub link: Arc<RdmaLink>,
+    /// What the peer said and nobody has looked at.
+    pub inbox: VecDeque<Word>,
+    /// The peer's devices, once it has said so; and what it says of others.
+    theirs: Option<(Vec<DeviceOffer>, String)>,
+    pub entries: HashMap<u32, Entry>,
+    retries: HashMap<Pair, Retry>,
+    /// Pairs that were tried at least once since the session began.
+    tried: HashMap<Pair, String>,
+    /// Both sides know what came of the first attempts.
+    pub is_settled: bool,
+    begun: Instant,
+    /// Regions whose keys the peer was asked to let go of, and since when.
+    pub asked: Vec<(Instant, u64)>,
+    /// Regions that the peer asks us to let go of, and what is under way with them.
+    acks: Vec<LettingGo>,
+}
+
+impl Session {
+    pub fn new(ticket: Ticket, link: Arc<RdmaLink>) -> Session {
+        Session {
+            ticket,
+            link,
+            inbox: VecDeque::new(),
+            theirs: None,
+            entries: HashMap::new(),
+            retries: HashMap::new(),
+            tried: HashMap::new(),
+            is_settled: false,
+            begun: Instant::now(),
+            asked: Vec::new(),
+            acks: Vec::new(),
+        }
+    }
+
+    pub fn their_device(&self, index: u8) -> Option<&DeviceOffer> {
+        self.theirs.as_ref()?.0.iter().find(|device| device.index == index)
+    }
+
+    /// The peer's devices changed: the lanes whose device is gone. The dialer's pairs are made anew.
+    pub fn offered(&mut self, devices: Vec<DeviceOffer>, why: String, ours: &[Arc<Device>]) -> Vec<u32> {
+        self.theirs = Some((devices, why));
+        self.plan(ours);
+        let gone = self.entries.iter().filter(|(_, entry)| self.their_device(entry.pair.1).is_none());
+        gone.map(|(lane, _)| *lane).collect()
+    }
+
+    /// Which pairs there should be: those that have no endpoint are tried at once.
+    pub fn plan(&mut self, ours: &[Arc<Device>]) {
+        let Some((theirs, _)) = self.theirs.as_ref().filter(|_| self.ticket.dialer) else { return };
+        let ours: Vec<DeviceOffer> = ours.iter().filter_map(|device| device.offer().ok()).collect();
+        let wanted: Vec<Pair> =
+            pair(&ours, theirs).into_iter().map(|(a, b)| (ours[a].index, theirs[b].index)).collect();
+        let now = Instant::now();
+        self.retries.retain(|pair, _| wanted.contains(pair));
+        for pair in wanted {
+            if !self.entries.values().any(|entry| entry.pair == pair) {
+                self.retries.insert(pair, Retry { at: now, pause: PAUSE_MIN });
+            }
+        }
+    }
+
+    /// Pairs whose time has come.
+    pub fn due(&self, now: Instant) -> Vec<Pair> {
+        self.retries.iter().filter(|(_, retry)| retry.at <= now).map(|(pair, _)| *pair).collect()
+    }
+
+    /// The pair is being tried: `add` or `failed` tells how that went.
+    pub fn add(&mut self, lane: u32, entry: Entry) {
+        self.retries.remove(&entry.pair);
+        self.entries.insert(lane, entry);
+    }
+
+    /// No endpoint came of it this time.
+    pub fn failed(&mut self, pair: Pair, why: String) {
+        self.tried.insert(pair, why);
+        if self.ticket.dialer {
+            let pause = self.retries.get(&pair).map_or(PAUSE_MIN, |retry| (retry.pause * 2).min(PAUSE_MAX));
+            self.retries.insert(pair, Retry { at: Instant::now() + pause, pause });
+        }
+    }
+
+    /// Takes an endpoint out, to be closed by the caller.
+    pub fn take(&mut self, lane: u32, why: &str) -> Option<Arc<Endpoint>> {
+        let entry = self.entries.remove(&lane)?;
+        self.failed(entry.pair, why.into());
+        self.publish();
+        Some(entry.endpoint)
+    }
+
+    pub fn take_all(&mut self) -> Vec<Arc<Endpoint>> {
+        self.link.set(Vec::new());
+        self.entries.drain().map(|(_, entry)| entry.endpoint).collect()
+    }
+
+    pub fn opened(&mut self, lane: u32) {
+        if let Some(entry) = self.entries.get_mut(&lane) {
+            entry.stage = Stage::Open;
+            self.tried.insert(entry.pair, String::new());
+        }
+        self.publish();
+    }
+
+    /// Gives the link the endpoints that are open, in the order of our devices.
+    fn publish(&self) {
+        let mut open: Vec<(u8, Arc<Endpoint>)> = self
+            .entries
+            .values()
+            .filter(|entry| entry.stage == Stage::Open)
+            .map(|entry| (entry.pair.0, entry.endpoint.clone()))
+            .collect();
+        open.sort_by_key(|(device, _)| *device);
+        self.link.set(open.into_iter().map(|(_, endpoint)| endpoint).collect());
+    }
+
+    /// Whether the dialer has tried each pair, so that both sides may go on with what there is.
+    pub fn is_tried(&self) -> bool {
+        let tried = |pair: &Pair| self.tried.contains_key(pair);
+        self.ticket.dialer
+            && self.theirs.is_some()
+            && self.retries.keys().all(tried)
+            && self.entries.values().all(|entry| entry.stage == Stage::Open || tried(&entry.pair))
+    }
+
+    /// Why there is no endpoint, and whether there may be one soon; None if there is one.
+    pub fn why_not(&self, ours: &[Arc<Device>]) -> Option<(String, bool)> {
+        if self.entries.values().any(|entry| entry.stage == Stage::Open) {
+            return None;
+        }
+        let usable = ours.iter().any(|device| device.is_up());
+        if !usable {
+            let whys = ours.iter().filter_map(|device| device.address().err());
+            return Some((whys.collect::<Vec<_>>().join("; "), false));
+        }
+        match &self.theirs {
+            None => Some(("the peer has not said which devices it has".into(), true)),
+            Some((devices, why)) if devices.is_empty() => Some((format!("at the peer: {why}"), false)),
+            Some(_) => {
+                let mut whys: Vec<&str> = self.tried.values().map(String::as_str).collect();
+                whys.retain(|why| !why.is_empty());
+                whys.sort_unstable();
+                whys.dedup();
+                Some((format!("no endpoint: {}", whys.join("; ")), true))
+            }
+        }
+    }
+
+    /// What made the path, for a person.
+    pub fn how(&self) -> String {
+        let open = self.entries.values().filter(|entry| entry.stage == Stage::Open);
+        let mut names: Vec<String> = open
+            .map(|entry| format!("{} to {}", entry.endpoint.device.name(), entry.endpoint.remote.name))
+            .collect();
+        names.sort_unstable();
+        names.join(", ")
+    }
+
+    /// The peer takes these regions back: nothing more is posted with their keys.
+    pub fn revoked(&mut self, regions: Vec<u64>) {
+        self.link.keys.remove(&regions);
+        // Who was posting with them has finished that when the mark is taken.
+        let marks = self.entries.values().map(|entry| (entry.endpoint.clone(), entry.endpoint.mark()));
+        self.acks.push((regions, marks.collect()));
+    }
+
+    /// Regions of which nothing is under way any more.
+    pub fn take_acks(&mut self) -> Vec<Vec<u64>> {
+        let past = |(_, marks): &mut LettingGo| {
+            marks.iter().all(|(endpoint, mark)| endpoint.is_past(*mark))
+        };
+        self.acks.extract_if(.., past).map(|(regions, _)| regions).collect()
+    }
+
+    /// When to look at this session again if nothing is heard. `silence`: how long a peer may hold keys that
+    /// it was asked for.
+    pub fn next_look(&self, now: Instant, silence: Duration) -> Option<Instant> {
+        let soon = now + Duration::from_millis(1);
+        let probing = self.entries.values().any(|entry| entry.stage == Stage::Probing);
+        let acks = (probing || !self.acks.is_empty()).then_some(soon);
+        let stages = self.entries.values().filter(|entry| entry.stage != Stage::Open);
+        let stages = stages.map(|entry| entry.deadline);
+        let retries = self.retries.values().map(|retry| retry.at);
+        let asked = self.asked.iter().map(|(since, _)| *since + silence);
+        let settle = (!self.is_settled).then_some(self.begun + 2 * PATIENCE);
+        acks.into_iter().chain(stages).chain(retries).chain(asked).chain(settle).min()
+    }
+
+    /// Whether the first attempts have taken too long, whoever is to blame.
+    pub fn is_late(&self, now: Instant) -> bool {
+        !self.is_settled && now >= self.begun + 2 * PATIENCE
+    }
+
+    /// Lanes that did not get on in time.
+    pub fn stuck(&self, now: Instant) -> Vec<u32> {
+        let late = |entry: &Entry| entry.stage != Stage::Open && entry.deadline <= now;
+        self.entries.iter().filter(|(_, entry)| late(entry)).map(|(lane, _)| *lane).collect()
+    }
+}
