@@ -4,10 +4,12 @@
 
 pub mod data;
 pub mod process;
+pub mod suite;
 
 use ferry::complete::TransferResult;
 use ferry::types::{Op, Request, Transport};
 use ferry::*;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 pub type Settings<'a> = &'a [(&'a str, &'a str)];
@@ -20,14 +22,21 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub fn transport() -> Transport {
     match std::env::var("FERRY_TEST_TRANSPORTS").as_deref() {
         Ok("local") => Transport::Local,
+        Ok("rdma") => Transport::Rdma,
         Ok("tcp") | Err(_) => Transport::Tcp,
-        Ok(other) => panic!("FERRY_TEST_TRANSPORTS={other}: tcp or local"),
+        Ok(other) => panic!("FERRY_TEST_TRANSPORTS={other}: tcp, local or rdma"),
     }
 }
 
 pub fn config(settings: Settings) -> Config {
     let mut config = Config::new().unwrap();
     config.set("transports", transport().name()).unwrap();
+    if transport() == Transport::Rdma {
+        // Of two hosts in the virtual machine, in turn.
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let host = NEXT.fetch_add(1, Ordering::Relaxed) % 2;
+        config.set("rdma_devices", ["rva0,rvb0", "rva1,rvb1"][host]).unwrap();
+    }
     for (key, value) in settings {
         config.set(key, value).unwrap_or_else(|error| panic!("{key}={value}: {error}"));
     }

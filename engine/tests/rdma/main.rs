@@ -1,6 +1,10 @@
 //! RDMA between two hosts with two NICs each. The hosts and the NICs are those of the virtual machine that
 //! `make test-rdma` starts (scripts/rdma-vm.sh); elsewhere each test says that it was skipped.
 
+#[path = "../common/mod.rs"]
+mod common;
+
+use common::suite::Setup;
 use std::io::Write;
 
 /// The devices of the virtual machine: host 0 and host 1 on network a, the same on network b.
@@ -25,5 +29,12 @@ fn four_devices_are_active() {
         let path = format!("/sys/class/infiniband/{device}/ports/1/state");
         let state = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
         assert_eq!(state.trim(), "4: ACTIVE", "{device}");
+    }
+}
+
+#[test]
+fn conformance() {
+    if in_guest("conformance") {
+        Setup::rdma("rdma", &[]).all();
     }
 }

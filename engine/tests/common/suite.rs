@@ -1,0 +1,178 @@
+//! The conformance suite: what every transport must do with every shape of transfer. A transport is
+//! a `Setup`, two engines and how they reach each other; the suite knows nothing else about it.
+//!
+//! Every case fills both memories with patterns, moves, and compares the whole destination: bytes
+//! that are missing, misplaced or outside the named ranges all show.
+
+use super::data::{check, contents, prepare, Random, Span, Work};
+use super::{hears_of, run, Pair, Settings};
+use ferry::complete::{Fence, Notification, State};
+use ferry::types::{Op, Transport};
+use ferry::{Memory, RegionOptions, Status, TransferOptions};
+
+pub const BOTH: [Op; 2] = [Op::Write, Op::Read];
+const FRAME: usize = 1 << 20;
+
+/// One way to reach a peer, and the two engines to try it with.
+pub struct Setup {
+    pub pair: Pair,
+    pub transport: Transport,
+    pub random: Random,
+}
+
+impl Setup {
+    pub fn tcp(what: &str, settings: Settings) -> Setup {
+        let settings = [settings, &[("transports", "tcp")]].concat();
+        Setup { pair: Pair::new(&settings), transport: Transport::Tcp, random: Random::new(what) }
+    }
+
+    pub fn local(what: &str, settings: Settings) -> Setup {
+        let settings = [settings, &[("transports", "local")]].concat();
+        Setup { pair: Pair::new(&settings), transport: Transport::Local, random: Random::new(what) }
+    }
+
+    /// Over Soft-RoCE's devices, in the virtual machine that has them.
+    pub fn rdma(what: &str, settings: Settings) -> Setup {
+        let over = |devices| [settings, &[("transports", "rdma"), ("rdma_devices", devices)]].concat();
+        let pair = Pair::of(super::engine(&over("rva0,rvb0")), super::engine(&over("rva1,rvb1")));
+        Setup { pair, transport: Transport::Rdma, random: Random::new(what) }
+    }
+
+    pub fn memories(&self, length: usize) -> (Memory, Memory) {
+        let options = RegionOptions::default();
+        let (a, b) =
+            (self.pair.a.alloc(length, &options).unwrap(), self.pair.b.alloc(length, &options).unwrap());
+        // On this host there is nobody else to know better.
+        hears_of(&self.pair.a, self.pair.b_at_a, b.region());
+        (a, b)
+    }
+
+    /// Moves `spans` and checks the result, the statistics and every byte of the destination.
+    fn case(
+        &self,
+        what: &str,
+        op: Op,
+        local: &Memory,
+        remote: &Memory,
+        spans: &[Span],
+        options: &TransferOptions,
+    ) {
+        let what = format!("{what} {op:?} {} requests", spans.len());
+        let Work { requests, expected } = prepare(op, local, remote, spans);
+        let bytes: u64 = requests.iter().map(|request| request.length).sum();
+        let result = run(&self.pair.a, self.pair.b_at_a, op, &requests, options);
+        assert_eq!((result.state, result.status), (State::Done, Status::Ok), "{what}");
+        assert_eq!((result.bytes_confirmed, result.requests_failed), (bytes, 0), "{what}");
+        assert_eq!((result.requests_in, result.transport), (spans.len() as u64, self.transport), "{what}");
+        assert_eq!((result.fence, result.notification), (Fence::Confirmed, Notification::None), "{what}");
+        assert!(
+            result.submitted_ns <= result.started_ns && result.started_ns <= result.finished_ns,
+            "{what}"
+        );
+        if options.no_coalesce && spans.iter().all(|(_, _, length)| *length <= 64 << 10) {
+            assert_eq!(result.slices_out, spans.len() as u64, "{what}");
+        }
+        let destination = if op == Op::Write { remote } else { local };
+        check(&what, &contents(destination), &expected);
+    }
+
+    /// Every size class, its neighbours, and both sides at odd addresses.
+    pub fn sizes(&self, sizes: &[usize]) {
+        let most = sizes.iter().max().copied().unwrap_or(0);
+        for &length in sizes {
+            // The memory is little more than the transfer, so that the check stays cheap for small ones.
+            let (local, remote) = self.memories((length + 256).min(most + 256));
+            for op in BOTH {
+                for (at, to) in [(0, 0), (3, 77), (129, 8)] {
+                    self.case(&format!("{length} bytes"), op, &local, &remote, &[(at, to, length)], &plain());
+                }
+            }
+        }
+    }
+
+    /// Blocks side by side on both sides: any number of requests, few slices.
+    pub fn contiguous(&self, counts: &[usize], length: usize, options: &TransferOptions) {
+        let most = counts.iter().max().copied().unwrap_or(0);
+        let (local, remote) = self.memories(most * length + 64);
+        for (op, &count) in BOTH.into_iter().flat_map(|op| counts.iter().map(move |count| (op, count))) {
+            let spans: Vec<Span> = (0..count).map(|n| (n * length + 8, n * length + 24, length)).collect();
+            self.case("contiguous", op, &local, &remote, &spans, options);
+        }
+    }
+
+    /// Blocks permuted on both sides, with gaps: none can be merged.
+    pub fn scattered(&mut self, counts: &[usize], length: usize, options: &TransferOptions) {
+        let most = counts.iter().max().copied().unwrap_or(0);
+        let stride = length + 16;
+        let (local, remote) = self.memories(most * stride);
+        for (op, &count) in BOTH.into_iter().flat_map(|op| counts.iter().map(move |count| (op, count))) {
+            let (at, to) = (self.random.permutation(count), self.random.permutation(count));
+            let spans: Vec<Span> =
+                at.iter().zip(&to).map(|(a, b)| (a * stride, b * stride + 5, length)).collect();
+            self.case("scattered", op, &local, &remote, &spans, options);
+        }
+    }
+
+    /// Lengths of all kinds in one transfer, from one byte to several frames.
+    pub fn mixed(&mut self, rounds: usize, options: &TransferOptions) {
+        let (local, remote) = self.memories(24 << 20);
+        for round in 0..rounds {
+            let mut spans = Vec::new();
+            let (mut at, mut to) = (self.random.below(64), self.random.below(64));
+            loop {
+                let scale = [8, 200, 5000, 70_000, 3 << 20][self.random.below(5)];
+                let length = 1 + self.random.below(scale);
+                if at.max(to) + length > local.length() {
+                    break;
+                }
+                spans.push((at, to, length));
+                at += length + self.random.below(3) * 11;
+                to += length + self.random.below(3) * 13;
+            }
+            let order = self.random.permutation(spans.len());
+            let spans: Vec<Span> = order.into_iter().map(|n| spans[n]).collect();
+            for op in BOTH {
+                self.case(&format!("mixed, round {round}"), op, &local, &remote, &spans, options);
+            }
+        }
+    }
+
+    /// The suite, at a size that every leg can afford.
+    pub fn all(&mut self) {
+        self.sizes(&[
+            1,
+            2,
+            7,
+            8,
+            9,
+            63,
+            4095,
+            4096,
+            65_535,
+            65_536,
+            65_537,
+            FRAME - 1,
+            FRAME,
+            FRAME + 1,
+            5 << 20,
+        ]);
+        self.contiguous(&[1, 2, 100, 1024], 16 << 10, &plain());
+        self.contiguous(&[511, 512, 513], 1, &no_coalesce());
+        self.scattered(&[1, 2, 511, 512, 513, 1024, 4096], 1000, &plain());
+        self.scattered(&[3, 70], 70_001, &plain());
+        self.mixed(1, &plain());
+        if self.transport == Transport::Tcp {
+            // Where nothing is sent there is nothing to sum.
+            self.mixed(1, &TransferOptions { checksum: true, ..plain() });
+        }
+        self.mixed(1, &no_coalesce());
+    }
+}
+
+pub fn plain() -> TransferOptions<'static> {
+    TransferOptions::default()
+}
+
+pub fn no_coalesce() -> TransferOptions<'static> {
+    TransferOptions { no_coalesce: true, ..plain() }
+}
