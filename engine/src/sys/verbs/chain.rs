@@ -205,3 +205,103 @@ impl std::fmt::Debug for Chain {
         write!(f, "Chain({} of {})", self.length, self.capacity)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ffi::ibv_wr_opcode as opcode;
+
+    /// Ids of what `post` would hand over.
+    fn ids(chain: &mut Chain) -> Vec<u64> {
+        let list = |first: *mut ffi::ibv_send_wr| {
+            let (mut ids, mut next) = (Vec::new(), first);
+            while !next.is_null() {
+                // SAFETY: a list of the chain, which is being lent out.
+                let wr = unsafe { &*next };
+                ids.push(wr.wr_id);
+                next = wr.next;
+            }
+            ids
+        };
+        chain.with_list(list).unwrap_or_default()
+    }
+
+    fn entries(chain: &Chain) -> &[Entry] {
+        // SAFETY: inside the box; the borrow keeps others away.
+        unsafe { std::slice::from_raw_parts(chain.first.as_ptr(), chain.length) }
+    }
+
+    #[test]
+    fn lists_end_where_the_chain_does() {
+        let mut chain = Chain::new(4);
+        assert!(chain.is_empty() && ids(&mut chain).is_empty());
+        // Each length after each other one: links are mended.
+        for length in [1, 4, 2, 3, 4, 1, 4] {
+            chain.clear();
+            for id in 0..length {
+                assert!(!chain.is_full());
+                chain.send(id, 0, 0, 8, false);
+            }
+            assert_eq!((chain.len() as u64, chain.is_full()), (length, length == 4));
+            assert_eq!(ids(&mut chain), (0..length).collect::<Vec<_>>());
+        }
+        assert_eq!(ids(&mut Chain::new(0)), []);
+    }
+
+    #[test]
+    fn requests_are_what_was_asked() {
+        let mut chain = Chain::new(4);
+        // Twice, so that what the first round left behind would show.
+        for _ in 0..2 {
+            chain.clear();
+            chain.write(1, 0x1000, 10, 0x2000, 20, 300, true);
+            chain.read(2, 0x1001, 11, 0x2001, 21, 301);
+            chain.write_immediate(3, 0x1002, 12, 0x2002, 22, 0, 0x0102_0304, false);
+            chain.signal_last();
+            chain.send(4, 0x1003, 13, 303, false);
+            let all = entries(&chain);
+            let wr = |index: usize| &all[index].wr;
+            let opcodes: Vec<_> = all.iter().map(|entry| entry.wr.opcode).collect();
+            let expected = [
+                opcode::IBV_WR_RDMA_WRITE,
+                opcode::IBV_WR_RDMA_READ,
+                opcode::IBV_WR_RDMA_WRITE_WITH_IMM,
+                opcode::IBV_WR_SEND,
+            ];
+            assert_eq!(opcodes, expected);
+            let flags: Vec<_> = all.iter().map(|entry| entry.wr.send_flags).collect();
+            assert_eq!(flags, [INLINE, 0, SIGNALED, 0]);
+            let pieces: Vec<_> = all.iter().map(|entry| entry.wr.num_sge).collect();
+            assert_eq!(pieces, [1, 1, 0, 1]);
+            for (index, entry) in all.iter().enumerate() {
+                let at = index as u64;
+                assert_eq!(entry.wr.sg_list.cast_const(), &raw const entry.sge);
+                assert_eq!((entry.sge.addr, u64::from(entry.sge.lkey)), (0x1000 + at, 10 + at));
+                assert_eq!(chain.index_of(&entry.wr), index);
+            }
+            for index in 0..3 {
+                // SAFETY: bytes of a union whose fields are all numbers.
+                let rdma = unsafe { wr(index).wr.rdma };
+                let at = index as u64;
+                assert_eq!((rdma.remote_addr, u64::from(rdma.rkey)), (0x2000 + at, 20 + at));
+            }
+            // SAFETY: 32 bits, however they are looked at.
+            let immediate = unsafe { wr(2).imm_data_invalidated_rkey_union.imm_data };
+            assert_eq!(immediate.to_ne_bytes(), [1, 2, 3, 4]);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "full")]
+    fn a_full_chain_takes_no_more() {
+        let mut chain = Chain::new(1);
+        chain.send(1, 0, 0, 0, false);
+        chain.send(2, 0, 0, 0, false);
+    }
+
+    #[test]
+    #[should_panic(expected = "no request")]
+    fn an_empty_chain_has_no_last_request() {
+        Chain::new(1).signal_last();
+    }
+}

@@ -135,7 +135,8 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        // Fails only for memory windows, which nobody here makes, and devices that are gone.
+        // Waits for no requests: those that still need it fail. Fails itself only for memory windows,
+        // which nobody here makes, and devices that are gone.
         // SAFETY: made by `Pd`, ended once.
         unsafe { ffi::ibv_dereg_mr(self.raw.as_ptr()) };
     }

@@ -14,7 +14,9 @@
 mod chain;
 mod completion;
 mod context;
+mod device;
 mod memory;
+mod port;
 mod queue_pair;
 
 #[cfg(test)]
@@ -24,12 +26,23 @@ mod tests;
 
 pub use chain::Chain;
 pub use completion::{wc, Channel, Completion, Cq};
-pub use context::{device_names, Context, Event, Gid, GidKind, Limits, Port, PortState};
+pub use context::{Context, Event, Limits};
+pub use device::device_names;
 pub use memory::{Mr, Pd};
+pub use port::{Gid, GidKind, Port, PortState};
 pub use queue_pair::{LocalSide, Qp, QpSpec, Remote, Srq};
 
+use rdma_mummy_sys as ffi;
 use std::io;
+use std::mem::offset_of;
 use std::ptr::NonNull;
+
+// The crate writes the structs with unions by hand, and no generator has checked them: their sizes and
+// the last field used of each, as a C compiler has them on 64-bit machines.
+const _: () = assert!(size_of::<ffi::ibv_wc>() == 48 && offset_of!(ffi::ibv_wc, wc_flags) == 36);
+const _: () = assert!(size_of::<ffi::ibv_send_wr>() == 128 && offset_of!(ffi::ibv_send_wr, wr) == 40);
+const _: () = assert!(size_of::<ffi::ibv_gid_entry>() == 32 && size_of::<ffi::ibv_async_event>() == 16);
+const _: () = assert!(size_of::<ffi::ibv_ah_attr>() == 32 && size_of::<ffi::ibv_global_route>() == 24);
 
 /// For calls that return a number. Most return an errno; drivers may also answer as system calls do.
 fn check(result: libc::c_int) -> io::Result<()> {

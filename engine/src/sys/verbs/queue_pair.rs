@@ -5,7 +5,7 @@
 //!                                                          every request that is left completes, flushed
 //! ```
 
-use super::context::mtu_of;
+use super::port::mtu_of;
 use super::{check, created, Chain, Cq, Pd};
 use ffi::ibv_qp_attr_mask as Fields;
 use rdma_mummy_sys as ffi;
@@ -99,6 +99,7 @@ pub struct LocalSide {
     pub rd_atom: u8,
     /// 4.096 us × 2^timeout until a packet counts as lost; 0 is forever.
     pub timeout: u8,
+    /// At most 7. Soft-RoCE takes 7 for no end of them: 6 is the most that gives up everywhere.
     pub retries: u8,
     /// 7 is forever.
     pub rnr_retries: u8,
@@ -287,7 +288,8 @@ fn post_failed(chain: &Chain, code: libc::c_int, bad: *const ffi::ibv_send_wr) -
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        // SAFETY: made by `new`, destroyed once. The device forgets its requests.
+        // SAFETY: made by `new`, destroyed once. The device forgets its requests; what had completed can
+        // still come out of the CQ.
         unsafe { ffi::ibv_destroy_qp(self.raw.as_ptr()) };
     }
 }

@@ -1,1 +1,0 @@
-//! Two queue pairs between rva0 and rva1.
