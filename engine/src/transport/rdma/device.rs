@@ -68,8 +68,7 @@ impl Device {
         // SAFETY: the mapping is the device's own, and outlives the registration by the order of fields.
         let page_key = unsafe { pd.register(page.address() as u64, PAGE as u64, true, false, false) }?;
         let ports = 1..=context.limits().ports;
-        let is_active =
-            |port: &u8| context.port(*port).is_ok_and(|port| port.state == PortState::Active);
+        let is_active = |port: &u8| context.port(*port).is_ok_and(|port| port.state == PortState::Active);
         let device = Device {
             index,
             channel,

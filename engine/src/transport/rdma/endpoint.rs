@@ -39,9 +39,9 @@ const FLUSH_PATIENCE: Duration = Duration::from_millis(500);
 /// What may be under way in the network when an endpoint is gone, at the longest.
 const FABRIC_DRAIN_NS: u64 = 1_000_000_000;
 /// 4.096 us times 2 to the power of this: how long a packet may go without an acknowledgement; and how often
-/// it is sent again.
+/// it is sent again. Seven times means for ever to Soft-RoCE.
 const ACK_TIMEOUT: u8 = 14;
-const RETRIES: u8 = 7;
+const RETRIES: u8 = 6;
 /// 0.64 ms, in InfiniBand's code.
 const RNR_TIMER: u8 = 12;
 const RNR_RETRIES: u8 = 6;
@@ -574,8 +574,5 @@ impl Endpoint {
 
 /// Whether an error concerns the request alone, so that sending it again is of no use.
 fn is_refusal(status: u32) -> bool {
-    matches!(
-        status,
-        wc::REM_ACCESS_ERR | wc::REM_INV_REQ_ERR | wc::LOC_PROT_ERR | wc::LOC_LEN_ERR | wc::LOC_QP_OP_ERR
-    )
+    matches!(status, wc::REM_ACCESS_ERR | wc::REM_INV_REQ_ERR | wc::LOC_PROT_ERR | wc::LOC_LEN_ERR)
 }

@@ -110,7 +110,8 @@ impl Holder for Held {
     fn wait_unheld(&self, region: u64, deadline: Option<Instant>) -> bool {
         let mut state = self.lock();
         while state.is_held(region) {
-            let left = deadline.map_or(Duration::from_secs(3600), |at| at.saturating_duration_since(Instant::now()));
+            let left =
+                deadline.map_or(Duration::from_secs(3600), |at| at.saturating_duration_since(Instant::now()));
             if left.is_zero() {
                 return false;
             }

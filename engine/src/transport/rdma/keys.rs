@@ -81,8 +81,8 @@ impl Keys {
             if region.devices.len() <= device {
                 region.devices.resize(device + 1, None);
             }
-            let pieces = region.devices[device]
-                .get_or_insert(Pieces { bytes: offer.piece_bytes, rkeys: Vec::new() });
+            let pieces =
+                region.devices[device].get_or_insert(Pieces { bytes: offer.piece_bytes, rkeys: Vec::new() });
             // Parts come in order; a first part begins anew.
             if offer.first == 0 {
                 *pieces = Pieces { bytes: offer.piece_bytes, rkeys: offer.rkeys };

@@ -90,11 +90,7 @@ impl RdmaLink {
 }
 
 /// The endpoint that will have moved one more chain soonest, of those with room.
-fn choose(
-    endpoints: &[Arc<Endpoint>],
-    node: Option<u32>,
-    express: bool,
-) -> Option<(&Arc<Endpoint>, usize)> {
+fn choose(endpoints: &[Arc<Endpoint>], node: Option<u32>, express: bool) -> Option<(&Arc<Endpoint>, usize)> {
     // Who has not moved anything yet counts as being as fast as the fastest.
     let fastest = endpoints.iter().map(|endpoint| endpoint.rate()).max().unwrap_or(0);
     let cost = |endpoint: &Arc<Endpoint>| {

@@ -179,9 +179,10 @@ impl Service {
         let mut sessions = self.lock();
         let mut due = std::mem::take(&mut sessions.work);
         let soon = now + Duration::from_millis(1);
-        let timed = sessions.all.iter().filter(|(_, session)| {
-            session.next_look(now, self.silence()).is_some_and(|at| at <= soon)
-        });
+        let timed = sessions
+            .all
+            .iter()
+            .filter(|(_, session)| session.next_look(now, self.silence()).is_some_and(|at| at <= soon));
         due.extend(timed.map(|(peer, _)| *peer));
         due.into_iter().collect()
     }
@@ -232,7 +233,10 @@ impl Service {
         let regions = std::mem::take(&mut sessions.revoking);
         let mut by_peer: HashMap<u64, Vec<u64>> = HashMap::new();
         for region in regions {
-            self.held.holders(region).into_iter().for_each(|peer| by_peer.entry(peer).or_default().push(region));
+            self.held
+                .holders(region)
+                .into_iter()
+                .for_each(|peer| by_peer.entry(peer).or_default().push(region));
         }
         let now = Instant::now();
         for (peer, regions) in by_peer {
@@ -297,16 +301,17 @@ impl Service {
     fn heard(&self, peer: u64, id: [u8; 16], word: Word) {
         match word {
             Word::Offer { devices, why } => {
-                let gone =
-                    self.with(peer, id, |session| session.offered(devices, why, &self.devices)).unwrap_or_default();
+                let gone = self
+                    .with(peer, id, |session| session.offered(devices, why, &self.devices))
+                    .unwrap_or_default();
                 gone.into_iter().for_each(|lane| self.give_up(peer, lane));
             }
-            Word::Keys(keys) => drop(self.with(peer, id, |session| session.link.keys.add(keys))),
-            Word::Revoke(regions) => drop(self.with(peer, id, |session| session.revoked(regions))),
             Word::Revoked(regions) => {
                 self.with(peer, id, |session| session.asked.retain(|(_, region)| !regions.contains(region)));
                 self.held.release(&regions, peer);
             }
+            // Taken in as they came: `message`.
+            Word::Keys(_) | Word::Revoke(_) => {}
             Word::Connect { lane, own, other, side } => self.answer(peer, id, lane, (other, own), side),
             Word::Accept { lane, side } => self.accepted(peer, id, lane, side),
             Word::Refuse { lane, why } => self.close_quietly(peer, id, lane, &why),
@@ -541,7 +546,12 @@ impl Companion for Service {
         let Ok(word) = Word::decode(body) else { return };
         let mut sessions = self.lock();
         let Some(session) = sessions.all.get_mut(&peer) else { return };
-        session.inbox.push_back(word);
+        match word {
+            // Before the next message is looked at: it may announce the region to whoever submits.
+            Word::Keys(keys) => return session.link.keys.add(keys),
+            Word::Revoke(regions) => session.revoked(regions),
+            word => session.inbox.push_back(word),
+        }
         sessions.work.insert(peer);
         drop(sessions);
         self.poller.wake();

@@ -222,9 +222,7 @@ impl Session {
 
     /// Regions of which nothing is under way any more.
     pub fn take_acks(&mut self) -> Vec<Vec<u64>> {
-        let past = |(_, marks): &mut LettingGo| {
-            marks.iter().all(|(endpoint, mark)| endpoint.is_past(*mark))
-        };
+        let past = |(_, marks): &mut LettingGo| marks.iter().all(|(endpoint, mark)| endpoint.is_past(*mark));
         self.acks.extract_if(.., past).map(|(regions, _)| regions).collect()
     }
 

@@ -167,13 +167,17 @@ mod tests {
 
     #[test]
     fn distance_counts_hops() {
-        let place = |node, pci: &[&str]| Place { node, pci: pci.iter().map(|part| part.to_string()).collect() };
+        let place =
+            |node, pci: &[&str]| Place { node, pci: pci.iter().map(|part| part.to_string()).collect() };
         let nic = place(Some(1), &["pci0000:80", "0000:80:01.0", "0000:81:00.0"]);
         assert_eq!(nic.distance_to_node(Some(1)), 0);
         assert_eq!(nic.distance_to_node(Some(0)), 1);
         assert_eq!(nic.distance_to_node(None), 0);
         assert_eq!(nic.distance_to_device(&nic), 0);
-        assert_eq!(nic.distance_to_device(&place(Some(1), &["pci0000:80", "0000:80:01.0", "0000:82:00.0"])), 2);
+        assert_eq!(
+            nic.distance_to_device(&place(Some(1), &["pci0000:80", "0000:80:01.0", "0000:82:00.0"])),
+            2
+        );
         assert_eq!(nic.distance_to_device(&place(Some(0), &["pci0000:00"])), 4);
     }
 }

@@ -53,20 +53,38 @@ pub struct Side {
 pub enum Word {
     /// All devices of the sender that can be reached; replaces what was offered before. `why`: of those
     /// that can't be, or why there are none.
-    Offer { devices: Vec<DeviceOffer>, why: String },
+    Offer {
+        devices: Vec<DeviceOffer>,
+        why: String,
+    },
     Keys(KeysOffer),
     /// These regions are going: use their keys no more, and say REVOKED when nothing that was posted
     /// with them is under way.
     Revoke(Vec<u64>),
     Revoked(Vec<u64>),
     /// The dialer's end of a new endpoint, between two devices by their numbers.
-    Connect { lane: u32, own: u8, other: u8, side: Side },
-    Accept { lane: u32, side: Side },
-    Refuse { lane: u32, why: String },
+    Connect {
+        lane: u32,
+        own: u8,
+        other: u8,
+        side: Side,
+    },
+    Accept {
+        lane: u32,
+        side: Side,
+    },
+    Refuse {
+        lane: u32,
+        why: String,
+    },
     /// The dialer has read through the endpoint, so it works both ways.
-    Established { lane: u32 },
+    Established {
+        lane: u32,
+    },
     /// Each pair of devices was tried.
-    Settled { why: String },
+    Settled {
+        why: String,
+    },
 }
 
 impl Word {

@@ -6,7 +6,9 @@
 //! this lane any more, and what it carried is handed over as records.
 
 use crate::command::Command;
-use crate::limits::{FRAME_DESCRIPTORS_MAX, GENTLE_FRAMES_MAX, GENTLE_FRAME_BYTES_MAX, LANE_FRAMES_MAX, LANE_READ_BYTES_MAX};
+use crate::limits::{
+    FRAME_DESCRIPTORS_MAX, GENTLE_FRAMES_MAX, GENTLE_FRAME_BYTES_MAX, LANE_FRAMES_MAX, LANE_READ_BYTES_MAX,
+};
 use crate::peer::outbox::PullLimits;
 use crate::peer::{Peer, Posted, What};
 use crate::session::machine::Carried;
