@@ -25,7 +25,8 @@ pair() { # its letter, its network
     ip addr add "$2.2/24" dev "$b"
     ip link set "$a" up
     ip link set "$b" up
-    # Permanent: a host does not answer questions about its own addresses from itself.
+    # Known from the start, so that no first packet waits for ARP. `ip link set ... down` forgets the entry, and
+    # ARP finds it again after `up`, thanks to accept_local.
     ip neigh replace "$2.2" lladdr "$(cat "/sys/class/net/$b/address")" nud permanent dev "$a"
     ip neigh replace "$2.1" lladdr "$(cat "/sys/class/net/$a/address")" nud permanent dev "$b"
     rdma link add "r$a" type rxe netdev "$a"
