@@ -215,7 +215,7 @@ impl From<&RequestResult> for ferry_request_result {
             request_index: result.index,
             bytes_confirmed: result.bytes_confirmed,
             os_error: result.os_error,
-            vendor_error: 0,
+            vendor_error: result.vendor_error,
             transport: result.transport as u32,
             reserved: 0,
         }

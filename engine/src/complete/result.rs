@@ -95,4 +95,6 @@ pub struct RequestResult {
     pub transport: Transport,
     pub bytes_confirmed: u64,
     pub os_error: i32,
+    /// A device library's own code (the status of a work completion), or 0.
+    pub vendor_error: i32,
 }

@@ -57,6 +57,8 @@ pub struct Failure {
     pub slice: u32,
     pub status: Status,
     pub os_error: i32,
+    /// As in `RequestResult`.
+    pub vendor_error: i32,
 }
 
 pub struct Transfer {
@@ -375,6 +377,7 @@ impl Transfer {
                 transport: self.via(),
                 bytes_confirmed: 0,
                 os_error: 0,
+                vendor_error: 0,
             })
             .collect();
         let one_frame = detail.confirmed.is_empty() && detail.failures.is_empty();
@@ -393,6 +396,7 @@ impl Transfer {
             for (request, _, _) in requests_of(&self.spec.order, &self.spec.requests, slice) {
                 results[request as usize].status = failure.status;
                 results[request as usize].os_error = failure.os_error;
+                results[request as usize].vendor_error = failure.vendor_error;
             }
         }
         for (result, request) in results.iter_mut().zip(self.spec.requests.iter()) {

@@ -244,5 +244,5 @@ impl Known<'_> {
 }
 
 fn failure(first: u32, at: usize, status: Status, os_error: i32) -> Failure {
-    Failure { slice: first + at as u32, status, os_error }
+    Failure { slice: first + at as u32, status, os_error, vendor_error: 0 }
 }

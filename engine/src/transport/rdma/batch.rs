@@ -155,7 +155,7 @@ impl<'a> Builder<'a> {
                 _ => Err(Status::NotRegistered),
             };
             if let Err(status) = posted {
-                failures.push(Failure { slice: index, status, os_error: 0 });
+                failures.push(Failure { slice: index, status, os_error: 0, vendor_error: 0 });
             } else if let (Op::Write, false, Some((_, keys))) =
                 (transfer.spec.op, transfer.spec.acked_only, remote)
             {

@@ -24,7 +24,7 @@ use crate::types::Transport;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Chains under way on one queue pair: while one is confirmed the others keep the device busy.
@@ -85,8 +85,9 @@ pub struct Endpoint {
     /// Payload under way, and what was seen to move in a second, for `link` to choose by.
     bytes_out: AtomicU64,
     rate: AtomicU64,
-    /// Nothing is posted any more, and the loss has been told.
+    /// Nothing is posted any more, and the loss has been told; why, if it was not on purpose.
     broken: AtomicBool,
+    why: OnceLock<String>,
     pub made: Instant,
 }
 
@@ -160,6 +161,7 @@ impl Endpoint {
             bytes_out: AtomicU64::new(0),
             rate: AtomicU64::new(0),
             broken: AtomicBool::new(false),
+            why: OnceLock::new(),
             made: Instant::now(),
             device: device.clone(),
         });
@@ -412,10 +414,16 @@ impl Endpoint {
     }
 
     /// The endpoint is of no use any more: once, the control loop is told to close it.
-    pub fn fail(&self, _why: String) {
+    pub fn fail(&self, why: String) {
         if !self.broken.swap(true, Ordering::AcqRel) {
+            let _ = self.why.set(format!("{} to {}: {why}", self.device.name(), self.remote.name));
             self.commands.push(Command::CompanionLaneLost { peer: self.peer.handle, lane: self.lane });
         }
+    }
+
+    /// Why it broke, if it did.
+    pub fn why(&self) -> &str {
+        self.why.get().map_or("the peer gave it up", String::as_str)
     }
 
     /// Makes sure that somebody will see the next completion.
@@ -530,11 +538,11 @@ impl Endpoint {
         let Some((transfer, first, end, _)) = batch.run() else { return };
         let (transfer, sequence) = (transfer.clone(), batch.posted.sequence);
         let refused = error.filter(|(id, status, _)| id.is_of(sequence) && is_refusal(*status));
-        let refused = refused.and_then(|(id, status, _)| Some((first + id.slice()?, status)));
+        let refused = refused.and_then(|(id, status, _)| Some((first + id.slice()?, status as i32)));
         let mut bad: Vec<Failure> = batch.failures;
-        if let Some((slice, _)) = refused {
+        if let Some((slice, vendor_error)) = refused {
             let status = self.why_refused(&transfer, slice);
-            bad.push(Failure { slice, status, os_error: libc::EREMOTEIO });
+            bad.push(Failure { slice, status, os_error: libc::EREMOTEIO, vendor_error });
         }
         bad.sort_unstable_by_key(|failure| failure.slice);
         let mut from = first;

@@ -103,7 +103,7 @@ fn choose(endpoints: &[Arc<Endpoint>], node: Option<u32>, express: bool) -> Opti
 }
 
 impl Link for RdmaLink {
-    fn carries(&self, ranges: &[Range], known: &RemoteMap, _alone: bool) -> bool {
+    fn carries(&self, ranges: &[Range], known: &RemoteMap, alone: bool) -> bool {
         let endpoints = self.endpoints();
         let Some(endpoint) = endpoints.first() else { return false };
         let keys = self.keys.snapshot();
@@ -113,8 +113,11 @@ impl Link for RdmaLink {
                 0 => known.find(range.remote, range.length).map(|region| region.id),
                 id => Some(id),
             };
-            let region = id.and_then(|id| keys.get(&id));
-            region.is_some_and(|region| region.covers(device, range.remote, range.length))
+            match id.and_then(|id| keys.get(&id)) {
+                Some(region) => region.covers(device, range.remote, range.length),
+                // Whoever is left with it says of each request what is wrong.
+                None => alone,
+            }
         })
     }
 

@@ -598,7 +598,8 @@ impl Companion for Service {
         let endpoint = {
             let mut sessions = self.lock();
             let session = sessions.all.get_mut(&peer)?;
-            let endpoint = session.take(lane, "it broke")?;
+            let why = session.entries.get(&lane)?.endpoint.why().to_owned();
+            let endpoint = session.take(lane, &why)?;
             sessions.work.insert(peer);
             endpoint
         };

@@ -275,6 +275,7 @@ fn settle(lane: &Lane, posted: Posted, faults: &[Fault]) {
                     slice: first + fault.descriptor as u32,
                     status: fault.status,
                     os_error: 0,
+                    vendor_error: 0,
                 })
                 .filter(|failure| failure.slice < *end)
                 .collect();
