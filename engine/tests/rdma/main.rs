@@ -1,40 +1,40 @@
-//! RDMA between two hosts with two NICs each. The hosts and the NICs are those of the virtual machine that
-//! `make test-rdma` starts (scripts/rdma-vm.sh); elsewhere each test says that it was skipped.
+//! RDMA between two hosts with two NICs each, and what happens when it goes wrong. The hosts and the NICs are
+//! those of the virtual machine that `make test-rdma` starts (scripts/rdma-vm.sh); elsewhere each test says
+//! that it was skipped.
+//!
+//! `guest` is the machine: its links go down and up, its NICs count bytes. Sessions are TCP's over loopback,
+//! which none of this touches. Other processes and patterns are those of the fault tests over TCP.
 
+#[path = "../faults/child.rs"]
+#[allow(dead_code)]
+mod child;
 #[path = "../common/mod.rs"]
 mod common;
+mod guest;
+#[path = "../faults/support.rs"]
+#[allow(dead_code)]
+mod support;
+
+mod access;
+mod devices;
+mod lost;
+mod many;
+mod ports;
+mod stalled;
+mod unregister;
 
 use common::suite::Setup;
-use std::io::Write;
-
-/// The devices of the virtual machine: host 0 and host 1 on network a, the same on network b.
-const DEVICES: [&str; 4] = ["rva0", "rva1", "rvb0", "rvb1"];
-
-/// Whether this is the virtual machine. If it isn't, says so for `test`, past libtest's capture.
-fn in_guest(test: &str) -> bool {
-    let in_guest = std::env::var("FERRY_TEST_RDMA").is_ok_and(|value| value == "1");
-    if !in_guest {
-        let reason = "make test-rdma runs this in its virtual machine";
-        let _ = writeln!(std::io::stderr(), "SKIPPED: rdma::{test} ({reason})");
-    }
-    in_guest
-}
 
 #[test]
 fn four_devices_are_active() {
-    if !in_guest("four_devices_are_active") {
-        return;
-    }
-    for device in DEVICES {
-        let path = format!("/sys/class/infiniband/{device}/ports/1/state");
-        let state = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
-        assert_eq!(state.trim(), "4: ACTIVE", "{device}");
+    let Some(_guest) = guest::enter("four_devices_are_active") else { return };
+    for device in guest::DEVICES {
+        assert_eq!(guest::port_state(device), "4: ACTIVE", "{device}");
     }
 }
 
 #[test]
 fn conformance() {
-    if in_guest("conformance") {
-        Setup::rdma("rdma", &[]).all();
-    }
+    let Some(_guest) = guest::enter("conformance") else { return };
+    Setup::rdma("rdma", &[]).all();
 }

@@ -17,6 +17,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// What a hop between NUMA nodes costs, in parts of the whole way.
 const FAR_PENALTY: u64 = 4;
+/// What one thread posts before it looks whether another can go on.
+const TURN_CHAINS: usize = 16;
 
 pub struct RdmaLink {
     peer: Arc<Peer>,
@@ -61,14 +63,29 @@ impl RdmaLink {
     /// Posts what is queued, as far as there is room. Whoever finds another thread at it leaves it to that.
     pub fn pump(&self) {
         self.wanted.store(true, Ordering::SeqCst);
+        let mut chains = 0;
         while self.wanted.load(Ordering::SeqCst) {
             let Ok(turn) = self.dispatch.try_lock() else { return };
             self.wanted.store(false, Ordering::SeqCst);
             let endpoints = self.endpoints();
             for express in [true, false] {
-                while self.peer.has_work(Transport::Rdma, express) && self.dispatch(&endpoints, express) {}
+                while chains < TURN_CHAINS
+                    && self.peer.has_work(Transport::Rdma, express)
+                    && self.dispatch(&endpoints, express)
+                {
+                    chains += 1;
+                }
             }
             drop(turn);
+            // Room comes while this thread posts, and who submits would stay for the whole transfer. What is
+            // under way now will be reaped after the lock was let go, and brings another thread.
+            if chains >= TURN_CHAINS {
+                if endpoints.iter().any(|endpoint| endpoint.has_work()) {
+                    return;
+                }
+                self.wanted.store(true, Ordering::SeqCst);
+                chains = 0;
+            }
         }
     }
 

@@ -1,0 +1,199 @@
+//! The virtual machine: whether this is it, its links and NICs (tests/rdma/network.sh), and engines on its two
+//! hosts.
+
+use crate::support::{self, alone, wait_until};
+use ferry::types::Transport;
+use ferry::{Engine, Memory};
+use std::io::Write;
+use std::process::Command;
+use std::sync::MutexGuard;
+use std::time::{Duration, Instant};
+
+/// The devices of the virtual machine: host 0 and host 1 on network a, the same on network b.
+pub const DEVICES: [&str; 4] = ["rva0", "rva1", "rvb0", "rvb1"];
+pub const HOST: [(&str, &str); 2] = [("rdma_devices", "rva0,rvb0"), ("rdma_devices", "rva1,rvb1")];
+pub const RDMA: (&str, &str) = ("transports", "rdma");
+
+pub const LEASE: Duration = Duration::from_millis(1500);
+pub const DRAIN: Duration = Duration::from_millis(100);
+/// Times for an emulated machine that shares its two cores. The lease is longer than a queue pair takes to
+/// give up (about 0.5 s), and than the network may hold packets (1 s).
+const TIMES: [(&str, &str); 7] = [
+    ("lease_ms", "1500"),
+    ("drain_ms", "100"),
+    ("progress_timeout_ms", "3000"),
+    ("connect_timeout_ms", "10000"),
+    ("reconnect_timeout_ms", "3000"),
+    ("handshake_timeout_ms", "5000"),
+    ("workers", "1"),
+];
+
+/// One test's time with the machine; its links are up again afterwards, however the test ended.
+pub struct Guest {
+    _turn: MutexGuard<'static, ()>,
+}
+
+/// Whether this is the virtual machine. If it isn't, says so for `test`, past libtest's capture.
+pub fn enter(test: &str) -> Option<Guest> {
+    if !is_here() {
+        let reason = "make test-rdma runs this in its virtual machine";
+        let _ = writeln!(std::io::stderr(), "SKIPPED: rdma::{test} ({reason})");
+        return None;
+    }
+    Some(Guest { _turn: alone() })
+}
+
+pub fn is_here() -> bool {
+    std::env::var("FERRY_TEST_RDMA").is_ok_and(|value| value == "1")
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        for device in DEVICES {
+            let _ = Command::new("tc").args(["qdisc", "del", "dev", &device[1..], "root"]).output();
+        }
+        if DEVICES.iter().any(|device| port_state(device) != "4: ACTIVE") {
+            DEVICES.iter().for_each(|device| up(&device[1..]));
+        }
+    }
+}
+
+fn command(line: &str) {
+    let words: Vec<&str> = line.split(' ').collect();
+    let output = Command::new(words[0]).args(&words[1..]).output().unwrap();
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+pub fn port_state(device: &str) -> String {
+    let path = format!("/sys/class/infiniband/{device}/ports/1/state");
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}")).trim().to_owned()
+}
+
+/// Takes an interface down; its port is down when this returns.
+pub fn down(interface: &str) {
+    command(&format!("ip link set {interface} down"));
+    wait_until("the port is down", || !port_state(&format!("r{interface}")).contains("ACTIVE"));
+}
+
+/// And up again, with the neighbour that it forgot.
+pub fn up(interface: &str) {
+    command(&format!("ip link set {interface} up"));
+    let (net, end) = (&interface[..2], &interface[2..]);
+    let peer = format!("{net}{}", if end == "0" { 1 } else { 0 });
+    let network = if net == "va" { 1 } else { 2 };
+    for (here, there) in [(interface, &peer[..]), (&peer[..], interface)] {
+        let address = std::fs::read_to_string(format!("/sys/class/net/{there}/address")).unwrap();
+        let host = if there.ends_with('0') { 1 } else { 2 };
+        command(&format!(
+            "ip neigh replace 10.{network}.0.{host} lladdr {} nud permanent dev {here}",
+            address.trim()
+        ));
+    }
+}
+
+/// What leaves this interface is delayed or lost, as `tc netem` has it.
+pub fn disturb(interface: &str, how: &str) {
+    command(&format!("tc qdisc replace dev {interface} root netem {how}"));
+}
+
+pub fn calm(interface: &str) {
+    command(&format!("tc qdisc del dev {interface} root"));
+}
+
+/// Bytes that left the interface so far.
+pub fn sent(interface: &str) -> u64 {
+    let path = format!("/sys/class/net/{interface}/statistics/tx_bytes");
+    std::fs::read_to_string(path).unwrap().trim().parse().unwrap()
+}
+
+/// Settings of an engine on a host, RDMA alone unless `extra` says otherwise.
+pub fn settings<'a>(host: usize, extra: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+    [&TIMES[..], &[RDMA, HOST[host]], extra].concat()
+}
+
+/// The same, for a child.
+pub fn words(host: usize, extra: &[(&str, &str)]) -> String {
+    settings(host, extra).iter().map(|(key, value)| format!(" {key}={value}")).collect()
+}
+
+pub fn engine(host: usize, extra: &[(&str, &str)]) -> Engine {
+    support::engine(&settings(host, extra))
+}
+
+pub fn connect(from: &Engine, to: &str) -> u64 {
+    from.connect(to, Some(Duration::from_secs(15))).unwrap()
+}
+
+/// Engines on both hosts: (initiator on host 0, target on host 1, the target as the initiator's peer).
+pub fn pair(extra: &[(&str, &str)]) -> (Engine, Engine, u64) {
+    let (a, b) = (engine(0, extra), engine(1, extra));
+    let peer = connect(&a, b.address());
+    (a, b, peer)
+}
+
+/// Memory of both, the local one filled with pattern `seed`, the remote one known to the initiator.
+pub fn memories(a: &Engine, b: &Engine, peer: u64, bytes: usize, seed: u64) -> (Memory, Memory) {
+    let (local, remote) = (support::alloc(a, bytes), support::alloc(b, bytes));
+    support::fill(&local, seed);
+    knows(a, peer, remote.region());
+    (local, remote)
+}
+
+/// Returns when `engine` knows of this region of the peer.
+pub fn knows(engine: &Engine, peer: u64, region: u64) {
+    wait_until("the region is announced", || {
+        engine.peer_regions(peer).unwrap().iter().any(|known| known.region == region)
+    });
+}
+
+/// Whether RDMA is the chosen path, and what is said of it.
+pub fn path(engine: &Engine, peer: u64) -> (bool, String) {
+    let paths = engine.peer_paths(peer).unwrap();
+    let path = paths.into_iter().find(|path| path.transport == Transport::Rdma).unwrap();
+    (path.chosen, path.why)
+}
+
+/// Returns when the path to the peer leads over these devices of ours, and no others.
+pub fn leads_over(engine: &Engine, peer: u64, devices: &[&str]) {
+    let mut last = String::new();
+    let started = Instant::now();
+    loop {
+        let (chosen, why) = path(engine, peer);
+        let used = DEVICES.iter().filter(|device| why.contains(&format!("{device} to "))).count();
+        let all = devices.iter().all(|device| why.contains(&format!("{device} to ")));
+        if chosen && all && used == devices.len() {
+            return;
+        }
+        if last != why {
+            println!("{:?}: {why}", started.elapsed());
+            last = why;
+        }
+        assert!(started.elapsed() < support::BOUND, "never over {devices:?}: {last}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Watches memory for a while: nobody writes to it. There is no event for what doesn't happen.
+#[track_caller]
+pub fn is_quiet(memory: impl Fn() -> Vec<u8>, period: Duration) {
+    let before = memory();
+    let end = Instant::now() + period;
+    while Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(memory() == before, "the memory changed");
+    }
+}
+
+/// Runs one ignored test of this binary in a process of its own, behind `prefix`: another user's rights, or
+/// another view of the file system. It must pass.
+pub fn elsewhere(prefix: &[&str], test: &str) {
+    let program = std::env::current_exe().unwrap();
+    let arguments = ["--exact", test, "--ignored", "--nocapture", "--test-threads=1"];
+    let mut line: Vec<&std::ffi::OsStr> = prefix.iter().map(|word| word.as_ref()).collect();
+    line.push(program.as_os_str());
+    let output = Command::new(line[0]).args(&line[1..]).args(arguments).output().unwrap();
+    let text =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    println!("{text}");
+    assert!(output.status.success() && text.contains("1 passed"), "{test} failed behind {prefix:?}");
+}

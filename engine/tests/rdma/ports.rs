@@ -1,0 +1,161 @@
+//! Ports that go down and come back in mid-transfer: the other device carries on, then TCP where that is
+//! allowed, and what came back is used again.
+
+use crate::guest::{self, connect, down, engine, enter, leads_over, memories, pair, path, sent, up};
+use crate::support::*;
+use ferry::complete::{State, TransferResult};
+use ferry::types::{Op, Transport};
+use ferry::{Deadline, Engine, Memory, Status, Transfer, TransferOptions};
+use std::time::{Duration, Instant};
+
+const BYTES: usize = 8 * MIB;
+
+/// The whole memory again and again: long enough to be met in the middle.
+fn start(a: &Engine, peer: u64, local: &Memory, remote: &Memory, times: usize) -> Transfer {
+    let requests = rounds(local.address(), remote.address(), remote.region(), BYTES, times);
+    let options = TransferOptions { deadline: Deadline::After(BOUND), ..options() };
+    let started = Instant::now();
+    let transfer = a.submit(peer, Op::Write, &requests, &options).unwrap();
+    println!("submit took {:?}", started.elapsed());
+    transfer
+}
+
+#[track_caller]
+fn assert_all_arrived(result: &TransferResult, remote: &Memory, seed: u64, times: usize) {
+    assert_eq!((result.state, result.status), (State::Done, Status::Ok));
+    assert_eq!(result.bytes_confirmed, (times * BYTES) as u64);
+    assert_pattern(remote, seed, 0, BYTES);
+}
+
+fn one_goes_down(interface: &str) {
+    const TIMES: usize = 12;
+    let (a, b, peer) = pair(&[]);
+    leads_over(&a, peer, &["rva0", "rvb0"]);
+    let (local, remote) = memories(&a, &b, peer, BYTES, 5);
+    let transfer = start(&a, peer, &local, &remote, TIMES);
+    wait_until("it is under way", || read(&remote, 0, 8) != [0; 8]);
+    assert_eq!(transfer.state(), State::Pending);
+    let (before, started) = (sent("vb0"), Instant::now());
+    down(interface);
+    let result = finish(&transfer);
+    let took = started.elapsed();
+    println!("{interface} down: the rest of {TIMES} x {BYTES} bytes took {took:?}");
+    assert_all_arrived(&result, &remote, 5, TIMES);
+    assert_eq!(result.transport, Transport::Rdma);
+    assert!(sent("vb0") - before > BYTES as u64, "the other device carries on");
+    assert!(took < Duration::from_secs(3) + 2 * SLACK, "{took:?}");
+
+    leads_over(&a, peer, &["rvb0"]);
+    up(interface);
+    let started = Instant::now();
+    leads_over(&a, peer, &["rva0", "rvb0"]);
+    println!("{interface} up: used again after {:?}", started.elapsed());
+    fill(&local, 6);
+    let before = sent("va0");
+    let result = finish(&start(&a, peer, &local, &remote, 2));
+    assert_all_arrived(&result, &remote, 6, 2);
+    assert!(sent("va0") - before > MIB as u64, "the device is used again");
+}
+
+#[test]
+fn a_device_that_goes_down_in_mid_transfer_loses_nothing_and_comes_back() {
+    let Some(_guest) = enter("ports::a_device_that_goes_down_in_mid_transfer_loses_nothing_and_comes_back")
+    else {
+        return;
+    };
+    one_goes_down("va0");
+}
+
+#[test]
+fn a_device_of_the_peer_that_goes_down_in_mid_transfer_loses_nothing_and_comes_back() {
+    let name = "ports::a_device_of_the_peer_that_goes_down_in_mid_transfer_loses_nothing_and_comes_back";
+    let Some(_guest) = enter(name) else { return };
+    one_goes_down("va1");
+}
+
+#[test]
+fn with_all_devices_down_tcp_takes_over_and_rdma_returns() {
+    const TIMES: usize = 12;
+    let Some(_guest) = enter("ports::with_all_devices_down_tcp_takes_over_and_rdma_returns") else { return };
+    let either = [("transports", "rdma,tcp"), ("local", "false")];
+    let (a, b) = (engine(0, &either), engine(1, &either));
+    let peer = connect(&a, b.address());
+    leads_over(&a, peer, &["rva0", "rvb0"]);
+    let (local, remote) = memories(&a, &b, peer, BYTES, 5);
+    let transfer = start(&a, peer, &local, &remote, TIMES);
+    wait_until("it is under way", || read(&remote, 0, 8) != [0; 8]);
+    assert_eq!(transfer.state(), State::Pending);
+    let started = Instant::now();
+    down("va0");
+    down("vb0");
+    let result = finish(&transfer);
+    println!("both down: the rest took {:?}, by {:?}", started.elapsed(), result.transport);
+    assert_all_arrived(&result, &remote, 5, TIMES);
+    assert_eq!(result.transport, Transport::Tcp);
+    let (chosen, why) = path(&a, peer);
+    println!("rdma meanwhile: {why}");
+    assert!(!chosen && why.contains("the port is down"), "{why}");
+    fill(&local, 6);
+    let result = finish(&start(&a, peer, &local, &remote, 1));
+    assert_all_arrived(&result, &remote, 6, 1);
+    assert_eq!(result.transport, Transport::Tcp);
+
+    up("va0");
+    up("vb0");
+    leads_over(&a, peer, &["rva0", "rvb0"]);
+    fill(&local, 7);
+    let result = finish(&start(&a, peer, &local, &remote, 2));
+    assert_all_arrived(&result, &remote, 7, 2);
+    assert_eq!(result.transport, Transport::Rdma);
+}
+
+/// Where only RDMA is allowed there is nothing to wait for once the last port is down: what is under way ends
+/// UNAVAILABLE, and so does what is submitted, with the reason.
+#[test]
+fn with_all_devices_down_and_rdma_alone_transfers_are_unavailable() {
+    let name = "ports::with_all_devices_down_and_rdma_alone_transfers_are_unavailable";
+    let Some(_guest) = enter(name) else { return };
+    let (a, b, peer) = pair(&[]);
+    let (local, remote) = memories(&a, &b, peer, BYTES, 5);
+    let transfer = start(&a, peer, &local, &remote, 100);
+    wait_until("it is under way", || read(&remote, 0, 8) != [0; 8]);
+    let started = Instant::now();
+    down("va0");
+    down("vb0");
+    let result = finish(&transfer);
+    println!("final after {:?}: {:?} {}", started.elapsed(), result.state, result.status);
+    assert_eq!((result.state, result.status), (State::Failed, Status::Unavailable));
+    // It is final: nothing of it lands any more.
+    remote.write(0, &pattern(9, 0, BYTES));
+    let request = [request(&local, &remote, 0, BYTES)];
+    let refused = a.submit(peer, Op::Write, &request, &options()).map(|_| ()).unwrap_err();
+    println!("refused: {refused}");
+    assert_eq!(refused.status, Status::Unavailable);
+    assert!(refused.message.contains("the port is down"), "{refused}");
+    up("va0");
+    up("vb0");
+    leads_over(&a, peer, &["rva0", "rvb0"]);
+    guest::is_quiet(|| read(&remote, 0, BYTES), Duration::from_millis(500));
+    assert_pattern(&remote, 9, 0, BYTES);
+    a.write(peer, &request, &options()).unwrap();
+    assert_pattern(&remote, 5, 0, BYTES);
+}
+
+#[test]
+fn a_large_request_is_shared_by_both_devices() {
+    const LARGE: usize = 48 * MIB;
+    let Some(_guest) = enter("ports::a_large_request_is_shared_by_both_devices") else { return };
+    let (a, b, peer) = pair(&[]);
+    leads_over(&a, peer, &["rva0", "rvb0"]);
+    let (local, remote) = memories(&a, &b, peer, LARGE, 5);
+    let before = [sent("va0"), sent("vb0")];
+    let started = Instant::now();
+    a.write(peer, &[request(&local, &remote, 0, LARGE)], &TransferOptions::default()).unwrap();
+    let took = started.elapsed();
+    let [first, second] = [sent("va0") - before[0], sent("vb0") - before[1]];
+    println!("{LARGE} bytes in {took:?}: {first} by va0, {second} by vb0");
+    assert_pattern(&remote, 5, 0, LARGE);
+    assert!(first + second > LARGE as u64);
+    // Within 20 % of even.
+    assert!(first.abs_diff(second) * 10 <= (first + second) * 2, "{first} by va0, {second} by vb0");
+}

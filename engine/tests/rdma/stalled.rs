@@ -1,0 +1,121 @@
+//! Transfers that come to a standstill and are struck, by their deadline or by cancel: final in time, and
+//! whatever the network still holds lands in nobody's memory.
+
+use crate::guest::{
+    calm, connect, disturb, down, engine, enter, is_quiet, leads_over, memories, up, DRAIN, LEASE,
+};
+use crate::support::*;
+use ferry::complete::State;
+use ferry::types::Op;
+use ferry::{Deadline, Engine, Memory, Status, Transfer, TransferOptions};
+use std::time::{Duration, Instant};
+
+const BYTES: usize = 2 * MIB;
+/// One device, so that there is no other to go on with.
+const ONE: [[(&str, &str); 1]; 2] = [[("rdma_devices", "rva0")], [("rdma_devices", "rva1")]];
+
+struct Stalled {
+    a: Engine,
+    b: Engine,
+    peer: u64,
+    local: Memory,
+    remote: Memory,
+}
+
+impl Stalled {
+    fn new() -> Stalled {
+        let (a, b) = (engine(0, &ONE[0]), engine(1, &ONE[1]));
+        let peer = connect(&a, b.address());
+        let (local, remote) = memories(&a, &b, peer, BYTES, 5);
+        Stalled { a, b, peer, local, remote }
+    }
+
+    fn start(&self, op: Op, deadline: Duration) -> Transfer {
+        let (local, remote) = (&self.local, &self.remote);
+        let requests = rounds(local.address(), remote.address(), remote.region(), BYTES, 256);
+        let options = TransferOptions { deadline: Deadline::After(deadline), ..options() };
+        self.a.submit(self.peer, op, &requests, &options).unwrap()
+    }
+
+    /// Both memories are their owners' again: what these write stays, for longer than the network holds
+    /// packets, and through its coming back.
+    fn is_over(&self, come_back: impl FnOnce()) {
+        self.local.write(0, &pattern(8, 0, BYTES));
+        self.remote.write(0, &pattern(9, 0, BYTES));
+        is_quiet(|| read(&self.remote, 0, BYTES), Duration::from_millis(500));
+        come_back();
+        is_quiet(|| read(&self.remote, 0, BYTES), Duration::from_millis(2500));
+        assert_pattern(&self.local, 8, 0, BYTES);
+        assert_pattern(&self.remote, 9, 0, BYTES);
+        // And it goes on.
+        leads_over(&self.a, self.peer, &["rva0"]);
+        let again = [request(&self.local, &self.remote, 0, BYTES)];
+        wait_until("it goes on", || self.a.write(self.peer, &again, &options()).is_ok());
+        assert_pattern(&self.remote, 8, 0, BYTES);
+        self.b.stats().unwrap();
+    }
+}
+
+fn final_in_time(transfer: &Transfer, since: Instant, deadline: Duration) {
+    let result = finish(transfer);
+    let took = since.elapsed();
+    println!("final after {took:?} of {deadline:?}: {:?} {} {:?}", result.state, result.status, result.fence);
+    assert_eq!((result.state, result.status), (State::TimedOut, Status::Timeout));
+    assert!(took >= deadline && took < deadline + DRAIN + LEASE + SLACK, "{took:?}");
+    assert!(result.bytes_confirmed < 256 * BYTES as u64);
+    let confirmed: u64 = transfer.results().iter().map(|request| request.bytes_confirmed).sum();
+    assert_eq!(confirmed, result.bytes_confirmed);
+}
+
+/// Packets take longer than the deadline: they arrive when the transfer has long been final.
+#[test]
+fn a_deadline_while_the_network_holds_packets_and_nothing_lands_late() {
+    let name = "stalled::a_deadline_while_the_network_holds_packets_and_nothing_lands_late";
+    let Some(_guest) = enter(name) else { return };
+    for op in [Op::Write, Op::Read] {
+        let it = Stalled::new();
+        if op == Op::Read {
+            fill(&it.remote, 6);
+        }
+        // What carries the payload is slow.
+        let slow = if op == Op::Write { "va0" } else { "va1" };
+        disturb(slow, "delay 2000ms limit 100000");
+        let (since, deadline) = (Instant::now(), Duration::from_millis(300));
+        let transfer = it.start(op, deadline);
+        final_in_time(&transfer, since, deadline);
+        it.is_over(|| calm(slow));
+    }
+}
+
+/// Every packet is lost for a while.
+#[test]
+fn a_deadline_while_packets_are_lost() {
+    let Some(_guest) = enter("stalled::a_deadline_while_packets_are_lost") else { return };
+    let it = Stalled::new();
+    disturb("va0", "loss 100%");
+    let (since, deadline) = (Instant::now(), Duration::from_millis(1500));
+    let transfer = it.start(Op::Write, deadline);
+    final_in_time(&transfer, since, deadline);
+    it.is_over(|| calm("va0"));
+}
+
+/// The peer's interface is down; ours has no way to know but silence.
+#[test]
+fn a_cancel_while_the_peers_interface_is_down() {
+    let Some(_guest) = enter("stalled::a_cancel_while_the_peers_interface_is_down") else { return };
+    let it = Stalled::new();
+    let transfer = it.start(Op::Write, BOUND);
+    wait_until("it is under way", || read(&it.remote, 0, 8) != [0; 8]);
+    down("va1");
+    let since = Instant::now();
+    transfer.cancel().unwrap();
+    let result = finish(&transfer);
+    println!("final {:?} after the cancel: {:?} {:?}", since.elapsed(), result.state, result.fence);
+    // With no device left at the peer it may have failed before it was cancelled.
+    assert!(
+        matches!((result.state, result.status), (State::Cancelled, _) | (State::Failed, Status::Unavailable)),
+        "{result:?}"
+    );
+    assert!(since.elapsed() < DRAIN + LEASE + SLACK);
+    it.is_over(|| up("va1"));
+}
