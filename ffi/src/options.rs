@@ -114,6 +114,7 @@ pub(crate) unsafe fn read<'a>(
         no_coalesce: options.flags & FERRY_TRANSFER_NO_COALESCE != 0,
         ordered: options.flags & FERRY_TRANSFER_ORDERED != 0,
         checksum: options.flags & FERRY_TRANSFER_CHECKSUM != 0,
+        acked_only: options.flags & FERRY_TRANSFER_ACKED_ONLY != 0,
         deadline: deadline(options.deadline_ns),
         user_data: options.user_data,
         queue,

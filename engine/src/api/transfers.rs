@@ -39,6 +39,8 @@ pub struct TransferOptions<'a> {
     pub ordered: bool,
     /// Verify the payload end to end; a mismatch is CORRUPT.
     pub checksum: bool,
+    /// RDMA only: done when acknowledged by the target's NIC; the target's CPU may not see the bytes yet.
+    pub acked_only: bool,
     pub deadline: Deadline,
     pub user_data: u64,
     /// Gets an event when the transfer is final.
@@ -305,6 +307,7 @@ fn prepare(
         regions,
         bytes,
         checksum: options.checksum,
+        acked_only: options.acked_only,
         ordered: options.ordered,
         priority: options.priority,
         notify: options.notify.map(Box::from),

@@ -32,6 +32,8 @@ pub struct TransferSpec {
     pub regions: Vec<Arc<Region>>,
     pub bytes: u64,
     pub checksum: bool,
+    /// Done when the target's NIC has acknowledged it; visible to the target's CPU or not.
+    pub acked_only: bool,
     pub ordered: bool,
     pub priority: u32,
     pub notify: Option<Box<[u8]>>,
