@@ -58,6 +58,9 @@ fn selftest(arguments: &SelftestArguments) -> anyhow::Result<()> {
         spin: None,
         congestion_control: None,
         transport: Transport::Auto,
+        rdma: Default::default(),
+        qps: None,
+        pingpong: false,
         memory: Origin::Alloc,
     })?;
     if arguments.spoil {
@@ -104,6 +107,9 @@ fn pair_config(arguments: &CompareArguments) -> anyhow::Result<PairConfig> {
         spin: (spin != Duration::from_micros(defaults.spin_us)).then_some(spin),
         // Measured against raw sockets; what ferry would choose on one host is in rows of its own.
         transport: Transport::Tcp,
+        rdma: Default::default(),
+        qps: None,
+        pingpong: false,
         memory: arguments.memory,
         congestion_control: (congestion_control != CONGESTION_CONTROL).then(|| congestion_control.clone()),
     })
@@ -130,9 +136,10 @@ fn ferry_crowd(arguments: FerryCrowdArguments) -> anyhow::Result<()> {
 }
 
 fn setup(arguments: FerryTargetArguments) -> Setup {
-    let FerryTargetArguments { secret_file, spin_us, congestion_control, workers, transport } = arguments;
+    let FerryTargetArguments { secret_file, spin_us, congestion_control, workers, transport, qps, rdma } =
+        arguments;
     let spin = spin_us.map(|us| Duration::from_micros(u64::from(us)));
-    Setup { secret_file, spin, congestion_control, workers, transport, ..Setup::default() }
+    Setup { secret_file, spin, congestion_control, workers, transport, qps, rdma, ..Setup::default() }
 }
 
 fn raw_target(arguments: RawTargetArguments) -> anyhow::Result<()> {

@@ -181,6 +181,12 @@ pub trait Engine {
     fn round_trips(&mut self, _bytes: usize, _samples: usize) -> anyhow::Result<Vec<u64>> {
         bail!("{} has no notifications", self.name())
     }
+
+    /// Nanoseconds of each of `rounds` WRITEs of `bytes` and the other application's WRITE back, each
+    /// seen by polling memory.
+    fn ping_pongs(&mut self, _bytes: usize, _rounds: usize) -> anyhow::Result<Vec<u64>> {
+        bail!("{} has nobody at the other end who writes back", self.name())
+    }
 }
 
 #[cfg(test)]

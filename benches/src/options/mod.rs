@@ -6,6 +6,7 @@
 mod parse;
 mod peers;
 mod processes;
+mod rdma;
 mod settings;
 
 use std::path::PathBuf;
@@ -22,6 +23,7 @@ use crate::workload::Operation;
 use parse::{parse_bytes, parse_count, parse_rows, parse_seconds};
 pub use peers::PeersArguments;
 pub use processes::{FerryCrowdArguments, FerryTargetArguments, RawTargetArguments, SameHostTargetArguments};
+pub use rdma::RdmaOptions;
 pub use settings::Settings;
 
 const PORT: u16 = 18_515;
@@ -169,7 +171,7 @@ pub struct TestArguments {
     /// Transfers in flight [default: 128]
     #[arg(short = 't', long = "tx-depth", value_parser = parse_count)]
     pub tx_depth: Option<usize>,
-    /// Lanes to the peer [default: ferry's own]
+    /// Lanes to the peer, with --transport rdma queue pairs [default: ferry's own]
     #[arg(short = 'q', long = "lanes", value_parser = clap::value_parser!(u32).range(1..=i64::from(LANES_MAX)))]
     pub lanes: Option<u32>,
     /// Requests per transfer [default: 1]
@@ -199,6 +201,14 @@ pub struct TestArguments {
     /// Transports that may be used; anything but auto fails rather than falls back
     #[arg(long, value_enum, default_value_t = Transport::Auto)]
     pub transport: Transport,
+    #[command(flatten)]
+    pub rdma: RdmaOptions,
+    /// Both applications poll memory and WRITE to each other: half the round trip, as ib_write_lat has it
+    #[arg(long)]
+    pub pingpong: bool,
+    /// Over RDMA a WRITE is done when the target's NIC has acknowledged it, visible there or not
+    #[arg(long = "acked-only")]
+    pub acked_only: bool,
     /// scattered permutes the blocks on both sides so that none can be merged
     #[arg(long, value_enum, default_value_t = Layout::Contiguous)]
     pub layout: Layout,
@@ -265,3 +275,5 @@ pub struct CompareArguments {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) use tests::settle as settings_of;

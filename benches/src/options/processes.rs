@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::Transport;
+use super::{RdmaOptions, Transport};
 use crate::raw::same_host::Kind;
 
 #[derive(Args, Debug)]
@@ -19,6 +19,10 @@ pub struct FerryTargetArguments {
     pub workers: Option<usize>,
     #[arg(long, value_enum, default_value_t = Transport::Auto)]
     pub transport: Transport,
+    #[arg(long)]
+    pub qps: Option<u32>,
+    #[command(flatten)]
+    pub rdma: RdmaOptions,
 }
 
 #[derive(Args, Debug)]
