@@ -155,6 +155,16 @@ pub struct LatencyWorkload {
     pub placement: Placement,
 }
 
+impl LatencyWorkload {
+    /// What one of its transfers is, where each side has `memory_bytes`.
+    pub fn single(&self, memory_bytes: usize) -> Workload {
+        let LatencyWorkload { operation, bytes, .. } = *self;
+        let layout = Layout::Contiguous;
+        let walk_bytes = bytes.saturating_mul(LATENCY_SLOTS).min(memory_bytes);
+        Workload { operation, layout, block_bytes: bytes, blocks: 1, walk_bytes }
+    }
+}
+
 /// Latency runs walk this many blocks: enough for misplaced data to show, few enough to stay cached.
 pub const LATENCY_SLOTS: usize = 64;
 

@@ -8,6 +8,7 @@
 mod engine;
 mod initiator;
 mod pair;
+mod passive;
 mod pieces;
 pub mod same_host;
 mod socket;

@@ -14,10 +14,10 @@ use super::registered::Registered;
 use super::setup::{describe, Setup};
 use super::wire::{Area, Command, Outcome, OwnHalf, Preparation, Reply, VERSION};
 use crate::cpu::{own_cpu_seconds, Pinned};
-use crate::layout::{mix, Layout};
+use crate::layout::mix;
 use crate::memory::{spoil, MEMORY_BYTES_MAX};
 use crate::walk::{End, Walk};
-use crate::workload::{CpuSeconds, LatencyWorkload, Limit, Placement, Sample, Workload, LATENCY_SLOTS};
+use crate::workload::{CpuSeconds, LatencyWorkload, Limit, Placement, Sample, Workload};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Filling and checking the largest memory, on a slow machine.
@@ -153,16 +153,14 @@ impl Client {
     }
 
     pub fn time_each(&mut self, workload: &LatencyWorkload) -> anyhow::Result<Vec<u64>> {
-        let LatencyWorkload { operation, bytes, samples, spin, placement } = *workload;
+        let LatencyWorkload { samples, spin, placement, .. } = *workload;
         let opened = Duration::from_micros(self.engine.config().spin_us);
         ensure!(spin.is_none_or(|spin| spin == opened), "the engine was opened to spin {opened:?}");
         let (cpu, target_cpu) = match placement {
             Placement::Anywhere => (None, None),
             Placement::Pinned { initiator_cpu, target_cpu } => (Some(initiator_cpu), Some(target_cpu)),
         };
-        let layout = Layout::Contiguous;
-        let walk_bytes = bytes.saturating_mul(LATENCY_SLOTS).min(self.outward.length());
-        let single = Workload { operation, layout, block_bytes: bytes, blocks: 1, walk_bytes };
+        let single = workload.single(self.outward.length());
         let (walk, seed) = self.prepare(&single, None, target_cpu)?;
         let pinned = cpu.map(Pinned::process_to).transpose()?;
         let nanoseconds = self.route().time_each(&walk, samples)?;
