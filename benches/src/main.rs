@@ -11,10 +11,11 @@ use ferry_bench::compare::{self, Plan, WALK_BYTES};
 use ferry_bench::cpu::raise_descriptor_limit;
 use ferry_bench::options::{
     Cli, Command, CompareArguments, FerryCrowdArguments, FerryTargetArguments, PeersArguments,
-    RawTargetArguments, SameHostTargetArguments, SelftestArguments, Transport,
+    RawTargetArguments, SameHostTargetArguments, SelftestArguments, Transport, VerbsTargetArguments,
 };
 use ferry_bench::peers;
 use ferry_bench::raw::same_host::{self, SameHostTargetOptions};
+use ferry_bench::raw::verbs;
 use ferry_bench::raw::{serve, RawConfig, RawEngine, SocketOptions, TargetOptions};
 use ferry_bench::report::write_json;
 use ferry_bench::selftest;
@@ -42,6 +43,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Peers(arguments) => compare_peers(arguments),
         Command::RawTarget(arguments) => raw_target(arguments),
         Command::SameHostTarget(arguments) => same_host_target(&arguments),
+        Command::VerbsTarget(arguments) => verbs_target(&arguments),
         Command::FerryTarget(arguments) => ferry_target(arguments),
         Command::FerryCrowd(arguments) => ferry_crowd(arguments),
         test => {
@@ -153,4 +155,8 @@ fn same_host_target(arguments: &SameHostTargetArguments) -> anyhow::Result<()> {
     let SameHostTargetArguments { kind, memory_bytes } = *arguments;
     let options = SameHostTargetOptions { kind, memory_bytes };
     same_host::serve(&options, io::stdin().lock(), io::stdout().lock())
+}
+
+fn verbs_target(arguments: &VerbsTargetArguments) -> anyhow::Result<()> {
+    verbs::serve(&arguments.port, arguments.memory_bytes, io::stdin().lock(), io::stdout().lock())
 }

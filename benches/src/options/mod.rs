@@ -22,7 +22,10 @@ use crate::workload::Operation;
 
 use parse::{parse_bytes, parse_count, parse_rows, parse_seconds};
 pub use peers::PeersArguments;
-pub use processes::{FerryCrowdArguments, FerryTargetArguments, RawTargetArguments, SameHostTargetArguments};
+pub use processes::{
+    FerryCrowdArguments, FerryTargetArguments, RawTargetArguments, SameHostTargetArguments,
+    VerbsTargetArguments,
+};
 pub use rdma::RdmaOptions;
 pub use settings::Settings;
 
@@ -64,6 +67,9 @@ pub enum Command {
     /// The passive process of the same-host references
     #[command(hide = true)]
     SameHostTarget(SameHostTargetArguments),
+    /// The passive process of the verbs reference
+    #[command(hide = true)]
+    VerbsTarget(VerbsTargetArguments),
     /// The server that `compare` and `selftest` start
     #[command(hide = true)]
     FerryTarget(FerryTargetArguments),
@@ -86,6 +92,7 @@ impl Command {
             | Command::Peers(_)
             | Command::RawTarget(_)
             | Command::SameHostTarget(_)
+            | Command::VerbsTarget(_)
             | Command::FerryTarget(_)
             | Command::FerryCrowd(_) => None,
         }

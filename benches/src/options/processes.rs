@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::{RdmaOptions, Transport};
 use crate::raw::same_host::Kind;
+use crate::raw::verbs::Port;
 
 #[derive(Args, Debug)]
 pub struct FerryTargetArguments {
@@ -53,6 +54,14 @@ pub struct RawTargetArguments {
 pub struct SameHostTargetArguments {
     #[arg(long, value_enum)]
     pub kind: Kind,
+    #[arg(long)]
+    pub memory_bytes: usize,
+}
+
+#[derive(Args, Debug)]
+pub struct VerbsTargetArguments {
+    #[command(flatten)]
+    pub port: Port,
     #[arg(long)]
     pub memory_bytes: usize,
 }
