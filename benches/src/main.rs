@@ -11,12 +11,14 @@ use ferry_bench::compare::{self, Plan, WALK_BYTES};
 use ferry_bench::cpu::raise_descriptor_limit;
 use ferry_bench::options::{
     Cli, Command, CompareArguments, FerryCrowdArguments, FerryTargetArguments, PeersArguments,
-    RawTargetArguments, SameHostTargetArguments, SelftestArguments, Transport, VerbsTargetArguments,
+    RawTargetArguments, RdmaCompareArguments, SameHostTargetArguments, SelftestArguments, Transport,
+    VerbsTargetArguments,
 };
 use ferry_bench::peers;
 use ferry_bench::raw::same_host::{self, SameHostTargetOptions};
 use ferry_bench::raw::verbs;
 use ferry_bench::raw::{serve, RawConfig, RawEngine, SocketOptions, TargetOptions};
+use ferry_bench::rdma;
 use ferry_bench::report::write_json;
 use ferry_bench::selftest;
 use ferry_bench::subject::{serve_child, serve_crowd, Origin, Pair, PairConfig, SecretFile, Setup};
@@ -41,6 +43,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Compare(arguments) => compare(&arguments),
         Command::Selftest(arguments) => selftest(&arguments),
         Command::Peers(arguments) => compare_peers(arguments),
+        Command::Rdma(arguments) => compare_rdma(arguments),
         Command::RawTarget(arguments) => raw_target(arguments),
         Command::SameHostTarget(arguments) => same_host_target(&arguments),
         Command::VerbsTarget(arguments) => verbs_target(&arguments),
@@ -96,6 +99,16 @@ fn compare_peers(arguments: PeersArguments) -> anyhow::Result<()> {
     let program = std::env::current_exe()?;
     let results = peers::run(&plan, &places, program, &mut io::stdout(), &mut io::stderr())?;
     json.map_or(Ok(()), |path| write_json(&path, &results))
+}
+
+fn compare_rdma(arguments: RdmaCompareArguments) -> anyhow::Result<()> {
+    let (plan, places, json) = arguments.settle(std::env::current_exe()?);
+    let results = rdma::run(&plan, &places, &mut io::stdout())?;
+    json.map_or(Ok(()), |path| write_json(&path, &results))?;
+    match results.failures()[..] {
+        [] => Ok(()),
+        [(side, reason), ..] => anyhow::bail!("{side}: {reason}"),
+    }
 }
 
 /// ferry's defaults, unless the reference departs from what they come to: then both do.

@@ -1,9 +1,14 @@
 //! The verbs reference with both of its processes, on real queue pairs: `scripts/rdma-vm.sh run` has devices
 //! for it. Without them the tests say so and pass, unless FERRY_TEST_RDMA asks for them.
 
+// Each test program uses its own part of it.
+#[allow(dead_code)]
+mod support;
+
 use ferry_bench::layout::Layout;
 use ferry_bench::raw::verbs::{Port, VerbsConfig, VerbsEngine};
 use ferry_bench::workload::{Engine, LatencyWorkload, Limit, Operation, Placement, Workload, KIB};
+use support::has_rdma;
 
 const MEMORY_BYTES: usize = 1024 * KIB;
 
@@ -20,23 +25,13 @@ fn config(queues: usize) -> VerbsConfig {
     }
 }
 
-/// Whether there are devices; says aloud when not.
-fn has_devices() -> bool {
-    let there = std::path::Path::new("/sys/class/infiniband/rva0").exists();
-    assert!(there || std::env::var_os("FERRY_TEST_RDMA").is_none(), "FERRY_TEST_RDMA is set, and no rva0");
-    if !there {
-        eprintln!("SKIPPED: no RDMA device rva0 here; scripts/rdma-vm.sh runs this with one");
-    }
-    there
-}
-
 fn workload(operation: Operation, layout: Layout, block_bytes: usize, blocks: usize) -> Workload {
     Workload { operation, layout, block_bytes, blocks, walk_bytes: MEMORY_BYTES }
 }
 
 #[test]
 fn every_operation_layout_and_visibility_puts_the_data_in_place() {
-    if !has_devices() {
+    if !has_rdma() {
         return;
     }
     for queues in [1, 3] {
@@ -58,7 +53,7 @@ fn every_operation_layout_and_visibility_puts_the_data_in_place() {
 
 #[test]
 fn latency_is_taken_of_every_transfer() {
-    if !has_devices() {
+    if !has_rdma() {
         return;
     }
     let mut engine = VerbsEngine::start(&config(1)).expect("the target starts");

@@ -7,6 +7,7 @@ mod parse;
 mod peers;
 mod processes;
 mod rdma;
+mod rdma_compare;
 mod settings;
 
 use std::path::PathBuf;
@@ -27,6 +28,7 @@ pub use processes::{
     VerbsTargetArguments,
 };
 pub use rdma::RdmaOptions;
+pub use rdma_compare::RdmaCompareArguments;
 pub use settings::Settings;
 
 const PORT: u16 = 18_515;
@@ -61,6 +63,8 @@ pub enum Command {
     Compare(CompareArguments),
     /// Measures ferry beside other engines, driven from Python (`make compare` installs and runs them)
     Peers(PeersArguments),
+    /// Measures ferry beside perftest and a verbs program on two RDMA devices of this machine
+    Rdma(RdmaCompareArguments),
     /// The passive process of the raw reference
     #[command(hide = true)]
     RawTarget(RawTargetArguments),
@@ -90,6 +94,7 @@ impl Command {
             Command::Selftest(_)
             | Command::Compare(_)
             | Command::Peers(_)
+            | Command::Rdma(_)
             | Command::RawTarget(_)
             | Command::SameHostTarget(_)
             | Command::VerbsTarget(_)

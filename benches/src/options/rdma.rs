@@ -78,7 +78,7 @@ fn parse_devices(text: &str) -> Result<String, String> {
     }
 }
 
-fn parse_mtu(text: &str) -> Result<u32, String> {
+pub(super) fn parse_mtu(text: &str) -> Result<u32, String> {
     let mtu = text.parse().ok().filter(|mtu| MTUS.contains(mtu));
     mtu.ok_or_else(|| "256, 512, 1024, 2048 or 4096".to_owned())
 }

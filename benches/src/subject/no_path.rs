@@ -21,7 +21,7 @@ pub(super) fn refuse_without_path(engine: &Ferry, peer: u64) -> anyhow::Result<(
 
 /// No allowed transport reaches the server: each with its reason.
 #[derive(Debug)]
-pub struct NoPath(String);
+pub struct NoPath(pub String);
 
 impl fmt::Display for NoPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -41,7 +41,8 @@ impl Engine for VerbsEngine {
     fn settings(&self, workload: &Workload) -> String {
         let visibility = if self.flush { "proven" } else { "acked only" };
         let (queues, lists) = (self.queues, lists(workload, self.queues));
-        format!("{queues} queue pairs, {lists} lists under way, {visibility}")
+        let queues = if queues == 1 { "one queue pair".to_owned() } else { format!("{queues} queue pairs") };
+        format!("{queues}, {lists} lists under way, {visibility}")
     }
 
     fn throughput(&mut self, workload: &Workload, limit: Limit) -> anyhow::Result<Sample> {

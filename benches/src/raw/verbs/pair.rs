@@ -153,9 +153,9 @@ impl VerbsPair {
     }
 }
 
-/// Lists under way.
+/// Lists under way: no two of them move the same memory.
 pub fn lists(workload: &Workload, queues: usize) -> usize {
-    (REQUESTS / workload.blocks).max(LISTS_MIN * queues)
+    (REQUESTS / workload.blocks).max(LISTS_MIN * queues).min(workload.slots())
 }
 
 fn arguments(port: &Port, memory_bytes: usize) -> Vec<String> {
