@@ -24,7 +24,7 @@ use crate::sys::verbs::{wc, Chain, Completion, Cq, LocalSide, Qp, QpSpec, Remote
 use crate::types::Transport;
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -75,6 +75,8 @@ pub struct Endpoint {
     commands: Arc<Commands>,
     cookie: u64,
     qp_numbers: Box<[u32]>,
+    /// Queue pairs that both ends have.
+    qps_used: AtomicUsize,
     cq: Arc<Cq>,
     send: Mutex<Sender>,
     flights: Box<[Flight]>,
@@ -160,6 +162,7 @@ impl Endpoint {
             commands,
             cookie,
             qp_numbers,
+            qps_used: AtomicUsize::new(0),
             cq,
             send: Mutex::new(sender),
             flights: (0..=qps).map(|_| Flight::default()).collect(),
@@ -189,10 +192,13 @@ impl Endpoint {
     /// Ties the queue pairs to the other end's: they can be used from here on.
     pub fn connect(&self, own: &Side, other: &Side) -> Result<(), String> {
         let address = self.device.address()?;
-        let sender = lock(&self.send);
-        if sender.qps.len() != other.qps.len() {
+        let mut sender = lock(&self.send);
+        // The end that was asked may have made fewer.
+        sender.qps.truncate(other.qps.len());
+        if sender.qps.len() != other.qps.len() || sender.qps.len() < 2 {
             return Err(format!("{} queue pairs here, {} there", sender.qps.len(), other.qps.len()));
         }
+        self.qps_used.store(sender.qps.len(), Ordering::Release);
         let limits = self.device.pd.context().limits();
         for (qp, ((number, psn), (_, own_psn))) in sender.qps.iter().zip(other.qps.iter().zip(&own.qps)) {
             let to = Remote {
@@ -239,7 +245,7 @@ impl Endpoint {
 
     /// Whether each queue pair has had an answer.
     pub fn is_proven(&self) -> bool {
-        self.settled.load(Ordering::Acquire) >= self.flights.len() as u64
+        self.settled.load(Ordering::Acquire) >= self.qps_used.load(Ordering::Acquire) as u64
     }
 
     pub fn is_broken(&self) -> bool {
@@ -256,7 +262,7 @@ impl Endpoint {
             return Some(0).filter(free);
         }
         let emptiest = |at: &usize| self.flights[*at].chains.load(Ordering::Relaxed);
-        (1..self.flights.len()).min_by_key(emptiest).filter(free)
+        (1..self.qps_used.load(Ordering::Acquire)).min_by_key(emptiest).filter(free)
     }
 
     /// Nanoseconds after which one more chain would have left, at so many bytes a second.
@@ -273,9 +279,12 @@ impl Endpoint {
     /// Posts one chain on queue pair `qp`: the first run that `pull` gives, and what follows it while there is
     /// room. False when there was none. `pull` is asked for at most so many slices and bytes.
     pub fn post(&self, qp: usize, mut pull: impl FnMut(PullLimits) -> Option<Pulled>) -> bool {
-        let Ok(mut sender) = self.send.try_lock() else { return false };
-        let sender = &mut *sender;
-        if self.is_broken() || sender.qps.is_empty() {
+        if self.is_broken() {
+            return false;
+        }
+        // Others hold it for moments, or to close it.
+        let sender = &mut *lock(&self.send);
+        if sender.qps.is_empty() {
             return false;
         }
         let (local, remote, keys) =
@@ -288,7 +297,9 @@ impl Endpoint {
             Builder::new(&self.device, &self.remote, &local, &remote, &keys, chain, (qp, inline_bytes));
         // Registrations end every MiB or further apart, and no slice is longer: it crosses one end a side.
         let wrs_per_slice = 1 + usize::from(self.device.splits()) + usize::from(self.keys.splits());
-        let (now_ns, mut total, mut awaited, mut slot) = (clock::monotonic_ns(), 0u32, true, None);
+        let (now_ns, mut total, mut slot) = (clock::monotonic_ns(), 0u32, None);
+        // The only transfer in the chain, whose caller may be driving.
+        let mut only: Option<Arc<Transfer>> = None;
         loop {
             let slices = (capacity - builder.chain.len()).saturating_sub(1) / wrs_per_slice;
             if slices == 0 || total >= CHAIN_BYTES {
@@ -311,13 +322,13 @@ impl Endpoint {
             let what = match pulled {
                 Pulled::Slices { transfer, first, end, bytes, .. } => {
                     transfer.mark_started_at(|| now_ns);
-                    awaited &= transfer.spec.awaited;
+                    only = Some(transfer.clone()).filter(|_| sender.staged.is_empty());
                     failures = builder.add(&transfer, (first, end), sequence);
                     total += bytes;
                     What::Slices { transfer, first, end, bytes, notified: false }
                 }
                 word => {
-                    awaited = false;
+                    only = None;
                     used = slot.take();
                     add_word(&mut builder, used, &word, sequence)
                 }
@@ -333,7 +344,8 @@ impl Endpoint {
             Some(id) => {
                 self.bytes_out.fetch_add(u64::from(total), Ordering::Relaxed);
                 self.commit(sender, qp, id);
-                if !awaited {
+                // After it was counted: who stops driving looks at the count last.
+                if !only.is_some_and(|transfer| transfer.is_awaited()) {
                     self.ensure_watched();
                 }
             }
@@ -365,7 +377,10 @@ impl Endpoint {
 
     /// Reaps what has completed, and settles it. How many chains; 0, too, while another thread reaps.
     pub fn reap(&self) -> usize {
-        let Ok(mut reaper) = self.reaper.try_lock() else { return 0 };
+        self.reaper.try_lock().map_or(0, |reaper| self.reap_with(reaper))
+    }
+
+    fn reap_with(&self, mut reaper: MutexGuard<'_, Reaper>) -> usize {
         let mut settled = 0;
         loop {
             let Reaper { completions, done } = &mut *reaper;
@@ -471,8 +486,9 @@ impl Endpoint {
         if self.cq.arm().is_err() {
             return self.fail("its completion queue can't be armed".into());
         }
-        // What came before it was armed is not announced.
-        if self.reap() > 0 {
+        // What came before it was armed is not announced, and who is reaping now may have missed it.
+        let reaper = lock(&self.reaper);
+        if self.reap_with(reaper) > 0 {
             self.nudge();
         }
     }

@@ -158,11 +158,14 @@ impl Link for RdmaLink {
                 std::hint::spin_loop();
             }
         }
+        transfer.leave_to_others();
         for (endpoint, ours) in endpoints.iter().zip(watched) {
             if ours {
                 endpoint.rest();
             }
         }
+        // One that came meanwhile may have been posted on while this thread was about to leave.
+        self.endpoints().iter().filter(|endpoint| endpoint.has_work()).for_each(|it| it.ensure_watched());
     }
 
     fn wake(&self) {}
