@@ -1,9 +1,7 @@
 //! Transfers that come to a standstill and are struck, by their deadline or by cancel: final in time, and
 //! whatever the network still holds lands in nobody's memory.
 
-use crate::guest::{
-    calm, connect, disturb, engine, enter, is_quiet, leads_over, memories, DRAIN, LEASE,
-};
+use crate::guest::{calm, connect, disturb, engine, enter, is_quiet, leads_over, memories, DRAIN, LEASE};
 use crate::support::*;
 use ferry::complete::State;
 use ferry::types::Op;
