@@ -134,6 +134,12 @@ impl Service {
         pollings.into_iter().for_each(|polling| polling.stop());
     }
 
+    /// The paths to all peers.
+    #[cfg(test)]
+    pub fn links(&self) -> Vec<Arc<RdmaLink>> {
+        self.lock().all.values().map(|session| session.link.clone()).collect()
+    }
+
     pub fn devices(&self) -> &[Arc<Device>] {
         &self.devices
     }
