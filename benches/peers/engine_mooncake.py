@@ -1,5 +1,5 @@
-"""Mooncake's Transfer Engine over TCP, as its wheel installs it. Its settings are environment variables,
-which are set by whoever starts the process. Options: "in_flight"."""
+"""Mooncake's Transfer Engine, as its wheel installs it. Its settings are environment variables, which are set
+by whoever starts the process. Options: "in_flight", "protocol" (tcp), "device" (RDMA's)."""
 
 from functools import partial
 
@@ -17,7 +17,8 @@ class Engine:
     def __init__(self, options):
         self.in_flight = options.get("in_flight", 1)
         self.engine = TransferEngine()
-        succeed(self.engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", ""), "initialize")
+        self.protocol, device = options.get("protocol", "tcp"), options.get("device", "")
+        succeed(self.engine.initialize("127.0.0.1", "P2PHANDSHAKE", self.protocol, device), "initialize")
         self.submit = {
             "WRITE": self.engine.batch_transfer_async_write,
             "READ": self.engine.batch_transfer_async_read,
@@ -42,7 +43,7 @@ class Engine:
         return Peer(introduction["session"], introduction["address"])
 
     def path(self, peer):
-        return "tcp"
+        return self.protocol
 
     def prepare(self, operation, peer, requests):
         local, remote, lengths = (list(column) for column in zip(*requests))

@@ -3,10 +3,10 @@
 use std::io::Write;
 
 use anyhow::Context;
-use ferry::limits::LANES_MAX;
+use ferry::limits::{LANES_MAX, QPS_MAX};
 
 use crate::measure;
-use crate::options::{Settings, Test, TestArguments};
+use crate::options::{Settings, Test, TestArguments, Transport};
 use crate::report::write_json;
 use crate::subject::{serve, Agreement, Claims, Client, Setup};
 
@@ -21,11 +21,13 @@ pub fn run_test(test: Test, arguments: TestArguments, out: &mut dyn Write) -> an
 }
 
 fn server(settings: &Settings, claims: &Claims, out: &mut dyn Write) -> anyhow::Result<()> {
+    let told = setup(settings);
     let setup = Setup {
         listen_address: Some(format!("0.0.0.0:{}", settings.port)),
         // The smaller side's number counts: without -q the client chooses.
-        lanes: Some(settings.lanes.unwrap_or(LANES_MAX)),
-        ..setup(settings)
+        lanes: Some(told.lanes.unwrap_or(LANES_MAX)),
+        qps: Some(told.qps.unwrap_or(QPS_MAX)),
+        ..told
     };
     // A latency is of both ends: they spin alike, asked to or not.
     let spin_us = Some(setup.config()?.spin_us);
@@ -49,11 +51,13 @@ fn client(settings: &Settings, host: &str, out: &mut dyn Write) -> anyhow::Resul
         tx_depth: settings.tx_depth,
         requests: settings.requests,
         bidirectional: settings.bidirectional,
+        pingpong: settings.pingpong,
         data_validation: settings.data_validation,
+        acked_only: settings.acked_only,
         layout: settings.layout,
         memory: settings.memory,
         transport: settings.transport,
-        lanes: config.lanes,
+        lanes: if settings.transport == Transport::Rdma { config.rdma_qps } else { config.lanes },
         spin_us: config.spin_us,
     };
     let address = join(host, settings.port);
@@ -67,10 +71,16 @@ fn client(settings: &Settings, host: &str, out: &mut dyn Write) -> anyhow::Resul
 }
 
 fn setup(settings: &Settings) -> Setup {
+    let (lanes, qps) = match settings.transport {
+        Transport::Rdma => (None, settings.lanes),
+        _ => (settings.lanes, None),
+    };
     Setup {
         secret_file: settings.secret_file.clone(),
         transport: settings.transport,
-        lanes: settings.lanes,
+        lanes,
+        qps,
+        rdma: settings.rdma.clone(),
         spin: settings.spin,
         ..Setup::default()
     }

@@ -1,9 +1,9 @@
 //! ferry-bench: measures ferry, and the raw-socket reference that ferry's speed is stated against.
 //!
 //! From the bottom up: memory and what is written into it (`memory`, `pattern`, `layout`, `walk`), what
-//! is measured and by whom (`workload`: the `Engine` trait), the two engines (`raw`, the reference, and
-//! `subject`, ferry), what is made of the figures (`stats`, `cpu`), and what the user sees (`options`,
-//! `commands`, `measure`, `table`, `report`, `selftest`, `compare`, `peers`).
+//! is measured and by whom (`workload`: the `Engine` trait), the two engines (`raw`, the references, and
+//! `subject`, ferry), what is made of the figures (`stats`, `cpu`, `turns`), and what the user sees (`options`,
+//! `commands`, `measure`, `table`, `report`, `selftest`, `compare`, `peers`, `rdma`).
 
 pub mod child;
 pub mod commands;
@@ -17,10 +17,12 @@ pub mod options;
 pub mod pattern;
 pub mod peers;
 pub mod raw;
+pub mod rdma;
 pub mod report;
 pub mod selftest;
 pub mod stats;
 pub mod subject;
 pub mod table;
+pub mod turns;
 pub mod walk;
 pub mod workload;

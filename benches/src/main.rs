@@ -11,11 +11,14 @@ use ferry_bench::compare::{self, Plan, WALK_BYTES};
 use ferry_bench::cpu::raise_descriptor_limit;
 use ferry_bench::options::{
     Cli, Command, CompareArguments, FerryCrowdArguments, FerryTargetArguments, PeersArguments,
-    RawTargetArguments, SameHostTargetArguments, SelftestArguments, Transport,
+    RawTargetArguments, RdmaCompareArguments, SameHostTargetArguments, SelftestArguments, Transport,
+    VerbsTargetArguments,
 };
 use ferry_bench::peers;
 use ferry_bench::raw::same_host::{self, SameHostTargetOptions};
+use ferry_bench::raw::verbs;
 use ferry_bench::raw::{serve, RawConfig, RawEngine, SocketOptions, TargetOptions};
+use ferry_bench::rdma;
 use ferry_bench::report::write_json;
 use ferry_bench::selftest;
 use ferry_bench::subject::{serve_child, serve_crowd, Origin, Pair, PairConfig, SecretFile, Setup};
@@ -40,8 +43,10 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Compare(arguments) => compare(&arguments),
         Command::Selftest(arguments) => selftest(&arguments),
         Command::Peers(arguments) => compare_peers(arguments),
+        Command::Rdma(arguments) => compare_rdma(arguments),
         Command::RawTarget(arguments) => raw_target(arguments),
         Command::SameHostTarget(arguments) => same_host_target(&arguments),
+        Command::VerbsTarget(arguments) => verbs_target(&arguments),
         Command::FerryTarget(arguments) => ferry_target(arguments),
         Command::FerryCrowd(arguments) => ferry_crowd(arguments),
         test => {
@@ -58,6 +63,9 @@ fn selftest(arguments: &SelftestArguments) -> anyhow::Result<()> {
         spin: None,
         congestion_control: None,
         transport: Transport::Auto,
+        rdma: Default::default(),
+        qps: None,
+        pingpong: false,
         memory: Origin::Alloc,
     })?;
     if arguments.spoil {
@@ -93,6 +101,16 @@ fn compare_peers(arguments: PeersArguments) -> anyhow::Result<()> {
     json.map_or(Ok(()), |path| write_json(&path, &results))
 }
 
+fn compare_rdma(arguments: RdmaCompareArguments) -> anyhow::Result<()> {
+    let (plan, places, json) = arguments.settle(std::env::current_exe()?);
+    let results = rdma::run(&plan, &places, &mut io::stdout())?;
+    json.map_or(Ok(()), |path| write_json(&path, &results))?;
+    match results.failures()[..] {
+        [] => Ok(()),
+        [(side, reason), ..] => anyhow::bail!("{side}: {reason}"),
+    }
+}
+
 /// ferry's defaults, unless the reference departs from what they come to: then both do.
 fn pair_config(arguments: &CompareArguments) -> anyhow::Result<PairConfig> {
     let defaults = Setup::default().config()?;
@@ -104,6 +122,9 @@ fn pair_config(arguments: &CompareArguments) -> anyhow::Result<PairConfig> {
         spin: (spin != Duration::from_micros(defaults.spin_us)).then_some(spin),
         // Measured against raw sockets; what ferry would choose on one host is in rows of its own.
         transport: Transport::Tcp,
+        rdma: Default::default(),
+        qps: None,
+        pingpong: false,
         memory: arguments.memory,
         congestion_control: (congestion_control != CONGESTION_CONTROL).then(|| congestion_control.clone()),
     })
@@ -130,9 +151,10 @@ fn ferry_crowd(arguments: FerryCrowdArguments) -> anyhow::Result<()> {
 }
 
 fn setup(arguments: FerryTargetArguments) -> Setup {
-    let FerryTargetArguments { secret_file, spin_us, congestion_control, workers, transport } = arguments;
+    let FerryTargetArguments { secret_file, spin_us, congestion_control, workers, transport, qps, rdma } =
+        arguments;
     let spin = spin_us.map(|us| Duration::from_micros(u64::from(us)));
-    Setup { secret_file, spin, congestion_control, workers, transport, ..Setup::default() }
+    Setup { secret_file, spin, congestion_control, workers, transport, qps, rdma, ..Setup::default() }
 }
 
 fn raw_target(arguments: RawTargetArguments) -> anyhow::Result<()> {
@@ -146,4 +168,8 @@ fn same_host_target(arguments: &SameHostTargetArguments) -> anyhow::Result<()> {
     let SameHostTargetArguments { kind, memory_bytes } = *arguments;
     let options = SameHostTargetOptions { kind, memory_bytes };
     same_host::serve(&options, io::stdin().lock(), io::stdout().lock())
+}
+
+fn verbs_target(arguments: &VerbsTargetArguments) -> anyhow::Result<()> {
+    verbs::serve(&arguments.port, arguments.memory_bytes, io::stdin().lock(), io::stdout().lock())
 }

@@ -7,6 +7,7 @@ use anyhow::Context;
 use crate::options::Settings;
 use crate::report::{Bandwidth, Latency, Report, SizeResult};
 use crate::stats::Summary;
+use crate::subject::PingPong;
 use crate::table::{self, BandwidthColumns, BandwidthRow};
 use crate::workload::{Engine, LatencyWorkload, Limit, Placement, Sample, Workload, GB, LATENCY_SLOTS, MIB};
 
@@ -24,6 +25,7 @@ const LATENCY_SAMPLES_MAX: usize = 50_000_000;
 pub fn memory_bytes(settings: &Settings) -> anyhow::Result<usize> {
     let walked = |&bytes: &usize| match (settings.test.is_memory(), settings.test.is_bandwidth()) {
         (false, _) => Ok(MIB),
+        (true, _) if settings.pingpong => Ok(PingPong::memory_bytes(bytes).min(WALK_BYTES)),
         (true, true) => workload(settings, bytes).map(|workload| workload.walk_bytes),
         (true, false) => Ok((bytes * LATENCY_SLOTS).min(WALK_BYTES).max(bytes)),
     };
@@ -103,18 +105,27 @@ fn latency(
     out: &mut dyn Write,
 ) -> anyhow::Result<SizeResult> {
     let (spin, placement) = (settings.spin, Placement::Anywhere);
-    let mut timed = |samples| match settings.test.operation() {
-        Some(operation) => engine.latency(&LatencyWorkload { operation, bytes, samples, spin, placement }),
-        // There and back again: each way is the same, so half is one.
-        None => Ok(engine.round_trips(bytes, samples)?.into_iter().map(|ns| ns / 2).collect()),
+    // There and back again: each way is the same, so half is one.
+    let halved = settings.pingpong || !settings.test.is_memory();
+    let mut timed = |samples| {
+        let nanoseconds = match settings.test.operation() {
+            Some(_) if settings.pingpong => engine.ping_pongs(bytes, samples),
+            Some(operation) => {
+                engine.latency(&LatencyWorkload { operation, bytes, samples, spin, placement })
+            }
+            None => engine.round_trips(bytes, samples),
+        };
+        anyhow::Ok(match halved {
+            true => nanoseconds?.into_iter().map(|ns| ns / 2).collect(),
+            false => nanoseconds?,
+        })
     };
     let nanoseconds = match settings.limit {
         Limit::Transfers(count) => timed(count as usize)?,
         Limit::Seconds(seconds) => {
             let mut all = Vec::new();
             let mut spent = 0;
-            // Notifications count half of what they take.
-            let seconds = if settings.test.is_memory() { seconds } else { seconds / 2.0 };
+            let seconds = if halved { seconds / 2.0 } else { seconds };
             while (spent as f64) < seconds * 1e9 && all.len() < LATENCY_SAMPLES_MAX {
                 let run = timed(LATENCY_RUN_SAMPLES as usize)?;
                 spent += run.iter().sum::<u64>();

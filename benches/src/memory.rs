@@ -51,11 +51,11 @@ pub fn populated(mut memory: ferry::Memory) -> ferry::Memory {
     memory
 }
 
-/// Damages the first byte: every workload's first transfer has it.
-pub fn spoil(memory: &mut impl Store) {
+/// Damages the byte at `offset`. At 0, every workload's first transfer has it.
+pub fn spoil(memory: &mut impl Store, offset: usize) {
     let mut byte = [0];
-    memory.copy_out(0, &mut byte);
-    memory.copy_in(0, &[byte[0] ^ 1]);
+    memory.copy_out(offset, &mut byte);
+    memory.copy_in(offset, &[byte[0] ^ 1]);
 }
 
 /// A mapping. Threads share it by pointer while a run is going on; its owner reads

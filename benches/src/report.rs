@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::cpu::Machine;
 use crate::layout::Layout;
-use crate::options::{Settings, Test, Transport};
+use crate::options::{RdmaOptions, Settings, Test, Transport};
 use crate::stats::{median, Summary};
 use crate::subject::Origin;
 use crate::workload::{CpuSeconds, Sample, GB, GIB};
@@ -33,11 +33,15 @@ pub struct Options {
     pub transfers_in_flight: usize,
     pub requests_per_transfer: usize,
     pub bidirectional: bool,
+    pub pingpong: bool,
     pub layout: Layout,
     pub memory: Origin,
     pub transport: Transport,
     /// `null`: ferry's own choice.
     pub lanes: Option<u32>,
+    pub rdma: RdmaOptions,
+    /// Of WRITEs over RDMA; else done always means visible.
+    pub acked_only: bool,
     pub data_validation: bool,
 }
 
@@ -47,10 +51,13 @@ impl Options {
             transfers_in_flight: settings.tx_depth,
             requests_per_transfer: settings.requests,
             bidirectional: settings.bidirectional,
+            pingpong: settings.pingpong,
             layout: settings.layout,
             memory: settings.memory,
             transport: settings.transport,
             lanes: settings.lanes,
+            rdma: settings.rdma.clone(),
+            acked_only: settings.acked_only,
             data_validation: settings.data_validation,
         }
     }
@@ -171,7 +178,6 @@ pub fn write_json(path: &Path, report: &impl Serialize) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
 
     fn batch(bytes: u64, seconds: f64) -> Sample {
         let cpu_seconds = CpuSeconds { initiator: 0.1, target: 0.2 };
@@ -187,18 +193,15 @@ mod tests {
         assert!((b.cpu_seconds_per_gib_both_ends - 0.3).abs() < 1e-12);
     }
 
-    fn settings(line: &str) -> Settings {
-        let words = std::iter::once("ferry-bench").chain(line.split_whitespace());
-        let command = crate::options::Cli::try_parse_from(words).expect("a valid line").command;
-        let (test, arguments) = command.into_test().expect("a test");
-        arguments.settle(test).expect("no contradiction")
-    }
-
     #[test]
     fn every_size_is_in_the_file() {
         let summary = Summary::of(&[1_000, 2_000, 9_000]).expect("not empty");
         let sizes = [2, 4].map(|bytes| SizeResult::Latency(Latency::of(bytes, &summary)));
-        let report = Report::new(&settings("write_lat -a host"), "tcp".to_owned(), sizes.into());
+        let report = Report::new(
+            &crate::options::settings_of("write_lat -a host").expect("a client"),
+            "tcp".to_owned(),
+            sizes.into(),
+        );
         let file = std::env::temp_dir().join(format!("ferry-bench-report-{}.json", std::process::id()));
         write_json(&file, &report).expect("written");
         let text = fs::read_to_string(&file).expect("readable");

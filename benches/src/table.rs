@@ -7,7 +7,7 @@ use std::io::{self, Write};
 
 use hdrhistogram::Histogram;
 
-use crate::options::{Settings, Test};
+use crate::options::{Settings, Test, Transport};
 use crate::stats::Summary;
 use crate::workload::MIB;
 
@@ -115,13 +115,22 @@ pub fn banner(out: &mut dyn Write, settings: &Settings, engine: &str, path: &str
     let lanes = settings.lanes.map_or("default".to_owned(), |lanes| lanes.to_string());
     let layout = settings.layout.name();
     let on_off = |on| if on { "ON" } else { "OFF" };
-    writeln!(out, " Transport type  : {transport:<20} Lanes           : {lanes}")?;
+    let is_rdma = settings.transport == Transport::Rdma || path.starts_with(Transport::Rdma.name());
+    let several = if settings.transport == Transport::Rdma { "Queue pairs" } else { "Lanes" };
+    writeln!(out, " Transport type  : {transport:<20} {several:<15} : {lanes}")?;
     writeln!(out, " TX depth        : {:<20} Requests        : {}", settings.tx_depth, settings.requests)?;
     let validation = on_off(settings.data_validation);
     writeln!(out, " Layout          : {layout:<20} Data validation : {validation}")?;
+    if is_rdma {
+        writeln!(out, " RDMA            : {}", rdma(settings))?;
+    }
     writeln!(out, " Path            : {path}")?;
     match settings.test {
         Test::WriteBw | Test::ReadBw => {}
+        Test::WriteLat if settings.pingpong => writeln!(
+            out,
+            " Latency         : half a round trip between two applications that poll their memory"
+        )?,
         Test::WriteLat => {
             writeln!(out, " Latency         : from the call until done at the target: a whole round trip")?
         }
@@ -134,6 +143,13 @@ pub fn banner(out: &mut dyn Write, settings: &Settings, engine: &str, path: &str
         )?,
     }
     rule(out)
+}
+
+/// What "done" means, and what departs from ferry's own choice of devices.
+fn rdma(settings: &Settings) -> String {
+    let visibility = if settings.acked_only { "acked only" } else { "proven" };
+    let named = settings.rdma.settings().into_iter().map(|(key, value)| format!("; {key} {value}"));
+    format!("visibility: {visibility}{}", named.collect::<String>())
 }
 
 /// Every sample, in the order taken.
@@ -200,6 +216,24 @@ mod tests {
             "288.82          990.00                 999.00",
         );
         assert_eq!(format!("{}\n{line}", latency_heading()), expected);
+    }
+
+    fn banner_of(line: &str, path: &str) -> String {
+        let mut out = Vec::new();
+        banner(&mut out, &crate::options::settings_of(line).expect("a valid line"), "ferry", path)
+            .expect("written");
+        String::from_utf8(out).expect("text")
+    }
+
+    #[test]
+    fn every_table_of_rdma_says_what_done_means() {
+        let text = banner_of("write_bw --transport rdma -q 4 -d rva0 -x 1 host", "rdma (why)");
+        assert!(text.contains(" Queue pairs     : 4\n"), "{text}");
+        assert!(text.contains(": visibility: proven; rdma_devices rva0; rdma_gid_index 1\n"), "{text}");
+        assert!(banner_of("write_lat host", "rdma (why)").contains("visibility: proven\n"));
+        let text = banner_of("write_bw --transport rdma --acked-only host", "rdma (why)");
+        assert!(text.contains("visibility: acked only\n"), "{text}");
+        assert!(!banner_of("write_bw host", "tcp (why); not used: rdma (x)").contains("visibility"));
     }
 
     #[test]

@@ -155,6 +155,16 @@ pub struct LatencyWorkload {
     pub placement: Placement,
 }
 
+impl LatencyWorkload {
+    /// What one of its transfers is, where each side has `memory_bytes`.
+    pub fn single(&self, memory_bytes: usize) -> Workload {
+        let LatencyWorkload { operation, bytes, .. } = *self;
+        let layout = Layout::Contiguous;
+        let walk_bytes = bytes.saturating_mul(LATENCY_SLOTS).min(memory_bytes);
+        Workload { operation, layout, block_bytes: bytes, blocks: 1, walk_bytes }
+    }
+}
+
 /// Latency runs walk this many blocks: enough for misplaced data to show, few enough to stay cached.
 pub const LATENCY_SLOTS: usize = 64;
 
@@ -180,6 +190,12 @@ pub trait Engine {
     /// Nanoseconds of each of `samples` notifications of `bytes` to the other end's application and back.
     fn round_trips(&mut self, _bytes: usize, _samples: usize) -> anyhow::Result<Vec<u64>> {
         bail!("{} has no notifications", self.name())
+    }
+
+    /// Nanoseconds of each of `rounds` WRITEs of `bytes` and the other application's WRITE back, each
+    /// seen by polling memory.
+    fn ping_pongs(&mut self, _bytes: usize, _rounds: usize) -> anyhow::Result<Vec<u64>> {
+        bail!("{} has nobody at the other end who writes back", self.name())
     }
 }
 

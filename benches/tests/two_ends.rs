@@ -92,6 +92,32 @@ fn a_duration_lasts_and_samples_are_listed() {
 }
 
 #[test]
+fn a_ping_pong_over_any_transport_brings_what_was_sent() {
+    for transport in ["tcp", "local"] {
+        for (memory, bytes) in
+            [("alloc", "1"), ("own", "2"), ("alloc", "64"), ("own", "65"), ("alloc", "200k")]
+        {
+            let line = format!("--pingpong -n 100 -s {bytes} --memory {memory} --transport {transport}");
+            let (client, server) = measure("write_lat", "", &format!("{line} --data_validation"));
+            assert_success(&client);
+            assert_success(&server);
+            assert!(client.out.contains("two applications that poll their memory"), "{}", client.out);
+        }
+    }
+}
+
+#[test]
+fn a_ping_pong_has_all_sizes_and_a_duration() {
+    let (_, report) = json_of("write_lat", "--pingpong -a -n 20 --data_validation");
+    let sizes = report["sizes"].as_array().expect("a list");
+    assert_eq!((sizes.len(), &report["options"]["pingpong"]), (23, &true.into()));
+    let (_, report) = json_of("write_lat", "--pingpong -D 1");
+    let (samples, mean) = (&report["sizes"][0]["samples"], &report["sizes"][0]["mean_us"]);
+    let seconds = samples.as_f64().expect("a count") * mean.as_f64().expect("a time") * 2e-6;
+    assert!((0.9..10.0).contains(&seconds), "{report}");
+}
+
+#[test]
 fn a_secret_is_shared_or_nothing_is_measured() {
     let secrets = support::Secrets::new();
     let with = |name| format!("--secret-file {}", secrets.path(name));
@@ -114,6 +140,7 @@ fn ends_that_were_told_different_things_say_so() {
         ("-b", "-n 10", "-b is on at the server and off at the client"),
         ("--spin-us 0", "-n 10", "--spin-us is 0 at the server and 50 at the client"),
         ("--memory own", "-n 10", "--memory is own at the server and alloc at the client"),
+        ("--acked-only", "-n 10", "--acked-only is on at the server and off at the client"),
         ("-q 4", "-n 10", "-q is 4 at the server and 2 at the client"),
     ] {
         let (client, server) = measure("write_bw", server, client);
@@ -136,6 +163,9 @@ fn one_wrong_byte_fails_both_ends_where_it_is_found() {
             assert_failure(&server, &["wrong data at byte"]);
         }
     }
+    let (client, server) = measure("write_lat", "", "--pingpong -n 10 --data_validation --spoil");
+    assert_failure(&client, &["wrong data at byte", "at the server"]);
+    assert_failure(&server, &["wrong data at byte"]);
     // Nobody asked for a check: the byte stays unnoticed.
     let (client, _) = measure("write_bw", "", "-n 10 --spoil");
     assert_success(&client);
@@ -144,8 +174,9 @@ fn one_wrong_byte_fails_both_ends_where_it_is_found() {
 #[test]
 fn a_transport_that_is_not_there_is_named_with_the_reason() {
     let server = Server::start("write_bw", "");
-    let client = server.client("write_bw", "-n 10 --transport rdma");
-    assert_failure(&client, &["UNAVAILABLE", "rdma", "not part of this version"]);
+    let client =
+        server.client("write_bw", "-n 10 --transport rdma -d ferry_none0 -x 1 -q 2 -I 64 --acked-only");
+    assert_failure(&client, &["UNAVAILABLE", "rdma: "]);
 }
 
 #[test]

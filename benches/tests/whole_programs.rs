@@ -5,7 +5,7 @@
 mod support;
 
 use serde_json::Value;
-use support::{assert_failure, assert_success, run, temporary};
+use support::{assert_failure, assert_success, has_rdma, run, temporary};
 
 fn json(arguments: &[&str]) -> (support::Ended, Value) {
     let file = temporary("json");
@@ -89,4 +89,33 @@ fn rows_of_one_machine_are_measured_or_say_why_not() {
 #[test]
 fn rows_that_are_no_expression_are_refused() {
     assert_failure(&run(&["compare", "--rows", "("]), &["--rows"]);
+}
+
+#[test]
+fn a_comparison_on_devices_that_are_not_there_says_so_for_each_side() {
+    let ended = run(&["rdma", "--initiator", "ferry_none0", "--target", "ferry_none1", "--rounds", "1"]);
+    assert_failure(&ended, &["perftest: "]);
+    for side in ["perftest", "verbs, proven", "verbs, acked only", "ferry, proven", "ferry, acked only"] {
+        assert!(ended.out.contains(&format!("{side} was not measured everywhere: ")), "{}", ended.out);
+    }
+}
+
+/// With ferry on another transport: what it does over RDMA is not at stake here.
+#[test]
+fn a_tiny_comparison_on_two_devices_has_every_kind_of_row() {
+    if !has_rdma() {
+        return;
+    }
+    let rows = "WRITE 64 KiB|contiguous|2 B";
+    let little = ["--rounds", "1", "--seconds", "0.05", "--samples", "20", "--transport", "local"];
+    let (ended, report) = json(&[&["rdma", "--rows", rows], &little[..]].concat());
+    let found = report["rows"].as_array().expect("a list");
+    let names: Vec<_> = found.iter().filter_map(|row| row["row"].as_str()).collect();
+    let expected =
+        ["WRITE 64 KiB", "WRITE 16 KiB × 1,024 contiguous", "WRITE 2 B ping-pong", "WRITE 2 B until done"];
+    assert_eq!(names, expected, "{}", ended.out);
+    for side in found.iter().flat_map(|row| row["sides"].as_array().expect("a list")) {
+        assert!(side["values"].as_array().is_some_and(|values| values.len() == 1), "{side}");
+    }
+    assert!(ended.out.contains("undecided: too few rounds"), "{}", ended.out);
 }

@@ -46,5 +46,5 @@ pub const DEVICES_MAX: usize = 32;
 pub const SPLIT_BYTES_MIN: u64 = FRAME_BYTES_MAX as u64;
 /// Keys of one region in one message; a region registered in more pieces takes several.
 pub const RKEYS_PER_MESSAGE: usize = 8192;
-/// Endpoints of an engine with all its peers.
-pub const ENDPOINTS_MAX: usize = 65_536;
+/// Bytes of a notification that goes by RDMA; longer ones go by TCP.
+pub const RDMA_WORD_BYTES_MAX: usize = 1015;

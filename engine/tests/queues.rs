@@ -127,7 +127,7 @@ fn a_full_queue_refuses_and_loses_nothing() {
     assert_eq!(seen, [0, 1, 2, 3, 4]);
     // The refused ones left nothing behind.
     assert_eq!(pair.a.stats().unwrap().counts.transfers_submitted, 5);
-    local.free(Some(Duration::ZERO)).map_err(|(_, error)| error).unwrap();
+    local.free(Some(common::at_once())).map_err(|(_, error)| error).unwrap();
 }
 
 #[test]

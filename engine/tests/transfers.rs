@@ -276,7 +276,7 @@ fn no_more_transfers_than_configured() {
     all.iter().for_each(|core| {
         pair.a.wait(core, Some(PATIENCE)).unwrap();
     });
-    local.free(Some(Duration::ZERO)).map_err(|(_, error)| error).unwrap();
+    local.free(Some(common::at_once())).map_err(|(_, error)| error).unwrap();
 }
 
 /// A deadline in the past: TIMED_OUT, or DONE if the bytes were faster, and final soon either way.

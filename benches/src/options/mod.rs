@@ -6,6 +6,8 @@
 mod parse;
 mod peers;
 mod processes;
+mod rdma;
+mod rdma_compare;
 mod settings;
 
 use std::path::PathBuf;
@@ -21,7 +23,12 @@ use crate::workload::Operation;
 
 use parse::{parse_bytes, parse_count, parse_rows, parse_seconds};
 pub use peers::PeersArguments;
-pub use processes::{FerryCrowdArguments, FerryTargetArguments, RawTargetArguments, SameHostTargetArguments};
+pub use processes::{
+    FerryCrowdArguments, FerryTargetArguments, RawTargetArguments, SameHostTargetArguments,
+    VerbsTargetArguments,
+};
+pub use rdma::RdmaOptions;
+pub use rdma_compare::RdmaCompareArguments;
 pub use settings::Settings;
 
 const PORT: u16 = 18_515;
@@ -56,12 +63,17 @@ pub enum Command {
     Compare(CompareArguments),
     /// Measures ferry beside other engines, driven from Python (`make compare` installs and runs them)
     Peers(PeersArguments),
+    /// Measures ferry beside perftest and a verbs program on two RDMA devices of this machine
+    Rdma(RdmaCompareArguments),
     /// The passive process of the raw reference
     #[command(hide = true)]
     RawTarget(RawTargetArguments),
     /// The passive process of the same-host references
     #[command(hide = true)]
     SameHostTarget(SameHostTargetArguments),
+    /// The passive process of the verbs reference
+    #[command(hide = true)]
+    VerbsTarget(VerbsTargetArguments),
     /// The server that `compare` and `selftest` start
     #[command(hide = true)]
     FerryTarget(FerryTargetArguments),
@@ -82,8 +94,10 @@ impl Command {
             Command::Selftest(_)
             | Command::Compare(_)
             | Command::Peers(_)
+            | Command::Rdma(_)
             | Command::RawTarget(_)
             | Command::SameHostTarget(_)
+            | Command::VerbsTarget(_)
             | Command::FerryTarget(_)
             | Command::FerryCrowd(_) => None,
         }
@@ -169,7 +183,7 @@ pub struct TestArguments {
     /// Transfers in flight [default: 128]
     #[arg(short = 't', long = "tx-depth", value_parser = parse_count)]
     pub tx_depth: Option<usize>,
-    /// Lanes to the peer [default: ferry's own]
+    /// Lanes to the peer, with --transport rdma queue pairs [default: ferry's own]
     #[arg(short = 'q', long = "lanes", value_parser = clap::value_parser!(u32).range(1..=i64::from(LANES_MAX)))]
     pub lanes: Option<u32>,
     /// Requests per transfer [default: 1]
@@ -199,6 +213,14 @@ pub struct TestArguments {
     /// Transports that may be used; anything but auto fails rather than falls back
     #[arg(long, value_enum, default_value_t = Transport::Auto)]
     pub transport: Transport,
+    #[command(flatten)]
+    pub rdma: RdmaOptions,
+    /// Both applications poll memory and WRITE to each other: half the round trip, as ib_write_lat has it
+    #[arg(long)]
+    pub pingpong: bool,
+    /// Over RDMA a WRITE is done when the target's NIC has acknowledged it, visible there or not
+    #[arg(long = "acked-only")]
+    pub acked_only: bool,
     /// scattered permutes the blocks on both sides so that none can be merged
     #[arg(long, value_enum, default_value_t = Layout::Contiguous)]
     pub layout: Layout,
@@ -265,3 +287,5 @@ pub struct CompareArguments {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) use tests::settle as settings_of;

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::Transport;
+use super::{RdmaOptions, Transport};
 use crate::raw::same_host::Kind;
+use crate::raw::verbs::Port;
 
 #[derive(Args, Debug)]
 pub struct FerryTargetArguments {
@@ -19,6 +20,10 @@ pub struct FerryTargetArguments {
     pub workers: Option<usize>,
     #[arg(long, value_enum, default_value_t = Transport::Auto)]
     pub transport: Transport,
+    #[arg(long)]
+    pub qps: Option<u32>,
+    #[command(flatten)]
+    pub rdma: RdmaOptions,
 }
 
 #[derive(Args, Debug)]
@@ -49,6 +54,14 @@ pub struct RawTargetArguments {
 pub struct SameHostTargetArguments {
     #[arg(long, value_enum)]
     pub kind: Kind,
+    #[arg(long)]
+    pub memory_bytes: usize,
+}
+
+#[derive(Args, Debug)]
+pub struct VerbsTargetArguments {
+    #[command(flatten)]
+    pub port: Port,
     #[arg(long)]
     pub memory_bytes: usize,
 }

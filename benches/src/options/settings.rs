@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use ferry::limits::NOTIFY_BYTES_MAX;
 
-use super::{Test, TestArguments, Transport};
+use super::{RdmaOptions, Test, TestArguments, Transport};
 use crate::layout::Layout;
 use crate::subject::{Claims, Origin};
-use crate::workload::Limit;
+use crate::workload::{Limit, Operation};
 
 const BANDWIDTH_BYTES: usize = 65_536;
 const LATENCY_BYTES: usize = 2;
@@ -27,15 +27,19 @@ pub struct Settings {
     pub sizes: Vec<usize>,
     pub limit: Limit,
     pub tx_depth: usize,
+    /// Queue pairs with `Transport::Rdma`.
     pub lanes: Option<u32>,
     pub requests: usize,
     pub bidirectional: bool,
+    pub pingpong: bool,
     pub histogram: bool,
     pub unsorted: bool,
     pub report_gbits: bool,
     pub cpu_util: bool,
     pub data_validation: bool,
     pub transport: Transport,
+    pub rdma: RdmaOptions,
+    pub acked_only: bool,
     pub layout: Layout,
     pub memory: Origin,
     pub secret_file: Option<PathBuf>,
@@ -64,12 +68,15 @@ impl TestArguments {
             lanes: self.lanes,
             requests: self.requests.unwrap_or(1),
             bidirectional: self.bidirectional,
+            pingpong: self.pingpong,
             histogram: self.histogram,
             unsorted: self.unsorted,
             report_gbits: self.report_gbits,
             cpu_util: self.cpu_util,
             data_validation: self.data_validation,
             transport: self.transport,
+            rdma: self.rdma,
+            acked_only: self.acked_only,
             layout: self.layout,
             memory: self.memory,
             secret_file: self.secret_file,
@@ -89,9 +96,11 @@ impl TestArguments {
             tx_depth: self.tx_depth,
             requests: self.requests,
             bidirectional: self.bidirectional.then_some(true),
+            pingpong: self.pingpong.then_some(true),
             data_validation: self.data_validation.then_some(true),
             layout: Some(self.layout).filter(|layout| *layout != Layout::Contiguous),
             memory: Some(self.memory).filter(|memory| *memory != Origin::Alloc),
+            acked_only: self.acked_only.then_some(true),
             transport: Some(self.transport).filter(|transport| *transport != Transport::Auto),
             lanes: self.lanes,
             spin_us: self.spin_us.map(u64::from),
@@ -124,6 +133,13 @@ impl TestArguments {
         if self.all && (self.histogram || self.unsorted) {
             return Err("-H and -U describe one size: give it with -s instead of -a".to_owned());
         }
+        if self.pingpong && test != Test::WriteLat {
+            return Err(format!("--pingpong belongs to write_lat, and this is the {}", test.title()));
+        }
+        if self.acked_only && test.operation() != Some(Operation::Write) {
+            return Err(format!("--acked-only belongs to WRITE tests, and {} is none", test.title()));
+        }
+        self.rdma.refuse_without_rdma(self.transport, self.acked_only)?;
         if test == Test::NotifyLat && self.data_validation {
             return Err("--data_validation checks memory, and a notification carries none".to_owned());
         }

@@ -7,7 +7,7 @@ use crate::workload::Limit;
 use super::*;
 
 /// What the words after `ferry-bench` come to.
-fn settle(line: &str) -> Result<Settings, String> {
+pub(crate) fn settle(line: &str) -> Result<Settings, String> {
     let words = std::iter::once("ferry-bench").chain(line.split_whitespace());
     let command = Cli::try_parse_from(words).map_err(|e| e.to_string())?.command;
     let (test, arguments) = command.into_test().expect("a line of these tests names a test");
@@ -47,6 +47,18 @@ fn options_may_stand_before_and_after_the_host() {
 }
 
 #[test]
+fn options_of_rdma_go_with_rdma_and_auto() {
+    for transport in ["rdma", "auto"] {
+        let line = "-d rva0,rvb0 -x 1 -m 4096 -I 64 -q 2 --acked-only host";
+        let s = settle(&format!("write_bw --transport {transport} {line}")).expect("a client");
+        assert_eq!((s.rdma.devices.as_deref(), s.rdma.gid_index), (Some("rva0,rvb0"), Some(1)));
+        assert_eq!((s.rdma.mtu, s.rdma.inline_bytes, s.lanes), (Some(4_096), Some(64), Some(2)));
+        assert!(s.acked_only);
+    }
+    assert!(!settle("read_lat --transport rdma host").expect("a client").acked_only);
+}
+
+#[test]
 fn sizes_have_a_first_and_a_last() {
     assert_eq!(settle("write_bw -s 1 host").expect("the smallest").sizes, [1]);
     assert_eq!(settle("write_bw -s 1024m host").expect("the largest").sizes, [1 << 30]);
@@ -73,6 +85,19 @@ fn contradictions_name_the_option() {
         ("write_bw -t 0 host", "from 1"),
         ("write_bw -D 0 host", "--duration"),
         ("write_bw --transport pigeon host", "pigeon"),
+        ("write_bw --transport tcp -d rva0 host", "-d is of RDMA, and --transport tcp uses none"),
+        ("write_bw --transport local -x 1 host", "-x is of RDMA"),
+        ("write_lat --transport tcp -m 1024 host", "-m is of RDMA"),
+        ("write_lat --transport tcp -I 0 host", "-I is of RDMA"),
+        ("write_bw --transport tcp --acked-only host", "--acked-only is of RDMA"),
+        ("read_bw --transport rdma --acked-only host", "--acked-only belongs to WRITE"),
+        ("notify_lat --acked-only host", "--acked-only belongs to WRITE"),
+        ("write_bw --pingpong host", "--pingpong belongs to write_lat"),
+        ("read_lat --pingpong host", "--pingpong belongs to write_lat"),
+        ("write_bw -m 1000 host", "4096"),
+        ("write_bw -x 256 host", "--gid-index"),
+        ("write_bw -I 1025 host", "--inline_size"),
+        ("write_bw -d rva0,,rvb0 host", "separated by commas"),
     ] {
         let text = refusal(line);
         assert!(text.contains(named), "{line}: {text}");

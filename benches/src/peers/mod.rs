@@ -26,6 +26,7 @@ use anyhow::ensure;
 use regex_lite::Regex;
 
 use crate::cpu::Machine;
+use crate::turns::order;
 
 pub use member::Launch;
 pub use python::PythonEngine;
@@ -89,8 +90,7 @@ pub fn run(
     Ok(results)
 }
 
-/// One row: everyone gets ready, then round after round in an order that moves on, and turns around every
-/// other time, so that nobody always follows the same one.
+/// One row: everyone gets ready, then round after round, in turn.
 fn measure(
     plan: &Plan,
     row: &Row,
@@ -117,29 +117,4 @@ fn measure(
     }
     let cells = field.iter_mut().map(|place| Cell::new(place.entry.name, place.leave())).collect();
     Ok(RowResult { row: row.to_string(), cells })
-}
-
-fn order(round: usize, count: usize) -> Vec<usize> {
-    let mut order: Vec<_> = (0..count).map(|place| (place + round) % count).collect();
-    if round % 2 == 1 {
-        order.reverse();
-    }
-    order
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_order_rotates_and_turns_around() {
-        assert_eq!(order(0, 4), [0, 1, 2, 3]);
-        assert_eq!(order(1, 4), [0, 3, 2, 1]);
-        assert_eq!(order(2, 4), [2, 3, 0, 1]);
-        for round in 0..9 {
-            let mut all = order(round, 5);
-            all.sort_unstable();
-            assert_eq!(all, [0, 1, 2, 3, 4]);
-        }
-    }
 }

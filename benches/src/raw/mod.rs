@@ -1,5 +1,5 @@
-//! The references: the least a program can do to move the same bytes, over TCP here and within one machine
-//! in `same_host`.
+//! The references: the least a program can do to move the same bytes, over TCP here, within one machine in
+//! `same_host`, and over RDMA in `verbs`.
 //!
 //! Two processes on 127.0.0.1, a thread at each end of each connection, gather and scatter straight
 //! from and into place. The target is this same binary, started with a hidden subcommand, and stays up
@@ -8,11 +8,13 @@
 mod engine;
 mod initiator;
 mod pair;
+mod passive;
 mod pieces;
 pub mod same_host;
 mod socket;
 mod target;
 mod timed;
+pub mod verbs;
 mod wire;
 
 pub use engine::RawEngine;

@@ -17,10 +17,10 @@ use super::wire::{Command, Header, Kind, Reply};
 use crate::child::ChildProcess;
 use crate::cpu::Pinned;
 use crate::dispense::Dispenser;
-use crate::layout::{mix, Layout};
+use crate::layout::mix;
 use crate::memory::Memory;
 use crate::walk::{End, Walk};
-use crate::workload::{LatencyWorkload, Limit, Placement, Sample, Workload, LATENCY_SLOTS};
+use crate::workload::{LatencyWorkload, Limit, Placement, Sample, Workload};
 
 /// ferry's own.
 const SPIN_DEFAULT: Duration = Duration::from_micros(50);
@@ -113,15 +113,13 @@ impl RawPair {
 
     /// Nanoseconds of each of the workload's transfers, over the first connection.
     pub fn time_each(&mut self, workload: &LatencyWorkload) -> anyhow::Result<Vec<u64>> {
-        let LatencyWorkload { operation, bytes, samples, spin, placement } = *workload;
+        let LatencyWorkload { samples, spin, placement, .. } = *workload;
         let spin = spin.unwrap_or(SPIN_DEFAULT);
         let (cpu, target_cpu) = match placement {
             Placement::Anywhere => (None, None),
             Placement::Pinned { initiator_cpu, target_cpu } => (Some(initiator_cpu), Some(target_cpu)),
         };
-        let layout = Layout::Contiguous;
-        let walk_bytes = bytes.saturating_mul(LATENCY_SLOTS).min(self.memory.bytes());
-        let single = Workload { operation, layout, block_bytes: bytes, blocks: 1, walk_bytes };
+        let single = workload.single(self.memory.bytes());
         let walk = self.prepare(&single, 1, Some(spin), target_cpu)?;
         let lane = Lane { link: &self.links[0], walk: &walk, memory: &self.memory, wait: Wait::Spin(spin) };
         let _pinned = cpu.map(Pinned::to).transpose()?;

@@ -18,11 +18,16 @@ pub struct Agreement {
     pub tx_depth: usize,
     pub requests: usize,
     pub bidirectional: bool,
+    /// Both ends' applications poll memory, and the server WRITEs back.
+    pub pingpong: bool,
     pub data_validation: bool,
+    /// Over RDMA, WRITEs are done before they are known to be visible at the target.
+    pub acked_only: bool,
     pub layout: Layout,
     /// Both ends' memory.
     pub memory: Origin,
     pub transport: Transport,
+    /// What `-q` says: queue pairs with `Transport::Rdma`.
     pub lanes: u32,
     pub spin_us: u64,
 }
@@ -36,7 +41,9 @@ pub struct Claims {
     pub tx_depth: Option<usize>,
     pub requests: Option<usize>,
     pub bidirectional: Option<bool>,
+    pub pingpong: Option<bool>,
     pub data_validation: Option<bool>,
+    pub acked_only: Option<bool>,
     pub layout: Option<Layout>,
     pub memory: Option<Origin>,
     pub transport: Option<Transport>,
@@ -63,7 +70,9 @@ impl Claims {
         compare("-t", self.tx_depth.map(|depth| depth.to_string()), client.tx_depth.to_string());
         compare("-l", self.requests.map(|count| count.to_string()), client.requests.to_string());
         compare("-b", self.bidirectional.map(on_off), on_off(client.bidirectional));
+        compare("--pingpong", self.pingpong.map(on_off), on_off(client.pingpong));
         compare("--data_validation", self.data_validation.map(on_off), on_off(client.data_validation));
+        compare("--acked-only", self.acked_only.map(on_off), on_off(client.acked_only));
         compare("--layout", self.layout.map(|layout| layout.name().into()), client.layout.name().into());
         compare("--memory", self.memory.map(|memory| memory.name().into()), client.memory.name().into());
         let transport = self.transport.map(|transport| transport.name().into());
@@ -108,7 +117,9 @@ mod tests {
             tx_depth: 128,
             requests: 16,
             bidirectional: true,
+            pingpong: false,
             data_validation: false,
+            acked_only: false,
             layout: Layout::Scattered,
             memory: Origin::Alloc,
             transport: Transport::Auto,
@@ -133,7 +144,9 @@ mod tests {
             tx_depth: Some(1),
             requests: Some(2),
             bidirectional: Some(false),
+            pingpong: Some(true),
             data_validation: Some(true),
+            acked_only: Some(true),
             layout: Some(Layout::Contiguous),
             memory: Some(Origin::Own),
             transport: Some(Transport::Tcp),
@@ -148,7 +161,9 @@ mod tests {
             "-t is 1 at the server and 128",
             "-l is 2 at the server and 16",
             "-b is off at the server and on",
+            "--pingpong is on at the server and off",
             "--data_validation is on at the server and off",
+            "--acked-only is on at the server and off",
             "--layout is contiguous at the server and scattered",
             "--memory is own at the server and alloc",
             "--transport is tcp at the server and auto",

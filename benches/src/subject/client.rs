@@ -1,6 +1,5 @@
 //! The active end: connects to a server, agrees on the terms, and carries out the workloads.
 
-use std::fmt;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,14 +9,15 @@ use ferry::Engine as Ferry;
 use super::agreement::Agreement;
 use super::channel::Channel;
 use super::drive::{Flight, Route};
+use super::no_path::refuse_without_path;
 use super::registered::Registered;
-use super::setup::{describe, is_auto, Setup};
+use super::setup::{describe, Setup};
 use super::wire::{Area, Command, Outcome, OwnHalf, Preparation, Reply, VERSION};
 use crate::cpu::{own_cpu_seconds, Pinned};
-use crate::layout::{mix, Layout};
+use crate::layout::mix;
 use crate::memory::{spoil, MEMORY_BYTES_MAX};
 use crate::walk::{End, Walk};
-use crate::workload::{CpuSeconds, LatencyWorkload, Limit, Placement, Sample, Workload, LATENCY_SLOTS};
+use crate::workload::{CpuSeconds, LatencyWorkload, Limit, Placement, Sample, Workload};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Filling and checking the largest memory, on a slow machine.
@@ -26,19 +26,21 @@ pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 const REGION_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub struct Client {
-    channel: Channel,
-    peer: u64,
-    outward: Registered,
-    /// For the server's own transfers (`-b`).
-    inward: Option<Registered>,
-    remote: Area,
-    seed: u64,
-    validate: bool,
+    pub(super) channel: Channel,
+    pub(super) peer: u64,
+    pub(super) outward: Registered,
+    /// For the server's own transfers (`-b`, `--pingpong`).
+    pub(super) inward: Option<Registered>,
+    pub(super) remote: Area,
+    pub(super) seed: u64,
+    pub(super) validate: bool,
     flight: Flight,
+    bidirectional: bool,
+    pub(super) acked_only: bool,
     /// Damages a byte before each check: a test of the check.
     spoil: bool,
     /// Last, so that memory and queue go before it.
-    engine: Ferry,
+    pub(super) engine: Ferry,
 }
 
 impl Client {
@@ -61,9 +63,10 @@ impl Client {
         let origin = agreement.memory;
         let alloc = || Registered::new(&engine, origin, memory_bytes);
         let outward = alloc().context("memory for the test")?;
-        let inward = agreement.bidirectional.then(alloc).transpose().context("memory for -b")?;
+        let inward = (agreement.bidirectional || agreement.pingpong).then(alloc).transpose();
+        let inward = inward.context("memory for what the server starts")?;
         let flight = Flight { threads: 1, in_flight: agreement.tx_depth };
-        let validate = agreement.data_validation;
+        let Agreement { data_validation: validate, bidirectional, acked_only, .. } = agreement;
         let area = inward.as_ref().map(Registered::area);
         let hello = Command::Hello { version: VERSION, agreement, memory_bytes, inward: area };
         channel.send(peer, &hello).context("introducing this end to the server")?;
@@ -73,8 +76,20 @@ impl Client {
             other => bail!("the server answers with {other:?}"),
         };
         let seed = mix(u64::from(std::process::id()) ^ remote.region);
-        let client =
-            Client { channel, peer, outward, inward, remote, seed, validate, flight, spoil: false, engine };
+        let client = Client {
+            channel,
+            peer,
+            outward,
+            inward,
+            remote,
+            seed,
+            validate,
+            flight,
+            bidirectional,
+            acked_only,
+            spoil: false,
+            engine,
+        };
         client.await_region()?;
         Ok(client)
     }
@@ -90,6 +105,11 @@ impl Client {
     /// How the throughput runs from now on are submitted.
     pub fn set_flight(&mut self, flight: Flight) {
         self.flight = flight;
+    }
+
+    /// Whether, over RDMA, WRITEs from now on are done before they are known to be visible.
+    pub fn set_acked_only(&mut self, acked_only: bool) {
+        self.acked_only = acked_only;
     }
 
     /// From now on one byte is damaged before each check, which must find it.
@@ -114,7 +134,8 @@ impl Client {
     }
 
     pub fn run(&mut self, workload: &Workload, limit: Limit) -> anyhow::Result<Sample> {
-        let own = self.inward.is_some().then_some(OwnHalf { flight: self.flight, limit });
+        let half = OwnHalf { flight: self.flight, limit, acked_only: self.acked_only };
+        let own = self.bidirectional.then_some(half);
         let (walk, seed) = self.prepare(workload, own, None)?;
         let cpu_before = own_cpu_seconds();
         if own.is_some() {
@@ -132,16 +153,14 @@ impl Client {
     }
 
     pub fn time_each(&mut self, workload: &LatencyWorkload) -> anyhow::Result<Vec<u64>> {
-        let LatencyWorkload { operation, bytes, samples, spin, placement } = *workload;
+        let LatencyWorkload { samples, spin, placement, .. } = *workload;
         let opened = Duration::from_micros(self.engine.config().spin_us);
         ensure!(spin.is_none_or(|spin| spin == opened), "the engine was opened to spin {opened:?}");
         let (cpu, target_cpu) = match placement {
             Placement::Anywhere => (None, None),
             Placement::Pinned { initiator_cpu, target_cpu } => (Some(initiator_cpu), Some(target_cpu)),
         };
-        let layout = Layout::Contiguous;
-        let walk_bytes = bytes.saturating_mul(LATENCY_SLOTS).min(self.outward.length());
-        let single = Workload { operation, layout, block_bytes: bytes, blocks: 1, walk_bytes };
+        let single = workload.single(self.outward.length());
         let (walk, seed) = self.prepare(&single, None, target_cpu)?;
         let pinned = cpu.map(Pinned::process_to).transpose()?;
         let nanoseconds = self.route().time_each(&walk, samples)?;
@@ -177,7 +196,8 @@ impl Client {
     }
 
     pub(super) fn route(&self) -> Route<'_> {
-        Route { engine: &self.engine, peer: self.peer, local: self.outward.area(), remote: self.remote }
+        let (engine, peer, acked_only) = (&self.engine, self.peer, self.acked_only);
+        Route { engine, peer, local: self.outward.area(), remote: self.remote, acked_only }
     }
 
     pub(super) fn prepare(
@@ -211,17 +231,9 @@ impl Client {
         transfers: u64,
         patience: Duration,
     ) -> anyhow::Result<Outcome> {
-        self.channel.send(self.peer, &Command::Finish { transfers, spoil: self.spoil })?;
-        let outcome: Outcome = match self.channel.receive(self.peer, patience)? {
-            Reply::Finished(outcome) => outcome,
-            Reply::Failed { reason } => bail!("the server: {reason}"),
-            other => bail!("the server answers a run with {other:?}"),
-        };
-        if let Some(mismatch) = &outcome.mismatch {
-            bail!("{mismatch}");
-        }
+        let outcome = self.finish_there(transfers, patience)?;
         if self.spoil && walk.origin() == End::Target {
-            spoil(&mut self.outward);
+            spoil(&mut self.outward, 0);
         }
         if self.validate {
             walk.check(End::Initiator, &self.outward, seed, transfers).context("at the client")?;
@@ -233,7 +245,21 @@ impl Client {
         Ok(outcome)
     }
 
-    fn expect_ready(&mut self) -> anyhow::Result<()> {
+    /// Has the server check what arrived there.
+    pub(super) fn finish_there(&mut self, transfers: u64, patience: Duration) -> anyhow::Result<Outcome> {
+        self.channel.send(self.peer, &Command::Finish { transfers, spoil: self.spoil })?;
+        let outcome: Outcome = match self.channel.receive(self.peer, patience)? {
+            Reply::Finished(outcome) => outcome,
+            Reply::Failed { reason } => bail!("the server: {reason}"),
+            other => bail!("the server answers a run with {other:?}"),
+        };
+        match &outcome.mismatch {
+            Some(mismatch) => bail!("{mismatch}"),
+            None => Ok(outcome),
+        }
+    }
+
+    pub(super) fn expect_ready(&mut self) -> anyhow::Result<()> {
         match self.channel.receive(self.peer, ANSWER_TIMEOUT)? {
             Reply::Ready => Ok(()),
             Reply::Failed { reason } => bail!("the server: {reason}"),
@@ -260,28 +286,3 @@ impl Drop for Client {
         let _ = self.channel.send(self.peer, &Command::Bye);
     }
 }
-
-/// Fails with the reasons when no allowed transport reaches the server: nothing falls back.
-fn refuse_without_path(engine: &Ferry, peer: u64) -> anyhow::Result<()> {
-    let paths = engine.peer_paths(peer)?;
-    if paths.iter().any(|path| path.chosen) {
-        return Ok(());
-    }
-    let wanted = paths
-        .iter()
-        .filter(|path| is_auto(engine.config()) || engine.config().transports.allows(path.transport));
-    let reasons: Vec<_> = wanted.map(|path| format!("{}: {}", path.transport.name(), path.why)).collect();
-    Err(NoPath(reasons.join("; ")).into())
-}
-
-/// No allowed transport reaches the server: each with its reason.
-#[derive(Debug)]
-pub struct NoPath(String);
-
-impl fmt::Display for NoPath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "UNAVAILABLE: no allowed transport reaches the server: {}", self.0)
-    }
-}
-
-impl std::error::Error for NoPath {}

@@ -35,6 +35,8 @@ pub struct Route<'a> {
     pub peer: u64,
     pub local: Area,
     pub remote: Area,
+    /// Over RDMA, WRITEs are done before they are known to be visible at the target.
+    pub acked_only: bool,
 }
 
 impl Route<'_> {
@@ -61,7 +63,7 @@ impl Route<'_> {
 
     /// The same from this thread alone, as the dispenser says.
     pub fn keep_in_flight(&self, walk: &Walk, window: usize, dispenser: &Dispenser) -> anyhow::Result<()> {
-        let options = options();
+        let options = self.options();
         let operation = operation(walk);
         let mut requests = Vec::with_capacity(walk.workload().blocks);
         let mut under_way: VecDeque<Transfer> = VecDeque::with_capacity(window);
@@ -81,7 +83,7 @@ impl Route<'_> {
 
     /// Nanoseconds of each of `samples` synchronous transfers, made and awaited on this thread.
     pub fn time_each(&self, walk: &Walk, samples: usize) -> anyhow::Result<Vec<u64>> {
-        let options = options();
+        let options = self.options();
         let mut nanoseconds = Vec::with_capacity(samples);
         let mut requests = Vec::with_capacity(walk.workload().blocks);
         for number in 0..samples as u64 {
@@ -94,6 +96,13 @@ impl Route<'_> {
             nanoseconds.push(start.elapsed().as_nanos() as u64);
         }
         Ok(nanoseconds)
+    }
+
+    /// A benchmark is not to fail of slowness: many large transfers queue for longer than the default
+    /// deadline on a slow link. That a lane stands still, or the peer is gone, still ends them.
+    pub fn options(&self) -> TransferOptions<'static> {
+        let acked_only = self.acked_only;
+        TransferOptions { deadline: Deadline::Never, acked_only, ..TransferOptions::default() }
     }
 
     /// The requests of transfer `number`: built anew for each, as an application would.
@@ -114,10 +123,4 @@ fn operation(walk: &Walk) -> Op {
         Operation::Write => Op::Write,
         Operation::Read => Op::Read,
     }
-}
-
-/// A benchmark is not to fail of slowness: many large transfers queue for longer than the default
-/// deadline on a slow link. That a lane stands still, or the peer is gone, still ends them.
-fn options() -> TransferOptions<'static> {
-    TransferOptions { deadline: Deadline::Never, ..TransferOptions::default() }
 }

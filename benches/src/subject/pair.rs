@@ -15,7 +15,7 @@ use super::setup::Setup;
 use super::wire::Listening;
 use crate::child::ChildProcess;
 use crate::layout::Layout;
-use crate::options::Transport;
+use crate::options::{RdmaOptions, Transport};
 use crate::workload::{Engine, LatencyWorkload, Limit, Sample, Workload};
 
 /// Transfers in flight, the same for every throughput row: enough that both lanes always have one under
@@ -33,6 +33,12 @@ pub struct PairConfig {
     pub congestion_control: Option<String>,
     /// What ferry may use; anything but auto fails rather than falls back.
     pub transport: Transport,
+    /// Of the client and of the server.
+    pub rdma: [RdmaOptions; 2],
+    /// Queue pairs; `None` keeps ferry's default.
+    pub qps: Option<u32>,
+    /// Room for `Engine::ping_pongs`.
+    pub pingpong: bool,
     /// Both ends'.
     pub memory: Origin,
 }
@@ -52,9 +58,13 @@ impl Pair {
             spin: config.spin,
             congestion_control: config.congestion_control.clone(),
             transport: config.transport,
+            qps: config.qps,
             ..Setup::default()
         };
-        let mut child = ChildProcess::start(&config.program, &setup.child_arguments("ferry-target")?)?;
+        let [rdma, target_rdma] = config.rdma.clone();
+        let target = Setup { rdma: target_rdma, ..setup.clone() };
+        let setup = Setup { rdma, ..setup };
+        let mut child = ChildProcess::start(&config.program, &target.child_arguments("ferry-target")?)?;
         let Listening { address } = child.reply().context("ferry's target")?;
         let opened = setup.config()?;
         let agreement = Agreement {
@@ -64,11 +74,13 @@ impl Pair {
             tx_depth: IN_FLIGHT,
             requests: 1,
             bidirectional: false,
+            pingpong: config.pingpong,
             data_validation: true,
+            acked_only: false,
             layout: Layout::Contiguous,
             memory: config.memory,
             transport: config.transport,
-            lanes: opened.lanes,
+            lanes: if config.transport == Transport::Rdma { opened.rdma_qps } else { opened.lanes },
             spin_us: opened.spin_us,
         };
         let client = Client::connect(&setup, &address, agreement, config.memory_bytes)?;
@@ -111,5 +123,9 @@ impl Engine for Client {
 
     fn round_trips(&mut self, bytes: usize, samples: usize) -> anyhow::Result<Vec<u64>> {
         self.time_round_trips(bytes, samples)
+    }
+
+    fn ping_pongs(&mut self, bytes: usize, rounds: usize) -> anyhow::Result<Vec<u64>> {
+        self.time_ping_pongs(bytes, rounds)
     }
 }

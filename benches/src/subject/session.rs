@@ -15,7 +15,7 @@ use crate::memory::spoil;
 use crate::walk::{End, Walk};
 
 /// A client checks its data, prints, and is stopped and looked at; hours are more than any of that.
-const CLIENT_SILENCE_MAX: Duration = Duration::from_secs(6 * 3_600);
+pub(super) const CLIENT_SILENCE_MAX: Duration = Duration::from_secs(6 * 3_600);
 
 pub struct Session<'a> {
     pub engine: &'a Engine,
@@ -34,6 +34,7 @@ impl Session<'_> {
         loop {
             let served = match self.channel.receive(self.peer, CLIENT_SILENCE_MAX)? {
                 Command::Prepare(preparation) => self.run(&preparation),
+                Command::PingPong(terms) => self.ping_pong(terms),
                 Command::Echo { count } => self.echo(count).map(|()| None),
                 Command::Bye => break,
                 other => bail!("out of turn: {other:?}"),
@@ -73,7 +74,7 @@ impl Session<'_> {
         };
         let cpu_seconds = own_cpu_seconds() - cpu_before;
         if spoiled && walk.origin() == End::Initiator {
-            spoil(&mut self.inward);
+            spoil(&mut self.inward, 0);
         }
         let mismatch = match validate {
             true => self.check(&walk, seed, transfers, driven),
@@ -91,7 +92,8 @@ impl Session<'_> {
             bail!("a bidirectional run without a start");
         };
         let (outward, remote) = self.outward.as_ref().context("no memory was agreed upon for -b")?;
-        let route = Route { engine: self.engine, peer: self.peer, local: outward.area(), remote: *remote };
+        let (engine, peer, acked_only) = (self.engine, self.peer, half.acked_only);
+        let route = Route { engine, peer, local: outward.area(), remote: *remote, acked_only };
         route.drive(walk, half.flight, half.limit).context("the server's half")
     }
 

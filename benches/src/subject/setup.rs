@@ -8,7 +8,7 @@ use anyhow::Context;
 use ferry::config::Transports;
 use ferry::{Config, Engine};
 
-use crate::options::Transport;
+use crate::options::{RdmaOptions, Transport};
 
 /// What an end's engine is opened with.
 #[derive(Clone, Debug)]
@@ -19,6 +19,9 @@ pub struct Setup {
     pub secret_file: Option<PathBuf>,
     pub transport: Transport,
     pub lanes: Option<u32>,
+    /// Queue pairs to each device of a peer.
+    pub qps: Option<u32>,
+    pub rdma: RdmaOptions,
     pub spin: Option<Duration>,
     /// `None` leaves the choice to ferry.
     pub congestion_control: Option<String>,
@@ -33,6 +36,8 @@ impl Default for Setup {
             secret_file: None,
             transport: Transport::Auto,
             lanes: None,
+            qps: None,
+            rdma: RdmaOptions::default(),
             spin: None,
             congestion_control: None,
             workers: None,
@@ -54,6 +59,8 @@ impl Setup {
         let transport = Some(self.transport).filter(|transport| *transport != Transport::Auto);
         set("transports", transport.map(|transport| transport.name().to_owned()))?;
         set("lanes", self.lanes.map(|lanes| lanes.to_string()))?;
+        set("rdma_qps", self.qps.map(|qps| qps.to_string()))?;
+        self.rdma.settings().into_iter().try_for_each(|(key, value)| set(key, Some(value)))?;
         set("spin_us", self.spin.map(|spin| spin.as_micros().to_string()))?;
         set("tcp_congestion", self.congestion_control.clone())?;
         set("workers", self.workers.map(|workers| workers.to_string()))?;
@@ -72,6 +79,8 @@ impl Setup {
         arguments.extend(self.spin.map(|spin| format!("--spin-us={}", spin.as_micros())));
         arguments.extend(self.congestion_control.iter().map(|name| format!("--congestion-control={name}")));
         arguments.extend(self.workers.map(|workers| format!("--workers={workers}")));
+        arguments.extend(self.qps.map(|qps| format!("--qps={qps}")));
+        arguments.extend(self.rdma.arguments());
         Ok(arguments)
     }
 

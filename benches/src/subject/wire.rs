@@ -4,10 +4,11 @@ use serde::{Deserialize, Serialize};
 
 use super::agreement::Agreement;
 use super::drive::Flight;
+use super::pingpong::PingPong;
 use crate::workload::{Limit, Workload};
 
 /// Of these messages. Ends of different versions refuse each other.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Registered memory that the other end may name.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -25,7 +26,8 @@ pub struct Listening {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Command {
-    /// First of all. `inward` is the client's memory for transfers that the server starts (`-b`).
+    /// First of all. `inward` is the client's memory for transfers that the server starts (`-b`,
+    /// `--pingpong`).
     Hello { version: u32, agreement: Agreement, memory_bytes: usize, inward: Option<Area> },
     /// Prepare the memory for a run; answered by `Ready`.
     Prepare(Preparation),
@@ -34,6 +36,9 @@ pub enum Command {
     /// The client's part of the run is over after `transfers` transfers; answered by `Finished`.
     /// `spoil` damages a byte before the check, so that a test can see the check fail.
     Finish { transfers: u64, spoil: bool },
+    /// Answer WRITEs into your memory with WRITEs into mine, as the terms say; answered by `Ready` before
+    /// the first, and `Finish` follows the last.
+    PingPong(PingPong),
     /// Send the next `count` notifications back as they are; answered by `Ready` before the first.
     Echo { count: usize },
     /// No more. The server's process ends well.
@@ -55,6 +60,7 @@ pub struct Preparation {
 pub struct OwnHalf {
     pub flight: Flight,
     pub limit: Limit,
+    pub acked_only: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]

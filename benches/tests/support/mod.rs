@@ -146,3 +146,13 @@ impl Drop for Secrets {
         }
     }
 }
+
+/// Whether there are the virtual machine's RDMA devices; says aloud when not.
+pub fn has_rdma() -> bool {
+    let there = std::path::Path::new("/sys/class/infiniband/rva0").exists();
+    assert!(there || std::env::var_os("FERRY_TEST_RDMA").is_none(), "FERRY_TEST_RDMA is set, and no rva0");
+    if !there {
+        eprintln!("SKIPPED: no RDMA device rva0 here; scripts/rdma-vm.sh runs this with one");
+    }
+    there
+}

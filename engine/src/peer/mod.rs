@@ -222,7 +222,7 @@ impl Peer {
 
     /// Has notifications posted that are queued.
     fn post_words(&self) {
-        self.post(Transport::Tcp, Class::Express);
+        [Transport::Tcp, Transport::Rdma].into_iter().for_each(|via| self.post(via, Class::Express));
     }
 
     fn nudge(&self, via: Transport) {

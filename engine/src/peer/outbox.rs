@@ -1,6 +1,6 @@
 //! What waits to be posted to one peer. Submitters push transfers, transports pull frames; a frame is a
-//! run of consecutive slices within the frame's limits. Each transport has a lineup of its own;
-//! notifications go by TCP whatever carried their data.
+//! run of consecutive slices within the frame's limits. Each transport has a lineup of its own; notifications
+//! that go alone have one for all, because the peer takes them in one order.
 //!
 //! Three classes keep small transfers moving beside large ones: EXPRESS has a lane of its own, MEDIUM
 //! and LARGE take turns on the bulk lanes. Within a class, higher priority first, then in order of
@@ -8,7 +8,7 @@
 //! READ also needs a credit of the target's.
 
 use crate::complete::Transfer;
-use crate::limits::{FRAME_DESCRIPTORS_MAX, NOTIFY_CREDITS};
+use crate::limits::{FRAME_DESCRIPTORS_MAX, NOTIFY_CREDITS, RDMA_WORD_BYTES_MAX};
 use crate::types::{Op, Transport};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -37,6 +37,15 @@ enum Word {
     Skip(u64),
 }
 
+impl Word {
+    fn bytes(&self) -> usize {
+        match self {
+            Word::Notify(transfer) => transfer.spec.notify.as_ref().map_or(0, |bytes| bytes.len()),
+            Word::Skip(_) => 0,
+        }
+    }
+}
+
 /// One frame's worth of work.
 pub enum Pulled {
     Slices { transfer: Arc<Transfer>, first: u32, end: u32, bytes: u32, with_notification: bool },
@@ -49,6 +58,8 @@ pub struct PullLimits {
     pub frame_bytes_max: u32,
     /// At most `FRAME_DESCRIPTORS_MAX`.
     pub descriptors_max: usize,
+    /// Of a notification on its own; None: none of them.
+    pub word_bytes_max: Option<usize>,
     pub read: bool,
     pub write: bool,
 }
@@ -196,10 +207,9 @@ impl Outbox {
     /// The next frame for a transport: its express lane takes words and EXPRESS runs, the others the rest.
     pub fn pull(&mut self, via: Transport, express: bool, limits: PullLimits) -> Option<Pulled> {
         if express {
-            if via == Transport::Tcp && limits.write {
-                if let Some(word) = self.pull_word() {
-                    return Some(word);
-                }
+            let bytes_max = limits.word_bytes_max.filter(|_| limits.write);
+            if let Some(word) = bytes_max.and_then(|bytes_max| self.pull_word(via, bytes_max)) {
+                return Some(word);
             }
             return self.pull_run(via, Class::Express, limits);
         }
@@ -213,16 +223,30 @@ impl Outbox {
         Some(pulled)
     }
 
-    fn pull_word(&mut self) -> Option<Pulled> {
+    fn pull_word(&mut self, via: Transport, bytes_max: usize) -> Option<Pulled> {
         let limit = self.notify_limit;
-        let place = self.words.iter().position(|word| match word {
-            Word::Notify(transfer) => transfer.notify_sequence.load(Ordering::Relaxed) < limit,
-            Word::Skip(sequence) => *sequence < limit,
+        let place = self.words.iter().position(|word| {
+            let (sequence, bytes) = match word {
+                Word::Notify(transfer) => (transfer.notify_sequence.load(Ordering::Relaxed), word.bytes()),
+                Word::Skip(sequence) => (*sequence, 0),
+            };
+            sequence < limit && bytes <= bytes_max && self.way_of(word) == via
         })?;
         Some(match self.words.remove(place)? {
             Word::Notify(transfer) => Pulled::Notify(transfer),
             Word::Skip(sequence) => Pulled::Skip(sequence),
         })
+    }
+
+    /// How a notification travels: by RDMA where there is such a path and it is short enough, by TCP
+    /// otherwise, whatever carried its data. The target puts them in order.
+    fn way_of(&self, word: &Word) -> Transport {
+        let may = |transfer: &Transfer| transfer.spec.allowed & Transport::Rdma.bit() != 0;
+        let may = if let Word::Notify(transfer) = word { may(transfer) } else { true };
+        match self.open & Transport::Rdma.bit() != 0 && may && word.bytes() <= RDMA_WORD_BYTES_MAX {
+            true => Transport::Rdma,
+            false => Transport::Tcp,
+        }
     }
 
     fn pull_run(&mut self, via: Transport, class: Class, limits: PullLimits) -> Option<Pulled> {
@@ -266,8 +290,8 @@ impl Outbox {
     pub fn has_work(&self, via: Transport, express: bool) -> bool {
         let runs = &self.lineups[via as usize].runs;
         if express {
-            let words = via == Transport::Tcp && !self.words.is_empty();
-            words || runs[0].iter().any(|queue| !queue.is_empty())
+            self.words.iter().any(|word| self.way_of(word) == via)
+                || runs[0].iter().any(|queue| !queue.is_empty())
         } else {
             runs[1..].iter().flatten().any(|queue| !queue.is_empty())
         }

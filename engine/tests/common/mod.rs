@@ -28,6 +28,15 @@ pub fn transport() -> Transport {
     }
 }
 
+/// How long memory that nobody uses may take to be free: peers that hold RDMA keys have to be asked first.
+pub fn at_once() -> Duration {
+    if transport() == Transport::Rdma {
+        PATIENCE
+    } else {
+        Duration::ZERO
+    }
+}
+
 pub fn config(settings: Settings) -> Config {
     let mut config = Config::new().unwrap();
     config.set("transports", transport().name()).unwrap();

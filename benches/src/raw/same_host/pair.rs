@@ -5,18 +5,17 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Instant;
 
-use anyhow::{bail, ensure, Context};
+use anyhow::{ensure, Context};
 
-use super::wire::{Command, Kind, Reply};
+use super::wire::Kind;
 use super::{Scratch, Way};
 use crate::child::ChildProcess;
-use crate::cpu::Pinned;
 use crate::dispense::Dispenser;
-use crate::layout::{mix, Layout};
 use crate::memory::Memory;
-use crate::raw::timed::timed;
-use crate::walk::{End, Walk};
-use crate::workload::{LatencyWorkload, Limit, Placement, Sample, Workload, LATENCY_SLOTS};
+use crate::raw::passive::Passive;
+use crate::raw::timed::{time_each, timed};
+use crate::walk::Walk;
+use crate::workload::{LatencyWorkload, Limit, Sample, Workload};
 
 #[derive(Clone, Debug)]
 pub struct SameHostConfig {
@@ -30,10 +29,9 @@ pub struct SameHostConfig {
 
 pub struct SameHostPair<W> {
     way: W,
-    child: ChildProcess,
+    target: Passive,
     memory: Memory,
     threads: usize,
-    seed: u64,
 }
 
 impl<W: Way> SameHostPair<W> {
@@ -51,13 +49,9 @@ impl<W: Way> SameHostPair<W> {
             format!("--memory-bytes={bytes}"),
         ];
         let mut child = ChildProcess::start(&config.program, &arguments)?;
-        let place = match child.reply().context("the raw target")? {
-            Reply::Holding(place) => place,
-            other => bail!("the raw target began with {other:?}"),
-        };
+        let place = child.reply().context("the raw target")?;
         let way = W::reach(child.pid(), place, bytes).context("reaching the raw target's memory")?;
-        let seed = mix(u64::from(child.pid()));
-        Ok(SameHostPair { way, child, memory, threads: config.threads, seed })
+        Ok(SameHostPair { way, target: Passive::new(child), memory, threads: config.threads })
     }
 
     pub fn threads(&self) -> usize {
@@ -66,15 +60,15 @@ impl<W: Way> SameHostPair<W> {
 
     /// Process id of the target, this process's child.
     pub fn target_pid(&self) -> u32 {
-        self.child.pid()
+        self.target.pid()
     }
 
     /// One timed batch. The data is new in each, and checked after the clock has stopped.
     pub fn run(&mut self, workload: &Workload, setting: usize, limit: Limit) -> anyhow::Result<Sample> {
-        let walk = self.prepare(workload)?;
+        let walk = self.target.prepare(workload, &mut self.memory)?;
         let sample =
-            timed(self.child.pid(), workload, limit, |dispenser| self.drive(&walk, setting, dispenser))?;
-        self.check(&walk, sample.transfers)?;
+            timed(self.target.pid(), workload, limit, |dispenser| self.drive(&walk, setting, dispenser))?;
+        self.target.check(&walk, &self.memory, sample.transfers)?;
         Ok(sample)
     }
 
@@ -100,47 +94,12 @@ impl<W: Way> SameHostPair<W> {
     /// Nanoseconds of each of the workload's transfers. The target has no part in them: where it may
     /// execute is of no consequence.
     pub fn time_each(&mut self, workload: &LatencyWorkload, setting: usize) -> anyhow::Result<Vec<u64>> {
-        let LatencyWorkload { operation, bytes, samples, placement, .. } = *workload;
-        let layout = Layout::Contiguous;
-        let walk_bytes = bytes.saturating_mul(LATENCY_SLOTS).min(self.memory.bytes());
-        let walk =
-            self.prepare(&Workload { operation, layout, block_bytes: bytes, blocks: 1, walk_bytes })?;
-        let pinned = match placement {
-            Placement::Anywhere => None,
-            Placement::Pinned { initiator_cpu, .. } => Some(Pinned::to(initiator_cpu)?),
-        };
+        let single = workload.single(self.memory.bytes());
+        let walk = self.target.prepare(&single, &mut self.memory)?;
         let mut scratch = Scratch::default();
-        let mut nanoseconds = Vec::with_capacity(samples);
-        for number in 0..samples as u64 {
-            let start = Instant::now();
-            self.way.carry(&walk, &self.memory, number, setting, &mut scratch)?;
-            nanoseconds.push(start.elapsed().as_nanos() as u64);
-        }
-        drop(pinned);
-        self.check(&walk, samples as u64)?;
+        let nanoseconds =
+            time_each(workload, |number| self.way.carry(&walk, &self.memory, number, setting, &mut scratch))?;
+        self.target.check(&walk, &self.memory, workload.samples as u64)?;
         Ok(nanoseconds)
-    }
-
-    fn prepare(&mut self, workload: &Workload) -> anyhow::Result<Walk> {
-        let workload = workload.validated()?;
-        ensure!(workload.walk_bytes <= self.memory.bytes(), "the workload walks more than there is memory");
-        self.seed = mix(self.seed.wrapping_add(1));
-        self.child.tell(&Command::Prepare { workload, seed: self.seed }).context("telling the raw target")?;
-        let walk = Walk::new(workload);
-        walk.fill(End::Initiator, &mut self.memory, self.seed);
-        match self.child.reply().context("the raw target")? {
-            Reply::Ready => Ok(walk),
-            other => bail!("the raw target is not ready: {other:?}"),
-        }
-    }
-
-    fn check(&mut self, walk: &Walk, transfers: u64) -> anyhow::Result<()> {
-        self.child.tell(&Command::Check { transfers }).context("telling the raw target")?;
-        match self.child.reply().context("the raw target")? {
-            Reply::Right => {}
-            Reply::Failed { reason } => bail!("the raw target: {reason}"),
-            other => bail!("the raw target answered a check with {other:?}"),
-        }
-        walk.check(End::Initiator, &self.memory, self.seed, transfers).context("the raw initiator")
     }
 }

@@ -4,12 +4,10 @@
 use std::io::{BufRead, Write};
 use std::os::fd::AsRawFd;
 
-use anyhow::{bail, ensure};
-
-use super::wire::{Command, Kind, Place, Reply};
-use crate::child::{read_line, write_line};
+use super::wire::{Kind, Place};
+use crate::child::write_line;
 use crate::memory::Memory;
-use crate::walk::{End, Walk};
+use crate::raw::passive;
 
 /// What the parent passes on the command line.
 #[derive(Clone, Debug)]
@@ -19,11 +17,7 @@ pub struct SameHostTargetOptions {
 }
 
 /// Serves one parent, over the given control pipe, until it closes the pipe.
-pub fn serve(
-    options: &SameHostTargetOptions,
-    mut from: impl BufRead,
-    mut to: impl Write,
-) -> anyhow::Result<()> {
+pub fn serve(options: &SameHostTargetOptions, from: impl BufRead, mut to: impl Write) -> anyhow::Result<()> {
     let (mut memory, file) = match options.kind {
         Kind::Own => (Memory::new(options.memory_bytes)?, None),
         Kind::Shared => {
@@ -32,20 +26,6 @@ pub fn serve(
         }
     };
     let place = Place { address: memory.address() as u64, fd: file.as_ref().map(|file| file.as_raw_fd()) };
-    write_line(&mut to, &Reply::Holding(place))?;
-    while let Some(command) = read_line(&mut from)? {
-        let Command::Prepare { workload, seed } = command else { bail!("a check without a run") };
-        let workload = workload.validated()?;
-        ensure!(workload.walk_bytes <= memory.bytes(), "the run exceeds this target's memory");
-        let walk = Walk::new(workload);
-        walk.fill(End::Target, &mut memory, seed);
-        write_line(&mut to, &Reply::Ready)?;
-        let Some(Command::Check { transfers }) = read_line(&mut from)? else { return Ok(()) };
-        let reply = match walk.check(End::Target, &memory, seed, transfers) {
-            Ok(()) => Reply::Right,
-            Err(mismatch) => Reply::Failed { reason: mismatch.to_string() },
-        };
-        write_line(&mut to, &reply)?;
-    }
-    Ok(())
+    write_line(&mut to, &place)?;
+    passive::serve(&mut memory, from, to)
 }

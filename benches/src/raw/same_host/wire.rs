@@ -1,8 +1,6 @@
-//! What crosses the control pipe between the initiator and the target of a same-host reference.
+//! What the target of a same-host reference is told on its command line, and says first.
 
 use serde::{Deserialize, Serialize};
-
-use crate::workload::Workload;
 
 /// Of the target's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
@@ -23,31 +21,10 @@ impl Kind {
     }
 }
 
-/// Where the target's memory is, in its own terms.
+/// Where the target's memory is, in its own terms: its first line.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Place {
     pub address: u64,
     /// The memory file's descriptor, if it is one.
     pub fd: Option<i32>,
-}
-
-/// From the initiator, one JSON object a line.
-#[derive(Debug, Serialize, Deserialize)]
-pub enum Command {
-    /// Prepare the memory for a run; answered by `Ready`.
-    Prepare { workload: Workload, seed: u64 },
-    /// After the run: is what its `transfers` transfers brought here in its place?
-    Check { transfers: u64 },
-}
-
-/// And back.
-#[derive(Debug, Serialize, Deserialize)]
-pub enum Reply {
-    /// First of all.
-    Holding(Place),
-    Ready,
-    Right,
-    Failed {
-        reason: String,
-    },
 }

@@ -113,7 +113,7 @@ pub struct Qp {
     send_wr: u32,
     inline_bytes: u32,
     /// These go after the QP.
-    _cq: Arc<Cq>,
+    _cqs: [Arc<Cq>; 2],
     _srq: Arc<Srq>,
     _pd: Arc<Pd>,
 }
@@ -125,7 +125,12 @@ unsafe impl Sync for Qp {}
 
 impl Qp {
     /// Sends and receives both complete on `cq`. Asks for less inline data until the device agrees.
-    pub fn new(pd: &Arc<Pd>, cq: &Arc<Cq>, srq: &Arc<Srq>, spec: &QpSpec) -> io::Result<Qp> {
+    pub fn new(
+        pd: &Arc<Pd>,
+        cq: &Arc<Cq>,
+        (srq, receive_cq): (&Arc<Srq>, &Arc<Cq>),
+        spec: &QpSpec,
+    ) -> io::Result<Qp> {
         if !Arc::ptr_eq(pd, &srq.pd) {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
@@ -134,7 +139,7 @@ impl Qp {
             let mut attributes = ffi::ibv_qp_init_attr {
                 qp_context: std::ptr::null_mut(),
                 send_cq: cq.raw(),
-                recv_cq: cq.raw(),
+                recv_cq: receive_cq.raw(),
                 srq: srq.raw.as_ptr(),
                 cap: ffi::ibv_qp_cap {
                     max_send_wr: spec.send_wr,
@@ -162,7 +167,7 @@ impl Qp {
                 number: unsafe { raw.as_ref().qp_num },
                 send_wr: attributes.cap.max_send_wr,
                 inline_bytes: attributes.cap.max_inline_data,
-                _cq: cq.clone(),
+                _cqs: [cq.clone(), receive_cq.clone()],
                 _srq: srq.clone(),
                 _pd: pd.clone(),
             });

@@ -21,6 +21,7 @@ pub const PIECE_BYTES: u32 = 256 << 10;
 const ALL: PullLimits = PullLimits {
     frame_bytes_max: PIECE_BYTES,
     descriptors_max: FRAME_DESCRIPTORS_MAX,
+    word_bytes_max: None,
     read: true,
     write: true,
 };

@@ -12,6 +12,7 @@ use super::device::Device;
 use super::keys::{KeyMap, RegionKeys};
 use super::memory::Pinned;
 use super::wire::DeviceOffer;
+use super::words::{Word, Words};
 use crate::complete::transfer::Failure;
 use crate::complete::Transfer;
 use crate::peer::{Peer, Posted, What};
@@ -75,6 +76,8 @@ pub struct Batch {
     pub posted: Posted,
     /// Slices that could not be posted at all.
     pub failures: Vec<Failure>,
+    /// Where a notification waits until it has left.
+    pub slot: Option<u32>,
     /// Since when a new chain waits for its completion; CLOCK_MONOTONIC.
     pub posted_ns: u64,
 }
@@ -88,9 +91,14 @@ impl Batch {
     }
 
     /// It is done: tells the peer's bookkeeping.
-    pub fn confirm(self, peer: &Peer) {
-        if let Some((transfer, first, end, bytes)) = self.run() {
-            peer.confirm(transfer, (first, end), bytes as u64, &self.failures, false);
+    pub fn confirm(self, peer: &Peer, words: &Words) {
+        self.slot.into_iter().for_each(|slot| words.give_back(slot));
+        match &self.posted.what {
+            What::Slices { transfer, first, end, bytes, .. } => {
+                peer.confirm(transfer, (*first, *end), u64::from(*bytes), &self.failures, false)
+            }
+            What::Notify(transfer) => peer.confirm_notification(transfer),
+            What::Skip(_) => {}
         }
     }
 }
@@ -168,6 +176,13 @@ impl<'a> Builder<'a> {
             }
         }
         failures
+    }
+
+    /// Adds a notification.
+    pub fn add_word(&mut self, slot: u32, word: &Word, sequence: u64) {
+        let (address, length, lkey) = self.device.words.write(slot, word);
+        self.last_id = WrId::new(self.qp, sequence, 0);
+        self.chain.send(self.last_id.0, address, lkey, length, length <= self.inline_bytes);
     }
 
     /// The keys of the region that a slice names, or of the one that is there now.

@@ -4,17 +4,18 @@
 use super::endpoint::Endpoint;
 use super::topology::{choose_gid, Place};
 use super::wire::DeviceOffer;
+use super::words::{self, Word, Words};
 use super::DeviceSettings;
 use crate::limits::SPLIT_BYTES_MIN;
 use crate::sys::mapping::Mapping;
-use crate::sys::verbs::{Channel, Context, Gid, Mr, Pd, PortState, Srq};
+use crate::sys::verbs::{Channel, Completion, Context, Cq, Gid, Mr, Pd, PortState};
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
-/// Receives that wait for peers' SENDs.
-const RECEIVES: u32 = 64;
+/// The cookie of the queue for what is received.
+pub const RECEIVED: u64 = 0;
 const PAGE: usize = 4096;
 /// Where in the page the answers of flushes land; peers read its first half.
 const SCRATCH: u64 = 2048;
@@ -34,7 +35,10 @@ pub struct Device {
     pub pd: Arc<Pd>,
     /// Where its completion queues report.
     pub channel: Arc<Channel>,
-    pub srq: Arc<Srq>,
+    pub words: Words,
+    /// What has been received, by whichever endpoint.
+    pub received: Arc<Cq>,
+    receiver: Mutex<Vec<Completion>>,
     pub port: u8,
     pub place: Place,
     settings: DeviceSettings,
@@ -45,6 +49,8 @@ pub struct Device {
     page: Mapping,
     /// By the cookie of their completion queues.
     endpoints: Mutex<HashMap<u64, Weak<Endpoint>>>,
+    /// By the numbers of their queue pairs.
+    by_qp: Mutex<HashMap<u32, Weak<Endpoint>>>,
     next_cookie: AtomicU64,
     splits: AtomicBool,
     /// Payload moved from here.
@@ -63,7 +69,9 @@ impl Device {
 
     fn make(index: usize, context: &Arc<Context>, settings: &DeviceSettings) -> io::Result<Device> {
         let (pd, channel) = (Pd::new(context)?, Channel::new(context)?);
-        let srq = Srq::new(&pd, RECEIVES.min(context.limits().srq_wr_max))?;
+        let words = Words::new(&pd)?;
+        let received = Cq::new(context, 1024.min(context.limits().cqe_max), Some(&channel), RECEIVED)?;
+        received.arm()?;
         let page = Mapping::private(PAGE)?;
         // SAFETY: the mapping is the device's own, and outlives the registration by the order of fields.
         let page_key = unsafe { pd.register(page.address() as u64, PAGE as u64, true, false, false) }?;
@@ -72,7 +80,9 @@ impl Device {
         let device = Device {
             index,
             channel,
-            srq,
+            words,
+            received,
+            receiver: Mutex::new(vec![Completion::default(); 32]),
             port: ports.clone().find(is_active).unwrap_or(1),
             place: Place::of(context.name()),
             settings: settings.clone(),
@@ -80,6 +90,7 @@ impl Device {
             page_key,
             page,
             endpoints: Mutex::default(),
+            by_qp: Mutex::default(),
             next_cookie: AtomicU64::new(1),
             splits: AtomicBool::new(false),
             bytes: AtomicU64::new(0),
@@ -188,12 +199,47 @@ impl Device {
         self.next_cookie.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub fn add(&self, cookie: u64, endpoint: &Arc<Endpoint>) {
+    pub fn add(&self, cookie: u64, qps: &[u32], endpoint: &Arc<Endpoint>) {
         self.lock().insert(cookie, Arc::downgrade(endpoint));
+        let mut by_qp = self.by_qp.lock().unwrap_or_else(PoisonError::into_inner);
+        by_qp.extend(qps.iter().map(|number| (*number, Arc::downgrade(endpoint))));
     }
 
-    pub fn remove(&self, cookie: u64) {
+    /// The endpoint is closed. What it has received was taken in: `receive`.
+    pub fn remove(&self, cookie: u64, qps: &[u32]) {
         self.lock().remove(&cookie);
+        let mut by_qp = self.by_qp.lock().unwrap_or_else(PoisonError::into_inner);
+        qps.iter().for_each(|number| drop(by_qp.remove(number)));
+    }
+
+    /// Takes in all that has been received, for whichever endpoint.
+    pub fn receive(&self) {
+        let mut completions = self.receiver.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let Ok(count) = self.received.poll(&mut completions) else { return };
+            for completion in &completions[..count] {
+                self.hear(completion);
+            }
+            if count < completions.len() {
+                return;
+            }
+        }
+    }
+
+    fn hear(&self, completion: &Completion) {
+        let slot = completion.id() as u32;
+        if completion.is_success() {
+            let mut bytes = words::buffer();
+            let length = self.words.read(slot, completion.bytes(), &mut bytes);
+            let by_qp = self.by_qp.lock().unwrap_or_else(PoisonError::into_inner);
+            let endpoint = by_qp.get(&completion.qp_number()).and_then(Weak::upgrade);
+            drop(by_qp);
+            if let Some(endpoint) = endpoint {
+                endpoint.hear(Word::decode(&bytes[..length]));
+            }
+        }
+        // A queue that takes no more is broken with its device, and its port or endpoints tell.
+        let _ = self.words.feed(slot);
     }
 
     /// The endpoint whose completion queue has this cookie, if it still lives.

@@ -10,11 +10,12 @@ use super::batch::{Batch, Builder, WrId};
 use super::device::Device;
 use super::keys::Keys;
 use super::wire::{DeviceOffer, Side};
+use super::words::Word;
 use crate::command::{Command, Commands};
 use crate::complete::transfer::Failure;
 use crate::complete::Transfer;
-use crate::limits::FRAME_DESCRIPTORS_MAX;
-use crate::peer::outbox::PullLimits;
+use crate::limits::{FRAME_DESCRIPTORS_MAX, RDMA_WORD_BYTES_MAX};
+use crate::peer::outbox::{PullLimits, Pulled};
 use crate::peer::{Peer, Posted, What};
 use crate::region::Registry;
 use crate::status::Status;
@@ -73,6 +74,7 @@ pub struct Endpoint {
     registry: Arc<Registry>,
     commands: Arc<Commands>,
     cookie: u64,
+    qp_numbers: Box<[u32]>,
     cq: Arc<Cq>,
     send: Mutex<Sender>,
     flights: Box<[Flight]>,
@@ -137,11 +139,17 @@ impl Endpoint {
         let mut sender = Sender { qps: Vec::new(), chains: Vec::new(), staged: Vec::new(), next_sequence: 0 };
         for at in 0..=qps {
             let inline_bytes = if at == 0 { device.inline_bytes() } else { 0 };
-            let qp = Qp::new(&device.pd, &cq, &device.srq, &QpSpec { send_wr: wrs(at), inline_bytes })?;
+            let qp = Qp::new(
+                &device.pd,
+                &cq,
+                (&device.words.srq, &device.received),
+                &QpSpec { send_wr: wrs(at), inline_bytes },
+            )?;
             qp.to_init(device.port)?;
             sender.chains.push(Chain::new((wrs(at) / CHAINS_MAX) as usize));
             sender.qps.push(qp);
         }
+        let qp_numbers: Box<[u32]> = sender.qps.iter().map(Qp::number).collect();
         let completions = vec![Completion::default(); 64];
         let endpoint = Arc::new(Endpoint {
             lane,
@@ -151,6 +159,7 @@ impl Endpoint {
             registry,
             commands,
             cookie,
+            qp_numbers,
             cq,
             send: Mutex::new(sender),
             flights: (0..=qps).map(|_| Flight::default()).collect(),
@@ -165,7 +174,7 @@ impl Endpoint {
             made: Instant::now(),
             device: device.clone(),
         });
-        device.add(cookie, &endpoint);
+        device.add(cookie, &endpoint.qp_numbers, &endpoint);
         Ok(endpoint)
     }
 
@@ -263,11 +272,7 @@ impl Endpoint {
 
     /// Posts one chain on queue pair `qp`: the first run that `pull` gives, and what follows it while there is
     /// room. False when there was none. `pull` is asked for at most so many slices and bytes.
-    pub fn post(
-        &self,
-        qp: usize,
-        mut pull: impl FnMut(PullLimits) -> Option<(Arc<Transfer>, u32, u32, u32)>,
-    ) -> bool {
+    pub fn post(&self, qp: usize, mut pull: impl FnMut(PullLimits) -> Option<Pulled>) -> bool {
         let Ok(mut sender) = self.send.try_lock() else { return false };
         let sender = &mut *sender;
         if self.is_broken() || sender.qps.is_empty() {
@@ -283,25 +288,44 @@ impl Endpoint {
             Builder::new(&self.device, &self.remote, &local, &remote, &keys, chain, (qp, inline_bytes));
         // Registrations end every MiB or further apart, and no slice is longer: it crosses one end a side.
         let wrs_per_slice = 1 + usize::from(self.device.splits()) + usize::from(self.keys.splits());
-        let (now_ns, mut total, mut awaited) = (clock::monotonic_ns(), 0u32, true);
+        let (now_ns, mut total, mut awaited, mut slot) = (clock::monotonic_ns(), 0u32, true, None);
         loop {
             let slices = (capacity - builder.chain.len()).saturating_sub(1) / wrs_per_slice;
             if slices == 0 || total >= CHAIN_BYTES {
                 break;
             }
             let descriptors_max = slices.min(FRAME_DESCRIPTORS_MAX);
-            let limits =
-                PullLimits { frame_bytes_max: CHAIN_BYTES - total, descriptors_max, read: true, write: true };
-            let Some((transfer, first, end, bytes)) = pull(limits) else { break };
+            // Before a word is taken there must be a place for it.
+            slot = slot.or_else(|| if qp == 0 { self.device.words.take() } else { None });
+            let limits = PullLimits {
+                frame_bytes_max: CHAIN_BYTES - total,
+                descriptors_max,
+                word_bytes_max: slot.map(|_| RDMA_WORD_BYTES_MAX),
+                read: true,
+                write: true,
+            };
+            let Some(pulled) = pull(limits) else { break };
             sender.next_sequence += 1;
-            transfer.mark_started_at(|| now_ns);
-            awaited &= transfer.spec.awaited;
-            let failures = builder.add(&transfer, (first, end), sender.next_sequence);
-            total += bytes;
-            let what = What::Slices { transfer, first, end, bytes, notified: false };
-            let posted = Posted { sequence: sender.next_sequence, lease_until_ns: 0, what };
-            sender.staged.push(Batch { posted, failures, posted_ns: now_ns });
+            let sequence = sender.next_sequence;
+            let (mut failures, mut used) = (Vec::new(), None);
+            let what = match pulled {
+                Pulled::Slices { transfer, first, end, bytes, .. } => {
+                    transfer.mark_started_at(|| now_ns);
+                    awaited &= transfer.spec.awaited;
+                    failures = builder.add(&transfer, (first, end), sequence);
+                    total += bytes;
+                    What::Slices { transfer, first, end, bytes, notified: false }
+                }
+                word => {
+                    awaited = false;
+                    used = slot.take();
+                    add_word(&mut builder, used, &word, sequence)
+                }
+            };
+            let posted = Posted { sequence, lease_until_ns: 0, what };
+            sender.staged.push(Batch { posted, failures, slot: used, posted_ns: now_ns });
         }
+        slot.into_iter().for_each(|slot| self.device.words.give_back(slot));
         if sender.staged.is_empty() {
             return false;
         }
@@ -314,7 +338,7 @@ impl Endpoint {
                 }
             }
             // Nothing of it could be posted, and it says so.
-            None => sender.staged.drain(..).for_each(|batch| batch.confirm(&self.peer)),
+            None => sender.staged.drain(..).for_each(|batch| batch.confirm(&self.peer, &self.device.words)),
         }
         true
     }
@@ -359,7 +383,7 @@ impl Endpoint {
         // Settled without the lock: finishing a transfer may post the next one.
         let mut done = std::mem::take(&mut reaper.done);
         drop(reaper);
-        done.drain(..).for_each(|batch| batch.confirm(&self.peer));
+        done.drain(..).for_each(|batch| batch.confirm(&self.peer, &self.device.words));
         if let Ok(mut reaper) = self.reaper.try_lock() {
             reaper.done = done; // its room is used again
         }
@@ -418,6 +442,15 @@ impl Endpoint {
         if !self.broken.swap(true, Ordering::AcqRel) {
             let _ = self.why.set(format!("{} to {}: {why}", self.device.name(), self.remote.name));
             self.commands.push(Command::CompanionLaneLost { peer: self.peer.handle, lane: self.lane });
+        }
+    }
+
+    /// A notification came here.
+    pub fn hear(&self, word: Option<Word>) {
+        match word {
+            Some(Word { sequence, body }) if self.peer.deliver(sequence, body.map(Box::from)) => {}
+            Some(_) => self.fail("the peer sends more notifications than it was granted".into()),
+            None => self.fail("the peer sends what makes no sense".into()),
         }
     }
 
@@ -517,10 +550,12 @@ impl Endpoint {
                 std::thread::yield_now();
             }
         }
+        // What was received and acknowledged here is taken in.
+        self.device.receive();
         sender.qps.clear();
         drop(sender);
         self.reap();
-        self.device.remove(self.cookie);
+        self.device.remove(self.cookie, &self.qp_numbers);
         let lease_ns = self.peer.clock.lease_ns().max(FABRIC_DRAIN_NS);
         let lease_until_ns = clock::monotonic_ns() + lease_ns;
         let mut records = Vec::new();
@@ -543,7 +578,11 @@ impl Endpoint {
         lease_until_ns: u64,
         records: &mut Vec<Posted>,
     ) {
-        let Some((transfer, first, end, _)) = batch.run() else { return };
+        batch.slot.into_iter().for_each(|slot| self.device.words.give_back(slot));
+        let Some((transfer, first, end, _)) = batch.run() else {
+            let Posted { what, .. } = batch.posted;
+            return records.push(Posted { sequence: 0, lease_until_ns, what });
+        };
         let (transfer, sequence) = (transfer.clone(), batch.posted.sequence);
         let refused = error.filter(|(id, status, _)| id.is_of(sequence) && is_refusal(*status));
         let refused = refused.and_then(|(id, status, _)| Some((first + id.slice()?, status as i32)));
@@ -586,6 +625,22 @@ impl Endpoint {
             false => Status::Access,
         }
     }
+}
+
+/// A notification, or the word that there will be none.
+fn add_word(builder: &mut Builder, slot: Option<u32>, word: &Pulled, sequence: u64) -> What {
+    let (what, body, number) = match word {
+        Pulled::Notify(transfer) | Pulled::Slices { transfer, .. } => {
+            let number = transfer.notify_sequence.load(Ordering::Relaxed);
+            (What::Notify(transfer.clone()), transfer.spec.notify.as_deref(), number)
+        }
+        Pulled::Skip(number) => (What::Skip(*number), None, *number),
+    };
+    // Words are only taken where there is a slot: see `PullLimits`.
+    if let Some(slot) = slot {
+        builder.add_word(slot, &Word { sequence: number, body }, sequence);
+    }
+    what
 }
 
 /// Whether an error concerns the request alone, so that sending it again is of no use.

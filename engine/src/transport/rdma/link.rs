@@ -7,7 +7,7 @@ use super::endpoint::Endpoint;
 use super::keys::Keys;
 use super::memory::Pinned;
 use crate::complete::Transfer;
-use crate::peer::outbox::{Class, Pulled};
+use crate::peer::outbox::Class;
 use crate::peer::{Link, Peer};
 use crate::region::{Registry, RemoteMap};
 use crate::sys::clock;
@@ -94,11 +94,7 @@ impl RdmaLink {
         let place = self.peer.front_address(Transport::Rdma, express);
         let node = place.and_then(|at| Pinned::of(self.registry.snapshot().find(at, 1)?)?.node);
         let Some((endpoint, qp)) = choose(endpoints, node, express) else { return false };
-        let posted = endpoint.post(qp, |limits| match self.peer.pull(Transport::Rdma, express, limits)? {
-            Pulled::Slices { transfer, first, end, bytes, .. } => Some((transfer, first, end, bytes)),
-            // Notifications are TCP's: the outbox gives them to nobody else.
-            Pulled::Notify(_) | Pulled::Skip(_) => None,
-        });
+        let posted = endpoint.post(qp, |limits| self.peer.pull(Transport::Rdma, express, limits));
         if posted {
             self.used_ns.store(clock::monotonic_ns(), Ordering::Relaxed);
         }

@@ -9,7 +9,7 @@
 //! device, memory, keys, topology: what is opened, registered, told by peers, and near to what
 //! ```
 //! Sessions are the TCP transport's, which keeps this one as a `peer::Companion`: an endpoint is a lane to
-//! it, fenced as such. Notifications go over the session, after the data.
+//! it, fenced as such. Short notifications go by SEND (`words`), when their data is known to be visible.
 
 mod batch;
 mod device;
@@ -25,6 +25,7 @@ mod service;
 mod session;
 mod topology;
 mod wire;
+mod words;
 
 pub use service::{Service, Settings};
 

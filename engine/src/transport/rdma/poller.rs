@@ -1,7 +1,7 @@
 //! A device's thread: sleeps until a completion queue reports, then polls that endpoint as long as it pays,
 //! and posts what waits for the room. With nothing under way it costs nothing.
 
-use super::device::Device;
+use super::device::{Device, RECEIVED};
 use super::endpoint::Endpoint;
 use crate::status::{Error, Result};
 use crate::sys::clock;
@@ -80,12 +80,25 @@ impl Polling {
     /// Takes in what has reported.
     fn collect(&self, watched: &mut Vec<Watched>) {
         while let Ok(Some(cookie)) = self.device.channel.next() {
+            if cookie == RECEIVED {
+                self.receive();
+                continue;
+            }
             let Some(endpoint) = self.device.endpoint(cookie) else { continue };
             endpoint.watch_reported();
             let until_ns = clock::monotonic_ns().saturating_add(self.spin_ns);
             if !watched.iter().any(|it| Arc::ptr_eq(&it.endpoint, &endpoint)) {
                 watched.push(Watched { endpoint, until_ns });
             }
+        }
+    }
+
+    /// Takes in notifications, and has the next ones reported.
+    fn receive(&self) {
+        self.device.receive();
+        if self.device.received.arm().is_ok() {
+            // What came before it was armed is not announced.
+            self.device.receive();
         }
     }
 

@@ -8,6 +8,7 @@
 use crate::command::Command;
 use crate::limits::{
     FRAME_DESCRIPTORS_MAX, GENTLE_FRAMES_MAX, GENTLE_FRAME_BYTES_MAX, LANE_FRAMES_MAX, LANE_READ_BYTES_MAX,
+    NOTIFY_BYTES_MAX,
 };
 use crate::peer::outbox::PullLimits;
 use crate::peer::{Peer, Posted, What};
@@ -354,6 +355,7 @@ impl Lane {
         let flight = lock(&self.flight);
         PullLimits {
             descriptors_max: FRAME_DESCRIPTORS_MAX,
+            word_bytes_max: Some(NOTIFY_BYTES_MAX),
             frame_bytes_max: self.frame_bytes_max.min(frame_bytes),
             write: flight.writes.len() < frames,
             read: flight.reads.len() < self.peer_reads_max && flight.read_bytes() < read_bytes,

@@ -57,7 +57,7 @@ impl End {
         let channel = Channel::new(&context).unwrap();
         let cq = Cq::new(&context, 256, Some(&channel), COOKIE).unwrap();
         let srq = Srq::new(&pd, 64).unwrap();
-        let qp = Qp::new(&pd, &cq, &srq, &QpSpec { send_wr: 64, inline_bytes: 64 }).unwrap();
+        let qp = Qp::new(&pd, &cq, (&srq, &cq), &QpSpec { send_wr: 64, inline_bytes: 64 }).unwrap();
         let memory = Mapping::private(MEMORY).unwrap();
         let read_only_memory = Mapping::private(4096).unwrap();
         let register = |memory: &Mapping, write: bool| {
@@ -222,19 +222,19 @@ fn what_a_queue_pair_gets() {
     let srq = Srq::new(&pd, limits.srq_wr_max).unwrap();
     for inline_bytes in [0, 64, 220, 512, 4096, 1 << 20] {
         for send_wr in [1, 16, 100, 1024] {
-            let qp = Qp::new(&pd, &cq, &srq, &QpSpec { send_wr, inline_bytes }).unwrap();
+            let qp = Qp::new(&pd, &cq, (&srq, &cq), &QpSpec { send_wr, inline_bytes }).unwrap();
             eprintln!("asked {send_wr} {inline_bytes}: got {} {}", qp.send_wr(), qp.inline_bytes());
             assert!(qp.send_wr() >= send_wr);
         }
     }
     let most = QpSpec { send_wr: limits.qp_wr_max, inline_bytes: 0 };
-    assert!(Qp::new(&pd, &cq, &srq, &most).is_ok());
+    assert!(Qp::new(&pd, &cq, (&srq, &cq), &most).is_ok());
     let more = QpSpec { send_wr: limits.qp_wr_max + 1, inline_bytes: 0 };
-    eprintln!("one more: {:?}", Qp::new(&pd, &cq, &srq, &more).unwrap_err());
+    eprintln!("one more: {:?}", Qp::new(&pd, &cq, (&srq, &cq), &more).unwrap_err());
     eprintln!("SRQ: {:?}", Srq::new(&pd, limits.srq_wr_max + 1).unwrap_err());
     eprintln!("CQ: {:?}", Cq::new(&context, limits.cqe_max + 1, None, 0).unwrap_err());
     let other = Pd::new(&context).unwrap();
-    let mixed = Qp::new(&other, &cq, &srq, &QpSpec { send_wr: 1, inline_bytes: 0 });
+    let mixed = Qp::new(&other, &cq, (&srq, &cq), &QpSpec { send_wr: 1, inline_bytes: 0 });
     assert_eq!(mixed.unwrap_err().raw_os_error(), Some(libc::EINVAL));
     // SAFETY: nothing is there to be touched, and nothing is registered.
     let wild = unsafe { pd.register(0x1000, 4096, true, true, true) };

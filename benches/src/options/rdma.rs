@@ -1,0 +1,128 @@
+//! What of RDMA can be said on the command line, in perftest's letters: the same words for the tests, and
+//! for the servers that this program starts of itself.
+
+use clap::Args;
+use serde::Serialize;
+
+use super::Transport;
+
+/// Path MTUs that InfiniBand knows.
+const MTUS: [u32; 5] = [256, 512, 1_024, 2_048, 4_096];
+const INLINE_BYTES_MAX: i64 = 1_024;
+
+/// Of this end alone; `None` leaves each to ferry.
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RdmaOptions {
+    /// RDMA devices of this end, separated by commas [default: all with an active port]
+    #[arg(short = 'd', long = "ib-dev", value_parser = parse_devices)]
+    pub devices: Option<String>,
+    /// Index of each device port's GID [default: RoCEv2, IPv4 first]
+    #[arg(short = 'x', long = "gid-index", value_parser = clap::value_parser!(u32).range(0..=255))]
+    pub gid_index: Option<u32>,
+    /// Path MTU at most, in bytes [default: what the ports have]
+    #[arg(short = 'm', long, value_parser = parse_mtu)]
+    pub mtu: Option<u32>,
+    /// Up to this size a WRITE is copied into its work request, in bytes
+    #[arg(short = 'I', long = "inline_size", alias = "inline-size", value_parser = clap::value_parser!(u32).range(0..=INLINE_BYTES_MAX))]
+    pub inline_bytes: Option<u32>,
+}
+
+impl RdmaOptions {
+    /// The engine's settings that were named, with their values.
+    pub fn settings(&self) -> Vec<(&'static str, String)> {
+        let number = |key, value: Option<u32>| value.map(|value| (key, value.to_string()));
+        let named = [
+            self.devices.clone().map(|devices| ("rdma_devices", devices)),
+            number("rdma_gid_index", self.gid_index),
+            number("rdma_mtu", self.mtu),
+            number("rdma_inline_bytes", self.inline_bytes),
+        ];
+        named.into_iter().flatten().collect()
+    }
+
+    /// The same as words of a command line.
+    pub fn arguments(&self) -> Vec<String> {
+        let number = |option, value: Option<u32>| value.map(|value| format!("--{option}={value}"));
+        let named = [
+            self.devices.as_ref().map(|devices| format!("--ib-dev={devices}")),
+            number("gid-index", self.gid_index),
+            number("mtu", self.mtu),
+            number("inline_size", self.inline_bytes),
+        ];
+        named.into_iter().flatten().collect()
+    }
+
+    /// Options that mean nothing where RDMA is not allowed, in the letters that users type.
+    pub fn refuse_without_rdma(&self, transport: Transport, acked_only: bool) -> Result<(), String> {
+        let given = [
+            ("-d", self.devices.is_some()),
+            ("-x", self.gid_index.is_some()),
+            ("-m", self.mtu.is_some()),
+            ("-I", self.inline_bytes.is_some()),
+            ("--acked-only", acked_only),
+        ];
+        match given.iter().find(|option| option.1) {
+            Some((option, _)) if !matches!(transport, Transport::Rdma | Transport::Auto) => {
+                let name = transport.name();
+                Err(format!("{option} is of RDMA, and --transport {name} uses none: name rdma or auto"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn parse_devices(text: &str) -> Result<String, String> {
+    match text.split(',').all(|name| !name.is_empty() && !name.contains(char::is_whitespace)) {
+        true => Ok(text.to_owned()),
+        false => Err("names of devices, separated by commas".to_owned()),
+    }
+}
+
+pub(super) fn parse_mtu(text: &str) -> Result<u32, String> {
+    let mtu = text.parse().ok().filter(|mtu| MTUS.contains(mtu));
+    mtu.ok_or_else(|| "256, 512, 1024, 2048 or 4096".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        rdma: RdmaOptions,
+    }
+
+    fn parse(words: &[String]) -> RdmaOptions {
+        let words = std::iter::once("x".to_owned()).chain(words.iter().cloned());
+        Line::try_parse_from(words).expect("a valid line").rdma
+    }
+
+    #[test]
+    fn what_a_child_is_told_is_what_was_said() {
+        let words = ["-d", "rva0,rvb0", "-x", "1", "-m", "1024", "-I", "0"].map(str::to_owned);
+        let options = parse(&words);
+        assert_eq!(parse(&options.arguments()), options);
+        let settings = options.settings();
+        let expected = [
+            ("rdma_devices", "rva0,rvb0"),
+            ("rdma_gid_index", "1"),
+            ("rdma_mtu", "1024"),
+            ("rdma_inline_bytes", "0"),
+        ];
+        assert_eq!(settings, expected.map(|(key, value)| (key, value.to_owned())));
+        assert!(
+            RdmaOptions::default().settings().is_empty() && RdmaOptions::default().arguments().is_empty()
+        );
+    }
+
+    #[test]
+    fn ferry_takes_every_setting() {
+        let mut config = ferry::Config::new().expect("no FERRY_ variable is wrong");
+        let words = ["-d", "rva0,rvb0", "-x", "255", "-m", "4096", "-I", "1024"].map(str::to_owned);
+        for (key, value) in parse(&words).settings() {
+            config.set(key, &value).unwrap_or_else(|error| panic!("{key}={value}: {error}"));
+        }
+    }
+}

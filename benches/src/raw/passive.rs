@@ -1,0 +1,94 @@
+//! The part that a passive target has in a run: it fills its memory before and checks it afterwards. Both
+//! sides of that conversation, over the child's standard input and output; in between only the initiator
+//! acts.
+
+use std::io::{BufRead, Write};
+
+use anyhow::{bail, ensure, Context};
+use serde::{Deserialize, Serialize};
+
+use crate::child::{read_line, write_line, ChildProcess};
+use crate::layout::mix;
+use crate::memory::Memory;
+use crate::walk::{End, Walk};
+use crate::workload::Workload;
+
+/// From the initiator, one JSON object a line.
+#[derive(Debug, Serialize, Deserialize)]
+enum Command {
+    /// Prepare the memory for a run; answered by `Ready`.
+    Prepare { workload: Workload, seed: u64 },
+    /// After the run: is what its `transfers` transfers brought here in its place?
+    Check { transfers: u64 },
+}
+
+/// And back.
+#[derive(Debug, Serialize, Deserialize)]
+enum Reply {
+    Ready,
+    Right,
+    Failed { reason: String },
+}
+
+/// Serves one parent until it closes its end.
+pub fn serve(memory: &mut Memory, mut from: impl BufRead, mut to: impl Write) -> anyhow::Result<()> {
+    while let Some(command) = read_line(&mut from)? {
+        let Command::Prepare { workload, seed } = command else { bail!("a check without a run") };
+        let workload = workload.validated()?;
+        ensure!(workload.walk_bytes <= memory.bytes(), "the run exceeds this target's memory");
+        let walk = Walk::new(workload);
+        walk.fill(End::Target, memory, seed);
+        write_line(&mut to, &Reply::Ready)?;
+        let Some(Command::Check { transfers }) = read_line(&mut from)? else { return Ok(()) };
+        let reply = match walk.check(End::Target, memory, seed, transfers) {
+            Ok(()) => Reply::Right,
+            Err(mismatch) => Reply::Failed { reason: mismatch.to_string() },
+        };
+        write_line(&mut to, &reply)?;
+    }
+    Ok(())
+}
+
+/// The target, seen from the initiator.
+pub struct Passive {
+    child: ChildProcess,
+    seed: u64,
+}
+
+impl Passive {
+    /// `child` has said all that comes before its first run.
+    pub fn new(child: ChildProcess) -> Passive {
+        let seed = mix(u64::from(child.pid()));
+        Passive { child, seed }
+    }
+
+    /// Process id of the target, this process's child.
+    pub fn pid(&self) -> u32 {
+        self.child.pid()
+    }
+
+    /// Has both ends fill their memory with data that no run had before.
+    pub fn prepare(&mut self, workload: &Workload, memory: &mut Memory) -> anyhow::Result<Walk> {
+        let workload = workload.validated()?;
+        ensure!(workload.walk_bytes <= memory.bytes(), "the workload walks more than there is memory");
+        self.seed = mix(self.seed.wrapping_add(1));
+        self.child.tell(&Command::Prepare { workload, seed: self.seed }).context("telling the raw target")?;
+        let walk = Walk::new(workload);
+        walk.fill(End::Initiator, memory, self.seed);
+        match self.child.reply().context("the raw target")? {
+            Reply::Ready => Ok(walk),
+            other => bail!("the raw target is not ready: {other:?}"),
+        }
+    }
+
+    /// Has both ends check what the run brought.
+    pub fn check(&mut self, walk: &Walk, memory: &Memory, transfers: u64) -> anyhow::Result<()> {
+        self.child.tell(&Command::Check { transfers }).context("telling the raw target")?;
+        match self.child.reply().context("the raw target")? {
+            Reply::Right => {}
+            Reply::Failed { reason } => bail!("the raw target: {reason}"),
+            other => bail!("the raw target answered a check with {other:?}"),
+        }
+        walk.check(End::Initiator, memory, self.seed, transfers).context("the raw initiator")
+    }
+}

@@ -1,0 +1,226 @@
+//! What is measured on two devices, by whom, and the ratios it has to reach.
+
+use serde::Serialize;
+
+use super::perftest::{Bandwidth, Tool};
+use crate::layout::Layout;
+use crate::stats::Goal;
+use crate::workload::{format_bytes, Operation, Workload, KIB, MIB};
+
+/// Work requests under way, perftest's default.
+const REQUESTS: usize = 128;
+/// The bytes of ferry's slices at most, and so of a work request.
+const SLICE_BYTES: usize = MIB;
+/// Both sides walk it; a run of a second under emulation moves about three times as much.
+const WALK_BYTES: usize = 16 * MIB;
+/// The largest that any row walks.
+pub const WALK_BYTES_MAX: usize = 2 * WALK_BYTES;
+const LATENCY_BYTES: usize = 2;
+
+/// Who is measured, and what its WRITEs' being done means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Side {
+    Perftest,
+    /// The reference of our own.
+    Verbs(Visibility),
+    Ferry(Visibility),
+    Mooncake,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Visibility {
+    Proven,
+    AckedOnly,
+}
+
+impl Visibility {
+    fn name(self) -> &'static str {
+        match self {
+            Visibility::Proven => "proven",
+            Visibility::AckedOnly => "acked only",
+        }
+    }
+}
+
+impl Side {
+    pub fn name(self) -> String {
+        match self {
+            Side::Perftest => "perftest".to_owned(),
+            Side::Verbs(visibility) => format!("verbs, {}", visibility.name()),
+            Side::Ferry(visibility) => format!("ferry, {}", visibility.name()),
+            Side::Mooncake => "Mooncake".to_owned(),
+        }
+    }
+}
+
+/// Throughput of the same bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Throughput {
+    /// Of ferry and Mooncake.
+    pub workload: Workload,
+    /// Of the verbs reference, which merges nothing.
+    pub merged: Workload,
+    pub in_flight: usize,
+    pub perftest: Bandwidth,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Row {
+    Throughput(Throughput),
+    /// Half a round trip between applications that poll memory.
+    PingPong(usize),
+    /// One synchronous WRITE, from the call until it is done.
+    Done(usize),
+}
+
+pub fn all() -> Vec<Row> {
+    let (write, read) = (Operation::Write, Operation::Read);
+    let (scattered, contiguous) = (Layout::Scattered, Layout::Contiguous);
+    vec![
+        throughput(workload(write, contiguous, 64 * KIB, 1)),
+        throughput(workload(read, contiguous, 64 * KIB, 1)),
+        throughput(workload(write, scattered, 16 * KIB, 64)),
+        throughput(workload(write, scattered, 4 * KIB, 128)),
+        throughput(workload(write, contiguous, 16 * KIB, 1_024)),
+        Row::PingPong(LATENCY_BYTES),
+        Row::Done(LATENCY_BYTES),
+    ]
+}
+
+/// Large enough that two transfers have their own.
+fn workload(operation: Operation, layout: Layout, block_bytes: usize, blocks: usize) -> Workload {
+    let walk_bytes = (2 * block_bytes * blocks).max(WALK_BYTES);
+    Workload { operation, layout, block_bytes, blocks, walk_bytes }
+}
+
+fn throughput(workload: Workload) -> Row {
+    let merged = merged(&workload);
+    let in_flight = (REQUESTS / merged.blocks).min(workload.walk_bytes / workload.transfer_bytes()).max(2);
+    let tool = match workload.operation {
+        Operation::Write => Tool::WriteBw,
+        Operation::Read => Tool::ReadBw,
+    };
+    // A list that was merged is a run of large blocks, which perftest posts one by one.
+    let list = if merged.blocks == workload.blocks { merged.blocks } else { 1 };
+    let tx_depth = in_flight * merged.blocks;
+    let perftest = Bandwidth { tool, bytes: merged.block_bytes, list, tx_depth };
+    Row::Throughput(Throughput { workload, merged, in_flight, perftest })
+}
+
+/// The same bytes in as few requests as ferry may make of them.
+fn merged(workload: &Workload) -> Workload {
+    let bytes = workload.transfer_bytes();
+    let block_bytes = bytes.min(SLICE_BYTES);
+    match workload.layout == Layout::Contiguous && bytes.is_multiple_of(block_bytes) {
+        true => Workload { block_bytes, blocks: bytes / block_bytes, ..*workload },
+        false => *workload,
+    }
+}
+
+/// What of what has to be reached; `None` is stated only.
+pub type Held = (Side, Side, Option<Goal>);
+
+impl Row {
+    pub fn name(&self) -> String {
+        match self {
+            Row::Throughput(Throughput {
+                workload: Workload { operation, block_bytes, blocks: 1, .. },
+                ..
+            }) => {
+                format!("{operation} {}", format_bytes(*block_bytes))
+            }
+            Row::Throughput(row) => row.workload.to_string(),
+            Row::PingPong(bytes) => format!("WRITE {} ping-pong", format_bytes(*bytes)),
+            Row::Done(bytes) => format!("WRITE {} until done", format_bytes(*bytes)),
+        }
+    }
+
+    pub fn quantity(&self) -> &'static str {
+        match self {
+            Row::Throughput(_) => "MB/s",
+            Row::PingPong(_) | Row::Done(_) => "µs p50",
+        }
+    }
+
+    /// In the order of the table; Mooncake only where it is asked for, and there is a batch for it.
+    pub fn sides(&self, mooncake: bool) -> Vec<Side> {
+        let (proven, acked) = (Visibility::Proven, Visibility::AckedOnly);
+        let own = [Side::Verbs(proven), Side::Verbs(acked), Side::Ferry(proven), Side::Ferry(acked)];
+        match self {
+            // What a READ brought is here.
+            Row::Throughput(row) if row.workload.operation == Operation::Read => {
+                vec![Side::Perftest, Side::Verbs(proven), Side::Ferry(proven)]
+            }
+            Row::Throughput(row) => {
+                let scattered = row.workload.layout == Layout::Scattered;
+                let others = (mooncake && scattered).then_some(Side::Mooncake);
+                [Side::Perftest].into_iter().chain(own).chain(others).collect()
+            }
+            Row::PingPong(_) => vec![Side::Perftest, Side::Ferry(proven), Side::Ferry(acked)],
+            Row::Done(_) => own.into(),
+        }
+    }
+
+    /// The ratios of one side to another, with their targets.
+    pub fn held(&self) -> Vec<Held> {
+        let both = [Visibility::Proven, Visibility::AckedOnly];
+        let ferry = both.map(Side::Ferry);
+        match self {
+            Row::Throughput(_) => {
+                let to_perftest = ferry.map(|side| (side, Side::Perftest, Some(Goal::AtLeast(0.95))));
+                let to_same = both.map(|how| (Side::Ferry(how), Side::Verbs(how), None));
+                let reference = both.map(|how| (Side::Verbs(how), Side::Perftest, None));
+                let to_mooncake = ferry.map(|side| (side, Side::Mooncake, Some(Goal::AtLeast(1.5))));
+                [to_perftest, to_same, reference, to_mooncake].concat()
+            }
+            Row::PingPong(_) => ferry.map(|side| (side, Side::Perftest, Some(Goal::AtMost(1.15)))).to_vec(),
+            Row::Done(_) => {
+                both.map(|how| (Side::Ferry(how), Side::Verbs(how), Some(Goal::AtMost(1.2)))).to_vec()
+            }
+        }
+    }
+
+    /// Work requests that carry one of ferry's transfers, where it has something to merge.
+    pub fn requests_expected(&self) -> Option<usize> {
+        match self {
+            Row::Throughput(row) if row.merged.blocks != row.workload.blocks => Some(row.merged.blocks),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_row_moves_the_same_bytes_on_every_side() {
+        for row in all() {
+            let Row::Throughput(Throughput { workload, merged, in_flight, perftest }) = row else { continue };
+            assert_eq!(merged.transfer_bytes(), workload.transfer_bytes(), "{}", row.name());
+            assert!(workload.validated().is_ok() && merged.validated().is_ok());
+            assert!(workload.walk_bytes <= WALK_BYTES_MAX, "{}", row.name());
+            assert_eq!(perftest.tx_depth, in_flight * merged.blocks);
+            assert!(perftest.tx_depth >= 2 * perftest.list.min(64) && perftest.tx_depth % perftest.list == 0);
+        }
+    }
+
+    #[test]
+    fn rows_are_named_and_held_as_the_targets_say() {
+        let names: Vec<_> = all().iter().map(Row::name).collect();
+        let expected = [
+            "WRITE 64 KiB",
+            "READ 64 KiB",
+            "WRITE 16 KiB × 64 scattered",
+            "WRITE 4 KiB × 128 scattered",
+            "WRITE 16 KiB × 1,024 contiguous",
+            "WRITE 2 B ping-pong",
+            "WRITE 2 B until done",
+        ];
+        assert_eq!(names, expected);
+        let requests: Vec<_> = all().iter().filter_map(Row::requests_expected).collect();
+        assert_eq!(requests, [16]);
+    }
+}

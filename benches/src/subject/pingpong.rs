@@ -1,0 +1,261 @@
+//! One-way latency as `ib_write_lat` has it: each application polls its own memory for the mark of the
+//! round, and WRITEs the next into the other's.
+//!
+//! ```text
+//! client, round r ──WRITE──▶ slot r of the server's memory     ┌ slot ────────────┬ slot ────────────┬─
+//! client's slot r ◀──WRITE── server, round r                   │ gap │ body, mark │ gap │ body, mark │ …
+//! ```
+//!
+//! A message ends where its slot does, its last bytes are the mark: as many as one aligned load takes.
+//! That its transfer is done is looked at while the answer is under way, and awaited before its slot is
+//! written again; never between a mark's coming and the answer's going.
+
+use std::collections::VecDeque;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{ensure, Context};
+use ferry::types::{Op, Request};
+use ferry::Transfer;
+use serde::{Deserialize, Serialize};
+
+use super::drive::Route;
+use super::registered::Registered;
+use super::words::{look, mark, mark_bytes};
+use crate::memory::Store;
+use crate::pattern::Pattern;
+
+/// Of each end: transfers that may be under way while their answers are here already.
+const SLOTS_MAX: usize = 16;
+/// No two messages share a cache line.
+const SLOT_ALIGN: usize = 64;
+/// Between two looks at the clock.
+const LOOKS: usize = 1_024;
+/// From then on whoever else wants the CPU gets it between looks; no direct path takes this long.
+const YIELD_AFTER: Duration = Duration::from_micros(200);
+/// The other end does nothing but answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What both ends know of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PingPong {
+    pub bytes: usize,
+    pub rounds: u64,
+    pub slots: usize,
+    pub acked_only: bool,
+    pub validate: bool,
+    /// Of what the client sends.
+    pub seed: u64,
+}
+
+impl PingPong {
+    /// Memory for what one end sends, if there is no want of it.
+    pub fn memory_bytes(bytes: usize) -> usize {
+        slot_bytes(bytes) * SLOTS_MAX
+    }
+
+    /// As many slots as the memory of both ends has room for.
+    pub fn slots(bytes: usize, memory_bytes: usize) -> usize {
+        (memory_bytes / slot_bytes(bytes)).min(SLOTS_MAX)
+    }
+
+    /// Refused if it has no bytes or exceeds the memory.
+    pub fn validated(self, memory_bytes: usize) -> anyhow::Result<PingPong> {
+        ensure!(self.bytes > 0 && self.rounds > 0, "a ping-pong needs a byte and a round");
+        let slots = PingPong::slots(self.bytes, memory_bytes);
+        ensure!((1..=slots).contains(&self.slots), "the messages exceed the memory agreed upon");
+        Ok(self)
+    }
+
+    fn slot(&self, round: u64) -> usize {
+        (round % self.slots as u64) as usize
+    }
+
+    /// Where the last message begins.
+    pub fn last_offset(&self) -> usize {
+        self.offset(self.slot(self.rounds))
+    }
+
+    /// Where the message of a slot begins.
+    fn offset(&self, slot: usize) -> usize {
+        (slot + 1) * slot_bytes(self.bytes) - self.bytes
+    }
+
+    fn mark_offset(&self, slot: usize) -> usize {
+        self.offset(slot) + self.bytes - mark_bytes(self.bytes)
+    }
+
+    /// Nothing is left of an earlier run: no round's mark is 0 on the first use of a slot.
+    pub fn clear(&self, received: &mut Registered) {
+        let zeros = vec![0; self.bytes];
+        (0..self.slots).for_each(|slot| received.copy_in(self.offset(slot), &zeros));
+    }
+
+    /// Is the last message of each slot what the other end sent?
+    pub fn check(&self, received: &impl Store, seed: u64) -> anyhow::Result<()> {
+        let mut message = vec![0; self.bytes];
+        let first = self.rounds.saturating_sub(self.slots as u64 - 1).max(1);
+        for round in first..=self.rounds {
+            let offset = self.offset(self.slot(round));
+            received.copy_out(offset, &mut message);
+            let (body, found) = message.split_at(self.bytes - mark_bytes(self.bytes));
+            Pattern::new(seed).check(body, offset as u64)?;
+            ensure!(
+                found == &round.to_le_bytes()[..found.len()],
+                "wrong data at byte {offset}: round {round} left {found:?}"
+            );
+        }
+        Ok(())
+    }
+}
+
+fn slot_bytes(bytes: usize) -> usize {
+    bytes.div_ceil(SLOT_ALIGN) * SLOT_ALIGN
+}
+
+/// One end of a run.
+pub struct Player<'a> {
+    terms: PingPong,
+    route: Route<'a>,
+    sent: &'a mut Registered,
+    received: &'a Registered,
+    /// In the order sent; at most one for each slot.
+    under_way: VecDeque<Transfer>,
+}
+
+impl<'a> Player<'a> {
+    /// Writes all that the messages have in common. `route` leads from `sent` to the other's `received`.
+    pub fn new(
+        terms: PingPong,
+        route: Route<'a>,
+        sent: &'a mut Registered,
+        received: &'a Registered,
+        seed: u64,
+    ) -> Player<'a> {
+        let mut message = vec![0; terms.bytes];
+        for offset in (0..terms.slots).map(|slot| terms.offset(slot)) {
+            Pattern::new(seed).fill(&mut message, offset as u64);
+            sent.copy_in(offset, &message);
+        }
+        let under_way = VecDeque::with_capacity(terms.slots);
+        Player { terms, route, sent, received, under_way }
+    }
+
+    /// Marks the round's message and starts its transfer. Errors of earlier ones come to light here.
+    pub fn send(&mut self, round: u64) -> anyhow::Result<()> {
+        if self.under_way.len() == self.terms.slots {
+            // Long done, or the slot is not ours to write.
+            self.under_way.pop_front().context("at least one slot")?.wait_done()?;
+        }
+        let slot = self.terms.slot(round);
+        let width = mark_bytes(self.terms.bytes);
+        self.sent.copy_in(self.terms.mark_offset(slot), &round.to_le_bytes()[..width]);
+        let Route { engine, peer, local, remote, .. } = self.route;
+        let offset = self.terms.offset(slot) as u64;
+        let request = Request {
+            local: local.address + offset,
+            remote: remote.address + offset,
+            length: self.terms.bytes as u64,
+            remote_region: remote.region,
+        };
+        self.under_way.push_back(engine.submit(peer, Op::Write, &[request], &self.route.options())?);
+        self.reap()
+    }
+
+    /// Until the other's message of this round is here: all of it that one can see, its last word.
+    pub fn await_mark(&mut self, round: u64) -> anyhow::Result<()> {
+        let width = mark_bytes(self.terms.bytes);
+        let (offset, expected) = (self.terms.mark_offset(self.terms.slot(round)), mark(round, width));
+        let mut start = None;
+        loop {
+            if (0..LOOKS).any(|_| look(self.received, offset, width) == expected) {
+                return Ok(());
+            }
+            let waited = start.get_or_insert_with(Instant::now).elapsed();
+            if waited > YIELD_AFTER {
+                self.reap()?;
+                thread::yield_now();
+            }
+            ensure!(waited < ANSWER_TIMEOUT, "round {round} was not answered");
+        }
+    }
+
+    /// Waits for the last transfers: until then the slots are theirs.
+    pub fn finish(mut self) -> anyhow::Result<()> {
+        self.under_way.drain(..).try_for_each(|transfer| transfer.wait_done().map(drop))?;
+        Ok(())
+    }
+
+    /// Takes leave of what is final already; an error if something failed.
+    fn reap(&mut self) -> anyhow::Result<()> {
+        while self.under_way.front().is_some_and(|oldest| oldest.result().is_some()) {
+            self.under_way.pop_front().context("there is one")?.wait_done()?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Memory;
+
+    fn terms(bytes: usize, rounds: u64, slots: usize) -> PingPong {
+        PingPong { bytes, rounds, slots, acked_only: false, validate: true, seed: 1 }
+    }
+
+    #[test]
+    fn messages_end_with_their_slots_and_marks_are_aligned() {
+        for bytes in [1, 2, 3, 8, 63, 64, 65, 4_096, 5_000] {
+            let terms = terms(bytes, 1, 3);
+            for slot in 0..3 {
+                let end = terms.offset(slot) + bytes;
+                assert!(end.is_multiple_of(SLOT_ALIGN) && end <= PingPong::memory_bytes(bytes));
+                assert!(terms.mark_offset(slot).is_multiple_of(mark_bytes(bytes)), "{bytes}");
+                assert!(slot == 0 || terms.offset(slot) >= terms.offset(slot - 1) + bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn slots_are_bounded_by_the_memory() {
+        assert_eq!(
+            [63, 64, 1_023, 1_024, 1 << 20].map(|bytes| PingPong::slots(2, bytes)),
+            [0, 1, 15, 16, 16]
+        );
+        assert!(terms(2, 1, 1).validated(64).is_ok());
+        for wrong in [terms(2, 1, 2), terms(0, 1, 1), terms(2, 0, 1), terms(2, 1, 0), terms(65, 1, 1)] {
+            assert!(wrong.validated(64).is_err(), "{wrong:?}");
+        }
+    }
+
+    /// What a correct engine brings, with the CPU.
+    fn play(terms: &PingPong, seed: u64) -> Memory {
+        let mut memory = Memory::new(PingPong::memory_bytes(terms.bytes)).expect("memory");
+        let mut message = vec![0; terms.bytes];
+        for round in 1..=terms.rounds {
+            let slot = terms.slot(round);
+            Pattern::new(seed).fill(&mut message, terms.offset(slot) as u64);
+            memory.copy_in(terms.offset(slot), &message);
+            memory.copy_in(terms.mark_offset(slot), &round.to_le_bytes()[..mark_bytes(terms.bytes)]);
+        }
+        memory
+    }
+
+    #[test]
+    fn the_check_finds_every_wrong_byte_and_old_messages() {
+        for (bytes, rounds) in [(1, 300), (2, 5), (100, 40), (4_096, 3)] {
+            let terms = terms(bytes, rounds, 4);
+            let mut memory = play(&terms, 7);
+            terms.check(&memory, 7).expect("as it was sent");
+            assert!(bytes < 100 || terms.check(&memory, 8).is_err(), "of another run");
+            assert!(PingPong { rounds: rounds + 1, ..terms }.check(&memory, 7).is_err(), "it never came");
+            let first = terms.offset(terms.slot(rounds));
+            for at in [first, first + bytes / 2, first + bytes - 1] {
+                memory.as_mut_slice()[at] ^= 1;
+                assert!(terms.check(&memory, 7).is_err(), "byte {at} of {bytes}");
+                memory.as_mut_slice()[at] ^= 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Notifications between devices: small SENDs into the other end's receive queue, which all endpoints of a
+//! device share and its poller keeps fed. Each waits in a slot of registered memory until it has left. That
+//! it was received is all that its sender must know: the target takes in everything that was, even when the
+//! endpoint is closed.
+
+use crate::limits::RDMA_WORD_BYTES_MAX;
+use crate::sys::mapping::Mapping;
+use crate::sys::verbs::{Mr, Pd, Srq};
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+const NOTIFY: u8 = 1;
+const SKIP: u8 = 2;
+const HEADER_BYTES: usize = 9;
+const SLOT_BYTES: usize = RDMA_WORD_BYTES_MAX + HEADER_BYTES;
+/// Slots to receive into, and to send from.
+const RECEIVES: u32 = 512;
+const SENDS: u32 = 256;
+
+/// One notification's number, and its bytes; None for one that will not come.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Word<'a> {
+    pub sequence: u64,
+    pub body: Option<&'a [u8]>,
+}
+
+pub struct Words {
+    /// Goes before the memory that it names.
+    key: Mr,
+    memory: Mapping,
+    pub srq: Arc<Srq>,
+    free: Mutex<Vec<u32>>,
+}
+
+impl Words {
+    pub fn new(pd: &Arc<Pd>) -> io::Result<Words> {
+        let receives = RECEIVES.min(pd.context().limits().srq_wr_max);
+        let length = (receives + SENDS) as usize * SLOT_BYTES;
+        let memory = Mapping::private(length)?;
+        // SAFETY: the mapping is kept beside its registration, which goes first.
+        let key = unsafe { pd.register(memory.address() as u64, length as u64, false, false, false) }?;
+        let free = Mutex::new((receives..receives + SENDS).collect());
+        let words = Words { key, memory, srq: Srq::new(pd, receives)?, free };
+        (0..receives).try_for_each(|slot| words.feed(slot))?;
+        Ok(words)
+    }
+
+    fn address(&self, slot: u32) -> u64 {
+        self.memory.address() as u64 + slot as u64 * SLOT_BYTES as u64
+    }
+
+    /// Has the next word that comes received into this slot.
+    pub fn feed(&self, slot: u32) -> io::Result<()> {
+        // SAFETY: a slot of our own memory, which outlives the queue; nobody looks into it before it was
+        // received into.
+        unsafe { self.srq.post_receive(slot as u64, self.address(slot), SLOT_BYTES as u32, self.key.lkey()) }
+    }
+
+    /// What was received into a slot.
+    pub fn read(&self, slot: u32, length: u32, into: &mut [u8; SLOT_BYTES]) -> usize {
+        let length = (length as usize).min(SLOT_BYTES);
+        self.memory.read(slot as usize * SLOT_BYTES, &mut into[..length]);
+        length
+    }
+
+    /// A slot to send from, if one is free.
+    pub fn take(&self) -> Option<u32> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    }
+
+    pub fn give_back(&self, slot: u32) {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).push(slot);
+    }
+
+    /// Writes a word into a slot: its address, length and key.
+    pub fn write(&self, slot: u32, word: &Word) -> (u64, u32, u32) {
+        let mut bytes = [0; SLOT_BYTES];
+        let length = word.encode(&mut bytes);
+        self.memory.write(slot as usize * SLOT_BYTES, &bytes[..length]);
+        (self.address(slot), length as u32, self.key.lkey())
+    }
+}
+
+/// Room for what `read` reads.
+pub fn buffer() -> [u8; SLOT_BYTES] {
+    [0; SLOT_BYTES]
+}
+
+impl<'a> Word<'a> {
+    fn encode(&self, into: &mut [u8; SLOT_BYTES]) -> usize {
+        let body = self.body.unwrap_or_default();
+        into[0] = if self.body.is_some() { NOTIFY } else { SKIP };
+        into[1..HEADER_BYTES].copy_from_slice(&self.sequence.to_le_bytes());
+        into[HEADER_BYTES..HEADER_BYTES + body.len()].copy_from_slice(body);
+        HEADER_BYTES + body.len()
+    }
+
+    /// None for what is no word.
+    pub fn decode(bytes: &'a [u8]) -> Option<Word<'a>> {
+        let (header, body) = bytes.split_at_checked(HEADER_BYTES)?;
+        let sequence = u64::from_le_bytes(header[1..].try_into().ok()?);
+        match (header[0], body.is_empty()) {
+            (NOTIFY, _) => Some(Word { sequence, body: Some(body) }),
+            (SKIP, true) => Some(Word { sequence, body: None }),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_round_trip_and_nonsense_is_none() {
+        let longest = [7; RDMA_WORD_BYTES_MAX];
+        for word in [
+            Word { sequence: u64::MAX, body: Some(&longest) },
+            Word { sequence: 0, body: Some(&[]) },
+            Word { sequence: 5, body: None },
+        ] {
+            let mut bytes = buffer();
+            let length = word.encode(&mut bytes);
+            assert_eq!(Word::decode(&bytes[..length]), Some(word));
+            assert_eq!(Word::decode(&bytes[..HEADER_BYTES - 1]), None);
+        }
+        assert_eq!(Word::decode(&[3, 0, 0, 0, 0, 0, 0, 0, 0]), None);
+        assert_eq!(Word::decode(&[SKIP, 0, 0, 0, 0, 0, 0, 0, 0, 1]), None);
+    }
+}
