@@ -1,9 +1,12 @@
 //! Transfers that come to a standstill and are struck, by their deadline or by cancel: final in time, and
 //! whatever the network still holds lands in nobody's memory.
 
-use crate::guest::{calm, connect, disturb, engine, enter, is_quiet, leads_over, memories, DRAIN, LEASE};
+use crate::child::Child;
+use crate::guest::{
+    calm, connect, disturb, engine, enter, is_quiet, knows, leads_over, memories, words, DRAIN, LEASE,
+};
 use crate::support::*;
-use ferry::complete::State;
+use ferry::complete::{Fence, State};
 use ferry::types::Op;
 use ferry::{Deadline, Engine, Memory, Status, Transfer, TransferOptions};
 use std::time::{Duration, Instant};
@@ -83,6 +86,42 @@ fn a_deadline_while_the_network_holds_packets_and_nothing_lands_late() {
         final_in_time(&transfer, since, deadline);
         it.is_over(|| calm(slow));
     }
+}
+
+/// The target is stopped and can't acknowledge the fence, but its NIC would take what the network holds: the
+/// transfer is final only when that is over.
+#[test]
+fn a_deadline_while_the_target_is_stopped_waits_for_the_network() {
+    let name = "stalled::a_deadline_while_the_target_is_stopped_waits_for_the_network";
+    let Some(_guest) = enter(name) else { return };
+    // Silence on the session is not what is tested here.
+    let patient = ("progress_timeout_ms", "20000");
+    let (mut child, address) = Child::engine(&words(1, &[ONE[1][0], patient]));
+    let (region, remote) = child.alloc(BYTES, 0);
+    let a = engine(0, &[ONE[0][0], patient]);
+    let local = alloc(&a, BYTES);
+    fill(&local, 5);
+    let peer = connect(&a, &address);
+    knows(&a, peer, region);
+    child.stop();
+    // Less than the second for which the network may hold packets.
+    disturb("va0", "delay 600ms limit 100000");
+    let (since, deadline) = (Instant::now(), Duration::from_millis(300));
+    let requests = rounds(local.address(), remote, region, BYTES, 256);
+    let struck = TransferOptions { deadline: Deadline::After(deadline), ..options() };
+    let transfer = a.submit(peer, Op::Write, &requests, &struck).unwrap();
+    final_in_time(&transfer, since, deadline);
+    assert_eq!(transfer.result().unwrap().fence, Fence::Lease);
+    let before = child.peek(remote, BYTES);
+    is_quiet(|| child.peek(remote, BYTES), Duration::from_millis(1500));
+    calm("va0");
+    child.resume();
+    child.number("rounds");
+    assert!(child.peek(remote, BYTES) == before, "bytes landed after the final state");
+    // And it goes on.
+    let again = rounds(local.address(), remote, region, BYTES, 1);
+    wait_until("it goes on", || a.write(peer, &again, &options()).is_ok());
+    assert_eq!(misplaced(&child.peek(remote, BYTES), 5, 0), None);
 }
 
 /// Every packet is lost for a while.
