@@ -3,7 +3,7 @@
 # and then each test binary named, in the folder that cargo would run it in. Every test is reported by its
 # name; the last line counts them.
 #
-#   guest.sh TEST-BINARY...
+#   guest.sh 'TEST-BINARY [FILTER]'...
 #
 # RDMA_SECONDS is how long one binary may take (300).
 set -uo pipefail
@@ -56,10 +56,11 @@ job() {
 counted() { sed -n "s/^test result: .* \([0-9]*\) $1;.*/\1/p" "$log" | awk '{ sum += $1 } END { print sum + 0 }'; }
 
 binary() {
-    local name status ran lost here_passed here_failed here_skipped started=$SECONDS
-    name=$(basename "$1")
+    local words name status ran lost here_passed here_failed here_skipped started=$SECONDS
+    read -ra words <<<"$1"
+    name=$(basename "${words[0]}")
     echo "== $name"
-    timeout -k 5 "$limit" "$1" --test-threads=1 --show-output 2>&1 </dev/null | tee "$log"
+    timeout -k 5 "$limit" "${words[@]}" --test-threads=1 --show-output 2>&1 </dev/null | tee "$log"
     status=${PIPESTATUS[0]}
     # A test that can't run here says so and passes.
     lost=$(grep -c SKIPPED "$log")
@@ -85,7 +86,7 @@ binary() {
 
 job devices
 job bytes_cross_the_veth
-for path in "$@"; do binary "$path"; done
+for line in "$@"; do binary "$line"; done
 if [ "$failed" -gt 0 ]; then
     echo "== what the guest's kernel complained of"
     dmesg --level=emerg,alert,crit,err,warn | tail -n 40

@@ -124,6 +124,11 @@ impl Engine {
         Ok(Engine { inner: Arc::new(inner) })
     }
 
+    #[cfg(test)]
+    pub fn rdma(&self) -> Option<&Arc<rdma::Service>> {
+        self.inner.rdma.as_ref()
+    }
+
     /// "host:port" at which peers reach this engine; "" if it does not listen.
     pub fn address(&self) -> &str {
         &self.inner.address

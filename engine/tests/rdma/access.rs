@@ -22,6 +22,9 @@ fn a_region_without_the_right_is_refused_and_nothing_moves() {
     let stale = gone.region();
     knows(&a, peer, stale);
     b.unregister(stale, None).unwrap();
+    wait_until("that is known here", || {
+        a.peer_regions(peer).unwrap().iter().all(|known| known.region != stale)
+    });
     for (op, memory, region, length, expected) in [
         (Op::Write, &read_only, read_only.region(), PAGE, Status::Access),
         (Op::Write, &read_only, 0, PAGE, Status::Access),

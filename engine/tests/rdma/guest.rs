@@ -194,6 +194,7 @@ pub fn elsewhere(prefix: &[&str], test: &str) {
     let output = Command::new(line[0]).args(&line[1..]).args(arguments).output().unwrap();
     let text =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    println!("{text}");
+    // Indented, so that nobody counts its results beside ours.
+    text.lines().for_each(|line| println!("    {line}"));
     assert!(output.status.success() && text.contains("1 passed"), "{test} failed behind {prefix:?}");
 }

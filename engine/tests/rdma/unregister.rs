@@ -17,13 +17,14 @@ fn storm<'a>(
     scope: &'a std::thread::Scope<'a, '_>,
     a: &'a Engine,
     peer: u64,
-    local: &'a Memory,
+    (local, sink): (&'a Memory, &'a Memory),
     remote: &'a Memory,
     over: &'a AtomicBool,
 ) {
     for (op, length) in [(Op::Write, BYTES), (Op::Write, 64 << 10), (Op::Read, 4096), (Op::Write, 8)] {
         scope.spawn(move || {
-            let requests = rounds(local.address(), remote.address(), remote.region(), length, 2);
+            let here = if op == Op::Write { local } else { sink };
+            let requests = rounds(here.address(), remote.address(), remote.region(), length, 2);
             while !over.load(Ordering::SeqCst) {
                 let status = match a.submit(peer, op, &requests, &options()) {
                     Ok(transfer) => finish(&transfer).status,
@@ -47,12 +48,13 @@ fn unregister_at_the_target_under_a_storm_returns_and_nothing_lands_later() {
     let Some(_guest) = enter(name) else { return };
     let (a, b, peer) = pair(&[]);
     let (local, other) = memories(&a, &b, peer, BYTES, 5);
+    let sink = alloc(&a, BYTES);
     for round in 0..3 {
         let remote = alloc(&b, BYTES);
         knows(&a, peer, remote.region());
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            storm(scope, &a, peer, &local, &remote, &over);
+            storm(scope, &a, peer, (&local, &sink), &remote, &over);
             wait_until("the storm blows", || read(&remote, BYTES - 8, 8) != [0; 8]);
             // With a timeout of 0 nothing changes: the peer has its keys.
             let busy = b.unregister(remote.region(), Some(Duration::ZERO)).unwrap_err();

@@ -534,6 +534,14 @@ impl Endpoint {
             })
     }
 
+    /// Puts one queue pair into its error state, as a device may do at any time.
+    #[cfg(test)]
+    pub fn kill(&self, qp: usize) {
+        if let Some(qp) = lock(&self.send).qps.get(qp) {
+            let _ = qp.to_error();
+        }
+    }
+
     fn is_closed(&self) -> bool {
         lock(&self.send).qps.is_empty()
     }

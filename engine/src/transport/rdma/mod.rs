@@ -14,6 +14,8 @@
 mod batch;
 mod device;
 mod endpoint;
+#[cfg(test)]
+mod fault_tests;
 mod held;
 mod keys;
 mod link;

@@ -134,6 +134,12 @@ impl Service {
         pollings.into_iter().for_each(|polling| polling.stop());
     }
 
+    /// The paths to all peers.
+    #[cfg(test)]
+    pub fn links(&self) -> Vec<Arc<RdmaLink>> {
+        self.lock().all.values().map(|session| session.link.clone()).collect()
+    }
+
     pub fn devices(&self) -> &[Arc<Device>] {
         &self.devices
     }
@@ -501,7 +507,7 @@ impl Service {
 /// The devices to use. The inner error says why there are none.
 fn open_devices(settings: &Settings) -> Result<std::result::Result<Vec<Arc<Device>>, String>> {
     let there = match verbs::device_names() {
-        Ok(names) if names.is_empty() => return Ok(Err("this host has no RDMA device".into())),
+        Ok(names) if names.is_empty() => return Ok(Err(why_none())),
         Ok(names) => names,
         Err(why) => return Ok(Err(why)),
     };
@@ -528,6 +534,20 @@ fn open_devices(settings: &Settings) -> Result<std::result::Result<Vec<Arc<Devic
         return Ok(Err(whys.join("; ")));
     }
     Ok(Ok(devices))
+}
+
+/// Why libibverbs shows no device: the kernel may have some, of which a container lacks the files.
+fn why_none() -> String {
+    let listed = std::fs::read_dir("/sys/class/infiniband").into_iter().flatten().flatten();
+    let mut names: Vec<String> = listed.map(|it| it.file_name().to_string_lossy().into_owned()).collect();
+    names.sort_unstable();
+    match names.is_empty() {
+        true => "this host has no RDMA device".into(),
+        false => format!(
+            "libibverbs shows none of this host's RDMA devices ({}): are their files in /dev/infiniband?",
+            names.join(", ")
+        ),
+    }
 }
 
 impl Companion for Service {

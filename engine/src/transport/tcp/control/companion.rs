@@ -98,7 +98,9 @@ impl Control {
             match (link, why) {
                 (Some((link, how)), None) => Way::Open(link, how),
                 (_, Some(why)) if pending => Way::Pending(why),
-                (_, why) => Way::Shut(why.unwrap_or_else(|| "it has ended".into())),
+                (_, Some(why)) => Way::Shut(why),
+                // It has ended since that was said; what became of it is being said.
+                (None, None) => Way::Pending("it has just ended".into()),
             },
         );
         self.answer_connects(peer);

@@ -1,0 +1,236 @@
+//! What can't be done to a path through the interface: queue pairs that break, keys that are wrong. Over
+//! Soft-RoCE's devices in the virtual machine of `make test-rdma`; elsewhere each test says that it was skipped.
+
+use super::link::RdmaLink;
+use super::wire::KeysOffer;
+use crate::complete::{State, TransferResult};
+use crate::types::{Op, Request, Transport};
+use crate::{Config, Deadline, Engine, Memory, RegionOptions, Status, TransferOptions};
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const MIB: usize = 1 << 20;
+const BOUND: Duration = Duration::from_secs(30);
+
+fn is_here(test: &str) -> bool {
+    let is_here = std::env::var("FERRY_TEST_RDMA").is_ok_and(|value| value == "1");
+    if !is_here {
+        let reason = "make test-rdma runs this in its virtual machine";
+        let _ = writeln!(std::io::stderr(), "SKIPPED: rdma::fault_tests::{test} ({reason})");
+    }
+    is_here
+}
+
+/// Two connected engines on the machine's two hosts.
+struct Two {
+    a: Engine,
+    b: Engine,
+    peer: u64,
+    here: Arc<RdmaLink>,
+    there: Arc<RdmaLink>,
+}
+
+impl Two {
+    fn new() -> Two {
+        let open = |devices: &str| {
+            let mut config = Config::default();
+            for (key, value) in [("transports", "rdma"), ("rdma_devices", devices), ("lease_ms", "1500")] {
+                config.set(key, value).unwrap();
+            }
+            Engine::open(config).unwrap()
+        };
+        let (a, b) = (open("rva0,rvb0"), open("rva1,rvb1"));
+        let peer = a.connect(b.address(), Some(BOUND)).unwrap();
+        let link = |engine: &Engine| engine.rdma().unwrap().links().remove(0);
+        let (here, there) = (link(&a), link(&b));
+        let two = Two { a, b, peer, here, there };
+        two.lanes_without(&[]);
+        two
+    }
+
+    fn memories(&self, bytes: usize) -> (Memory, Memory) {
+        let options = RegionOptions::default();
+        let (local, remote) =
+            (self.a.alloc(bytes, &options).unwrap(), self.b.alloc(bytes, &options).unwrap());
+        local.write(0, &pattern(7, bytes));
+        until("the region is announced", || {
+            let known = self.a.peer_regions(self.peer).unwrap();
+            known.iter().any(|known| known.region == remote.region())
+        });
+        (local, remote)
+    }
+
+    /// The lanes of both pairs of devices, once both stand at both ends and none of them is one of `old`.
+    fn lanes_without(&self, old: &[u32]) -> Vec<u32> {
+        let lanes = |link: &RdmaLink| -> Vec<u32> { link.endpoints().iter().map(|it| it.lane).collect() };
+        until("both endpoints stand", || {
+            let (here, there) = (lanes(&self.here), lanes(&self.there));
+            here.len() == 2 && here == there && !here.iter().any(|lane| old.contains(lane))
+        });
+        lanes(&self.here)
+    }
+
+    fn run(&self, op: Op, requests: &[Request]) -> (TransferResult, Vec<Status>) {
+        let options = TransferOptions {
+            no_coalesce: true,
+            deadline: Deadline::After(BOUND),
+            ..TransferOptions::default()
+        };
+        let transfer = self.a.submit(self.peer, op, requests, &options).unwrap();
+        let result = transfer.wait(Some(2 * BOUND)).unwrap();
+        (result, transfer.results().iter().map(|request| request.status).collect())
+    }
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < BOUND, "never: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Each 8 bytes say where they belong.
+fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
+    (0..bytes as u64 / 8).flat_map(|at| (seed << 48 | at | 1 << 47).to_le_bytes()).collect()
+}
+
+fn contents(memory: &Memory, at: usize, bytes: usize) -> Vec<u8> {
+    let mut out = vec![0; bytes];
+    memory.read(at, &mut out);
+    out
+}
+
+fn request(local: &Memory, remote: &Memory, at: usize, bytes: usize) -> Request {
+    Request {
+        local: local.address() + at as u64,
+        remote: remote.address() + at as u64,
+        length: bytes as u64,
+        remote_region: remote.region(),
+    }
+}
+
+/// Transfers of all sizes run while queue pairs break, at either end and one after the other: each ends done
+/// and right, and the pairs of devices are joined anew.
+#[test]
+fn queue_pairs_that_break_lose_nothing_and_are_made_anew() {
+    const KILLS: usize = 6;
+    if !is_here("queue_pairs_that_break_lose_nothing_and_are_made_anew") {
+        return;
+    }
+    let two = Two::new();
+    let over = AtomicBool::new(false);
+    let done: Vec<usize> = std::thread::scope(|scope| {
+        let run = |op: Op, length: usize| {
+            let (two, over) = (&two, &over);
+            scope.spawn(move || {
+                let (local, remote) = two.memories(4 * MIB);
+                if op == Op::Read {
+                    remote.write(0, &pattern(8, 4 * MIB));
+                }
+                let count = (4 * MIB / length).min(200);
+                let requests: Vec<Request> =
+                    (0..count).map(|n| request(&local, &remote, n * length, length)).collect();
+                let (to, seed) = if op == Op::Read { (&local, 8) } else { (&remote, 7) };
+                let mut rounds = 0;
+                while !over.load(Ordering::SeqCst) {
+                    to.write(0, &vec![0; count * length]);
+                    let (result, _) = two.run(op, &requests);
+                    assert_eq!((result.state, result.status), (State::Done, Status::Ok), "{op:?} {length}");
+                    let right = contents(to, 0, count * length) == pattern(seed, 4 * MIB)[..count * length];
+                    assert!(right, "{op:?} {length}: wrong bytes");
+                    rounds += 1;
+                }
+                rounds
+            })
+        };
+        let running = [
+            run(Op::Write, MIB),
+            run(Op::Read, MIB),
+            run(Op::Write, 4096),
+            run(Op::Read, 64),
+            run(Op::Write, 8),
+        ];
+        let mut old = Vec::new();
+        for kill in 0..KILLS {
+            let lanes = two.lanes_without(&old);
+            let link = if kill % 2 == 0 { &two.here } else { &two.there };
+            // The one for what is small, and the others, which both endpoints use all the time.
+            link.endpoints()[kill / 2 % 2].kill(if kill == 0 { 0 } else { 1 + kill % 2 });
+            old.push(lanes[kill / 2 % 2]);
+        }
+        let lanes = two.lanes_without(&old);
+        println!("lanes {old:?} broke, {lanes:?} stand");
+        over.store(true, Ordering::SeqCst);
+        running.into_iter().map(|it| it.join().unwrap()).collect()
+    });
+    println!("transfers done: {done:?}");
+}
+
+/// One request with a wrong key: its device refuses it. It ends ACCESS, and alone: those beside it in the chain
+/// go again behind the fence, on an endpoint made anew.
+#[test]
+fn a_wrong_key_costs_its_request_alone() {
+    const EACH: usize = 4096;
+    const COUNT: usize = 64;
+    if !is_here("a_wrong_key_costs_its_request_alone") {
+        return;
+    }
+    let two = Two::new();
+    let (local, remote) = two.memories(COUNT * EACH);
+    let (_, other) = two.memories(COUNT * EACH);
+    let right = spoil(&two.here, other.region());
+    for op in [Op::Write, Op::Read] {
+        remote.write(0, &pattern(7, COUNT * EACH));
+        let (to, bad) = if op == Op::Write { (&remote, 20) } else { (&local, 40) };
+        to.write(0, &vec![0; COUNT * EACH]);
+        let requests: Vec<Request> = (0..COUNT)
+            .map(|n| request(&local, if n == bad { &other } else { &remote }, n * EACH, EACH))
+            .collect();
+        let lanes = two.lanes_without(&[]);
+        let started = Instant::now();
+        let (result, statuses) = two.run(op, &requests);
+        println!("{op:?}: {:?} {} after {:?}", result.state, result.status, started.elapsed());
+        assert_eq!((result.status, result.requests_failed), (Status::Partial, 1), "{op:?}: {result:?}");
+        for (n, status) in statuses.iter().enumerate() {
+            let expected = if n == bad { Status::Access } else { Status::Ok };
+            assert_eq!(*status, expected, "{op:?} {n}");
+            let whole =
+                if n == bad { vec![0; EACH] } else { pattern(7, COUNT * EACH)[n * EACH..][..EACH].to_vec() };
+            assert!(contents(to, n * EACH, EACH) == whole, "{op:?}: request {n} has wrong bytes");
+        }
+        until("the endpoint is made anew", || {
+            let now: Vec<u32> = two.here.endpoints().iter().map(|it| it.lane).collect();
+            now.len() == 2 && now != lanes
+        });
+        local.write(0, &pattern(7, COUNT * EACH));
+    }
+    assert!(contents(&other, 0, COUNT * EACH).iter().all(|byte| *byte == 0), "the refused one was touched");
+    // With the right key it is as good as ever.
+    right.into_iter().for_each(|offer| two.here.keys.add(offer));
+    let (result, _) = two.run(Op::Write, &[request(&local, &other, 0, COUNT * EACH)]);
+    assert_eq!((result.state, result.transport), (State::Done, Transport::Rdma));
+    assert!(contents(&other, 0, COUNT * EACH) == pattern(7, COUNT * EACH));
+}
+
+/// Gives a region keys that open nothing, on both devices of the peer; what they were.
+fn spoil(link: &RdmaLink, region: u64) -> Vec<KeysOffer> {
+    let keys = link.keys.snapshot()[&region].clone();
+    let offers = (0..2u8).map(|device| KeysOffer {
+        region,
+        address: keys.address,
+        length: keys.length,
+        readable: keys.readable,
+        device,
+        piece_bytes: 1 << 30,
+        first: 0,
+        rkeys: vec![keys.find(device as usize, keys.address).unwrap().0],
+    });
+    let right: Vec<KeysOffer> = offers.collect();
+    for offer in &right {
+        link.keys.add(KeysOffer { rkeys: vec![offer.rkeys[0] ^ 0xa5], ..offer.clone() });
+    }
+    right
+}
