@@ -114,6 +114,6 @@ fn without_the_library() {
     let why = reason_of_an_engine_without_rdma(&[]);
     assert!(why.contains("libibverbs"), "{why}");
     // Naming devices doesn't change that.
-    let why = reason_of_an_engine_without_rdma(&[RDMA, ("rdma_devices", "rva0")][1..].as_ref());
+    let why = reason_of_an_engine_without_rdma([RDMA, ("rdma_devices", "rva0")][1..].as_ref());
     assert!(why.contains("libibverbs"), "{why}");
 }
