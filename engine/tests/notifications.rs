@@ -219,6 +219,9 @@ fn senders_wait_for_credits() {
     eventually("all that there is room for is delivered", || done() == credits);
     std::thread::yield_now();
     assert_eq!(done(), credits, "nobody drained, so no more than the credits can be delivered");
+    let odd: Vec<_> = transfers.iter().enumerate().filter(|(_, it)| it.state().is_final() && it.state() != State::Done).map(|(n, it)| (n, it.result())).collect();
+    let holes: Vec<_> = transfers.iter().enumerate().take(1030).filter(|(_, it)| !it.state().is_final()).map(|(n, _)| n).collect();
+    println!("ODD {odd:?} HOLES {holes:?}");
     assert_eq!(pair.b.stats().unwrap().counts.notifications_received, credits);
     let queue = listen(&pair.b);
     let all = collect(&queue, total as usize);

@@ -125,7 +125,12 @@ pub(super) fn choose(
         return Err(Error::new(why, "the peer is lost; connect again"));
     }
     // What is being made, or made again, is worth waiting for: there is nothing else.
-    if let Some(via) = faster().find(|via| matches!(peer.way(*via), Way::Pending(_))) {
+    let may_come = |via: &Transport| match peer.way(*via) {
+        Way::Pending(_) => true,
+        Way::Open(link, _) => link.is_broken(),
+        Way::Shut(_) => false,
+    };
+    if let Some(via) = faster().find(may_come) {
         return Ok(via);
     }
     let mut text = "no path that the setting `transports` and options.transports_allowed leave".to_owned();

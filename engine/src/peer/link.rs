@@ -29,6 +29,10 @@ pub trait Link: Send + Sync {
     fn drive(&self, transfer: &Transfer, deadline_ns: u64);
     /// Wakes a thread that sleeps in `drive`, because something it may wait for has changed.
     fn wake(&self);
+    /// Whether nothing can go this way at this moment, though nobody has said yet what becomes of it.
+    fn is_broken(&self) -> bool {
+        false
+    }
     /// Lanes in use, for the statistics.
     fn lanes(&self) -> usize;
 }

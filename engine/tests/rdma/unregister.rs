@@ -12,6 +12,15 @@ use std::time::{Duration, Instant};
 
 const BYTES: usize = 2 * MIB;
 
+/// However the test ends, the storm ends with it.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 /// Transfers of all sizes until the region is gone, or something else goes wrong.
 fn storm<'a>(
     scope: &'a std::thread::Scope<'a, '_>,
@@ -54,6 +63,7 @@ fn unregister_at_the_target_under_a_storm_returns_and_nothing_lands_later() {
         knows(&a, peer, remote.region());
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            let _ending = Over(&over);
             storm(scope, &a, peer, (&local, &sink), &remote, &over);
             wait_until("the storm blows", || read(&remote, BYTES - 8, 8) != [0; 8]);
             // With a timeout of 0 nothing changes: the peer has its keys.
@@ -67,7 +77,6 @@ fn unregister_at_the_target_under_a_storm_returns_and_nothing_lands_later() {
             assert!(started.elapsed() < LEASE + SLACK, "unregister took {:?}", started.elapsed());
             remote.write(0, &pattern(9, 0, BYTES));
         });
-        over.store(true, Ordering::SeqCst);
         is_quiet(|| read(&remote, 0, BYTES), Duration::from_millis(200));
         assert_pattern(&remote, 9, 0, BYTES);
         assert_eq!(b.unregister(remote.region(), None).unwrap_err().status, Status::Stale);

@@ -84,6 +84,15 @@ impl Two {
     }
 }
 
+/// However the test ends, those who wait for its end see it.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is_so() {
@@ -153,6 +162,7 @@ fn queue_pairs_that_break_lose_nothing_and_are_made_anew() {
             run(Op::Read, 64),
             run(Op::Write, 8),
         ];
+        let ending = Over(&over);
         let mut old = Vec::new();
         for kill in 0..KILLS {
             let lanes = two.lanes_without(&old);
@@ -163,7 +173,7 @@ fn queue_pairs_that_break_lose_nothing_and_are_made_anew() {
         }
         let lanes = two.lanes_without(&old);
         println!("lanes {old:?} broke, {lanes:?} stand");
-        over.store(true, Ordering::SeqCst);
+        drop(ending);
         running.into_iter().map(|it| it.join().unwrap()).collect()
     });
     println!("transfers done: {done:?}");

@@ -161,6 +161,10 @@ impl Link for RdmaLink {
 
     fn wake(&self) {}
 
+    fn is_broken(&self) -> bool {
+        self.endpoints().is_empty()
+    }
+
     fn lanes(&self) -> usize {
         self.endpoints().len()
     }
