@@ -9,6 +9,9 @@ use crate::sys::mapping::Mapping;
 use crate::types::Access;
 use std::time::Duration;
 
+/// How long dropped memory waits for peers to let go of its keys.
+const DROP_PATIENCE: Duration = Duration::from_secs(1);
+
 /// How a region may be used.
 #[derive(Clone, Debug)]
 pub struct RegionOptions {
@@ -111,7 +114,8 @@ fn shares_more(registry: &Registry) -> bool {
 }
 
 /// Registered memory that ferry allocated. Dropped while a transfer uses it, it stays mapped for ever
-/// rather than be pulled away; `free` waits instead.
+/// rather than be pulled away; `free` waits instead. Dropping may take a moment where peers hold RDMA keys of
+/// it, and at most a second.
 pub struct Memory {
     engine: Engine,
     region: u64,
@@ -161,7 +165,13 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         let Some(mapping) = self.mapping.take() else { return };
-        if self.engine.unregister(self.region, Some(Duration::ZERO)).is_err() {
+        if self.engine.unregister(self.region, Some(Duration::ZERO)).is_ok() {
+            return;
+        }
+        // Peers that hold RDMA keys of it are asked; who uses it is not waited for.
+        let registry = &self.engine.inner.context.registry;
+        let idle = !self.engine.is_forked() && registry.get(self.region).is_ok_and(|region| region.is_idle());
+        if !idle || self.engine.unregister(self.region, Some(DROP_PATIENCE)).is_err() {
             std::mem::forget(mapping);
         }
     }

@@ -79,6 +79,8 @@ pub struct Transfer {
     units: u32,
     bytes_confirmed: AtomicU64,
     detail: Mutex<Detail>,
+    /// Whether the caller drives what carries it, or is about to. Partner: the count of what is under way.
+    awaited: AtomicBool,
     pub waiter: Waiter,
 }
 
@@ -116,6 +118,7 @@ impl Transfer {
             bytes_confirmed: AtomicU64::new(0),
             detail: Mutex::new(Detail::default()),
             waiter: Waiter::new(),
+            awaited: AtomicBool::new(spec.awaited),
             spec,
         }
     }
@@ -151,6 +154,16 @@ impl Transfer {
     /// Under the outbox's lock.
     pub fn is_queued(&self) -> bool {
         self.queued.load(Ordering::Relaxed)
+    }
+
+    /// Whether a thread drives what carries it, so that nobody else need look after that.
+    pub fn is_awaited(&self) -> bool {
+        self.awaited.load(Ordering::SeqCst)
+    }
+
+    /// The thread that drove what carries it sleeps from here on.
+    pub fn leave_to_others(&self) {
+        self.awaited.store(false, Ordering::SeqCst);
     }
 
     /// Slices, and the notification if there is one.

@@ -177,6 +177,7 @@ impl Peer {
     pub fn submit(&self, transfer: Arc<Transfer>) -> Result<()> {
         let class = self.stats.submitted(self.class_of(&transfer));
         let via;
+        let words_only = transfer.spec.slices.is_empty();
         {
             let mut outbox = lock(&self.outbox);
             // The peer is marked as lost before its transfers are struck: one that gets past here is
@@ -202,7 +203,10 @@ impl Peer {
         if via != Transport::Tcp && self.link_of(via).is_none() {
             self.strike_stranded();
         }
-        self.post(via, class);
+        match words_only {
+            true => self.post_words(),
+            false => self.post(via, class),
+        }
         Ok(())
     }
 
@@ -418,7 +422,10 @@ impl Peer {
             OrderedNext::Started(via, class) => {
                 self.strike_stranded();
                 match via {
-                    Transport::Tcp => self.post(via, class),
+                    Transport::Tcp => {
+                        self.post(via, class);
+                        self.post_words(); // it may be one without data
+                    }
                     _ => self.nudge(via),
                 }
             }

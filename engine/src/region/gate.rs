@@ -51,6 +51,11 @@ impl Gate {
         }
     }
 
+    /// Whether nobody is inside; advice, since someone may be the moment after.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.state.load(Ordering::SeqCst) & !REVOKED == 0
+    }
+
     /// Pairs with `revoke`; only advice, since the bit may be set the moment after.
     pub(crate) fn is_revoked(&self) -> bool {
         self.state.load(Ordering::SeqCst) & REVOKED != 0

@@ -83,6 +83,11 @@ impl Region {
         self.gate.leave();
     }
 
+    /// Whether nobody uses it at this moment.
+    pub fn is_idle(&self) -> bool {
+        self.gate.is_idle()
+    }
+
     /// Whether new uses are refused. A `false` may be out of date on return; `enter` decides.
     pub fn is_revoked(&self) -> bool {
         self.gate.is_revoked()

@@ -15,7 +15,7 @@ use super::wire::DeviceOffer;
 use super::words::{Word, Words};
 use crate::complete::transfer::Failure;
 use crate::complete::Transfer;
-use crate::peer::{Peer, Posted, What};
+use crate::peer::Peer;
 use crate::region::{RegionMap, RemoteMap};
 use crate::status::Status;
 use crate::sys::verbs::Chain;
@@ -70,10 +70,19 @@ impl WrId {
     }
 }
 
-/// A run that was posted, or is about to be.
+/// Slices [first, end) of a transfer.
+pub struct Run {
+    pub transfer: Arc<Transfer>,
+    pub first: u32,
+    pub end: u32,
+    pub bytes: u32,
+}
+
+/// What was posted, or is about to be: a run, or a notification.
 pub struct Batch {
-    /// Its number on its queue pair is `posted.sequence`.
-    pub posted: Posted,
+    /// Its number on its endpoint.
+    pub sequence: u64,
+    pub run: Option<Run>,
     /// Slices that could not be posted at all.
     pub failures: Vec<Failure>,
     /// Where a notification waits until it has left.
@@ -83,22 +92,11 @@ pub struct Batch {
 }
 
 impl Batch {
-    pub fn run(&self) -> Option<(&Arc<Transfer>, u32, u32, u32)> {
-        match &self.posted.what {
-            What::Slices { transfer, first, end, bytes, .. } => Some((transfer, *first, *end, *bytes)),
-            What::Notify(_) | What::Skip(_) => None,
-        }
-    }
-
-    /// It is done: tells the peer's bookkeeping.
-    pub fn confirm(self, peer: &Peer, words: &Words) {
+    /// It has left, and a run is done: tells the peer's bookkeeping.
+    pub fn settle(self, peer: &Peer, words: &Words) {
         self.slot.into_iter().for_each(|slot| words.give_back(slot));
-        match &self.posted.what {
-            What::Slices { transfer, first, end, bytes, .. } => {
-                peer.confirm(transfer, (*first, *end), u64::from(*bytes), &self.failures, false)
-            }
-            What::Notify(transfer) => peer.confirm_notification(transfer),
-            What::Skip(_) => {}
+        if let Some(Run { transfer, first, end, bytes }) = &self.run {
+            peer.confirm(transfer, (*first, *end), u64::from(*bytes), &self.failures, false);
         }
     }
 }

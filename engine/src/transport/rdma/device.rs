@@ -215,18 +215,23 @@ impl Device {
     /// Takes in all that has been received, for whichever endpoint.
     pub fn receive(&self) {
         let mut completions = self.receiver.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            let Ok(count) = self.received.poll(&mut completions) else { return };
+        let mut owing = Vec::new();
+        while let Ok(count) = self.received.poll(&mut completions) {
             for completion in &completions[..count] {
-                self.hear(completion);
+                owing.extend(self.hear(completion));
             }
             if count < completions.len() {
-                return;
+                break;
             }
         }
+        drop(completions);
+        // Without the lock: a thread that closes an endpoint receives, too.
+        owing.iter().for_each(|endpoint| endpoint.nudge());
     }
 
-    fn hear(&self, completion: &Completion) {
+    /// The endpoint, if it has something to acknowledge for this.
+    fn hear(&self, completion: &Completion) -> Option<Arc<Endpoint>> {
+        let mut owing = None;
         let slot = completion.id() as u32;
         if completion.is_success() {
             let mut bytes = words::buffer();
@@ -234,12 +239,11 @@ impl Device {
             let by_qp = self.by_qp.lock().unwrap_or_else(PoisonError::into_inner);
             let endpoint = by_qp.get(&completion.qp_number()).and_then(Weak::upgrade);
             drop(by_qp);
-            if let Some(endpoint) = endpoint {
-                endpoint.hear(Word::decode(&bytes[..length]));
-            }
+            owing = endpoint.filter(|endpoint| endpoint.hear(Word::decode(&bytes[..length])));
         }
         // A queue that takes no more is broken with its device, and its port or endpoints tell.
         let _ = self.words.feed(slot);
+        owing
     }
 
     /// The endpoint whose completion queue has this cookie, if it still lives.

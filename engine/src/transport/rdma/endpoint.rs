@@ -6,11 +6,12 @@
 //! way. Closing is local quiescence: the queue pairs are put into their error state, every completion that
 //! is owed is reaped, they are destroyed, and what was not confirmed is handed over as records.
 
-use super::batch::{Batch, Builder, WrId};
+use super::batch::{Batch, Builder, Run, WrId};
 use super::device::Device;
 use super::keys::Keys;
+use super::mail::Mail;
 use super::wire::{DeviceOffer, Side};
-use super::words::Word;
+use super::words::{Word, ACKS_MAX};
 use crate::command::{Command, Commands};
 use crate::complete::transfer::Failure;
 use crate::complete::Transfer;
@@ -24,7 +25,7 @@ use crate::sys::verbs::{wc, Chain, Completion, Cq, LocalSide, Qp, QpSpec, Remote
 use crate::types::Transport;
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -75,6 +76,8 @@ pub struct Endpoint {
     commands: Arc<Commands>,
     cookie: u64,
     qp_numbers: Box<[u32]>,
+    /// Queue pairs that both ends have.
+    qps_used: AtomicUsize,
     cq: Arc<Cq>,
     send: Mutex<Sender>,
     flights: Box<[Flight]>,
@@ -82,6 +85,7 @@ pub struct Endpoint {
     /// Chains under way. Partner: `watch`, so that what is owed is always looked after.
     chains: AtomicU32,
     watch: AtomicU32,
+    mail: Mail,
     /// Chains settled so far; says whether polling pays.
     pub settled: AtomicU64,
     /// Payload under way, and what was seen to move in a second, for `link` to choose by.
@@ -160,12 +164,14 @@ impl Endpoint {
             commands,
             cookie,
             qp_numbers,
+            qps_used: AtomicUsize::new(0),
             cq,
             send: Mutex::new(sender),
             flights: (0..=qps).map(|_| Flight::default()).collect(),
             reaper: Mutex::new(Reaper { completions, done: Vec::new() }),
             chains: AtomicU32::new(0),
             watch: AtomicU32::new(ASLEEP),
+            mail: Mail::default(),
             settled: AtomicU64::new(0),
             bytes_out: AtomicU64::new(0),
             rate: AtomicU64::new(0),
@@ -189,10 +195,13 @@ impl Endpoint {
     /// Ties the queue pairs to the other end's: they can be used from here on.
     pub fn connect(&self, own: &Side, other: &Side) -> Result<(), String> {
         let address = self.device.address()?;
-        let sender = lock(&self.send);
-        if sender.qps.len() != other.qps.len() {
+        let mut sender = lock(&self.send);
+        // The end that was asked may have made fewer.
+        sender.qps.truncate(other.qps.len());
+        if sender.qps.len() != other.qps.len() || sender.qps.len() < 2 {
             return Err(format!("{} queue pairs here, {} there", sender.qps.len(), other.qps.len()));
         }
+        self.qps_used.store(sender.qps.len(), Ordering::Release);
         let limits = self.device.pd.context().limits();
         for (qp, ((number, psn), (_, own_psn))) in sender.qps.iter().zip(other.qps.iter().zip(&own.qps)) {
             let to = Remote {
@@ -239,7 +248,7 @@ impl Endpoint {
 
     /// Whether each queue pair has had an answer.
     pub fn is_proven(&self) -> bool {
-        self.settled.load(Ordering::Acquire) >= self.flights.len() as u64
+        self.settled.load(Ordering::Acquire) >= self.qps_used.load(Ordering::Acquire) as u64
     }
 
     pub fn is_broken(&self) -> bool {
@@ -256,7 +265,7 @@ impl Endpoint {
             return Some(0).filter(free);
         }
         let emptiest = |at: &usize| self.flights[*at].chains.load(Ordering::Relaxed);
-        (1..self.flights.len()).min_by_key(emptiest).filter(free)
+        (1..self.qps_used.load(Ordering::Acquire)).min_by_key(emptiest).filter(free)
     }
 
     /// Nanoseconds after which one more chain would have left, at so many bytes a second.
@@ -273,9 +282,12 @@ impl Endpoint {
     /// Posts one chain on queue pair `qp`: the first run that `pull` gives, and what follows it while there is
     /// room. False when there was none. `pull` is asked for at most so many slices and bytes.
     pub fn post(&self, qp: usize, mut pull: impl FnMut(PullLimits) -> Option<Pulled>) -> bool {
-        let Ok(mut sender) = self.send.try_lock() else { return false };
-        let sender = &mut *sender;
-        if self.is_broken() || sender.qps.is_empty() {
+        if self.is_broken() {
+            return false;
+        }
+        // Others hold it for moments, or to close it.
+        let sender = &mut *lock(&self.send);
+        if sender.qps.is_empty() {
             return false;
         }
         let (local, remote, keys) =
@@ -288,7 +300,12 @@ impl Endpoint {
             Builder::new(&self.device, &self.remote, &local, &remote, &keys, chain, (qp, inline_bytes));
         // Registrations end every MiB or further apart, and no slice is longer: it crosses one end a side.
         let wrs_per_slice = 1 + usize::from(self.device.splits()) + usize::from(self.keys.splits());
-        let (now_ns, mut total, mut awaited, mut slot) = (clock::monotonic_ns(), 0u32, true, None);
+        let (now_ns, mut total, mut slot) = (clock::monotonic_ns(), 0u32, None);
+        // The only transfer in the chain, whose caller may be driving.
+        let mut only: Option<Arc<Transfer>> = None;
+        if qp == 0 {
+            self.add_acks(&mut builder, &mut sender.next_sequence, &mut sender.staged);
+        }
         loop {
             let slices = (capacity - builder.chain.len()).saturating_sub(1) / wrs_per_slice;
             if slices == 0 || total >= CHAIN_BYTES {
@@ -307,23 +324,23 @@ impl Endpoint {
             let Some(pulled) = pull(limits) else { break };
             sender.next_sequence += 1;
             let sequence = sender.next_sequence;
-            let (mut failures, mut used) = (Vec::new(), None);
-            let what = match pulled {
+            let mut batch =
+                Batch { sequence, run: None, failures: Vec::new(), slot: None, posted_ns: now_ns };
+            match pulled {
                 Pulled::Slices { transfer, first, end, bytes, .. } => {
                     transfer.mark_started_at(|| now_ns);
-                    awaited &= transfer.spec.awaited;
-                    failures = builder.add(&transfer, (first, end), sequence);
+                    only = Some(transfer.clone()).filter(|_| sender.staged.is_empty());
+                    batch.failures = builder.add(&transfer, (first, end), sequence);
+                    batch.run = Some(Run { transfer, first, end, bytes });
                     total += bytes;
-                    What::Slices { transfer, first, end, bytes, notified: false }
                 }
                 word => {
-                    awaited = false;
-                    used = slot.take();
-                    add_word(&mut builder, used, &word, sequence)
+                    only = None;
+                    batch.slot = slot.take();
+                    self.add_word(&mut builder, batch.slot, word, sequence);
                 }
-            };
-            let posted = Posted { sequence, lease_until_ns: 0, what };
-            sender.staged.push(Batch { posted, failures, slot: used, posted_ns: now_ns });
+            }
+            sender.staged.push(batch);
         }
         slot.into_iter().for_each(|slot| self.device.words.give_back(slot));
         if sender.staged.is_empty() {
@@ -333,12 +350,13 @@ impl Endpoint {
             Some(id) => {
                 self.bytes_out.fetch_add(u64::from(total), Ordering::Relaxed);
                 self.commit(sender, qp, id);
-                if !awaited {
+                // After it was counted: who stops driving looks at the count last.
+                if !only.is_some_and(|transfer| transfer.is_awaited()) {
                     self.ensure_watched();
                 }
             }
             // Nothing of it could be posted, and it says so.
-            None => sender.staged.drain(..).for_each(|batch| batch.confirm(&self.peer, &self.device.words)),
+            None => sender.staged.drain(..).for_each(|batch| batch.settle(&self.peer, &self.device.words)),
         }
         true
     }
@@ -365,7 +383,10 @@ impl Endpoint {
 
     /// Reaps what has completed, and settles it. How many chains; 0, too, while another thread reaps.
     pub fn reap(&self) -> usize {
-        let Ok(mut reaper) = self.reaper.try_lock() else { return 0 };
+        self.reaper.try_lock().map_or(0, |reaper| self.reap_with(reaper))
+    }
+
+    fn reap_with(&self, mut reaper: MutexGuard<'_, Reaper>) -> usize {
         let mut settled = 0;
         loop {
             let Reaper { completions, done } = &mut *reaper;
@@ -383,7 +404,7 @@ impl Endpoint {
         // Settled without the lock: finishing a transfer may post the next one.
         let mut done = std::mem::take(&mut reaper.done);
         drop(reaper);
-        done.drain(..).for_each(|batch| batch.confirm(&self.peer, &self.device.words));
+        done.drain(..).for_each(|batch| batch.settle(&self.peer, &self.device.words));
         if let Ok(mut reaper) = self.reaper.try_lock() {
             reaper.done = done; // its room is used again
         }
@@ -409,9 +430,9 @@ impl Endpoint {
         }
         let mut bytes = 0;
         let mut posted_ns = u64::MAX;
-        while state.batches.front().is_some_and(|batch| id.covers(batch.posted.sequence)) {
+        while state.batches.front().is_some_and(|batch| id.covers(batch.sequence)) {
             let Some(batch) = state.batches.pop_front() else { break };
-            bytes += batch.run().map_or(0, |(_, _, _, bytes)| bytes as u64);
+            bytes += batch.run.as_ref().map_or(0, |run| u64::from(run.bytes));
             posted_ns = posted_ns.min(batch.posted_ns);
             done.push(batch);
         }
@@ -445,12 +466,64 @@ impl Endpoint {
         }
     }
 
-    /// A notification came here.
-    pub fn hear(&self, word: Option<Word>) {
+    /// A SEND of the other end's. True when there is something to acknowledge.
+    pub fn hear(&self, word: Option<Word>) -> bool {
+        let (number, body) = match word {
+            Some(Word::Notify(number, body)) => (number, Some(Box::from(body))),
+            Some(Word::Skip(number)) => (number, None),
+            Some(Word::Acks(numbers)) => {
+                let known = numbers.into_iter().filter_map(|number| self.mail.acknowledged(number));
+                known.for_each(|what| {
+                    if let What::Notify(transfer) = what {
+                        self.peer.confirm_notification(&transfer);
+                    }
+                });
+                return false;
+            }
+            None => {
+                self.fail("the peer sends what makes no sense".into());
+                return false;
+            }
+        };
+        if !self.peer.deliver(number, body) {
+            self.fail("the peer sends more notifications than it was granted".into());
+            return false;
+        }
+        self.mail.owe(number);
+        true
+    }
+
+    /// Whether something is to be acknowledged, and there is room to do so.
+    pub fn owes(&self) -> bool {
+        self.mail.owes() && self.room(true).is_some()
+    }
+
+    /// A notification, or the word that there will be none.
+    fn add_word(&self, builder: &mut Builder, slot: Option<u32>, word: Pulled, sequence: u64) {
+        // Words are only taken where there is a slot: see `PullLimits`.
+        let Some(slot) = slot else { return };
         match word {
-            Some(Word { sequence, body }) if self.peer.deliver(sequence, body.map(Box::from)) => {}
-            Some(_) => self.fail("the peer sends more notifications than it was granted".into()),
-            None => self.fail("the peer sends what makes no sense".into()),
+            Pulled::Notify(transfer) | Pulled::Slices { transfer, .. } => {
+                let number = transfer.notify_sequence.load(Ordering::Relaxed);
+                let body = transfer.spec.notify.as_deref().unwrap_or_default();
+                builder.add_word(slot, &Word::Notify(number, body), sequence);
+                self.mail.sent(number, What::Notify(transfer));
+            }
+            Pulled::Skip(number) => {
+                builder.add_word(slot, &Word::Skip(number), sequence);
+                self.mail.sent(number, What::Skip(number));
+            }
+        }
+    }
+
+    /// Acknowledges what was taken in, first of all in a chain.
+    fn add_acks(&self, builder: &mut Builder, next_sequence: &mut u64, staged: &mut Vec<Batch>) {
+        while self.mail.owes() && builder.chain.len() + 2 < builder.chain.capacity() {
+            let Some(slot) = self.device.words.take() else { return };
+            *next_sequence += 1;
+            builder.add_word(slot, &Word::Acks(self.mail.take_owed(ACKS_MAX)), *next_sequence);
+            let (sequence, failures) = (*next_sequence, Vec::new());
+            staged.push(Batch { sequence, run: None, failures, slot: Some(slot), posted_ns: u64::MAX });
         }
     }
 
@@ -471,8 +544,9 @@ impl Endpoint {
         if self.cq.arm().is_err() {
             return self.fail("its completion queue can't be armed".into());
         }
-        // What came before it was armed is not announced.
-        if self.reap() > 0 {
+        // What came before it was armed is not announced, and who is reaping now may have missed it.
+        let reaper = lock(&self.reaper);
+        if self.reap_with(reaper) > 0 {
             self.nudge();
         }
     }
@@ -513,9 +587,10 @@ impl Endpoint {
 
     pub fn is_past(&self, mark: u64) -> bool {
         self.is_closed()
-            || self.flights.iter().all(|flight| {
-                lock(&flight.state).batches.front().is_none_or(|batch| batch.posted.sequence > mark)
-            })
+            || self
+                .flights
+                .iter()
+                .all(|flight| lock(&flight.state).batches.front().is_none_or(|batch| batch.sequence > mark))
     }
 
     /// Puts one queue pair into its error state, as a device may do at any time.
@@ -531,8 +606,9 @@ impl Endpoint {
     }
 
     pub fn carries(&self, transfer: u64) -> bool {
-        let ours = |batch: &Batch| batch.posted.transfer().is_some_and(|it| it.handle == transfer);
-        self.flights.iter().any(|flight| lock(&flight.state).batches.iter().any(ours))
+        let ours = |batch: &Batch| batch.run.as_ref().is_some_and(|run| run.transfer.handle == transfer);
+        self.mail.carries(transfer)
+            || self.flights.iter().any(|flight| lock(&flight.state).batches.iter().any(ours))
     }
 
     /// Ends the endpoint: nothing of it moves on this side any more. What was not confirmed comes back, to
@@ -558,7 +634,9 @@ impl Endpoint {
         self.device.remove(self.cookie, &self.qp_numbers);
         let lease_ns = self.peer.clock.lease_ns().max(FABRIC_DRAIN_NS);
         let lease_until_ns = clock::monotonic_ns() + lease_ns;
-        let mut records = Vec::new();
+        let unknown = self.mail.take_unacked().into_iter();
+        let mut records: Vec<Posted> =
+            unknown.map(|what| Posted { sequence: 0, lease_until_ns, what }).collect();
         for flight in &self.flights {
             let (batches, error) = {
                 let mut state = lock(&flight.state);
@@ -579,12 +657,8 @@ impl Endpoint {
         records: &mut Vec<Posted>,
     ) {
         batch.slot.into_iter().for_each(|slot| self.device.words.give_back(slot));
-        let Some((transfer, first, end, _)) = batch.run() else {
-            let Posted { what, .. } = batch.posted;
-            return records.push(Posted { sequence: 0, lease_until_ns, what });
-        };
-        let (transfer, sequence) = (transfer.clone(), batch.posted.sequence);
-        let refused = error.filter(|(id, status, _)| id.is_of(sequence) && is_refusal(*status));
+        let Some(Run { transfer, first, end, .. }) = batch.run else { return };
+        let refused = error.filter(|(id, status, _)| id.is_of(batch.sequence) && is_refusal(*status));
         let refused = refused.and_then(|(id, status, _)| Some((first + id.slice()?, status as i32)));
         let mut bad: Vec<Failure> = batch.failures;
         if let Some((slice, vendor_error)) = refused {
@@ -625,22 +699,6 @@ impl Endpoint {
             false => Status::Access,
         }
     }
-}
-
-/// A notification, or the word that there will be none.
-fn add_word(builder: &mut Builder, slot: Option<u32>, word: &Pulled, sequence: u64) -> What {
-    let (what, body, number) = match word {
-        Pulled::Notify(transfer) | Pulled::Slices { transfer, .. } => {
-            let number = transfer.notify_sequence.load(Ordering::Relaxed);
-            (What::Notify(transfer.clone()), transfer.spec.notify.as_deref(), number)
-        }
-        Pulled::Skip(number) => (What::Skip(*number), None, *number),
-    };
-    // Words are only taken where there is a slot: see `PullLimits`.
-    if let Some(slot) = slot {
-        builder.add_word(slot, &Word { sequence: number, body }, sequence);
-    }
-    what
 }
 
 /// Whether an error concerns the request alone, so that sending it again is of no use.

@@ -12,7 +12,7 @@ use crate::peer::{Link, Peer};
 use crate::region::{Registry, RemoteMap};
 use crate::sys::clock;
 use crate::types::{Range, Transport};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// What a hop between NUMA nodes costs, in parts of the whole way.
@@ -29,8 +29,6 @@ pub struct RdmaLink {
     /// Something was queued since the dispatcher last looked. Set before trying the lock, cleared under it.
     wanted: AtomicBool,
     spin_ns: u64,
-    /// CLOCK_MONOTONIC of the last post.
-    used_ns: AtomicU64,
 }
 
 impl RdmaLink {
@@ -43,7 +41,6 @@ impl RdmaLink {
             dispatch: Mutex::new(()),
             wanted: AtomicBool::new(false),
             spin_ns,
-            used_ns: AtomicU64::new(clock::monotonic_ns()),
         }
     }
 
@@ -55,11 +52,6 @@ impl RdmaLink {
         *self.endpoints.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(endpoints);
     }
 
-    /// CLOCK_MONOTONIC of the last time that anything was posted here.
-    pub fn used_ns(&self) -> u64 {
-        self.used_ns.load(Ordering::Relaxed)
-    }
-
     /// Posts what is queued, as far as there is room. Whoever finds another thread at it leaves it to that.
     pub fn pump(&self) {
         self.wanted.store(true, Ordering::SeqCst);
@@ -68,6 +60,9 @@ impl RdmaLink {
             let Ok(turn) = self.dispatch.try_lock() else { return };
             self.wanted.store(false, Ordering::SeqCst);
             let endpoints = self.endpoints();
+            for endpoint in endpoints.iter().filter(|endpoint| endpoint.owes()) {
+                endpoint.post(0, |_| None);
+            }
             for express in [true, false] {
                 while chains < TURN_CHAINS
                     && self.peer.has_work(Transport::Rdma, express)
@@ -94,11 +89,7 @@ impl RdmaLink {
         let place = self.peer.front_address(Transport::Rdma, express);
         let node = place.and_then(|at| Pinned::of(self.registry.snapshot().find(at, 1)?)?.node);
         let Some((endpoint, qp)) = choose(endpoints, node, express) else { return false };
-        let posted = endpoint.post(qp, |limits| self.peer.pull(Transport::Rdma, express, limits));
-        if posted {
-            self.used_ns.store(clock::monotonic_ns(), Ordering::Relaxed);
-        }
-        posted
+        endpoint.post(qp, |limits| self.peer.pull(Transport::Rdma, express, limits))
     }
 }
 
@@ -158,11 +149,14 @@ impl Link for RdmaLink {
                 std::hint::spin_loop();
             }
         }
+        transfer.leave_to_others();
         for (endpoint, ours) in endpoints.iter().zip(watched) {
             if ours {
                 endpoint.rest();
             }
         }
+        // One that came meanwhile may have been posted on while this thread was about to leave.
+        self.endpoints().iter().filter(|endpoint| endpoint.has_work()).for_each(|it| it.ensure_watched());
     }
 
     fn wake(&self) {}

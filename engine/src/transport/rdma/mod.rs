@@ -19,6 +19,7 @@ mod fault_tests;
 mod held;
 mod keys;
 mod link;
+mod mail;
 mod memory;
 mod poller;
 mod service;

@@ -334,7 +334,12 @@ impl Service {
         }
     }
 
-    fn make(&self, peer: u64, id: [u8; 16], lane: u32, pair: Pair) -> std::result::Result<Entry, String> {
+    fn make(
+        &self,
+        peer: u64,
+        id: [u8; 16],
+        (lane, pair, qps): (u32, Pair, u32),
+    ) -> std::result::Result<Entry, String> {
         let device = self.devices.get(pair.0 as usize).ok_or("no such device")?.clone();
         device.address()?;
         let parts = self
@@ -347,7 +352,7 @@ impl Service {
                     keys: session.link.keys.clone(),
                     registry: self.registry.clone(),
                     commands: self.commands.clone(),
-                    qps: self.settings.qps,
+                    qps,
                 })
             })
             .flatten()
@@ -360,7 +365,7 @@ impl Service {
     /// The dialer's first step.
     fn ask(&self, peer: u64, id: [u8; 16], pair: Pair) {
         let lane = self.next_lane.fetch_add(1, Ordering::Relaxed) | FIRST_LANE;
-        match self.make(peer, id, lane, pair) {
+        match self.make(peer, id, (lane, pair, self.settings.qps)) {
             Ok(entry) => {
                 self.with(peer, id, |session| {
                     let side = entry.own.clone();
@@ -374,8 +379,9 @@ impl Service {
 
     /// The acceptor's step.
     fn answer(&self, peer: u64, id: [u8; 16], lane: u32, pair: Pair, theirs: Side) {
-        let made = match lane >= FIRST_LANE {
-            true => self.make(peer, id, lane, pair),
+        let made = match lane >= FIRST_LANE && theirs.qps.len() > 1 {
+            // As many as both ends want, and one for what is small.
+            true => self.make(peer, id, (lane, pair, self.settings.qps.min(theirs.qps.len() as u32 - 1))),
             false => Err("the lane's number makes no sense".into()),
         };
         let connected = made.and_then(|entry| {

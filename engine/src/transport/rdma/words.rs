@@ -1,7 +1,6 @@
 //! Notifications between devices: small SENDs into the other end's receive queue, which all endpoints of a
-//! device share and its poller keeps fed. Each waits in a slot of registered memory until it has left. That
-//! it was received is all that its sender must know: the target takes in everything that was, even when the
-//! endpoint is closed.
+//! device share and its poller keeps fed. Each waits in a slot of registered memory until it has left, and
+//! is acknowledged by another when the target's engine has taken it in (`mail`).
 
 use crate::limits::RDMA_WORD_BYTES_MAX;
 use crate::sys::mapping::Mapping;
@@ -11,18 +10,26 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 const NOTIFY: u8 = 1;
 const SKIP: u8 = 2;
+const ACKS: u8 = 3;
 const HEADER_BYTES: usize = 9;
 const SLOT_BYTES: usize = RDMA_WORD_BYTES_MAX + HEADER_BYTES;
 /// Slots to receive into, and to send from.
 const RECEIVES: u32 = 512;
 const SENDS: u32 = 256;
 
-/// One notification's number, and its bytes; None for one that will not come.
+/// What one SEND says.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Word<'a> {
-    pub sequence: u64,
-    pub body: Option<&'a [u8]>,
+pub enum Word<'a> {
+    /// A notification with its number among the sender's.
+    Notify(u64, &'a [u8]),
+    /// The one with this number will not come.
+    Skip(u64),
+    /// Those with these numbers were taken in.
+    Acks(Vec<u64>),
 }
+
+/// Numbers that one message can acknowledge.
+pub const ACKS_MAX: usize = RDMA_WORD_BYTES_MAX / 8;
 
 pub struct Words {
     /// Goes before the memory that it names.
@@ -88,20 +95,40 @@ pub fn buffer() -> [u8; SLOT_BYTES] {
 
 impl<'a> Word<'a> {
     fn encode(&self, into: &mut [u8; SLOT_BYTES]) -> usize {
-        let body = self.body.unwrap_or_default();
-        into[0] = if self.body.is_some() { NOTIFY } else { SKIP };
-        into[1..HEADER_BYTES].copy_from_slice(&self.sequence.to_le_bytes());
-        into[HEADER_BYTES..HEADER_BYTES + body.len()].copy_from_slice(body);
-        HEADER_BYTES + body.len()
+        let (kind, number) = match self {
+            Word::Notify(number, _) => (NOTIFY, *number),
+            Word::Skip(number) => (SKIP, *number),
+            Word::Acks(numbers) => (ACKS, numbers.len() as u64),
+        };
+        into[0] = kind;
+        into[1..HEADER_BYTES].copy_from_slice(&number.to_le_bytes());
+        let body = &mut into[HEADER_BYTES..];
+        HEADER_BYTES
+            + match self {
+                Word::Notify(_, bytes) => {
+                    body[..bytes.len()].copy_from_slice(bytes);
+                    bytes.len()
+                }
+                Word::Skip(_) => 0,
+                Word::Acks(numbers) => {
+                    let places = body.chunks_exact_mut(8).zip(numbers);
+                    places.for_each(|(place, number)| place.copy_from_slice(&number.to_le_bytes()));
+                    numbers.len() * 8
+                }
+            }
     }
 
     /// None for what is no word.
     pub fn decode(bytes: &'a [u8]) -> Option<Word<'a>> {
         let (header, body) = bytes.split_at_checked(HEADER_BYTES)?;
-        let sequence = u64::from_le_bytes(header[1..].try_into().ok()?);
-        match (header[0], body.is_empty()) {
-            (NOTIFY, _) => Some(Word { sequence, body: Some(body) }),
-            (SKIP, true) => Some(Word { sequence, body: None }),
+        let number = |bytes: &[u8]| Some(u64::from_le_bytes(bytes.try_into().ok()?));
+        let first = number(&header[1..])?;
+        match header[0] {
+            NOTIFY => Some(Word::Notify(first, body)),
+            SKIP if body.is_empty() => Some(Word::Skip(first)),
+            ACKS if body.len() as u64 == first.checked_mul(8)? => {
+                Some(Word::Acks(body.chunks_exact(8).filter_map(number).collect()))
+            }
             _ => None,
         }
     }
@@ -115,16 +142,18 @@ mod tests {
     fn words_round_trip_and_nonsense_is_none() {
         let longest = [7; RDMA_WORD_BYTES_MAX];
         for word in [
-            Word { sequence: u64::MAX, body: Some(&longest) },
-            Word { sequence: 0, body: Some(&[]) },
-            Word { sequence: 5, body: None },
+            Word::Notify(u64::MAX, &longest),
+            Word::Notify(0, &[]),
+            Word::Skip(5),
+            Word::Acks((0..ACKS_MAX as u64).collect()),
         ] {
             let mut bytes = buffer();
             let length = word.encode(&mut bytes);
             assert_eq!(Word::decode(&bytes[..length]), Some(word));
             assert_eq!(Word::decode(&bytes[..HEADER_BYTES - 1]), None);
         }
-        assert_eq!(Word::decode(&[3, 0, 0, 0, 0, 0, 0, 0, 0]), None);
+        assert_eq!(Word::decode(&[4, 0, 0, 0, 0, 0, 0, 0, 0]), None);
+        assert_eq!(Word::decode(&[ACKS, 1, 0, 0, 0, 0, 0, 0, 0, 7]), None);
         assert_eq!(Word::decode(&[SKIP, 0, 0, 0, 0, 0, 0, 0, 0, 1]), None);
     }
 }

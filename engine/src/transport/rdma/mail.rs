@@ -1,0 +1,79 @@
+//! The notifications of one endpoint: those that were sent and that the target has not acknowledged, and those
+//! that came and are to be. Its NIC has a SEND before its engine has looked at it, so that alone is not enough.
+
+use crate::complete::Transfer;
+use crate::peer::What;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+#[derive(Default)]
+pub struct Mail {
+    /// By their numbers among the peer's notifications.
+    unacked: Mutex<HashMap<u64, What>>,
+    owed: Mutex<Vec<u64>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Mail {
+    /// Entered before it is posted: the answer may come at once.
+    pub fn sent(&self, number: u64, what: What) {
+        lock(&self.unacked).insert(number, what);
+    }
+
+    /// The target has taken in what had this number.
+    pub fn acknowledged(&self, number: u64) -> Option<What> {
+        lock(&self.unacked).remove(&number)
+    }
+
+    /// What was taken in here, to be acknowledged.
+    pub fn owe(&self, number: u64) {
+        lock(&self.owed).push(number);
+    }
+
+    pub fn owes(&self) -> bool {
+        !lock(&self.owed).is_empty()
+    }
+
+    /// Some of the numbers to be acknowledged, for one message.
+    pub fn take_owed(&self, most: usize) -> Vec<u64> {
+        let mut owed = lock(&self.owed);
+        let count = owed.len().min(most);
+        owed.drain(..count).collect()
+    }
+
+    pub fn carries(&self, transfer: u64) -> bool {
+        let ours = |it: &Arc<Transfer>| it.handle == transfer;
+        lock(&self.unacked).values().any(|what| matches!(what, What::Notify(transfer) if ours(transfer)))
+    }
+
+    /// What is still unknown when the endpoint goes.
+    pub fn take_unacked(&self) -> Vec<What> {
+        lock(&self.unacked).drain().map(|(_, what)| what).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_acknowledged_is_known_once_and_the_rest_comes_back() {
+        let mail = Mail::default();
+        (0..3).for_each(|number| mail.sent(number, What::Skip(number)));
+        assert!(matches!(mail.acknowledged(1), Some(What::Skip(1))));
+        assert!(mail.acknowledged(1).is_none());
+        assert_eq!(mail.take_unacked().len(), 2);
+        assert!(mail.take_unacked().is_empty());
+    }
+
+    #[test]
+    fn debts_are_paid_in_order_and_in_parts() {
+        let mail = Mail::default();
+        assert!(!mail.owes());
+        (0..5).for_each(|number| mail.owe(number));
+        assert_eq!((mail.take_owed(3), mail.take_owed(3), mail.owes()), (vec![0, 1, 2], vec![3, 4], false));
+    }
+}
