@@ -78,6 +78,6 @@ fn idle_endpoints_take_no_cpu() {
     // Of two, in case the first still sees the end of the exchange.
     let least = cpu_time_idle(PERIOD).min(cpu_time_idle(PERIOD));
     println!("two idle engines took {least:?} of {PERIOD:?}");
-    // The machine is emulated: one wake-up takes 0.1 ms.
-    assert!(least < PERIOD / 100, "{least:?} of {PERIOD:?}");
+    // The machine is emulated, and the time when it did not run itself counts.
+    assert!(least < PERIOD / 25, "{least:?} of {PERIOD:?}");
 }
