@@ -7,6 +7,7 @@
 
 mod identity;
 pub mod inbox;
+mod incoming;
 pub mod lease;
 mod link;
 pub mod outbox;
@@ -19,11 +20,11 @@ pub use posted::{Posted, What};
 use crate::command::Command;
 use crate::complete::transfer::{Failure, Strike};
 use crate::complete::{Fence, Notification, State, Transfer};
-use crate::notify::{Credit, Event, EventBody};
+use crate::notify::{Event, EventBody};
 use crate::region::remote::RemoteRegions;
 use crate::status::{Error, Result, Status};
 use crate::types::Transport;
-use inbox::{Accepted, Inbox};
+use inbox::Inbox;
 use lease::LeaseClock;
 use outbox::{Class, OrderedNext, Outbox, PullLimits, Pulled};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -438,68 +439,6 @@ impl Peer {
         if lock(&self.outbox).grant(limit) {
             self.post_words();
         }
-    }
-
-    /// Whether the data that comes with this notification was applied before.
-    pub fn is_duplicate(&self, sequence: u64) -> bool {
-        lock(&self.inbox).is_duplicate(sequence)
-    }
-
-    /// The data that came with this notification was refused in part; a repetition is to hear the same.
-    pub fn remember_refusal(&self, sequence: u64, faults: Box<[(u16, Status)]>) {
-        lock(&self.inbox).remember_refusal(sequence, faults);
-    }
-
-    pub fn refusal(&self, sequence: u64) -> Box<[(u16, Status)]> {
-        lock(&self.inbox).refusal(sequence)
-    }
-
-    /// A notification arrived (None: a skip). False when the peer overran its credits.
-    pub fn deliver(&self, sequence: u64, body: Option<Box<[u8]>>) -> bool {
-        // The hub is entered under the lock, so that two lanes cannot swap their notifications.
-        let mut inbox = lock(&self.inbox);
-        let Accepted::Deliver(ready) = (match inbox.accept(sequence, body) {
-            Accepted::Overrun => return false,
-            other => other,
-        }) else {
-            return true;
-        };
-        for bytes in ready {
-            self.around.stats.notification_received();
-            self.around.hub.notification(Event {
-                peer: self.handle,
-                body: EventBody::Notification { bytes },
-                credit: Some(self.credit()),
-            });
-        }
-        if let Some(limit) = inbox.grant() {
-            self.around.commands.push(Command::Grant { peer: self.handle, limit });
-        }
-        true
-    }
-
-    fn credit(&self) -> Credit {
-        let (inbox, commands, peer) = (self.inbox.clone(), self.around.commands.clone(), self.handle);
-        Credit::new(Arc::new(move || {
-            if let Some(limit) = lock(&inbox).take() {
-                commands.push(Command::Grant { peer, limit });
-            }
-        }))
-    }
-
-    /// The limit of notifications last granted.
-    pub fn granted(&self) -> u64 {
-        lock(&self.inbox).granted()
-    }
-
-    /// Something of the peer may have been applied after its lease had run out.
-    pub fn late_apply(&self, region: u64, address: u64, length: u64) {
-        self.around.stats.late_apply();
-        self.around.hub.peer_event(Event {
-            peer: self.handle,
-            body: EventBody::LateApply { region, address, length },
-            credit: None,
-        });
     }
 
     pub fn event(&self, body: EventBody) {

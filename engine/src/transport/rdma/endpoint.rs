@@ -10,24 +10,21 @@ use super::batch::{Batch, Builder, Run, WrId};
 use super::device::Device;
 use super::keys::Keys;
 use super::mail::Mail;
+use super::reaping::ASLEEP;
 use super::wire::{DeviceOffer, Side};
-use super::words::{Word, ACKS_MAX};
 use crate::command::{Command, Commands};
-use crate::complete::transfer::Failure;
 use crate::complete::Transfer;
 use crate::limits::{FRAME_DESCRIPTORS_MAX, RDMA_WORD_BYTES_MAX};
 use crate::peer::outbox::{PullLimits, Pulled};
-use crate::peer::{Peer, Posted, What};
+use crate::peer::Peer;
 use crate::region::Registry;
-use crate::status::Status;
 use crate::sys::clock;
-use crate::sys::verbs::{wc, Chain, Completion, Cq, LocalSide, Qp, QpSpec, Remote};
-use crate::types::Transport;
+use crate::sys::verbs::{Chain, Completion, Cq, LocalSide, Qp, QpSpec, Remote};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Chains under way on one queue pair: while one is confirmed the others keep the device busy.
 const CHAINS_MAX: u32 = 4;
@@ -36,10 +33,6 @@ const EXPRESS_WRS: u32 = 64;
 const BULK_WRS: u32 = 257;
 /// Payload after which a chain is closed.
 pub const CHAIN_BYTES: u32 = 1 << 20;
-/// How long the completions that a queue pair in error owes may take.
-const FLUSH_PATIENCE: Duration = Duration::from_millis(500);
-/// What may be under way in the network when an endpoint is gone, at the longest.
-const FABRIC_DRAIN_NS: u64 = 1_000_000_000;
 /// 4.096 us times 2 to the power of this: how long a packet may go without an acknowledgement; and how often
 /// it is sent again. Seven times means for ever to Soft-RoCE.
 const ACK_TIMEOUT: u8 = 14;
@@ -47,12 +40,6 @@ const RETRIES: u8 = 6;
 /// 0.64 ms, in InfiniBand's code.
 const RNR_TIMER: u8 = 12;
 const RNR_RETRIES: u8 = 6;
-
-/// Who looks after completions: nobody, because none is owed or their owner drives; the completion channel;
-/// a thread that polls.
-const ASLEEP: u32 = 0;
-const ARMED: u32 = 1;
-const WATCHED: u32 = 2;
 
 /// What an endpoint is made of, besides its queue pairs.
 pub struct Parts {
@@ -70,63 +57,63 @@ pub struct Endpoint {
     pub lane: u32,
     pub device: Arc<Device>,
     pub remote: DeviceOffer,
-    peer: Arc<Peer>,
-    keys: Arc<Keys>,
-    registry: Arc<Registry>,
-    commands: Arc<Commands>,
-    cookie: u64,
-    qp_numbers: Box<[u32]>,
+    pub(super) peer: Arc<Peer>,
+    pub(super) keys: Arc<Keys>,
+    pub(super) registry: Arc<Registry>,
+    pub(super) commands: Arc<Commands>,
+    pub(super) cookie: u64,
+    pub(super) qp_numbers: Box<[u32]>,
     /// Queue pairs that both ends have.
-    qps_used: AtomicUsize,
-    cq: Arc<Cq>,
-    send: Mutex<Sender>,
-    flights: Box<[Flight]>,
-    reaper: Mutex<Reaper>,
+    pub(super) qps_used: AtomicUsize,
+    pub(super) cq: Arc<Cq>,
+    pub(super) send: Mutex<Sender>,
+    pub(super) flights: Box<[Flight]>,
+    pub(super) reaper: Mutex<Reaper>,
     /// Chains under way. Partner: `watch`, so that what is owed is always looked after.
-    chains: AtomicU32,
-    watch: AtomicU32,
-    mail: Mail,
+    pub(super) chains: AtomicU32,
+    pub(super) watch: AtomicU32,
+    pub(super) mail: Mail,
     /// Chains settled so far; says whether polling pays.
     pub settled: AtomicU64,
     /// Payload under way, and what was seen to move in a second, for `link` to choose by.
-    bytes_out: AtomicU64,
-    rate: AtomicU64,
+    pub(super) bytes_out: AtomicU64,
+    pub(super) rate: AtomicU64,
     /// Nothing is posted any more, and the loss has been told; why, if it was not on purpose.
-    broken: AtomicBool,
-    why: OnceLock<String>,
+    pub(super) broken: AtomicBool,
+    pub(super) why: OnceLock<String>,
     pub made: Instant,
 }
 
-struct Sender {
-    qps: Vec<Qp>,
-    chains: Vec<Chain>,
-    staged: Vec<Batch>,
-    next_sequence: u64,
+pub(super) struct Sender {
+    pub(super) qps: Vec<Qp>,
+    pub(super) chains: Vec<Chain>,
+    pub(super) staged: Vec<Batch>,
+    pub(super) next_sequence: u64,
 }
 
 /// What one queue pair has under way.
 #[derive(Default)]
-struct Flight {
-    state: Mutex<FlightState>,
-    chains: AtomicU32,
+pub(super) struct Flight {
+    pub(super) state: Mutex<FlightState>,
+    pub(super) chains: AtomicU32,
 }
 
 #[derive(Default)]
-struct FlightState {
-    batches: VecDeque<Batch>,
+pub(super) struct FlightState {
+    pub(super) batches: VecDeque<Batch>,
     /// The last work request posted, and whether its completion, good or bad, has come.
-    last: Option<WrId>,
+    pub(super) last: Option<WrId>,
     /// The first completion that was an error of its own.
-    error: Option<(WrId, u32, u32)>,
+    pub(super) error: Option<(WrId, u32, u32)>,
 }
 
 #[derive(Default)]
-struct Reaper {
-    completions: Vec<Completion>,
-    done: Vec<Batch>,
+pub(super) struct Reaper {
+    pub(super) completions: Vec<Completion>,
+    pub(super) done: Vec<Batch>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -381,83 +368,6 @@ impl Endpoint {
         }
     }
 
-    /// Reaps what has completed, and settles it. How many chains; 0, too, while another thread reaps.
-    pub fn reap(&self) -> usize {
-        self.reaper.try_lock().map_or(0, |reaper| self.reap_with(reaper))
-    }
-
-    fn reap_with(&self, mut reaper: MutexGuard<'_, Reaper>) -> usize {
-        let mut settled = 0;
-        loop {
-            let Reaper { completions, done } = &mut *reaper;
-            let Ok(count) = self.cq.poll(completions) else {
-                self.fail("its completion queue is broken".into());
-                break;
-            };
-            for completion in &completions[..count] {
-                settled += self.completed(completion, done);
-            }
-            if count < completions.len() {
-                break;
-            }
-        }
-        // Settled without the lock: finishing a transfer may post the next one.
-        let mut done = std::mem::take(&mut reaper.done);
-        drop(reaper);
-        done.drain(..).for_each(|batch| batch.settle(&self.peer, &self.device.words));
-        if let Ok(mut reaper) = self.reaper.try_lock() {
-            reaper.done = done; // its room is used again
-        }
-        self.settled.fetch_add(settled as u64, Ordering::Release);
-        settled
-    }
-
-    /// One completion; 1 if it settles a chain.
-    fn completed(&self, completion: &Completion, done: &mut Vec<Batch>) -> usize {
-        let id = WrId(completion.id());
-        let Some(flight) = self.flights.get(id.qp()).filter(|_| !id.is_receive()) else { return 0 };
-        let mut state = lock(&flight.state);
-        if state.last == Some(id) {
-            state.last = None;
-        }
-        if !completion.is_success() {
-            if completion.status() != wc::WR_FLUSH_ERR && state.error.is_none() {
-                state.error = Some((id, completion.status(), completion.vendor_error()));
-            }
-            drop(state);
-            self.fail(wc::name(completion.status()).into());
-            return 0;
-        }
-        let mut bytes = 0;
-        let mut posted_ns = u64::MAX;
-        while state.batches.front().is_some_and(|batch| id.covers(batch.sequence)) {
-            let Some(batch) = state.batches.pop_front() else { break };
-            bytes += batch.run.as_ref().map_or(0, |run| u64::from(run.bytes));
-            posted_ns = posted_ns.min(batch.posted_ns);
-            done.push(batch);
-        }
-        drop(state);
-        flight.chains.fetch_sub(1, Ordering::AcqRel);
-        self.chains.fetch_sub(1, Ordering::SeqCst);
-        if bytes > 0 {
-            self.moved(bytes, posted_ns);
-        }
-        1
-    }
-
-    fn moved(&self, bytes: u64, posted_ns: u64) {
-        let out = self.bytes_out.fetch_sub(bytes, Ordering::Relaxed);
-        self.device.bytes.fetch_add(bytes, Ordering::Relaxed);
-        // All that was out left in the time that this took, more or less; what is small says nothing.
-        if bytes >= u64::from(CHAIN_BYTES) / 4 {
-            let took_ns = clock::monotonic_ns().saturating_sub(posted_ns).max(1);
-            let seen = (out as u128 * 1_000_000_000 / took_ns as u128).min(u64::MAX as u128) as u64;
-            let old = self.rate.load(Ordering::Relaxed);
-            let new = if old == 0 { seen } else { old - old / 8 + seen / 8 };
-            self.rate.store(new, Ordering::Relaxed);
-        }
-    }
-
     /// The endpoint is of no use any more: once, the control loop is told to close it.
     pub fn fail(&self, why: String) {
         if !self.broken.swap(true, Ordering::AcqRel) {
@@ -466,114 +376,9 @@ impl Endpoint {
         }
     }
 
-    /// A SEND of the other end's. True when there is something to acknowledge.
-    pub fn hear(&self, word: Option<Word>) -> bool {
-        let (number, body) = match word {
-            Some(Word::Notify(number, body)) => (number, Some(Box::from(body))),
-            Some(Word::Skip(number)) => (number, None),
-            Some(Word::Acks(numbers)) => {
-                let known = numbers.into_iter().filter_map(|number| self.mail.acknowledged(number));
-                known.for_each(|what| {
-                    if let What::Notify(transfer) = what {
-                        self.peer.confirm_notification(&transfer);
-                    }
-                });
-                return false;
-            }
-            None => {
-                self.fail("the peer sends what makes no sense".into());
-                return false;
-            }
-        };
-        if !self.peer.deliver(number, body) {
-            self.fail("the peer sends more notifications than it was granted".into());
-            return false;
-        }
-        self.mail.owe(number);
-        true
-    }
-
-    /// Whether something is to be acknowledged, and there is room to do so.
-    pub fn owes(&self) -> bool {
-        self.mail.owes() && self.room(true).is_some()
-    }
-
-    /// A notification, or the word that there will be none.
-    fn add_word(&self, builder: &mut Builder, slot: Option<u32>, word: Pulled, sequence: u64) {
-        // Words are only taken where there is a slot: see `PullLimits`.
-        let Some(slot) = slot else { return };
-        match word {
-            Pulled::Notify(transfer) | Pulled::Slices { transfer, .. } => {
-                let number = transfer.notify_sequence.load(Ordering::Relaxed);
-                let body = transfer.spec.notify.as_deref().unwrap_or_default();
-                builder.add_word(slot, &Word::Notify(number, body), sequence);
-                self.mail.sent(number, What::Notify(transfer));
-            }
-            Pulled::Skip(number) => {
-                builder.add_word(slot, &Word::Skip(number), sequence);
-                self.mail.sent(number, What::Skip(number));
-            }
-        }
-    }
-
-    /// Acknowledges what was taken in, first of all in a chain.
-    fn add_acks(&self, builder: &mut Builder, next_sequence: &mut u64, staged: &mut Vec<Batch>) {
-        while self.mail.owes() && builder.chain.len() + 2 < builder.chain.capacity() {
-            let Some(slot) = self.device.words.take() else { return };
-            *next_sequence += 1;
-            builder.add_word(slot, &Word::Acks(self.mail.take_owed(ACKS_MAX)), *next_sequence);
-            let (sequence, failures) = (*next_sequence, Vec::new());
-            staged.push(Batch { sequence, run: None, failures, slot: Some(slot), posted_ns: u64::MAX });
-        }
-    }
-
     /// Why it broke, if it did.
     pub fn why(&self) -> &str {
         self.why.get().map_or("the peer gave it up", String::as_str)
-    }
-
-    /// Makes sure that somebody will see the next completion.
-    pub fn ensure_watched(&self) {
-        let asleep = self.watch.compare_exchange(ASLEEP, ARMED, Ordering::SeqCst, Ordering::SeqCst).is_ok();
-        if asleep {
-            self.arm();
-        }
-    }
-
-    fn arm(&self) {
-        if self.cq.arm().is_err() {
-            return self.fail("its completion queue can't be armed".into());
-        }
-        // What came before it was armed is not announced, and who is reaping now may have missed it.
-        let reaper = lock(&self.reaper);
-        if self.reap_with(reaper) > 0 {
-            self.nudge();
-        }
-    }
-
-    /// There may be room again for what waits.
-    pub fn nudge(&self) {
-        if let Some(link) = self.peer.link_of(Transport::Rdma) {
-            link.nudge();
-        }
-    }
-
-    /// The calling thread polls from here on, until `rest`. False: another does, or the channel reports.
-    pub fn watch(&self) -> bool {
-        self.watch.compare_exchange(ASLEEP, WATCHED, Ordering::SeqCst, Ordering::SeqCst).is_ok()
-    }
-
-    /// The channel has reported: the calling thread polls until `rest`.
-    pub fn watch_reported(&self) {
-        self.watch.store(WATCHED, Ordering::SeqCst);
-    }
-
-    /// Ends the polling: what is still owed is left to the channel.
-    pub fn rest(&self) {
-        self.watch.store(ASLEEP, Ordering::SeqCst);
-        if self.chains.load(Ordering::SeqCst) > 0 {
-            self.ensure_watched();
-        }
     }
 
     pub fn has_work(&self) -> bool {
@@ -610,98 +415,4 @@ impl Endpoint {
         self.mail.carries(transfer)
             || self.flights.iter().any(|flight| lock(&flight.state).batches.iter().any(ours))
     }
-
-    /// Ends the endpoint: nothing of it moves on this side any more. What was not confirmed comes back, to
-    /// be released behind a fence; a request that the target's device refused is settled here.
-    pub fn close(&self) -> Vec<Posted> {
-        self.broken.store(true, Ordering::Release);
-        let mut sender = lock(&self.send);
-        for qp in &sender.qps {
-            let _ = qp.to_error(); // destroyed below, whatever it says
-        }
-        let patience = Instant::now() + FLUSH_PATIENCE;
-        let owed = || self.flights.iter().any(|flight| lock(&flight.state).last.is_some());
-        while !sender.qps.is_empty() && owed() && Instant::now() < patience {
-            if self.reap() == 0 {
-                std::thread::yield_now();
-            }
-        }
-        // What was received and acknowledged here is taken in.
-        self.device.receive();
-        sender.qps.clear();
-        drop(sender);
-        self.reap();
-        self.device.remove(self.cookie, &self.qp_numbers);
-        let lease_ns = self.peer.clock.lease_ns().max(FABRIC_DRAIN_NS);
-        let lease_until_ns = clock::monotonic_ns() + lease_ns;
-        let unknown = self.mail.take_unacked().into_iter();
-        let mut records: Vec<Posted> =
-            unknown.map(|what| Posted { sequence: 0, lease_until_ns, what }).collect();
-        for flight in &self.flights {
-            let (batches, error) = {
-                let mut state = lock(&flight.state);
-                (std::mem::take(&mut state.batches), state.error.take())
-            };
-            for batch in batches {
-                self.give_back(batch, error, lease_until_ns, &mut records);
-            }
-        }
-        records
-    }
-
-    fn give_back(
-        &self,
-        batch: Batch,
-        error: Option<(WrId, u32, u32)>,
-        lease_until_ns: u64,
-        records: &mut Vec<Posted>,
-    ) {
-        batch.slot.into_iter().for_each(|slot| self.device.words.give_back(slot));
-        let Some(Run { transfer, first, end, .. }) = batch.run else { return };
-        let refused = error.filter(|(id, status, _)| id.is_of(batch.sequence) && is_refusal(*status));
-        let refused = refused.and_then(|(id, status, _)| Some((first + id.slice()?, status as i32)));
-        let mut bad: Vec<Failure> = batch.failures;
-        if let Some((slice, vendor_error)) = refused {
-            let status = self.why_refused(&transfer, slice);
-            bad.push(Failure { slice, status, os_error: libc::EREMOTEIO, vendor_error });
-        }
-        bad.sort_unstable_by_key(|failure| failure.slice);
-        let mut from = first;
-        for failure in bad {
-            self.add_record(&transfer, (from, failure.slice), lease_until_ns, records);
-            let (slice, length) = (failure.slice, transfer.spec.slices[failure.slice as usize].length);
-            self.peer.confirm(&transfer, (slice, slice + 1), length as u64, &[failure], false);
-            from = slice + 1;
-        }
-        self.add_record(&transfer, (from, end), lease_until_ns, records);
-    }
-
-    fn add_record(
-        &self,
-        transfer: &Arc<Transfer>,
-        (first, end): (u32, u32),
-        lease_until_ns: u64,
-        records: &mut Vec<Posted>,
-    ) {
-        if first < end {
-            let slices = &transfer.spec.slices[first as usize..end as usize];
-            let bytes = slices.iter().map(|slice| slice.length).sum();
-            let what = What::Slices { transfer: transfer.clone(), first, end, bytes, notified: false };
-            records.push(Posted { sequence: 0, lease_until_ns, what });
-        }
-    }
-
-    /// The target's device refused a slice: because its region has gone, or because it never granted that.
-    fn why_refused(&self, transfer: &Transfer, slice: u32) -> Status {
-        let slice = &transfer.spec.slices[slice as usize];
-        match slice.region != 0 && !self.keys.snapshot().contains_key(&slice.region) {
-            true => Status::Stale,
-            false => Status::Access,
-        }
-    }
-}
-
-/// Whether an error concerns the request alone, so that sending it again is of no use.
-fn is_refusal(status: u32) -> bool {
-    matches!(status, wc::REM_ACCESS_ERR | wc::REM_INV_REQ_ERR | wc::LOC_PROT_ERR | wc::LOC_LEN_ERR)
 }

@@ -3,9 +3,13 @@
 
 use super::device::Device;
 use super::memory::{self, Pinned};
+use super::service::Service;
+use super::wire::{KeysOffer, Word};
+use crate::limits::{REGIONS_PER_MESSAGE, RKEYS_PER_MESSAGE};
 use crate::region::holder::{Holder, Pin};
 use crate::region::{Region, RegionSpec};
 use crate::status::Result;
+use crate::types::Access;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -127,6 +131,56 @@ impl Holder for Held {
         let mut state = self.lock();
         state.holders.remove(&region.id);
         state.revoked.remove(&region.id);
+    }
+}
+
+impl Service {
+    /// What a peer is told of a region: nothing, if it is on its way out.
+    pub(super) fn keys_of(&self, region: &Region, peer: u64) -> Vec<Word> {
+        let Some(pinned) = Pinned::of(region) else { return Vec::new() };
+        if region.is_revoked() || !self.held.give(region.id, peer) {
+            return Vec::new();
+        }
+        let mut words = Vec::new();
+        for (device, pieces) in pinned.devices.iter().enumerate() {
+            for (part, keys) in pieces.keys.chunks(RKEYS_PER_MESSAGE).enumerate() {
+                words.push(Word::Keys(KeysOffer {
+                    region: region.id,
+                    address: region.address,
+                    length: region.length,
+                    readable: region.access.0 & Access::REMOTE_READ.0 != 0,
+                    device: device as u8,
+                    piece_bytes: pieces.bytes,
+                    first: (part * RKEYS_PER_MESSAGE) as u32,
+                    rkeys: keys.iter().map(|key| key.rkey).collect(),
+                }));
+            }
+        }
+        words
+    }
+
+    pub(super) fn ask_holders(&self) {
+        let mut sessions = self.lock();
+        let regions = std::mem::take(&mut sessions.revoking);
+        let mut by_peer: HashMap<u64, Vec<u64>> = HashMap::new();
+        for region in regions {
+            self.held
+                .holders(region)
+                .into_iter()
+                .for_each(|peer| by_peer.entry(peer).or_default().push(region));
+        }
+        let now = Instant::now();
+        for (peer, regions) in by_peer {
+            let Some(session) = sessions.all.get_mut(&peer) else {
+                // Its session has ended since: it has no endpoint any more.
+                self.held.release(&regions, peer);
+                continue;
+            };
+            for part in regions.chunks(REGIONS_PER_MESSAGE) {
+                self.tell(session, &Word::Revoke(part.to_vec()));
+            }
+            session.asked.extend(regions.into_iter().map(|region| (now, region)));
+        }
     }
 }
 

@@ -1,9 +1,14 @@
 //! The notifications of one endpoint: those that were sent and that the target has not acknowledged, and those
 //! that came and are to be. Its NIC has a SEND before its engine has looked at it, so that alone is not enough.
 
+use super::batch::{Batch, Builder};
+use super::endpoint::Endpoint;
+use super::words::{Word, ACKS_MAX};
 use crate::complete::Transfer;
+use crate::peer::outbox::Pulled;
 use crate::peer::What;
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 #[derive(Default)]
@@ -52,6 +57,69 @@ impl Mail {
     /// What is still unknown when the endpoint goes.
     pub fn take_unacked(&self) -> Vec<What> {
         lock(&self.unacked).drain().map(|(_, what)| what).collect()
+    }
+}
+
+impl Endpoint {
+    /// A SEND of the other end's. True when there is something to acknowledge.
+    pub fn hear(&self, word: Option<Word>) -> bool {
+        let (number, body) = match word {
+            Some(Word::Notify(number, body)) => (number, Some(Box::from(body))),
+            Some(Word::Skip(number)) => (number, None),
+            Some(Word::Acks(numbers)) => {
+                let known = numbers.into_iter().filter_map(|number| self.mail.acknowledged(number));
+                known.for_each(|what| {
+                    if let What::Notify(transfer) = what {
+                        self.peer.confirm_notification(&transfer);
+                    }
+                });
+                return false;
+            }
+            None => {
+                self.fail("the peer sends what makes no sense".into());
+                return false;
+            }
+        };
+        if !self.peer.deliver(number, body) {
+            self.fail("the peer sends more notifications than it was granted".into());
+            return false;
+        }
+        self.mail.owe(number);
+        true
+    }
+
+    /// Whether something is to be acknowledged, and there is room to do so.
+    pub fn owes(&self) -> bool {
+        self.mail.owes() && self.room(true).is_some()
+    }
+
+    /// A notification, or the word that there will be none.
+    pub(super) fn add_word(&self, builder: &mut Builder, slot: Option<u32>, word: Pulled, sequence: u64) {
+        // Words are only taken where there is a slot: see `PullLimits`.
+        let Some(slot) = slot else { return };
+        match word {
+            Pulled::Notify(transfer) | Pulled::Slices { transfer, .. } => {
+                let number = transfer.notify_sequence.load(Ordering::Relaxed);
+                let body = transfer.spec.notify.as_deref().unwrap_or_default();
+                builder.add_word(slot, &Word::Notify(number, body), sequence);
+                self.mail.sent(number, What::Notify(transfer));
+            }
+            Pulled::Skip(number) => {
+                builder.add_word(slot, &Word::Skip(number), sequence);
+                self.mail.sent(number, What::Skip(number));
+            }
+        }
+    }
+
+    /// Acknowledges what was taken in, first of all in a chain.
+    pub(super) fn add_acks(&self, builder: &mut Builder, next_sequence: &mut u64, staged: &mut Vec<Batch>) {
+        while self.mail.owes() && builder.chain.len() + 2 < builder.chain.capacity() {
+            let Some(slot) = self.device.words.take() else { return };
+            *next_sequence += 1;
+            builder.add_word(slot, &Word::Acks(self.mail.take_owed(ACKS_MAX)), *next_sequence);
+            let (sequence, failures) = (*next_sequence, Vec::new());
+            staged.push(Batch { sequence, run: None, failures, slot: Some(slot), posted_ns: u64::MAX });
+        }
     }
 }
 

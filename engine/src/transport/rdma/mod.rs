@@ -2,17 +2,19 @@
 //!
 //! ```text
 //! service ─ one thread: what peers' services say (`wire`), endpoints made and given up, ports watched
-//!    └ session ─ one peer: its devices and keys, which pairs of devices have an endpoint
+//!    └ session ─ one peer: its devices and keys, which pairs of devices have an endpoint; `setup` makes one
 //! link ─ a peer's endpoints as one path: which of them posts what
-//!    └▶ endpoint ─ queue pairs between two devices: `batch`es posted, completions reaped, flushed when closed
+//!    └▶ endpoint ─ queue pairs between two devices: `batch`es are posted, `reaping` settles them, `closing` flushes
 //! poller ─ a thread per device: polls while there is work, sleeps on the completion channel otherwise
-//! device, memory, keys, topology: what is opened, registered, told by peers, and near to what
+//! discovery, device, memory, keys, topology: what is found, opened, registered, told by peers, and near to what
 //! ```
 //! Sessions are the TCP transport's, which keeps this one as a `peer::Companion`: an endpoint is a lane to
 //! it, fenced as such. Short notifications go by SEND (`words`), when their data is known to be visible.
 
 mod batch;
+mod closing;
 mod device;
+mod discovery;
 mod endpoint;
 #[cfg(test)]
 mod fault_tests;
@@ -22,8 +24,10 @@ mod link;
 mod mail;
 mod memory;
 mod poller;
+mod reaping;
 mod service;
 mod session;
+mod setup;
 mod topology;
 mod wire;
 mod words;

@@ -3,23 +3,20 @@
 //! close endpoints as it closes lanes. No payload passes here.
 
 use super::device::Device;
-use super::endpoint::{Endpoint, Parts};
+use super::discovery;
 use super::held::Held;
 use super::link::RdmaLink;
 use super::poller::Polling;
-use super::session::{Entry, Pair, Session, Stage, PATIENCE};
-use super::wire::{KeysOffer, Side, Word};
+use super::session::{Pair, Session, Stage};
+use super::wire::Word;
 use super::DeviceSettings;
 use crate::command::{Command, Commands};
-use crate::limits::{DEVICES_MAX, REGIONS_PER_MESSAGE, RKEYS_PER_MESSAGE};
 use crate::peer::{Companion, Link, Posted, Ticket};
 use crate::region::holder::Holder;
-use crate::region::{Region, Registry};
+use crate::region::Registry;
 use crate::status::{Error, Result};
 use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
-use crate::sys::verbs;
-use crate::transport::rdma::memory::Pinned;
-use crate::types::{Access, Transport};
+use crate::types::Transport;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,7 +24,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Endpoints are lanes to the session; their numbers begin where no TCP lane's are.
-const FIRST_LANE: u32 = 1 << 31;
+pub(super) const FIRST_LANE: u32 = 1 << 31;
 const FIRST_DEVICE: u64 = 16;
 
 #[derive(Clone)]
@@ -42,27 +39,27 @@ pub struct Settings {
 }
 
 pub struct Service {
-    settings: Settings,
-    registry: Arc<Registry>,
-    commands: Arc<Commands>,
-    devices: Vec<Arc<Device>>,
-    held: Arc<Held>,
+    pub(super) settings: Settings,
+    pub(super) registry: Arc<Registry>,
+    pub(super) commands: Arc<Commands>,
+    pub(super) devices: Vec<Arc<Device>>,
+    pub(super) held: Arc<Held>,
     poller: Arc<Poller>,
     pollings: Mutex<Vec<Arc<Polling>>>,
     sessions: Mutex<Sessions>,
-    next_lane: AtomicU32,
+    pub(super) next_lane: AtomicU32,
     stopping: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Default)]
-struct Sessions {
+pub(super) struct Sessions {
     /// By the peer's handle, from the session's beginning to its end.
-    all: HashMap<u64, Session>,
+    pub(super) all: HashMap<u64, Session>,
     /// Those that have something to look at.
     work: BTreeSet<u64>,
     /// Regions that are being unregistered, whose holders have not been asked yet.
-    revoking: Vec<u64>,
+    pub(super) revoking: Vec<u64>,
 }
 
 impl Service {
@@ -73,7 +70,7 @@ impl Service {
         registry: Arc<Registry>,
         commands: Arc<Commands>,
     ) -> Result<std::result::Result<Arc<Service>, String>> {
-        let devices = match open_devices(&settings)? {
+        let devices = match discovery::open(&settings)? {
             Ok(devices) => devices,
             Err(why) => return Ok(Err(why)),
         };
@@ -144,7 +141,7 @@ impl Service {
         &self.devices
     }
 
-    fn lock(&self) -> MutexGuard<'_, Sessions> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Sessions> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -193,7 +190,7 @@ impl Service {
         due.into_iter().collect()
     }
 
-    fn tell(&self, session: &Session, word: &Word) {
+    pub(super) fn tell(&self, session: &Session, word: &Word) {
         self.commands.push(Command::Tell {
             peer: session.ticket.peer.handle,
             session_id: session.ticket.session_id,
@@ -208,54 +205,6 @@ impl Service {
             self.devices.iter().map(|device| device.offer()).partition(|offer| offer.is_ok());
         let whys: Vec<String> = whys.into_iter().filter_map(std::result::Result::err).collect();
         Word::Offer { devices: devices.into_iter().flatten().collect(), why: whys.join("; ") }
-    }
-
-    /// What a peer is told of a region: nothing, if it is on its way out.
-    fn keys_of(&self, region: &Region, peer: u64) -> Vec<Word> {
-        let Some(pinned) = Pinned::of(region) else { return Vec::new() };
-        if region.is_revoked() || !self.held.give(region.id, peer) {
-            return Vec::new();
-        }
-        let mut words = Vec::new();
-        for (device, pieces) in pinned.devices.iter().enumerate() {
-            for (part, keys) in pieces.keys.chunks(RKEYS_PER_MESSAGE).enumerate() {
-                words.push(Word::Keys(KeysOffer {
-                    region: region.id,
-                    address: region.address,
-                    length: region.length,
-                    readable: region.access.0 & Access::REMOTE_READ.0 != 0,
-                    device: device as u8,
-                    piece_bytes: pieces.bytes,
-                    first: (part * RKEYS_PER_MESSAGE) as u32,
-                    rkeys: keys.iter().map(|key| key.rkey).collect(),
-                }));
-            }
-        }
-        words
-    }
-
-    fn ask_holders(&self) {
-        let mut sessions = self.lock();
-        let regions = std::mem::take(&mut sessions.revoking);
-        let mut by_peer: HashMap<u64, Vec<u64>> = HashMap::new();
-        for region in regions {
-            self.held
-                .holders(region)
-                .into_iter()
-                .for_each(|peer| by_peer.entry(peer).or_default().push(region));
-        }
-        let now = Instant::now();
-        for (peer, regions) in by_peer {
-            let Some(session) = sessions.all.get_mut(&peer) else {
-                // Its session has ended since: it has no endpoint any more.
-                self.held.release(&regions, peer);
-                continue;
-            };
-            for part in regions.chunks(REGIONS_PER_MESSAGE) {
-                self.tell(session, &Word::Revoke(part.to_vec()));
-            }
-            session.asked.extend(regions.into_iter().map(|region| (now, region)));
-        }
     }
 
     /// A device says something: its port may have come or gone.
@@ -299,7 +248,7 @@ impl Service {
     }
 
     /// The session, if it is still that one.
-    fn with<T>(&self, peer: u64, id: [u8; 16], act: impl FnOnce(&mut Session) -> T) -> Option<T> {
+    pub(super) fn with<T>(&self, peer: u64, id: [u8; 16], act: impl FnOnce(&mut Session) -> T) -> Option<T> {
         let mut sessions = self.lock();
         sessions.all.get_mut(&peer).filter(|session| session.ticket.session_id == id).map(act)
     }
@@ -331,99 +280,6 @@ impl Service {
                 self.with(peer, id, |session| session.is_settled = true);
                 self.say_state(peer);
             }
-        }
-    }
-
-    fn make(
-        &self,
-        peer: u64,
-        id: [u8; 16],
-        (lane, pair, qps): (u32, Pair, u32),
-    ) -> std::result::Result<Entry, String> {
-        let device = self.devices.get(pair.0 as usize).ok_or("no such device")?.clone();
-        device.address()?;
-        let parts = self
-            .with(peer, id, |session| {
-                Some(Parts {
-                    lane,
-                    device: device.clone(),
-                    remote: session.their_device(pair.1)?.clone(),
-                    peer: session.ticket.peer.clone(),
-                    keys: session.link.keys.clone(),
-                    registry: self.registry.clone(),
-                    commands: self.commands.clone(),
-                    qps,
-                })
-            })
-            .flatten()
-            .ok_or("the device was not offered")?;
-        let endpoint = Endpoint::new(parts).map_err(|error| format!("{}: {error}", device.name()))?;
-        let own = endpoint.side(crate::sys::random_u64() as u32 & 0xff_ffff)?;
-        Ok(Entry { endpoint, pair, own, stage: Stage::Asked, deadline: Instant::now() + PATIENCE })
-    }
-
-    /// The dialer's first step.
-    fn ask(&self, peer: u64, id: [u8; 16], pair: Pair) {
-        let lane = self.next_lane.fetch_add(1, Ordering::Relaxed) | FIRST_LANE;
-        match self.make(peer, id, (lane, pair, self.settings.qps)) {
-            Ok(entry) => {
-                self.with(peer, id, |session| {
-                    let side = entry.own.clone();
-                    self.tell(session, &Word::Connect { lane, own: pair.0, other: pair.1, side });
-                    session.add(lane, entry);
-                });
-            }
-            Err(why) => drop(self.with(peer, id, |session| session.failed(pair, why))),
-        }
-    }
-
-    /// The acceptor's step.
-    fn answer(&self, peer: u64, id: [u8; 16], lane: u32, pair: Pair, theirs: Side) {
-        let made = match lane >= FIRST_LANE && theirs.qps.len() > 1 {
-            // As many as both ends want, and one for what is small.
-            true => self.make(peer, id, (lane, pair, self.settings.qps.min(theirs.qps.len() as u32 - 1))),
-            false => Err("the lane's number makes no sense".into()),
-        };
-        let connected = made.and_then(|entry| {
-            entry.endpoint.connect(&entry.own, &theirs)?;
-            Ok(Entry { stage: Stage::Answered, deadline: Instant::now() + 2 * PATIENCE, ..entry })
-        });
-        self.with(peer, id, |session| match connected {
-            Ok(entry) if !session.entries.contains_key(&lane) => {
-                self.tell(session, &Word::Accept { lane, side: entry.own.clone() });
-                session.add(lane, entry);
-            }
-            Ok(_) => {}
-            Err(why) => {
-                self.tell(session, &Word::Refuse { lane, why: format!("at the peer: {why}") });
-                session.failed(pair, why);
-            }
-        });
-    }
-
-    /// The other end stands: the dialer ties its own to it, and looks whether it answers.
-    fn accepted(&self, peer: u64, id: [u8; 16], lane: u32, theirs: Side) {
-        let found = self.with(peer, id, |session| {
-            let entry = session.entries.get_mut(&lane).filter(|entry| entry.stage == Stage::Asked)?;
-            entry.stage = Stage::Probing;
-            entry.deadline = Instant::now() + PATIENCE;
-            Some((entry.endpoint.clone(), entry.own.clone()))
-        });
-        let Some((endpoint, own)) = found.flatten() else { return };
-        match endpoint.connect(&own, &theirs) {
-            Ok(()) => endpoint.probe(),
-            Err(why) => self.close_quietly(peer, id, lane, &why),
-        }
-    }
-
-    /// Gives up an endpoint that never carried anything.
-    fn close_quietly(&self, peer: u64, id: [u8; 16], lane: u32, why: &str) {
-        let unused = |session: &mut Session| {
-            session.entries.get(&lane).filter(|entry| entry.stage != Stage::Open)?;
-            session.take(lane, why)
-        };
-        if let Some(endpoint) = self.with(peer, id, unused).flatten() {
-            endpoint.close();
         }
     }
 
@@ -501,52 +357,6 @@ impl Service {
         let pending = why.as_ref().is_some_and(|(_, pending)| *pending);
         let why = why.map(|(why, _)| why);
         self.commands.push(Command::CompanionSettled { peer, transport: Transport::Rdma, why, pending });
-    }
-}
-
-/// The devices to use. The inner error says why there are none.
-fn open_devices(settings: &Settings) -> Result<std::result::Result<Vec<Arc<Device>>, String>> {
-    let there = match verbs::device_names() {
-        Ok(names) if names.is_empty() => return Ok(Err(why_none())),
-        Ok(names) => names,
-        Err(why) => return Ok(Err(why)),
-    };
-    if let Some(unknown) = settings.names.iter().find(|name| !there.contains(name)) {
-        let text = format!("rdma_devices: there is no device {unknown:?}; there are {}", there.join(", "));
-        return Err(Error::invalid(text));
-    }
-    let wanted = if settings.names.is_empty() { &there } else { &settings.names };
-    let (mut devices, mut whys) = (Vec::new(), Vec::new());
-    for name in wanted.iter().take(DEVICES_MAX) {
-        match Device::open(devices.len(), name, &settings.devices) {
-            Ok(device) => devices.push(Arc::new(device)),
-            Err(why) => whys.push(why),
-        }
-    }
-    // An address that was asked for and is nowhere is a mistake, not a device that is down.
-    if settings.devices.gid_index.is_some() && devices.iter().all(|device| !device.is_up()) {
-        let wrong = devices.iter().filter_map(|device| device.address().err());
-        if let Some(why) = wrong.filter(|why| why.contains("rdma_gid_index")).min() {
-            return Err(Error::invalid(why));
-        }
-    }
-    if devices.is_empty() {
-        return Ok(Err(whys.join("; ")));
-    }
-    Ok(Ok(devices))
-}
-
-/// Why libibverbs shows no device: the kernel may have some, of which a container lacks the files.
-fn why_none() -> String {
-    let listed = std::fs::read_dir("/sys/class/infiniband").into_iter().flatten().flatten();
-    let mut names: Vec<String> = listed.map(|it| it.file_name().to_string_lossy().into_owned()).collect();
-    names.sort_unstable();
-    match names.is_empty() {
-        true => "this host has no RDMA device".into(),
-        false => format!(
-            "libibverbs shows none of this host's RDMA devices ({}): are their files in /dev/infiniband?",
-            names.join(", ")
-        ),
     }
 }
 

@@ -1,0 +1,116 @@
+//! The end of an endpoint: its queue pairs are put into their error state, every completion that they owe is
+//! reaped, they are destroyed; then nothing of it moves on this side. What was not confirmed is handed over,
+//! to be released behind a fence. `service` calls in, for the control loop.
+
+use super::batch::{Batch, Run, WrId};
+use super::endpoint::{lock, Endpoint};
+use crate::complete::transfer::Failure;
+use crate::complete::Transfer;
+use crate::peer::{Posted, What};
+use crate::status::Status;
+use crate::sys::clock;
+use crate::sys::verbs::wc;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long the completions that a queue pair in error owes may take.
+const FLUSH_PATIENCE: Duration = Duration::from_millis(500);
+/// What may be under way in the network when an endpoint is gone, at the longest.
+const FABRIC_DRAIN_NS: u64 = 1_000_000_000;
+
+impl Endpoint {
+    /// Ends the endpoint: nothing of it moves on this side any more. What was not confirmed comes back, to
+    /// be released behind a fence; a request that the target's device refused is settled here.
+    pub fn close(&self) -> Vec<Posted> {
+        self.broken.store(true, Ordering::Release);
+        let mut sender = lock(&self.send);
+        for qp in &sender.qps {
+            let _ = qp.to_error(); // destroyed below, whatever it says
+        }
+        let patience = Instant::now() + FLUSH_PATIENCE;
+        let owed = || self.flights.iter().any(|flight| lock(&flight.state).last.is_some());
+        while !sender.qps.is_empty() && owed() && Instant::now() < patience {
+            if self.reap() == 0 {
+                std::thread::yield_now();
+            }
+        }
+        // What was received and acknowledged here is taken in.
+        self.device.receive();
+        sender.qps.clear();
+        drop(sender);
+        self.reap();
+        self.device.remove(self.cookie, &self.qp_numbers);
+        let lease_ns = self.peer.clock.lease_ns().max(FABRIC_DRAIN_NS);
+        let lease_until_ns = clock::monotonic_ns() + lease_ns;
+        let unknown = self.mail.take_unacked().into_iter();
+        let mut records: Vec<Posted> =
+            unknown.map(|what| Posted { sequence: 0, lease_until_ns, what }).collect();
+        for flight in &self.flights {
+            let (batches, error) = {
+                let mut state = lock(&flight.state);
+                (std::mem::take(&mut state.batches), state.error.take())
+            };
+            for batch in batches {
+                self.give_back(batch, error, lease_until_ns, &mut records);
+            }
+        }
+        records
+    }
+
+    fn give_back(
+        &self,
+        batch: Batch,
+        error: Option<(WrId, u32, u32)>,
+        lease_until_ns: u64,
+        records: &mut Vec<Posted>,
+    ) {
+        batch.slot.into_iter().for_each(|slot| self.device.words.give_back(slot));
+        let Some(Run { transfer, first, end, .. }) = batch.run else { return };
+        let refused = error.filter(|(id, status, _)| id.is_of(batch.sequence) && is_refusal(*status));
+        let refused = refused.and_then(|(id, status, _)| Some((first + id.slice()?, status as i32)));
+        let mut bad: Vec<Failure> = batch.failures;
+        if let Some((slice, vendor_error)) = refused {
+            let status = self.why_refused(&transfer, slice);
+            bad.push(Failure { slice, status, os_error: libc::EREMOTEIO, vendor_error });
+        }
+        bad.sort_unstable_by_key(|failure| failure.slice);
+        let mut from = first;
+        for failure in bad {
+            self.add_record(&transfer, (from, failure.slice), lease_until_ns, records);
+            let (slice, length) = (failure.slice, transfer.spec.slices[failure.slice as usize].length);
+            self.peer.confirm(&transfer, (slice, slice + 1), length as u64, &[failure], false);
+            from = slice + 1;
+        }
+        self.add_record(&transfer, (from, end), lease_until_ns, records);
+    }
+
+    fn add_record(
+        &self,
+        transfer: &Arc<Transfer>,
+        (first, end): (u32, u32),
+        lease_until_ns: u64,
+        records: &mut Vec<Posted>,
+    ) {
+        if first < end {
+            let slices = &transfer.spec.slices[first as usize..end as usize];
+            let bytes = slices.iter().map(|slice| slice.length).sum();
+            let what = What::Slices { transfer: transfer.clone(), first, end, bytes, notified: false };
+            records.push(Posted { sequence: 0, lease_until_ns, what });
+        }
+    }
+
+    /// The target's device refused a slice: because its region has gone, or because it never granted that.
+    fn why_refused(&self, transfer: &Transfer, slice: u32) -> Status {
+        let slice = &transfer.spec.slices[slice as usize];
+        match slice.region != 0 && !self.keys.snapshot().contains_key(&slice.region) {
+            true => Status::Stale,
+            false => Status::Access,
+        }
+    }
+}
+
+/// Whether an error concerns the request alone, so that sending it again is of no use.
+fn is_refusal(status: u32) -> bool {
+    matches!(status, wc::REM_ACCESS_ERR | wc::REM_INV_REQ_ERR | wc::LOC_PROT_ERR | wc::LOC_LEN_ERR)
+}

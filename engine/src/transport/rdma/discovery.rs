@@ -1,0 +1,54 @@
+//! Which of the host's RDMA devices an engine uses, or why there are none. Once, when it opens.
+
+use super::device::Device;
+use super::service::Settings;
+use crate::limits::DEVICES_MAX;
+use crate::status::{Error, Result};
+use crate::sys::verbs;
+use std::sync::Arc;
+
+/// The devices to use. The inner error says why there are none.
+pub fn open(settings: &Settings) -> Result<std::result::Result<Vec<Arc<Device>>, String>> {
+    let there = match verbs::device_names() {
+        Ok(names) if names.is_empty() => return Ok(Err(why_none())),
+        Ok(names) => names,
+        Err(why) => return Ok(Err(why)),
+    };
+    if let Some(unknown) = settings.names.iter().find(|name| !there.contains(name)) {
+        let text = format!("rdma_devices: there is no device {unknown:?}; there are {}", there.join(", "));
+        return Err(Error::invalid(text));
+    }
+    let wanted = if settings.names.is_empty() { &there } else { &settings.names };
+    let (mut devices, mut whys) = (Vec::new(), Vec::new());
+    for name in wanted.iter().take(DEVICES_MAX) {
+        match Device::open(devices.len(), name, &settings.devices) {
+            Ok(device) => devices.push(Arc::new(device)),
+            Err(why) => whys.push(why),
+        }
+    }
+    // An address that was asked for and is nowhere is a mistake, not a device that is down.
+    if settings.devices.gid_index.is_some() && devices.iter().all(|device| !device.is_up()) {
+        let wrong = devices.iter().filter_map(|device| device.address().err());
+        if let Some(why) = wrong.filter(|why| why.contains("rdma_gid_index")).min() {
+            return Err(Error::invalid(why));
+        }
+    }
+    if devices.is_empty() {
+        return Ok(Err(whys.join("; ")));
+    }
+    Ok(Ok(devices))
+}
+
+/// Why libibverbs shows no device: the kernel may have some, of which a container lacks the files.
+fn why_none() -> String {
+    let listed = std::fs::read_dir("/sys/class/infiniband").into_iter().flatten().flatten();
+    let mut names: Vec<String> = listed.map(|it| it.file_name().to_string_lossy().into_owned()).collect();
+    names.sort_unstable();
+    match names.is_empty() {
+        true => "this host has no RDMA device".into(),
+        false => format!(
+            "libibverbs shows none of this host's RDMA devices ({}): are their files in /dev/infiniband?",
+            names.join(", ")
+        ),
+    }
+}

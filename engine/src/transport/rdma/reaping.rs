@@ -1,0 +1,147 @@
+//! Completions of an endpoint: who looks after them, and what they settle. A thread that waits for a transfer
+//! reaps by itself; otherwise the completion channel wakes the device's `poller`.
+//!
+//! ```text
+//! ASLEEP ─ something is posted that nobody drives ─▶ ARMED ─ the channel reports ─▶ WATCHED by the poller
+//!    ▲ └────────── a thread begins to drive ──────────────────▶ WATCHED by it            │
+//!    └── nothing is under way ◀─ rest ──────────────────────────────────────────────────┘
+//! ```
+//! What is under way is counted before it is posted, and looked at after `watch` has changed, so that one of
+//! two threads always sees the other.
+
+use super::batch::{Batch, WrId};
+use super::endpoint::{lock, Endpoint, Reaper, CHAIN_BYTES};
+use crate::sys::clock;
+use crate::sys::verbs::{wc, Completion};
+use crate::types::Transport;
+use std::sync::atomic::Ordering;
+use std::sync::MutexGuard;
+
+/// Who looks after completions: nobody, because none is owed or their owner drives; the completion channel;
+/// a thread that polls.
+pub(super) const ASLEEP: u32 = 0;
+const ARMED: u32 = 1;
+const WATCHED: u32 = 2;
+
+impl Endpoint {
+    /// Reaps what has completed, and settles it. How many chains; 0, too, while another thread reaps.
+    pub fn reap(&self) -> usize {
+        self.reaper.try_lock().map_or(0, |reaper| self.reap_with(reaper))
+    }
+
+    fn reap_with(&self, mut reaper: MutexGuard<'_, Reaper>) -> usize {
+        let mut settled = 0;
+        loop {
+            let Reaper { completions, done } = &mut *reaper;
+            let Ok(count) = self.cq.poll(completions) else {
+                self.fail("its completion queue is broken".into());
+                break;
+            };
+            for completion in &completions[..count] {
+                settled += self.completed(completion, done);
+            }
+            if count < completions.len() {
+                break;
+            }
+        }
+        // Settled without the lock: finishing a transfer may post the next one.
+        let mut done = std::mem::take(&mut reaper.done);
+        drop(reaper);
+        done.drain(..).for_each(|batch| batch.settle(&self.peer, &self.device.words));
+        if let Ok(mut reaper) = self.reaper.try_lock() {
+            reaper.done = done; // its room is used again
+        }
+        self.settled.fetch_add(settled as u64, Ordering::Release);
+        settled
+    }
+
+    /// One completion; 1 if it settles a chain.
+    fn completed(&self, completion: &Completion, done: &mut Vec<Batch>) -> usize {
+        let id = WrId(completion.id());
+        let Some(flight) = self.flights.get(id.qp()).filter(|_| !id.is_receive()) else { return 0 };
+        let mut state = lock(&flight.state);
+        if state.last == Some(id) {
+            state.last = None;
+        }
+        if !completion.is_success() {
+            if completion.status() != wc::WR_FLUSH_ERR && state.error.is_none() {
+                state.error = Some((id, completion.status(), completion.vendor_error()));
+            }
+            drop(state);
+            self.fail(wc::name(completion.status()).into());
+            return 0;
+        }
+        let mut bytes = 0;
+        let mut posted_ns = u64::MAX;
+        while state.batches.front().is_some_and(|batch| id.covers(batch.sequence)) {
+            let Some(batch) = state.batches.pop_front() else { break };
+            bytes += batch.run.as_ref().map_or(0, |run| u64::from(run.bytes));
+            posted_ns = posted_ns.min(batch.posted_ns);
+            done.push(batch);
+        }
+        drop(state);
+        flight.chains.fetch_sub(1, Ordering::AcqRel);
+        self.chains.fetch_sub(1, Ordering::SeqCst);
+        if bytes > 0 {
+            self.moved(bytes, posted_ns);
+        }
+        1
+    }
+
+    fn moved(&self, bytes: u64, posted_ns: u64) {
+        let out = self.bytes_out.fetch_sub(bytes, Ordering::Relaxed);
+        self.device.bytes.fetch_add(bytes, Ordering::Relaxed);
+        // All that was out left in the time that this took, more or less; what is small says nothing.
+        if bytes >= u64::from(CHAIN_BYTES) / 4 {
+            let took_ns = clock::monotonic_ns().saturating_sub(posted_ns).max(1);
+            let seen = (out as u128 * 1_000_000_000 / took_ns as u128).min(u64::MAX as u128) as u64;
+            let old = self.rate.load(Ordering::Relaxed);
+            let new = if old == 0 { seen } else { old - old / 8 + seen / 8 };
+            self.rate.store(new, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes sure that somebody will see the next completion.
+    pub fn ensure_watched(&self) {
+        let asleep = self.watch.compare_exchange(ASLEEP, ARMED, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        if asleep {
+            self.arm();
+        }
+    }
+
+    fn arm(&self) {
+        if self.cq.arm().is_err() {
+            return self.fail("its completion queue can't be armed".into());
+        }
+        // What came before it was armed is not announced, and who is reaping now may have missed it.
+        let reaper = lock(&self.reaper);
+        if self.reap_with(reaper) > 0 {
+            self.nudge();
+        }
+    }
+
+    /// There may be room again for what waits.
+    pub fn nudge(&self) {
+        if let Some(link) = self.peer.link_of(Transport::Rdma) {
+            link.nudge();
+        }
+    }
+
+    /// The calling thread polls from here on, until `rest`. False: another does, or the channel reports.
+    pub fn watch(&self) -> bool {
+        self.watch.compare_exchange(ASLEEP, WATCHED, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    /// The channel has reported: the calling thread polls until `rest`.
+    pub fn watch_reported(&self) {
+        self.watch.store(WATCHED, Ordering::SeqCst);
+    }
+
+    /// Ends the polling: what is still owed is left to the channel.
+    pub fn rest(&self) {
+        self.watch.store(ASLEEP, Ordering::SeqCst);
+        if self.chains.load(Ordering::SeqCst) > 0 {
+            self.ensure_watched();
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! How an endpoint is made, step by step, by the two services: CONNECT, ACCEPT, a READ that comes back,
+//! ESTABLISHED (`session` has the picture). On the service's thread; queue pairs are made under no lock.
+
+use super::endpoint::{Endpoint, Parts};
+use super::service::{Service, FIRST_LANE};
+use super::session::{Entry, Pair, Session, Stage, PATIENCE};
+use super::wire::{Side, Word};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+impl Service {
+    fn make(
+        &self,
+        peer: u64,
+        id: [u8; 16],
+        (lane, pair, qps): (u32, Pair, u32),
+    ) -> std::result::Result<Entry, String> {
+        let device = self.devices.get(pair.0 as usize).ok_or("no such device")?.clone();
+        device.address()?;
+        let parts = self
+            .with(peer, id, |session| {
+                Some(Parts {
+                    lane,
+                    device: device.clone(),
+                    remote: session.their_device(pair.1)?.clone(),
+                    peer: session.ticket.peer.clone(),
+                    keys: session.link.keys.clone(),
+                    registry: self.registry.clone(),
+                    commands: self.commands.clone(),
+                    qps,
+                })
+            })
+            .flatten()
+            .ok_or("the device was not offered")?;
+        let endpoint = Endpoint::new(parts).map_err(|error| format!("{}: {error}", device.name()))?;
+        let own = endpoint.side(crate::sys::random_u64() as u32 & 0xff_ffff)?;
+        Ok(Entry { endpoint, pair, own, stage: Stage::Asked, deadline: Instant::now() + PATIENCE })
+    }
+
+    /// The dialer's first step.
+    pub(super) fn ask(&self, peer: u64, id: [u8; 16], pair: Pair) {
+        let lane = self.next_lane.fetch_add(1, Ordering::Relaxed) | FIRST_LANE;
+        match self.make(peer, id, (lane, pair, self.settings.qps)) {
+            Ok(entry) => {
+                self.with(peer, id, |session| {
+                    let side = entry.own.clone();
+                    self.tell(session, &Word::Connect { lane, own: pair.0, other: pair.1, side });
+                    session.add(lane, entry);
+                });
+            }
+            Err(why) => drop(self.with(peer, id, |session| session.failed(pair, why))),
+        }
+    }
+
+    /// The acceptor's step.
+    pub(super) fn answer(&self, peer: u64, id: [u8; 16], lane: u32, pair: Pair, theirs: Side) {
+        let made = match lane >= FIRST_LANE && theirs.qps.len() > 1 {
+            // As many as both ends want, and one for what is small.
+            true => self.make(peer, id, (lane, pair, self.settings.qps.min(theirs.qps.len() as u32 - 1))),
+            false => Err("the lane's number makes no sense".into()),
+        };
+        let connected = made.and_then(|entry| {
+            entry.endpoint.connect(&entry.own, &theirs)?;
+            Ok(Entry { stage: Stage::Answered, deadline: Instant::now() + 2 * PATIENCE, ..entry })
+        });
+        self.with(peer, id, |session| match connected {
+            Ok(entry) if !session.entries.contains_key(&lane) => {
+                self.tell(session, &Word::Accept { lane, side: entry.own.clone() });
+                session.add(lane, entry);
+            }
+            Ok(_) => {}
+            Err(why) => {
+                self.tell(session, &Word::Refuse { lane, why: format!("at the peer: {why}") });
+                session.failed(pair, why);
+            }
+        });
+    }
+
+    /// The other end stands: the dialer ties its own to it, and looks whether it answers.
+    pub(super) fn accepted(&self, peer: u64, id: [u8; 16], lane: u32, theirs: Side) {
+        let found = self.with(peer, id, |session| {
+            let entry = session.entries.get_mut(&lane).filter(|entry| entry.stage == Stage::Asked)?;
+            entry.stage = Stage::Probing;
+            entry.deadline = Instant::now() + PATIENCE;
+            Some((entry.endpoint.clone(), entry.own.clone()))
+        });
+        let Some((endpoint, own)) = found.flatten() else { return };
+        match endpoint.connect(&own, &theirs) {
+            Ok(()) => endpoint.probe(),
+            Err(why) => self.close_quietly(peer, id, lane, &why),
+        }
+    }
+
+    /// Gives up an endpoint that never carried anything.
+    pub(super) fn close_quietly(&self, peer: u64, id: [u8; 16], lane: u32, why: &str) {
+        let unused = |session: &mut Session| {
+            session.entries.get(&lane).filter(|entry| entry.stage != Stage::Open)?;
+            session.take(lane, why)
+        };
+        if let Some(endpoint) = self.with(peer, id, unused).flatten() {
+            endpoint.close();
+        }
+    }
+}
