@@ -89,6 +89,10 @@ settings! {
         "Queue pairs for large transfers between two devices; small ones have one of their own.";
     rdma_inline_bytes: u32 = 220, Valid::Range(0, 1024),
         "Up to this size a WRITE is copied into its work request, as far as the device can.";
+    rdma_ack_timeout_ms: u32 = 500, Valid::Range(1, 60_000),
+        "How long a packet may go unacknowledged before it is sent again; the device rounds up to a power of two.";
+    rdma_retries: u32 = 2, Valid::Range(0, 6),
+        "How often a packet is sent again before the path counts as broken and another takes over.";
     rdma_mr_bytes_max: u64 = 0, Valid::ZeroOr(limits::SPLIT_BYTES_MIN, 1 << 48),
         "Larger regions are registered with a device in several pieces; 0 takes the device's own limit.";
     lanes: u32 = 2, Valid::Range(1, limits::LANES_MAX as u64),

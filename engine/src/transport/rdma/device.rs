@@ -165,6 +165,13 @@ impl Device {
         wanted.min(self.pd.context().limits().qp_wr_max)
     }
 
+    /// How long a packet may go unacknowledged, in InfiniBand's code (4.096 us times 2 to the power of it),
+    /// and how often it is sent again.
+    pub fn patience(&self) -> (u8, u8) {
+        let units = u64::from(self.settings.ack_timeout_ms) * 1_000_000 / 4096;
+        (units.next_power_of_two().trailing_zeros().clamp(1, 31) as u8, self.settings.retries as u8)
+    }
+
     pub fn inline_bytes(&self) -> u32 {
         self.settings.inline_bytes
     }

@@ -33,10 +33,6 @@ const EXPRESS_WRS: u32 = 64;
 const BULK_WRS: u32 = 257;
 /// Payload after which a chain is closed.
 pub const CHAIN_BYTES: u32 = 1 << 20;
-/// 4.096 us times 2 to the power of this: how long a packet may go without an acknowledgement; and how often
-/// it is sent again. Seven times means for ever to Soft-RoCE.
-const ACK_TIMEOUT: u8 = 14;
-const RETRIES: u8 = 6;
 /// 0.64 ms, in InfiniBand's code.
 const RNR_TIMER: u8 = 12;
 const RNR_RETRIES: u8 = 6;
@@ -190,6 +186,7 @@ impl Endpoint {
         }
         self.qps_used.store(sender.qps.len(), Ordering::Release);
         let limits = self.device.pd.context().limits();
+        let (timeout, retries) = self.device.patience();
         for (qp, ((number, psn), (_, own_psn))) in sender.qps.iter().zip(other.qps.iter().zip(&own.qps)) {
             let to = Remote {
                 qp_number: *number,
@@ -207,8 +204,8 @@ impl Endpoint {
             let from = LocalSide {
                 psn: *own_psn,
                 rd_atom: limits.rd_atom_initiator_max.min(other.reads_max).max(1),
-                timeout: ACK_TIMEOUT,
-                retries: RETRIES,
+                timeout,
+                retries,
                 rnr_retries: RNR_RETRIES,
             };
             qp.to_rtr(&to).map_err(|error| format!("{}: to RTR: {error}", self.device.name()))?;
@@ -287,7 +284,7 @@ impl Endpoint {
             Builder::new(&self.device, &self.remote, &local, &remote, &keys, chain, (qp, inline_bytes));
         // Registrations end every MiB or further apart, and no slice is longer: it crosses one end a side.
         let wrs_per_slice = 1 + usize::from(self.device.splits()) + usize::from(self.keys.splits());
-        let (now_ns, mut total, mut slot) = (clock::monotonic_ns(), 0u32, None);
+        let (mut total, mut slot) = (0u32, None);
         // The only transfer in the chain, whose caller may be driving.
         let mut only: Option<Arc<Transfer>> = None;
         if qp == 0 {
@@ -312,10 +309,15 @@ impl Endpoint {
             sender.next_sequence += 1;
             let sequence = sender.next_sequence;
             let mut batch =
-                Batch { sequence, run: None, failures: Vec::new(), slot: None, posted_ns: now_ns };
+                Batch { sequence, run: None, failures: Vec::new(), slot: None, posted_ns: u64::MAX };
             match pulled {
                 Pulled::Slices { transfer, first, end, bytes, .. } => {
-                    transfer.mark_started_at(|| now_ns);
+                    // What its caller waits for was submitted a moment ago, and the clock is not free.
+                    batch.posted_ns = match transfer.is_awaited() && !transfer.spec.ordered && qp == 0 {
+                        true => transfer.spec.submitted_ns,
+                        false => clock::monotonic_ns(),
+                    };
+                    transfer.mark_started_at(|| batch.posted_ns);
                     only = Some(transfer.clone()).filter(|_| sender.staged.is_empty());
                     batch.failures = builder.add(&transfer, (first, end), sequence);
                     batch.run = Some(Run { transfer, first, end, bytes });

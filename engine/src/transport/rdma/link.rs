@@ -17,6 +17,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// What a hop between NUMA nodes costs, in parts of the whole way.
 const FAR_PENALTY: u64 = 4;
+/// Looks at the completion queues between two at the clock.
+const CLOCK_ROUNDS: u32 = 8;
 /// What one thread posts before it looks whether another can go on.
 const TURN_CHAINS: usize = 16;
 
@@ -86,7 +88,9 @@ impl RdmaLink {
 
     /// One chain. False when there is nothing to post, or no room.
     fn dispatch(&self, endpoints: &[Arc<Endpoint>], express: bool) -> bool {
-        let place = self.peer.front_address(Transport::Rdma, express);
+        // With one endpoint there is nothing to choose.
+        let place =
+            (endpoints.len() > 1).then(|| self.peer.front_address(Transport::Rdma, express)).flatten();
         let node = place.and_then(|at| Pinned::of(self.registry.snapshot().find(at, 1)?)?.node);
         let Some((endpoint, qp)) = choose(endpoints, node, express) else { return false };
         endpoint.post(qp, |limits| self.peer.pull(Transport::Rdma, express, limits))
@@ -136,18 +140,28 @@ impl Link for RdmaLink {
     fn drive(&self, transfer: &Transfer, deadline_ns: u64) {
         let endpoints = self.endpoints();
         let watched: Vec<bool> = endpoints.iter().map(|endpoint| endpoint.watch()).collect();
-        let mut spin_end_ns = clock::monotonic_ns().saturating_add(self.spin_ns);
+        let mut spin_end_ns = 0;
+        let mut rounds = 0u32;
         while !transfer.is_final() {
             let settled: usize = endpoints.iter().map(|endpoint| endpoint.reap()).sum();
-            let now_ns = clock::monotonic_ns();
             if settled > 0 {
-                spin_end_ns = now_ns.saturating_add(self.spin_ns);
+                if transfer.is_final() {
+                    break;
+                }
+                spin_end_ns = 0;
                 self.pump();
-            } else if now_ns >= spin_end_ns.min(deadline_ns) {
-                break;
-            } else {
-                std::hint::spin_loop();
             }
+            // Reading the clock may cost more than a look at a completion queue.
+            rounds = rounds.wrapping_add(1);
+            if rounds.is_multiple_of(CLOCK_ROUNDS) {
+                let now_ns = clock::monotonic_ns();
+                spin_end_ns =
+                    if spin_end_ns == 0 { now_ns.saturating_add(self.spin_ns) } else { spin_end_ns };
+                if now_ns >= spin_end_ns.min(deadline_ns) {
+                    break;
+                }
+            }
+            std::hint::spin_loop();
         }
         transfer.leave_to_others();
         for (endpoint, ours) in endpoints.iter().zip(watched) {

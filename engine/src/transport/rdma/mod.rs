@@ -40,5 +40,7 @@ pub struct DeviceSettings {
     pub gid_index: Option<u32>,
     pub mtu: u32,
     pub inline_bytes: u32,
+    pub ack_timeout_ms: u32,
+    pub retries: u32,
     pub mr_bytes_max: u64,
 }

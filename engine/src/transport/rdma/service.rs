@@ -366,11 +366,12 @@ impl Companion for Service {
         let link = RdmaLink::new(ticket.peer.clone(), self.registry.clone(), self.settings.spin_ns);
         let session = Session::new(ticket, Arc::new(link));
         let regions = self.registry.snapshot();
+        // Under the lock: a region that is revoked meanwhile finds the session there to ask.
+        let mut sessions = self.lock();
         for word in regions.iter().flat_map(|region| self.keys_of(region, peer)) {
             self.tell(&session, &word);
         }
         self.tell(&session, &self.offer());
-        let mut sessions = self.lock();
         sessions.all.insert(peer, session);
         sessions.work.insert(peer);
         drop(sessions);
