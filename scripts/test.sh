@@ -31,12 +31,15 @@ local_path() {
 rdma() {
     local listed binaries
     scripts/setup.sh rdma || return 1
-    listed=$(cargo test -p ferry --lib --test rdma --no-run --message-format=json-render-diagnostics) || return 1
+    cargo build --release -p ferry-bench || return 1
+    listed=$(cargo test -p ferry --lib --test rdma --test smoke --test notifications --test queues --test futures \
+        --no-run --message-format=json-render-diagnostics) || return 1
     # Of the library's own tests, only those that need the machine.
     mapfile -t binaries < <(sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' <<<"$listed" |
-        sed 's|/ferry-[0-9a-f]*$|& transport::rdma::fault_tests|')
-    [ ${#binaries[@]} -eq 2 ] || return 1
-    scripts/rdma-vm.sh --limit 900 run tests/rdma/guest.sh "${binaries[@]}"
+        sed 's|/ferry-[0-9a-f]*$|& transport::rdma::fault_tests sys::verbs::device_tests|')
+    [ ${#binaries[@]} -eq 6 ] || return 1
+    FERRY_TEST_TRANSPORTS=rdma FERRY_BENCH=$target/release/ferry-bench \
+        scripts/rdma-vm.sh --limit 1200 run tests/rdma/guest.sh "${binaries[@]}"
 }
 docs() { RUSTDOCFLAGS="-D warnings" cargo doc -p ferry --no-deps; }
 c() { tests/c/run.sh; }

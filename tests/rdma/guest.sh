@@ -7,6 +7,7 @@
 #
 # RDMA_SECONDS is how long one binary may take (300).
 set -uo pipefail
+[ -z "${FERRY_BENCH:-}" ] || FERRY_BENCH=$(realpath "$FERRY_BENCH")
 cd "$(dirname "$0")/../../engine"
 limit=${RDMA_SECONDS:-300}
 log=$(mktemp)
@@ -38,6 +39,23 @@ bytes_cross_the_veth() {
     crossed=$(($(received va1) - veth)) strayed=$(($(received lo) - lo))
     echo "$crossed bytes over the veth, $strayed over lo"
     [ $crossed -ge $((size * count)) ] && [ $strayed -lt $((size * count / 10)) ]
+}
+
+# perftest's way of asking, with ferry's own program: both visibilities, READ, and memory polled by both ends.
+ferry_bench_over_rdma() {
+    local test server
+    for test in "write_bw -s 64k -n 200 -m 4096 -q 2" "write_bw -s 64k -n 200 --acked-only" "read_bw -s 64k -n 200" \
+        "write_bw -s 16k -l 64 -n 20 --layout scattered -I 0" "write_lat -n 200" "write_lat --pingpong -n 200"; do
+        echo "== $test"
+        # shellcheck disable=SC2086 # words
+        timeout 60 "$FERRY_BENCH" $test --transport rdma -d rva1 -x 1 --data_validation &
+        server=$!
+        # shellcheck disable=SC2086
+        until listening || ! kill -0 $server; do sleep 0.1; done
+        # shellcheck disable=SC2086
+        timeout 60 "$FERRY_BENCH" $test --transport rdma -d rva0 -x 1 --data_validation 127.0.0.1 || return
+        wait $server || return
+    done
 }
 
 # A job of this file, reported in libtest's form.
@@ -86,6 +104,7 @@ binary() {
 
 job devices
 job bytes_cross_the_veth
+[ -z "${FERRY_BENCH:-}" ] || job ferry_bench_over_rdma
 for line in "$@"; do binary "$line"; done
 if [ "$failed" -gt 0 ]; then
     echo "== what the guest's kernel complained of"
