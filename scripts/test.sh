@@ -36,7 +36,7 @@ rdma() {
         --no-run --message-format=json-render-diagnostics) || return 1
     # Of the library's own tests, only those that need the machine.
     mapfile -t binaries < <(sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' <<<"$listed" |
-        sed 's|/ferry-[0-9a-f]*$|& transport::rdma::fault_tests sys::verbs::device_tests|')
+        sed 's|/ferry-[0-9a-f]*$|& transport::rdma::fault_tests|')
     [ ${#binaries[@]} -eq 6 ] || return 1
     FERRY_TEST_TRANSPORTS=rdma FERRY_BENCH=$target/release/ferry-bench \
         scripts/rdma-vm.sh --limit 1200 run tests/rdma/guest.sh "${binaries[@]}"

@@ -61,6 +61,15 @@ pub fn prometheus_line(text: &mut String, metric: &str, kind: &str, help: &str, 
     let _ = writeln!(text, "# HELP {metric} {help}\n# TYPE {metric} {kind}\n{metric} {value}");
 }
 
+/// Appends one value of a metric with labels; its help and type come before the first.
+pub fn labelled_line(text: &mut String, labelled: &str, header: Option<(&str, &str)>, value: u64) {
+    let metric = labelled.split('{').next().unwrap_or(labelled);
+    if let Some((kind, help)) = header {
+        let _ = writeln!(text, "# HELP {metric} {help}\n# TYPE {metric} {kind}");
+    }
+    let _ = writeln!(text, "{labelled} {value}");
+}
+
 impl Stats {
     pub fn submitted(&self, requests: u64, slices: u64) {
         self.transfers_submitted.fetch_add(1, Relaxed);

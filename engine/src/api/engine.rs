@@ -43,7 +43,7 @@ pub(super) struct Inner {
     address: String,
     workers: Workers,
     service: Option<Arc<Service>>,
-    rdma: Option<Arc<rdma::Service>>,
+    pub rdma: Option<Arc<rdma::Service>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     state: AtomicU32,
     closing: Mutex<()>,

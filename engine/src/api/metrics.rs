@@ -2,7 +2,7 @@
 
 use super::Engine;
 use crate::peer::PeerState;
-use crate::stats::{prometheus_line, Counts};
+use crate::stats::{labelled_line, prometheus_line, Counts};
 use crate::status::Result;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,6 +27,24 @@ impl Engine {
         })
     }
 
+    /// One line for each RDMA device and metric, if there are devices.
+    fn device_metrics(&self, text: &mut String) {
+        let devices: Vec<_> = self.inner.rdma.iter().flat_map(|rdma| rdma.devices()).collect();
+        let mut add = |metric: &str, kind: &str, help: &str, value: &dyn Fn(usize) -> u64| {
+            for (at, device) in devices.iter().enumerate() {
+                let metric = format!("{metric}{{device=\"{}\"}}", device.name);
+                let header = (at == 0).then_some((kind, help));
+                labelled_line(text, &metric, header, value(at));
+            }
+        };
+        let up = "Whether the RDMA device can be reached.";
+        add("ferry_rdma_device_up", "gauge", up, &|at| devices[at].is_up.into());
+        let bytes = "Payload bytes that the device moved for this engine's transfers.";
+        add("ferry_rdma_bytes_total", "counter", bytes, &|at| devices[at].bytes);
+        let requests = "Work requests posted to the device.";
+        add("ferry_rdma_work_requests_total", "counter", requests, &|at| devices[at].work_requests);
+    }
+
     /// Everything in Prometheus' text format.
     pub fn metrics(&self) -> Result<String> {
         let stats = self.stats()?;
@@ -38,6 +56,7 @@ impl Engine {
         ] {
             prometheus_line(&mut text, metric, "gauge", help, value);
         }
+        self.device_metrics(&mut text);
         Ok(text)
     }
 }

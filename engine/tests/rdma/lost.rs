@@ -58,7 +58,10 @@ fn transfers_to_a_killed_target_fail_in_time() {
         let took = started.elapsed();
         println!("{op:?}: final {took:?} after the target was killed: {:?}", result.fence);
         assert_eq!((result.state, result.status), (State::Failed, Status::PeerLost));
-        assert!(matches!(result.fence, Fence::Lease | Fence::Dead), "{:?}", result.fence);
+        // What of a READ was under way may have come back in full; the rest was never posted.
+        let known = matches!(result.fence, Fence::Lease | Fence::Dead)
+            || (op == Op::Read && result.fence == Fence::Confirmed);
+        assert!(known, "{:?}", result.fence);
         assert!(took < LOST_WITHIN, "{took:?}");
         let confirmed: u64 = transfer.results().iter().map(|request| request.bytes_confirmed).sum();
         assert_eq!(confirmed, result.bytes_confirmed);

@@ -24,7 +24,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Instant;
 
 /// Chains under way on one queue pair: while one is confirmed the others keep the device busy.
 const CHAINS_MAX: u32 = 4;
@@ -77,7 +76,6 @@ pub struct Endpoint {
     /// Nothing is posted any more, and the loss has been told; why, if it was not on purpose.
     pub(super) broken: AtomicBool,
     pub(super) why: OnceLock<String>,
-    pub made: Instant,
 }
 
 pub(super) struct Sender {
@@ -160,7 +158,6 @@ impl Endpoint {
             rate: AtomicU64::new(0),
             broken: AtomicBool::new(false),
             why: OnceLock::new(),
-            made: Instant::now(),
             device: device.clone(),
         });
         device.add(cookie, &endpoint.qp_numbers, &endpoint);

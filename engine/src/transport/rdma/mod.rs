@@ -32,7 +32,7 @@ mod topology;
 mod wire;
 mod words;
 
-pub use service::{Service, Settings};
+pub use service::{DeviceStats, Service, Settings};
 
 /// What a device is opened with.
 #[derive(Clone, Debug)]

@@ -38,6 +38,15 @@ pub struct Settings {
     pub lease_ns: u64,
 }
 
+/// One device: whether it can be reached, and what it has moved for this engine as the initiator.
+pub struct DeviceStats<'a> {
+    pub name: &'a str,
+    pub is_up: bool,
+    pub bytes: u64,
+    /// Flushes and notifications included.
+    pub work_requests: u64,
+}
+
 pub struct Service {
     pub(super) settings: Settings,
     pub(super) registry: Arc<Registry>,
@@ -137,8 +146,14 @@ impl Service {
         self.lock().all.values().map(|session| session.link.clone()).collect()
     }
 
-    pub fn devices(&self) -> &[Arc<Device>] {
-        &self.devices
+    /// Each device as it is now.
+    pub fn devices(&self) -> impl Iterator<Item = DeviceStats<'_>> {
+        self.devices.iter().map(|device| DeviceStats {
+            name: device.name(),
+            is_up: device.is_up(),
+            bytes: device.bytes.load(Ordering::Relaxed),
+            work_requests: device.work_requests.load(Ordering::Relaxed),
+        })
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Sessions> {

@@ -10,8 +10,6 @@ use std::path::Path;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     pub node: Option<u32>,
-    /// The bridges and the function on the way from the root complex, as sysfs names them.
-    pub pci: Vec<String>,
 }
 
 impl Place {
@@ -20,12 +18,7 @@ impl Place {
         let folder = Path::new("/sys/class/infiniband").join(device).join("device");
         let node = fs::read_to_string(folder.join("numa_node")).ok();
         let node = node.and_then(|text| text.trim().parse::<i64>().ok());
-        let path = fs::canonicalize(&folder).unwrap_or_default();
-        let parts = path.iter().filter_map(|part| part.to_str());
-        Place {
-            node: node.and_then(|node| u32::try_from(node).ok()),
-            pci: parts.skip_while(|part| !part.starts_with("pci")).map(str::to_owned).collect(),
-        }
+        Place { node: node.and_then(|node| u32::try_from(node).ok()) }
     }
 
     /// Hops to host memory on this NUMA node: 0 for the same one, or if nobody knows.
@@ -34,12 +27,6 @@ impl Place {
             (Some(here), Some(there)) if here != there => 1,
             _ => 0,
         }
-    }
-
-    /// PCIe hops to another device: up to the bridge that both share, and down. For memory that is on a GPU.
-    pub fn distance_to_device(&self, other: &Place) -> u32 {
-        let shared = self.pci.iter().zip(&other.pci).take_while(|(a, b)| a == b).count();
-        (self.pci.len() + other.pci.len() - 2 * shared) as u32
     }
 }
 
@@ -167,17 +154,10 @@ mod tests {
 
     #[test]
     fn distance_counts_hops() {
-        let place =
-            |node, pci: &[&str]| Place { node, pci: pci.iter().map(|part| part.to_string()).collect() };
-        let nic = place(Some(1), &["pci0000:80", "0000:80:01.0", "0000:81:00.0"]);
+        let nic = Place { node: Some(1) };
         assert_eq!(nic.distance_to_node(Some(1)), 0);
         assert_eq!(nic.distance_to_node(Some(0)), 1);
         assert_eq!(nic.distance_to_node(None), 0);
-        assert_eq!(nic.distance_to_device(&nic), 0);
-        assert_eq!(
-            nic.distance_to_device(&place(Some(1), &["pci0000:80", "0000:80:01.0", "0000:82:00.0"])),
-            2
-        );
-        assert_eq!(nic.distance_to_device(&place(Some(0), &["pci0000:00"])), 4);
+        assert_eq!(Place { node: None }.distance_to_node(Some(0)), 0);
     }
 }
