@@ -145,10 +145,8 @@ impl Link for RdmaLink {
         while !transfer.is_final() {
             let settled: usize = endpoints.iter().map(|endpoint| endpoint.reap()).sum();
             if settled > 0 {
-                if transfer.is_final() {
-                    break;
-                }
                 spin_end_ns = 0;
+                // Even if this thread is done: nobody else may look at what waits for the room.
                 self.pump();
             }
             // Reading the clock may cost more than a look at a completion queue.
