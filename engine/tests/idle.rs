@@ -25,8 +25,14 @@ fn idle_engines_take_no_cpu() {
             }
         }
         pair.a.notify(pair.b_at_a, b"the last for now", Deadline::Default).unwrap();
-        // Of two, in case the first still sees the end of the exchange: a short spin, a late wake-up.
-        let least = cpu_time_idle(PERIOD).min(cpu_time_idle(PERIOD));
+        // The least of some, in case one still sees the end of the exchange (a short spin, a late wake-up), or a
+        // machine that is busy with something else.
+        let mut least = cpu_time_idle(PERIOD);
+        let mut tries = 1;
+        while least >= PERIOD / 1000 && tries < 5 {
+            least = least.min(cpu_time_idle(PERIOD));
+            tries += 1;
+        }
         println!("{poller}: two idle engines took {least:?} of {PERIOD:?}");
         assert!(least < PERIOD / 1000, "{poller}: {least:?} of {PERIOD:?}");
     }
