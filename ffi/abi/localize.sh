@@ -15,6 +15,8 @@ trap 'rm -rf "$work"' EXIT
 undefined=$(sed 's/^/-u /' "$symbols")
 # shellcheck disable=SC2086 # words are meant to split
 ${LD:-ld} -r --gc-sections $undefined -o "$work/ferry.o" "$in"
-${OBJCOPY:-objcopy} --keep-global-symbols="$symbols" "$work/ferry.o"
+# Bitcode that rustc left beside the code goes: where an older LLVM has put its plugin into binutils, that
+# would claim the whole object for it, fail, and leave the archive without an index.
+${OBJCOPY:-objcopy} --keep-global-symbols="$symbols" -R .llvmbc -R .llvmcmd "$work/ferry.o"
 rm -f "$out"
 ${AR:-ar} rcsD "$out" "$work/ferry.o"
