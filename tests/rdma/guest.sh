@@ -58,7 +58,7 @@ bench() {
     wait $server && [ $status -eq 0 ]
 }
 # perftest's way of asking: both visibilities, READ, lists, and memory polled by both ends. Each has a second
-# try: the first program of a fresh guest has been seen to lose its peer, and why is not known.
+# try, said aloud, as the tests below have.
 ferry_bench_over_rdma() {
     local test
     for test in "write_bw -s 64k -n 200 -m 4096 -q 2" "write_bw -s 64k -n 200 --acked-only" "read_bw -s 64k -n 200" \
