@@ -26,11 +26,11 @@ pub fn look(memory: &Registered, offset: usize, width: usize) -> u64 {
     assert!(end.is_some_and(|end| end <= area.bytes), "within the memory");
     let address = (area.address as usize + offset) as *mut u8;
     assert!((address as usize).is_multiple_of(width), "aligned to its width");
+    // What writes here meanwhile is outside the language: a device, the kernel, another process, or ferry's lane
+    // thread on their behalf. Against those an atomic is what there is: one load of the machine, neither
+    // torn nor cached nor moved before the look that precedes it; Acquire keeps later reads behind it.
     // SAFETY: in bounds and aligned (checked above), in memory that `memory` keeps mapped for the length of
-    // this borrow, in which no code of this program writes to it. What does write to it at the same time
-    // is outside the language: a device, the kernel, another process, or ferry's lane thread on their
-    // behalf. Against those an atomic is what there is: one load of the machine, neither torn nor
-    // cached nor moved before the look that precedes it; Acquire keeps later reads behind it.
+    // this borrow, in which no code of this program writes to it.
     let value = unsafe {
         match width {
             1 => AtomicU8::from_ptr(address).load(Ordering::Acquire).into(),
