@@ -30,6 +30,8 @@ thread_local! {
     /// The link that this thread is copying for: what is queued there meanwhile waits for its next look
     /// at the queue, so that a chain of ORDERED transfers needs no stack.
     static COPYING: Cell<*const LocalLink> = const { Cell::new(std::ptr::null()) };
+    /// Something was queued there meanwhile.
+    static QUEUED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// What is called when the path turns out to be broken.
@@ -135,15 +137,27 @@ impl LocalLink {
             COPYING.set(self);
             act();
             COPYING.set(std::ptr::null());
-        } else if !self.is_copying_here() {
+            // Its last look may have come before, or have been for another class.
+            if QUEUED.take() && self.has_work() && !self.call(usize::MAX) {
+                self.work();
+            }
+        } else if !self.leaves_it_to_later() {
             // In the midst of another peer's copy: an executor that runs tasks where they are woken.
             self.call(1);
         }
     }
 
-    /// Whether this thread will look at our queue again.
-    fn is_copying_here(&self) -> bool {
-        std::ptr::eq(COPYING.get(), self)
+    fn has_work(&self) -> bool {
+        [true, false].iter().any(|express| self.peer.has_work(Transport::Local, *express))
+    }
+
+    /// Whether this thread is copying for this link, and will look at what is queued.
+    fn leaves_it_to_later(&self) -> bool {
+        let here = std::ptr::eq(COPYING.get(), self);
+        if here {
+            QUEUED.set(true);
+        }
+        here
     }
 
     /// Has threads of the crew look for work. False when there are none, and none could be started.
@@ -184,8 +198,7 @@ impl Link for LocalLink {
     }
 
     fn nudge(&self) {
-        let has_work = |express| self.peer.has_work(Transport::Local, express);
-        if !self.is_copying_here() && (has_work(true) || has_work(false)) {
+        if !self.leaves_it_to_later() && self.has_work() {
             self.call(usize::MAX);
         }
     }
