@@ -360,6 +360,7 @@ fn new_rdma(context: &Context) -> Result<std::result::Result<Arc<rdma::Service>,
         qps: config.rdma_qps,
         spin_ns: context.spin_ns,
         lease_ns: config.lease_ms * 1_000_000,
+        idle: Duration::from_millis(config.rdma_idle_ms),
     };
     rdma::Service::new(settings, context.registry.clone(), context.commands.clone())
 }

@@ -28,6 +28,7 @@ impl Future for TransferFuture {
         let core = &self.0.core;
         if core.result().is_none() {
             core.waiter.register_waker(context.waker());
+            self.0.engine.attend(core);
         }
         // Looked at after registering: a completion in between is seen here, a later one wakes.
         match core.result() {

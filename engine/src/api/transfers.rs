@@ -187,10 +187,30 @@ impl Engine {
         self.inner.context.transfers.get(handle)
     }
 
+    /// Takes in what has completed, if the transfer is not final yet. Where nobody sleeps for small transfers
+    /// their end is looked for when it is asked for.
+    pub fn poll(&self, core: &Core) {
+        if !core.is_final() {
+            let peer = self.inner.context.peers.get(core.spec.peer);
+            if let Some(link) = peer.ok().and_then(|peer| peer.link_of(core.via())) {
+                link.poll();
+            }
+        }
+    }
+
+    /// The caller is about to sleep until the transfer is final.
+    pub(super) fn attend(&self, core: &Core) {
+        if let Ok(peer) = self.inner.context.peers.get(core.spec.peer) {
+            peer.attend(core);
+        }
+    }
+
     /// Waits until the transfer is final; TIMEOUT if it is not by then (it goes on), BUSY in a callback.
     pub fn wait(&self, core: &Core, timeout: Option<Duration>) -> Result<TransferResult> {
         self.inner.check_not_forked()?;
-        if !core.is_final() && timeout != Some(Duration::ZERO) {
+        if timeout == Some(Duration::ZERO) {
+            self.poll(core);
+        } else if !core.is_final() {
             self.check_may_block()?;
             self.wait_final(core, timeout);
         }
@@ -216,6 +236,7 @@ impl Engine {
                     link.drive(core, deadline_ns);
                 }
             }
+            peer.attend(core);
         }
         let deadline = timeout.and_then(|_| {
             Instant::now()
@@ -231,11 +252,15 @@ impl Engine {
             return Err(Error::invalid("transfers: the list is empty"));
         }
         let ready = || cores.iter().position(|core| core.is_final());
+        if timeout == Some(Duration::ZERO) {
+            cores.iter().for_each(|core| self.poll(core));
+        }
         if let Some(index) = ready() {
             return Ok(index);
         }
         if timeout != Some(Duration::ZERO) {
             self.check_may_block()?;
+            cores.iter().for_each(|core| self.attend(core));
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         crate::notify::wait_any(cores.iter().map(|core| &core.waiter), ready, deadline)
@@ -370,11 +395,13 @@ impl Transfer {
     }
 
     pub fn state(&self) -> State {
+        self.engine.poll(&self.core);
         self.core.state()
     }
 
     /// The result, once final.
     pub fn result(&self) -> Option<TransferResult> {
+        self.engine.poll(&self.core);
         self.core.result()
     }
 

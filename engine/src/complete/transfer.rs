@@ -79,8 +79,9 @@ pub struct Transfer {
     units: u32,
     bytes_confirmed: AtomicU64,
     detail: Mutex<Detail>,
-    /// Whether the caller drives what carries it, or is about to. Partner: the count of what is under way.
-    awaited: AtomicBool,
+    /// Whether somebody may sleep until it is final, or waits behind it. Partner: the count of what is under
+    /// way.
+    attended: AtomicBool,
     pub waiter: Waiter,
 }
 
@@ -118,7 +119,7 @@ impl Transfer {
             bytes_confirmed: AtomicU64::new(0),
             detail: Mutex::new(Detail::default()),
             waiter: Waiter::new(),
-            awaited: AtomicBool::new(spec.awaited),
+            attended: AtomicBool::new(spec.queue.is_some() || spec.notify.is_some() || spec.ordered),
             spec,
         }
     }
@@ -156,14 +157,14 @@ impl Transfer {
         self.queued.load(Ordering::Relaxed)
     }
 
-    /// Whether a thread drives what carries it, so that nobody else need look after that.
-    pub fn is_awaited(&self) -> bool {
-        self.awaited.load(Ordering::SeqCst)
+    /// Whether its end has to be noticed without anybody's asking for it.
+    pub fn is_attended(&self) -> bool {
+        self.attended.load(Ordering::SeqCst)
     }
 
-    /// The thread that drove what carries it sleeps from here on.
-    pub fn leave_to_others(&self) {
-        self.awaited.store(false, Ordering::SeqCst);
+    /// Somebody is about to sleep until it is final. What carries it has to hear of that: `Link::attend`.
+    pub fn attend(&self) {
+        self.attended.store(true, Ordering::SeqCst);
     }
 
     /// Slices, and the notification if there is one.

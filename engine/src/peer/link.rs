@@ -27,6 +27,10 @@ pub trait Link: Send + Sync {
     /// Drives the link from the calling thread until the transfer is final or `deadline_ns`
     /// (CLOCK_MONOTONIC) has passed. Returns early, without harm, when another thread drives it.
     fn drive(&self, transfer: &Transfer, deadline_ns: u64);
+    /// Takes in what has completed, and returns.
+    fn poll(&self) {}
+    /// Somebody is about to sleep until a transfer is final that is attended from now on.
+    fn attend(&self) {}
     /// Wakes a thread that sleeps in `drive`, because something it may wait for has changed.
     fn wake(&self);
     /// Whether nothing can go this way at this moment, though nobody has said yet what becomes of it.

@@ -320,6 +320,16 @@ impl Peer {
         }
     }
 
+    /// Somebody is about to sleep until the transfer is final: what carries it hears of that.
+    pub fn attend(&self, transfer: &Transfer) {
+        if !transfer.is_final() && !transfer.is_attended() {
+            transfer.attend();
+            if let Some(link) = self.link_of(transfer.via()) {
+                link.attend();
+            }
+        }
+    }
+
     /// Stops a transfer: what is unposted is dropped, what is posted drains. True if it was pending.
     pub fn strike(&self, transfer: &Arc<Transfer>, strike: Strike) -> bool {
         if !transfer.strike(strike) {
@@ -338,6 +348,7 @@ impl Peer {
             self.give_up_notification(transfer);
         }
         self.abandon(transfer, dropped, Fence::Confirmed);
+        self.attend(transfer);
         if !transfer.is_final() {
             self.around.commands.push(Command::Drain { peer: self.handle, transfer: transfer.clone() });
         }

@@ -106,6 +106,13 @@ pub fn sent(interface: &str) -> u64 {
     std::fs::read_to_string(path).unwrap().trim().parse().unwrap()
 }
 
+/// Queue pairs that a device has, the driver's own included.
+pub fn queue_pairs(device: &str) -> usize {
+    let output = Command::new("rdma").args(["resource", "show", "qp", "link", device]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output.stdout.iter().filter(|byte| **byte == b'\n').count()
+}
+
 /// Settings of an engine on a host, RDMA alone unless `extra` says otherwise.
 pub fn settings<'a>(host: usize, extra: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     [&TIMES[..], &[RDMA, HOST[host]], extra].concat()

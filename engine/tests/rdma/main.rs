@@ -17,10 +17,13 @@ mod support;
 
 mod access;
 mod devices;
+mod late;
 mod lost;
 mod many;
 mod ports;
+mod rest;
 mod stalled;
+mod unattended;
 mod unregister;
 
 use common::suite::Setup;

@@ -8,6 +8,7 @@ use super::words::{self, Word, Words};
 use super::DeviceSettings;
 use crate::limits::SPLIT_BYTES_MIN;
 use crate::sys::mapping::Mapping;
+use crate::sys::poller::{Poller, PollerKind};
 use crate::sys::verbs::{Channel, Completion, Context, Cq, Gid, Mr, Pd, PortState};
 use std::collections::HashMap;
 use std::io;
@@ -53,6 +54,10 @@ pub struct Device {
     by_qp: Mutex<HashMap<u32, Weak<Endpoint>>>,
     next_cookie: AtomicU64,
     splits: AtomicBool,
+    /// Whether its thread looks at it every now and then. Partner: the endpoints' counts of what is under way.
+    ticking: AtomicBool,
+    /// What its thread sleeps on.
+    pub poller: Poller,
     /// Payload moved from here.
     pub bytes: AtomicU64,
     pub work_requests: AtomicU64,
@@ -69,6 +74,7 @@ impl Device {
 
     fn make(index: usize, context: &Arc<Context>, settings: &DeviceSettings) -> io::Result<Device> {
         let (pd, channel) = (Pd::new(context)?, Channel::new(context)?);
+        let poller = Poller::new(PollerKind::Epoll).map_err(io::Error::other)?;
         let words = Words::new(&pd)?;
         let received = Cq::new(context, 1024.min(context.limits().cqe_max), Some(&channel), RECEIVED)?;
         received.arm()?;
@@ -93,6 +99,8 @@ impl Device {
             by_qp: Mutex::default(),
             next_cookie: AtomicU64::new(1),
             splits: AtomicBool::new(false),
+            ticking: AtomicBool::new(false),
+            poller,
             bytes: AtomicU64::new(0),
             work_requests: AtomicU64::new(0),
             pd,
@@ -256,6 +264,30 @@ impl Device {
     /// The endpoint whose completion queue has this cookie, if it still lives.
     pub fn endpoint(&self, cookie: u64) -> Option<Arc<Endpoint>> {
         self.lock().get(&cookie).and_then(Weak::upgrade)
+    }
+
+    /// Something small was posted for whose end nobody sleeps: it will be asked for, or settled at the
+    /// second tick from now.
+    pub fn look_later(&self) {
+        if !self.ticking.load(Ordering::SeqCst) && !self.ticking.swap(true, Ordering::SeqCst) {
+            self.poller.wake();
+        }
+    }
+
+    pub fn is_ticking(&self) -> bool {
+        self.ticking.load(Ordering::SeqCst)
+    }
+
+    /// A tick: what was under way at the last one, too, is looked after from here on. The ticks end with the
+    /// work.
+    pub fn tick(&self) {
+        let endpoints = self.all_endpoints();
+        let moves = endpoints.iter().filter(|endpoint| endpoint.tick()).count() > 0;
+        if !moves {
+            self.ticking.store(false, Ordering::SeqCst);
+            // Who posted before that, and found the ticking on, is looked after here.
+            endpoints.iter().filter(|endpoint| endpoint.has_work()).for_each(|it| it.ensure_watched());
+        }
     }
 
     pub fn all_endpoints(&self) -> Vec<Arc<Endpoint>> {

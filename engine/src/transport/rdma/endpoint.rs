@@ -70,6 +70,8 @@ pub struct Endpoint {
     pub(super) mail: Mail,
     /// Chains settled so far; says whether polling pays.
     pub settled: AtomicU64,
+    /// That, at the last tick.
+    pub(super) ticked: AtomicU64,
     /// Payload under way, and what was seen to move in a second, for `link` to choose by.
     pub(super) bytes_out: AtomicU64,
     pub(super) rate: AtomicU64,
@@ -154,6 +156,7 @@ impl Endpoint {
             watch: AtomicU32::new(ASLEEP),
             mail: Mail::default(),
             settled: AtomicU64::new(0),
+            ticked: AtomicU64::new(0),
             bytes_out: AtomicU64::new(0),
             rate: AtomicU64::new(0),
             broken: AtomicBool::new(false),
@@ -282,7 +285,7 @@ impl Endpoint {
         // Registrations end every MiB or further apart, and no slice is longer: it crosses one end a side.
         let wrs_per_slice = 1 + usize::from(self.device.splits()) + usize::from(self.keys.splits());
         let (mut total, mut slot) = (0u32, None);
-        // The only transfer in the chain, whose caller may be driving.
+        // The only transfer in the chain, whose end nobody may be waiting for yet.
         let mut only: Option<Arc<Transfer>> = None;
         if qp == 0 {
             self.add_acks(&mut builder, &mut sender.next_sequence, &mut sender.staged);
@@ -310,7 +313,7 @@ impl Endpoint {
             match pulled {
                 Pulled::Slices { transfer, first, end, bytes, .. } => {
                     // What its caller waits for was submitted a moment ago, and the clock is not free.
-                    batch.posted_ns = match transfer.is_awaited() && !transfer.spec.ordered && qp == 0 {
+                    batch.posted_ns = match transfer.spec.awaited && !transfer.is_attended() && qp == 0 {
                         true => transfer.spec.submitted_ns,
                         false => clock::monotonic_ns(),
                     };
@@ -336,9 +339,11 @@ impl Endpoint {
             Some(id) => {
                 self.bytes_out.fetch_add(u64::from(total), Ordering::Relaxed);
                 self.commit(sender, qp, id);
-                // After it was counted: who stops driving looks at the count last.
-                if !only.is_some_and(|transfer| transfer.is_awaited()) {
-                    self.ensure_watched();
+                // After it was counted: who is about to sleep looks at the count last.
+                match only.filter(|transfer| !transfer.is_attended()) {
+                    Some(transfer) if transfer.spec.awaited => {}
+                    Some(_) if qp == 0 => self.device.look_later(),
+                    _ => self.ensure_watched(),
                 }
             }
             // Nothing of it could be posted, and it says so.
@@ -381,7 +386,7 @@ impl Endpoint {
     }
 
     pub fn has_work(&self) -> bool {
-        self.chains.load(Ordering::Acquire) > 0
+        self.chains.load(Ordering::SeqCst) > 0
     }
 
     /// What has been posted so far: once `is_past` says so, none of it is under way.

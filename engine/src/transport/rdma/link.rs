@@ -30,11 +30,20 @@ pub struct RdmaLink {
     dispatch: Mutex<()>,
     /// Something was queued since the dispatcher last looked. Set before trying the lock, cleared under it.
     wanted: AtomicBool,
+    /// Endpoints were given up, and nobody has asked for them yet.
+    rests: AtomicBool,
+    /// Has the service look at what is wanted.
+    call: Box<dyn Fn() + Send + Sync>,
     spin_ns: u64,
 }
 
 impl RdmaLink {
-    pub fn new(peer: Arc<Peer>, registry: Arc<Registry>, spin_ns: u64) -> RdmaLink {
+    pub fn new(
+        peer: Arc<Peer>,
+        registry: Arc<Registry>,
+        spin_ns: u64,
+        call: Box<dyn Fn() + Send + Sync>,
+    ) -> RdmaLink {
         RdmaLink {
             peer,
             registry,
@@ -42,7 +51,26 @@ impl RdmaLink {
             endpoints: RwLock::default(),
             dispatch: Mutex::new(()),
             wanted: AtomicBool::new(false),
+            rests: AtomicBool::new(false),
+            call,
             spin_ns,
+        }
+    }
+
+    /// The endpoints are given up until something is to be posted.
+    pub fn rest(&self) {
+        self.rests.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether something was to be posted since.
+    pub fn is_wanted(&self) -> bool {
+        !self.rests.load(Ordering::SeqCst)
+    }
+
+    /// Something is to be posted, and there is no endpoint.
+    fn want(&self) {
+        if self.rests.swap(false, Ordering::SeqCst) {
+            (self.call)();
         }
     }
 
@@ -62,6 +90,10 @@ impl RdmaLink {
             let Ok(turn) = self.dispatch.try_lock() else { return };
             self.wanted.store(false, Ordering::SeqCst);
             let endpoints = self.endpoints();
+            if endpoints.is_empty() && [true, false].iter().any(|it| self.peer.has_work(Transport::Rdma, *it))
+            {
+                self.want();
+            }
             for endpoint in endpoints.iter().filter(|endpoint| endpoint.owes()) {
                 endpoint.post(0, |_| None);
             }
@@ -72,6 +104,11 @@ impl RdmaLink {
                 {
                     chains += 1;
                 }
+            }
+            // What waits for room is posted by whoever sees it come.
+            if endpoints.iter().any(|it| it.device.is_ticking()) && self.peer.has_work(Transport::Rdma, true)
+            {
+                self.attend();
             }
             drop(turn);
             // Room comes while this thread posts, and who submits would stay for the whole transfer. What is
@@ -113,7 +150,10 @@ fn choose(endpoints: &[Arc<Endpoint>], node: Option<u32>, express: bool) -> Opti
 impl Link for RdmaLink {
     fn carries(&self, ranges: &[Range], known: &RemoteMap, alone: bool) -> bool {
         let endpoints = self.endpoints();
-        let Some(endpoint) = endpoints.first() else { return false };
+        let Some(endpoint) = endpoints.first() else {
+            self.want();
+            return false;
+        };
         let keys = self.keys.snapshot();
         let device = endpoint.remote.index as usize;
         ranges.iter().all(|range| {
@@ -161,13 +201,24 @@ impl Link for RdmaLink {
             }
             std::hint::spin_loop();
         }
-        transfer.leave_to_others();
+        transfer.attend();
         for (endpoint, ours) in endpoints.iter().zip(watched) {
             if ours {
                 endpoint.rest();
             }
         }
         // One that came meanwhile may have been posted on while this thread was about to leave.
+        self.attend();
+    }
+
+    fn poll(&self) {
+        let settled: usize = self.endpoints().iter().map(|endpoint| endpoint.reap()).sum();
+        if settled > 0 {
+            self.pump();
+        }
+    }
+
+    fn attend(&self) {
         self.endpoints().iter().filter(|endpoint| endpoint.has_work()).for_each(|it| it.ensure_watched());
     }
 

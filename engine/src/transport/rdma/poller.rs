@@ -1,11 +1,12 @@
 //! A device's thread: sleeps until a completion queue reports, then polls that endpoint as long as it pays,
-//! and posts what waits for the room. With nothing under way it costs nothing.
+//! and posts what waits for the room. What was posted with nobody sleeping for it is not announced; a tick
+//! looks after it. With nothing under way it costs nothing.
 
 use super::device::{Device, RECEIVED};
 use super::endpoint::Endpoint;
 use crate::status::{Error, Result};
 use crate::sys::clock;
-use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
+use crate::sys::poller::{Interest, Ready};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -13,10 +14,11 @@ use std::thread::JoinHandle;
 const CHANNEL: u64 = 1;
 /// Rounds of polling between two looks at what else has reported.
 const ROUNDS: u32 = 64;
+/// What nobody sleeps for is settled after two of these at the latest.
+const TICK_NS: u64 = 5_000_000;
 
 pub struct Polling {
     device: Arc<Device>,
-    poller: Poller,
     spin_ns: u64,
     stopping: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -30,16 +32,13 @@ struct Watched {
 
 impl Polling {
     pub fn start(device: Arc<Device>, spin_ns: u64) -> Result<Arc<Polling>> {
-        let poller = Poller::new(PollerKind::Epoll)?;
         let system = |error: std::io::Error| Error::system("watching a completion channel", &error);
-        poller.add(device.channel.fd(), CHANNEL, Interest { read: true, write: false }).map_err(system)?;
-        let polling = Arc::new(Polling {
-            device,
-            poller,
-            spin_ns,
-            stopping: AtomicBool::new(false),
-            thread: Mutex::new(None),
-        });
+        device
+            .poller
+            .add(device.channel.fd(), CHANNEL, Interest { read: true, write: false })
+            .map_err(system)?;
+        let polling =
+            Arc::new(Polling { device, spin_ns, stopping: AtomicBool::new(false), thread: Mutex::new(None) });
         let own = polling.clone();
         let thread = std::thread::Builder::new()
             .name("ferry-rdma-poll".into())
@@ -52,11 +51,11 @@ impl Polling {
     /// Ends the thread. No endpoint is left.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
-        self.poller.wake();
+        self.device.poller.wake();
         if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
             let _ = thread.join();
         }
-        self.poller.remove(self.device.channel.fd(), CHANNEL);
+        self.device.poller.remove(self.device.channel.fd(), CHANNEL);
     }
 
     fn run(&self) {
@@ -64,8 +63,12 @@ impl Polling {
         let mut watched: Vec<Watched> = Vec::new();
         while !self.stopping.load(Ordering::SeqCst) {
             ready.clear();
-            if self.poller.wait(&mut ready, None).is_err() {
+            let timeout_ns = self.device.is_ticking().then_some(TICK_NS);
+            if self.device.poller.wait(&mut ready, timeout_ns).is_err() {
                 std::thread::yield_now();
+            }
+            if timeout_ns.is_some() {
+                self.device.tick();
             }
             self.collect(&mut watched);
             while !watched.is_empty() {

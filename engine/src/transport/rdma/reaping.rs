@@ -101,6 +101,16 @@ impl Endpoint {
         }
     }
 
+    /// Whether something has moved since the last tick; if nothing has, the next completion is announced.
+    pub fn tick(&self) -> bool {
+        let settled = self.settled.load(Ordering::Acquire);
+        let moves = self.ticked.swap(settled, Ordering::Relaxed) != settled;
+        if !moves && self.has_work() {
+            self.ensure_watched();
+        }
+        moves
+    }
+
     /// Makes sure that somebody will see the next completion.
     pub fn ensure_watched(&self) {
         let asleep = self.watch.compare_exchange(ASLEEP, ARMED, Ordering::SeqCst, Ordering::SeqCst).is_ok();

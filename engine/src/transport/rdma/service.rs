@@ -36,6 +36,8 @@ pub struct Settings {
     pub spin_ns: u64,
     /// How long a peer may hold keys that it was asked to let go of.
     pub lease_ns: u64,
+    /// How long endpoints are kept with nothing to do; zero is for ever.
+    pub idle: Duration,
 }
 
 /// One device: whether it can be reached, and what it has moved for this engine as the initiator.
@@ -190,17 +192,16 @@ impl Service {
         if !sessions.work.is_empty() || !sessions.revoking.is_empty() {
             return Some(now);
         }
-        sessions.all.values().filter_map(|session| session.next_look(now, self.silence())).min()
+        let times = |session: &Session| session.next_look(now, self.silence(), self.settings.idle);
+        sessions.all.values().filter_map(times).min()
     }
 
     fn take_due(&self, now: Instant) -> Vec<u64> {
         let mut sessions = self.lock();
         let mut due = std::mem::take(&mut sessions.work);
         let soon = now + Duration::from_millis(1);
-        let timed = sessions
-            .all
-            .iter()
-            .filter(|(_, session)| session.next_look(now, self.silence()).is_some_and(|at| at <= soon));
+        let next = |session: &Session| session.next_look(now, self.silence(), self.settings.idle);
+        let timed = sessions.all.iter().filter(|(_, session)| next(session).is_some_and(|at| at <= soon));
         due.extend(timed.map(|(peer, _)| *peer));
         due.into_iter().collect()
     }
@@ -291,11 +292,41 @@ impl Service {
                     self.say_state(peer);
                 }
             }
+            Word::Idle => self.heard_idle(peer, id),
+            Word::Wake => self.wake(peer, id),
             Word::Settled { .. } => {
                 self.with(peer, id, |session| session.is_settled = true);
                 self.say_state(peer);
             }
         }
+    }
+
+    /// The other side has had nothing to post for a while. If that is so here, too, the endpoints go; the
+    /// dialer hears that it is.
+    fn heard_idle(&self, peer: u64, id: [u8; 16]) {
+        let now = Instant::now();
+        let lanes = self.with(peer, id, |session| {
+            if !session.is_idle(now, self.settings.idle) {
+                return Vec::new();
+            }
+            if session.ticket.dialer {
+                return session.rest();
+            }
+            self.tell(session, &Word::Idle);
+            session.rest();
+            Vec::new()
+        });
+        lanes.into_iter().flatten().for_each(|lane| self.give_up(peer, lane));
+    }
+
+    /// Endpoints that were given up are wanted: the dialer makes them.
+    fn wake(&self, peer: u64, id: [u8; 16]) {
+        self.with(peer, id, |session| {
+            if session.wake(&self.devices) && !session.ticket.dialer {
+                self.tell(session, &Word::Wake);
+            }
+        });
+        self.say_state(peer);
     }
 
     /// Has the control loop close an endpoint, and fence what it carries.
@@ -305,6 +336,9 @@ impl Service {
 
     /// What time, and completions, ask for.
     fn time(&self, peer: u64, now: Instant) {
+        if let Some(id) = self.wanted(peer) {
+            self.wake(peer, id);
+        }
         let Some((id, due, stuck, proven)) = self.look_at_time(peer, now) else { return };
         due.into_iter().for_each(|pair| self.ask(peer, id, pair));
         stuck.into_iter().for_each(|lane| self.give_up(peer, lane));
@@ -319,12 +353,22 @@ impl Service {
         }
     }
 
+    /// The session, if something is queued for endpoints that it had given up.
+    fn wanted(&self, peer: u64) -> Option<[u8; 16]> {
+        let sessions = self.lock();
+        let session = sessions.all.get(&peer).filter(|session| session.is_wanted())?;
+        Some(session.ticket.session_id)
+    }
+
     #[allow(clippy::type_complexity)]
     fn look_at_time(&self, peer: u64, now: Instant) -> Option<([u8; 16], Vec<Pair>, Vec<u32>, Vec<u32>)> {
         let mut sessions = self.lock();
         let session = sessions.all.get_mut(&peer)?;
         for regions in session.take_acks() {
             self.tell(session, &Word::Revoked(regions));
+        }
+        if session.asks_idle(now, self.settings.idle) {
+            self.tell(session, &Word::Idle);
         }
         let mut stuck = session.stuck(now);
         let silence = self.silence();
@@ -378,7 +422,9 @@ impl Service {
 impl Companion for Service {
     fn begin(&self, ticket: Ticket) {
         let peer = ticket.peer.handle;
-        let link = RdmaLink::new(ticket.peer.clone(), self.registry.clone(), self.settings.spin_ns);
+        let poller = self.poller.clone();
+        let call = Box::new(move || poller.wake());
+        let link = RdmaLink::new(ticket.peer.clone(), self.registry.clone(), self.settings.spin_ns, call);
         let session = Session::new(ticket, Arc::new(link));
         let regions = self.registry.snapshot();
         // Under the lock: a region that is revoked meanwhile finds the session there to ask.

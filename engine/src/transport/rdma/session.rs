@@ -6,6 +6,8 @@
 //! acceptor       CONNECT ─▶ ANSWERED ─ ESTABLISHED ─▶ OPEN
 //! either         closed, refused or too slow ─▶ IDLE, tried again by the dialer after a pause
 //! ```
+//! When neither side has posted anything for a while the endpoints are given up, `rest`: whoever wants them
+//! back is posted for by TCP, or waits, until the dialer has made them again.
 
 use super::device::Device;
 use super::endpoint::Endpoint;
@@ -71,6 +73,12 @@ pub struct Session {
     pub asked: Vec<(Instant, u64)>,
     /// Regions that the peer asks us to let go of, and what is under way with them.
     acks: Vec<LettingGo>,
+    /// What was posted when that was last seen to have changed, and when that was.
+    posted: (u64, Instant),
+    /// When the other side was last asked whether it is idle, too.
+    idle_asked: Instant,
+    /// No endpoints are wanted before something is queued.
+    rests: bool,
 }
 
 impl Session {
@@ -87,7 +95,49 @@ impl Session {
             begun: Instant::now(),
             asked: Vec::new(),
             acks: Vec::new(),
+            posted: (0, Instant::now()),
+            idle_asked: Instant::now(),
+            rests: false,
         }
+    }
+
+    /// Whether nothing was posted here for so long. Zero is never.
+    pub fn is_idle(&mut self, now: Instant, period: Duration) -> bool {
+        let posted = self.entries.values().map(|entry| entry.endpoint.mark()).sum();
+        if posted != self.posted.0 {
+            self.posted = (posted, now);
+        }
+        !period.is_zero() && !self.entries.is_empty() && self.posted.1 + period <= now
+    }
+
+    /// Whether the dialer is to ask the other side if it is idle, too; not before another period, then.
+    pub fn asks_idle(&mut self, now: Instant, period: Duration) -> bool {
+        if !self.ticket.dialer || now < self.idle_asked + period {
+            return false;
+        }
+        self.idle_asked = now;
+        self.is_idle(now, period)
+    }
+
+    /// The endpoints are given up, and wanted back when something is queued: the lanes.
+    pub fn rest(&mut self) -> Vec<u32> {
+        self.rests = true;
+        self.link.rest();
+        self.entries.keys().copied().collect()
+    }
+
+    /// Endpoints are wanted. True if they had been given up.
+    pub fn wake(&mut self, ours: &[Arc<Device>]) -> bool {
+        let rested = std::mem::take(&mut self.rests);
+        if rested {
+            self.plan(ours);
+        }
+        rested
+    }
+
+    /// Whether something is queued for endpoints that were given up.
+    pub fn is_wanted(&self) -> bool {
+        self.rests && self.link.is_wanted()
     }
 
     pub fn their_device(&self, index: u8) -> Option<&DeviceOffer> {
@@ -110,7 +160,7 @@ impl Session {
             pair(&ours, theirs).into_iter().map(|(a, b)| (ours[a].index, theirs[b].index)).collect();
         let now = Instant::now();
         self.retries.retain(|pair, _| wanted.contains(pair));
-        for pair in wanted {
+        for pair in wanted.into_iter().filter(|_| !self.rests) {
             if !self.entries.values().any(|entry| entry.pair == pair) {
                 self.retries.insert(pair, Retry { at: now, pause: PAUSE_MIN });
             }
@@ -131,7 +181,7 @@ impl Session {
     /// No endpoint came of it this time.
     pub fn failed(&mut self, pair: Pair, why: String) {
         self.tried.insert(pair, why);
-        if self.ticket.dialer {
+        if self.ticket.dialer && !self.rests {
             let pause = self.retries.get(&pair).map_or(PAUSE_MIN, |retry| (retry.pause * 2).min(PAUSE_MAX));
             self.retries.insert(pair, Retry { at: Instant::now() + pause, pause });
         }
@@ -153,6 +203,7 @@ impl Session {
     pub fn opened(&mut self, lane: u32) {
         if let Some(entry) = self.entries.get_mut(&lane) {
             entry.stage = Stage::Open;
+            self.rests = false;
             self.tried.insert(entry.pair, String::new());
         }
         self.publish();
@@ -192,6 +243,7 @@ impl Session {
         match &self.theirs {
             None => Some(("the peer has not said which devices it has".into(), true)),
             Some((devices, why)) if devices.is_empty() => Some((format!("at the peer: {why}"), false)),
+            Some(_) if self.rests => None,
             Some(_) => {
                 let mut whys: Vec<&str> = self.tried.values().map(String::as_str).collect();
                 whys.retain(|why| !why.is_empty());
@@ -205,6 +257,9 @@ impl Session {
     /// What made the path, for a person.
     pub fn how(&self) -> String {
         let open = self.entries.values().filter(|entry| entry.stage == Stage::Open);
+        if self.rests {
+            return "at rest, made again when something is queued".into();
+        }
         let mut names: Vec<String> = open
             .map(|entry| format!("{} to {}", entry.endpoint.device.name(), entry.endpoint.remote.name))
             .collect();
@@ -227,8 +282,13 @@ impl Session {
     }
 
     /// When to look at this session again if nothing is heard. `silence`: how long a peer may hold keys that
-    /// it was asked for.
-    pub fn next_look(&self, now: Instant, silence: Duration) -> Option<Instant> {
+    /// it was asked for. `idle`: how long endpoints are kept for nothing; zero is for ever.
+    pub fn next_look(&self, now: Instant, silence: Duration, idle: Duration) -> Option<Instant> {
+        if self.is_wanted() {
+            return Some(now);
+        }
+        let asks = self.ticket.dialer && !idle.is_zero() && !self.entries.is_empty();
+        let idle = asks.then_some(self.idle_asked + idle);
         let soon = now + Duration::from_millis(1);
         let probing = self.entries.values().any(|entry| entry.stage == Stage::Probing);
         let acks = (probing || !self.acks.is_empty()).then_some(soon);
@@ -237,7 +297,7 @@ impl Session {
         let retries = self.retries.values().map(|retry| retry.at);
         let asked = self.asked.iter().map(|(since, _)| *since + silence);
         let settle = (!self.is_settled).then_some(self.begun + 2 * PATIENCE);
-        acks.into_iter().chain(stages).chain(retries).chain(asked).chain(settle).min()
+        acks.into_iter().chain(idle).chain(stages).chain(retries).chain(asked).chain(settle).min()
     }
 
     /// Whether the first attempts have taken too long, whoever is to blame.

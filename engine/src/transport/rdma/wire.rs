@@ -5,6 +5,7 @@
 //! both      OFFER (devices), KEYS of every region          ... KEYS, REVOKE ─▶ ◀─ REVOKED as they come and go
 //! dialer    CONNECT(lane, devices, QPs) ─▶ ◀─ ACCEPT or REFUSE     probe     ESTABLISHED(lane) ─▶
 //! dialer    SETTLED: each pair of devices has been tried once
+//! dialer    IDLE ─▶ ◀─ IDLE, if it is so there, too: the endpoints are given up      WAKE ─▶: made again
 //! ```
 
 use crate::limits::{DEVICES_MAX, QPS_MAX, REGIONS_PER_MESSAGE, RKEYS_PER_MESSAGE};
@@ -85,6 +86,10 @@ pub enum Word {
     Settled {
         why: String,
     },
+    /// Nothing has been posted for a while.
+    Idle,
+    /// The acceptor has something to post.
+    Wake,
 }
 
 impl Word {
@@ -125,6 +130,8 @@ impl Word {
                 out.push(9);
                 encode_text(why, &mut out);
             }
+            Word::Idle => out.push(10),
+            Word::Wake => out.push(11),
         }
         out
     }
@@ -151,6 +158,8 @@ impl Word {
             7 => Word::Refuse { lane: reader.u32()?, why: reader.text()? },
             8 => Word::Established { lane: reader.u32()? },
             9 => Word::Settled { why: reader.text()? },
+            10 => Word::Idle,
+            11 => Word::Wake,
             _ => return Err(BadMessage),
         };
         if reader.0.is_empty() {
@@ -285,6 +294,8 @@ mod tests {
             Word::Refuse { lane: 7, why: "no".into() },
             Word::Established { lane: 7 },
             Word::Settled { why: String::new() },
+            Word::Idle,
+            Word::Wake,
         ]
     }
 

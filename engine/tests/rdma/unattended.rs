@@ -1,0 +1,97 @@
+//! Small transfers for whose end nobody sleeps, which the device does not announce: somebody finds them
+//! done all the same, and who does sleep is woken at once.
+
+use crate::guest::{enter, leads_over, memories, pair};
+use crate::support::*;
+use ferry::types::Op;
+use ferry::{Deadline, Engine, Status, TransferOptions};
+use std::time::{Duration, Instant};
+
+/// More than an endpoint takes at a time.
+const MANY: usize = 200;
+/// What nobody asks for is found after this long at the earliest, and twice this at the latest.
+const TICK: Duration = Duration::from_millis(5);
+
+#[test]
+fn what_nobody_asks_for_is_done_and_what_waits_for_room_is_posted() {
+    let name = "unattended::what_nobody_asks_for_is_done_and_what_waits_for_room_is_posted";
+    let Some(_guest) = enter(name) else { return };
+    let (a, b, peer) = pair(&[]);
+    leads_over(&a, peer, &["rva0", "rvb0"]);
+    let (local, remote) = memories(&a, &b, peer, MANY * 64, 5);
+    let transfers: Vec<_> = (0..MANY)
+        .map(|at| a.submit(peer, Op::Write, &[request(&local, &remote, at * 64, 64)], &options()).unwrap())
+        .collect();
+    wait_until("all are done", || a.stats().unwrap().counts.transfers_done == MANY as u64);
+    assert_pattern(&remote, 5, 0, MANY * 64);
+    transfers.iter().for_each(|it| assert_eq!(it.result().unwrap().status, Status::Ok));
+    // The one beyond the last, with nothing to push it.
+    let one = [request(&local, &remote, 0, 64)];
+    let _last = a.submit(peer, Op::Read, &one, &options()).unwrap();
+    wait_until("one alone is done", || a.stats().unwrap().counts.transfers_done == MANY as u64 + 1);
+}
+
+#[test]
+fn what_is_asked_for_is_found() {
+    let Some(_guest) = enter("unattended::what_is_asked_for_is_found") else { return };
+    quickest("state", |a, peer, one| {
+        let transfer = a.submit(peer, Op::Write, one, &options()).unwrap();
+        wait_until("it is final", || transfer.state().is_final());
+    });
+    quickest("wait, without waiting", |a, peer, one| {
+        let transfer = a.submit(peer, Op::Write, one, &options()).unwrap();
+        wait_until("it is final", || transfer.wait(Some(Duration::ZERO)).is_ok());
+    });
+}
+
+#[test]
+fn who_sleeps_is_woken_at_once() {
+    let Some(_guest) = enter("unattended::who_sleeps_is_woken_at_once") else { return };
+    quickest("wait_any", |a, peer, one| {
+        let core = a.submit_core(peer, Op::Write, one, &options()).unwrap();
+        a.wait_any(std::slice::from_ref(&core), Some(BOUND)).unwrap();
+        a.release(core.handle).unwrap();
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    quickest("a future", |a, peer, one| {
+        let transfer = a.submit(peer, Op::Write, one, &options()).unwrap();
+        runtime.block_on(async { transfer.await }).unwrap();
+    });
+}
+
+#[test]
+fn a_deadline_that_nobody_waits_for_does_not_cost_the_endpoint() {
+    let name = "unattended::a_deadline_that_nobody_waits_for_does_not_cost_the_endpoint";
+    let Some(_guest) = enter(name) else { return };
+    const ROUNDS: u64 = 20;
+    // Shorter than a tick: the transfer is there, and its end is not known, when they pass.
+    let (a, b, peer) = pair(&[("drain_ms", "1")]);
+    let (local, remote) = memories(&a, &b, peer, 64, 5);
+    let one = [request(&local, &remote, 0, 64)];
+    let short = TransferOptions { deadline: Deadline::After(Duration::from_millis(3)), ..options() };
+    for _ in 0..ROUNDS {
+        let transfer = a.submit(peer, Op::Write, &one, &short).unwrap();
+        std::thread::sleep(Duration::from_millis(8));
+        let status = finish(&transfer).status;
+        assert!(matches!(status, Status::Ok | Status::Timeout), "{status}");
+    }
+    // What is slow in earnest may have cost one; if their end were not looked for, all would.
+    let lost = a.stats().unwrap().counts.lanes_lost;
+    println!("{lost} endpoints lost");
+    assert!(lost <= ROUNDS / 2, "{lost}");
+}
+
+/// The quickest of some rounds, on an engine of their own, did not have to wait for a tick.
+fn quickest(what: &str, mut round: impl FnMut(&Engine, u64, &[ferry::types::Request])) {
+    let (a, b, peer) = pair(&[("spin_us", "0")]);
+    let (local, remote) = memories(&a, &b, peer, 64, 5);
+    let one = [request(&local, &remote, 0, 64)];
+    let rounds = (0..30).map(|_| {
+        let started = Instant::now();
+        round(&a, peer, &one);
+        started.elapsed()
+    });
+    let least = rounds.min().unwrap();
+    println!("{what}: {least:?}");
+    assert!(least < TICK, "{what}: {least:?}");
+}
