@@ -113,7 +113,7 @@ boot() {
     # Should this script be killed outright, its machine goes with it.
     setpriv --pdeathsig TERM timeout -k 5 "$limit" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 3072 -no-reboot \
         -display none -monitor none -parallel none -serial "file:$work/console" -nic none \
-        -kernel "$vmlinuz" -initrd "$work/initrd" -append "console=ttyS0 quiet panic=-1 oops=panic" \
+        -kernel "$vmlinuz" -initrd "$work/initrd" -append "console=ttyS0 quiet tsc=reliable panic=-1 oops=panic" \
         -virtfs "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap" \
         -virtfs "local,path=${work//,/,,}/share,mount_tag=share,security_model=none" \
         </dev/null 9>&- &
