@@ -94,6 +94,11 @@ impl RdmaLink {
             {
                 self.want();
             }
+            // Who posts again and again settles what it posted before, and wakes nobody for that. What this
+            // brings up is posted below.
+            endpoints.iter().filter(|endpoint| endpoint.is_unwatched()).for_each(|it| {
+                it.reap();
+            });
             for endpoint in endpoints.iter().filter(|endpoint| endpoint.owes()) {
                 endpoint.post(0, |_| None);
             }

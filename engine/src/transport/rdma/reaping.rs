@@ -101,6 +101,11 @@ impl Endpoint {
         }
     }
 
+    /// Whether something is under way, and nobody will notice its end unasked.
+    pub fn is_unwatched(&self) -> bool {
+        self.has_work() && self.watch.load(Ordering::SeqCst) == ASLEEP
+    }
+
     /// Whether something has moved since the last tick; if nothing has, the next completion is announced.
     pub fn tick(&self) -> bool {
         let settled = self.settled.load(Ordering::Acquire);
