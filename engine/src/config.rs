@@ -94,7 +94,7 @@ settings! {
     rdma_retries: u32 = 2, Valid::Range(0, 6),
         "How often a packet is sent again before the path counts as broken and another takes over.";
     rdma_idle_ms: u64 = 600_000, Valid::Range(0, 86_400_000),
-        "How long queue pairs with nothing to do are kept; they are made again when there is. 0 keeps them.";
+        "How long queue pairs with nothing to do are kept; they are made again when there is, and 0 keeps them.";
     rdma_mr_bytes_max: u64 = 0, Valid::ZeroOr(limits::SPLIT_BYTES_MIN, 1 << 48),
         "Larger regions are registered with a device in several pieces; 0 takes the device's own limit.";
     lanes: u32 = 2, Valid::Range(1, limits::LANES_MAX as u64),
