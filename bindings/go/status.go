@@ -112,6 +112,10 @@ func (e *Error) Unwrap() []error {
 	if e.Context != nil {
 		causes = append(causes, e.Context)
 	}
+	if e.Status != ErrTimeout && isDeadline(e.Context) {
+		// Whether ferry's deadline or the context's came first is a matter of nanoseconds.
+		causes = append(causes, ErrTimeout)
+	}
 	return causes
 }
 
