@@ -24,7 +24,6 @@
 package ferry
 
 // #cgo pkg-config: ferry
-// #cgo noescape ferry_engine_address
 // #include <stdlib.h>
 // #include <ferry.h>
 import "C"
@@ -42,13 +41,17 @@ func Version() string { return C.GoString(C.ferry_version()) }
 // An Engine registers memory, connects to peers, and moves bytes. Close it: nothing else frees it.
 type Engine struct {
 	// Held for reading in every call into ferry, for writing when the engine is freed.
-	mu      sync.RWMutex
-	handle  *C.ferry_engine
-	closed  atomic.Bool
-	closing sync.Mutex
-	reactor *reactor
-	queues  sync.Map // *Queue, those that are open
+	mu       sync.RWMutex
+	handle   *C.ferry_engine
+	closed   atomic.Bool
+	closing  sync.Mutex
+	reactor  *reactor // of transfers
+	connects *reactor
+	queues   sync.Map // *Queue, those that are open
 }
+
+// How many connects may be under way.
+const connectsMax = 1024
 
 // Open starts an engine. nil is the defaults and the FERRY_* environment.
 func Open(config Config) (*Engine, error) {
@@ -62,8 +65,13 @@ func Open(config Config) (*Engine, error) {
 	if err := failure("open", C.ferry_engine_open(made, &e.handle, &c), &c); err != nil {
 		return nil, err
 	}
-	e.reactor, err = newReactor(e, number(made, "transfers_max"))
+	if e.reactor, err = newReactor(e, C.FERRY_QUEUE_TRANSFERS, number(made, "transfers_max")); err == nil {
+		e.connects, err = newReactor(e, C.FERRY_QUEUE_PEERS, connectsMax)
+	}
 	if err != nil {
+		if e.reactor != nil {
+			e.reactor.stop()
+		}
 		C.ferry_engine_close(e.handle, C.FERRY_FOREVER, nil)
 		C.ferry_engine_free(e.handle)
 		return nil, err
@@ -118,6 +126,7 @@ func (e *Engine) Shutdown(ctx context.Context) error {
 		return true
 	})
 	e.reactor.stop()
+	e.connects.stop()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	C.ferry_engine_free(e.handle)

@@ -96,7 +96,7 @@ func (e *Engine) Connect(ctx context.Context, address string) (Peer, error) {
 	if cause := ctx.Err(); cause != nil {
 		return Peer{}, ended(op, cause)
 	}
-	r := e.reactor
+	r := e.connects
 	id, wait := r.ids.Add(1), make(connect, 1)
 	text := C.CString(address)
 	defer C.free(unsafe.Pointer(text))

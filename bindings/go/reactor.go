@@ -19,8 +19,12 @@ import (
 // A transfer that ends while its submitter still looks at it leaves an event that nobody needs. While there
 // are only such, the queue is left alone: its eventfd, raised once, costs no system call, and every so often
 // a submitter sweeps the queue. Only while somebody is registered does a goroutine watch it.
+//
+// Connects have a reactor of their own. Its queue gets the news of all peers, too, and is watched all the
+// time, so that they do not pile up.
 type reactor struct {
 	engine *Engine
+	always bool // watched all the time
 	queue  C.ferry_queue
 	watch  *watch
 
@@ -43,18 +47,18 @@ const sweepEvents = 128
 // event with its id, on the reactor's goroutine or a submitter's, and must not block.
 type completer interface{ complete(event *C.ferry_event) }
 
-func newReactor(engine *Engine, transfersMax int) (*reactor, error) {
+func newReactor(engine *Engine, what C.uint32_t, capacity int) (*reactor, error) {
 	r := &reactor{
 		engine:  engine,
+		always:  what&C.FERRY_QUEUE_PEERS != 0,
 		waiting: map[uint64]completer{},
 		wake:    make(chan struct{}, 1),
 		quit:    make(chan struct{}),
 		gone:    make(chan struct{}),
 	}
 	c := newCError()
-	// Room for all transfers there can be, and for events that are yet to be swept.
-	capacity := min(max(transfersMax, 1024)+8*sweepEvents, 1<<20)
-	what := C.uint32_t(C.FERRY_QUEUE_TRANSFERS | C.FERRY_QUEUE_PEERS)
+	// Beside all that can be under way, room for events that are yet to be swept.
+	capacity = min(capacity+8*sweepEvents, 1<<20)
 	status := C.ferry_queue_create(engine.handle, what, C.size_t(capacity), &r.queue, &c)
 	if err := failure("open", status, &c); err != nil {
 		return nil, err
@@ -62,6 +66,9 @@ func newReactor(engine *Engine, transfersMax int) (*reactor, error) {
 	var err error
 	if r.watch, err = newWatch(engine, r.queue); err != nil {
 		return nil, err
+	}
+	if r.always {
+		r.wake <- struct{}{}
 	}
 	go r.run()
 	return r, nil
@@ -91,6 +98,9 @@ func (r *reactor) run() {
 }
 
 func (r *reactor) busy() bool {
+	if r.always {
+		return true
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.waiting) > 0
