@@ -609,8 +609,8 @@ func TestManyGoroutinesEachWithItsOwnBytes(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if _, err := transfer.Wait(context.Background()); err != nil {
-					t.Error(err)
+				if result, err := transfer.Wait(context.Background()); err != nil || result.BytesConfirmed != bytes {
+					t.Errorf("%+v %v", result, err)
 					return
 				}
 				check(t, echo, seed)

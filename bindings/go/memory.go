@@ -6,7 +6,6 @@ import "C"
 
 import (
 	"context"
-	"fmt"
 	"sync/atomic"
 	"unsafe"
 )
@@ -66,7 +65,8 @@ func (e *Engine) Alloc(length int, options *RegionOptions) (*Memory, error) {
 }
 
 // Register lends C memory or a mapping to ferry until Close of what it returns, or of the engine, has
-// returned. It must stay mapped until then. Memory of Go's heap is refused with ErrInvalid.
+// returned. It must stay mapped until then. Memory of Go's heap is refused with
+// ErrInvalid, save under GODEBUG=cgocheck=0.
 func (e *Engine) Register(address unsafe.Pointer, length int, options *RegionOptions) (registered *Memory, err error) {
 	const op = "register"
 	if length <= 0 {
@@ -81,7 +81,7 @@ func (e *Engine) Register(address unsafe.Pointer, length int, options *RegionOpt
 	addresses, lengths := []unsafe.Pointer{address}, []C.size_t{C.size_t(length)}
 	defer func() {
 		if reason := recover(); reason != nil {
-			registered, err = nil, invalid(op, "address: %v", fmt.Errorf("it is Go memory, which cannot be registered (%v)", reason))
+			registered, err = nil, invalid(op, "address: it is Go memory, which cannot be registered (%v)", reason)
 		}
 	}()
 	var region C.ferry_region

@@ -10,6 +10,7 @@ import "C"
 import (
 	"context"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -147,8 +148,10 @@ type Transfer struct {
 	op     Op
 	handle C.ferry_transfer
 	id     uint64
+	mu     sync.Mutex // held while its end is looked for
 	ended  atomic.Bool
 	done   chan struct{}
+	// Good once done is closed.
 	result Result
 	err    *Error
 }
@@ -279,31 +282,37 @@ func (r *reactor) options(options *TransferOptions, id uint64, deadline C.uint64
 func (t *Transfer) expect() {
 	r := t.engine.reactor
 	r.add(t.id, t)
-	var result C.ferry_result
-	var c C.ferry_error
-	if status := C.ferry_go_look(t.engine.handle, t.handle, &result, &c); status <= 0 && r.take(t.id) != nil {
+	t.settle(nil)
+	if t.ended.Load() && r.take(t.id) != nil {
 		r.leftBehind()
-		t.end(status, &result, &c)
 	}
 }
 
 // complete is for the reactor: the transfer's event has come.
-func (t *Transfer) complete(event *C.ferry_event) {
+func (t *Transfer) complete(event *C.ferry_event) { t.settle(event) }
+
+// settle looks whether the transfer is final, and ends it if it is; with an event, it is. The look frees a
+// transfer that is done: so only one may find that out.
+func (t *Transfer) settle(event *C.ferry_event) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ended.Load() {
+		return
+	}
 	var result C.ferry_result
 	var c C.ferry_error
 	status := C.ferry_go_look(t.engine.handle, t.handle, &result, &c)
-	if result.state == 0 {
+	if event != nil && result.state == 0 {
 		// The engine was closed in between: the event is all there is.
 		status = event.status
 	}
-	t.end(status, &result, &c)
+	if status <= 0 {
+		t.end(status, &result, &c)
+	}
 }
 
-// end takes in how the transfer ended, once, and frees it.
+// end takes in how the transfer ended, and frees it.
 func (t *Transfer) end(status C.ferry_status, result *C.ferry_result, c *C.ferry_error) {
-	if t.ended.Swap(true) {
-		return
-	}
 	if result.state != 0 {
 		t.result = newResult(result)
 	}
@@ -315,6 +324,7 @@ func (t *Transfer) end(status C.ferry_status, result *C.ferry_result, c *C.ferry
 		}
 		C.ferry_transfer_release(t.engine.handle, t.handle, nil)
 	}
+	t.ended.Store(true)
 	close(t.done)
 }
 
@@ -351,7 +361,8 @@ func (t *Transfer) Cancel() {
 }
 
 // Wait returns when the transfer is final, however it ended. When the context ends first it cancels the
-// transfer and goes on waiting until it is final. Any number of goroutines may wait.
+// transfer and goes on waiting until it is final; one that is done by then is no error. Any number of
+// goroutines may wait.
 func (t *Transfer) Wait(ctx context.Context) (Result, error) {
 	var cause error
 	select {
