@@ -35,6 +35,19 @@ func BenchmarkWrite64Cancellable(b *testing.B) {
 	}
 }
 
+// The same while another transfer is waited for, so that the reactor watches its queue.
+func BenchmarkWrite64BesideAWaiter(b *testing.B) {
+	p := newPair(b, 4096, nil)
+	requests := []Request{p.request(0, 64)}
+	p.near.reactor.add(0, make(connect, 1)) // no transfer has the id 0
+	defer p.near.reactor.take(0)
+	for b.Loop() {
+		if _, err := p.peer.Write(context.Background(), requests, nil); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 // Go and C by turns; the metric is the median of the differences.
 func BenchmarkWrite64OverC(b *testing.B) {
 	p := newPair(b, 4096, nil)

@@ -36,7 +36,7 @@ type reactor struct {
 	gone chan struct{}
 
 	ids     atomic.Uint64
-	unswept atomic.Int64
+	unswept atomic.Int64 // events that nobody waits for, drained ones taken off
 	sweep   sync.Mutex
 	swept   [sweepEvents]C.ferry_event
 }
@@ -131,17 +131,20 @@ func (r *reactor) take(id uint64) completer {
 
 // leftBehind counts an event that nobody waits for, and sweeps when there are many.
 func (r *reactor) leftBehind() {
-	if r.unswept.Add(1) >= sweepEvents && r.sweep.TryLock() {
-		r.sweepLocked()
-		r.sweep.Unlock()
+	if r.unswept.Add(1) < sweepEvents || !r.sweep.TryLock() {
+		return
+	}
+	defer r.sweep.Unlock()
+	// Only as many as there should be: a drain that finds fewer arms the eventfd.
+	for r.unswept.Load() >= sweepEvents && r.sweepOnce() {
 	}
 }
 
-func (r *reactor) sweepLocked() int {
-	r.unswept.Store(0)
+// sweepOnce says whether there may be more.
+func (r *reactor) sweepOnce() bool {
 	count := r.drain(r.swept[:])
 	r.dispatch(r.swept[:count])
-	return count
+	return count == len(r.swept)
 }
 
 func (r *reactor) drain(events []C.ferry_event) int {
@@ -158,6 +161,8 @@ func (r *reactor) dispatch(events []C.ferry_event) {
 		}
 		if who := r.take(uint64(event.user_data)); who != nil {
 			who.complete(event)
+		} else {
+			r.unswept.Add(-1)
 		}
 	}
 }
@@ -168,7 +173,7 @@ func (r *reactor) stop() {
 	r.watch.close()
 	<-r.gone
 	r.sweep.Lock()
-	for r.sweepLocked() > 0 {
+	for r.sweepOnce() {
 	}
 	r.sweep.Unlock()
 	r.mu.Lock()
