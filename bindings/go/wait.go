@@ -48,7 +48,11 @@ func inTurns(ctx context.Context, op string, call func(timeout C.uint64_t, c *C.
 		if !again {
 			return failure(op, status, &c)
 		}
-		if cause := ctx.Err(); cause != nil || timeout == 0 {
+		cause := ctx.Err()
+		if cause == nil && timeoutOf(ctx) == 0 {
+			cause = context.DeadlineExceeded // of which the context hasn't heard yet
+		}
+		if cause != nil {
 			err := newError(op, Status(status), &c)
 			err.Context = cause
 			return err
