@@ -95,7 +95,7 @@ func bytesOf(call func(buffer unsafe.Pointer, capacity C.size_t, length *C.size_
 	for {
 		var length C.size_t
 		status := call(unsafe.Pointer(&buffer[0]), C.size_t(len(buffer)), &length)
-		if Status(status) == ErrLimit {
+		if Status(status) == ErrLimit && len(buffer) < 64<<20 {
 			buffer = make([]byte, 2*len(buffer))
 			continue
 		}

@@ -136,7 +136,8 @@ func (e *Engine) Shutdown(ctx context.Context) error {
 
 // Address is "host:port" at which peers reach the engine; "" if it does not listen, or is closed.
 func (e *Engine) Address() string {
-	text, err := e.bytes("address", func(buffer unsafe.Pointer, capacity C.size_t, length *C.size_t, c *C.ferry_error) C.ferry_status {
+	text, err := e.bytes("address", func(buffer unsafe.Pointer, capacity C.size_t, length *C.size_t,
+		c *C.ferry_error) C.ferry_status {
 		return C.ferry_engine_address(e.handle, (*C.char)(buffer), capacity, length, c)
 	})
 	if err != nil {
@@ -147,7 +148,8 @@ func (e *Engine) Address() string {
 
 // Metrics is what Stats has, in Prometheus' text format.
 func (e *Engine) Metrics() (string, error) {
-	text, err := e.bytes("metrics", func(buffer unsafe.Pointer, capacity C.size_t, length *C.size_t, c *C.ferry_error) C.ferry_status {
+	text, err := e.bytes("metrics", func(buffer unsafe.Pointer, capacity C.size_t, length *C.size_t,
+		c *C.ferry_error) C.ferry_status {
 		return C.ferry_engine_metrics(e.handle, (*C.char)(buffer), capacity, length, c)
 	})
 	return string(text), err
@@ -155,7 +157,8 @@ func (e *Engine) Metrics() (string, error) {
 
 // Descriptor is what another engine's Import takes: where to connect, and whom to expect there.
 func (e *Engine) Descriptor() ([]byte, error) {
-	return e.bytes("descriptor", func(buffer unsafe.Pointer, capacity C.size_t, length *C.size_t, c *C.ferry_error) C.ferry_status {
+	return e.bytes("descriptor", func(buffer unsafe.Pointer, capacity C.size_t, length *C.size_t,
+		c *C.ferry_error) C.ferry_status {
 		return C.ferry_descriptor_export(e.handle, buffer, capacity, length, c)
 	})
 }
