@@ -26,6 +26,29 @@ fn transfer_moves_bytes_between_two_processes() {
     assert_eq!(rest, "written: hello\ngoodbye: hello\n");
 }
 
+#[test]
+fn exchange_finds_every_byte_in_its_place_on_both_sides() {
+    let program = env!("CARGO_BIN_EXE_exchange");
+    let mut server = Command::new(program).arg("serve").stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(server.stdout.take().unwrap());
+    let mut first = String::new();
+    lines.read_line(&mut first).unwrap();
+    let address = first.trim().strip_prefix("ADDRESS ").unwrap_or_default();
+
+    let client = Command::new(program).args(["connect", address]).output().unwrap();
+    if !client.status.success() {
+        // The server waits for a word that will not come.
+        server.kill().unwrap();
+    }
+    let status = server.wait().unwrap();
+    assert!(client.status.success(), "{first}{}", String::from_utf8_lossy(&client.stderr));
+    assert_eq!(client.stdout, b"OK\n");
+    let mut rest = String::new();
+    lines.read_to_string(&mut rest).unwrap();
+    assert!(status.success(), "{status}");
+    assert_eq!(rest, "OK\n");
+}
+
 /// A short sequence: the path through the code is the same as with 4,096 tokens.
 fn demo(more: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kv_demo"));

@@ -1,0 +1,209 @@
+// Package ferry moves bytes between the memories of processes and machines: it is the Go face of libferry,
+// whose contracts (README.md, include/ferry.h) hold here.
+//
+// An [Engine] holds registered [Memory], connects to a [Peer], and moves bytes between the two. Any method
+// may be called from any goroutine.
+//
+// # Memory
+//
+// Only memory outside Go's heap can be registered: [Engine.Alloc] returns some, [Engine.Register] takes C
+// memory or a mapping. [Memory.Bytes] is a view of it. The view is good until the memory or the engine is
+// closed; touching it later is a fault that Go cannot catch. From the submission of a transfer until it is
+// final the ranges that it names belong to it.
+//
+// # Contexts
+//
+// When the context of a transfer ends, the transfer is cancelled and then waited for: a call that returns
+// has left the memory alone for good, whatever it returns. That takes the setting lease_ms at the most.
+//
+// # Goroutines and threads
+//
+// A goroutine that waits for a transfer or an event is parked on Go's netpoller by way of a queue's eventfd
+// and holds no thread. A small transfer is first looked at for some microseconds from where it was
+// submitted, because that is how it ends soonest.
+package ferry
+
+// #cgo pkg-config: ferry
+// #include <stdlib.h>
+// #include <ferry.h>
+import "C"
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+)
+
+// Version of the library that is loaded.
+func Version() string { return C.GoString(C.ferry_version()) }
+
+// An Engine registers memory, connects to peers, and moves bytes. Close it: nothing else frees it.
+type Engine struct {
+	// Held for reading in every call into ferry, for writing when the engine is freed.
+	mu       sync.RWMutex
+	handle   *C.ferry_engine
+	closed   atomic.Bool
+	closing  sync.Mutex
+	reactor  *reactor // of transfers
+	connects *reactor
+	queues   sync.Map // *Queue, those that are open
+}
+
+// How many connects may be under way.
+const connectsMax = 1024
+
+// Open starts an engine. nil is the defaults and the FERRY_* environment.
+func Open(config Config) (*Engine, error) {
+	made, err := config.make()
+	if err != nil {
+		return nil, err
+	}
+	defer C.ferry_config_free(made)
+	e := &Engine{}
+	c := newCError()
+	if err := failure("open", C.ferry_engine_open(made, &e.handle, &c), &c); err != nil {
+		return nil, err
+	}
+	if e.reactor, err = newReactor(e, C.FERRY_QUEUE_TRANSFERS, number(made, "transfers_max")); err == nil {
+		e.connects, err = newReactor(e, C.FERRY_QUEUE_PEERS, connectsMax)
+	}
+	if err != nil {
+		if e.reactor != nil {
+			e.reactor.stop()
+		}
+		C.ferry_engine_close(e.handle, C.FERRY_FOREVER, nil)
+		C.ferry_engine_free(e.handle)
+		return nil, err
+	}
+	return e, nil
+}
+
+// enter keeps the engine from being freed until leave.
+func (e *Engine) enter(op string) error {
+	e.mu.RLock()
+	if e.handle == nil {
+		e.mu.RUnlock()
+		return closedError(op)
+	}
+	return nil
+}
+
+func (e *Engine) leave() { e.mu.RUnlock() }
+
+// call makes one call into ferry.
+func (e *Engine) call(op string, f func(c *C.ferry_error) C.ferry_status) error {
+	if err := e.enter(op); err != nil {
+		return err
+	}
+	defer e.leave()
+	c := newCError()
+	return failure(op, f(&c), &c)
+}
+
+// Close is Shutdown without an end to its patience, which lease_ms bounds for transfers.
+func (e *Engine) Close() error { return e.Shutdown(context.Background()) }
+
+// Shutdown ends the engine: new work is refused, every transfer becomes final, waits return, and nothing of
+// it or of a peer touches registered memory any more. Then it frees what Alloc has given: views of it must
+// not be touched from then on. When the context ends first the error is ErrBusy: the engine is still
+// closing, call again. Of an engine that is closed it returns nil.
+func (e *Engine) Shutdown(ctx context.Context) error {
+	e.closing.Lock()
+	defer e.closing.Unlock()
+	if e.closed.Load() {
+		return nil
+	}
+	err := inTurns(ctx, "close", func(timeout C.uint64_t, c *C.ferry_error) C.ferry_status {
+		return C.ferry_engine_close(e.handle, timeout, c)
+	})
+	if err != nil {
+		return err
+	}
+	e.closed.Store(true)
+	e.queues.Range(func(queue, _ any) bool {
+		queue.(*Queue).shut()
+		return true
+	})
+	e.reactor.stop()
+	e.connects.stop()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	C.ferry_engine_free(e.handle)
+	e.handle = nil
+	return nil
+}
+
+// Address is "host:port" at which peers reach the engine; "" if it does not listen, or is closed.
+func (e *Engine) Address() string {
+	text, err := e.bytes("address", func(buffer unsafe.Pointer, capacity C.size_t, length *C.size_t,
+		c *C.ferry_error) C.ferry_status {
+		return C.ferry_engine_address(e.handle, (*C.char)(buffer), capacity, length, c)
+	})
+	if err != nil {
+		return ""
+	}
+	return string(text)
+}
+
+// Metrics is what Stats has, in Prometheus' text format.
+func (e *Engine) Metrics() (string, error) {
+	text, err := e.bytes("metrics", func(buffer unsafe.Pointer, capacity C.size_t, length *C.size_t,
+		c *C.ferry_error) C.ferry_status {
+		return C.ferry_engine_metrics(e.handle, (*C.char)(buffer), capacity, length, c)
+	})
+	return string(text), err
+}
+
+// Descriptor is what another engine's Import takes: where to connect, and whom to expect there.
+func (e *Engine) Descriptor() ([]byte, error) {
+	return e.bytes("descriptor", func(buffer unsafe.Pointer, capacity C.size_t, length *C.size_t,
+		c *C.ferry_error) C.ferry_status {
+		return C.ferry_descriptor_export(e.handle, buffer, capacity, length, c)
+	})
+}
+
+func (e *Engine) bytes(op string, f func(unsafe.Pointer, C.size_t, *C.size_t, *C.ferry_error) C.ferry_status) ([]byte, error) {
+	if err := e.enter(op); err != nil {
+		return nil, err
+	}
+	defer e.leave()
+	c := newCError()
+	return bytesOf(
+		func(buffer unsafe.Pointer, capacity C.size_t, length *C.size_t) C.ferry_status {
+			return f(buffer, capacity, length, &c)
+		},
+		func(status C.ferry_status) error { return failure(op, status, &c) })
+}
+
+// Stats are counters since the engine was opened, and what exists now. ferry.h says what each counts.
+type Stats struct {
+	TransfersSubmitted, TransfersDone, TransfersFailed     uint64
+	TransfersCancelled, TransfersTimedOut                  uint64
+	RequestsIn, SlicesOut                                  uint64
+	BytesWritten, BytesRead, BytesApplied, BytesServed     uint64
+	RequestsRefused, NotificationsReceived                 uint64
+	SessionsUp, SessionsLost, LanesLost, HandshakesRefused uint64
+	LateApplies, SendCalls, ReceiveCalls                   uint64
+	PeersUp, Regions, Transfers, BytesLocal                uint64
+}
+
+// Stats reads the engine's counters.
+func (e *Engine) Stats() (Stats, error) {
+	var s C.ferry_stats
+	s.struct_size = C.sizeof_ferry_stats
+	err := e.call("stats", func(c *C.ferry_error) C.ferry_status { return C.ferry_engine_stats(e.handle, &s, c) })
+	if err != nil {
+		return Stats{}, err
+	}
+	return Stats{
+		uint64(s.transfers_submitted), uint64(s.transfers_done), uint64(s.transfers_failed),
+		uint64(s.transfers_cancelled), uint64(s.transfers_timed_out),
+		uint64(s.requests_in), uint64(s.slices_out),
+		uint64(s.bytes_written), uint64(s.bytes_read), uint64(s.bytes_applied), uint64(s.bytes_served),
+		uint64(s.requests_refused), uint64(s.notifications_received),
+		uint64(s.sessions_up), uint64(s.sessions_lost), uint64(s.lanes_lost), uint64(s.handshakes_refused),
+		uint64(s.late_applies), uint64(s.send_calls), uint64(s.receive_calls),
+		uint64(s.peers_up), uint64(s.regions), uint64(s.transfers), uint64(s.bytes_local),
+	}, nil
+}

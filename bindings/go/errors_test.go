@@ -1,0 +1,138 @@
+package ferry
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+)
+
+func TestErrorsNameTheArgument(t *testing.T) {
+	p := newPair(t, 4096, nil)
+	array := new([4096]byte)
+	for _, c := range []struct {
+		name   string
+		status Status
+		says   string
+		call   func() error
+	}{
+		{"no such setting", ErrInvalid, "lanes", func() error { _, err := Open(Config{"lane": "2"}); return err }},
+		{"a bad value", ErrInvalid, "lanes", func() error { _, err := Open(Config{"lanes": "many"}); return err }},
+		{"no length", ErrInvalid, "length", func() error { _, err := p.near.Alloc(0, nil); return err }},
+		{"a long name", ErrInvalid, "name", func() error {
+			_, err := p.near.Alloc(1, &RegionOptions{Name: strings.Repeat("x", 64)})
+			return err
+		}},
+		{"Go memory", ErrInvalid, "address", func() error { _, err := p.near.Register(unsafe.Pointer(array), 4096, nil); return err }},
+		{"memory twice", ErrOverlap, "", func() error { _, err := p.near.Register(p.here.address, 4096, nil); return err }},
+		{"no address", ErrInvalid, "address", func() error { _, err := p.near.Connect(soon(t), "nowhere"); return err }},
+		{"no requests", ErrInvalid, "requests", func() error { _, err := p.peer.Write(soon(t), nil, nil); return err }},
+		{"no peer", ErrInvalid, "peer", func() error { _, err := Peer{}.Write(soon(t), nil, nil); return err }},
+		{"no operation", ErrInvalid, "op", func() error { _, err := p.peer.Submit(7, []Request{p.request(0, 8)}, nil); return err }},
+		{"no blocks", ErrInvalid, "blocks", func() error { _, err := p.peer.SubmitBlocks(Write, nil, nil); return err }},
+		{"a queue for nothing", ErrInvalid, "what", func() error { _, err := p.near.Queue(0); return err }},
+		{"a long notification", ErrLimit, "", func() error { return p.peer.Notify(soon(t), make([]byte, 16385)) }},
+		{"no descriptor", ErrInvalid, "descriptor", func() error { _, err := p.near.Import(soon(t), []byte("x")); return err }},
+	} {
+		err := c.call()
+		if !errors.Is(err, c.status) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+	runtime.KeepAlive(array)
+}
+
+func TestAFailedSubmitSaysWhichRequest(t *testing.T) {
+	p := newPair(t, 4096, nil)
+	bad := p.request(0, 8)
+	bad.Local = 4096
+	var failed *Error
+	_, err := p.peer.Write(soon(t), []Request{p.request(0, 8), bad}, nil)
+	if !errors.As(err, &failed) || failed.Status != ErrNotRegistered || failed.RequestIndex != 1 || failed.Result != nil {
+		t.Fatalf("%#v", err)
+	}
+}
+
+func TestAFailedTransferHasTheResultOfEachFailedRequest(t *testing.T) {
+	p := newPair(t, 3*4096, nil)
+	fill(p.here.Bytes(), 3)
+	requests := []Request{p.request(0, 4096), p.request(4096, 4096), p.request(8192, 4096)}
+	requests[1].Remote, requests[1].RemoteRegion = 4096, 0 // which nobody has mapped there
+	for _, how := range []*TransferOptions{nil, overTCP} {
+		_, err := p.peer.Write(soon(t), requests, how)
+		var failed *Error
+		if !errors.As(err, &failed) || !errors.Is(err, ErrPartial) {
+			t.Fatalf("%#v", err)
+		}
+		if failed.RequestIndex != 1 || len(failed.Requests) != 1 || failed.Requests[0].Index != 1 ||
+			failed.Requests[0].Status != ErrNotRegistered || failed.Result.RequestsFailed != 1 || failed.Result.BytesConfirmed != 8192 {
+			t.Fatalf("%+v %+v", failed, failed.Result)
+		}
+		check(t, p.there.Bytes()[:4096], 3)
+	}
+}
+
+func TestConnectFails(t *testing.T) {
+	e := newEngine(t, nil)
+	other := newEngine(t, nil)
+	address := other.Address()
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+	defer cancel()
+	if _, err := e.Connect(ctx, address); !errors.Is(err, ErrUnreachable) && !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	gone, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := e.Connect(gone, address); !errors.Is(err, context.Canceled) || !errors.Is(err, ErrCancelled) {
+		t.Fatal(err)
+	}
+}
+
+func TestStatusesAreErrorsByTheirNames(t *testing.T) {
+	if ErrTimeout.Error() != "ferry: TIMEOUT" || OK.String() != "OK" || Status(-999).String() != "UNKNOWN" {
+		t.Fatal(ErrTimeout, OK, Status(-999))
+	}
+	err := error(&Error{Op: "write", Status: ErrSystem, OSError: syscall.ECONNRESET, RequestIndex: 2, Message: "what", Context: context.Canceled})
+	for _, cause := range []error{ErrSystem, syscall.ECONNRESET, context.Canceled} {
+		if !errors.Is(err, cause) {
+			t.Errorf("not %v", cause)
+		}
+	}
+	if err.Error() != "ferry: write: SYSTEM: what (request 2) (context canceled)" {
+		t.Error(err)
+	}
+}
+
+// Every status in the header has a constant here.
+func TestEveryStatusHasAConstant(t *testing.T) {
+	header, err := os.ReadFile(filepath.Join("..", "..", "include", "ferry.h"))
+	if errors.Is(err, os.ErrNotExist) {
+		t.Skip("SKIPPED: the module stands alone, without ferry.h beside it")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile("status.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(`(?m)^#define (FERRY_ERR_\w+)`).FindAllStringSubmatch(string(header), -1)
+	if len(found) < 20 {
+		t.Fatal(len(found))
+	}
+	for _, match := range found {
+		if !strings.Contains(string(source), "= C."+match[1]+"\n") {
+			t.Errorf("%s has no constant", match[1])
+		}
+	}
+}

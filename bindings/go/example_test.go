@@ -1,0 +1,117 @@
+package ferry_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"ferry"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The pieces of README.md, in functions that run. TestReadme sees that they are the same.
+
+func submit(ctx context.Context, peer ferry.Peer, requests []ferry.Request) error {
+	transfer, err := peer.Submit(ferry.Read, requests, nil)
+	if err != nil {
+		return err // nothing was done
+	}
+	// ... others
+	result, err := transfer.Wait(ctx) // or select on transfer.Done()
+	_ = result
+	return err
+}
+
+func blocks(ctx context.Context, peer ferry.Peer, memory *ferry.Memory, region ferry.RegionInfo) error {
+	transfer, err := peer.SubmitBlocks(ferry.Write, &ferry.Blocks{
+		LocalBase: []uint64{memory.Address()}, RemoteBase: []uint64{region.Address},
+		LocalStride: []uint64{256}, RemoteStride: []uint64{256}, BlockBytes: []uint64{256},
+		RemoteRegion: []ferry.Region{region.Region},
+		LocalBlocks:  ferry.IDs([]int32{5, 6, 7, 12, 13}),
+		RemoteBlocks: ferry.IDs([]int32{2, 3, 4, 8, 9}),
+	}, nil)
+	if err != nil {
+		return err
+	}
+	_, err = transfer.Wait(ctx)
+	return err
+}
+
+func explain(err error) string {
+	var failed *ferry.Error
+	switch {
+	case errors.Is(err, ferry.ErrTimeout), errors.Is(err, context.Canceled):
+		return "try again"
+	case errors.As(err, &failed):
+		for _, request := range failed.Requests {
+			fmt.Println(request.Index, request.Status)
+		}
+	}
+	return "give up"
+}
+
+func TestThePiecesOfTheReadme(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	target, err := ferry.Open(nil)
+	must(err)
+	defer target.Close()
+	inbox, err := target.Alloc(4096, nil)
+	must(err)
+	engine, err := ferry.Open(nil)
+	must(err)
+	defer engine.Close()
+	memory, err := engine.Alloc(4096, nil)
+	must(err)
+	peer, err := engine.Connect(ctx, target.Address())
+	must(err)
+	regions, err := peer.Regions()
+	must(err)
+	copy(inbox.Bytes(), "read")
+	all := ferry.Request{Local: memory.Address(), Remote: regions[0].Address, Length: 4096, RemoteRegion: regions[0].Region}
+	must(submit(ctx, peer, []ferry.Request{all}))
+	if string(memory.Bytes()[:4]) != "read" {
+		t.Fatal("the bytes were not read")
+	}
+	copy(memory.Bytes()[13*256:], "thirteen")
+	must(blocks(ctx, peer, memory, regions[0]))
+	if !bytes.HasPrefix(inbox.Bytes()[9*256:], []byte("thirteen")) {
+		t.Fatal("block 13 is not at 9")
+	}
+	all.Remote, all.RemoteRegion = 4096, 0
+	_, err = peer.Write(ctx, []ferry.Request{all}, nil)
+	if explain(err) != "give up" || explain(&ferry.Error{Status: ferry.ErrTimeout}) != "try again" {
+		t.Fatal(err)
+	}
+}
+
+func TestReadme(t *testing.T) {
+	read := func(name string) string {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	pieces := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(read("README.md"), -1)
+	if len(pieces) != 4 {
+		t.Fatal(len(pieces))
+	}
+	source := strings.ReplaceAll(read("example_test.go"), "\n\t", "\n")
+	for _, piece := range pieces {
+		// test.sh runs the one that is a program.
+		if !strings.HasPrefix(piece[1], "package main\n") && !strings.Contains(source, piece[1]) {
+			t.Errorf("this is not in example_test.go:\n%s", piece[1])
+		}
+	}
+}

@@ -1,0 +1,155 @@
+package ferry
+
+// #include <stdlib.h>
+// #include <ferry.h>
+import "C"
+
+import (
+	"context"
+	"sync/atomic"
+	"unsafe"
+)
+
+// A Region names registered memory, of this engine or of a peer. 0 is none.
+type Region uint64
+
+// Access is what peers may do with a region.
+type Access uint32
+
+const (
+	RemoteRead  Access = C.FERRY_ACCESS_REMOTE_READ
+	RemoteWrite Access = C.FERRY_ACCESS_REMOTE_WRITE
+)
+
+// RegionOptions say what may be done with a region. nil, and an Access of 0, let peers read and write.
+type RegionOptions struct {
+	Access Access
+	// Name is told to peers, to find the region by; at most 63 bytes.
+	Name string
+}
+
+// Memory is registered memory. Close takes it back.
+type Memory struct {
+	engine    *Engine
+	address   unsafe.Pointer
+	length    int
+	region    Region
+	allocated bool
+	closed    atomic.Bool
+}
+
+// Alloc returns memory of ferry's own: page-aligned, zeroed, and mapped by peers of the same user on this
+// host, which makes transfers with them the fastest.
+func (e *Engine) Alloc(length int, options *RegionOptions) (*Memory, error) {
+	const op = "alloc"
+	if length <= 0 {
+		return nil, invalid(op, "length is %d; it must be at least 1", length)
+	}
+	full := C.ferry_alloc_options{struct_size: C.sizeof_ferry_alloc_options}
+	full.access, full.name = options.full()
+	defer C.free(unsafe.Pointer(full.name))
+	m := &Memory{engine: e, length: length, allocated: true}
+	var region C.ferry_region
+	err := e.call(op, func(c *C.ferry_error) C.ferry_status {
+		var address unsafe.Pointer
+		// The options hold C memory only, so Go's rules let their address cross.
+		status := C.ferry_memory_alloc(e.handle, C.size_t(length), &full, &address, &region, c)
+		m.address = address
+		return status
+	})
+	m.region = Region(region)
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// Register lends C memory or a mapping to ferry until Close of what it returns, or of the engine, has
+// returned. It must stay mapped until then. Memory of Go's heap is refused with
+// ErrInvalid, save under GODEBUG=cgocheck=0.
+func (e *Engine) Register(address unsafe.Pointer, length int, options *RegionOptions) (registered *Memory, err error) {
+	const op = "register"
+	if length <= 0 {
+		return nil, invalid(op, "length is %d; it must be at least 1", length)
+	}
+	full := C.ferry_region_options{struct_size: C.sizeof_ferry_region_options}
+	full.access, full.name = options.full()
+	defer C.free(unsafe.Pointer(full.name))
+	m := &Memory{engine: e, address: address, length: length}
+	// By way of a list because cgo looks for Go memory in what a list points to, and panics when it finds
+	// any. In what is passed itself it allows it.
+	addresses, lengths := []unsafe.Pointer{address}, []C.size_t{C.size_t(length)}
+	defer func() {
+		if reason := recover(); reason != nil {
+			registered, err = nil, invalid(op, "address: it is Go memory, which cannot be registered (%v)", reason)
+		}
+	}()
+	var region C.ferry_region
+	err = e.call(op, func(c *C.ferry_error) C.ferry_status {
+		return C.ferry_region_register_batch(e.handle, &addresses[0], &lengths[0], 1, &full, &region, c)
+	})
+	m.region = Region(region)
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// full is the access, and the name as C memory for the caller to free.
+func (o *RegionOptions) full() (C.uint32_t, *C.char) {
+	access, name := RemoteRead|RemoteWrite, ""
+	if o != nil {
+		name = o.Name
+		if o.Access != 0 {
+			access = o.Access
+		}
+	}
+	if name == "" {
+		return C.uint32_t(access), nil
+	}
+	return C.uint32_t(access), C.CString(name)
+}
+
+// Bytes is a view of the memory, nil once it is closed. A view must not be touched after Close or Free of
+// the memory, or Close of its engine, has returned nil. What peers and transfers do to it is not ordered with the
+// reads and writes of this process, save by the end of a transfer and by notifications.
+func (m *Memory) Bytes() []byte {
+	if m.closed.Load() || m.engine.closed.Load() {
+		return nil
+	}
+	return unsafe.Slice((*byte)(m.address), m.length)
+}
+
+// Address is where it begins, as Request.Local wants it, and as peers name it.
+func (m *Memory) Address() uint64 { return uint64(uintptr(m.address)) }
+
+// Len is its length in bytes.
+func (m *Memory) Len() int { return m.length }
+
+// Region is its handle, what peers name as Request.RemoteRegion.
+func (m *Memory) Region() Region { return m.region }
+
+// Close is Free without an end to its patience.
+func (m *Memory) Close() error { return m.Free(context.Background()) }
+
+// Free takes the memory back: when it has returned nil nothing can reach it any more, and memory of Alloc is
+// unmapped. It waits while the memory is in use. When the context ends first the error is ErrBusy: the
+// memory is still there, but revoked for new work; call again.
+func (m *Memory) Free(ctx context.Context) error {
+	const op = "free"
+	e := m.engine
+	if err := e.enter(op); err != nil {
+		return err
+	}
+	defer e.leave()
+	err := inTurns(ctx, op, func(timeout C.uint64_t, c *C.ferry_error) C.ferry_status {
+		if m.allocated {
+			return C.ferry_memory_free(e.handle, C.ferry_region(m.region), timeout, c)
+		}
+		return C.ferry_region_unregister(e.handle, C.ferry_region(m.region), timeout, c)
+	})
+	if err == nil {
+		m.closed.Store(true)
+	}
+	return err
+}

@@ -1,0 +1,303 @@
+package ferry
+
+// #include <stdlib.h>
+// #include <ferry.h>
+import "C"
+
+import (
+	"context"
+	"time"
+	"unsafe"
+)
+
+// A Peer is another engine, whether it was connected to or has connected to this one. Two are equal when
+// they name the same; the zero Peer names none.
+type Peer struct {
+	engine *Engine
+	handle uint64
+}
+
+// Transport is a way to move bytes.
+type Transport uint32
+
+const (
+	TransportNone   Transport = C.FERRY_TRANSPORT_NONE
+	TransportTCP    Transport = C.FERRY_TRANSPORT_TCP
+	TransportLocal  Transport = C.FERRY_TRANSPORT_LOCAL
+	TransportRDMA   Transport = C.FERRY_TRANSPORT_RDMA
+	TransportCUDA   Transport = C.FERRY_TRANSPORT_CUDA
+	TransportAscend Transport = C.FERRY_TRANSPORT_ASCEND
+)
+
+func (t Transport) String() string {
+	names := [...]string{"none", "tcp", "local", "rdma", "cuda", "ascend"}
+	if int(t) < len(names) {
+		return names[t]
+	}
+	return "unknown"
+}
+
+// PeerState is how a session stands.
+type PeerState uint32
+
+const (
+	PeerConnecting PeerState = C.FERRY_PEER_CONNECTING
+	PeerUp         PeerState = C.FERRY_PEER_UP
+	PeerDown       PeerState = C.FERRY_PEER_DOWN // being set up again; transfers wait
+	PeerLost       PeerState = C.FERRY_PEER_LOST // for good: connect again for a new Peer
+)
+
+// PeerInfo is what is known of a peer.
+type PeerInfo struct {
+	State PeerState
+	// EngineID is stable across restarts of an engine on a fixed port, Incarnation is not.
+	EngineID    [16]byte
+	Incarnation uint64
+	// RoundTrip is that of the last probe; 0 before one.
+	RoundTrip       time.Duration
+	TransfersActive uint64
+	Lanes           int
+	SameHost        bool
+	// Address is "" if the peer doesn't listen.
+	Address string
+}
+
+// RegionInfo is a region that a peer registered.
+type RegionInfo struct {
+	Region  Region
+	Access  Access
+	Address uint64 // as the peer knows it
+	Length  uint64
+	Name    string
+}
+
+// PathInfo is one way to reach a peer, and why it is or is not taken.
+type PathInfo struct {
+	Transport Transport
+	Chosen    bool
+	Why       string
+}
+
+// A connect waits for the event that tells how it ended.
+type connect chan connected
+
+type connected struct {
+	peer   C.ferry_peer
+	status Status
+}
+
+func (c connect) complete(event *C.ferry_event) { c <- connected{event.peer, Status(event.status)} }
+
+// Connect connects to the engine at "host:port", or returns the peer if it is connected already. The
+// context's deadline and the setting connect_timeout_ms bound it; when the context ends first, the attempt
+// is left to end by itself.
+func (e *Engine) Connect(ctx context.Context, address string) (Peer, error) {
+	const op = "connect"
+	if cause := ctx.Err(); cause != nil {
+		return Peer{}, ended(op, cause)
+	}
+	r := e.connects
+	id, wait := r.ids.Add(1), make(connect, 1)
+	text := C.CString(address)
+	defer C.free(unsafe.Pointer(text))
+	err := e.call(op, func(c *C.ferry_error) C.ferry_status {
+		r.add(id, wait)
+		status := C.ferry_peer_connect_async(e.handle, text, timeoutOf(ctx), r.queue, C.uint64_t(id), c)
+		if status < 0 {
+			r.take(id)
+		}
+		return status
+	})
+	if err != nil {
+		return Peer{}, err
+	}
+	select {
+	case end := <-wait:
+		if end.status < 0 {
+			return Peer{}, e.connectError(ctx, address, end.status)
+		}
+		return Peer{e, uint64(end.peer)}, nil
+	case <-ctx.Done():
+		r.take(id)
+		return Peer{}, ended(op, ctx.Err())
+	}
+}
+
+func (e *Engine) connectError(ctx context.Context, address string, status Status) error {
+	err := newError("connect", status, nil)
+	err.Message = address
+	if status == ErrTimeout {
+		if at, ok := ctx.Deadline(); ok && time.Until(at) <= 0 {
+			err.Context = context.DeadlineExceeded
+		}
+	}
+	return err
+}
+
+// Import connects to the engine that a Descriptor describes: ErrStale if another answers at its address.
+// When the context ends first, the attempt is left to end by itself.
+func (e *Engine) Import(ctx context.Context, descriptor []byte) (Peer, error) {
+	const op = "import"
+	var peer C.ferry_peer
+	// A copy, and no variable of the caller's, because the call may outlive this one.
+	bytes, found := append([]byte(nil), descriptor...), make(chan C.ferry_peer, 1)
+	err := aside(ctx, op, func() error {
+		var peer C.ferry_peer
+		err := e.call(op, func(c *C.ferry_error) C.ferry_status {
+			return C.ferry_descriptor_import(e.handle, unsafe.Pointer(unsafe.SliceData(bytes)), C.size_t(len(bytes)),
+				timeoutOf(ctx), &peer, c)
+		})
+		found <- peer
+		return err
+	})
+	if err != nil {
+		return Peer{}, err
+	}
+	peer = <-found
+	return Peer{e, uint64(peer)}, nil
+}
+
+// Peers lists the peers that are known, lost ones included for a while, in no order.
+func (e *Engine) Peers() ([]Peer, error) {
+	handles, err := listOf(func(out *C.ferry_peer, capacity C.size_t, count *C.size_t) error {
+		return e.call("peers", func(c *C.ferry_error) C.ferry_status {
+			return C.ferry_peer_list(e.handle, out, capacity, count, c)
+		})
+	})
+	peers := make([]Peer, len(handles))
+	for i, handle := range handles {
+		peers[i] = Peer{e, uint64(handle)}
+	}
+	return peers, err
+}
+
+// call makes one call into ferry about the peer.
+func (p Peer) call(op string, f func(e *C.ferry_engine, peer C.ferry_peer, c *C.ferry_error) C.ferry_status) error {
+	if p.engine == nil {
+		return invalid(op, "peer: it is the zero Peer")
+	}
+	return p.engine.call(op, func(c *C.ferry_error) C.ferry_status {
+		return f(p.engine.handle, C.ferry_peer(p.handle), c)
+	})
+}
+
+// Info is what is known of the peer; ErrStale when it is known no more.
+func (p Peer) Info() (PeerInfo, error) {
+	i := C.ferry_peer_info{struct_size: C.sizeof_ferry_peer_info}
+	err := p.call("info", func(e *C.ferry_engine, peer C.ferry_peer, c *C.ferry_error) C.ferry_status {
+		return C.ferry_peer_get_info(e, peer, &i, c)
+	})
+	if err != nil {
+		return PeerInfo{}, err
+	}
+	return PeerInfo{
+		State:           PeerState(i.state),
+		EngineID:        *(*[16]byte)(unsafe.Pointer(&i.engine_id)),
+		Incarnation:     uint64(i.incarnation),
+		RoundTrip:       time.Duration(i.round_trip_ns),
+		TransfersActive: uint64(i.transfers_active),
+		Lanes:           int(i.lanes),
+		SameHost:        i.same_host != 0,
+		Address:         C.GoString(&i.address[0]),
+	}, nil
+}
+
+// Regions lists what the peer has registered, in order of address: everything by the time it is connected,
+// changes since then shortly after they happen.
+func (p Peer) Regions() ([]RegionInfo, error) {
+	list, err := listOf(func(out *C.ferry_region_info, capacity C.size_t, count *C.size_t) error {
+		return p.call("regions", func(e *C.ferry_engine, peer C.ferry_peer, c *C.ferry_error) C.ferry_status {
+			return C.ferry_peer_regions(e, peer, out, C.sizeof_ferry_region_info, capacity, count, c)
+		})
+	})
+	regions := make([]RegionInfo, len(list))
+	for i := range list {
+		r := &list[i]
+		regions[i] = RegionInfo{Region(r.region), Access(r.access), uint64(r.address), uint64(r.length), C.GoString(&r.name[0])}
+	}
+	return regions, err
+}
+
+// Paths lists every way to the peer, and why it is or is not taken.
+func (p Peer) Paths() ([]PathInfo, error) {
+	list, err := listOf(func(out *C.ferry_path_info, capacity C.size_t, count *C.size_t) error {
+		return p.call("paths", func(e *C.ferry_engine, peer C.ferry_peer, c *C.ferry_error) C.ferry_status {
+			return C.ferry_peer_paths(e, peer, out, C.sizeof_ferry_path_info, capacity, count, c)
+		})
+	})
+	paths := make([]PathInfo, len(list))
+	for i := range list {
+		paths[i] = PathInfo{Transport(list[i].transport), list[i].chosen != 0, C.GoString(&list[i].why[0])}
+	}
+	return paths, err
+}
+
+// Notify sends bytes to the peer's application, in order with the notifications of transfers to it, and
+// returns when the peer has taken them in. It holds a thread while it waits. When the context ends first, whether
+// the peer gets them is not known: the call is left to end by itself, at the setting deadline_ms at the latest.
+func (p Peer) Notify(ctx context.Context, bytes []byte) error {
+	const op = "notify"
+	var deadline C.uint64_t
+	if at, ok := ctx.Deadline(); ok {
+		deadline = max(nanoseconds(time.Until(at)), 1)
+	}
+	if ctx.Done() != nil {
+		bytes = append([]byte(nil), bytes...) // the call may outlive this one
+	}
+	return aside(ctx, op, func() error {
+		return p.call(op, func(e *C.ferry_engine, peer C.ferry_peer, c *C.ferry_error) C.ferry_status {
+			return C.ferry_notify(e, peer, unsafe.Pointer(unsafe.SliceData(bytes)), C.size_t(len(bytes)), deadline, c)
+		})
+	})
+}
+
+// Probe asks the peer for a sign of life, and returns the round trip.
+func (p Peer) Probe(ctx context.Context) (time.Duration, error) {
+	const op = "probe"
+	trip := make(chan time.Duration, 1)
+	err := aside(ctx, op, func() error {
+		var nanoseconds C.uint64_t
+		err := p.call(op, func(e *C.ferry_engine, peer C.ferry_peer, c *C.ferry_error) C.ferry_status {
+			return C.ferry_peer_probe(e, peer, timeoutOf(ctx), &nanoseconds, c)
+		})
+		trip <- time.Duration(nanoseconds)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return <-trip, nil
+}
+
+// Fence returns when nothing of this peer can land here any more: its transfers towards this engine are cut
+// off, and this incarnation of it is refused until it is connected to from here. An error with the context's
+// in it: not yet, call again.
+func (p Peer) Fence(ctx context.Context) error {
+	return p.inTurns(ctx, "fence", func(e *C.ferry_engine, peer C.ferry_peer, timeout C.uint64_t, c *C.ferry_error) C.ferry_status {
+		return C.ferry_peer_fence(e, peer, timeout, c)
+	})
+}
+
+// Close ends the session with the peer: its transfers fail with ErrClosed, and when they are final Close
+// returns.
+func (p Peer) Close() error { return p.Disconnect(context.Background()) }
+
+// Disconnect is Close; when the context ends first the peer is still closing: call again.
+func (p Peer) Disconnect(ctx context.Context) error {
+	return p.inTurns(ctx, "disconnect", func(e *C.ferry_engine, peer C.ferry_peer, timeout C.uint64_t, c *C.ferry_error) C.ferry_status {
+		return C.ferry_peer_close(e, peer, timeout, c)
+	})
+}
+
+func (p Peer) inTurns(ctx context.Context, op string, f func(*C.ferry_engine, C.ferry_peer, C.uint64_t, *C.ferry_error) C.ferry_status) error {
+	if p.engine == nil {
+		return invalid(op, "peer: it is the zero Peer")
+	}
+	if err := p.engine.enter(op); err != nil {
+		return err
+	}
+	defer p.engine.leave()
+	return inTurns(ctx, op, func(timeout C.uint64_t, c *C.ferry_error) C.ferry_status {
+		return f(p.engine.handle, C.ferry_peer(p.handle), timeout, c)
+	})
+}

@@ -1,0 +1,169 @@
+package ferry
+
+// #include <ferry.h>
+import "C"
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"time"
+	"unsafe"
+)
+
+// What a queue takes.
+type What uint32
+
+const (
+	Notifications What = C.FERRY_QUEUE_NOTIFICATIONS // of all peers; one queue of an engine at a time
+	Peers         What = C.FERRY_QUEUE_PEERS         // peers that come and go, and late applies
+)
+
+// EventKind says what has happened. A program should ignore kinds that it doesn't know.
+type EventKind uint32
+
+const (
+	EventNotification EventKind = C.FERRY_EVENT_NOTIFICATION // Data is set
+	EventPeerUp       EventKind = C.FERRY_EVENT_PEER_UP
+	EventPeerLost     EventKind = C.FERRY_EVENT_PEER_LOST // nothing of it can land here any more; Status is set
+	// EventLateApply: bytes of a peer were applied here after its lease had run out. Region, Address and
+	// Length are set; what is there is undefined.
+	EventLateApply EventKind = C.FERRY_EVENT_LATE_APPLY
+)
+
+// An Event is one thing that has happened.
+type Event struct {
+	Kind    EventKind
+	Peer    Peer
+	Status  Status
+	Data    []byte
+	Region  Region
+	Address uint64
+	Length  uint64
+}
+
+// A Queue gives the events of an engine to whoever asks next. Ends of transfers don't go by way of it.
+type Queue struct {
+	engine *Engine
+	handle C.ferry_queue
+	watch  *watch
+	// Whose turn it is to watch.
+	turn chan struct{}
+	once sync.Once
+	over chan struct{}
+}
+
+// Queue creates a queue for the kinds of events in what. One that takes notifications starts with those that
+// came while none did; ErrBusy while another does.
+func (e *Engine) Queue(what What) (*Queue, error) {
+	const op = "queue"
+	if what == 0 || what&^(Notifications|Peers) != 0 {
+		return nil, invalid(op, "what is %#x; it must be Notifications, Peers or both", uint32(what))
+	}
+	if err := e.enter(op); err != nil {
+		return nil, err
+	}
+	defer e.leave()
+	q := &Queue{engine: e, turn: make(chan struct{}, 1), over: make(chan struct{})}
+	c := newCError()
+	if err := failure(op, C.ferry_queue_create(e.handle, C.uint32_t(what), 1, &q.handle, &c), &c); err != nil {
+		return nil, err
+	}
+	var err error
+	if q.watch, err = newWatch(e, q.handle); err != nil {
+		C.ferry_queue_destroy(e.handle, q.handle, nil)
+		return nil, err
+	}
+	e.queues.Store(q, nil)
+	return q, nil
+}
+
+// Next waits for the next event and takes it. Several goroutines may ask: each event goes to one of them.
+// When the context ends its error is in the error, and no event is lost. ErrClosed when the queue or the
+// engine is closed.
+func (q *Queue) Next(ctx context.Context) (Event, error) {
+	const op = "next"
+	if event, ok, err := q.drain(op); ok || err != nil {
+		return event, err
+	}
+	select {
+	case q.turn <- struct{}{}:
+		defer func() { <-q.turn }()
+	case <-q.over:
+		return Event{}, closedError(op)
+	case <-ctx.Done():
+		return Event{}, ended(op, ctx.Err())
+	}
+	stop := context.AfterFunc(ctx, func() { q.watch.setDeadline(time.Unix(1, 0)) })
+	defer stop()
+	for {
+		// A deadline may be left of an earlier context. The order matters: the context's end sets it anew.
+		q.watch.setDeadline(time.Time{})
+		if cause := ctx.Err(); cause != nil {
+			return Event{}, ended(op, cause)
+		}
+		var (
+			event Event
+			err   error
+		)
+		waited := q.watch.until(func() bool {
+			var ok bool
+			event, ok, err = q.drain(op)
+			return ok || err != nil
+		})
+		switch {
+		case waited == nil:
+			return event, err
+		case !errors.Is(waited, os.ErrDeadlineExceeded):
+			return Event{}, closedError(op)
+		}
+	}
+}
+
+// drain takes an event if there is one; a drain that finds none arms the eventfd.
+func (q *Queue) drain(op string) (Event, bool, error) {
+	var c C.ferry_event
+	var count C.size_t
+	err := q.engine.call(op, func(ce *C.ferry_error) C.ferry_status {
+		return C.ferry_queue_drain(q.engine.handle, q.handle, &c, C.sizeof_ferry_event, 1, &count, ce)
+	})
+	if err != nil || count == 0 {
+		return Event{}, false, err
+	}
+	event := Event{
+		Kind:    EventKind(c.kind),
+		Peer:    Peer{q.engine, uint64(c.peer)},
+		Status:  Status(c.status),
+		Region:  Region(c.region),
+		Address: uint64(c.address),
+		Length:  uint64(c.length),
+	}
+	if c.kind == C.FERRY_EVENT_NOTIFICATION {
+		event.Data = append([]byte{}, unsafe.Slice((*byte)(c.data), int(c.data_length))...)
+	}
+	C.ferry_event_release(&c)
+	return event, true, nil
+}
+
+// Close ends the queue; who waits for its events gets ErrClosed. Notifications that it holds wait for the
+// next queue that takes them. Any time but the first it returns nil.
+func (q *Queue) Close() error {
+	var err error
+	q.once.Do(func() {
+		q.end()
+		err = q.engine.call("close queue", func(c *C.ferry_error) C.ferry_status {
+			return C.ferry_queue_destroy(q.engine.handle, q.handle, c)
+		})
+	})
+	return err
+}
+
+// shut is for an engine that is closed: its queues went with it.
+func (q *Queue) shut() { q.once.Do(q.end) }
+
+func (q *Queue) end() {
+	close(q.over)
+	q.watch.close()
+	q.engine.queues.Delete(q)
+}

@@ -1,0 +1,75 @@
+package ferry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+)
+
+func TestNotificationsComeInOrderBehindTheirData(t *testing.T) {
+	p := newPair(t, 64*64, nil)
+	queue, err := p.far.Queue(Notifications)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.far.Queue(Notifications); !errors.Is(err, ErrBusy) {
+		t.Fatal(err)
+	}
+	fill(p.here.Bytes(), 11)
+	for i := range 64 {
+		options := &TransferOptions{Notify: fmt.Appendf(nil, "block %d", i)}
+		if _, err := p.peer.Submit(Write, []Request{p.request(i*64, 64)}, options); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.peer.Notify(soon(t), nil); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 64 {
+		event, err := queue.Next(soon(t))
+		if err != nil || event.Kind != EventNotification || string(event.Data) != fmt.Sprintf("block %d", i) {
+			t.Fatal(event, err)
+		}
+		if got, want := p.there.Bytes()[i*64:][:64], p.here.Bytes()[i*64:][:64]; string(got) != string(want) {
+			t.Fatalf("block %d is not there", i)
+		}
+	}
+	event, err := queue.Next(soon(t))
+	if err != nil || event.Data == nil || len(event.Data) != 0 {
+		t.Fatal(event, err)
+	}
+	// The peer in the event can be used as one that was connected to.
+	if err := event.Peer.Notify(context.Background(), []byte("answer")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestClosingAQueueWakesWhoWaits(t *testing.T) {
+	near, far := newEngine(t, nil), newEngine(t, nil)
+	first, err := far.Queue(Notifications | Peers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := near.Connect(soon(t), far.Address()); err != nil {
+		t.Fatal(err)
+	}
+	if event, err := first.Next(soon(t)); err != nil || event.Kind != EventPeerUp {
+		t.Fatal(event, err)
+	}
+	failed := make(chan error)
+	go func() { _, err := first.Next(context.Background()); failed <- err }()
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-failed; !errors.Is(err, ErrClosed) && !errors.Is(err, ErrStale) {
+		t.Fatal(err)
+	}
+	second, err := far.Queue(Notifications)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Close(); err != nil {
+		t.Fatal(err)
+	}
+}

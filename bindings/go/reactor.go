@@ -1,0 +1,224 @@
+package ferry
+
+// #cgo noescape ferry_queue_drain
+// #cgo nocallback ferry_queue_drain
+// #include <ferry.h>
+import "C"
+
+import (
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// A reactor gets the ends of an engine's transfers and connects from a queue of ferry's, and completes
+// those who wait for them.
+//
+// A transfer that ends while its submitter still looks at it leaves an event that nobody needs. While there
+// are only such, the queue is left alone: its eventfd, raised once, costs no system call, and every so often
+// a submitter sweeps the queue. Only while somebody is registered does a goroutine watch it.
+//
+// Connects have a reactor of their own. Its queue gets the news of all peers, too, and is watched all the
+// time, so that they do not pile up.
+type reactor struct {
+	engine *Engine
+	always bool // watched all the time
+	queue  C.ferry_queue
+	watch  *watch
+
+	mu      sync.Mutex
+	waiting map[uint64]completer
+	// Told when `waiting` is no longer empty.
+	wake chan struct{}
+	quit chan struct{}
+	gone chan struct{}
+
+	ids     atomic.Uint64
+	unswept atomic.Int64 // events that nobody waits for, drained ones taken off
+	sweep   sync.Mutex
+	swept   [sweepEvents]C.ferry_event
+}
+
+const sweepEvents = 128
+
+// A completer is a transfer or a connect that waits for its event. It is completed at most once by each
+// event with its id, on the reactor's goroutine or a submitter's, and must not block.
+type completer interface{ complete(event *C.ferry_event) }
+
+func newReactor(engine *Engine, what C.uint32_t, capacity int) (*reactor, error) {
+	r := &reactor{
+		engine:  engine,
+		always:  what&C.FERRY_QUEUE_PEERS != 0,
+		waiting: map[uint64]completer{},
+		wake:    make(chan struct{}, 1),
+		quit:    make(chan struct{}),
+		gone:    make(chan struct{}),
+	}
+	c := newCError()
+	// Beside all that can be under way, room for events that are yet to be swept.
+	capacity = min(capacity+8*sweepEvents, 1<<20)
+	status := C.ferry_queue_create(engine.handle, what, C.size_t(capacity), &r.queue, &c)
+	if err := failure("open", status, &c); err != nil {
+		return nil, err
+	}
+	var err error
+	if r.watch, err = newWatch(engine, r.queue); err != nil {
+		return nil, err
+	}
+	if r.always {
+		r.wake <- struct{}{}
+	}
+	go r.run()
+	return r, nil
+}
+
+func (r *reactor) run() {
+	defer close(r.gone)
+	var events [sweepEvents]C.ferry_event
+	for {
+		select {
+		case <-r.wake:
+		case <-r.quit:
+			return
+		}
+		for r.busy() {
+			count := 0
+			err := r.watch.until(func() bool {
+				count = r.drain(events[:])
+				return count != 0
+			})
+			r.dispatch(events[:count])
+			if err != nil {
+				return
+			}
+		}
+	}
+}
+
+func (r *reactor) busy() bool {
+	if r.always {
+		return true
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.waiting) > 0
+}
+
+// add registers who waits. The event may have come before: the caller looks once more afterwards.
+func (r *reactor) add(id uint64, who completer) {
+	r.mu.Lock()
+	first := len(r.waiting) == 0
+	r.waiting[id] = who
+	r.mu.Unlock()
+	if first {
+		select {
+		case r.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// take removes who waits; nil if there is nobody.
+func (r *reactor) take(id uint64) completer {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	who := r.waiting[id]
+	delete(r.waiting, id)
+	return who
+}
+
+// leftBehind counts an event that nobody waits for, and sweeps when there are many.
+func (r *reactor) leftBehind() {
+	if r.unswept.Add(1) < sweepEvents || !r.sweep.TryLock() {
+		return
+	}
+	defer r.sweep.Unlock()
+	// Only as many as there should be: a drain that finds fewer arms the eventfd.
+	for r.unswept.Load() >= sweepEvents && r.sweepOnce() {
+	}
+}
+
+// sweepOnce says whether there may be more.
+func (r *reactor) sweepOnce() bool {
+	count := r.drain(r.swept[:])
+	r.dispatch(r.swept[:count])
+	return count == len(r.swept)
+}
+
+func (r *reactor) drain(events []C.ferry_event) int {
+	var count C.size_t
+	C.ferry_queue_drain(r.engine.handle, r.queue, &events[0], C.sizeof_ferry_event, C.size_t(len(events)), &count, nil)
+	return int(count)
+}
+
+func (r *reactor) dispatch(events []C.ferry_event) {
+	for i := range events {
+		event := &events[i]
+		if event.kind != C.FERRY_EVENT_TRANSFER && event.kind != C.FERRY_EVENT_PEER_CONNECTED {
+			continue
+		}
+		if who := r.take(uint64(event.user_data)); who != nil {
+			who.complete(event)
+		} else {
+			r.unswept.Add(-1)
+		}
+	}
+}
+
+// stop hands out what the closed engine's queue still holds, and then CLOSED to whoever is left.
+func (r *reactor) stop() {
+	close(r.quit)
+	r.watch.close()
+	<-r.gone
+	r.sweep.Lock()
+	for r.sweepOnce() {
+	}
+	r.sweep.Unlock()
+	r.mu.Lock()
+	left := r.waiting
+	r.waiting = map[uint64]completer{}
+	r.mu.Unlock()
+	for _, who := range left {
+		who.complete(&C.ferry_event{status: C.FERRY_ERR_CLOSED})
+	}
+}
+
+// A watch parks goroutines on a queue's eventfd. It watches a duplicate, so that Go and ferry each close
+// their own, and never reads it: ferry does, when the queue is drained.
+type watch struct {
+	file *os.File
+	raw  syscall.RawConn
+}
+
+func newWatch(engine *Engine, queue C.ferry_queue) (*watch, error) {
+	var fd C.int
+	c := newCError()
+	if err := failure("eventfd", C.ferry_queue_eventfd(engine.handle, queue, &fd, &c), &c); err != nil {
+		return nil, err
+	}
+	// F_DUPFD_CLOEXEC; the eventfd is non-blocking, which makes the duplicate the netpoller's.
+	duplicate, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_DUPFD_CLOEXEC, 0)
+	if errno != 0 {
+		return nil, &Error{Op: "eventfd", Status: ErrSystem, OSError: errno, Message: errno.Error(), RequestIndex: -1}
+	}
+	w := &watch{file: os.NewFile(duplicate, "ferry-queue")}
+	raw, err := w.file.SyscallConn()
+	if err != nil {
+		w.file.Close()
+		return nil, err
+	}
+	w.raw = raw
+	return w, nil
+}
+
+// until calls ready each time the eventfd may have become readable, and returns when it says true; or with
+// an error when the watch is closed or its deadline passes. One goroutine at a time.
+func (w *watch) until(ready func() bool) error {
+	return w.raw.Read(func(uintptr) bool { return ready() })
+}
+
+func (w *watch) setDeadline(t time.Time) { w.file.SetReadDeadline(t) }
+
+func (w *watch) close() { w.file.Close() }

@@ -1,0 +1,33 @@
+/* What one crossing from Go into C does for the calls that are made often. */
+#ifndef FERRY_GO_SHIM_H
+#define FERRY_GO_SHIM_H
+
+#include <ferry.h>
+
+/* ferry_transfer_options without pointers, so that Go can pass it from its stack unpinned. */
+typedef struct ferry_go_options {
+    uint32_t flags;
+    uint32_t priority;
+    uint64_t deadline_ns;
+    uint64_t user_data;
+    ferry_queue queue;
+    uint64_t transports_allowed;
+} ferry_go_options;
+
+/* Submits, then looks for the end for `look_ns`. Returns the status of the submit.
+   out_result->state is 0 when the transfer is not final; what the look returned is in *out_looked. */
+ferry_status ferry_go_submit(ferry_engine *engine, ferry_peer peer, uint32_t op, const ferry_request *requests,
+                             size_t count, const ferry_go_options *options, const void *notify,
+                             size_t notify_length, uint64_t look_ns, ferry_transfer *out_transfer,
+                             ferry_result *out_result, ferry_status *out_looked, ferry_error *error);
+
+/* The same for blocks. */
+ferry_status ferry_go_submit_blocks(ferry_engine *engine, ferry_peer peer, uint32_t op, const ferry_blocks *blocks,
+                                    const ferry_go_options *options, const void *notify, size_t notify_length,
+                                    ferry_transfer *out_transfer, ferry_error *error);
+
+/* ferry_transfer_wait with timeout 0; releases a transfer that is done. */
+ferry_status ferry_go_look(ferry_engine *engine, ferry_transfer transfer, ferry_result *out_result,
+                           ferry_error *error);
+
+#endif

@@ -1,0 +1,106 @@
+package ferry
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// slow is what keeps a transfer under way until the test says otherwise: a peer that is stopped.
+// It runs this test's own program as the peer; see TestMain.
+type slow struct {
+	command *exec.Cmd
+	engine  *Engine
+	peer    Peer
+	here    *Memory
+	remote  RegionInfo
+}
+
+const slowBytes = 1 << 20
+
+func TestMain(m *testing.M) {
+	if os.Getenv("FERRY_GO_TEST_PEER") != "" {
+		e, err := Open(nil)
+		if err == nil {
+			_, err = e.Alloc(slowBytes, nil)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		fmt.Println(e.Address())
+		io.Copy(io.Discard, os.Stdin) // until the test is over
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func newSlow(t *testing.T, config Config) *slow {
+	t.Helper()
+	s := &slow{command: exec.Command(os.Args[0])}
+	s.command.Env = append(os.Environ(), "FERRY_GO_TEST_PEER=1")
+	s.command.Stderr = os.Stderr
+	if _, err := s.command.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	lines, err := s.command.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		s.command.Process.Kill()
+		s.command.Wait()
+	})
+	var address string
+	if _, err := fmt.Fscanln(lines, &address); err != nil {
+		t.Fatal(err)
+	}
+	s.engine = newEngine(t, config)
+	if s.here, err = s.engine.Alloc(slowBytes, nil); err != nil {
+		t.Fatal(err)
+	}
+	if s.peer, err = s.engine.Connect(soon(t), address); err != nil {
+		t.Fatal(err)
+	}
+	regions, err := s.peer.Regions()
+	if err != nil || len(regions) != 1 {
+		t.Fatal(regions, err)
+	}
+	s.remote = regions[0]
+	return s
+}
+
+// stop holds up the peer's process, so that TCP transfers to it are not final.
+func (s *slow) stop(t *testing.T) {
+	t.Helper()
+	if err := s.command.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	// Until it stands still: its state, the third field, is then T.
+	for {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.command.Process.Pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, rest, _ := strings.Cut(string(stat), ") "); strings.HasPrefix(rest, "T") {
+			return
+		}
+		runtime.Gosched()
+	}
+}
+
+func (s *slow) resume() { s.command.Process.Signal(syscall.SIGCONT) }
+
+func (s *slow) requests() []Request {
+	return []Request{{s.here.Address(), s.remote.Address, slowBytes, s.remote.Region}}
+}
+
+var overTCP = &TransferOptions{Transports: AllowTCP}

@@ -1,0 +1,50 @@
+#!/bin/bash
+# Tests the Go module against a libferry that it builds and installs under the target folder. Ends with 77
+# where there is no Go, or too old a one. Nothing is downloaded.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+# Neither another toolchain nor a module from outside.
+export GOTOOLCHAIN=local GOPROXY=off GOFLAGS= GOWORK=off
+wanted=$(sed -n 's/^go //p' bindings/go/go.mod)
+if ! command -v go >/dev/null; then
+    echo "SKIPPED: there is no go"
+    exit 77
+fi
+found=$(go env GOVERSION)
+found=${found#go}
+if [ "$(printf '%s\n%s\n' "$wanted" "$found" | sort -V | head -1)" != "$wanted" ]; then
+    echo "SKIPPED: go is $found; the module needs $wanted"
+    exit 77
+fi
+
+mkdir -p "${CARGO_TARGET_DIR:-target}/go"
+built=$(cd "${CARGO_TARGET_DIR:-target}/go" && pwd)
+prefix=$built/prefix
+make install PREFIX="$prefix"
+export PKG_CONFIG_PATH=$prefix/lib/pkgconfig LD_LIBRARY_PATH=$prefix/lib
+root=$PWD
+
+cd bindings/go
+unformatted=$(gofmt -l .)
+if [ -n "$unformatted" ]; then
+    echo "gofmt would change: $unformatted"
+    exit 1
+fi
+go vet ./...
+go test -race -timeout 300s ./...
+go test -timeout 300s ./...
+go build -o "$built/exchange" ./examples/exchange
+
+# The program of README.md, in a module of its own that is made as README.md says.
+fresh=$(mktemp -d)
+trap 'rm -rf "$fresh"' EXIT
+awk '/^```go$/ { inside = 1; next } /^```$/ { if (inside) exit } inside' README.md >"$fresh/main.go"
+(
+    cd "$fresh"
+    go mod init first
+    go mod edit -require ferry@v0.0.0 -replace ferry="$root/bindings/go"
+    printed=$(go run .)
+    [ "$printed" = "5 bytes over local: written hello" ] || { echo "README.md's program printed: $printed"; exit 1; }
+)
+"$root/tests/exchange.sh" "go=$built/exchange"
+go test -run '^$' -bench . -benchtime 200ms -timeout 300s .

@@ -1,0 +1,269 @@
+package ferry
+
+// #cgo noescape ferry_go_submit
+// #cgo nocallback ferry_go_submit
+// #cgo noescape ferry_go_look
+// #cgo nocallback ferry_go_look
+// #include "shim.h"
+import "C"
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+)
+
+// A Transfer is one that was submitted. It needs no closing: its end frees it, waited for or not.
+type Transfer struct {
+	engine *Engine
+	op     Op
+	handle C.ferry_transfer
+	id     uint64
+	mu     sync.Mutex // held while its end is looked for
+	ended  atomic.Bool
+	done   chan struct{}
+	// Good once done is closed.
+	result Result
+	err    *Error
+}
+
+// How long a small transfer is looked at from where it was submitted, and what is small. Only as many
+// goroutines look at a time as can run: the others would take threads for nothing.
+const (
+	look      = 20 * time.Microsecond
+	lookBytes = 64 << 10
+)
+
+var looking atomic.Int32
+
+// Submit starts a transfer of all requests, and returns at once. When it fails, nothing was done. The memory
+// that the requests name belongs to the transfer until it is final, whether it is waited for or not.
+func (p Peer) Submit(op Op, requests []Request, options *TransferOptions) (*Transfer, error) {
+	t, _, err := p.submit(op, requests, options, 0, 0)
+	return t, err
+}
+
+// Write copies local memory to the peer, and returns when the transfer is final. An error that is an *Error
+// with a Result is the transfer's own.
+func (p Peer) Write(ctx context.Context, requests []Request, options *TransferOptions) (Result, error) {
+	return p.transfer(ctx, Write, requests, options)
+}
+
+// Read copies the peer's memory here; otherwise as Write.
+func (p Peer) Read(ctx context.Context, requests []Request, options *TransferOptions) (Result, error) {
+	return p.transfer(ctx, Read, requests, options)
+}
+
+func (p Peer) transfer(ctx context.Context, op Op, requests []Request, options *TransferOptions) (Result, error) {
+	if cause := ctx.Err(); cause != nil {
+		return Result{}, ended(op.String(), cause)
+	}
+	var deadline C.uint64_t
+	bounded := false
+	if at, ok := ctx.Deadline(); ok {
+		// Struck by ferry itself, so that a transfer that waits for nobody ends in time, too.
+		deadline = max(nanoseconds(time.Until(at)), 1)
+		bounded = options == nil || options.Deadline == 0 || nanoseconds(options.Deadline) >= deadline
+	}
+	if !bounded {
+		deadline = 0
+	}
+	var patience C.uint64_t
+	if len(requests) == 1 && requests[0].Length <= lookBytes {
+		patience = C.uint64_t(look)
+	}
+	t, result, err := p.submit(op, requests, options, deadline, patience)
+	if err == nil && t != nil {
+		result, err = t.Wait(ctx)
+	}
+	if failed, ok := err.(*Error); ok && bounded && failed.Status == ErrTimeout && failed.Context == nil {
+		with := *failed
+		with.Context = context.DeadlineExceeded
+		err = &with
+	}
+	return result, err
+}
+
+// submit starts a transfer. With patience it looks for the end that long: the transfer returned is then nil
+// if it was done by the time. A deadline that isn't 0 takes the place of the options'.
+func (p Peer) submit(op Op, requests []Request, options *TransferOptions, deadline, patience C.uint64_t) (*Transfer, Result, error) {
+	e := p.engine
+	if e == nil {
+		return nil, Result{}, invalid(op.String(), "peer: it is the zero Peer")
+	}
+	if err := e.enter(op.String()); err != nil {
+		return nil, Result{}, err
+	}
+	defer e.leave()
+	r := e.reactor
+	id := r.ids.Add(1)
+	full, notify, notifyLength := r.options(options, id, deadline)
+	wait := patience
+	if wait > 0 && int(looking.Add(1)) > runtime.GOMAXPROCS(0) {
+		wait = 0
+	}
+	var (
+		handle C.ferry_transfer
+		result C.ferry_result
+		looked C.ferry_status
+		c      C.ferry_error
+	)
+	status := C.ferry_go_submit(e.handle, C.ferry_peer(p.handle), C.uint32_t(op),
+		(*C.ferry_request)(unsafe.Pointer(unsafe.SliceData(requests))), C.size_t(len(requests)),
+		&full, notify, notifyLength, wait, &handle, &result, &looked, &c)
+	if patience > 0 {
+		looking.Add(-1)
+	}
+	if status < 0 {
+		failed := c // so that c itself stays on the stack
+		return nil, Result{}, newError(op.String(), Status(status), &failed)
+	}
+	if patience > 0 && looked == C.FERRY_OK {
+		r.leftBehind()
+		return nil, newResult(&result), nil
+	}
+	t := &Transfer{engine: e, op: op, handle: handle, id: id, done: make(chan struct{})}
+	if looked == C.FERRY_OK || looked < 0 {
+		r.leftBehind()
+		final, failed := result, c
+		t.end(looked, &final, &failed)
+		return t, Result{}, nil
+	}
+	t.expect()
+	return t, Result{}, nil
+}
+
+// options turns them into what the shim takes.
+func (r *reactor) options(options *TransferOptions, id uint64, deadline C.uint64_t) (C.ferry_go_options, unsafe.Pointer, C.size_t) {
+	full := C.ferry_go_options{queue: r.queue, user_data: C.uint64_t(id), deadline_ns: deadline}
+	if options == nil {
+		return full, nil, 0
+	}
+	full.flags = C.uint32_t(options.Flags)
+	full.priority = C.uint32_t(options.Priority)
+	full.transports_allowed = C.uint64_t(options.Transports)
+	if deadline == 0 && options.Deadline != 0 {
+		// 0 would be the setting, which isn't what a time in the past means.
+		full.deadline_ns = max(nanoseconds(options.Deadline), 1)
+	}
+	return full, unsafe.Pointer(unsafe.SliceData(options.Notify)), C.size_t(len(options.Notify))
+}
+
+// expect has the transfer's event end it, and ends it if that has come already.
+func (t *Transfer) expect() {
+	r := t.engine.reactor
+	r.add(t.id, t)
+	t.settle(nil)
+	if t.ended.Load() && r.take(t.id) != nil {
+		r.leftBehind()
+	}
+}
+
+// complete is for the reactor: the transfer's event has come.
+func (t *Transfer) complete(event *C.ferry_event) { t.settle(event) }
+
+// settle looks whether the transfer is final, and ends it if it is; with an event, it is. The look frees a
+// transfer that is done: so only one may find that out.
+func (t *Transfer) settle(event *C.ferry_event) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ended.Load() {
+		return
+	}
+	var result C.ferry_result
+	var c C.ferry_error
+	status := C.ferry_go_look(t.engine.handle, t.handle, &result, &c)
+	if event != nil && result.state == 0 {
+		// The engine was closed in between: the event is all there is.
+		status = event.status
+	}
+	if status <= 0 {
+		t.end(status, &result, &c)
+	}
+}
+
+// end takes in how the transfer ended, and frees it.
+func (t *Transfer) end(status C.ferry_status, result *C.ferry_result, c *C.ferry_error) {
+	if result.state != 0 {
+		t.result = newResult(result)
+	}
+	if status < 0 {
+		t.err = newError(t.op.String(), Status(status), c)
+		if result.state != 0 {
+			t.err.Result = &t.result
+			t.err.Requests = t.failedRequests()
+		}
+		C.ferry_transfer_release(t.engine.handle, t.handle, nil)
+	}
+	t.ended.Store(true)
+	close(t.done)
+}
+
+func (t *Transfer) failedRequests() []RequestResult {
+	list := make([]C.ferry_request_result, min(t.result.RequestsFailed, RequestErrorsMax))
+	if len(list) == 0 {
+		return nil
+	}
+	var count C.size_t
+	status := C.ferry_transfer_results(t.engine.handle, t.handle, C.FERRY_RESULTS_FAILED, &list[0],
+		C.sizeof_ferry_request_result, C.size_t(len(list)), &count, nil)
+	if status != C.FERRY_OK {
+		return nil
+	}
+	results := make([]RequestResult, min(int(count), len(list)))
+	for i := range results {
+		r := &list[i]
+		results[i] = RequestResult{uint64(r.request_index), Status(r.status), uint64(r.bytes_confirmed),
+			int(r.os_error), int(r.vendor_error), Transport(r.transport)}
+	}
+	return results
+}
+
+// Done is closed when the transfer is final.
+func (t *Transfer) Done() <-chan struct{} { return t.done }
+
+// Cancel asks the transfer to stop, and does not wait: what came of it, its end tells.
+func (t *Transfer) Cancel() {
+	if t.ended.Load() || t.engine.enter("cancel") != nil {
+		return
+	}
+	defer t.engine.leave()
+	C.ferry_transfer_cancel(t.engine.handle, t.handle, nil)
+}
+
+// Wait returns when the transfer is final, however it ended. When the context ends first it cancels the
+// transfer and goes on waiting until it is final; one that is done by then is no error. Any number of
+// goroutines may wait.
+func (t *Transfer) Wait(ctx context.Context) (Result, error) {
+	var cause error
+	select {
+	case <-t.done:
+	default:
+		select {
+		case <-t.done:
+		case <-ctx.Done():
+			cause = ctx.Err()
+			t.Cancel()
+			<-t.done
+		}
+	}
+	if t.err == nil {
+		return t.result, nil
+	}
+	if cause == nil {
+		return t.result, t.err
+	}
+	err := *t.err
+	err.Context = cause
+	return t.result, &err
+}
+
+// Close cancels a transfer that is not final, and waits until it is.
+func (t *Transfer) Close() error {
+	t.Cancel()
+	<-t.done
+	return nil
+}

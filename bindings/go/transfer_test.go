@@ -1,0 +1,261 @@
+package ferry
+
+import (
+	"context"
+	"errors"
+	"io"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"unsafe"
+)
+
+var (
+	_ io.Closer = (*Engine)(nil)
+	_ io.Closer = (*Memory)(nil)
+	_ io.Closer = (*Queue)(nil)
+	_ io.Closer = (*Transfer)(nil)
+	_ io.Closer = Peer{}
+)
+
+func TestWriteAndReadMoveEachByteToItsPlace(t *testing.T) {
+	const bytes = 1 << 20
+	p := newPair(t, 2*bytes, nil)
+	for _, transports := range []Transports{0, AllowTCP, AllowLocal} {
+		for _, length := range []int{8, 64, 4096, 65536, 65544, bytes} {
+			seed := uint64(length) + uint64(transports)<<32
+			options := &TransferOptions{Transports: transports}
+			fill(p.here.Bytes()[:length], seed)
+			result, err := p.peer.Write(soon(t), []Request{p.request(0, length)}, options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if result.State != Done || result.Status != OK || result.BytesConfirmed != uint64(length) || result.RequestsIn != 1 {
+				t.Fatalf("%+v", result)
+			}
+			check(t, p.there.Bytes()[:length], seed)
+			back := p.request(0, length)
+			back.Local += bytes
+			if _, err := p.peer.Read(soon(t), []Request{back}, options); err != nil {
+				t.Fatal(err)
+			}
+			check(t, p.here.Bytes()[bytes:bytes+length], seed)
+		}
+	}
+}
+
+func TestManyRequestsOfOneTransfer(t *testing.T) {
+	const blocks, size = 512, 512
+	p := newPair(t, blocks*size, nil)
+	fill(p.here.Bytes(), 7)
+	requests := make([]Request, blocks)
+	for i := range requests {
+		// Block i goes to the place of block n-1-i.
+		requests[i] = p.request(i*size, size)
+		requests[i].Remote = p.there.Address() + uint64((blocks-1-i)*size)
+	}
+	transfer, err := p.peer.Submit(Write, requests, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if result, err := transfer.Wait(soon(t)); err != nil || result.RequestsIn != blocks || result.SlicesOut != blocks {
+		t.Fatal(result, err)
+	}
+	// Rewind to compare by place.
+	turned := make([]byte, blocks*size)
+	for i := range blocks {
+		copy(turned[i*size:], p.there.Bytes()[(blocks-1-i)*size:(blocks-i)*size])
+	}
+	check(t, turned, 7)
+}
+
+func TestBlocksMergeNeighbours(t *testing.T) {
+	const size, layers = 4096, 3
+	p := newPair(t, layers*16*size, nil)
+	fill(p.here.Bytes(), 9)
+	blocks := &Blocks{LocalBlocks: IDs([]int64{5, 6, 7, 12, 13}), RemoteBlocks: IDs([]int64{2, 3, 4, 8, 9})}
+	for layer := range layers {
+		base := uint64(layer * 16 * size)
+		blocks.LocalBase = append(blocks.LocalBase, p.here.Address()+base)
+		blocks.RemoteBase = append(blocks.RemoteBase, p.there.Address()+base)
+		blocks.LocalStride = append(blocks.LocalStride, size)
+		blocks.RemoteStride = append(blocks.RemoteStride, size)
+		blocks.BlockBytes = append(blocks.BlockBytes, size)
+		blocks.RemoteRegion = append(blocks.RemoteRegion, p.there.Region())
+	}
+	transfer, err := p.peer.SubmitBlocks(Write, blocks, &TransferOptions{Notify: []byte("blocks")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	result, err := transfer.Wait(soon(t))
+	if err != nil || result.SlicesOut != 2*layers || result.RequestsIn != 5*layers || result.Notification != Delivered {
+		t.Fatalf("%+v %v", result, err)
+	}
+	for layer := range layers {
+		for i, local := range []int{5, 6, 7, 12, 13} {
+			remote := []int{2, 3, 4, 8, 9}[i]
+			got := p.there.Bytes()[(layer*16+remote)*size:][:size]
+			want := p.here.Bytes()[(layer*16+local)*size:][:size]
+			if string(got) != string(want) {
+				t.Fatalf("layer %d, pair %d", layer, i)
+			}
+		}
+	}
+	runtime.GC() // what was pinned is no more
+
+	wrong := *blocks
+	wrong.BlockBytes = wrong.BlockBytes[:1]
+	if _, err := p.peer.SubmitBlocks(Write, &wrong, nil); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "BlockBytes") {
+		t.Fatal(err)
+	}
+	wrong = *blocks
+	wrong.RemoteBlocks = IDs([]int64{1})
+	if _, err := p.peer.SubmitBlocks(Write, &wrong, nil); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "RemoteBlocks") {
+		t.Fatal(err)
+	}
+	wrong.RemoteBlocks = IDs([]int32{2, 3, 4, 8, 9})
+	if _, err := p.peer.SubmitBlocks(Write, &wrong, nil); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "RemoteBlocks") {
+		t.Fatal(err)
+	}
+}
+
+func TestMemoryOfAnotherAllocator(t *testing.T) {
+	p := newPair(t, 4096, nil)
+	mapping, err := syscall.Mmap(-1, 0, 4096, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Munmap(mapping)
+	memory, err := p.near.Register(unsafe.Pointer(&mapping[0]), len(mapping), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill(mapping, 5)
+	if _, err := p.peer.Write(soon(t), []Request{{memory.Address(), p.there.Address(), 4096, 0}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	check(t, p.there.Bytes(), 5)
+	if err := memory.Close(); err != nil || memory.Bytes() != nil {
+		t.Fatal(err)
+	}
+	if err := memory.Close(); !errors.Is(err, ErrStale) {
+		t.Fatal(err)
+	}
+	if _, err := p.peer.Write(soon(t), []Request{{memory.Address(), p.there.Address(), 4096, 0}}, nil); !errors.Is(err, ErrNotRegistered) {
+		t.Fatal(err)
+	}
+}
+
+func TestThePeerInAllItsFunctions(t *testing.T) {
+	p := newPair(t, 4096, nil)
+	info, err := p.peer.Info()
+	if err != nil || info.State != PeerUp || info.Address != p.far.Address() || !info.SameHost {
+		t.Fatal(info, err)
+	}
+	regions, err := p.peer.Regions()
+	if err != nil || len(regions) != 1 || regions[0] != (RegionInfo{p.there.Region(), RemoteRead | RemoteWrite, p.there.Address(), 4096, "there"}) {
+		t.Fatal(regions, err)
+	}
+	paths, err := p.peer.Paths()
+	if err != nil || len(paths) == 0 || paths[0].Why == "" {
+		t.Fatal(paths, err)
+	}
+	if trip, err := p.peer.Probe(soon(t)); err != nil || trip <= 0 {
+		t.Fatal(trip, err)
+	}
+	descriptor, err := p.far.Descriptor()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := p.near.Import(soon(t), descriptor); err != nil || again != p.peer {
+		t.Fatal(again, err)
+	}
+	if peers, err := p.near.Peers(); err != nil || len(peers) != 1 || peers[0] != p.peer {
+		t.Fatal(peers, err)
+	}
+	if again, err := p.near.Connect(soon(t), p.far.Address()); err != nil || again != p.peer {
+		t.Fatal(again, err)
+	}
+	if stats, err := p.near.Stats(); err != nil || stats.PeersUp != 1 || stats.Regions != 1 {
+		t.Fatal(stats, err)
+	}
+	if text, err := p.near.Metrics(); err != nil || !strings.Contains(text, "ferry_") {
+		t.Fatal(text, err)
+	}
+	if len(Settings()) < 10 || Version() == "" {
+		t.Fatal(Settings())
+	}
+	far, err := p.far.Peers()
+	if err != nil || len(far) != 1 {
+		t.Fatal(far, err)
+	}
+	if err := far[0].Fence(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.peer.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.peer.Write(soon(t), []Request{p.request(0, 8)}, nil); !errors.Is(err, ErrClosed) && !errors.Is(err, ErrPeerLost) {
+		t.Fatal(err)
+	}
+}
+
+func TestManyGoroutinesEachWithItsOwnBytes(t *testing.T) {
+	const goroutines, rounds, bytes = 64, 50, 1024
+	p := newPair(t, 2*goroutines*bytes, nil)
+	var all sync.WaitGroup
+	for g := range goroutines {
+		together(&all, func() {
+			options := &TransferOptions{Transports: []Transports{0, AllowTCP}[g%2]}
+			there := p.request(g*bytes, bytes)
+			back := there
+			back.Local += goroutines * bytes
+			mine, echo := p.here.Bytes()[g*bytes:][:bytes], p.here.Bytes()[(goroutines+g)*bytes:][:bytes]
+			for round := range rounds {
+				seed := uint64(g)<<32 | uint64(round)
+				fill(mine, seed)
+				if _, err := p.peer.Write(soon(t), []Request{there}, options); err != nil {
+					t.Error(err)
+					return
+				}
+				transfer, err := p.peer.Submit(Read, []Request{back}, options)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if result, err := transfer.Wait(context.Background()); err != nil || result.BytesConfirmed != bytes {
+					t.Errorf("%+v %v", result, err)
+					return
+				}
+				check(t, echo, seed)
+			}
+		})
+	}
+	all.Wait()
+	stats, err := p.near.Stats()
+	if err != nil || stats.TransfersDone != 2*goroutines*rounds || stats.Transfers != 0 {
+		t.Fatalf("%+v %v", stats, err)
+	}
+}
+
+// More transfers than the queue has room for, none of which is waited for.
+func TestTransfersThatNobodyWaitsForAreReleased(t *testing.T) {
+	p := newPair(t, 64, Config{"transfers_max": "1024"})
+	for i := range 5000 {
+		transfer, err := p.peer.Submit(Write, []Request{p.request(0, 64)}, []*TransferOptions{nil, overTCP}[i%2])
+		if errors.Is(err, ErrLimit) {
+			t.Fatalf("after %d: %v", i, err)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i%500 == 0 {
+			<-transfer.Done()
+		}
+		if i%2 == 1 {
+			<-transfer.Done()
+		}
+	}
+}

@@ -1,0 +1,80 @@
+package ferry
+
+// #include <ferry.h>
+import "C"
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Forever, as TransferOptions.Deadline: without end.
+const Forever time.Duration = 1<<63 - 1
+
+func isDeadline(err error) bool { return errors.Is(err, context.DeadlineExceeded) }
+
+// nanoseconds turns a duration into ferry's, for which the largest number is "without end".
+func nanoseconds(d time.Duration) C.uint64_t {
+	switch {
+	case d == Forever:
+		return C.FERRY_FOREVER
+	case d < 0:
+		return 0
+	}
+	return C.uint64_t(d)
+}
+
+// timeoutOf is what is left of a context's time.
+func timeoutOf(ctx context.Context) C.uint64_t {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return C.FERRY_FOREVER
+	}
+	return nanoseconds(time.Until(deadline))
+}
+
+// How long a thread stays in a call that waits and can be made again, before the context is looked at.
+const turn = 50 * time.Millisecond
+
+// inTurns makes a call again and again until it says neither BUSY nor TIMEOUT, or the context ends. For
+// calls of which a later one takes up what an earlier one began.
+func inTurns(ctx context.Context, op string, call func(timeout C.uint64_t, c *C.ferry_error) C.ferry_status) error {
+	for {
+		c := newCError()
+		timeout := min(timeoutOf(ctx), C.uint64_t(turn))
+		status := call(timeout, &c)
+		again := Status(status) == ErrBusy || Status(status) == ErrTimeout
+		if !again {
+			return failure(op, status, &c)
+		}
+		cause := ctx.Err()
+		if cause == nil && timeoutOf(ctx) == 0 {
+			cause = context.DeadlineExceeded // of which the context hasn't heard yet
+		}
+		if cause != nil {
+			err := newError(op, Status(status), &c)
+			err.Context = cause
+			return err
+		}
+	}
+}
+
+// aside makes a call that cannot be interrupted. When the context ends first, it returns, and the call ends
+// by itself, at its timeout at the latest.
+func aside(ctx context.Context, op string, call func() error) error {
+	if err := ctx.Err(); err != nil {
+		return ended(op, err)
+	}
+	if ctx.Done() == nil {
+		return call()
+	}
+	result := make(chan error, 1)
+	go func() { result <- call() }()
+	select {
+	case err := <-result:
+		return err
+	case <-ctx.Done():
+		return ended(op, ctx.Err())
+	}
+}

@@ -1,0 +1,118 @@
+//! The same small program in each of ferry's languages, and each talks to each:
+//!
+//! ```text
+//! exchange serve               prints "ADDRESS host:port", lets a peer read and write its memory, checks it
+//! exchange connect HOST:PORT   reads the server's memory, checks it, and writes the answer into it
+//! ```
+
+use ferry::notify::{EventBody, Queue, WHAT_NOTIFICATIONS};
+use ferry::types::Request;
+use ferry::{Config, Engine, RegionOptions, TransferOptions};
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use std::error::Error;
+use std::process::ExitCode;
+use std::time::Duration;
+
+const BYTES: usize = 1 << 20;
+const NAME: &str = "exchange";
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The bytes that the server begins with, and those that it is sent.
+fn first(place: usize) -> u8 {
+    (place * 7 + 3) as u8
+}
+
+fn second(place: usize) -> u8 {
+    (place * 11 + 5) as u8
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["serve"] => serve(),
+        ["connect", address] => connect(address),
+        _ => Err("usage: exchange serve | exchange connect HOST:PORT".into()),
+    };
+    match outcome {
+        Ok(()) => {
+            println!("OK");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("exchange: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Takes no part in the transfers: its engine's threads do.
+fn serve() -> Result<(), Box<dyn Error>> {
+    let engine = Engine::open(Config::new()?)?;
+    let memory = engine.alloc(BYTES, &RegionOptions { name: NAME.into(), ..Default::default() })?;
+    memory.write(0, &pattern(first));
+    let queue = engine.queue(WHAT_NOTIFICATIONS, 1)?;
+    println!("ADDRESS {}", engine.address());
+    let word = notification(&queue)?;
+    if word != b"done" {
+        return Err(format!("the notification is {:?}", String::from_utf8_lossy(&word)).into());
+    }
+    // It came behind its data: every byte is in place.
+    let mut here = vec![0; BYTES];
+    memory.read(0, &mut here);
+    check(&here, second)?;
+    engine.close(Some(PATIENCE))?;
+    Ok(())
+}
+
+fn connect(address: &str) -> Result<(), Box<dyn Error>> {
+    let engine = Engine::open(Config::new()?)?;
+    let memory = engine.alloc(BYTES, &RegionOptions::default())?;
+    let peer = engine.connect(address, Some(PATIENCE))?;
+    let regions = engine.peer_regions(peer)?;
+    let there = regions
+        .iter()
+        .find(|region| region.name == NAME && region.length == BYTES as u64)
+        .ok_or_else(|| format!("the peer has no region {NAME:?} of {BYTES} bytes"))?;
+    let all = [Request {
+        local: memory.address(),
+        remote: there.address,
+        length: BYTES as u64,
+        remote_region: there.region,
+    }];
+    engine.read(peer, &all, &TransferOptions::default())?;
+    let mut here = vec![0; BYTES];
+    memory.read(0, &mut here);
+    check(&here, first)?;
+    memory.write(0, &pattern(second));
+    engine.write(peer, &all, &TransferOptions { notify: Some(b"done"), ..Default::default() })?;
+    engine.close(Some(PATIENCE))?;
+    Ok(())
+}
+
+/// The bytes of the first notification that comes.
+fn notification(queue: &Queue) -> Result<Vec<u8>, Box<dyn Error>> {
+    let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+    let mut events = Vec::new();
+    loop {
+        queue.drain(&mut events, 1);
+        match events.pop().map(|event| event.body) {
+            Some(EventBody::Notification { bytes }) => return Ok(bytes.to_vec()),
+            Some(_) => {}
+            None if poll(&mut [PollFd::new(queue, PollFlags::IN)], Some(&patience))? == 0 => {
+                return Err("no notification came".into());
+            }
+            None => {}
+        }
+    }
+}
+
+fn pattern(byte: fn(usize) -> u8) -> Vec<u8> {
+    (0..BYTES).map(byte).collect()
+}
+
+fn check(bytes: &[u8], byte: fn(usize) -> u8) -> Result<(), String> {
+    match bytes.iter().enumerate().find(|&(place, &got)| got != byte(place)) {
+        Some((place, got)) => Err(format!("byte {place} is {got}, not {}", byte(place))),
+        None => Ok(()),
+    }
+}
