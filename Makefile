@@ -78,7 +78,8 @@ install: build
 	@$(FILL) ffi/ferryConfigVersion.cmake.in > $(DESTDIR)$(LIBDIR)/cmake/ferry/ferryConfigVersion.cmake
 	install -m 755 $(TARGET)/release/ferry-bench $(DESTDIR)$(BINDIR)/ferry-bench
 
-deb: build
+deb:
+	@scripts/setup.sh deb
 	scripts/deb.sh $(TARGET)/debian
 
 fmt:
