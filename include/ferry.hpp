@@ -163,6 +163,11 @@ public:
         check();
         return value_;
     }
+    const T &value() const &
+    {
+        check();
+        return value_;
+    }
     T value() &&
     {
         check();
@@ -174,7 +179,13 @@ public:
         assert(ok());
         return value_;
     }
+    const T &operator*() const noexcept
+    {
+        assert(ok());
+        return value_;
+    }
     T *operator->() noexcept { return &**this; }
+    const T *operator->() const noexcept { return &**this; }
 
 private:
     T value_{};
@@ -230,7 +241,7 @@ private:
     const char *text_;
 };
 
-/// Bytes, borrowed for the length of a call: a text without its zero, or a list of plain values.
+/// Bytes, borrowed for the length of a call: a text without its zero, or a vector or array of plain values.
 class Bytes {
 public:
     Bytes(const char *text) noexcept : data_(text), size_(std::strlen(text)) {}
@@ -680,7 +691,8 @@ public:
 };
 
 /// The tables of a paged memory, one entry for each layer in every list: ferry_blocks has the formula.
-/// Addresses, and bytes. remote_region may be empty.
+/// Addresses, and bytes. remote_region may be empty. The lists are borrowed: fill it from variables, not from
+/// temporaries.
 struct BlockLayers {
     Span<const std::uint64_t> local_base, remote_base, local_stride, remote_stride, block_bytes;
     Span<const ferry_region> remote_region;

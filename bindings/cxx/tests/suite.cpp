@@ -42,8 +42,9 @@ TEST(Results, AFailureIsCopiedWhole)
     EXPECT_EQ(assigned.error().struct_size, sizeof(ferry_error));
     ferry::Result<int> good;
     *good = 7;
-    ferry::Result<int> copy = good;
+    const ferry::Result<int> copy = good;
     EXPECT_EQ(copy.value(), 7);
+    EXPECT_EQ(*copy, 7);
     EXPECT_STREQ(copy.message(), "");
 }
 
