@@ -532,8 +532,8 @@ public:
     /// One setting as text; a secret reads as "(hidden)".
     Result<std::string> get(Text key) const
     {
-        return detail::text<std::string>([&](char *buffer, std::size_t capacity, std::size_t *length, ferry_error *error) {
-            return ferry_config_get(c_.get(), key.c_str(), buffer, capacity, length, error);
+        return detail::text<std::string>([&](char *buffer, std::size_t size, std::size_t *length, ferry_error *error) {
+            return ferry_config_get(c_.get(), key.c_str(), buffer, size, length, error);
         });
     }
     /// Every setting that the library knows.
@@ -590,7 +590,8 @@ public:
     {
     }
     Memory(Memory &&other) noexcept
-        : Owned(std::move(other)), address_(std::exchange(other.address_, nullptr)), size_(std::exchange(other.size_, 0))
+        : Owned(std::move(other)), address_(std::exchange(other.address_, nullptr)),
+          size_(std::exchange(other.size_, 0))
     {
     }
     Memory &operator=(Memory &&other) noexcept
@@ -704,7 +705,8 @@ public:
     Blocks() noexcept = default;
     /// FERRY_ERR_INVALID for lists of different lengths. Ids are std::int32_t or std::int64_t.
     template <class LocalIds, class RemoteIds>
-    static Result<Blocks> create(const BlockLayers &layers, const LocalIds &local_ids, const RemoteIds &remote_ids) noexcept
+    static Result<Blocks> create(const BlockLayers &layers, const LocalIds &local_ids,
+                                 const RemoteIds &remote_ids) noexcept
     {
         using Id = std::remove_cv_t<std::remove_reference_t<decltype(*std::data(local_ids))>>;
         using RemoteId = std::remove_cv_t<std::remove_reference_t<decltype(*std::data(remote_ids))>>;
@@ -788,7 +790,8 @@ public:
         return result;
     }
     /// Starts a transfer of blocks; otherwise as the other.
-    Result<Transfer> submit(std::uint32_t op, const Blocks &blocks, OrDefault<TransferOptions> options = {}) const noexcept
+    Result<Transfer> submit(std::uint32_t op, const Blocks &blocks,
+                            OrDefault<TransferOptions> options = {}) const noexcept
     {
         Result<Transfer> result;
         ferry_transfer transfer = 0;
@@ -1060,8 +1063,8 @@ public:
     /// "host:port" at which peers reach it.
     Result<std::string> address() const
     {
-        return detail::text<std::string>([&](char *buffer, std::size_t capacity, std::size_t *length, ferry_error *error) {
-            return ferry_engine_address(c(), buffer, capacity, length, error);
+        return detail::text<std::string>([&](char *buffer, std::size_t size, std::size_t *length, ferry_error *error) {
+            return ferry_engine_address(c(), buffer, size, length, error);
         });
     }
 
@@ -1076,7 +1079,8 @@ public:
         return result;
     }
     /// Registers memory of the caller's, which must stay mapped as long as the Region is there.
-    Result<Region> register_memory(void *address, std::size_t size, OrDefault<RegionOptions> options = {}) const noexcept
+    Result<Region> register_memory(void *address, std::size_t size,
+                                   OrDefault<RegionOptions> options = {}) const noexcept
     {
         Result<Region> result;
         ferry_region region = 0;
@@ -1111,10 +1115,12 @@ public:
         return result;
     }
     /// The same without waiting: the queue gets one FERRY_EVENT_PEER_CONNECTED with `user_data`.
-    Result<void> connect_async(Text address, Timeout timeout, const Queue &queue, std::uint64_t user_data = 0) const noexcept
+    Result<void> connect_async(Text address, Timeout timeout, const Queue &queue,
+                               std::uint64_t user_data = 0) const noexcept
     {
         Result<void> result;
-        result.take(ferry_peer_connect_async(c(), address.c_str(), timeout.ns(), queue.handle(), user_data, result.slot()));
+        result.take(ferry_peer_connect_async(c(), address.c_str(), timeout.ns(), queue.handle(), user_data,
+                                             result.slot()));
         return result;
     }
     /// The same, and Queue::dispatch calls the completion.
@@ -1168,7 +1174,8 @@ public:
     Result<std::size_t> wait_any(Span<const ferry_transfer> transfers, Timeout timeout = forever) const noexcept
     {
         Result<std::size_t> result;
-        result.take(ferry_transfer_wait_any(c(), transfers.data(), transfers.size(), timeout.ns(), &*result, result.slot()));
+        result.take(ferry_transfer_wait_any(c(), transfers.data(), transfers.size(), timeout.ns(), &*result,
+                                            result.slot()));
         return result;
     }
 
@@ -1182,8 +1189,8 @@ public:
     /// The same in Prometheus' text format.
     Result<std::string> metrics() const
     {
-        return detail::text<std::string>([&](char *buffer, std::size_t capacity, std::size_t *length, ferry_error *error) {
-            return ferry_engine_metrics(c(), buffer, capacity, length, error);
+        return detail::text<std::string>([&](char *buffer, std::size_t size, std::size_t *length, ferry_error *error) {
+            return ferry_engine_metrics(c(), buffer, size, length, error);
         });
     }
 
