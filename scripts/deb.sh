@@ -63,6 +63,7 @@ pack() {
     } >"$tree/DEBIAN/control"
     (cd "$tree" && find usr -type f -print0 | sort -z | xargs -0 md5sum) >"$tree/DEBIAN/md5sums"
     chmod -R u=rwX,go=rX "$tree"
+    rm -f "$out/${package}"_*.deb
     dpkg-deb --root-owner-group -Zxz --build "$tree" "$out/${package}_${version}_$architecture.deb"
 }
 
