@@ -13,8 +13,9 @@ BINDIR ?= $(PREFIX)/bin
 DESTDIR ?=
 TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
+ABI := $(shell sed -n 's/^\#define FERRY_ABI_MAJOR //p' include/ferry.h)
 
-.PHONY: help setup build demo test test-rdma check bench compare install fmt clean
+.PHONY: help setup build demo test test-rdma check bench compare install deb fmt clean
 
 help:
 	@echo "make demo       two processes exchange a model's KV cache, by push and by pull"
@@ -25,6 +26,7 @@ help:
 	@echo "make compare    ferry beside Mooncake, NIXL and raw references (about 20 minutes, on a quiet machine)"
 	@echo "make build      the libraries and ferry-bench, optimised"
 	@echo "make install    PREFIX=$(PREFIX) DESTDIR="
+	@echo "make deb        Debian packages libferry0 and libferry-dev, in $(TARGET)/debian"
 
 setup:
 	@scripts/setup.sh
@@ -55,17 +57,30 @@ compare: setup
 	$(CARGO) build --release -p ferry-ffi -p ferry-bench
 	scripts/compare.sh $(COMPARE)
 
+# What the templates in ffi/ say about this installation. Paths in them are relative where they can be, so
+# that the tree can be moved.
+RELOCATABLE = $(patsubst $(PREFIX)/%,$${prefix}/%,$(1))
+FILL = sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(call RELOCATABLE,$(LIBDIR))|' \
+	-e 's|@INCLUDEDIR@|$(call RELOCATABLE,$(INCLUDEDIR))|; s|@VERSION@|$(VERSION)|; s|@ABI@|$(ABI)|' \
+	-e 's|@VERSION_MAJOR@|$(word 1,$(subst ., ,$(VERSION)))|; s|@VERSION_MINOR@|$(word 2,$(subst ., ,$(VERSION)))|' \
+	-e "s|@INCLUDE_FROM_CMAKE@|$$(realpath -m --relative-to='$(LIBDIR)/cmake/ferry' '$(INCLUDEDIR)')|"
+
 install: build
-	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(INCLUDEDIR) $(DESTDIR)$(BINDIR)
+	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(LIBDIR)/cmake/ferry $(DESTDIR)$(INCLUDEDIR) $(DESTDIR)$(BINDIR)
 	install -m 755 $(TARGET)/release/libferry.so $(DESTDIR)$(LIBDIR)/libferry.so.$(VERSION)
-	ln -sf libferry.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libferry.so.0
-	ln -sf libferry.so.0 $(DESTDIR)$(LIBDIR)/libferry.so
+	ln -sf libferry.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libferry.so.$(ABI)
+	ln -sf libferry.so.$(ABI) $(DESTDIR)$(LIBDIR)/libferry.so
 	ffi/abi/localize.sh $(TARGET)/release/libferry.a $(TARGET)/release/libferry-local.a
 	install -m 644 $(TARGET)/release/libferry-local.a $(DESTDIR)$(LIBDIR)/libferry.a
-	install -m 644 include/ferry.h $(DESTDIR)$(INCLUDEDIR)/ferry.h
-	sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@INCLUDEDIR@|$(INCLUDEDIR)|; s|@VERSION@|$(VERSION)|' \
-		ffi/ferry.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/ferry.pc
+	install -m 644 include/ferry.h include/ferry.hpp $(DESTDIR)$(INCLUDEDIR)
+	@$(FILL) ffi/ferry.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/ferry.pc
+	@$(FILL) ffi/ferryConfig.cmake.in > $(DESTDIR)$(LIBDIR)/cmake/ferry/ferryConfig.cmake
+	@$(FILL) ffi/ferryConfigVersion.cmake.in > $(DESTDIR)$(LIBDIR)/cmake/ferry/ferryConfigVersion.cmake
 	install -m 755 $(TARGET)/release/ferry-bench $(DESTDIR)$(BINDIR)/ferry-bench
+
+deb:
+	@scripts/setup.sh deb
+	scripts/deb.sh $(TARGET)/debian
 
 fmt:
 	$(CARGO) fmt --all

@@ -1,7 +1,8 @@
 #!/bin/bash
 # Installs what ferry's targets need and this machine lacks, and says what it does. Packages come from
 # apt; a Rust toolchain that is missing or too old is the user's to install, with the exact words for it.
-# With `compare` or `rdma`: what `make compare` or the tests in the virtual machine alone need, and nothing else.
+# With `compare`, `rdma` or `deb`: what `make compare`, the tests in the virtual machine or `make deb` alone need,
+# and nothing else.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/sbin:/sbin
@@ -62,8 +63,17 @@ rdma() {
     install_packages
 }
 
+# What Debian packages are made with, on Debian and its relatives.
+deb() {
+    need dpkg-deb dpkg
+    need dpkg-shlibdeps dpkg-dev
+    need jq jq
+    [ "$(id -u)" -eq 0 ] || need fakeroot fakeroot
+    install_packages
+}
+
 case ${1:-} in
-compare | rdma)
+compare | rdma | deb)
     "$1"
     exit
     ;;
@@ -78,6 +88,8 @@ need valgrind valgrind
 need ip iproute2
 need cmake cmake
 [ -e /usr/include/stdio.h ] || packages+=(libc6-dev)
+[ -e /usr/include/gtest/gtest.h ] || packages+=(libgtest-dev)
+[ -e /usr/include/infiniband/verbs.h ] || packages+=(libibverbs-dev)
 has_libclang || packages+=(libclang-dev)
 install_packages
 

@@ -43,7 +43,15 @@ rdma() {
 }
 docs() { RUSTDOCFLAGS="-D warnings" cargo doc -p ferry --no-deps; }
 c() { tests/c/run.sh; }
+cxx() { bindings/cxx/tests/run.sh; }
 installed() { scripts/test_install.sh; }
+deb() {
+    if ! command -v dpkg >/dev/null; then
+        echo "SKIPPED: this is no Debian"
+        return $SKIP
+    fi
+    scripts/setup.sh deb && scripts/test_deb.sh
+}
 selftest() { cargo run --release -p ferry-bench -- selftest --json "$logs/selftest.json"; }
 # The Python ends of `make compare`, without the peers: ferry's library and the bare system call.
 agents() {
@@ -76,7 +84,7 @@ run() {
     esac
 }
 
-legs_all=(format clippy tests epoll io_uring local_path rdma docs c installed selftest agents demo)
+legs_all=(format clippy tests epoll io_uring local_path rdma docs c cxx installed deb selftest agents demo)
 if [ $# -gt 0 ]; then legs=("$@"); else legs=("${legs_all[@]}"); fi
 for leg in "${legs[@]}"; do run "$leg"; done
 echo "$passed passed, $failed failed, $skipped skipped"

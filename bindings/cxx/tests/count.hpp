@@ -1,0 +1,10 @@
+#ifndef COUNT_HPP
+#define COUNT_HPP
+
+#include <atomic>
+#include <cstddef>
+
+// How often this program has called operator new.
+extern std::atomic<std::size_t> allocations;
+
+#endif

@@ -1,0 +1,109 @@
+// What the C++ tests share: two engines of one process, memory whose bytes say where they belong, and
+// waiting for events by poll. No sleeps.
+#ifndef ENGINES_HPP
+#define ENGINES_HPP
+
+#include <ferry.hpp>
+
+#include <cstdio>
+#include <cstdlib>
+#include <poll.h>
+
+// Long enough that only a lost answer reaches it.
+inline constexpr ferry::Timeout patience = std::chrono::seconds(60);
+
+[[noreturn]] inline void give_up(const char *what)
+{
+    std::fprintf(stderr, "%s\n", what);
+    std::abort();
+}
+
+template <class T> T must(ferry::Result<T> result)
+{
+    if (!result) give_up(result.error().message);
+    return std::move(result).value();
+}
+
+inline void must(ferry::Result<void> result)
+{
+    if (!result) give_up(result.error().message);
+}
+
+inline ferry::Engine open_engine()
+{
+    ferry::Config config = must(ferry::Config::create());
+    must(config.set("workers", 1));
+    return must(ferry::Engine::open(config));
+}
+
+// Engine a is connected to b, which has memory named "b". The engines go last.
+struct Pair {
+    explicit Pair(std::size_t size = 4096)
+        : a_memory(must(a.alloc(size))), b_memory(must(b.alloc(size, ferry::AllocOptions().name("b")))),
+          peer(must(a.connect(must(b.address()), patience))), remote(must(peer.region("b")))
+    {
+    }
+    // The request that moves `length` bytes between these offsets.
+    ferry::Request range(std::size_t a_offset, std::size_t b_offset, std::size_t length) const
+    {
+        return ferry::request(a_memory.data() + a_offset, length, remote, b_offset);
+    }
+    // b's only peer.
+    ferry::Peer back() const
+    {
+        auto peers = must(b.peers());
+        if (peers.size() != 1) give_up("b has not one peer");
+        return peers[0];
+    }
+
+    ferry::Engine a = open_engine(), b = open_engine();
+    ferry::Memory a_memory, b_memory;
+    ferry::Peer peer;
+    ferry::RegionInfo remote;
+};
+
+// Each 8 bytes say where they belong: `seed` and their place.
+inline void fill(const ferry::Memory &memory, std::uint64_t seed)
+{
+    std::uint64_t place = 0;
+    for (std::uint64_t &word : memory.as<std::uint64_t>()) word = seed << 40 | ++place;
+}
+
+// How many of these 8 bytes are not what `fill` put at `from_offset` of its memory.
+inline std::size_t misplaced(const ferry::Memory &memory, std::size_t offset, std::size_t length, std::uint64_t seed,
+                             std::size_t from_offset)
+{
+    std::size_t wrong = 0;
+    for (std::size_t step = 0; step + 8 <= length; step += 8) {
+        const std::uint64_t word = memory.as<std::uint64_t>()[(offset + step) / 8];
+        wrong += word != (seed << 40 | ((from_offset + step) / 8 + 1));
+    }
+    return wrong;
+}
+
+inline void wait_readable(const ferry::Queue &queue)
+{
+    pollfd entry = {must(queue.fd()), POLLIN, 0};
+    if (poll(&entry, 1, 60000) != 1) give_up("no event came in 60 seconds");
+}
+
+// Waits until the queue has an event of this kind and takes it; others are passed over.
+inline ferry::Event next_event(const ferry::Queue &queue, std::uint32_t kind)
+{
+    for (;;) {
+        ferry::Event event;
+        if (must(queue.drain(event)).empty()) wait_readable(queue);
+        else if (event->kind == kind) return event;
+    }
+}
+
+// A transfer that stays pending until b's notifications are drained: b's application has as many waiting
+// as a peer may send ahead (engine/src/limits.rs).
+inline constexpr int notifications_ahead = 1024;
+inline ferry::Transfer hold_transfer(const Pair &pair, ferry::TransferOptions options)
+{
+    for (int i = 0; i < notifications_ahead; i++) must(pair.peer.notify("ahead"));
+    return must(pair.peer.submit(FERRY_OP_WRITE, pair.range(0, 0, 8), options.notify("ahead").deadline(ferry::forever)));
+}
+
+#endif

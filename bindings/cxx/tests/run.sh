@@ -1,0 +1,67 @@
+#!/bin/bash
+# The C++ binding against libferry as it is shipped: the suite under ASan and UBSan over TCP and over the
+# same-host path, programs without exceptions and with coroutines, the examples, the README's programs, and
+# a few rounds of the benchmark. Warnings are errors. Arguments go to the suite (--gtest_filter=...).
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../../.." && pwd)
+target=${CARGO_TARGET_DIR:-$root/target}
+case $target in /*) ;; *) target=$root/$target ;; esac
+out=$target/cxx-tests
+: "${CXX:=g++}" "${CC:=gcc}"
+warnings=(-Wall -Wextra -Wpedantic -Werror -Wshadow -Wconversion -Wno-sign-conversion)
+sanitizers=(-g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all)
+mkdir -p "$out"
+
+(cd "$root" && cargo build --release -p ferry-ffi)
+ln -sf "$target/release/libferry.so" "$out/libferry.so.0"
+
+compile() { # program, then flags and sources
+    local program=$out/$1
+    shift
+    "$CXX" "${warnings[@]}" -I"$root/include" -I"$here" "$@" "$out/libferry.so.0" -Wl,-rpath,"$out" -pthread -o "$program"
+}
+compile suite -std=c++17 "${sanitizers[@]}" "$here/suite.cpp" "$here/count.cpp" -lgtest -lgtest_main
+compile noexcept -std=c++17 -fno-exceptions -fno-rtti "${sanitizers[@]}" "$here/noexcept.cpp"
+programs=(noexcept)
+if echo '#include <coroutine>' | "$CXX" -std=c++20 -x c++ -fsyntax-only - 2>/dev/null; then
+    compile coroutine -std=c++20 "${sanitizers[@]}" "$here/coroutine.cpp"
+    programs+=(coroutine)
+else
+    echo "SKIPPED: coroutines; $CXX has none"
+fi
+for example in worker exchange; do
+    compile "$example" -std=c++17 "${sanitizers[@]}" "$root/bindings/cxx/examples/$example.cpp"
+done
+"$CC" -std=c99 -g -O1 -Wall -Wextra -Wpedantic -Werror -Wconversion -Wno-sign-conversion -I"$root/include" \
+    "$root/examples/c/exchange.c" "$out/libferry.so.0" -Wl,-rpath,"$out" -o "$out/exchange-c"
+compile overhead -std=c++17 -O2 "$root/bindings/cxx/bench/overhead.cpp"
+
+# Every program of the README, as it stands there.
+rm -f "$out"/readme-*.cpp
+awk -v out="$out" '/^```cpp$/ { n++; on = 1; next } /^```/ { on = 0 } on { print > (out "/readme-" n ".cpp") }' \
+    "$root/bindings/cxx/README.md"
+for source in "$out"/readme-*.cpp; do
+    name=$(basename "$source" .cpp)
+    compile "$name" -std=c++20 "${sanitizers[@]}" "$source"
+    programs+=("$name")
+done
+
+for transports in tcp local,tcp; do
+    export FERRY_TRANSPORTS=$transports
+    echo "== transports $transports"
+    timeout 300 "$out/suite" --gtest_brief=1 "$@"
+    for program in "${programs[@]}" worker; do timeout 120 "$out/$program"; done
+    for server in exchange exchange-c; do
+        for client in exchange exchange-c; do
+            "$here/exchange.sh" "$out/$server" "$out/$client"
+            echo "exchange: $server with $client"
+        done
+    done
+done
+if "$out/exchange" connect 127.0.0.1:1 2>/dev/null || "$out/exchange-c" connect 127.0.0.1:1 2>/dev/null; then
+    echo "exchange: a client without a server did not fail"
+    exit 1
+fi
+unset FERRY_TRANSPORTS
+timeout 60 "$out/overhead" 5 200

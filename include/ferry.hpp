@@ -1,0 +1,1265 @@
+/*
+ * ferry for C++17: ownership, results and spans over ferry.h. Header only; link libferry.
+ *
+ * ferry.h has the contract of each call, its constants (FERRY_*) and its plain structs, which are used
+ * here as they are. What this header adds, and what holds everywhere in it:
+ *
+ * - Errors. A call that can fail returns a Result. Ask it (`if (!result)`, status(), message()), or take
+ *   its value(), which throws ferry::Error when there is none. Without exceptions value() ends the
+ *   process then. Nothing else here throws, save std::bad_alloc where a std::string or std::vector is
+ *   returned.
+ * - Ownership. What has to be given back is move-only and gives it back in its destructor. Objects made
+ *   from an engine must not outlive it; the Engine itself may be moved.
+ * - Threads. Calls are const: any thread, at any time, on one object. Moving, assigning and destroying
+ *   an object is for one thread alone.
+ * - Waiting. A timeout is any std::chrono duration, or ferry::forever; zero only looks. Destructors that
+ *   have to wait say so. Inside a queue's callback nothing can wait: end such objects elsewhere.
+ * - Allocation. submit, write, read, notify, wait, drain and dispatch allocate nothing here.
+ *
+ * It is above 500 lines because it is installed and included as one file.
+ */
+#ifndef FERRY_HPP
+#define FERRY_HPP
+
+#include <ferry.h>
+
+#include <cassert>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <initializer_list>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#if defined(__cpp_impl_coroutine) && defined(__has_include)
+#if __has_include(<coroutine>)
+#include <coroutine>
+#define FERRY_HAS_COROUTINES 1
+#endif
+#endif
+
+namespace ferry {
+
+/* ---- Results ----------------------------------------------------------------------------------- */
+
+/// What Result::value() throws: the ferry_error of the call. what() is "STALE: a sentence".
+class Error : public std::exception {
+public:
+    explicit Error(const ferry_error &info) noexcept : info_(info)
+    {
+        std::snprintf(text_, sizeof text_, "%s: %s", ferry_status_name(info.status), info.message);
+    }
+    const char *what() const noexcept override { return text_; }
+    ferry_status status() const noexcept { return info_.status; }
+    /// errno, device code, transport, and the index of the request at fault.
+    const ferry_error &info() const noexcept { return info_; }
+
+private:
+    ferry_error info_;
+    char text_[sizeof(ferry_error::message) + 32];
+};
+
+/// How a call ended: the part of a Result that has no type.
+class Outcome {
+public:
+    Outcome() noexcept
+    {
+        error_.struct_size = sizeof error_;
+        error_.status = FERRY_OK;
+    }
+    Outcome(const Outcome &other) noexcept { copy(other); }
+    Outcome &operator=(const Outcome &other) noexcept
+    {
+        copy(other);
+        return *this;
+    }
+    ~Outcome() = default;
+
+    bool ok() const noexcept { return error_.status == FERRY_OK; }
+    explicit operator bool() const noexcept { return ok(); }
+    /// A transfer is not final yet: FERRY_PENDING or FERRY_DRAINING. Neither ok nor a failure.
+    bool pending() const noexcept { return error_.status > 0; }
+    ferry_status status() const noexcept { return error_.status; }
+    /// The status as text, "STALE".
+    const char *name() const noexcept { return ferry_status_name(error_.status); }
+    /// A sentence for a person; "" unless it failed.
+    const char *message() const noexcept { return error_.status < 0 ? error_.message : ""; }
+    /// The whole error; only when not ok().
+    const ferry_error &error() const noexcept
+    {
+        assert(!ok());
+        return error_;
+    }
+    /// Throws Error unless ok(). Without exceptions: ends the process unless ok().
+    void check() const
+    {
+        if (!ok()) raise();
+    }
+
+    /// For wrapping functions of ferry.h: what to pass as `error`, and what to do with the status.
+    ferry_error *slot() noexcept { return &error_; }
+    bool take(ferry_status status) noexcept
+    {
+        error_.status = status;
+        if (status > 0) clear();
+        return status == FERRY_OK;
+    }
+    /// Makes it a failure of the caller's own.
+    void fail(ferry_status status, const char *message) noexcept
+    {
+        clear();
+        error_.status = status;
+        std::snprintf(error_.message, sizeof error_.message, "%s", message);
+    }
+
+private:
+    void clear() noexcept
+    {
+        error_.os_error = error_.vendor_error = 0;
+        error_.request_index = UINT64_MAX;
+        error_.transport = FERRY_TRANSPORT_NONE;
+        error_.reserved = 0;
+        error_.message[0] = 0;
+    }
+    // On success all but two fields are left unwritten: that keeps 280 bytes off the fast path.
+    void copy(const Outcome &other) noexcept
+    {
+        if (this == &other) return;
+        if (other.ok()) {
+            error_.struct_size = sizeof error_;
+            error_.status = FERRY_OK;
+        } else {
+            error_ = other.error_;
+        }
+    }
+#if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
+    [[noreturn]] void raise() const { throw Error(error_); }
+#else
+    [[noreturn]] void raise() const { std::abort(); }
+#endif
+
+    ferry_error error_;
+};
+
+/// A value, or why there is none. T is default-constructible.
+template <class T> class [[nodiscard]] Result : public Outcome {
+public:
+    Result() = default;
+    /// The failure of another call.
+    explicit Result(const Outcome &failure) : Outcome(failure) { assert(!failure.ok()); }
+
+    /// The value; throws Error if there is none (Outcome::check).
+    T &value() &
+    {
+        check();
+        return value_;
+    }
+    const T &value() const &
+    {
+        check();
+        return value_;
+    }
+    T value() &&
+    {
+        check();
+        return std::move(value_);
+    }
+    /// The value, of a Result that is ok().
+    T &operator*() noexcept
+    {
+        assert(ok());
+        return value_;
+    }
+    const T &operator*() const noexcept
+    {
+        assert(ok());
+        return value_;
+    }
+    T *operator->() noexcept { return &**this; }
+    const T *operator->() const noexcept { return &**this; }
+
+private:
+    T value_{};
+};
+
+/// A call without a value.
+template <> class [[nodiscard]] Result<void> : public Outcome {
+public:
+    Result() = default;
+    explicit Result(const Outcome &outcome) : Outcome(outcome) {}
+    /// Throws Error if it failed (Outcome::check).
+    void value() const { check(); }
+};
+
+/* ---- Small types of parameters ----------------------------------------------------------------- */
+
+/// A list that is borrowed for the length of a call: of an array, of anything with data() and size()
+/// (std::vector, std::array, std::span), of one element, or {a, b, c}.
+template <class T> class Span {
+public:
+    constexpr Span() noexcept = default;
+    constexpr Span(T *data, std::size_t size) noexcept : data_(data), size_(size) {}
+    constexpr Span(T &element) noexcept : data_(&element), size_(1) {}
+    template <class List, class Element = std::remove_pointer_t<decltype(std::data(std::declval<List &>()))>,
+              class = std::enable_if_t<std::is_convertible_v<Element (*)[], T (*)[]>>>
+    constexpr Span(List &&list) noexcept : data_(std::data(list)), size_(std::size(list))
+    {
+    }
+    template <class U = T, class = std::enable_if_t<std::is_const_v<U>>>
+    constexpr Span(std::initializer_list<std::remove_const_t<U>> list) noexcept : Span(list.begin(), list.size())
+    {
+    }
+    constexpr T *data() const noexcept { return data_; }
+    constexpr std::size_t size() const noexcept { return size_; }
+    constexpr bool empty() const noexcept { return size_ == 0; }
+    constexpr T *begin() const noexcept { return data_; }
+    constexpr T *end() const noexcept { return data_ + size_; }
+    constexpr T &operator[](std::size_t index) const noexcept { return data_[index]; }
+
+private:
+    T *data_ = nullptr;
+    std::size_t size_ = 0;
+};
+
+/// A terminated text, borrowed for the length of a call.
+class Text {
+public:
+    constexpr Text(const char *text) noexcept : text_(text) {}
+    Text(const std::string &text) noexcept : text_(text.c_str()) {}
+    constexpr const char *c_str() const noexcept { return text_; }
+
+private:
+    const char *text_;
+};
+
+/// Bytes, borrowed for the length of a call: a text without its zero, or a vector or array of plain values.
+class Bytes {
+public:
+    Bytes(const char *text) noexcept : data_(text), size_(std::strlen(text)) {}
+    Bytes(std::string_view text) noexcept : data_(text.data()), size_(text.size()) {}
+    Bytes(const std::string &text) noexcept : data_(text.data()), size_(text.size()) {}
+    constexpr Bytes(const void *data, std::size_t size) noexcept : data_(data), size_(size) {}
+    template <class List, class Element = std::remove_pointer_t<decltype(std::data(std::declval<const List &>()))>,
+              class = std::enable_if_t<std::is_trivially_copyable_v<Element> && !std::is_array_v<List>>>
+    Bytes(const List &list) noexcept : data_(std::data(list)), size_(std::size(list) * sizeof(Element))
+    {
+    }
+    constexpr const void *data() const noexcept { return data_; }
+    constexpr std::size_t size() const noexcept { return size_; }
+
+private:
+    const void *data_;
+    std::size_t size_;
+};
+
+/// How long from now: any std::chrono duration. Below zero is zero; what nanoseconds cannot hold is
+/// forever.
+class Timeout {
+public:
+    template <class Count, class Period>
+    constexpr Timeout(std::chrono::duration<Count, Period> time) noexcept : ns_(nanoseconds_of(time))
+    {
+    }
+    static constexpr Timeout never() noexcept { return Timeout(); }
+    constexpr std::uint64_t ns() const noexcept { return ns_; }
+
+private:
+    constexpr Timeout() noexcept : ns_(FERRY_FOREVER) {}
+    template <class Count, class Period>
+    static constexpr std::uint64_t nanoseconds_of(std::chrono::duration<Count, Period> time) noexcept
+    {
+        using Seconds = std::chrono::duration<double>;
+        if (!(time > std::chrono::duration<Count, Period>::zero())) return 0;
+        if (std::chrono::duration_cast<Seconds>(time).count() >= 9e9) return FERRY_FOREVER;
+        return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(time).count());
+    }
+
+    std::uint64_t ns_;
+};
+
+/// As a timeout or deadline: without end.
+inline constexpr Timeout forever = Timeout::never();
+
+/// Options, or none: what is left out is ferry's default.
+template <class Options> class OrDefault {
+public:
+    constexpr OrDefault() noexcept = default;
+    OrDefault(const Options &options) noexcept : c_(options.c()) {}
+    const typename Options::C *c() const noexcept { return c_; }
+
+private:
+    const typename Options::C *c_ = nullptr;
+};
+
+namespace detail {
+
+/// A handle and the engine it belongs to; moving empties the source.
+template <class Handle> class Owned {
+public:
+    Owned() noexcept = default;
+    Owned(ferry_engine *engine, Handle handle) noexcept : engine_(engine), handle_(handle) {}
+    Owned(Owned &&other) noexcept
+        : engine_(std::exchange(other.engine_, nullptr)), handle_(std::exchange(other.handle_, Handle{}))
+    {
+    }
+    ferry_engine *engine() const noexcept { return engine_; }
+    /// The handle as ferry.h knows it; still owned here. 0: none.
+    Handle handle() const noexcept { return handle_; }
+    /// Gives up ownership.
+    Handle detach() noexcept
+    {
+        engine_ = nullptr;
+        return std::exchange(handle_, Handle{});
+    }
+    explicit operator bool() const noexcept { return handle_ != Handle{}; }
+
+protected:
+    ~Owned() = default;
+    Owned &operator=(Owned &&) = delete;
+    void swap(Owned &other) noexcept
+    {
+        std::swap(engine_, other.engine_);
+        std::swap(handle_, other.handle_);
+    }
+    ferry_engine *engine_ = nullptr;
+    Handle handle_{};
+};
+
+/// A list that the library returns in two steps: asks how many there are, then for all of them.
+template <class Item, class Call> Result<std::vector<Item>> list(Call &&call)
+{
+    Result<std::vector<Item>> result;
+    std::size_t count = 0;
+    do {
+        result->resize(count);
+        if (!result.take(call(result->data(), result->size(), &count, result.slot()))) return result;
+    } while (count > result->size());
+    result->resize(count);
+    return result;
+}
+
+/// A text or bytes, likewise. What grows between the steps has some room, and a few more tries.
+template <class Buffer, class Call> Result<Buffer> text(Call &&call)
+{
+    Result<Buffer> result;
+    Buffer buffer;
+    std::size_t length = 0;
+    if (!result.take(call(nullptr, std::size_t{0}, &length, result.slot()))) return result;
+    for (int tries = 0; tries < 8; ++tries) {
+        buffer.resize(length + 512);
+        const ferry_status status = call(buffer.data(), buffer.size(), &length, result.slot());
+        if (status == FERRY_ERR_LIMIT) {
+            length = 2 * buffer.size();
+            continue;
+        }
+        if (!result.take(status)) return result;
+        buffer.resize(length);
+        *result = std::move(buffer);
+        return result;
+    }
+    result.take(FERRY_ERR_LIMIT);
+    return result;
+}
+
+} // namespace detail
+
+/* ---- Structs of ferry.h that start with their size --------------------------------------------- */
+
+/// How a transfer ended; every field is ferry_result's.
+struct TransferResult : ferry_result {
+    TransferResult() noexcept : ferry_result{} { struct_size = sizeof(ferry_result); }
+};
+
+/// What is known of a peer.
+struct PeerInfo : ferry_peer_info {
+    PeerInfo() noexcept : ferry_peer_info{} { struct_size = sizeof(ferry_peer_info); }
+};
+
+/// Counters of an engine.
+struct Stats : ferry_stats {
+    Stats() noexcept : ferry_stats{} { struct_size = sizeof(ferry_stats); }
+};
+
+using Request = ferry_request;
+using RequestResult = ferry_request_result;
+using RegionInfo = ferry_region_info;
+using PathInfo = ferry_path_info;
+
+/// The request that moves `length` bytes between `local` and the peer's region, from `remote_offset`
+/// bytes into it.
+inline Request request(const void *local, std::uint64_t length, const RegionInfo &remote,
+                       std::uint64_t remote_offset = 0) noexcept
+{
+    return {static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(local)), remote.address + remote_offset,
+            length, remote.region};
+}
+
+/* ---- Options ----------------------------------------------------------------------------------- */
+
+/// What may be done with a region. The name is borrowed until the call that takes the options returns.
+template <class COptions> class MemoryOptions {
+public:
+    using C = COptions;
+    /// Host memory that peers may READ and WRITE, without a name.
+    MemoryOptions() noexcept : c_{}
+    {
+        c_.struct_size = sizeof c_;
+        c_.access = FERRY_ACCESS_REMOTE_READ | FERRY_ACCESS_REMOTE_WRITE;
+    }
+    /// Told to peers, to find the region by; at most 63 bytes.
+    MemoryOptions &name(Text name) noexcept
+    {
+        c_.name = name.c_str();
+        return *this;
+    }
+    /// FERRY_ACCESS_* bits.
+    MemoryOptions &access(std::uint32_t access) noexcept
+    {
+        c_.access = access;
+        return *this;
+    }
+    /// FERRY_MEMORY_*, and the number of the device for the kinds that have one.
+    MemoryOptions &kind(std::uint32_t kind, std::int32_t device = 0) noexcept
+    {
+        c_.kind = kind;
+        c_.device = device;
+        return *this;
+    }
+    const C *c() const noexcept { return &c_; }
+
+private:
+    C c_;
+};
+using RegionOptions = MemoryOptions<ferry_region_options>;
+using AllocOptions = MemoryOptions<ferry_alloc_options>;
+
+class Queue;
+struct Completion;
+
+/// How a transfer is carried out. Reusable: submit copies what it needs; a notification's bytes are
+/// borrowed until then.
+class TransferOptions {
+public:
+    using C = ferry_transfer_options;
+    TransferOptions() noexcept : c_{} { c_.struct_size = sizeof c_; }
+    /// Adds FERRY_TRANSFER_* bits.
+    TransferOptions &flags(std::uint32_t flags) noexcept
+    {
+        c_.flags |= flags;
+        return *this;
+    }
+    /// When it is struck if it isn't done, from now. Zero: the setting deadline_ms.
+    TransferOptions &deadline(Timeout deadline) noexcept
+    {
+        c_.deadline_ns = deadline.ns();
+        return *this;
+    }
+    /// Comes back in the result and the event.
+    TransferOptions &user_data(std::uint64_t user_data) noexcept
+    {
+        c_.user_data = user_data;
+        return *this;
+    }
+    /// Reports the end to the queue, as a FERRY_EVENT_TRANSFER.
+    inline TransferOptions &queue(const Queue &queue) noexcept;
+    /// Reports the end to the queue, and Queue::dispatch calls `completion` with it. Takes user_data. The
+    /// completion must stay where it is until it has been called.
+    inline TransferOptions &queue(const Queue &queue, Completion &completion) noexcept;
+    /// Delivered to the peer's application after the data is visible there.
+    TransferOptions &notify(Bytes bytes) noexcept
+    {
+        // Empty bytes may have no address, but NULL would be no notification.
+        c_.notify = bytes.data() ? bytes.data() : "";
+        c_.notify_length = bytes.size();
+        return *this;
+    }
+    /// FERRY_ALLOW_* bits.
+    TransferOptions &transports(std::uint64_t allowed) noexcept
+    {
+        c_.transports_allowed = allowed;
+        return *this;
+    }
+    /// Higher goes first among transfers of about the same size.
+    TransferOptions &priority(std::uint32_t priority) noexcept
+    {
+        c_.priority = priority;
+        return *this;
+    }
+    const C *c() const noexcept { return &c_; }
+
+private:
+    C c_;
+};
+
+/* ---- Configuration ----------------------------------------------------------------------------- */
+
+/// The settings of an engine to be; README.md lists them. For one thread at a time.
+class Config {
+public:
+    /// None: an engine opened with it takes the defaults and the environment, as Engine::open() does.
+    Config() noexcept = default;
+    /// The defaults, overridden by the FERRY_* variables of the environment.
+    static Result<Config> create()
+    {
+        Result<Config> result;
+        ferry_config *config = nullptr;
+        if (result.take(ferry_config_new(&config, result.slot()))) result->c_.reset(config);
+        return result;
+    }
+    /// Changes one setting: set("lanes", "4"). FERRY_ERR_INVALID leaves it as it was.
+    Result<void> set(Text key, Text value)
+    {
+        Result<void> result;
+        result.take(ferry_config_set(c_.get(), key.c_str(), value.c_str(), result.slot()));
+        return result;
+    }
+    /// The same for numbers and bool: set("lanes", 4).
+    template <class Number, class = std::enable_if_t<std::is_integral_v<Number>>>
+    Result<void> set(Text key, Number value)
+    {
+        if constexpr (std::is_same_v<Number, bool>) return set(key, Text(value ? "true" : "false"));
+        else return set(key, std::to_string(value));
+    }
+    /// One setting as text; a secret reads as "(hidden)".
+    Result<std::string> get(Text key) const
+    {
+        return detail::text<std::string>([&](char *buffer, std::size_t size, std::size_t *length, ferry_error *error) {
+            return ferry_config_get(c_.get(), key.c_str(), buffer, size, length, error);
+        });
+    }
+    /// Every setting that the library knows.
+    static Result<std::vector<ferry_setting_info>> settings()
+    {
+        return detail::list<ferry_setting_info>(
+            [](ferry_setting_info *items, std::size_t capacity, std::size_t *count, ferry_error *error) {
+                return ferry_config_settings(items, sizeof *items, capacity, count, error);
+            });
+    }
+    ferry_config *c() const noexcept { return c_.get(); }
+
+private:
+    struct Free {
+        void operator()(ferry_config *config) const noexcept { ferry_config_free(config); }
+    };
+    std::unique_ptr<ferry_config, Free> c_;
+};
+
+/* ---- Memory ------------------------------------------------------------------------------------ */
+
+/// Memory of the caller's that is registered. The destructor unregisters it, and waits while it is in
+/// use: afterwards nothing can reach the memory.
+class Region : public detail::Owned<ferry_region> {
+public:
+    using Owned::Owned;
+    Region(Region &&) noexcept = default;
+    Region &operator=(Region &&other) noexcept
+    {
+        Region moved(std::move(other));
+        swap(moved);
+        return *this;
+    }
+    ~Region()
+    {
+        if (*this) ferry_region_unregister(engine_, handle_, FERRY_FOREVER, nullptr);
+    }
+    /// Unregisters before the destructor does. FERRY_ERR_BUSY: in use; it is still the caller's to end.
+    Result<void> unregister(Timeout timeout = forever)
+    {
+        Result<void> result;
+        if (result.take(ferry_region_unregister(engine_, handle_, timeout.ns(), result.slot()))) detach();
+        return result;
+    }
+};
+
+/// Memory that ferry allocated and registered. The destructor unregisters and unmaps it, and waits while
+/// it is in use.
+class Memory : public detail::Owned<ferry_region> {
+public:
+    Memory() noexcept = default;
+    Memory(ferry_engine *engine, ferry_region region, void *address, std::size_t size) noexcept
+        : Owned(engine, region), address_(address), size_(size)
+    {
+    }
+    Memory(Memory &&other) noexcept
+        : Owned(std::move(other)), address_(std::exchange(other.address_, nullptr)),
+          size_(std::exchange(other.size_, 0))
+    {
+    }
+    Memory &operator=(Memory &&other) noexcept
+    {
+        Memory moved(std::move(other));
+        swap(moved);
+        std::swap(address_, moved.address_);
+        std::swap(size_, moved.size_);
+        return *this;
+    }
+    ~Memory()
+    {
+        if (*this) ferry_memory_free(engine_, handle_, FERRY_FOREVER, nullptr);
+    }
+    /// Page-aligned, and zeroed at first.
+    std::byte *data() const noexcept { return static_cast<std::byte *>(address_); }
+    /// Bytes.
+    std::size_t size() const noexcept { return size_; }
+    /// The memory as a list of T, whole ones only.
+    template <class T> Span<T> as() const noexcept { return {static_cast<T *>(address_), size_ / sizeof(T)}; }
+    /// Frees before the destructor does. FERRY_ERR_BUSY: in use; it is still the caller's to end.
+    Result<void> free(Timeout timeout = forever)
+    {
+        Result<void> result;
+        if (!result.take(ferry_memory_free(engine_, handle_, timeout.ns(), result.slot()))) return result;
+        detach();
+        address_ = nullptr;
+        size_ = 0;
+        return result;
+    }
+
+private:
+    void *address_ = nullptr;
+    std::size_t size_ = 0;
+};
+
+/* ---- Transfers --------------------------------------------------------------------------------- */
+
+/// A transfer that was submitted. The destructor gives it back; one that is not final is cancelled and
+/// waited for first, because its memory is not the caller's before. Transfer(engine.c(), event->transfer)
+/// takes over the transfer of an event; detach() leaves one to be taken over later.
+class [[nodiscard]] Transfer : public detail::Owned<ferry_transfer> {
+public:
+    using Owned::Owned;
+    Transfer(Transfer &&) noexcept = default;
+    Transfer &operator=(Transfer &&other) noexcept
+    {
+        Transfer moved(std::move(other));
+        swap(moved);
+        return *this;
+    }
+    ~Transfer()
+    {
+        if (!*this || ferry_transfer_release(engine_, handle_, nullptr) != FERRY_ERR_BUSY) return;
+        ferry_transfer_cancel(engine_, handle_, nullptr);
+        ferry_transfer_wait(engine_, handle_, FERRY_FOREVER, nullptr, nullptr);
+        ferry_transfer_release(engine_, handle_, nullptr);
+    }
+    /// Waits until it is final, and returns how it ended: ok() if it is done, pending() if it is not
+    /// final when the timeout ends. `out_result` is written when it is final.
+    Result<void> wait(Timeout timeout = forever, TransferResult *out_result = nullptr) const noexcept
+    {
+        Result<void> result;
+        result.take(ferry_transfer_wait(engine_, handle_, timeout.ns(), out_result, result.slot()));
+        return result;
+    }
+    /// Asks it to stop; the final state tells what came of it.
+    Result<void> cancel() const noexcept
+    {
+        Result<void> result;
+        result.take(ferry_transfer_cancel(engine_, handle_, result.slot()));
+        return result;
+    }
+    /// Gives a final transfer back before the destructor does. FERRY_ERR_BUSY before it is final.
+    Result<void> release() noexcept
+    {
+        Result<void> result;
+        if (result.take(ferry_transfer_release(engine_, handle_, result.slot()))) detach();
+        return result;
+    }
+    /// What became of each request of a final transfer; FERRY_RESULTS_ALL or FERRY_RESULTS_FAILED.
+    Result<std::vector<RequestResult>> results(std::uint32_t which = FERRY_RESULTS_ALL) const
+    {
+        return detail::list<RequestResult>(
+            [&](RequestResult *items, std::size_t capacity, std::size_t *count, ferry_error *error) {
+                return ferry_transfer_results(engine_, handle_, which, items, sizeof *items, capacity, count, error);
+            });
+    }
+    /// The same into room of the caller's. Returns how many there are: more than there is room for means
+    /// that some are missing.
+    Result<std::size_t> results(std::uint32_t which, Span<RequestResult> out_results) const noexcept
+    {
+        Result<std::size_t> result;
+        result.take(ferry_transfer_results(engine_, handle_, which, out_results.data(), sizeof(RequestResult),
+                                           out_results.size(), &*result, result.slot()));
+        return result;
+    }
+};
+
+/// The tables of a paged memory, one entry for each layer in every list: ferry_blocks has the formula.
+/// Addresses, and bytes. remote_region may be empty. The lists are borrowed: fill it from variables, not from
+/// temporaries.
+struct BlockLayers {
+    Span<const std::uint64_t> local_base, remote_base, local_stride, remote_stride, block_bytes;
+    Span<const ferry_region> remote_region;
+};
+
+/// Pairs of blocks to move, the same in every layer. Borrows its lists: use it while they are there.
+class Blocks {
+public:
+    Blocks() noexcept = default;
+    /// FERRY_ERR_INVALID for lists of different lengths. Ids are std::int32_t or std::int64_t.
+    template <class LocalIds, class RemoteIds>
+    static Result<Blocks> create(const BlockLayers &layers, const LocalIds &local_ids,
+                                 const RemoteIds &remote_ids) noexcept
+    {
+        using Id = std::remove_cv_t<std::remove_reference_t<decltype(*std::data(local_ids))>>;
+        using RemoteId = std::remove_cv_t<std::remove_reference_t<decltype(*std::data(remote_ids))>>;
+        static_assert(std::is_same_v<Id, RemoteId>, "both lists have ids of one type");
+        static_assert(std::is_same_v<Id, std::int32_t> || std::is_same_v<Id, std::int64_t>);
+        Result<Blocks> result;
+        const std::size_t count = layers.local_base.size();
+        if (layers.remote_base.size() != count || layers.local_stride.size() != count ||
+            layers.remote_stride.size() != count || layers.block_bytes.size() != count ||
+            (!layers.remote_region.empty() && layers.remote_region.size() != count)) {
+            result.fail(FERRY_ERR_INVALID, "the lists of layers have different lengths");
+        } else if (std::size(local_ids) != std::size(remote_ids)) {
+            result.fail(FERRY_ERR_INVALID, "the lists of local and remote block ids have different lengths");
+        } else {
+            ferry_blocks &c = result->c_;
+            c.struct_size = sizeof c;
+            c.id_bytes = sizeof(Id);
+            c.layer_count = count;
+            c.local_base = layers.local_base.data();
+            c.remote_base = layers.remote_base.data();
+            c.local_stride = layers.local_stride.data();
+            c.remote_stride = layers.remote_stride.data();
+            c.block_bytes = layers.block_bytes.data();
+            c.remote_region = layers.remote_region.data();
+            c.pair_count = std::size(local_ids);
+            c.local_blocks = std::data(local_ids);
+            c.remote_blocks = std::data(remote_ids);
+        }
+        return result;
+    }
+    const ferry_blocks *c() const noexcept { return &c_; }
+
+private:
+    ferry_blocks c_{};
+};
+
+/* ---- Peers ------------------------------------------------------------------------------------- */
+
+/// A peer, by its handle: copy it freely, it owns nothing. Connecting twice gives the same peer, so the
+/// session is not one object's to end: it lasts until close(), or as long as a Session or the engine.
+/// Peer(engine.c(), event->peer) is the peer of an event.
+class Peer {
+public:
+    Peer() noexcept = default;
+    Peer(ferry_engine *engine, ferry_peer handle) noexcept : engine_(engine), handle_(handle) {}
+    ferry_engine *engine() const noexcept { return engine_; }
+    ferry_peer handle() const noexcept { return handle_; }
+    explicit operator bool() const noexcept { return handle_ != 0; }
+    friend bool operator==(const Peer &a, const Peer &b) noexcept { return a.handle_ == b.handle_; }
+    friend bool operator!=(const Peer &a, const Peer &b) noexcept { return a.handle_ != b.handle_; }
+
+    /// WRITEs local memory into the peer's, and returns when the bytes are visible there, or why not.
+    /// `out_result` is written when a transfer took place. Options without a queue.
+    Result<void> write(Span<const Request> requests, OrDefault<TransferOptions> options = {},
+                       TransferResult *out_result = nullptr) const noexcept
+    {
+        Result<void> result;
+        result.take(ferry_write(engine_, handle_, requests.data(), requests.size(), options.c(), out_result,
+                                result.slot()));
+        return result;
+    }
+    /// READs the peer's memory into local memory, and returns when the bytes are there.
+    Result<void> read(Span<const Request> requests, OrDefault<TransferOptions> options = {},
+                      TransferResult *out_result = nullptr) const noexcept
+    {
+        Result<void> result;
+        result.take(ferry_read(engine_, handle_, requests.data(), requests.size(), options.c(), out_result,
+                               result.slot()));
+        return result;
+    }
+    /// Starts a transfer; `op` is FERRY_OP_READ or FERRY_OP_WRITE. Never waits. The memory that the
+    /// requests name belongs to the transfer until it is final; the list itself is not borrowed.
+    Result<Transfer> submit(std::uint32_t op, Span<const Request> requests,
+                            OrDefault<TransferOptions> options = {}) const noexcept
+    {
+        Result<Transfer> result;
+        ferry_transfer transfer = 0;
+        if (result.take(ferry_transfer_submit(engine_, handle_, op, requests.data(), requests.size(), options.c(),
+                                              &transfer, result.slot())))
+            *result = Transfer(engine_, transfer);
+        return result;
+    }
+    /// Starts a transfer of blocks; otherwise as the other.
+    Result<Transfer> submit(std::uint32_t op, const Blocks &blocks,
+                            OrDefault<TransferOptions> options = {}) const noexcept
+    {
+        Result<Transfer> result;
+        ferry_transfer transfer = 0;
+        if (result.take(ferry_transfer_submit_blocks(engine_, handle_, op, blocks.c(), options.c(), &transfer,
+                                                     result.slot())))
+            *result = Transfer(engine_, transfer);
+        return result;
+    }
+    /// Sends bytes to the peer's application and returns when the peer has taken them in. Zero as the
+    /// deadline: the setting deadline_ms.
+    Result<void> notify(Bytes bytes, Timeout deadline = std::chrono::nanoseconds(0)) const noexcept
+    {
+        Result<void> result;
+        result.take(ferry_notify(engine_, handle_, bytes.data(), bytes.size(), deadline.ns(), result.slot()));
+        return result;
+    }
+
+    /// What is known of the peer.
+    Result<PeerInfo> info() const noexcept
+    {
+        Result<PeerInfo> result;
+        result.take(ferry_peer_get_info(engine_, handle_, &*result, result.slot()));
+        return result;
+    }
+    /// What the peer has registered, in order of address, as far as it has told us.
+    Result<std::vector<RegionInfo>> regions() const
+    {
+        return detail::list<RegionInfo>(
+            [&](RegionInfo *items, std::size_t capacity, std::size_t *count, ferry_error *error) {
+                return ferry_peer_regions(engine_, handle_, items, sizeof *items, capacity, count, error);
+            });
+    }
+    /// The first region of this name; FERRY_ERR_NOT_REGISTERED if the peer has told us of none.
+    Result<RegionInfo> region(std::string_view name) const
+    {
+        Result<std::vector<RegionInfo>> all = regions();
+        Result<RegionInfo> result;
+        if (!all) return Result<RegionInfo>(all);
+        for (const RegionInfo &found : *all) {
+            if (name != found.name) continue;
+            *result = found;
+            return result;
+        }
+        result.fail(FERRY_ERR_NOT_REGISTERED, "the peer has no region of this name");
+        return result;
+    }
+    /// Every path to the peer, chosen or not, and why.
+    Result<std::vector<PathInfo>> paths() const
+    {
+        return detail::list<PathInfo>(
+            [&](PathInfo *items, std::size_t capacity, std::size_t *count, ferry_error *error) {
+                return ferry_peer_paths(engine_, handle_, items, sizeof *items, capacity, count, error);
+            });
+    }
+    /// Asks for a sign of life; returns the round trip.
+    Result<std::chrono::nanoseconds> probe(Timeout timeout = forever) const noexcept
+    {
+        Result<std::chrono::nanoseconds> result;
+        std::uint64_t round_trip_ns = 0;
+        if (result.take(ferry_peer_probe(engine_, handle_, timeout.ns(), &round_trip_ns, result.slot())))
+            *result = std::chrono::nanoseconds(static_cast<std::int64_t>(round_trip_ns));
+        return result;
+    }
+    /// Returns when nothing of the peer can land here any more.
+    Result<void> fence(Timeout timeout = forever) const noexcept
+    {
+        Result<void> result;
+        result.take(ferry_peer_fence(engine_, handle_, timeout.ns(), result.slot()));
+        return result;
+    }
+    /// Ends the session; for everyone who uses this peer.
+    Result<void> close(Timeout timeout = forever) const noexcept
+    {
+        Result<void> result;
+        result.take(ferry_peer_close(engine_, handle_, timeout.ns(), result.slot()));
+        return result;
+    }
+
+private:
+    ferry_engine *engine_ = nullptr;
+    ferry_peer handle_ = 0;
+};
+
+/// Ends the session with a peer when it goes out of scope, and waits for the peer's transfers to be final.
+class Session : public detail::Owned<ferry_peer> {
+public:
+    Session() noexcept = default;
+    explicit Session(const Peer &peer) noexcept : Owned(peer.engine(), peer.handle()) {}
+    Session(Session &&) noexcept = default;
+    Session &operator=(Session &&other) noexcept
+    {
+        Session moved(std::move(other));
+        swap(moved);
+        return *this;
+    }
+    ~Session()
+    {
+        if (*this) ferry_peer_close(engine_, handle_, FERRY_FOREVER, nullptr);
+    }
+    Peer peer() const noexcept { return {engine_, handle_}; }
+};
+
+/* ---- Events and queues ------------------------------------------------------------------------- */
+
+/// One thing that has happened, and the bytes that came with it. The fields are ferry_event's, by ->.
+class Event {
+public:
+    Event() noexcept = default;
+    Event(Event &&other) noexcept : c_(std::exchange(other.c_, ferry_event{})) {}
+    Event &operator=(Event &&other) noexcept
+    {
+        Event moved(std::move(other));
+        std::swap(c_, moved.c_);
+        return *this;
+    }
+    ~Event() { reset(); }
+    /// Gives back the bytes.
+    void reset() noexcept
+    {
+        if (c_.data != nullptr) ferry_event_release(&c_);
+    }
+    const ferry_event *operator->() const noexcept { return &c_; }
+    const ferry_event &operator*() const noexcept { return c_; }
+    /// A notification's bytes; they live as long as the event.
+    Span<const std::byte> bytes() const noexcept { return {static_cast<const std::byte *>(c_.data), c_.data_length}; }
+    std::string_view text() const noexcept { return {static_cast<const char *>(c_.data), c_.data_length}; }
+
+private:
+    friend class Queue;
+    ferry_event c_{};
+};
+static_assert(sizeof(Event) == sizeof(ferry_event), "an array of events is drained into as it is");
+
+/// What Queue::dispatch calls when a transfer, or a connect, of this completion has ended: the hook for
+/// event loops, schedulers and coroutines. Derive from it, or have it as the first member; it is not
+/// copied and must not move until it has been called.
+struct Completion {
+    using Function = void (*)(Completion &self, const ferry_event &event) noexcept;
+    explicit Completion(Function called) noexcept : function(called) {}
+    Completion(const Completion &) = delete;
+    Completion &operator=(const Completion &) = delete;
+    Function function;
+};
+
+/// A queue of events. The destructor takes its callback away and destroys it; a queue to which transfers
+/// or connects have yet to report stays in the engine until that is closed.
+class Queue : public detail::Owned<ferry_queue> {
+public:
+    using Owned::Owned;
+    Queue(Queue &&) noexcept = default;
+    Queue &operator=(Queue &&other) noexcept
+    {
+        Queue moved(std::move(other));
+        swap(moved);
+        return *this;
+    }
+    ~Queue()
+    {
+        if (!*this) return;
+        ferry_queue_callback(engine_, handle_, nullptr, nullptr, nullptr);
+        ferry_queue_destroy(engine_, handle_, nullptr);
+    }
+    /// A descriptor for poll or an event loop, readable when drain has something: poll, drain until it
+    /// returns fewer events than there was room for, poll again. ferry's own: poll it, nothing else.
+    Result<int> fd() const noexcept
+    {
+        Result<int> result;
+        result.take(ferry_queue_eventfd(engine_, handle_, &*result, result.slot()));
+        return result;
+    }
+    /// Takes as many events as there are and as fit, oldest first; returns those that it filled. Never
+    /// waits. What `storage` held before is given back, so one array serves for ever.
+    Result<Span<Event>> drain(Span<Event> storage) const noexcept
+    {
+        Result<Span<Event>> result;
+        std::size_t count = 0;
+        for (Event &event : storage) event.reset();
+        if (result.take(ferry_queue_drain(engine_, handle_, storage.empty() ? nullptr : &storage[0].c_, sizeof(Event),
+                                          storage.size(), &count, result.slot())))
+            *result = Span<Event>(storage.data(), count);
+        return result;
+    }
+    /// Drains once, and calls for each event its Completion, or `other(Event &)` where there is none:
+    /// transfers and connects with user_data 0, notifications, peers. Returns how many events there were;
+    /// as many as there was room for means that more may be left. All user_data of such a queue's
+    /// transfers and connects must be 0 or a Completion's (TransferOptions::queue).
+    template <class Other> Result<std::size_t> dispatch(Span<Event> storage, Other &&other) const
+    {
+        Result<std::size_t> result;
+        Result<Span<Event>> events = drain(storage);
+        if (!events) return Result<std::size_t>(events);
+        for (Event &event : *events) {
+            const bool ended = event->kind == FERRY_EVENT_TRANSFER || event->kind == FERRY_EVENT_PEER_CONNECTED;
+            if (ended && event->user_data != 0) {
+                Completion &completion = *reinterpret_cast<Completion *>(static_cast<std::uintptr_t>(event->user_data));
+                completion.function(completion, *event);
+            } else {
+                other(event);
+            }
+        }
+        *result = events->size();
+        return result;
+    }
+    /// Has ferry call `function(const ferry_event &)` with each event, on a thread of its own, one at a
+    /// time. The event is good for the length of the call; the function must not throw, and stay where it
+    /// is until the callback is taken away or the queue is gone.
+    template <class Function> Result<void> callback(Function &function) const noexcept
+    {
+        Result<void> result;
+        const ferry_callback call = [](void *context, const ferry_event *event) {
+            (*static_cast<Function *>(context))(*event);
+        };
+        void *context = const_cast<void *>(static_cast<const void *>(std::addressof(function)));
+        result.take(ferry_queue_callback(engine_, handle_, call, context, result.slot()));
+        return result;
+    }
+    /// Takes the callback away; returns when a running call of it has ended.
+    Result<void> no_callback() const noexcept
+    {
+        Result<void> result;
+        result.take(ferry_queue_callback(engine_, handle_, nullptr, nullptr, result.slot()));
+        return result;
+    }
+    /// Destroys it before the destructor does. FERRY_ERR_BUSY while something has yet to report to it.
+    Result<void> destroy() noexcept
+    {
+        Result<void> result;
+        if (result.take(ferry_queue_destroy(engine_, handle_, result.slot()))) detach();
+        return result;
+    }
+};
+
+inline TransferOptions &TransferOptions::queue(const Queue &queue) noexcept
+{
+    c_.queue = queue.handle();
+    return *this;
+}
+
+inline TransferOptions &TransferOptions::queue(const Queue &queue, Completion &completion) noexcept
+{
+    c_.user_data = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(&completion));
+    return this->queue(queue);
+}
+
+/* ---- Engines ----------------------------------------------------------------------------------- */
+
+/// An engine: registers memory, connects to peers, and moves bytes. The destructor closes and frees it,
+/// and waits for what is under way; everything made from it must be gone by then.
+class Engine {
+public:
+    /// None; only to be assigned to.
+    Engine() noexcept = default;
+    /// Opens an engine: listens where the configuration says, and starts its threads.
+    static Result<Engine> open(const Config &config = Config())
+    {
+        Result<Engine> result;
+        ferry_engine *engine = nullptr;
+        if (result.take(ferry_engine_open(config.c(), &engine, result.slot()))) result->c_.reset(engine);
+        return result;
+    }
+    /// Refuses new work and makes all transfers final; afterwards nothing touches registered memory.
+    /// FERRY_ERR_BUSY: still closing; call again.
+    Result<void> close(Timeout timeout = forever) const noexcept
+    {
+        Result<void> result;
+        result.take(ferry_engine_close(c(), timeout.ns(), result.slot()));
+        return result;
+    }
+    /// "host:port" at which peers reach it.
+    Result<std::string> address() const
+    {
+        return detail::text<std::string>([&](char *buffer, std::size_t size, std::size_t *length, ferry_error *error) {
+            return ferry_engine_address(c(), buffer, size, length, error);
+        });
+    }
+
+    /// Allocates `size` bytes that are registered.
+    Result<Memory> alloc(std::size_t size, OrDefault<AllocOptions> options = {}) const noexcept
+    {
+        Result<Memory> result;
+        void *address = nullptr;
+        ferry_region region = 0;
+        if (result.take(ferry_memory_alloc(c(), size, options.c(), &address, &region, result.slot())))
+            *result = Memory(c(), region, address, size);
+        return result;
+    }
+    /// Registers memory of the caller's, which must stay mapped as long as the Region is there.
+    Result<Region> register_memory(void *address, std::size_t size,
+                                   OrDefault<RegionOptions> options = {}) const noexcept
+    {
+        Result<Region> result;
+        ferry_region region = 0;
+        if (result.take(ferry_region_register(c(), address, size, options.c(), &region, result.slot())))
+            *result = Region(c(), region);
+        return result;
+    }
+    /// Registers several pieces of memory, all or none; peers are told at once. Regions in the same order.
+    Result<std::vector<Region>> register_batch(Span<void *const> addresses, Span<const std::size_t> sizes,
+                                               OrDefault<RegionOptions> options = {}) const
+    {
+        Result<std::vector<Region>> result;
+        if (addresses.size() != sizes.size()) {
+            result.fail(FERRY_ERR_INVALID, "the lists of addresses and sizes have different lengths");
+            return result;
+        }
+        std::vector<ferry_region> regions(addresses.size());
+        result->reserve(regions.size());
+        if (result.take(ferry_region_register_batch(c(), addresses.data(), sizes.data(), addresses.size(), options.c(),
+                                                    regions.data(), result.slot())))
+            for (ferry_region region : regions) result->emplace_back(c(), region);
+        return result;
+    }
+
+    /// Connects to the engine at "host:port" and waits until transfers can be submitted.
+    Result<Peer> connect(Text address, Timeout timeout = forever) const noexcept
+    {
+        Result<Peer> result;
+        ferry_peer peer = 0;
+        if (result.take(ferry_peer_connect(c(), address.c_str(), timeout.ns(), &peer, result.slot())))
+            *result = Peer(c(), peer);
+        return result;
+    }
+    /// The same without waiting: the queue gets one FERRY_EVENT_PEER_CONNECTED with `user_data`.
+    Result<void> connect_async(Text address, Timeout timeout, const Queue &queue,
+                               std::uint64_t user_data = 0) const noexcept
+    {
+        Result<void> result;
+        result.take(ferry_peer_connect_async(c(), address.c_str(), timeout.ns(), queue.handle(), user_data,
+                                             result.slot()));
+        return result;
+    }
+    /// The same, and Queue::dispatch calls the completion.
+    Result<void> connect_async(Text address, Timeout timeout, const Queue &queue, Completion &completion) const noexcept
+    {
+        const auto user_data = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(&completion));
+        return connect_async(address, timeout, queue, user_data);
+    }
+    /// Connects to the engine that a descriptor describes.
+    Result<Peer> connect_descriptor(Bytes descriptor, Timeout timeout = forever) const noexcept
+    {
+        Result<Peer> result;
+        ferry_peer peer = 0;
+        if (result.take(ferry_descriptor_import(c(), descriptor.data(), descriptor.size(), timeout.ns(), &peer,
+                                                result.slot())))
+            *result = Peer(c(), peer);
+        return result;
+    }
+    /// This engine's descriptor, for others to connect with; at most 300 bytes.
+    Result<std::vector<std::byte>> descriptor() const
+    {
+        return detail::text<std::vector<std::byte>>(
+            [&](std::byte *buffer, std::size_t capacity, std::size_t *length, ferry_error *error) {
+                return ferry_descriptor_export(c(), buffer, capacity, length, error);
+            });
+    }
+    /// The peers that are known, lost ones included for a while.
+    Result<std::vector<Peer>> peers() const
+    {
+        auto handles = detail::list<ferry_peer>(
+            [&](ferry_peer *items, std::size_t capacity, std::size_t *count, ferry_error *error) {
+                return ferry_peer_list(c(), items, capacity, count, error);
+            });
+        if (!handles) return Result<std::vector<Peer>>(handles);
+        Result<std::vector<Peer>> result;
+        for (ferry_peer handle : *handles) result->emplace_back(c(), handle);
+        return result;
+    }
+
+    /// Creates a queue for the events in `what`, FERRY_QUEUE_* bits, with room for `capacity` transfers
+    /// and connects that are under way or wait to be drained.
+    Result<Queue> queue(std::uint32_t what, std::size_t capacity) const noexcept
+    {
+        Result<Queue> result;
+        ferry_queue queue = 0;
+        if (result.take(ferry_queue_create(c(), what, capacity, &queue, result.slot()))) *result = Queue(c(), queue);
+        return result;
+    }
+    /// Waits until one of several transfers is final; returns its place in the list. pending() when the
+    /// timeout ends first.
+    Result<std::size_t> wait_any(Span<const ferry_transfer> transfers, Timeout timeout = forever) const noexcept
+    {
+        Result<std::size_t> result;
+        result.take(ferry_transfer_wait_any(c(), transfers.data(), transfers.size(), timeout.ns(), &*result,
+                                            result.slot()));
+        return result;
+    }
+
+    /// Counters since it was opened, and what exists now.
+    Result<Stats> stats() const noexcept
+    {
+        Result<Stats> result;
+        result.take(ferry_engine_stats(c(), &*result, result.slot()));
+        return result;
+    }
+    /// The same in Prometheus' text format.
+    Result<std::string> metrics() const
+    {
+        return detail::text<std::string>([&](char *buffer, std::size_t size, std::size_t *length, ferry_error *error) {
+            return ferry_engine_metrics(c(), buffer, size, length, error);
+        });
+    }
+
+    /// As ferry.h knows it; still owned here.
+    ferry_engine *c() const noexcept { return c_.get(); }
+    explicit operator bool() const noexcept { return c_ != nullptr; }
+
+private:
+    struct Free {
+        void operator()(ferry_engine *engine) const noexcept { ferry_engine_free(engine); }
+    };
+    std::unique_ptr<ferry_engine, Free> c_;
+};
+
+/* ---- Coroutines -------------------------------------------------------------------------------- */
+
+#ifdef FERRY_HAS_COROUTINES
+
+/// co_await Move(peer, FERRY_OP_WRITE, requests, queue) submits a transfer, and goes on when it is final,
+/// on the thread that calls queue.dispatch. Gives a Result<void>: how the transfer ended, or why it was
+/// not submitted. Nothing is allocated: the awaiter lives in the coroutine's frame, which must not be
+/// destroyed before it goes on.
+class Move : Completion {
+public:
+    Move(const Peer &peer, std::uint32_t op, Span<const Request> requests, const Queue &queue,
+         TransferOptions options = {}, TransferResult *out_result = nullptr) noexcept
+        : Completion(&Move::ended), peer_(peer), op_(op), requests_(requests), options_(options), out_result_(out_result)
+    {
+        options_.queue(queue, *this);
+    }
+    bool await_ready() const noexcept { return false; }
+    bool await_suspend(std::coroutine_handle<> waiting) noexcept
+    {
+        Result<void> submitted;
+        ferry_transfer transfer = 0;
+        waiting_ = waiting;
+        // Once submitted it may end on another thread, and this object with it, before the call returns.
+        if (submitted.take(ferry_transfer_submit(peer_.engine(), peer_.handle(), op_, requests_.data(), requests_.size(),
+                                                 options_.c(), &transfer, submitted.slot())))
+            return true;
+        result_ = submitted;
+        return false;
+    }
+    Result<void> await_resume() noexcept
+    {
+        if (transfer_ == 0) return result_;
+        return Transfer(peer_.engine(), transfer_).wait(std::chrono::nanoseconds(0), out_result_);
+    }
+
+private:
+    static void ended(Completion &self, const ferry_event &event) noexcept
+    {
+        Move &move = static_cast<Move &>(self);
+        move.transfer_ = event.transfer;
+        move.waiting_.resume();
+    }
+
+    Peer peer_;
+    std::uint32_t op_;
+    Span<const Request> requests_;
+    TransferOptions options_;
+    TransferResult *out_result_;
+    std::coroutine_handle<> waiting_;
+    ferry_transfer transfer_ = 0;
+    Result<void> result_;
+};
+
+#endif // FERRY_HAS_COROUTINES
+
+} // namespace ferry
+
+#endif // FERRY_HPP

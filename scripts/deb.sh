@@ -1,0 +1,75 @@
+#!/bin/bash
+# Makes two Debian packages of what `make install` installs: the library, and what programs are built with
+# (headers, static library, pkg-config and CMake files, ferry-bench). Names, version and licence come from
+# Cargo's metadata of the crate ferry-ffi, the description from the crate ferry, dependencies from
+# dpkg-shlibdeps.
+#
+# usage: deb.sh OUT    a folder for the packages
+set -euo pipefail
+cd "$(dirname "$0")/.."
+mkdir -p "$1"
+out=$(cd "$1" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+metadata=$(cargo metadata --no-deps --format-version 1)
+of() { jq -er --arg crate "$1" ".packages[] | select(.name == \$crate) | .$2" <<<"$metadata"; }
+field() { of ferry-ffi "$1"; }
+version=$(field version)
+library=$(field metadata.deb.library)
+development=$(field metadata.deb.development)
+architecture=$(dpkg --print-architecture)
+folder=/usr/lib/$(dpkg-architecture -qDEB_HOST_MULTIARCH)
+abi=${library#libferry}
+
+make install PREFIX=/usr LIBDIR="$folder" DESTDIR="$work/$development"
+mkdir -p "$work/$library$folder"
+mv "$work/$development$folder/libferry.so.$version" "$work/$development$folder/libferry.so.$abi" "$work/$library$folder/"
+strip --strip-unneeded "$work/$library$folder/libferry.so.$version" "$work/$development/usr/bin/ferry-bench"
+strip --strip-debug --enable-deterministic-archives "$work/$development$folder/libferry.a"
+chmod 644 "$work/$library$folder/libferry.so.$version"
+
+needs() { # what this program or library is linked with, as a Depends field
+    mkdir -p "$work/shlibs/debian"
+    printf 'Source: ferry\n\nPackage: ferry\nArchitecture: any\n' >"$work/shlibs/debian/control"
+    (cd "$work/shlibs" && dpkg-shlibdeps -O "-e$1" 2>/dev/null) | sed 's/^shlibs:Depends=//'
+}
+
+# Arguments: package, Depends, and what the second line of its description says
+pack() {
+    local package=$1 depends=$2 about=$3 tree=$work/$1 doc
+    doc=$tree/usr/share/doc/$package
+    mkdir -p "$tree/DEBIAN" "$doc"
+    {
+        echo "License: $(field license)"
+        echo
+        cat LICENSE-MIT
+        echo
+        cat LICENSE-APACHE
+    } >"$doc/copyright"
+    gzip -9nc CHANGELOG.md >"$doc/changelog.gz"
+    {
+        echo "Package: $package"
+        echo "Source: ferry"
+        echo "Version: $version"
+        echo "Architecture: $architecture"
+        echo "Maintainer: $(field metadata.deb.maintainer)"
+        echo "Section: $(field metadata.deb.section)"
+        echo "Priority: optional"
+        echo "Depends: $depends"
+        echo "Installed-Size: $(du -k -s --apparent-size "$tree" | cut -f1)"
+        echo "Description: $(of ferry description)"
+        echo " $about"
+    } >"$tree/DEBIAN/control"
+    (cd "$tree" && find usr -type f -print0 | sort -z | xargs -0 md5sum) >"$tree/DEBIAN/md5sums"
+    chmod -R u=rwX,go=rX "$tree"
+    rm -f "$out/${package}"_*.deb
+    dpkg-deb --root-owner-group -Zxz --build "$tree" "$out/${package}_${version}_$architecture.deb"
+}
+
+mkdir -p "$work/$library/DEBIAN"
+echo "libferry $abi $library (>= $version)" >"$work/$library/DEBIAN/shlibs"
+echo "activate-noawait ldconfig" >"$work/$library/DEBIAN/triggers"
+pack "$library" "$(needs "$work/$library$folder/libferry.so.$version")" "This is the shared library."
+pack "$development" "$library (= $version), $(needs "$work/$development/usr/bin/ferry-bench")" \
+    "This is what programs are built with, in C and C++, and ferry-bench."

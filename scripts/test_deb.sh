@@ -1,0 +1,43 @@
+#!/bin/bash
+# Makes the Debian packages, installs them into a root of their own with a package database of its own, builds
+# and runs the examples from there, and removes the packages: nothing of them may be left. The machine's own
+# packages are not touched.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+target=${CARGO_TARGET_DIR:-target}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+root=$work/root
+make deb
+for package in "$target"/debian/*.deb; do
+    dpkg-deb --info "$package"
+    dpkg-deb --contents "$package"
+done
+
+# A database that has what libc and the like provide on this machine, and nothing else.
+mkdir -p "$root/var/lib/dpkg/updates" "$root/var/lib/dpkg/info" "$root/var/lib/dpkg/triggers"
+for package in libc6 libgcc-s1; do
+    dpkg-query -W -f 'Package: ${Package}\nStatus: install ok installed\nVersion: ${Version}\nArchitecture: ${Architecture}\nMaintainer: none\nDescription: from outside\n\n' "$package"
+done >"$root/var/lib/dpkg/status"
+as_root=()
+[ "$(id -u)" -eq 0 ] || as_root=(fakeroot)
+database() { "${as_root[@]}" dpkg --root="$root" --force-not-root --force-script-chrootless --log=/dev/null "$@"; }
+listing() { (cd "$root" && find . -path ./var/lib/dpkg -prune -o -print | sort); }
+before=$(listing)
+
+if database --install "$target"/debian/libferry-dev_*.deb 2>/dev/null; then
+    echo "libferry-dev was installed without its library"
+    exit 1
+fi
+database --install "$target"/debian/*.deb
+[ "$(dpkg-query --admindir="$root/var/lib/dpkg" -W -f '${db:Status-Status}' libferry-dev)" = installed ]
+[ "$(dpkg-query --admindir="$root/var/lib/dpkg" -W -f '${db:Status-Status}' libferry0)" = installed ]
+libdir=$root/usr/lib/$(dpkg-architecture -qDEB_HOST_MULTIARCH)
+tests/installed/programs.sh "$root/usr" "$libdir" "$work/build"
+"$root/usr/bin/ferry-bench" --version
+database --remove libferry-dev
+[ ! -e "$root/usr/include/ferry.h" ]
+database --purge libferry-dev libferry0
+after=$(listing)
+[ "$before" = "$after" ] || { diff <(echo "$before") <(echo "$after"); exit 1; }
+echo "installed, ran and removed"
