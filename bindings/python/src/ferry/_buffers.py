@@ -7,9 +7,24 @@ import sys
 from array import array
 from collections.abc import Sequence
 from ctypes import POINTER, byref, c_char_p, c_int, c_ssize_t, c_void_p, py_object, pythonapi
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, Union
 
 from ._errors import Status, UnsupportedError, invalid
+
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class SupportsDlpack(Protocol):
+    """An array of another library; only memory of the CPU is taken."""
+
+    def __dlpack__(self) -> Any: ...
+
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+
+HostMemory = Union["Buffer", SupportsDlpack]
 
 
 class _PyBuffer(ctypes.Structure):

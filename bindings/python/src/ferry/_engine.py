@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable, Sequence
 from ctypes import addressof, c_size_t, c_uint64, c_void_p, sizeof
@@ -9,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ._abi import STATISTICS, CSetting, CStats, library
-from ._buffers import Pin
+from ._buffers import HostMemory, Pin
 from ._errors import Error, PendingError, Status, call, nanoseconds, text
 from ._memory import Memory, Region, allocate, register
 from ._peer import Peer
@@ -18,8 +19,6 @@ from ._transfer import Transfer
 
 if TYPE_CHECKING:
     import asyncio
-
-    from typing_extensions import Buffer
 
 _LOOP_QUEUE_CAPACITY = 65536
 
@@ -75,6 +74,8 @@ class Engine:
         self._pointer = 0
         self._pins: dict[int, Pin] = {}
         self._orphans: list[int] = []
+        self._process = os.getpid()
+        self._queues: weakref.WeakSet[Queue] = weakref.WeakSet()
         self._loop_queues: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Queue] = weakref.WeakKeyDictionary()
         config = c_void_p()
         call(library.ferry_config_new, addressof(config))
@@ -94,6 +95,10 @@ class Engine:
         BusyError when transfers are not final within the timeout: call again.
         """
         call(library.ferry_engine_close, self._pointer, nanoseconds(timeout))
+        # A queue's descriptor does not tell of it; and a forked child has the parent's loops.
+        if os.getpid() == self._process:
+            for queue in list(self._queues):
+                queue._wake()
 
     def __enter__(self) -> Engine:
         return self
@@ -127,8 +132,10 @@ class Engine:
         """Where to connect and whom to expect there, for `connect_descriptor` of a peer."""
         return text(library.ferry_descriptor_export, self._pointer)
 
-    def register(self, buffer: Buffer, *, access: int | None = None, name: str | None = None) -> Region:
+    def register(self, buffer: HostMemory, *, access: int | None = None, name: str | None = None) -> Region:
         """Registers the memory of any object with the buffer protocol, and tells every peer.
+
+        Arrays that have DLPack instead are taken if they lie in host memory and numpy is imported.
 
         `access` is of `Access`; without it peers may read, and write if the buffer is writable. The object
         is held, so that it neither moves nor goes, until the region is unregistered or the engine gone.
@@ -136,7 +143,7 @@ class Engine:
         return register(self, [buffer], access, name)[0]
 
     def register_many(
-        self, buffers: Sequence[Buffer], *, access: int | None = None, name: str | None = None
+        self, buffers: Sequence[HostMemory], *, access: int | None = None, name: str | None = None
     ) -> list[Region]:
         """Registers several buffers alike, all or none; an error's request_index is the one at fault."""
         return register(self, buffers, access, name)

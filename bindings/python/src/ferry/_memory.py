@@ -14,8 +14,6 @@ from ._errors import Error, call, invalid, nanoseconds
 from ._results import Access
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
     from ._engine import Engine
 
 _BOTH = Access.REMOTE_READ | Access.REMOTE_WRITE

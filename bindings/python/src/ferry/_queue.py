@@ -250,11 +250,17 @@ class Queue:
         if loop is not None and not loop.is_closed():
             loop.remove_reader(self._watched)
 
+    def _wake(self) -> None:
+        """Has the loop look at the queue, which is closed; from any thread."""
+        loop = self._watching
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._readable)
+
     def _readable(self) -> None:
         try:
             self._pump()
         except Error as error:
-            # The engine is closed: whoever waits is told.
+            # Whoever waits is told that the engine is closed.
             self._stop_watching()
             waiting: list[asyncio.Future[Any]] = [*self._awaited.values(), *self._next_waiters]
             self._awaited.clear()
@@ -277,4 +283,6 @@ def create_queue(engine: Engine, transfers: bool, notifications: bool, peers: bo
     )
     handle = c_uint64()
     call(library.ferry_queue_create, engine._pointer, what, capacity, addressof(handle))
-    return Queue(engine, handle.value)
+    queue = Queue(engine, handle.value)
+    engine._queues.add(queue)
+    return queue
