@@ -24,7 +24,14 @@ class SupportsDlpack(Protocol):
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
 
-HostMemory = Union["Buffer", SupportsDlpack]
+class SupportsArrayInterface(Protocol):
+    """numpy's arrays, whose type says only from Python 3.12 on that they have the buffer protocol."""
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]: ...
+
+
+HostMemory = Union["Buffer", SupportsArrayInterface, SupportsDlpack]
 
 
 class _PyBuffer(ctypes.Structure):

@@ -24,11 +24,12 @@ from ._errors import invalid, nanoseconds
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from ._buffers import SupportsArrayInterface
     from ._queue import Queue
 
     RequestTuple = Union[tuple[int, int, int], tuple[int, int, int, int]]
-    Requests_ = Union["Requests", Sequence[RequestTuple], Buffer]
-    Numbers = Union[Sequence[int], Buffer]
+    Requests_ = Union["Requests", Sequence[RequestTuple], Buffer, SupportsArrayInterface]
+    Numbers = Union[Sequence[int], Buffer, SupportsArrayInterface]
 
 REQUEST_BYTES = 32
 
