@@ -8,6 +8,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from ctypes import addressof, sizeof
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypedDict, Union
 
 from ._abi import (
@@ -70,18 +71,16 @@ class Requests:
     __slots__ = ("_words", "_address", "_count")
 
     def __init__(self, items: Sequence[RequestTuple]) -> None:
-        words = array("Q")
-        for index, item in enumerate(items):
-            try:
-                words.extend(item)
-                if len(item) == 3:
-                    words.append(0)
-                elif len(item) != 4:
-                    raise ValueError(f"{len(item)} numbers, not 3 or 4")
-            except (TypeError, ValueError, OverflowError) as error:
-                message = f"requests[{index}] must be (local, remote, length[, remote_region]): {error}"
-                raise invalid(message, index) from None
-        self._set(words)
+        try:
+            if len(items) == 1 and len(items[0]) == 4:
+                words = array("Q", items[0])
+            elif set(map(len, items)) == {4}:
+                words = array("Q", chain.from_iterable(items))
+            else:
+                words = words_of(items)
+            self._set(words)
+        except (TypeError, OverflowError):
+            self._set(words_of(items))
 
     def _set(self, words: array[int]) -> None:
         self._words = words
@@ -117,6 +116,22 @@ class Requests:
 
     def __len__(self) -> int:
         return self._count
+
+
+def words_of(items: Sequence[RequestTuple]) -> array[int]:
+    """Requests of 3 or 4 numbers, one by one, so that an error can say which."""
+    words = array("Q")
+    for index, item in enumerate(items):
+        try:
+            words.extend(item)
+            if len(item) == 3:
+                words.append(0)
+            elif len(item) != 4:
+                raise ValueError(f"{len(item)} numbers, not 3 or 4")
+        except (TypeError, ValueError, OverflowError) as error:
+            message = f"requests[{index}] must be (local, remote, length[, remote_region]): {error}"
+            raise invalid(message, index) from None
+    return words
 
 
 class Lent:
