@@ -149,6 +149,18 @@ def test_a_closed_engine(pair: Pair) -> None:
             use()
 
 
+def test_closing_the_engine_first_is_no_error() -> None:
+    target = ferry.Engine()
+    inbox = target.alloc(64, name="inbox")
+    with ferry.Engine() as engine, engine.alloc(64) as memory, engine.register(bytearray(64)):
+        with engine.connect(target.address) as peer, engine.queue(transfers=True):
+            there = peer.region("inbox")
+            with peer.submit_write([(memory.address, there.address, 64, there.handle)]):
+                engine.close()
+    inbox.free()
+    target.close()
+
+
 def test_engines_are_not_pickled(pair: Pair) -> None:
     with pytest.raises(TypeError, match="open one in each process"):
         pickle.dumps(pair.source)

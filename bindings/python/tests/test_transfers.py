@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import signal
 import threading
 import time
+from collections.abc import Callable
 
 import ferry
 import pytest
@@ -144,6 +146,33 @@ def test_a_wait_lets_other_threads_run(pair: Pair) -> None:
         assert counted > 100 and not waited
         thread.join()
         transfer.cancel()
+
+
+def test_control_c_ends_a_wait_and_its_transfer() -> None:
+    source, target = silent_peer()
+    with source, target:
+        local, _inbox = source.alloc(4096), target.alloc(4096, name="inbox")
+        peer = source.connect(target.address)
+        inbox = peer.region("inbox")
+        request = (local.address, inbox.address, 64, inbox.handle)
+        blocker = stuck(peer, request)
+        main = threading.main_thread().ident
+        assert main is not None
+        waits: list[Callable[[], object]] = [
+            lambda: blocker.wait(60),
+            lambda: source.wait_any([blocker], 60),
+            lambda: peer.write([request, request], notify=b"x", deadline=60),
+        ]
+        for wait in waits:
+            timer = threading.Timer(0.2, signal.pthread_kill, (main, signal.SIGINT))
+            started = time.monotonic()
+            timer.start()
+            with pytest.raises(KeyboardInterrupt):
+                wait()
+            assert time.monotonic() - started < 10
+        # The one that `write` had begun is final; the one that was only waited for is not.
+        assert peer.info().transfers_active == 1 and blocker.poll() is None
+        blocker.cancel()
 
 
 def test_notifications_come_behind_their_data(pair: Pair) -> None:

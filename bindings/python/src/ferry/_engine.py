@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from ctypes import addressof, c_size_t, c_uint64, c_void_p, sizeof
@@ -15,7 +16,7 @@ from ._errors import Error, PendingError, Status, call, nanoseconds, text
 from ._memory import Memory, Region, allocate, register
 from ._peer import Peer
 from ._queue import Queue, create_queue
-from ._transfer import Transfer
+from ._transfer import TURN_NS, Transfer
 
 if TYPE_CHECKING:
     import asyncio
@@ -208,14 +209,16 @@ class Engine:
         """Waits until one of the transfers is final, however it ended; returns its place in the list."""
         handles = (c_uint64 * len(transfers))(*(transfer.handle for transfer in transfers))
         index = c_size_t()
-        status = call(
-            library.ferry_transfer_wait_any,
-            self._pointer,
-            addressof(handles),
-            len(transfers),
-            nanoseconds(timeout),
-            addressof(index),
-        )
+        remaining = nanoseconds(timeout)
+        until = time.monotonic_ns() + remaining
+        function = library.ferry_transfer_wait_any
+        while True:
+            # In turns, so that the interpreter sees signals.
+            turn = min(remaining, TURN_NS)
+            status = call(function, self._pointer, addressof(handles), len(transfers), turn, addressof(index))
+            remaining = until - time.monotonic_ns()
+            if status == Status.OK or remaining <= 0:
+                break
         if status != Status.OK:
             raise PendingError(status, "none of the transfers is final")
         return index.value

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from ctypes import addressof, c_size_t, c_ubyte, c_uint64, c_void_p, sizeof
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ._abi import CRegionOptions, library
 from ._buffers import Pin, host_buffer
-from ._errors import Error, call, invalid, nanoseconds
+from ._errors import ClosedError, Error, call, invalid, nanoseconds
 from ._results import Access
 
 if TYPE_CHECKING:
@@ -47,7 +48,9 @@ class Region:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.unregister()
+        # Of a closed engine nothing is registered any more.
+        with suppress(ClosedError):
+            self.unregister()
 
     def __repr__(self) -> str:
         return f"<ferry.Region {self.length} bytes at {self.address:#x}>"
@@ -136,6 +139,8 @@ class Memory:
     ) -> None:
         try:
             self.free()
+        except ClosedError:
+            pass
         except (BufferError, Error):
             # A failure of the `with` block is not to be hidden; its traceback may hold arrays.
             if error is None:

@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._abi import READ, WRITE, CPathInfo, CPeerInfo, CRegionInfo, library
-from ._errors import Error, call, nanoseconds
+from ._errors import ClosedError, Error, call, nanoseconds
 from ._requests import Blocks, give_back, options_of, requests_of
 from ._results import RESULT_BYTES, Access, RequestResult, Result, Transport
 from ._transfer import Transfer
@@ -92,7 +92,8 @@ class Peer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        with contextlib.suppress(ClosedError):
+            self.close()
 
     def info(self) -> PeerInfo:
         found = CPeerInfo(struct_size=sizeof(CPeerInfo))
@@ -162,7 +163,8 @@ class Peer:
 
         `requests`: (local, remote, length[, remote_region]) each, of addresses; or `Requests`, or an array
         with the layout REQUEST_DTYPE, which goes to the library as it is. If the transfer fails, the
-        exception has its `result` and the `results` of the requests that failed.
+        exception has its `result` and the `results` of the requests that failed. Control-C cancels a
+        transfer of several requests; one of a single request, which is one call, it waits for.
         """
         return self._move(library.ferry_write, WRITE, requests, options)
 
@@ -200,7 +202,7 @@ class Peer:
         try:
             if given._count != 1:
                 # The library's one call forgets the requests' results, which a failure is to carry.
-                return self._submit(op, given, options).wait()
+                return self._submit_and_wait(op, given, options)
             made = options_of(options) if options else None
             result = Result(RESULT_BYTES)
             try:
@@ -222,6 +224,17 @@ class Peer:
             return result
         finally:
             give_back(given)
+
+    def _submit_and_wait(self, op: int, requests: Any, options: Any) -> Result:
+        transfer = self._submit(op, requests, options)
+        try:
+            return transfer.wait()
+        except Error:
+            raise
+        except BaseException:
+            # Control-C: what comes after it may use the memory.
+            transfer._settle()
+            raise
 
     def _submit(self, op: int, requests: Any, options: Any) -> Transfer:
         given = requests_of(requests)

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._abi import QUEUE_NOTIFICATIONS, QUEUE_PEERS, QUEUE_TRANSFERS, CEvent, library
-from ._errors import Error, Status, call, error_class, nanoseconds, status_name
+from ._errors import ClosedError, Error, Status, call, error_class, nanoseconds, status_name
 from ._peer import Peer
 
 if TYPE_CHECKING:
@@ -153,6 +153,8 @@ class Queue:
     ) -> None:
         try:
             self.destroy()
+        except ClosedError:
+            pass
         except Error:
             if error is None:
                 raise

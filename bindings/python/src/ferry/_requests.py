@@ -65,7 +65,7 @@ class Requests:
     """A list of requests as the library takes it, to be made once and used many times.
 
     `items` are (local, remote, length) or (local, remote, length, remote_region); local and remote are
-    addresses. Changing it while a transfer is being submitted is a mistake, afterwards it is not.
+    addresses.
     """
 
     __slots__ = ("_words", "_address", "_count")
@@ -78,9 +78,9 @@ class Requests:
                 words = array("Q", chain.from_iterable(items))
             else:
                 words = words_of(items)
-            self._set(words)
-        except (TypeError, OverflowError):
-            self._set(words_of(items))
+        except (TypeError, ValueError, OverflowError):
+            words = words_of(items)
+        self._set(words)
 
     def _set(self, words: array[int]) -> None:
         self._words = words

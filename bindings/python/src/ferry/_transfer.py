@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from ctypes import addressof, sizeof
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from ._abi import RESULTS_FAILED, CError, library
-from ._errors import Error, PendingError, Status, call, from_c, invalid, nanoseconds
+from ._abi import FOREVER, RESULTS_FAILED, CError, library
+from ._errors import ClosedError, Error, PendingError, Status, call, from_c, invalid, nanoseconds
 from ._results import RESULT_BYTES, RequestResult, Result, request_results
 
 if TYPE_CHECKING:
     from ._engine import Engine
     from ._queue import Queue
+
+TURN_NS = 100_000_000
 
 
 class Transfer:
@@ -76,9 +80,9 @@ class Transfer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.poll() is None:
-            self.cancel()
-            self._wait(nanoseconds(None))
+        # With its engine closed, it is final.
+        with suppress(ClosedError):
+            self._settle()
 
     def __del__(self) -> None:
         self._engine._release(self.handle)
@@ -86,13 +90,25 @@ class Transfer:
     def __repr__(self) -> str:
         return f"<ferry.Transfer {self.handle:#x}>"
 
+    def _settle(self) -> None:
+        """Cancels the transfer if it is not final, and waits until it is."""
+        if self.poll() is None:
+            self.cancel()
+            self._wait(FOREVER)
+
     def _wait(self, timeout_ns: int) -> tuple[Result | None, Error | None]:
         """The result if it is final, and the error of the transfer or of the call."""
         result = Result(RESULT_BYTES)
         problem = CError(struct_size=sizeof(CError))
-        status = library.ferry_transfer_wait(
-            self._engine._pointer, self.handle, timeout_ns, addressof(result), addressof(problem)
-        )
+        places = addressof(result), addressof(problem)
+        until = time.monotonic_ns() + timeout_ns
+        while True:
+            # In turns, so that the interpreter sees signals: control-C ends the wait.
+            turn = min(timeout_ns, TURN_NS)
+            status = library.ferry_transfer_wait(self._engine._pointer, self.handle, turn, *places)
+            timeout_ns = until - time.monotonic_ns()
+            if status <= 0 or timeout_ns <= 0:
+                break
         if status > 0:
             return None, PendingError(status, "the transfer is not final yet")
         if status == 0:
