@@ -82,6 +82,37 @@ def test_the_loop_goes_on_while_a_transfer_does_not() -> None:
             blocker.wait(10)
 
 
+def test_a_cancelled_task_ends_when_the_memory_is_free() -> None:
+    """However often it is cancelled: a large WRITE over TCP does not stop at once."""
+    with ferry.Engine(transports="tcp") as source, ferry.Engine() as target:
+        length = 64 << 20
+        local, _inbox = source.alloc(length), target.alloc(length, name="inbox")
+        peer = source.connect(target.address)
+        inbox = peer.region("inbox")
+
+        active_at_end = []
+
+        async def work() -> None:
+            try:
+                await peer.write_async([(local.address, inbox.address, length, inbox.handle)])
+            finally:
+                active_at_end.append(peer.info().transfers_active)
+
+        async def main() -> None:
+            task = asyncio.create_task(work())
+            while source.stats()["send_calls"] < 10:
+                await asyncio.sleep(0)
+            assert peer.info().transfers_active == 1
+            while not task.done():
+                task.cancel()
+                await asyncio.sleep(0)
+            assert task.cancelled()
+            assert active_at_end == [0]
+
+        run(main())
+        assert source.stats()["transfers_cancelled"] == 1
+
+
 def test_a_queue_of_one_s_own(pair: Pair) -> None:
     async def main() -> None:
         with pair.source.queue(transfers=True) as queue:

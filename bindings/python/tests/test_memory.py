@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import gc
 import mmap
+import os
 from typing import Any
 
 import ferry
@@ -72,6 +73,18 @@ def test_a_buffer_that_only_the_engine_holds_is_kept(pair: Pair) -> None:
     kept = pair.peer.region("kept")
     pair.peer.read([(pair.local.address, kept.address, LENGTH, kept.handle)])
     assert bytes(pair.local.view) == positions(1 << 20, 4)[:LENGTH]
+
+
+def test_a_dropped_engine_is_gone_and_lets_go() -> None:
+    buffer = bytearray(64)
+    threads = len(os.listdir("/proc/self/task"))
+    engine = ferry.Engine()
+    engine.register(buffer)
+    assert len(os.listdir("/proc/self/task")) > threads
+    del engine
+    gc.collect()
+    assert len(os.listdir("/proc/self/task")) == threads
+    buffer.extend(b"x")
 
 
 def test_a_failed_registration_lets_go(pair: Pair) -> None:
