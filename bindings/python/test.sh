@@ -9,6 +9,10 @@ here=bindings/python
 wheel_bytes_max=5000000
 import_ms_max=50
 
+# The same versions for what builds the wheel.
+export PIP_CONSTRAINT=$PWD/$here/requirements-test.txt
+[ -z "${FERRY_LIBRARY:-}" ] || FERRY_LIBRARY=$(realpath "$FERRY_LIBRARY")
+
 rm -rf "$work/venv" "$work/wheel" "$here/build"
 python3 -m venv "$work/venv"
 python=$work/venv/bin/python

@@ -194,6 +194,34 @@ def test_a_parent_that_is_killed_is_lost_although_its_child_lives(pair: Pair) ->
     still_works(pair)
 
 
+LEFT_OPEN = """
+import asyncio, math, threading
+import ferry
+
+target = ferry.Engine()
+inbox = target.alloc(4096, name="inbox")
+engine = ferry.Engine()
+buffer = bytearray(4096)
+region = engine.register(buffer)
+peer = engine.connect(target.address, 10)
+there = peer.region("inbox")
+request = [(region.address, there.address, 4096, there.handle)]
+queue = engine.queue(transfers=True)
+# More than the peer has room for.
+transfers = [peer.submit_write(request, notify=b"x", deadline=math.inf, queue=queue) for _ in range(1020)]
+transfers += [peer.submit_write(request, notify=b"x", deadline=math.inf) for _ in range(1000)]
+threading.Thread(target=transfers[-1].wait, args=(60,), daemon=True).start()
+asyncio.run(peer.read_async(request))
+view = inbox.view[:8]
+print("end", flush=True)
+"""
+
+
+def test_an_interpreter_ends_with_everything_left_open() -> None:
+    ended = subprocess.run([sys.executable, "-c", LEFT_OPEN], capture_output=True, text=True, timeout=40)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "end\n", "")
+
+
 def next_of(queue: ferry.Queue, kind: int) -> ferry.Event:
     """The next event of a kind; the descriptor is polled as programs without a loop would."""
     poller = select.poll()

@@ -82,6 +82,28 @@ def test_options_reach_the_library(pair: Pair) -> None:
         pair.peer.write(near, sooner=True)  # type: ignore[call-arg]
 
 
+def test_threads_share_an_engine(pair: Pair) -> None:
+    """Each writes and reads back a part of its own, again and again."""
+    part = LENGTH // 8
+    wrong: list[int] = []
+
+    def work(place: int) -> None:
+        mine = slice(place * part, (place + 1) * part)
+        for turn in range(200):
+            data = positions(part, 1000 * place + turn)
+            pair.local.view[mine] = data
+            pair.peer.write([pair.request(part, place * part)])
+            if bytes(pair.remote.view[mine]) != data:
+                wrong.append(place)
+
+    threads = [threading.Thread(target=work, args=(place,)) for place in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and pair.source.stats()["transfers_done"] == 1600
+
+
 def silent_peer() -> tuple[ferry.Engine, ferry.Engine]:
     """Engines whose peer does not drain its notifications: one behind the bound waits for ever."""
     return ferry.Engine(lease_ms=500, drain_ms=50), ferry.Engine()
