@@ -171,6 +171,44 @@ def test_closing_the_engine_ends_the_waits(pair: Pair) -> None:
     run(main())
 
 
+def test_destroying_a_queue_ends_the_waits() -> None:
+    async def main() -> None:
+        with ferry.Engine() as target:
+            queue = target.queue(notifications=True)
+            task = asyncio.create_task(queue.next())
+            await asyncio.sleep(0)
+            queue.destroy()
+            with pytest.raises(ferry.StaleError):
+                await task
+
+    run(main())
+
+
+def test_a_queue_that_cannot_be_destroyed_yet_goes_on() -> None:
+    source, target = silent_peer()
+    with source, target:
+        local, _inbox = source.alloc(4096), target.alloc(4096, name="inbox")
+        peer = source.connect(target.address)
+        inbox = peer.region("inbox")
+        request = (local.address, inbox.address, 64, inbox.handle)
+        blocker = stuck(peer, request)
+
+        async def main() -> None:
+            queue = source.queue(transfers=True)
+            transfer = peer.submit_write([request], notify=b"x", deadline=math.inf, queue=queue)
+            task = asyncio.create_task(transfer.wait_async())
+            await asyncio.sleep(0)
+            with pytest.raises(ferry.BusyError):
+                queue.destroy()
+            transfer.cancel()
+            with pytest.raises(ferry.CancelledError):
+                await task
+            queue.destroy()
+
+        run(main())
+        blocker.cancel()
+
+
 def test_one_wait_that_is_cancelled_costs_no_event(pair: Pair) -> None:
     async def main() -> None:
         with pair.source.queue(transfers=True) as queue:

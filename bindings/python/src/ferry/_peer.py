@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer, Unpack
 
     from ._engine import Engine
-    from ._requests import Options, Requests_, SubmitOptions
+    from ._requests import Options, RequestsLike, SubmitOptions
 
 
 class PeerState(IntEnum):
@@ -158,7 +158,7 @@ class Peer:
         limit = 0 if deadline is None else max(nanoseconds(deadline, "deadline"), 1)
         call(library.ferry_notify, self._engine._pointer, self.handle, sent, len(sent), limit)
 
-    def write(self, requests: Requests_, **options: Unpack[Options]) -> Result:
+    def write(self, requests: RequestsLike, **options: Unpack[Options]) -> Result:
         """WRITEs local memory into the peer's, and waits until it is visible there.
 
         `requests`: (local, remote, length[, remote_region]) each, of addresses; or `Requests`, or an array
@@ -168,15 +168,15 @@ class Peer:
         """
         return self._move(library.ferry_write, WRITE, requests, options)
 
-    def read(self, requests: Requests_, **options: Unpack[Options]) -> Result:
+    def read(self, requests: RequestsLike, **options: Unpack[Options]) -> Result:
         """READs the peer's memory into local memory; otherwise as `write`."""
         return self._move(library.ferry_read, READ, requests, options)
 
-    def submit_write(self, requests: Requests_, **options: Unpack[SubmitOptions]) -> Transfer:
+    def submit_write(self, requests: RequestsLike, **options: Unpack[SubmitOptions]) -> Transfer:
         """Starts a WRITE. The memory that the requests name is the transfer's until that is final."""
         return self._submit(WRITE, requests, options)
 
-    def submit_read(self, requests: Requests_, **options: Unpack[SubmitOptions]) -> Transfer:
+    def submit_read(self, requests: RequestsLike, **options: Unpack[SubmitOptions]) -> Transfer:
         """Starts a READ; otherwise as `submit_write`."""
         return self._submit(READ, requests, options)
 
@@ -188,12 +188,12 @@ class Peer:
         """Starts a READ of blocks."""
         return self._submit_blocks(READ, blocks, options)
 
-    async def write_async(self, requests: Requests_, **options: Unpack[Options]) -> Result:
+    async def write_async(self, requests: RequestsLike, **options: Unpack[Options]) -> Result:
         """`write` in an event loop. If the task is cancelled, so is the transfer, and CancelledError comes
         when it is final: the memory is the caller's again."""
         return await self._move_async(WRITE, requests, options)
 
-    async def read_async(self, requests: Requests_, **options: Unpack[Options]) -> Result:
+    async def read_async(self, requests: RequestsLike, **options: Unpack[Options]) -> Result:
         """`read` in an event loop; otherwise as `write_async`."""
         return await self._move_async(READ, requests, options)
 

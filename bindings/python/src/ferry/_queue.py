@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._abi import QUEUE_NOTIFICATIONS, QUEUE_PEERS, QUEUE_TRANSFERS, CEvent, library
-from ._errors import ClosedError, Error, Status, call, error_class, nanoseconds, status_name
+from ._errors import BusyError, ClosedError, Error, StaleError, Status, call, error_class, nanoseconds, status_name
 from ._peer import Peer
 
 if TYPE_CHECKING:
@@ -141,9 +141,19 @@ class Queue:
             self._forget("transfer", transfer)
 
     def destroy(self) -> None:
-        """Ends the queue. BusyError while transfers have yet to report to it."""
+        """Ends the queue; coroutines that wait for it get StaleError. Not beside a running loop's thread.
+
+        BusyError while transfers have yet to report to it.
+        """
+        loop = self._watching
         self._stop_watching()
-        call(library.ferry_queue_destroy, self._engine._pointer, self.handle)
+        try:
+            call(library.ferry_queue_destroy, self._engine._pointer, self.handle)
+        except BusyError:
+            if loop is not None:
+                self._watch(loop)
+            raise
+        self._fail(StaleError(Status.STALE, "the queue has been destroyed"))
 
     def __enter__(self) -> Queue:
         return self
@@ -264,12 +274,15 @@ class Queue:
         except Error as error:
             # Whoever waits is told that the engine is closed.
             self._stop_watching()
-            waiting: list[asyncio.Future[Any]] = [*self._awaited.values(), *self._next_waiters]
-            self._awaited.clear()
-            self._next_waiters.clear()
-            for future in waiting:
-                if not future.done():
-                    future.set_exception(error)
+            self._fail(error)
+
+    def _fail(self, error: Error) -> None:
+        waiting: list[asyncio.Future[Any]] = [*self._awaited.values(), *self._next_waiters]
+        self._awaited.clear()
+        self._next_waiters.clear()
+        for future in waiting:
+            if not future.done():
+                future.set_exception(error)
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ._queue import Queue
 
     RequestTuple = Union[tuple[int, int, int], tuple[int, int, int, int]]
-    Requests_ = Union["Requests", Sequence[RequestTuple], Buffer, SupportsArrayInterface]
+    RequestsLike = Union["Requests", Sequence[RequestTuple], Buffer, SupportsArrayInterface]
     Numbers = Union[Sequence[int], Buffer, SupportsArrayInterface]
 
 REQUEST_BYTES = 32
@@ -152,7 +152,7 @@ class Lent:
         self._count = self._pin.length // REQUEST_BYTES
 
 
-def requests_of(source: Requests_ | Lent) -> Requests | Lent:
+def requests_of(source: RequestsLike | Lent) -> Requests | Lent:
     """The requests that a caller has passed, in whatever form. A Lent one must be given back."""
     if type(source) is Requests or type(source) is Lent:
         return source
