@@ -1,0 +1,81 @@
+"""ferry moves bytes between the memories of processes and machines.
+
+Open an Engine, register memory or allocate it, connect to a peer, and WRITE or READ lists of requests.
+The contracts (when memory is whose, what a result promises) are those of the C library's README.
+"""
+
+from ._engine import Engine, Setting, settings, version
+from ._errors import (
+    BusyError,
+    CallerError,
+    CancelledError,
+    ClosedError,
+    EngineError,
+    Error,
+    InvalidError,
+    PartialError,
+    PeerError,
+    PeerLostError,
+    PendingError,
+    RefusedError,
+    StaleError,
+    Status,
+    TimeoutError,
+    TransferError,
+    UnreachableError,
+    UnsupportedError,
+)
+from ._memory import Memory, Region
+from ._peer import Path, Peer, PeerInfo, PeerState, RemoteRegion
+from ._queue import Event, EventKind, Queue
+from ._requests import REQUEST_DTYPE, Blocks, Options, Requests, SubmitOptions
+from ._results import Access, Fence, NotificationState, RequestResult, Result, State, Transport
+from ._transfer import Transfer
+
+__all__ = [
+    "REQUEST_DTYPE",
+    "Access",
+    "Blocks",
+    "BusyError",
+    "CallerError",
+    "CancelledError",
+    "ClosedError",
+    "Engine",
+    "EngineError",
+    "Error",
+    "Event",
+    "EventKind",
+    "Fence",
+    "InvalidError",
+    "Memory",
+    "NotificationState",
+    "Options",
+    "PartialError",
+    "Path",
+    "Peer",
+    "PeerError",
+    "PeerInfo",
+    "PeerLostError",
+    "PeerState",
+    "PendingError",
+    "Queue",
+    "RefusedError",
+    "Region",
+    "RemoteRegion",
+    "RequestResult",
+    "Requests",
+    "Result",
+    "Setting",
+    "StaleError",
+    "State",
+    "Status",
+    "SubmitOptions",
+    "TimeoutError",
+    "Transfer",
+    "TransferError",
+    "Transport",
+    "UnreachableError",
+    "UnsupportedError",
+    "settings",
+    "version",
+]

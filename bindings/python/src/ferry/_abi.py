@@ -1,0 +1,272 @@
+"""The C ABI: the library, the layout of its structs, and the types of its functions.
+
+Everything here mirrors include/ferry.h; tests/test_abi.py compares the two. Pointers are declared
+void *, so that an address that was computed once can be passed as a plain number.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from ctypes import c_char, c_char_p, c_int, c_int32, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
+
+FOREVER = 2**64 - 1
+NO_INDEX = 2**64 - 1
+
+READ = 1
+WRITE = 2
+
+QUEUE_TRANSFERS = 1
+QUEUE_NOTIFICATIONS = 2
+QUEUE_PEERS = 4
+
+FLAG_NO_COALESCE = 1
+FLAG_ORDERED = 2
+FLAG_CHECKSUM = 4
+FLAG_ACKED_ONLY = 8
+
+RESULTS_ALL = 0
+RESULTS_FAILED = 1
+
+
+class CError(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("status", c_int32),
+        ("os_error", c_int32),
+        ("vendor_error", c_int32),
+        ("request_index", c_uint64),
+        ("transport", c_uint32),
+        ("reserved", c_uint32),
+        ("message", c_char * 256),
+    ]
+
+
+class CRegionOptions(ctypes.Structure):
+    """ferry_region_options and ferry_alloc_options: `extra` is grant_scope of one, flags of the other."""
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("access", c_uint32),
+        ("kind", c_uint32),
+        ("device", c_int32),
+        ("extra", c_uint32),
+        ("reserved", c_uint32),
+        ("name", c_char_p),
+    ]
+
+
+class CPeerInfo(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("state", c_uint32),
+        ("engine_id", c_uint8 * 16),
+        ("incarnation", c_uint64),
+        ("round_trip_ns", c_uint64),
+        ("transfers_active", c_uint64),
+        ("lanes", c_uint32),
+        ("same_host", c_uint32),
+        ("address", c_char * 264),
+    ]
+
+
+class CRegionInfo(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("access", c_uint32),
+        ("region", c_uint64),
+        ("address", c_uint64),
+        ("length", c_uint64),
+        ("name", c_char * 64),
+    ]
+
+
+class CPathInfo(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("transport", c_uint32),
+        ("chosen", c_uint32),
+        ("reserved", c_uint32),
+        ("why", c_char * 240),
+    ]
+
+
+class CTransferOptions(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("flags", c_uint32),
+        ("deadline_ns", c_uint64),
+        ("user_data", c_uint64),
+        ("queue", c_uint64),
+        ("notify", c_void_p),
+        ("notify_length", c_size_t),
+        ("transports_allowed", c_uint64),
+        ("priority", c_uint32),
+        ("event_kind", c_uint32),
+        ("event", c_uint64),
+    ]
+
+
+class CRequestResult(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("status", c_int32),
+        ("request_index", c_uint64),
+        ("bytes_confirmed", c_uint64),
+        ("os_error", c_int32),
+        ("vendor_error", c_int32),
+        ("transport", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
+class CResult(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("state", c_uint32),
+        ("status", c_int32),
+        ("fence", c_uint32),
+        ("notification", c_uint32),
+        ("transport", c_uint32),
+        ("os_error", c_int32),
+        ("reserved", c_uint32),
+        ("user_data", c_uint64),
+        ("bytes_confirmed", c_uint64),
+        ("requests_failed", c_uint64),
+        ("requests_in", c_uint64),
+        ("slices_out", c_uint64),
+        ("submitted_ns", c_uint64),
+        ("started_ns", c_uint64),
+        ("finished_ns", c_uint64),
+    ]
+
+
+class CBlocks(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("id_bytes", c_uint32),
+        ("layer_count", c_size_t),
+        ("local_base", c_void_p),
+        ("remote_base", c_void_p),
+        ("local_stride", c_void_p),
+        ("remote_stride", c_void_p),
+        ("block_bytes", c_void_p),
+        ("remote_region", c_void_p),
+        ("pair_count", c_size_t),
+        ("local_blocks", c_void_p),
+        ("remote_blocks", c_void_p),
+    ]
+
+
+class CEvent(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("kind", c_uint32),
+        ("peer", c_uint64),
+        ("transfer", c_uint64),
+        ("user_data", c_uint64),
+        ("status", c_int32),
+        ("reserved", c_uint32),
+        ("data", c_void_p),
+        ("data_length", c_size_t),
+        ("region", c_uint64),
+        ("address", c_uint64),
+        ("length", c_uint64),
+    ]
+
+
+STATISTICS = (
+    "transfers_submitted transfers_done transfers_failed transfers_cancelled transfers_timed_out requests_in "
+    "slices_out bytes_written bytes_read bytes_applied bytes_served requests_refused notifications_received "
+    "sessions_up sessions_lost lanes_lost handshakes_refused late_applies send_calls receive_calls peers_up "
+    "regions transfers bytes_local"
+).split()
+
+
+class CStats(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("reserved", c_uint32),
+        *[(name, c_uint64) for name in STATISTICS],
+    ]
+
+
+class CSetting(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("reserved", c_uint32),
+        ("key", c_char_p),
+        ("variable", c_char_p),
+        ("default_value", c_char_p),
+        ("valid", c_char_p),
+        ("description", c_char_p),
+    ]
+
+
+# Of each function the arguments, one letter each: p a pointer, s a text, u 32 bits, i 64 bits, z a
+# size_t. Those of the first list end with the error, which is not written down, and return a status.
+_FALLIBLE = {
+    "config_new": "p",
+    "config_set": "pss",
+    "config_get": "pspzp",
+    "config_settings": "pzzp",
+    "engine_open": "pp",
+    "engine_close": "pi",
+    "engine_address": "ppzp",
+    "engine_stats": "pp",
+    "engine_metrics": "ppzp",
+    "region_register": "ppzpp",
+    "region_register_batch": "pppzpp",
+    "region_unregister": "pii",
+    "memory_alloc": "pzppp",
+    "memory_free": "pii",
+    "peer_get_info": "pip",
+    "peer_regions": "pipzzp",
+    "peer_paths": "pipzzp",
+    "peer_connect": "psip",
+    "peer_connect_async": "psiii",
+    "peer_list": "ppzp",
+    "peer_probe": "piip",
+    "peer_fence": "pii",
+    "peer_close": "pii",
+    "descriptor_export": "ppzp",
+    "descriptor_import": "ppzip",
+    "transfer_results": "piupzzp",
+    "transfer_submit": "piupzpp",
+    "transfer_submit_blocks": "piuppp",
+    "transfer_wait": "piip",
+    "transfer_wait_any": "ppzip",
+    "transfer_cancel": "pi",
+    "transfer_release": "pi",
+    "write": "pipzpp",
+    "read": "pipzpp",
+    "notify": "pipzi",
+    "queue_create": "puzp",
+    "queue_eventfd": "pip",
+    "queue_drain": "pipzzp",
+    "queue_destroy": "pi",
+}
+_PLAIN = {"config_free": "p", "engine_free": "p", "event_release": "p"}
+_LETTERS = {"p": c_void_p, "s": c_char_p, "u": c_uint32, "i": c_uint64, "z": c_size_t}
+
+
+def _load() -> ctypes.CDLL:
+    """Opens the library. CDLL gives up the interpreter's lock for the length of each call."""
+    beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libferry.so")
+    opened = ctypes.CDLL(os.environ.get("FERRY_LIBRARY") or beside)
+    for name, letters in _FALLIBLE.items():
+        function = getattr(opened, "ferry_" + name)
+        function.argtypes = [_LETTERS[letter] for letter in letters] + [c_void_p]
+        function.restype = c_int
+    for name, letters in _PLAIN.items():
+        function = getattr(opened, "ferry_" + name)
+        function.argtypes = [_LETTERS[letter] for letter in letters]
+        function.restype = None
+    opened.ferry_status_name.argtypes = [c_int32]
+    opened.ferry_status_name.restype = c_char_p
+    opened.ferry_version.argtypes = []
+    opened.ferry_version.restype = c_char_p
+    return opened
+
+
+library = _load()

@@ -1,0 +1,250 @@
+"""Engines: open, close, memory, peers, statistics."""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from ctypes import addressof, c_size_t, c_uint64, c_void_p, sizeof
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from ._abi import STATISTICS, CSetting, CStats, library
+from ._buffers import HostMemory, Pin
+from ._errors import Error, PendingError, Status, call, nanoseconds, text
+from ._memory import Memory, Region, allocate, register
+from ._peer import Peer
+from ._queue import Queue, create_queue
+from ._transfer import TURN_NS, Transfer
+
+if TYPE_CHECKING:
+    import asyncio
+
+_LOOP_QUEUE_CAPACITY = 65536
+
+Item = TypeVar("Item")
+
+
+class Setting(NamedTuple):
+    """One setting that this library knows."""
+
+    key: str
+    variable: str
+    default: str
+    valid: str
+    description: str
+
+
+def settings() -> list[Setting]:
+    """Every setting that Engine takes, with the variable that overrides its default."""
+    rows = listed(CSetting, library.ferry_config_settings)
+    return [
+        Setting(*(value.decode() for value in (row.key, row.variable, row.default_value, row.valid, row.description)))
+        for row in rows
+    ]
+
+
+def version() -> str:
+    """The version of the library that is loaded."""
+    found: bytes = library.ferry_version()
+    return found.decode()
+
+
+def listed(kind: type[Item], function: Callable[..., int], *arguments: object) -> Sequence[Item]:
+    """What a function of the library lists, asked again while the list grows."""
+    count = c_size_t()
+    capacity = 16
+    while True:
+        found = (kind * capacity)()  # type: ignore[operator]
+        call(function, *arguments, addressof(found), sizeof(kind), capacity, addressof(count))  # type: ignore[arg-type]
+        if count.value <= capacity:
+            return list(found[: count.value])
+        capacity = 2 * count.value
+
+
+class Engine:
+    """Registers memory, connects to peers, and moves bytes. Any thread may use it.
+
+    Settings are keywords, as `settings()` lists them: Engine(listen_address="0.0.0.0:7000", lanes=4). They
+    override the FERRY_* variables of the environment. Leaving a `with` closes the engine. In a forked child
+    every call raises ClosedError, and closing does nothing.
+    """
+
+    def __init__(self, **settings: str | int | bool) -> None:
+        self._pointer = 0
+        self._pins: dict[int, Pin] = {}
+        self._orphans: list[int] = []
+        self._process = os.getpid()
+        self._queues: weakref.WeakSet[Queue] = weakref.WeakSet()
+        self._loop_queues: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Queue] = weakref.WeakKeyDictionary()
+        config = c_void_p()
+        call(library.ferry_config_new, addressof(config))
+        try:
+            for key, value in settings.items():
+                word = str(value).lower() if isinstance(value, bool) else str(value)
+                call(library.ferry_config_set, config, key.encode(), word.encode())
+            pointer = c_void_p()
+            call(library.ferry_engine_open, config, addressof(pointer))
+        finally:
+            library.ferry_config_free(config)
+        self._pointer = pointer.value or 0
+
+    def close(self, timeout: float | None = None) -> None:
+        """Ends the engine; then nothing of it or of a peer touches registered memory any more.
+
+        BusyError when transfers are not final within the timeout: call again.
+        """
+        call(library.ferry_engine_close, self._pointer, nanoseconds(timeout))
+        # A queue's descriptor does not tell of it; and a forked child has the parent's loops.
+        if os.getpid() == self._process:
+            for queue in list(self._queues):
+                queue._wake()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self, free: Callable[[int], None] = library.ferry_engine_free) -> None:
+        # Only here may the engine be freed: a call in progress holds the object. What a cycle's other
+        # finalisers call later finds no engine, which the library answers with INVALID.
+        pointer, self._pointer = self._pointer, 0
+        free(pointer)
+        for pin in self._pins.values():
+            pin.release()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("an engine belongs to its process and cannot be pickled: open one in each process")
+
+    def __repr__(self) -> str:
+        return f"<ferry.Engine at {self._pointer:#x}>"
+
+    @property
+    def address(self) -> str:
+        """host:port at which peers reach the engine; empty if it does not listen."""
+        return text(library.ferry_engine_address, self._pointer).decode()
+
+    @property
+    def descriptor(self) -> bytes:
+        """Where to connect and whom to expect there, for `connect_descriptor` of a peer."""
+        return text(library.ferry_descriptor_export, self._pointer)
+
+    def register(self, buffer: HostMemory, *, access: int | None = None, name: str | None = None) -> Region:
+        """Registers the memory of any object with the buffer protocol, and tells every peer.
+
+        Arrays that have DLPack instead are taken if they lie in host memory and numpy is imported.
+
+        `access` is of `Access`; without it peers may read, and write if the buffer is writable. The object
+        is held, so that it neither moves nor goes, until the region is unregistered or the engine gone.
+        """
+        return register(self, [buffer], access, name)[0]
+
+    def register_many(
+        self, buffers: Sequence[HostMemory], *, access: int | None = None, name: str | None = None
+    ) -> list[Region]:
+        """Registers several buffers alike, all or none; an error's request_index is the one at fault."""
+        return register(self, buffers, access, name)
+
+    def alloc(self, length: int, *, access: int | None = None, name: str | None = None) -> Memory:
+        """Allocates zeroed memory that is registered, and that peers on this host can map: the fastest."""
+        return allocate(self, length, access, name)
+
+    def connect(self, address: str, timeout: float | None = None) -> Peer:
+        """Connects to the engine at host:port; one that is connected already is returned as it is."""
+        peer = c_uint64()
+        call(library.ferry_peer_connect, self._pointer, address.encode(), nanoseconds(timeout), addressof(peer))
+        return Peer(self, peer.value)
+
+    def connect_descriptor(self, descriptor: bytes, timeout: float | None = None) -> Peer:
+        """The same by what `descriptor` of the other engine gave; StaleError if another one answers."""
+        peer = c_uint64()
+        call(
+            library.ferry_descriptor_import,
+            self._pointer,
+            descriptor,
+            len(descriptor),
+            nanoseconds(timeout),
+            addressof(peer),
+        )
+        return Peer(self, peer.value)
+
+    async def connect_async(self, address: str, timeout: float | None = None) -> Peer:
+        """The same in an event loop."""
+        return await self._loop_queue()._connect(address, timeout)
+
+    def peers(self) -> list[Peer]:
+        """The peers that are known, whoever connected; lost ones for a while."""
+        count = c_size_t()
+        capacity = 64
+        while True:
+            found = (c_uint64 * capacity)()
+            call(library.ferry_peer_list, self._pointer, addressof(found), capacity, addressof(count))
+            if count.value <= capacity:
+                return [Peer(self, handle) for handle in found[: count.value]]
+            capacity = 2 * count.value
+
+    def queue(
+        self, *, transfers: bool = False, notifications: bool = False, peers: bool = False, capacity: int = 1024
+    ) -> Queue:
+        """A queue for the kinds of events that are named."""
+        return create_queue(self, transfers, notifications, peers, capacity)
+
+    def _loop_queue(self) -> Queue:
+        """The queue through which the running event loop awaits transfers and connects."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        queue = self._loop_queues.get(loop)
+        if queue is None:
+            queue = create_queue(self, True, False, True, _LOOP_QUEUE_CAPACITY)
+            queue._only_awaited = True
+            self._loop_queues[loop] = queue
+        return queue
+
+    def wait_any(self, transfers: Sequence[Transfer], timeout: float | None = None) -> int:
+        """Waits until one of the transfers is final, however it ended; returns its place in the list."""
+        handles = (c_uint64 * len(transfers))(*(transfer.handle for transfer in transfers))
+        index = c_size_t()
+        remaining = nanoseconds(timeout)
+        until = time.monotonic_ns() + remaining
+        function = library.ferry_transfer_wait_any
+        while True:
+            # In turns, so that the interpreter sees signals.
+            turn = min(remaining, TURN_NS)
+            status = call(function, self._pointer, addressof(handles), len(transfers), turn, addressof(index))
+            remaining = until - time.monotonic_ns()
+            if status == Status.OK or remaining <= 0:
+                break
+        if status != Status.OK:
+            raise PendingError(status, "none of the transfers is final")
+        return index.value
+
+    def stats(self) -> dict[str, int]:
+        """Counters since the engine was opened, and what exists now, by their names in ferry.h.
+
+        bytes_written and bytes_read grow while a long transfer goes on.
+        """
+        found = CStats(struct_size=sizeof(CStats))
+        call(library.ferry_engine_stats, self._pointer, addressof(found))
+        return {name: getattr(found, name) for name in STATISTICS}
+
+    def metrics(self) -> str:
+        """The same in Prometheus' text format."""
+        return text(library.ferry_engine_metrics, self._pointer).decode()
+
+    def _release(self, transfer: int) -> None:
+        """Forgets a transfer that its last user has dropped; one that is not final yet, later."""
+        try:
+            call(library.ferry_transfer_release, self._pointer, transfer)
+        except Error as error:
+            if error.status == Status.BUSY:
+                self._orphans.append(transfer)
+
+    def _release_orphans(self) -> None:
+        dropped, self._orphans = self._orphans, []
+        for transfer in dropped:
+            self._release(transfer)

@@ -1,0 +1,231 @@
+"""Statuses, exceptions, and `call`, through which every function of the library is called."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Callable, Sequence
+from ctypes import addressof, c_size_t, create_string_buffer, sizeof
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from ._abi import FOREVER, NO_INDEX, CError, library
+
+if TYPE_CHECKING:
+    from ._results import RequestResult, Result
+
+
+class Status(IntEnum):
+    """What became of a call or a transfer; the numbers are those of ferry.h."""
+
+    OK = 0
+    PENDING = 1
+    DRAINING = 2
+    INVALID = -100
+    NOT_REGISTERED = -101
+    OVERLAP = -102
+    ACCESS = -103
+    STALE = -104
+    BUSY = -105
+    LIMIT = -106
+    UNSUPPORTED = -107
+    CLOSED = -108
+    TIMEOUT = -200
+    CANCELLED = -201
+    CORRUPT = -202
+    PARTIAL = -203
+    UNREACHABLE = -300
+    PEER_LOST = -301
+    REFUSED = -302
+    VERSION = -303
+    NOT_FERRY = -304
+    NO_MEMORY = -400
+    SYSTEM = -401
+    UNAVAILABLE = -402
+    PANIC = -403
+
+
+class Error(Exception):
+    """A call or a transfer failed.
+
+    `status` is a number of `Status` (or one that a newer library added), `status_name` its name.
+    `request_index` is the request or buffer at fault, if it was one. Of a transfer that failed,
+    `result` says how it ended and `results` has the requests that failed.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        request_index: int | None = None,
+        os_error: int = 0,
+        vendor_error: int = 0,
+        transport: int = 0,
+    ) -> None:
+        self.status = status
+        self.status_name = status_name(status)
+        self.message = message
+        self.request_index = request_index
+        self.os_error = os_error
+        self.vendor_error = vendor_error
+        self.transport = transport
+        self.result: Result | None = None
+        self.results: Sequence[RequestResult] = ()
+        super().__init__(status, message)
+
+    def __str__(self) -> str:
+        return f"{self.status_name}: {self.message}"
+
+
+class CallerError(Error):
+    """The caller's mistake, or not now; nothing was done."""
+
+
+class InvalidError(CallerError, ValueError):
+    """INVALID: an argument is wrong; the message names it."""
+
+
+class StaleError(CallerError):
+    """STALE: what the handle named is gone."""
+
+
+class BusyError(CallerError):
+    """BUSY: in use or still going on; try again later."""
+
+
+class UnsupportedError(CallerError):
+    """UNSUPPORTED: not part of this version."""
+
+
+class ClosedError(CallerError):
+    """CLOSED: the engine is closed, or this process inherited it by fork."""
+
+
+class PendingError(Error, builtins.TimeoutError):
+    """PENDING or DRAINING: the wait ended first. The transfer goes on, and its memory is not yet free."""
+
+
+class TransferError(Error):
+    """This transfer or call failed."""
+
+
+class TimeoutError(TransferError, builtins.TimeoutError):
+    """TIMEOUT: a transfer's deadline or a call's timeout has passed."""
+
+
+class CancelledError(TransferError):
+    """CANCELLED: on request, or because an earlier ordered transfer failed."""
+
+
+class PartialError(TransferError):
+    """PARTIAL: some requests failed; `results` says which."""
+
+
+class PeerError(Error, ConnectionError):
+    """The peer, or every path to it, failed."""
+
+
+class UnreachableError(PeerError):
+    """UNREACHABLE: nothing answers at the address."""
+
+
+class PeerLostError(PeerError):
+    """PEER_LOST: the peer was reached and then lost."""
+
+
+class RefusedError(PeerError):
+    """REFUSED: the peer refused, by authentication or by its limits."""
+
+
+class EngineError(Error):
+    """This engine or machine failed."""
+
+
+_CLASSES: dict[int, type[Error]] = {
+    Status.PENDING: PendingError,
+    Status.DRAINING: PendingError,
+    Status.INVALID: InvalidError,
+    Status.STALE: StaleError,
+    Status.BUSY: BusyError,
+    Status.UNSUPPORTED: UnsupportedError,
+    Status.CLOSED: ClosedError,
+    Status.TIMEOUT: TimeoutError,
+    Status.CANCELLED: CancelledError,
+    Status.PARTIAL: PartialError,
+    Status.UNREACHABLE: UnreachableError,
+    Status.PEER_LOST: PeerLostError,
+    Status.REFUSED: RefusedError,
+}
+_GROUPS: dict[int, type[Error]] = {1: CallerError, 2: TransferError, 3: PeerError, 4: EngineError}
+
+
+def status_name(status: int) -> str:
+    name: bytes = library.ferry_status_name(status)
+    return name.decode()
+
+
+def error_class(status: int) -> type[Error]:
+    """The class for a status; one that this package doesn't know has that of its group."""
+    return _CLASSES.get(status) or _GROUPS.get(-status // 100, Error)
+
+
+# Errors that calls which went well have given back: a new one for each call would cost more than the
+# call. list.pop and append are atomic, so threads need no lock, and a forked child finds none held.
+_spare: list[tuple[CError, int]] = []
+
+
+def call(function: Callable[..., int], *arguments: object) -> int:
+    """Calls a function of the library with an error behind its arguments; raises if it fails."""
+    try:
+        place = _spare.pop()
+    except IndexError:
+        new = CError(struct_size=sizeof(CError))
+        place = (new, addressof(new))
+    status = function(*arguments, place[1])
+    if status < 0:
+        raise from_c(status, place[0])
+    _spare.append(place)
+    return status
+
+
+def from_c(status: int, error: CError) -> Error:
+    index = error.request_index
+    return error_class(status)(
+        status,
+        error.message.decode(errors="replace"),
+        request_index=None if index == NO_INDEX else index,
+        os_error=error.os_error,
+        vendor_error=error.vendor_error,
+        transport=error.transport,
+    )
+
+
+def invalid(message: str, request_index: int | None = None) -> InvalidError:
+    return InvalidError(Status.INVALID, message, request_index=request_index)
+
+
+def nanoseconds(seconds: float | None, name: str = "timeout") -> int:
+    """Seconds as the library takes them; None and infinity are without end."""
+    if seconds is None or seconds == math.inf:
+        return FOREVER
+    if not seconds >= 0:
+        raise invalid(f"{name} must be None or at least 0, not {seconds!r}")
+    return min(int(seconds * 1e9), FOREVER - 1)
+
+
+def text(function: Callable[..., int], *arguments: object) -> bytes:
+    """What a function of the library returns as text or bytes; asked again while it grows."""
+    capacity = 512
+    while True:
+        buffer = create_string_buffer(capacity)
+        length = c_size_t()
+        try:
+            call(function, *arguments, addressof(buffer), capacity, addressof(length))
+        except Error as error:
+            if error.status != Status.LIMIT:
+                raise
+            call(function, *arguments, None, 0, addressof(length))
+            capacity = 2 * length.value + 1
+        else:
+            return buffer.raw[: length.value]

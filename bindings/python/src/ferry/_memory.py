@@ -1,0 +1,165 @@
+"""Registered memory: regions of the caller's buffers, and memory that ferry allocates."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
+from ctypes import addressof, c_size_t, c_ubyte, c_uint64, c_void_p, sizeof
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from ._abi import CRegionOptions, library
+from ._buffers import Pin, host_buffer
+from ._errors import ClosedError, Error, call, invalid, nanoseconds
+from ._results import Access
+
+if TYPE_CHECKING:
+    from ._engine import Engine
+
+_BOTH = Access.REMOTE_READ | Access.REMOTE_WRITE
+
+
+class Region:
+    """A buffer that is registered. `handle` is what peers name as remote_region."""
+
+    __slots__ = ("_engine", "handle", "address", "length")
+
+    def __init__(self, engine: Engine, handle: int, address: int, length: int) -> None:
+        self._engine = engine
+        self.handle = handle
+        self.address = address
+        self.length = length
+
+    def unregister(self, timeout: float | None = None) -> None:
+        """Takes the region back: then nothing can reach the memory any more, from anywhere.
+
+        BusyError while it is in use: with a timeout of 0 nothing has changed, with a longer one it is
+        revoked for new work; call again.
+        """
+        call(library.ferry_region_unregister, self._engine._pointer, self.handle, nanoseconds(timeout))
+        pin = self._engine._pins.pop(self.handle, None)
+        if pin is not None:
+            pin.release()
+
+    def __enter__(self) -> Region:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Of a closed engine nothing is registered any more.
+        with suppress(ClosedError):
+            self.unregister()
+
+    def __repr__(self) -> str:
+        return f"<ferry.Region {self.length} bytes at {self.address:#x}>"
+
+
+def region_options(access: int, name: str | None) -> CRegionOptions:
+    encoded = None if name is None else name.encode()
+    return CRegionOptions(struct_size=sizeof(CRegionOptions), access=access, name=encoded)
+
+
+def register(engine: Engine, buffers: Sequence[Any], access: int | None, name: str | None) -> list[Region]:
+    """Registers buffers and leaves them in the engine's care. With no access named, all that they allow."""
+    pins: list[Pin] = []
+    try:
+        for index, buffer in enumerate(buffers):
+            label = "buffer" if len(buffers) == 1 else f"buffers[{index}]"
+            source = host_buffer(buffer, label)
+            pins.append(Pin(source, label, writable=access is not None and bool(access & Access.REMOTE_WRITE)))
+        if access is None:
+            access = Access.REMOTE_READ if any(pin.readonly for pin in pins) else _BOTH
+        addresses = (c_void_p * len(pins))(*(pin.address for pin in pins))
+        lengths = (c_size_t * len(pins))(*(pin.length for pin in pins))
+        handles = (c_uint64 * len(pins))()
+        options = region_options(access, name)
+        call(
+            library.ferry_region_register_batch,
+            engine._pointer,
+            addressof(addresses),
+            addressof(lengths),
+            len(pins),
+            addressof(options),
+            addressof(handles),
+        )
+    except BaseException:
+        for pin in pins:
+            pin.release()
+        raise
+    engine._pins.update(zip(handles, pins))
+    return [Region(engine, handle, pin.address, pin.length) for handle, pin in zip(handles, pins)]
+
+
+class Memory:
+    """Memory that ferry allocated. `view` is its bytes; numpy.frombuffer(memory.view, ...) makes arrays of it."""
+
+    __slots__ = ("_engine", "_mapped", "_view", "handle", "address", "length")
+
+    def __init__(self, engine: Engine, handle: int, address: int, length: int) -> None:
+        self._engine = engine
+        self._mapped: weakref.ref[Any] | None = None
+        self._view: memoryview | None = None
+        self.handle = handle
+        self.address = address
+        self.length = length
+
+    @property
+    def view(self) -> memoryview:
+        """The bytes. The engine's memory stays mapped while this, or anything made of it, lives."""
+        if self.handle == 0:
+            raise invalid("the memory has been freed")
+        if self._view is None:
+            mapped = (c_ubyte * self.length).from_address(self.address)
+            mapped._engine = self._engine  # type: ignore[attr-defined]
+            self._mapped = weakref.ref(mapped)
+            self._view = memoryview(mapped).cast("B")
+        return self._view
+
+    def free(self, timeout: float | None = None) -> None:
+        """Unregisters and unmaps the memory, and releases `view`.
+
+        BufferError, with the memory as it was, while arrays or slices made of `view` live. BusyError as
+        `Region.unregister`.
+        """
+        if self._view is not None:
+            self._view.release()
+            self._view = None
+        if self._mapped is not None and self._mapped() is not None:
+            raise BufferError("arrays or slices of this memory are still in use")
+        call(library.ferry_memory_free, self._engine._pointer, self.handle, nanoseconds(timeout))
+        self.handle = 0
+
+    def __enter__(self) -> Memory:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.free()
+        except ClosedError:
+            pass
+        except (BufferError, Error):
+            # A failure of the `with` block is not to be hidden; its traceback may hold arrays.
+            if error is None:
+                raise
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __repr__(self) -> str:
+        return f"<ferry.Memory {self.length} bytes at {self.address:#x}>"
+
+
+def allocate(engine: Engine, length: int, access: int | None, name: str | None) -> Memory:
+    options = region_options(_BOTH if access is None else access, name)
+    address = c_void_p()
+    handle = c_uint64()
+    if length < 0:
+        raise invalid(f"length must be at least 1, not {length}")
+    call(
+        library.ferry_memory_alloc, engine._pointer, length, addressof(options), addressof(address), addressof(handle)
+    )
+    return Memory(engine, handle.value, address.value or 0, length)

@@ -1,0 +1,289 @@
+"""Peers: what is known of them, and the transfers to and from them."""
+
+from __future__ import annotations
+
+import contextlib
+from ctypes import addressof, c_uint64, sizeof
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ._abi import READ, WRITE, CPathInfo, CPeerInfo, CRegionInfo, library
+from ._errors import ClosedError, Error, call, nanoseconds
+from ._requests import Blocks, give_back, options_of, requests_of
+from ._results import RESULT_BYTES, Access, RequestResult, Result, Transport
+from ._transfer import Transfer
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer, Unpack
+
+    from ._engine import Engine
+    from ._requests import Options, RequestsLike, SubmitOptions
+
+
+class PeerState(IntEnum):
+    CONNECTING = 0
+    UP = 1
+    DOWN = 2
+    LOST = 3
+
+
+class RemoteRegion(NamedTuple):
+    """A region that a peer registered; `handle` is what a request takes as remote_region."""
+
+    handle: int
+    address: int
+    length: int
+    access: Access
+    name: str
+
+
+class PeerInfo(NamedTuple):
+    state: PeerState
+    engine_id: bytes
+    incarnation: int
+    round_trip: float
+    """Seconds, of the last probe; 0 before one."""
+    transfers_active: int
+    lanes: int
+    same_host: bool
+    address: str
+
+
+class Path(NamedTuple):
+    """One way to reach a peer, and why it is or is not taken."""
+
+    transport: Transport
+    chosen: bool
+    why: str
+
+
+def only_result(result: Result, error: Error) -> RequestResult:
+    """What became of the one request of a transfer."""
+    return RequestResult(
+        sizeof(RequestResult),
+        error.status,
+        0,
+        result.bytes_confirmed,
+        error.os_error,
+        error.vendor_error,
+        result.transport,
+    )
+
+
+class Peer:
+    """Another engine, whoever connected. A lost peer's handle is of no more use: connect again."""
+
+    __slots__ = ("_engine", "handle")
+
+    def __init__(self, engine: Engine, handle: int) -> None:
+        self._engine = engine
+        self.handle = handle
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Peer) and other._engine is self._engine and other.handle == self.handle
+
+    def __hash__(self) -> int:
+        return hash(self.handle)
+
+    def __repr__(self) -> str:
+        return f"<ferry.Peer {self.handle:#x}>"
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(ClosedError):
+            self.close()
+
+    def info(self) -> PeerInfo:
+        found = CPeerInfo(struct_size=sizeof(CPeerInfo))
+        call(library.ferry_peer_get_info, self._engine._pointer, self.handle, addressof(found))
+        return PeerInfo(
+            PeerState(found.state),
+            bytes(found.engine_id),
+            found.incarnation,
+            found.round_trip_ns / 1e9,
+            found.transfers_active,
+            found.lanes,
+            bool(found.same_host),
+            found.address.decode(),
+        )
+
+    def regions(self) -> list[RemoteRegion]:
+        """What the peer has registered, in order of address: all of it by the time it is connected."""
+        from ._engine import listed
+
+        rows = listed(CRegionInfo, library.ferry_peer_regions, self._engine._pointer, self.handle)
+        return [
+            RemoteRegion(row.region, row.address, row.length, Access(row.access), row.name.decode(errors="replace"))
+            for row in rows
+        ]
+
+    def region(self, name: str) -> RemoteRegion:
+        """The region of this name; KeyError if the peer has not told of one."""
+        for region in self.regions():
+            if region.name == name:
+                return region
+        raise KeyError(name)
+
+    def paths(self) -> list[Path]:
+        """Every way to reach the peer, taken or not, and why."""
+        from ._engine import listed
+
+        rows = listed(CPathInfo, library.ferry_peer_paths, self._engine._pointer, self.handle)
+        return [Path(Transport(row.transport), bool(row.chosen), row.why.decode(errors="replace")) for row in rows]
+
+    def probe(self, timeout: float | None = None) -> float:
+        """Asks for a sign of life; the round trip in seconds."""
+        found = c_uint64()
+        call(
+            library.ferry_peer_probe, self._engine._pointer, self.handle, nanoseconds(timeout), addressof(found)
+        )
+        return found.value / 1e9
+
+    def fence(self, timeout: float | None = None) -> None:
+        """Returns when nothing of this peer can land here any more; it is refused until connected to again."""
+        call(library.ferry_peer_fence, self._engine._pointer, self.handle, nanoseconds(timeout))
+
+    def close(self, timeout: float | None = None) -> None:
+        """Ends the session; transfers fail with CLOSED. BusyError while they are not final: call again."""
+        call(library.ferry_peer_close, self._engine._pointer, self.handle, nanoseconds(timeout))
+
+    def notify(self, data: Buffer, deadline: float | None = None) -> None:
+        """Sends bytes to the peer's application; returns when the peer has them.
+
+        Without a deadline, in seconds, the setting deadline_ms holds.
+        """
+        sent = bytes(data)
+        limit = 0 if deadline is None else max(nanoseconds(deadline, "deadline"), 1)
+        call(library.ferry_notify, self._engine._pointer, self.handle, sent, len(sent), limit)
+
+    def write(self, requests: RequestsLike, **options: Unpack[Options]) -> Result:
+        """WRITEs local memory into the peer's, and waits until it is visible there.
+
+        `requests`: (local, remote, length[, remote_region]) each, of addresses; or `Requests`, or an array
+        with the layout REQUEST_DTYPE, which goes to the library as it is. If the transfer fails, the
+        exception has its `result` and the `results` of the requests that failed. Control-C cancels a
+        transfer of several requests; one of a single request, which is one call, it waits for.
+        """
+        return self._move(library.ferry_write, WRITE, requests, options)
+
+    def read(self, requests: RequestsLike, **options: Unpack[Options]) -> Result:
+        """READs the peer's memory into local memory; otherwise as `write`."""
+        return self._move(library.ferry_read, READ, requests, options)
+
+    def submit_write(self, requests: RequestsLike, **options: Unpack[SubmitOptions]) -> Transfer:
+        """Starts a WRITE. The memory that the requests name is the transfer's until that is final."""
+        return self._submit(WRITE, requests, options)
+
+    def submit_read(self, requests: RequestsLike, **options: Unpack[SubmitOptions]) -> Transfer:
+        """Starts a READ; otherwise as `submit_write`."""
+        return self._submit(READ, requests, options)
+
+    def submit_write_blocks(self, blocks: Blocks, **options: Unpack[SubmitOptions]) -> Transfer:
+        """Starts a WRITE of blocks."""
+        return self._submit_blocks(WRITE, blocks, options)
+
+    def submit_read_blocks(self, blocks: Blocks, **options: Unpack[SubmitOptions]) -> Transfer:
+        """Starts a READ of blocks."""
+        return self._submit_blocks(READ, blocks, options)
+
+    async def write_async(self, requests: RequestsLike, **options: Unpack[Options]) -> Result:
+        """`write` in an event loop. If the task is cancelled, so is the transfer, and CancelledError comes
+        when it is final: the memory is the caller's again."""
+        return await self._move_async(WRITE, requests, options)
+
+    async def read_async(self, requests: RequestsLike, **options: Unpack[Options]) -> Result:
+        """`read` in an event loop; otherwise as `write_async`."""
+        return await self._move_async(READ, requests, options)
+
+    def _move(self, function: Any, op: int, requests: Any, options: Any) -> Result:
+        given = requests_of(requests)
+        try:
+            if given._count != 1:
+                # The library's one call forgets the requests' results, which a failure is to carry.
+                return self._submit_and_wait(op, given, options)
+            made = options_of(options) if options else None
+            result = Result(RESULT_BYTES)
+            try:
+                call(
+                    function,
+                    self._engine._pointer,
+                    self.handle,
+                    given._address,
+                    1,
+                    made.address if made else None,
+                    addressof(result),
+                )
+            except Error as error:
+                # The result is written only if there was a transfer.
+                if result.state != 0:
+                    error.result = result
+                    error.results = [only_result(result, error)]
+                raise
+            return result
+        finally:
+            give_back(given)
+
+    def _submit_and_wait(self, op: int, requests: Any, options: Any) -> Result:
+        transfer = self._submit(op, requests, options)
+        try:
+            return transfer.wait()
+        except Error:
+            raise
+        except BaseException:
+            # Control-C: what comes after it may use the memory.
+            transfer._settle()
+            raise
+
+    def _submit(self, op: int, requests: Any, options: Any) -> Transfer:
+        given = requests_of(requests)
+        try:
+            if self._engine._orphans:
+                self._engine._release_orphans()
+            made = options_of(options) if options else None
+            handle = c_uint64()
+            call(
+                library.ferry_transfer_submit,
+                self._engine._pointer,
+                self.handle,
+                op,
+                given._address,
+                given._count,
+                made.address if made else None,
+                addressof(handle),
+            )
+            return Transfer(self._engine, handle.value, options.get("queue"))
+        finally:
+            if given is not requests:
+                give_back(given)
+
+    def _submit_blocks(self, op: int, blocks: Blocks, options: Any) -> Transfer:
+        if self._engine._orphans:
+            self._engine._release_orphans()
+        made = options_of(options) if options else None
+        handle = c_uint64()
+        call(
+            library.ferry_transfer_submit_blocks,
+            self._engine._pointer,
+            self.handle,
+            op,
+            blocks._address,
+            made.address if made else None,
+            addressof(handle),
+        )
+        return Transfer(self._engine, handle.value, options.get("queue"))
+
+    async def _move_async(self, op: int, requests: Any, options: Any) -> Result:
+        import asyncio
+
+        transfer = self._submit(op, requests, {**options, "queue": self._engine._loop_queue()})
+        try:
+            return await transfer.wait_async()
+        except asyncio.CancelledError:
+            transfer.cancel()
+            # However often the task is cancelled: until then the memory is not the caller's.
+            while transfer.poll() is None:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await transfer.final_async()
+            raise

@@ -1,0 +1,303 @@
+"""Queues of events, drained by hand or awaited in an event loop.
+
+An event loop watches a queue's descriptor only while a coroutine waits for something of it. When the
+descriptor is readable the queue is drained to its end; an event that a coroutine waits for goes to that
+coroutine, the others wait in `_backlog`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from ctypes import addressof, c_int, c_size_t, c_uint64, sizeof, string_at
+from enum import IntEnum
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ._abi import QUEUE_NOTIFICATIONS, QUEUE_PEERS, QUEUE_TRANSFERS, CEvent, library
+from ._errors import BusyError, ClosedError, Error, StaleError, Status, call, error_class, nanoseconds, status_name
+from ._peer import Peer
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from ._engine import Engine
+
+_BATCH = 64
+
+
+class EventKind(IntEnum):
+    TRANSFER = 1
+    NOTIFICATION = 2
+    PEER_UP = 3
+    PEER_LOST = 4
+    LATE_APPLY = 5
+    PEER_CONNECTED = 6
+
+
+class Event(NamedTuple):
+    """One thing that has happened; fields that its kind doesn't set are 0, None or empty."""
+
+    kind: int
+    """Of `EventKind`; ignore kinds that you don't know."""
+    peer: Peer | None
+    transfer: int
+    """`Transfer.handle` of the transfer that is final."""
+    user_data: int
+    status: int
+    data: bytes
+    """A notification's bytes."""
+    region: int
+    address: int
+    length: int
+
+
+class Queue:
+    """Events of an engine, of the kinds that it was made for. Leaving a `with` destroys it."""
+
+    def __init__(self, engine: Engine, handle: int) -> None:
+        self._engine = engine
+        self.handle = handle
+        self._backlog: deque[Event] = deque()
+        self._only_awaited = False
+        # What coroutines wait for, by ("transfer", handle) or ("connect", user_data).
+        self._awaited: dict[tuple[str, int], asyncio.Future[Event]] = {}
+        self._next_waiters: deque[asyncio.Future[None]] = deque()
+        self._connects = itertools.count(1)
+        self._watching: asyncio.AbstractEventLoop | None = None
+        self._watched = -1
+
+    def fileno(self) -> int:
+        """A descriptor for select, poll or an event loop: readable when there is something to drain.
+
+        ferry owns it: neither read nor close it.
+        """
+        found = c_int()
+        call(library.ferry_queue_eventfd, self._engine._pointer, self.handle, addressof(found))
+        return found.value
+
+    def drain(self) -> list[Event]:
+        """Takes all events that are there, oldest first. Never waits."""
+        self._pump()
+        taken = []
+        while self._backlog:
+            taken.append(self._backlog.popleft())
+        return taken
+
+    async def next(self) -> Event:
+        """The next event, awaited in the running event loop."""
+        import asyncio
+
+        self._pump()
+        while not self._backlog:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._next_waiters.append(waiter)
+            self._watch(waiter.get_loop())
+            try:
+                await waiter
+            finally:
+                if waiter in self._next_waiters:
+                    self._next_waiters.remove(waiter)
+                self._watch_no_more_than_needed()
+        return self._backlog.popleft()
+
+    def __aiter__(self) -> Queue:
+        return self
+
+    async def __anext__(self) -> Event:
+        return await self.next()
+
+    async def _connect(self, address: str, timeout: float | None = None) -> Peer:
+        """Connects in the event loop, for a queue of peers' events."""
+        number = next(self._connects)
+        future = self._await("connect", number)
+        try:
+            call(
+                library.ferry_peer_connect_async,
+                self._engine._pointer,
+                address.encode(),
+                nanoseconds(timeout),
+                self.handle,
+                number,
+            )
+            event = await future
+        finally:
+            self._forget("connect", number)
+        if event.status != Status.OK or event.peer is None:
+            raise error_class(event.status)(event.status, f"connecting to {address}: {status_name(event.status)}")
+        return event.peer
+
+    async def _transfer_final(self, transfer: int) -> None:
+        """Returns when a transfer that was submitted with this queue is final; takes its event."""
+        for event in self._backlog:
+            if event.kind == EventKind.TRANSFER and event.transfer == transfer:
+                self._backlog.remove(event)
+                return
+        future = self._await("transfer", transfer)
+        try:
+            self._pump()
+            await future
+        finally:
+            self._forget("transfer", transfer)
+
+    def destroy(self) -> None:
+        """Ends the queue; coroutines that wait for it get StaleError. Not beside a running loop's thread.
+
+        BusyError while transfers have yet to report to it.
+        """
+        loop = self._watching
+        self._stop_watching()
+        try:
+            call(library.ferry_queue_destroy, self._engine._pointer, self.handle)
+        except BusyError:
+            if loop is not None:
+                self._watch(loop)
+            raise
+        self._fail(StaleError(Status.STALE, "the queue has been destroyed"))
+
+    def __enter__(self) -> Queue:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.destroy()
+        except ClosedError:
+            pass
+        except Error:
+            if error is None:
+                raise
+
+    def __del__(self) -> None:
+        # The descriptor is left to its loop: in a forked child that is the parent's epoll too.
+        try:
+            call(library.ferry_queue_destroy, self._engine._pointer, self.handle)
+        except Error:
+            pass
+
+    def __repr__(self) -> str:
+        return f"<ferry.Queue {self.handle:#x}>"
+
+    def _pump(self) -> None:
+        """Drains the library's queue to its end, which arms the descriptor, and hands out what came."""
+        count = c_size_t(_BATCH)
+        events = (CEvent * _BATCH)()
+        while count.value == _BATCH:
+            call(
+                library.ferry_queue_drain,
+                self._engine._pointer,
+                self.handle,
+                addressof(events),
+                sizeof(CEvent),
+                _BATCH,
+                addressof(count),
+            )
+            for place in range(count.value):
+                self._hand_out(self._event(events[place]))
+        for waiter in self._next_waiters:
+            if self._backlog:
+                waiter.get_loop().call_soon_threadsafe(_wake, waiter)
+
+    def _event(self, found: CEvent) -> Event:
+        data = string_at(found.data, found.data_length) if found.data_length else b""
+        library.ferry_event_release(addressof(found))
+        peer = Peer(self._engine, found.peer) if found.peer else None
+        return Event(
+            found.kind,
+            peer,
+            found.transfer,
+            found.user_data,
+            found.status,
+            data,
+            found.region,
+            found.address,
+            found.length,
+        )
+
+    def _hand_out(self, event: Event) -> None:
+        future = None
+        if event.kind == EventKind.TRANSFER:
+            future = self._awaited.pop(("transfer", event.transfer), None)
+        elif event.kind == EventKind.PEER_CONNECTED:
+            future = self._awaited.pop(("connect", event.user_data), None)
+        if future is not None:
+            future.get_loop().call_soon_threadsafe(self._deliver, future, event)
+        elif not self._only_awaited:
+            self._backlog.append(event)
+
+    def _deliver(self, future: asyncio.Future[Event], event: Event) -> None:
+        if future.done():
+            # Its coroutine was cancelled meanwhile; another may wait for the same by now.
+            self._hand_out(event)
+        else:
+            future.set_result(event)
+
+    def _await(self, kind: str, number: int) -> asyncio.Future[Event]:
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Event] = loop.create_future()
+        self._awaited[kind, number] = future
+        self._watch(loop)
+        return future
+
+    def _forget(self, kind: str, number: int) -> None:
+        self._awaited.pop((kind, number), None)
+        self._watch_no_more_than_needed()
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._watching is not loop:
+            self._stop_watching()
+            self._watched = self.fileno()
+            loop.add_reader(self._watched, self._readable)
+            self._watching = loop
+
+    def _watch_no_more_than_needed(self) -> None:
+        if not self._awaited and not self._next_waiters:
+            self._stop_watching()
+
+    def _stop_watching(self) -> None:
+        loop, self._watching = self._watching, None
+        if loop is not None and not loop.is_closed():
+            loop.remove_reader(self._watched)
+
+    def _wake(self) -> None:
+        """Has the loop look at the queue, which is closed; from any thread."""
+        loop = self._watching
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._readable)
+
+    def _readable(self) -> None:
+        try:
+            self._pump()
+        except Error as error:
+            # Whoever waits is told that the engine is closed.
+            self._stop_watching()
+            self._fail(error)
+
+    def _fail(self, error: Error) -> None:
+        waiting: list[asyncio.Future[Any]] = [*self._awaited.values(), *self._next_waiters]
+        self._awaited.clear()
+        self._next_waiters.clear()
+        for future in waiting:
+            if not future.done():
+                future.set_exception(error)
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def create_queue(engine: Engine, transfers: bool, notifications: bool, peers: bool, capacity: int) -> Queue:
+    what = (
+        (QUEUE_TRANSFERS if transfers else 0)
+        | (QUEUE_NOTIFICATIONS if notifications else 0)
+        | (QUEUE_PEERS if peers else 0)
+    )
+    handle = c_uint64()
+    call(library.ferry_queue_create, engine._pointer, what, capacity, addressof(handle))
+    queue = Queue(engine, handle.value)
+    engine._queues.add(queue)
+    return queue

@@ -1,0 +1,271 @@
+"""Requests, blocks and options, from what callers have to what the library takes.
+
+Nothing here looks at single requests that lie in an array already: those go to the library by pointer.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from ctypes import addressof, sizeof
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypedDict, Union
+
+from ._abi import (
+    FLAG_ACKED_ONLY,
+    FLAG_CHECKSUM,
+    FLAG_NO_COALESCE,
+    FLAG_ORDERED,
+    CBlocks,
+    CTransferOptions,
+)
+from ._buffers import Pin, integers, numbers
+from ._errors import invalid, nanoseconds
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from ._buffers import SupportsArrayInterface
+    from ._queue import Queue
+
+    RequestTuple = Union[tuple[int, int, int], tuple[int, int, int, int]]
+    RequestsLike = Union["Requests", Sequence[RequestTuple], Buffer, SupportsArrayInterface]
+    Numbers = Union[Sequence[int], Buffer, SupportsArrayInterface]
+
+REQUEST_BYTES = 32
+
+#: The layout of a request, as numpy.dtype takes it.
+REQUEST_DTYPE = [("local", "u8"), ("remote", "u8"), ("length", "u8"), ("remote_region", "u8")]
+
+
+class Options(TypedDict, total=False):
+    """What a transfer can be given beside its requests."""
+
+    deadline: float
+    """Seconds until the transfer is struck; math.inf is never. Without it the setting deadline_ms holds."""
+    notify: Buffer
+    """Bytes for the peer's application, delivered after the data is visible there."""
+    ordered: bool
+    checksum: bool
+    acked_only: bool
+    coalesce: bool
+    """False: post each request as it is, without merging neighbours."""
+    transports: Sequence[int]
+    """The `Transport`s that may be used; with none of them usable the transfer fails."""
+    priority: int
+    user_data: int
+
+
+class SubmitOptions(Options, total=False):
+    queue: Queue
+    """Gets an event when the transfer is final."""
+
+
+class Requests:
+    """A list of requests as the library takes it, to be made once and used many times.
+
+    `items` are (local, remote, length) or (local, remote, length, remote_region); local and remote are
+    addresses.
+    """
+
+    __slots__ = ("_words", "_address", "_count")
+
+    def __init__(self, items: Sequence[RequestTuple]) -> None:
+        try:
+            if len(items) == 1 and len(items[0]) == 4:
+                words = array("Q", items[0])
+            elif set(map(len, items)) == {4}:
+                words = array("Q", chain.from_iterable(items))
+            else:
+                words = words_of(items)
+        except (TypeError, ValueError, OverflowError):
+            words = words_of(items)
+        self._set(words)
+
+    def _set(self, words: array[int]) -> None:
+        self._words = words
+        self._address, length = words.buffer_info()
+        self._count = length // 4
+
+    @classmethod
+    def from_columns(
+        cls, local: Numbers, remote: Numbers, length: Numbers | int, remote_region: Numbers | int = 0
+    ) -> Requests:
+        """Requests from an array for each column, or one number for all; none is walked in Python."""
+        columns = {"local": local, "remote": remote, "length": length, "remote_region": remote_region}
+        views: dict[str, memoryview] = {}
+        repeated: dict[str, int] = {}
+        for name, column in columns.items():
+            if isinstance(column, int):
+                repeated[name] = column
+            else:
+                views[name] = numbers(column, name).cast("B").cast("Q")
+        counts = {name: len(view) for name, view in views.items()}
+        if len(set(counts.values())) != 1:
+            raise invalid(f"columns of different lengths, or none: {counts}")
+        count = next(iter(counts.values()))
+        for name, number in repeated.items():
+            views[name] = memoryview(integers([number], name) * count)
+        words = array("Q", bytes(REQUEST_BYTES * count))
+        whole = memoryview(words)
+        for place, name in enumerate(columns):
+            whole[place::4] = views[name]
+        made = cls.__new__(cls)
+        made._set(words)
+        return made
+
+    def __len__(self) -> int:
+        return self._count
+
+
+def words_of(items: Sequence[RequestTuple]) -> array[int]:
+    """Requests of 3 or 4 numbers, one by one, so that an error can say which."""
+    words = array("Q")
+    for index, item in enumerate(items):
+        try:
+            words.extend(item)
+            if len(item) == 3:
+                words.append(0)
+            elif len(item) != 4:
+                raise ValueError(f"{len(item)} numbers, not 3 or 4")
+        except (TypeError, ValueError, OverflowError) as error:
+            message = f"requests[{index}] must be (local, remote, length[, remote_region]): {error}"
+            raise invalid(message, index) from None
+    return words
+
+
+class Lent:
+    """Requests in someone else's array, held for the length of a call."""
+
+    __slots__ = ("_pin", "_address", "_count")
+
+    def __init__(self, source: Any) -> None:
+        view = memoryview(source)
+        rows = view.ndim == 2 and view.shape is not None and view.shape[1] == 4 and view.itemsize == 8 and view.format.lstrip("@=<") in "lLqQ"
+        if not (rows or (view.ndim == 1 and view.itemsize == REQUEST_BYTES)):
+            raise invalid(
+                "requests as an array must have the layout REQUEST_DTYPE, or be 64-bit integers in rows of 4, "
+                f"not format {view.format!r} in shape {view.shape}"
+            )
+        self._pin = Pin(source, "requests")
+        self._address = self._pin.address
+        self._count = self._pin.length // REQUEST_BYTES
+
+
+def requests_of(source: RequestsLike | Lent) -> Requests | Lent:
+    """The requests that a caller has passed, in whatever form. A Lent one must be given back."""
+    if type(source) is Requests or type(source) is Lent:
+        return source
+    if isinstance(source, (list, tuple)):
+        return Requests(source)
+    try:
+        memoryview(source)  # type: ignore[arg-type]
+    except TypeError:
+        return Requests(source)  # type: ignore[arg-type]
+    return Lent(source)
+
+
+def give_back(requests: Requests | Lent) -> None:
+    if type(requests) is Lent:
+        requests._pin.release()
+
+
+_PLAIN = frozenset(("deadline", "notify", "transports", "priority", "user_data", "queue"))
+_FLAGS = {"ordered": FLAG_ORDERED, "checksum": FLAG_CHECKSUM, "acked_only": FLAG_ACKED_ONLY}
+
+
+class COptions(CTransferOptions):
+    """Options with what they point to."""
+
+    held: object
+    address: int
+
+
+def options_of(options: dict[str, Any]) -> COptions:
+    """The options that a caller has named, as the library takes them."""
+    made = COptions(struct_size=sizeof(CTransferOptions))
+    made.address = addressof(made)
+    for name, value in options.items():
+        if name in _FLAGS:
+            made.flags |= _FLAGS[name] if value else 0
+        elif name == "coalesce":
+            made.flags |= 0 if value else FLAG_NO_COALESCE
+        elif name not in _PLAIN:
+            raise TypeError(f"unknown option {name!r}")
+    if "deadline" in options:
+        made.deadline_ns = max(nanoseconds(options["deadline"], "deadline"), 1)
+    if "notify" in options:
+        data = bytes(memoryview(options["notify"]))
+        # A copy with a terminator: an empty notification needs an address too.
+        made.held = held = array("B", data + b"\0")
+        made.notify, made.notify_length = held.buffer_info()[0], len(data)
+    for transport in options.get("transports", ()):
+        made.transports_allowed |= 1 << int(transport)
+    made.priority = options.get("priority", 0)
+    made.user_data = options.get("user_data", 0)
+    if "queue" in options:
+        made.queue = options["queue"].handle
+    return made
+
+
+class Blocks:
+    """Pairs of blocks, the same in every layer of a cache; see ferry_blocks in ferry.h.
+
+    The first five and `remote_region` have one number for each layer. `local_blocks` and `remote_blocks`
+    are block ids: arrays of 32 or 64-bit integers are used where they are, other sequences are copied.
+    Keep arrays unchanged while a transfer is being submitted.
+    """
+
+    __slots__ = ("_held", "_c", "_address")
+
+    def __init__(
+        self,
+        *,
+        local_base: Numbers,
+        remote_base: Numbers,
+        local_stride: Numbers,
+        remote_stride: Numbers,
+        block_bytes: Numbers,
+        local_blocks: Numbers,
+        remote_blocks: Numbers,
+        remote_region: Numbers | None = None,
+    ) -> None:
+        layers = {
+            "local_base": local_base,
+            "remote_base": remote_base,
+            "local_stride": local_stride,
+            "remote_stride": remote_stride,
+            "block_bytes": block_bytes,
+        }
+        if remote_region is not None:
+            layers["remote_region"] = remote_region
+        self._held: list[Any] = []
+        self._c = CBlocks(struct_size=sizeof(CBlocks))
+        self._address = addressof(self._c)
+        counts = {name: self._point(name, numbers(column, name)) for name, column in layers.items()}
+        if len(set(counts.values())) != 1:
+            raise invalid(f"layers of different lengths: {counts}")
+        self._c.layer_count = counts["local_base"]
+
+        local_ids = numbers(local_blocks, "local_blocks", (4, 8))
+        remote_ids = numbers(remote_blocks, "remote_blocks", (4, 8))
+        if local_ids.itemsize != remote_ids.itemsize or len(local_ids) != len(remote_ids):
+            raise invalid(
+                f"local_blocks and remote_blocks differ: {len(local_ids)} ids of {local_ids.itemsize} bytes, "
+                f"{len(remote_ids)} of {remote_ids.itemsize}"
+            )
+        self._c.id_bytes = local_ids.itemsize
+        self._c.pair_count = self._point("local_blocks", local_ids)
+        self._point("remote_blocks", remote_ids)
+
+    def _point(self, name: str, view: memoryview) -> int:
+        """Has a field point to the numbers, and holds them; returns how many there are."""
+        pin = Pin(view, name)
+        self._held.append(pin)
+        setattr(self._c, name, pin.address)
+        return len(view)
+
+    def __del__(self) -> None:
+        for pin in getattr(self, "_held", ()):
+            pin.release()
+

@@ -1,0 +1,48 @@
+#!/bin/bash
+# Installs the package into a virtual environment of its own and tests it there: types, tests, the size of
+# the wheel, the time to import it. FERRY_LIBRARY names a library that is built already.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+mkdir -p "${CARGO_TARGET_DIR:-target}/python"
+work=$(cd "${CARGO_TARGET_DIR:-target}/python" && pwd)
+here=bindings/python
+wheel_bytes_max=5000000
+import_ms_max=50
+
+# The same versions for what builds the wheel.
+export PIP_CONSTRAINT=$PWD/$here/requirements-test.txt
+[ -z "${FERRY_LIBRARY:-}" ] || FERRY_LIBRARY=$(realpath "$FERRY_LIBRARY")
+
+rm -rf "$work/venv" "$work/wheel" "$here/build"
+python3 -m venv "$work/venv"
+python=$work/venv/bin/python
+"$python" -m pip install --quiet --disable-pip-version-check -r "$here/requirements-test.txt"
+"$python" -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir "$work/wheel" "./$here"
+wheel=$(echo "$work"/wheel/ferry-*.whl)
+"$python" -m pip install --quiet --disable-pip-version-check "$wheel"
+
+# From here on it is the installed package, with the library that it carries.
+unset FERRY_LIBRARY
+cd "$here"
+"$python" -m mypy src/ferry examples tests benches
+"$python" -m pytest
+
+bytes=$(stat -c %s "$wheel")
+echo "wheel: ${wheel##*/}, $bytes bytes"
+if [ "$bytes" -ge $wheel_bytes_max ]; then
+    echo "the wheel has $bytes bytes, $wheel_bytes_max or more"
+    exit 1
+fi
+"$python" - $import_ms_max <<'END'
+import subprocess, sys
+
+def import_ms():
+    """One import in an interpreter of its own, without the interpreter's start."""
+    program = "import time; a = time.perf_counter(); import ferry; print(1000 * (time.perf_counter() - a))"
+    return float(subprocess.check_output([sys.executable, "-c", program]))
+
+best = min(import_ms() for _ in range(7))
+print(f"import: {best:.1f} ms")
+if best >= float(sys.argv[1]):
+    sys.exit(f"importing ferry takes {best:.1f} ms, {sys.argv[1]} or more")
+END

@@ -1,0 +1,226 @@
+"""Transfers, connects and queues in an event loop, through the queue's descriptor."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+import ferry
+import pytest
+from conftest import LENGTH, Pair, positions
+from test_transfers import silent_peer, stuck
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(main, 60))
+
+
+def test_write_and_read(pair: Pair) -> None:
+    async def main() -> None:
+        pair.local.view[:] = positions(LENGTH, 1)
+        pieces = [pair.request(4096, place) for place in range(0, LENGTH, 4096)]
+        results = await asyncio.gather(*(pair.peer.write_async([piece]) for piece in pieces))
+        assert all(result.state == ferry.State.DONE for result in results)
+        assert bytes(pair.remote.view) == positions(LENGTH, 1)
+        pair.remote.view[:] = positions(LENGTH, 2)
+        await pair.peer.read_async(pieces)
+        assert bytes(pair.local.view) == positions(LENGTH, 2)
+
+    run(main())
+    run(main())  # Another loop.
+
+
+def test_many_loops_leave_nothing(pair: Pair) -> None:
+    async def main() -> None:
+        await pair.peer.write_async([pair.request(64)])
+
+    # More than an engine may have queues.
+    for _ in range(4200):
+        asyncio.run(main())
+
+
+def test_connect(pair: Pair) -> None:
+    async def main() -> None:
+        assert await pair.source.connect_async(pair.target.address, 10) == pair.peer
+        with pytest.raises(ferry.UnreachableError, match="127.0.0.1:1"):
+            await pair.source.connect_async("127.0.0.1:1", 5)
+
+    run(main())
+
+
+def test_the_loop_goes_on_while_a_transfer_does_not() -> None:
+    source, target = silent_peer()
+    with source, target:
+        local, _remote = source.alloc(4096), target.alloc(4096, name="inbox")
+        peer = source.connect(target.address)
+        inbox = peer.region("inbox")
+        request = (local.address, inbox.address, 64, inbox.handle)
+        blocker = stuck(peer, request)
+
+        async def main() -> None:
+            task = asyncio.create_task(peer.write_async([request], notify=b"x", deadline=math.inf))
+            ticks = 0
+            until = time.monotonic() + 0.3
+            while time.monotonic() < until:
+                await asyncio.sleep(0)
+                ticks += 1
+            assert ticks > 100 and not task.done()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            # Both are final by then, or the memory would not be the caller's.
+            assert peer.info().transfers_active == 1
+            with pytest.raises(ferry.TimeoutError):
+                await peer.write_async([request], notify=b"x", deadline=0.05)
+
+        run(main())
+        blocker.cancel()
+        with pytest.raises(ferry.CancelledError):
+            blocker.wait(10)
+
+
+def test_a_cancelled_task_ends_when_the_memory_is_free() -> None:
+    """However often it is cancelled: a large WRITE over TCP does not stop at once."""
+    with ferry.Engine(transports="tcp") as source, ferry.Engine() as target:
+        length = 64 << 20
+        local, _inbox = source.alloc(length), target.alloc(length, name="inbox")
+        peer = source.connect(target.address)
+        inbox = peer.region("inbox")
+
+        active_at_end = []
+
+        async def work() -> None:
+            try:
+                await peer.write_async([(local.address, inbox.address, length, inbox.handle)])
+            finally:
+                active_at_end.append(peer.info().transfers_active)
+
+        async def main() -> None:
+            task = asyncio.create_task(work())
+            while source.stats()["send_calls"] < 10:
+                await asyncio.sleep(0)
+            assert peer.info().transfers_active == 1
+            while not task.done():
+                task.cancel()
+                await asyncio.sleep(0)
+            assert task.cancelled()
+            assert active_at_end == [0]
+
+        run(main())
+        assert source.stats()["transfers_cancelled"] == 1
+
+
+def test_a_queue_of_one_s_own(pair: Pair) -> None:
+    async def main() -> None:
+        with pair.source.queue(transfers=True) as queue:
+            first = pair.peer.submit_write([pair.request(64)], queue=queue, user_data=1)
+            second = pair.peer.submit_write([pair.request(64)], queue=queue, user_data=2)
+            assert (await second.wait_async()).user_data == 2
+            event = await queue.next()
+            assert (event.kind, event.transfer, event.user_data) == (ferry.EventKind.TRANSFER, first.handle, 1)
+            assert (event.status, event.peer) == (ferry.Status.OK, pair.peer)
+            assert queue.drain() == []
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(queue.next(), 0.05)
+            third = pair.peer.submit_write([pair.request(64)], queue=queue)
+            assert (await queue.next()).transfer == third.handle
+
+    run(main())
+
+
+def test_notifications_are_iterated(pair: Pair) -> None:
+    async def main() -> None:
+        with pair.target.queue(notifications=True) as queue:
+
+            async def send() -> None:
+                for number in range(200):
+                    await pair.peer.write_async([pair.request(64)], notify=b"%d" % number)
+
+            task = asyncio.create_task(send())
+            found = []
+            async for event in queue:
+                found.append(int(event.data))
+                if len(found) == 200:
+                    break
+            assert found == list(range(200))
+            await task
+
+    run(main())
+
+
+def test_a_transfer_without_a_queue_cannot_be_awaited(pair: Pair) -> None:
+    async def main() -> None:
+        with pytest.raises(ferry.InvalidError, match="without a queue"):
+            await pair.peer.submit_write([pair.request(64)]).wait_async()
+
+    run(main())
+
+
+def test_closing_the_engine_ends_the_waits(pair: Pair) -> None:
+    async def main() -> None:
+        queue = pair.target.queue(notifications=True)
+        task = asyncio.create_task(queue.next())
+        await asyncio.sleep(0)
+        await asyncio.get_running_loop().run_in_executor(None, pair.target.close)
+        with pytest.raises(ferry.ClosedError):
+            await task
+
+    run(main())
+
+
+def test_destroying_a_queue_ends_the_waits() -> None:
+    async def main() -> None:
+        with ferry.Engine() as target:
+            queue = target.queue(notifications=True)
+            task = asyncio.create_task(queue.next())
+            await asyncio.sleep(0)
+            queue.destroy()
+            with pytest.raises(ferry.StaleError):
+                await task
+
+    run(main())
+
+
+def test_a_queue_that_cannot_be_destroyed_yet_goes_on() -> None:
+    source, target = silent_peer()
+    with source, target:
+        local, _inbox = source.alloc(4096), target.alloc(4096, name="inbox")
+        peer = source.connect(target.address)
+        inbox = peer.region("inbox")
+        request = (local.address, inbox.address, 64, inbox.handle)
+        blocker = stuck(peer, request)
+
+        async def main() -> None:
+            queue = source.queue(transfers=True)
+            transfer = peer.submit_write([request], notify=b"x", deadline=math.inf, queue=queue)
+            task = asyncio.create_task(transfer.wait_async())
+            await asyncio.sleep(0)
+            with pytest.raises(ferry.BusyError):
+                queue.destroy()
+            transfer.cancel()
+            with pytest.raises(ferry.CancelledError):
+                await task
+            queue.destroy()
+
+        run(main())
+        blocker.cancel()
+
+
+def test_one_wait_that_is_cancelled_costs_no_event(pair: Pair) -> None:
+    async def main() -> None:
+        with pair.source.queue(transfers=True) as queue:
+            for _ in range(200):
+                transfer = pair.peer.submit_write([pair.request(64)], queue=queue)
+                task = asyncio.create_task(transfer.wait_async())
+                await asyncio.sleep(0)
+                task.cancel()
+                try:
+                    await task
+                except asyncio.CancelledError:
+                    await transfer.wait_async()
+            assert queue.drain() == []
+
+    run(main())

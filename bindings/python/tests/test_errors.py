@@ -1,0 +1,179 @@
+"""Errors name what is wrong, and carry what is known."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+
+import ferry
+import pytest
+from conftest import LENGTH, Pair
+
+
+def test_settings_are_checked_by_name() -> None:
+    with pytest.raises(ferry.InvalidError, match="lanes"):
+        ferry.Engine(lanes=0)
+    with pytest.raises(ferry.InvalidError, match="lanes"):
+        ferry.Engine(lane=1)
+    with ferry.Engine(lanes=1, same_user=True, listen_address="") as engine:
+        assert engine.address == ""
+        with pytest.raises(ferry.Error) as caught:
+            engine.descriptor
+        assert caught.value.status == ferry.Status.UNAVAILABLE
+    keys = [setting.key for setting in ferry.settings()]
+    assert "listen_address" in keys and len(keys) > 16
+
+
+def test_connecting() -> None:
+    with ferry.Engine(connect_timeout_ms=500) as engine:
+        with pytest.raises(ferry.InvalidError, match="nowhere"):
+            engine.connect("nowhere")
+        with pytest.raises(ferry.UnreachableError) as caught:
+            engine.connect("127.0.0.1:1", timeout=5)
+        assert isinstance(caught.value, ConnectionError)
+        assert caught.value.status_name == "UNREACHABLE"
+        for wrong in (-1, float("nan")):
+            with pytest.raises(ferry.InvalidError, match="timeout"):
+                engine.connect("127.0.0.1:1", timeout=wrong)
+        with pytest.raises(ferry.InvalidError):
+            engine.connect_descriptor(b"none")
+    with pytest.raises(ferry.ClosedError):
+        engine.connect("127.0.0.1:1")
+
+
+def test_descriptors_find_the_engine(pair: Pair) -> None:
+    assert pair.source.connect_descriptor(pair.target.descriptor, timeout=10) == pair.peer
+    damaged = bytearray(pair.target.descriptor)
+    damaged[-1] ^= 1
+    with pytest.raises(ferry.Error) as caught:
+        pair.source.connect_descriptor(bytes(damaged))
+    assert caught.value.status == ferry.Status.CORRUPT
+
+
+def test_requests_are_checked_by_index(pair: Pair) -> None:
+    good = pair.request(64)
+    with pytest.raises(ferry.InvalidError) as caught:
+        pair.peer.write([good, (*good[:1], pair.inbox.address + LENGTH, 64, pair.inbox.handle)])
+    assert caught.value.request_index == 1 and "requests[1]" in str(caught.value)
+    with pytest.raises(ferry.Error) as caught_local:
+        pair.peer.write([(4096, *good[1:])])
+    assert caught_local.value.status == ferry.Status.NOT_REGISTERED
+    assert caught_local.value.request_index == 0
+    for wrong in [(1, 2), (1, 2, 3, 4, 5), (-1, 2, 3), ("a", 2, 3), 7]:
+        with pytest.raises(ferry.InvalidError, match=r"requests\[1\]") as shaped:
+            pair.peer.write([good, wrong])  # type: ignore[list-item]
+        assert shaped.value.request_index == 1
+    with pytest.raises(ferry.InvalidError, match="length"):
+        pair.peer.write([(*good[:2], 0)])
+
+
+def test_results_of_each_request() -> None:
+    """The target takes one of three regions back while transfers to all of them run."""
+    with ferry.Engine(transports="tcp") as source, ferry.Engine(transports="tcp") as target:
+        local = source.alloc(1 << 20)
+        regions = [target.register(bytearray(1 << 20)) for _ in range(3)]
+        peer = source.connect(target.address)
+        requests = [(local.address, region.address, 1 << 20, region.handle) for region in regions]
+        peer.write(requests)
+        transfers = [peer.submit_write(requests) for _ in range(200)]
+        regions[1].unregister()
+        failed = None
+        for transfer in transfers:
+            try:
+                transfer.wait(30)
+            except ferry.PartialError as error:
+                failed = error
+                every = transfer.results()
+        assert failed is not None, "every transfer was over before the region went"
+        assert failed.result is not None and failed.result.requests_failed == 1
+        assert [(row.request_index, row.status) for row in failed.results] == [(1, ferry.Status.STALE)]
+        assert [row.status for row in every] == [ferry.Status.OK, ferry.Status.STALE, ferry.Status.OK]
+        assert [row.bytes_confirmed for row in every][::2] == [1 << 20, 1 << 20]
+        assert failed.request_index == 1
+
+
+def test_a_single_request_has_its_result_too() -> None:
+    """Another thread takes the region back while this one writes to it again and again."""
+    with ferry.Engine(transports="tcp") as source, ferry.Engine(transports="tcp") as target:
+        local = source.alloc(1 << 20)
+        for _ in range(20):
+            region = target.register(bytearray(1 << 20))
+            peer = source.connect(target.address)
+            peer.probe()
+            thread = threading.Thread(target=region.unregister)
+            with pytest.raises(ferry.Error) as caught:
+                for place in range(1000):
+                    if place == 3:
+                        thread.start()
+                    peer.write([(local.address, region.address, 1 << 20, region.handle)])
+            thread.join()
+            assert caught.value.status == ferry.Status.STALE
+            if caught.value.result is not None:
+                break
+        # Else it was this engine that knew already, each time.
+        assert caught.value.result is not None
+        assert [(row.request_index, row.status) for row in caught.value.results] == [(0, ferry.Status.STALE)]
+
+
+def test_a_lost_peer(pair: Pair) -> None:
+    with ferry.Engine() as other:
+        peer = pair.source.connect(other.address)
+        memory = other.alloc(64, name="there")
+        peer.probe()
+        there = peer.region("there")
+        assert memory.length == there.length
+        peer.close(10)
+        assert peer.info().state == ferry.PeerState.LOST
+        with pytest.raises(ferry.ClosedError):
+            peer.write([(pair.local.address, there.address, 64, there.handle)])
+    pair.peer.fence(10)
+    with pytest.raises(ferry.Error):
+        pair.peer.write([pair.request(64)])
+
+
+def test_a_closed_engine(pair: Pair) -> None:
+    transfer = pair.peer.submit_write([pair.request(64)])
+    transfer.wait(10)
+    pair.source.close()
+    pair.source.close()
+    for use in (
+        lambda: pair.source.address,
+        lambda: pair.source.alloc(64),
+        lambda: pair.peer.write([pair.request(64)]),
+        lambda: pair.peer.info(),
+        lambda: pair.source.queue(transfers=True),
+        lambda: transfer.wait(),
+        lambda: pair.source.stats(),
+    ):
+        with pytest.raises(ferry.ClosedError):
+            use()
+
+
+def test_closing_the_engine_first_is_no_error() -> None:
+    target = ferry.Engine()
+    inbox = target.alloc(64, name="inbox")
+    with ferry.Engine() as engine, engine.alloc(64) as memory, engine.register(bytearray(64)):
+        with engine.connect(target.address) as peer, engine.queue(transfers=True):
+            there = peer.region("inbox")
+            with peer.submit_write([(memory.address, there.address, 64, there.handle)]):
+                engine.close()
+    inbox.free()
+    target.close()
+
+
+def test_engines_are_not_pickled(pair: Pair) -> None:
+    with pytest.raises(TypeError, match="open one in each process"):
+        pickle.dumps(pair.source)
+
+
+def test_knowing(pair: Pair) -> None:
+    info = pair.peer.info()
+    assert info.state == ferry.PeerState.UP and info.same_host and info.address == pair.target.address
+    assert pair.peer.probe(10) > 0
+    paths = {path.transport: path for path in pair.peer.paths()}
+    assert sum(path.chosen for path in paths.values()) == 1 and all(path.why for path in paths.values())
+    pair.peer.write([pair.request()], transports=[ferry.Transport.TCP])
+    assert pair.source.stats()["bytes_written"] == LENGTH
+    assert "ferry_transfers_done" in pair.source.metrics()
+    assert ferry.version().startswith("0.")
+    assert "DONE" in repr(pair.peer.write([pair.request()]))

@@ -1,0 +1,188 @@
+"""Buffers of every kind, the life of registered memory, and what is refused."""
+
+from __future__ import annotations
+
+import array
+import gc
+import mmap
+import os
+from typing import Any
+
+import ferry
+import pytest
+from conftest import LENGTH, Pair, positions
+
+
+@pytest.mark.parametrize(
+    "make",
+    [bytearray, lambda n: memoryview(bytearray(n)), lambda n: array.array("B", bytes(n)), lambda n: mmap.mmap(-1, n)],
+    ids=["bytearray", "memoryview", "array", "mmap"],
+)
+def test_writable_buffers_are_sent_and_filled(pair: Pair, make: Any) -> None:
+    buffer = make(4096)
+    whole = memoryview(buffer).cast("B")
+    whole[:] = positions(4096, 1)
+    region = pair.source.register(buffer)
+    assert region.length == 4096
+    request = [(region.address, pair.inbox.address, 4096, pair.inbox.handle)]
+    pair.peer.write(request)
+    assert bytes(pair.remote.view[:4096]) == positions(4096, 1)
+    pair.remote.view[:4096] = positions(4096, 2)
+    pair.peer.read(request)
+    assert bytes(whole) == positions(4096, 2)
+    region.unregister()
+    whole.release()
+
+
+def test_bytes_can_be_sent_but_not_offered_for_writing(pair: Pair) -> None:
+    data = positions(4096, 3)
+    with pair.source.register(data) as region:
+        pair.peer.write([(region.address, pair.inbox.address, 4096, pair.inbox.handle)])
+        assert bytes(pair.remote.view[:4096]) == data
+    with pytest.raises(ferry.InvalidError, match="buffer: .*(not writable|read-only)"):
+        pair.source.register(data, access=ferry.Access.REMOTE_WRITE)
+
+
+def test_peers_see_access_and_name(pair: Pair) -> None:
+    pair.target.register(bytearray(64), access=ferry.Access.REMOTE_READ, name="shown")
+    pair.peer.probe(10)
+    shown = pair.peer.region("shown")
+    assert (shown.length, shown.access) == (64, ferry.Access.REMOTE_READ)
+    with pytest.raises(ferry.Error) as refused:
+        pair.peer.write([(pair.local.address, shown.address, 64, shown.handle)])
+    assert refused.value.status == ferry.Status.ACCESS
+    with pytest.raises(KeyError, match="absent"):
+        pair.peer.region("absent")
+
+
+def test_a_registered_buffer_stays_where_it_is(pair: Pair) -> None:
+    buffer = bytearray(4096)
+    region = pair.source.register(buffer)
+    with pytest.raises(BufferError):
+        buffer.extend(b"x")
+    region.unregister()
+    buffer.extend(b"x")
+    with pytest.raises(ferry.StaleError):
+        region.unregister()
+
+
+def test_a_buffer_that_only_the_engine_holds_is_kept(pair: Pair) -> None:
+    pair.target.register(bytearray(positions(1 << 20, 4)), name="kept")
+    gc.collect()
+    pair.peer.probe(10)
+    kept = pair.peer.region("kept")
+    pair.peer.read([(pair.local.address, kept.address, LENGTH, kept.handle)])
+    assert bytes(pair.local.view) == positions(1 << 20, 4)[:LENGTH]
+
+
+def test_a_dropped_engine_is_gone_and_lets_go() -> None:
+    buffer = bytearray(64)
+    threads = len(os.listdir("/proc/self/task"))
+    engine = ferry.Engine()
+    engine.register(buffer)
+    assert len(os.listdir("/proc/self/task")) > threads
+    del engine
+    gc.collect()
+    assert len(os.listdir("/proc/self/task")) == threads
+    buffer.extend(b"x")
+
+
+def test_a_failed_registration_lets_go(pair: Pair) -> None:
+    fine, empty = bytearray(64), bytearray(0)
+    with pytest.raises(ferry.InvalidError) as caught:
+        pair.source.register_many([fine, empty])
+    assert caught.value.request_index == 1
+    fine.extend(b"x")
+    with pytest.raises(ferry.InvalidError, match=r"buffers\[1\] has no buffer protocol: str"):
+        pair.source.register_many([fine, "text"])  # type: ignore[list-item]
+    fine.extend(b"x")
+
+
+def test_many_regions_at_once(pair: Pair) -> None:
+    regions = pair.source.register_many([bytearray(64) for _ in range(10)])
+    assert len({region.handle for region in regions}) == 10
+    assert pair.source.stats()["regions"] == 11
+
+
+def test_allocated_memory_is_not_unmapped_under_a_view(pair: Pair) -> None:
+    memory = pair.source.alloc(4096)
+    part = memory.view[8:16]
+    with pytest.raises(BufferError):
+        memory.free()
+    part[:] = b"12345678"
+    assert bytes(memory.view[8:16]) == b"12345678"
+    part.release()
+    whole = memory.view
+    memory.free()
+    with pytest.raises(ValueError):
+        whole[0]
+    with pytest.raises(ferry.InvalidError, match="freed"):
+        memory.view
+    with pytest.raises(ferry.Error):
+        memory.free()
+
+
+def test_a_view_outlives_its_engine() -> None:
+    engine = ferry.Engine()
+    view = engine.alloc(4096).view
+    view[:4] = b"here"
+    engine.close()
+    del engine
+    gc.collect()
+    assert bytes(view[:4]) == b"here"
+
+
+def test_with_frees_and_does_not_hide_an_error(pair: Pair) -> None:
+    with pair.source.alloc(4096) as memory:
+        assert len(memory) == 4096
+    assert memory.handle == 0
+    with pytest.raises(ZeroDivisionError):
+        with pair.source.alloc(4096) as memory:
+            held = memory.view[1:]
+            1 / 0
+    assert len(held) == 4095
+    for length in (0, -1):
+        with pytest.raises(ferry.InvalidError, match="length"):
+            pair.source.alloc(length)
+
+
+class OnDevice:
+    """What arrays of CUDA libraries look like."""
+
+    __cuda_array_interface__ = {"data": (4096, False), "shape": (64,), "typestr": "|u1", "version": 3}
+
+
+class OnDeviceByDlpack:
+    def __dlpack__(self, **_: object) -> object:
+        raise AssertionError("not to be asked for")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
+
+
+class WithoutBuffer:
+    """A host array of a library with DLPack and no buffer protocol."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
+
+
+@pytest.mark.parametrize("array", [OnDevice(), OnDeviceByDlpack()])
+def test_device_memory_is_refused(pair: Pair, array: Any) -> None:
+    with pytest.raises(ferry.UnsupportedError, match="buffer .*device memory is not part of this version"):
+        pair.source.register(array)
+
+
+def test_host_memory_by_dlpack(pair: Pair) -> None:
+    numpy = pytest.importorskip("numpy")
+    array = numpy.arange(512, dtype="u8")
+    region = pair.source.register(WithoutBuffer(array))
+    assert region.address == array.ctypes.data
+    pair.peer.write([(region.address, pair.inbox.address, 4096, pair.inbox.handle)])
+    assert bytes(pair.remote.view[:4096]) == array.tobytes()

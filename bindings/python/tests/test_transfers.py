@@ -1,0 +1,258 @@
+"""WRITE, READ, options, results, and the states of a transfer."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import ferry
+import pytest
+from conftest import LENGTH, Pair, positions
+
+
+def test_write_and_read_move_every_byte(pair: Pair) -> None:
+    pair.local.view[:] = positions(LENGTH, 1)
+    result = pair.peer.write([pair.request()])
+    assert bytes(pair.remote.view) == positions(LENGTH, 1)
+    assert (result.state, result.status, result.bytes_confirmed) == (ferry.State.DONE, ferry.Status.OK, LENGTH)
+    assert result.fence == ferry.Fence.CONFIRMED
+
+    pair.remote.view[:] = positions(LENGTH, 2)
+    pair.peer.read(ferry.Requests([pair.request()]))
+    assert bytes(pair.local.view) == positions(LENGTH, 2)
+
+
+def test_requests_without_a_region_and_in_pieces(pair: Pair) -> None:
+    pair.local.view[:] = positions(LENGTH, 3)
+    pieces = [(pair.local.address + place, pair.inbox.address + place, 4096) for place in range(0, LENGTH, 8192)]
+    result = pair.peer.write(pieces)
+    assert result.requests_in == len(pieces)
+    wanted = positions(LENGTH, 3)
+    for place in range(0, LENGTH, 8192):
+        assert bytes(pair.remote.view[place : place + 4096]) == wanted[place : place + 4096]
+        assert bytes(pair.remote.view[place + 4096 : place + 8192]) == bytes(4096)
+
+
+def test_a_transfer_that_is_submitted(pair: Pair) -> None:
+    transfer = pair.peer.submit_write([pair.request()], user_data=77, deadline=10)
+    result = transfer.wait(10)
+    assert result.user_data == 77
+    assert transfer.wait(0).bytes_confirmed == LENGTH
+    polled = transfer.poll()
+    assert polled is not None and polled.state == ferry.State.DONE
+    assert [row.status for row in transfer.results()] == [ferry.Status.OK]
+
+
+def test_wait_any_tells_which(pair: Pair) -> None:
+    transfers = [pair.peer.submit_write([pair.request(8, 8 * place)]) for place in range(4)]
+    for transfer in transfers[1:]:
+        transfer.wait(10)
+    assert pair.source.wait_any(transfers[2:], 10) == 0
+
+
+def test_dropped_transfers_are_forgotten() -> None:
+    with ferry.Engine(transports="tcp") as source, ferry.Engine() as target:
+        local, _inbox = source.alloc(1 << 20), target.alloc(1 << 20, name="inbox")
+        peer = source.connect(target.address)
+        inbox = peer.region("inbox")
+        request = (local.address, inbox.address, 1 << 20, inbox.handle)
+        for _ in range(200):
+            peer.submit_write([request])
+        assert source._orphans, "each was over at once: the test has not met what it is for"
+        while peer.info().transfers_active > 0:
+            peer.probe()
+        peer.submit_write([request]).wait()
+        assert source.stats()["transfers"] == 0
+
+
+def test_options_reach_the_library(pair: Pair) -> None:
+    near = [pair.request(64, 0), pair.request(64, 64)]
+    assert pair.peer.write(near, coalesce=False).slices_out == 2
+    assert pair.peer.write(near, ordered=True, checksum=True, acked_only=True, priority=3).slices_out == 1
+    assert pair.peer.write(near, transports=[ferry.Transport.TCP]).transport == ferry.Transport.TCP
+    with pytest.raises(ferry.Error) as caught:
+        pair.peer.write(near, transports=[ferry.Transport.CUDA])
+    assert caught.value.status == ferry.Status.UNAVAILABLE
+    assert pair.peer.write([pair.request()], deadline=math.inf).state == ferry.State.DONE
+    with pytest.raises(TypeError, match="sooner"):
+        pair.peer.write(near, sooner=True)  # type: ignore[call-arg]
+
+
+def test_threads_share_an_engine(pair: Pair) -> None:
+    """Each writes and reads back a part of its own, again and again."""
+    part = LENGTH // 8
+    wrong: list[int] = []
+
+    def work(place: int) -> None:
+        mine = slice(place * part, (place + 1) * part)
+        for turn in range(200):
+            data = positions(part, 1000 * place + turn)
+            pair.local.view[mine] = data
+            pair.peer.write([pair.request(part, place * part)])
+            if bytes(pair.remote.view[mine]) != data:
+                wrong.append(place)
+
+    threads = [threading.Thread(target=work, args=(place,)) for place in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and pair.source.stats()["transfers_done"] == 1600
+
+
+def silent_peer() -> tuple[ferry.Engine, ferry.Engine]:
+    """Engines whose peer does not drain its notifications: one behind the bound waits for ever."""
+    return ferry.Engine(lease_ms=500, drain_ms=50), ferry.Engine()
+
+
+def stuck(peer: ferry.Peer, request: tuple[int, int, int, int]) -> ferry.Transfer:
+    """A transfer that is not final, because of its notification."""
+    for _ in range(5000):
+        transfer = peer.submit_write([request], notify=b"x", deadline=math.inf)
+        try:
+            transfer.wait(0.5)
+        except ferry.PendingError:
+            return transfer
+    raise AssertionError("the peer takes any number of notifications")
+
+
+def test_pending_cancel_and_deadline() -> None:
+    source, target = silent_peer()
+    with source, target:
+        local, remote = source.alloc(4096), target.alloc(4096, name="inbox")
+        peer = source.connect(target.address)
+        inbox = peer.region("inbox")
+        transfer = stuck(peer, (local.address, inbox.address, 64, inbox.handle))
+
+        assert transfer.poll() is None
+        with pytest.raises(ferry.PendingError) as pending:
+            transfer.results()
+        assert pending.value.status == ferry.Status.PENDING
+        with pytest.raises(TimeoutError):
+            source.wait_any([transfer], 0)
+
+        with pytest.raises(ferry.TimeoutError) as late:
+            peer.write([(local.address, inbox.address, 64, inbox.handle)], notify=b"y", deadline=0.05)
+        assert late.value.result is not None and late.value.result.state == ferry.State.TIMED_OUT
+        assert isinstance(late.value, TimeoutError)
+
+        with transfer:
+            pass  # Leaving it cancels it.
+        result = transfer.poll()
+        assert result is not None and result.state == ferry.State.CANCELLED
+        with pytest.raises(ferry.CancelledError):
+            transfer.wait()
+        assert len(remote) == 4096
+
+
+def test_a_wait_lets_other_threads_run() -> None:
+    """One thread sends a notification that the peer has no room for, while this one goes on."""
+    source, target = silent_peer()
+    with source, target:
+        local, _inbox = source.alloc(4096), target.alloc(4096, name="inbox")
+        peer = source.connect(target.address)
+        inbox = peer.region("inbox")
+        blocker = stuck(peer, (local.address, inbox.address, 64, inbox.handle))
+        ended: list[ferry.Error] = []
+
+        def notify() -> None:
+            try:
+                peer.notify(b"x", deadline=1.0)
+            except ferry.Error as error:
+                ended.append(error)
+
+        thread = threading.Thread(target=notify)
+        started = time.monotonic()
+        thread.start()
+        while time.monotonic() < started + 0.3:
+            pass
+        assert not ended and time.monotonic() < started + 0.9
+        thread.join()
+        assert ended[0].status == ferry.Status.TIMEOUT
+        blocker.cancel()
+
+
+def test_control_c_ends_a_wait_and_its_transfer() -> None:
+    source, target = silent_peer()
+    with source, target:
+        local, _inbox = source.alloc(4096), target.alloc(4096, name="inbox")
+        peer = source.connect(target.address)
+        inbox = peer.region("inbox")
+        request = (local.address, inbox.address, 64, inbox.handle)
+        blocker = stuck(peer, request)
+        main = threading.main_thread().ident
+        assert main is not None
+        waits: list[Callable[[], object]] = [
+            lambda: blocker.wait(60),
+            lambda: source.wait_any([blocker], 60),
+            lambda: peer.write([request, request], notify=b"x", deadline=60),
+        ]
+        for wait in waits:
+            timer = threading.Timer(0.2, signal.pthread_kill, (main, signal.SIGINT))
+            started = time.monotonic()
+            timer.start()
+            with pytest.raises(KeyboardInterrupt):
+                wait()
+            assert time.monotonic() - started < 10
+        # The one that `write` had begun is final; the one that was only waited for is not.
+        assert peer.info().transfers_active == 1 and blocker.poll() is None
+        blocker.cancel()
+
+
+def test_notifications_come_behind_their_data(pair: Pair) -> None:
+    with pair.target.queue(notifications=True) as queue:
+        pair.local.view[:8] = b"12345678"
+        assert pair.peer.write([pair.request(8)], notify=b"with data").notification == ferry.NotificationState.DELIVERED
+        pair.peer.notify(bytearray(b"alone"), deadline=10)
+        pair.peer.write([pair.request(8)], notify=b"")
+        events = queue.drain()
+        assert [event.data for event in events] == [b"with data", b"alone", b""]
+        assert all(event.kind == ferry.EventKind.NOTIFICATION for event in events)
+        assert bytes(pair.remote.view[:8]) == b"12345678"
+        assert events[0].peer in pair.target.peers()
+
+
+def test_blocks(pair: Pair) -> None:
+    block = 256
+    pair.local.view[:] = positions(LENGTH, 5)
+    blocks = ferry.Blocks(
+        local_base=[pair.local.address],
+        remote_base=[pair.inbox.address],
+        local_stride=[block],
+        remote_stride=[block],
+        block_bytes=[block],
+        remote_region=[pair.inbox.handle],
+        local_blocks=[5, 6, 7, 12, 13],
+        remote_blocks=[2, 3, 4, 8, 9],
+    )
+    result = pair.peer.submit_write_blocks(blocks).wait(10)
+    assert (result.requests_in, result.slices_out) == (5, 2)
+    wanted = positions(LENGTH, 5)
+    for here, there in zip([5, 6, 7, 12, 13], [2, 3, 4, 8, 9]):
+        assert bytes(pair.remote.view[there * block : (there + 1) * block]) == wanted[here * block : (here + 1) * block]
+    assert bytes(pair.remote.view[5 * block : 8 * block]) == bytes(3 * block)
+
+    pair.local.view[:] = bytes(LENGTH)
+    pair.peer.submit_read_blocks(blocks).wait(10)
+    assert bytes(pair.local.view[5 * block : 8 * block]) == wanted[5 * block : 8 * block]
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def test_notifications_are_given_back(pair: Pair) -> None:
+    with pair.target.queue(notifications=True) as queue:
+        taken = 0
+        for turn in range(6000):
+            pair.peer.notify(bytes(16384))
+            taken += sum(len(event.data) for event in queue.drain())
+            if turn == 1000:
+                before = resident_bytes()
+        assert taken == 6000 * 16384
+    # They were 80 MB.
+    assert resident_bytes() - before < 30_000_000
