@@ -1,0 +1,60 @@
+"""The memory of one engine: what callers registered by address, and what was allocated for them."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Sequence
+
+import ferry
+
+OK = 0
+FAILED = -1
+NOT_REGISTERED = -3
+OVERLAP = -7
+
+
+class Registered:
+    """Regions and managed buffers by their addresses. Any thread may use it; results are codes."""
+
+    def __init__(self, engine: ferry.Engine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._regions: dict[int, ferry.Region] = {}
+        self._managed: dict[int, ferry.Memory] = {}
+
+    def register(self, addresses: Sequence[int], lengths: Sequence[int]) -> int:
+        """All of them or none."""
+        if len(addresses) != len(lengths) or not all(addresses) or not all(lengths):
+            return FAILED
+        # Without an object behind it: the memory is the caller's, who unregisters before it goes.
+        buffers = [(ctypes.c_char * length).from_address(at) for at, length in zip(addresses, lengths)]
+        if not buffers:
+            return OK
+        regions = self._engine.register_many(buffers)
+        with self._lock:
+            self._regions.update((region.address, region) for region in regions)
+        return OK
+
+    def unregister(self, addresses: Sequence[int]) -> int:
+        """All that are known; unknown ones make it fail."""
+        with self._lock:
+            regions = [self._regions.pop(address, None) for address in addresses]
+        for region in regions:
+            if region is not None:
+                region.unregister()
+        return NOT_REGISTERED if None in regions else OK
+
+    def allocate(self, length: int) -> int:
+        memory = self._engine.alloc(length)
+        with self._lock:
+            self._managed[memory.address] = memory
+        return memory.address
+
+    def free(self, address: int) -> int:
+        with self._lock:
+            memory = self._managed.pop(address, None)
+        if memory is None:
+            return NOT_REGISTERED
+        memory.free()
+        return OK

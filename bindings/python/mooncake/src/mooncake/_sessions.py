@@ -1,0 +1,58 @@
+"""Sessions, "host:port" each, as connections that come back."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+import ferry
+
+LOG = logging.getLogger("mooncake.engine")
+CONNECT_SECONDS = 10.0
+
+T = TypeVar("T")
+
+
+class Sessions:
+    """The peers of one engine by their sessions. Any thread may use it."""
+
+    def __init__(self, engine: ferry.Engine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._peers: dict[str, ferry.Peer] = {}
+
+    def with_peer(self, session: str, act: Callable[[ferry.Peer], T]) -> T:
+        """Acts on the session's peer. One that was lost before is connected to again, once: nothing was
+        moved when that is what the call says."""
+        peer = self._peers.get(session)
+        if peer is not None:
+            try:
+                return act(peer)
+            except (ferry.PeerLostError, ferry.InvalidError, ferry.StaleError) as error:
+                # With a result there was a transfer, and what became of it is the answer.
+                if error.result is not None or not self._is_gone(peer):
+                    raise
+                self._forget(session, peer)
+        return act(self._connect(session))
+
+    def _is_gone(self, peer: ferry.Peer) -> bool:
+        try:
+            return peer.info().state == ferry.PeerState.LOST
+        except ferry.Error:
+            return True
+
+    def _forget(self, session: str, peer: ferry.Peer) -> None:
+        with self._lock:
+            if self._peers.get(session) is peer:
+                del self._peers[session]
+
+    def _connect(self, session: str) -> ferry.Peer:
+        peer = self._engine.connect(session, timeout=CONNECT_SECONDS)
+        with self._lock:
+            known = self._peers.setdefault(session, peer)
+        if known is peer:
+            for path in peer.paths():
+                LOG.info("%s: %s %s: %s", session, path.transport, "is used" if path.chosen else "is not", path.why)
+        return peer

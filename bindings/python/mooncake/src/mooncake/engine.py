@@ -1,0 +1,431 @@
+"""`mooncake.engine` over ferry: `TransferEngine` with the names, codes and behaviour that its callers rely on.
+
+Success is 0 and every failure is negative; why goes to the logger `mooncake.engine`. A call that has returned
+is quiescent: nothing of it touches memory any more, unless it only started a transfer. Addresses, lengths and
+codes are ints, memory is named by address alone, and the caller keeps it alive while it is registered. Any
+thread may call anything; waiting releases the GIL.
+
+Without a secret (the file that FERRY_SECRET_FILE names, 32 bytes or more, the same for all) peers must be
+processes of the same user on this host.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ipaddress
+import json
+import logging
+import os
+import socket
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from itertools import count
+from operator import index
+from pathlib import Path
+from typing import Any
+
+import ferry
+
+from ._codes import FAILED, coded, column
+from ._memory import OK, Registered
+from ._notices import Inbox, TransferNotify, encode
+from ._sessions import Sessions
+
+__all__ = ["Read", "TransferEngine", "TransferNotify", "TransferOpcode", "Write"]
+
+LOG = logging.getLogger("mooncake.engine")
+DONE, PENDING, TIMED_OUT = 1, 0, -2
+# Of batches that are over and may be asked for again.
+OUTCOMES_KEPT = 65_536
+# What "tcp" may use: between processes of one host copying is TCP with less work.
+TRANSPORTS = {"rdma": "auto", "tcp": "local,tcp"}
+
+
+def __getattr__(name: str) -> bool:
+    """SUPPORT_CUDA and its siblings: no memory of devices is part of this version."""
+    if name.startswith("SUPPORT_"):
+        return False
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+class TransferOpcode(Enum):
+    Read = 0
+    Write = 1
+
+
+Read, Write = TransferOpcode.Read, TransferOpcode.Write
+
+
+class TransferEngine:
+    def __init__(self) -> None:
+        self._engine: ferry.Engine | None = None
+        self._lock = threading.Lock()
+        self._numbers = count(1)
+        self._batches: dict[int, ferry.Transfer] = {}
+        self._outcomes: OrderedDict[int, int] = OrderedDict()
+
+    # --- Setting up ---------------------------------------------------------------------------------------
+
+    @coded
+    def initialize(
+        self, local_hostname: str, metadata_server: str, protocol: str, device_name: str | None = None
+    ) -> int:
+        """Opens the engine on a free port of `local_hostname`; a port in that is ignored.
+
+        `protocol`: "tcp", or "rdma" and others, which use the best path that both sides have.
+        `device_name`: RDMA devices, separated by commas; None or "" takes all.
+        """
+        if self._engine is not None:
+            LOG.error("initialize: the engine is open already")
+            return FAILED
+        if metadata_server != "P2PHANDSHAKE":
+            LOG.error("initialize: metadata_server must be 'P2PHANDSHAKE', not %r", metadata_server)
+            return FAILED
+        host = host_of(local_hostname)
+        if not may_listen(host):
+            LOG.error(
+                "initialize: %s can be reached from other hosts: name a file with the shared secret in "
+                "FERRY_SECRET_FILE, or set FERRY_ALLOW_UNAUTHENTICATED=1",
+                host,
+            )
+            return FAILED
+        if protocol not in TRANSPORTS:
+            LOG.warning("initialize: protocol %r is not part of this version; the best path is used", protocol)
+        settings = {"transports": TRANSPORTS.get(protocol, "auto")}
+        if protocol == "rdma":
+            LOG.info("initialize: RDMA is used where both sides have a device, TCP otherwise")
+            settings["rdma_devices"] = device_name or ""
+        bracketed = f"[{host}]" if ":" in host else host
+        engine = ferry.Engine(listen_address=f"{bracketed}:0", **settings)
+        self._memory = Registered(engine)
+        self._sessions = Sessions(engine)
+        self._inbox = Inbox(engine)
+        self._engine = engine
+        return OK
+
+    def initialize_ext(
+        self, local_hostname: str, metadata_server: str, protocol: str, device_name: str | None, metadata_type: str
+    ) -> int:
+        """`initialize`; there is one kind of metadata."""
+        return self.initialize(local_hostname, metadata_server, protocol, device_name)
+
+    def get_rpc_port(self) -> int:
+        """The port of this engine's session; 0 before `initialize`."""
+        return 0 if self._engine is None else int(self._engine.address.rpartition(":")[2])
+
+    def get_engine(self) -> ferry.Engine | None:
+        """The engine underneath."""
+        return self._engine
+
+    def get_engine_ptr(self) -> int:
+        """The `ferry_engine *` of it; 0 before `initialize`."""
+        return 0 if self._engine is None else self._engine._pointer
+
+    def get_local_topology(self, device_name: str | None = None) -> str:
+        """JSON: the RDMA devices for memory of the CPU, preferred ones and others."""
+        names = device_name.split(",") if device_name else rdma_devices()
+        return json.dumps({"cpu:0": [names, []]})
+
+    def warmup_efa_segment(self, *_: Any) -> int:
+        return OK
+
+    @coded
+    def send_probe(self, peer: str) -> int:
+        """0 if the peer answers."""
+        self._open().connect(peer, timeout=5.0).probe(timeout=5.0)
+        return OK
+
+    # --- Memory -------------------------------------------------------------------------------------------
+
+    @coded
+    def register_memory(self, buffer_addr: int, capacity: int, location: str = "*") -> int:
+        """-7 if it overlaps what is registered, -1 for no bytes."""
+        return self._registered().register([index(buffer_addr)], [index(capacity)])
+
+    @coded
+    def batch_register_memory(
+        self, buffer_addresses: Sequence[int], capacities: Sequence[int], location: str = "*"
+    ) -> int:
+        """All of them or none."""
+        addresses = column(buffer_addresses, "buffer_addresses")
+        return self._registered().register(addresses, column(capacities, "capacities"))
+
+    @coded
+    def unregister_memory(self, buffer_addr: int) -> int:
+        """Then no peer can reach the memory any more. -3 if it is not registered."""
+        return self._registered().unregister([index(buffer_addr)])
+
+    @coded
+    def batch_unregister_memory(self, buffer_addresses: Sequence[int]) -> int:
+        return self._registered().unregister(column(buffer_addresses, "buffer_addresses"))
+
+    def allocate_managed_buffer(self, length: int) -> int:
+        """The address of registered memory, or 0."""
+        try:
+            return self._registered().allocate(index(length))
+        except ferry.Error as error:
+            LOG.error("allocate_managed_buffer: %s", error)
+            return 0
+
+    @coded
+    def free_managed_buffer(self, buffer_addr: int, length: int) -> int:
+        return self._registered().free(index(buffer_addr))
+
+    def write_bytes_to_buffer(self, dest_address: int, src_ptr: bytes, length: int) -> int:
+        if not 0 <= index(length) <= len(src_ptr):
+            return FAILED
+        ctypes.memmove(index(dest_address), src_ptr, length)
+        return OK
+
+    def read_bytes_from_buffer(self, source_address: int, length: int) -> bytes:
+        return ctypes.string_at(index(source_address), index(length))
+
+    def get_first_buffer_address(self, session: str) -> int:
+        """Where the memory begins that the peer registered first, or 0."""
+        try:
+            self._open()
+            regions = self._sessions.with_peer(session, lambda peer: peer.regions())
+        except ferry.Error as error:
+            LOG.error("get_first_buffer_address: %s", error)
+            return 0
+        return regions[0].address if regions else 0
+
+    # --- Transfers, awaited -------------------------------------------------------------------------------
+
+    @coded
+    def transfer_sync(
+        self,
+        target_hostname: str,
+        buffer: int,
+        peer_buffer_address: int,
+        length: int,
+        opcode: TransferOpcode,
+        notify: TransferNotify | None = None,
+        transport_hint: str = "",
+    ) -> int:
+        words = [column([value], name) for value, name in zip((buffer, peer_buffer_address, length), COLUMNS)]
+        return self._move(target_hostname, words, opcode, notify)
+
+    @coded
+    def batch_transfer_sync(
+        self,
+        target_hostname: str,
+        buffers: Sequence[int],
+        peer_buffer_addresses: Sequence[int],
+        lengths: Sequence[int],
+        opcode: TransferOpcode,
+        notify: TransferNotify | None = None,
+        transport_hint: str = "",
+    ) -> int:
+        words = [column(values, name) for values, name in zip((buffers, peer_buffer_addresses, lengths), COLUMNS)]
+        return self._move(target_hostname, words, opcode, notify)
+
+    def transfer_sync_write(
+        self, target_hostname: str, buffer: int, peer_buffer_address: int, length: int, transport_hint: str = ""
+    ) -> int:
+        return self.transfer_sync(target_hostname, buffer, peer_buffer_address, length, TransferOpcode.Write)
+
+    def transfer_sync_read(
+        self, target_hostname: str, buffer: int, peer_buffer_address: int, length: int, transport_hint: str = ""
+    ) -> int:
+        return self.transfer_sync(target_hostname, buffer, peer_buffer_address, length, TransferOpcode.Read)
+
+    def batch_transfer_sync_write(
+        self,
+        target_hostname: str,
+        buffers: Sequence[int],
+        peer_buffer_addresses: Sequence[int],
+        lengths: Sequence[int],
+        transport_hint: str = "",
+    ) -> int:
+        return self.batch_transfer_sync(target_hostname, buffers, peer_buffer_addresses, lengths, TransferOpcode.Write)
+
+    def batch_transfer_sync_read(
+        self,
+        target_hostname: str,
+        buffers: Sequence[int],
+        peer_buffer_addresses: Sequence[int],
+        lengths: Sequence[int],
+        transport_hint: str = "",
+    ) -> int:
+        return self.batch_transfer_sync(target_hostname, buffers, peer_buffer_addresses, lengths, TransferOpcode.Read)
+
+    # --- Transfers, started -------------------------------------------------------------------------------
+
+    def batch_transfer_async(
+        self,
+        target_hostname: str,
+        buffers: Sequence[int],
+        peer_buffer_addresses: Sequence[int],
+        lengths: Sequence[int],
+        opcode: TransferOpcode,
+    ) -> int:
+        """The batch's number, or 0 if it could not be started."""
+        words = [column(values, name) for values, name in zip((buffers, peer_buffer_addresses, lengths), COLUMNS)]
+        try:
+            requests = requests_of(*words)
+            if requests is None:
+                return 0
+            self._open()
+            self._inbox.collect()
+            transfer = self._sessions.with_peer(target_hostname, lambda peer: submit(peer, opcode, requests))
+        except ferry.Error as error:
+            LOG.error("batch_transfer_async: %s", error)
+            return 0
+        with self._lock:
+            number = next(self._numbers)
+            self._batches[number] = transfer
+        return number
+
+    def batch_transfer_async_write(
+        self,
+        target_hostname: str,
+        buffers: Sequence[int],
+        peer_buffer_addresses: Sequence[int],
+        lengths: Sequence[int],
+    ) -> int:
+        return self.batch_transfer_async(target_hostname, buffers, peer_buffer_addresses, lengths, TransferOpcode.Write)
+
+    def batch_transfer_async_read(
+        self,
+        target_hostname: str,
+        buffers: Sequence[int],
+        peer_buffer_addresses: Sequence[int],
+        lengths: Sequence[int],
+    ) -> int:
+        return self.batch_transfer_async(target_hostname, buffers, peer_buffer_addresses, lengths, TransferOpcode.Read)
+
+    def transfer_submit_write(self, target_hostname: str, buffer: int, peer_buffer_address: int, length: int) -> int:
+        return self.batch_transfer_async_write(target_hostname, [buffer], [peer_buffer_address], [length])
+
+    def transfer_check_status(self, batch_id: int) -> int:
+        """Of the whole batch: 1 done, 0 under way, -1 failed, -2 timed out."""
+        return self._outcome(index(batch_id), None)
+
+    def get_batch_transfer_status(self, batch_ids: Iterable[int]) -> int:
+        """Waits for all of them: 0 if all are done."""
+        outcomes = [self._outcome(number, 1.0) for number in column(batch_ids, "batch_ids")]
+        return OK if all(outcome == DONE for outcome in outcomes) else FAILED
+
+    # --- Notices ------------------------------------------------------------------------------------------
+
+    def get_notifies(self) -> list[TransferNotify]:
+        """The notices that came since this was last asked."""
+        return [] if self._engine is None else self._inbox.take()
+
+    # ------------------------------------------------------------------------------------------------------
+
+    def _open(self) -> ferry.Engine:
+        if self._engine is None:
+            raise ferry.ClosedError(ferry.Status.CLOSED, "initialize has not been called, or failed")
+        return self._engine
+
+    def _registered(self) -> Registered:
+        self._open()
+        return self._memory
+
+    def _move(
+        self,
+        session: str,
+        columns: Sequence[Sequence[int]],
+        opcode: TransferOpcode,
+        notify: TransferNotify | None,
+    ) -> int:
+        requests = requests_of(*columns)
+        self._open()
+        self._inbox.collect()
+        if requests is None:
+            if notify is not None:
+                self._sessions.with_peer(session, lambda peer: peer.notify(encode(notify)))
+            return OK
+
+        def move(peer: ferry.Peer) -> None:
+            options: dict[str, Any] = {} if notify is None else {"notify": encode(notify)}
+            if opcode is TransferOpcode.Read:
+                peer.read(requests, **options)
+            else:
+                peer.write(requests, **options)
+
+        self._sessions.with_peer(session, move)
+        return OK
+
+    def _outcome(self, number: int, pause: float | None) -> int:
+        """What became of a batch; PENDING only if there is no pause to wait in."""
+        while True:
+            with self._lock:
+                transfer = self._batches.get(number)
+                if transfer is None:
+                    return self._outcomes.get(number, FAILED)
+            self._inbox.collect()
+            outcome = look(transfer, pause)
+            if outcome != PENDING:
+                with self._lock:
+                    self._batches.pop(number, None)
+                    self._outcomes[number] = outcome
+                    while len(self._outcomes) > OUTCOMES_KEPT:
+                        self._outcomes.popitem(last=False)
+                return outcome
+            if pause is None:
+                return PENDING
+
+
+# Some callers find it here.
+setattr(TransferEngine, "TransferOpcode", TransferOpcode)
+
+COLUMNS = ("buffers", "peer_buffer_addresses", "lengths")
+
+
+def host_of(hostname: str) -> str:
+    """Without its port, if it has one."""
+    if hostname.startswith("["):
+        return hostname[1:].partition("]")[0]
+    host, _, port = hostname.rpartition(":")
+    return host if host and ":" not in host and port.isdigit() else hostname
+
+
+def may_listen(host: str) -> bool:
+    """Whether only this host can reach it, or who does must prove something, or that is not wanted."""
+    if os.environ.get("FERRY_SECRET_FILE") or os.environ.get("FERRY_SECRET"):
+        return True
+    if os.environ.get("FERRY_ALLOW_UNAUTHENTICATED", "").lower() in ("1", "true"):
+        return True
+    try:
+        found = socket.getaddrinfo(host, None)
+    except OSError:
+        return True  # The engine says what is wrong with it.
+    return all(ipaddress.ip_address(entry[4][0]).is_loopback for entry in found)
+
+
+def rdma_devices() -> list[str]:
+    place = Path("/sys/class/infiniband")
+    return sorted(entry.name for entry in place.iterdir()) if place.is_dir() else []
+
+
+def requests_of(local: Any, remote: Any, lengths: Any) -> ferry.Requests | None:
+    """None if there is nothing to move."""
+    if not len(local) == len(remote) == len(lengths):
+        message = f"{len(local)} buffers, {len(remote)} peer_buffer_addresses and {len(lengths)} lengths"
+        raise ferry.InvalidError(ferry.Status.INVALID, message)
+    return ferry.Requests.from_columns(local, remote, lengths) if len(local) else None
+
+
+def submit(peer: ferry.Peer, opcode: TransferOpcode, requests: ferry.Requests) -> ferry.Transfer:
+    if opcode is TransferOpcode.Read:
+        return peer.submit_read(requests)
+    return peer.submit_write(requests)
+
+
+def look(transfer: ferry.Transfer, pause: float | None) -> int:
+    try:
+        transfer.wait(pause or 0)
+        return DONE
+    except ferry.PendingError:
+        return PENDING
+    except ferry.TimeoutError as error:
+        LOG.error("a batch: %s", error)
+        return TIMED_OUT
+    except ferry.Error as error:
+        LOG.error("a batch: %s", error)
+        return FAILED
