@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs what ferry's targets need and this machine lacks, and says what it does. Packages come from
 # apt; a Rust toolchain that is missing or too old is the user's to install, with the exact words for it.
-# With `compare`, `rdma` or `deb`: what `make compare`, the tests in the virtual machine or `make deb` alone need,
+# With `compare`, `rdma`, `deb` or `python`: what those targets and tests alone need,
 # and nothing else.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -72,8 +72,17 @@ deb() {
     install_packages
 }
 
+# What makes virtual environments; what strips the wheel's library; what Mooncake's wheel is linked with and lacks.
+python() {
+    need python3 python3
+    need strip binutils
+    python3 -c 'import venv, ensurepip' >/dev/null 2>&1 || packages+=(python3-venv)
+    ldconfig -p | grep -q 'libibverbs\.so\.1 ' || packages+=(libibverbs1)
+    install_packages
+}
+
 case ${1:-} in
-compare | rdma | deb)
+compare | rdma | deb | python)
     "$1"
     exit
     ;;

@@ -52,6 +52,22 @@ deb() {
     fi
     scripts/setup.sh deb && scripts/test_deb.sh
 }
+golang() { bindings/go/test.sh; }
+# The package in a virtual environment, and the module of Mooncake's name on top of it.
+python() { scripts/setup.sh python && bindings/python/test.sh && bindings/python/mooncake/test.sh; }
+# One program in five languages, each with each; built by the legs of the languages.
+exchange() {
+    local programs=("rust=$target/release/exchange" "c=$target/cxx-tests/exchange-c" "c++=$target/cxx-tests/exchange")
+    cargo build --release -p ferry-examples || return 1
+    programs+=("python=$target/python/venv/bin/python bindings/python/examples/exchange.py")
+    if [ -x "$target/go/exchange" ]; then
+        programs+=("go=$target/go/exchange")
+        export LD_LIBRARY_PATH=$target/go/prefix/lib
+    else
+        echo "SKIPPED: the pairs with Go, of which there is none"
+    fi
+    tests/exchange.sh "${programs[@]}"
+}
 selftest() { cargo run --release -p ferry-bench -- selftest --json "$logs/selftest.json"; }
 # The Python ends of `make compare`, without the peers: ferry's library and the bare system call.
 agents() {
@@ -84,7 +100,7 @@ run() {
     esac
 }
 
-legs_all=(format clippy tests epoll io_uring local_path rdma docs c cxx installed deb selftest agents demo)
+legs_all=(format clippy tests epoll io_uring local_path rdma docs c cxx installed deb python golang exchange selftest agents demo)
 if [ $# -gt 0 ]; then legs=("$@"); else legs=("${legs_all[@]}"); fi
 for leg in "${legs[@]}"; do run "$leg"; done
 echo "$passed passed, $failed failed, $skipped skipped"
