@@ -8,10 +8,11 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
-import ferry
 import pytest
 from conftest import LENGTH, Pair, positions
 from test_transfers import silent_peer, stuck
+
+import ferry
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
@@ -120,7 +121,11 @@ def test_a_queue_of_one_s_own(pair: Pair) -> None:
             second = pair.peer.submit_write([pair.request(64)], queue=queue, user_data=2)
             assert (await second.wait_async()).user_data == 2
             event = await queue.next()
-            assert (event.kind, event.transfer, event.user_data) == (ferry.EventKind.TRANSFER, first.handle, 1)
+            assert (event.kind, event.transfer, event.user_data) == (
+                ferry.EventKind.TRANSFER,
+                first.handle,
+                1,
+            )
             assert (event.status, event.peer) == (ferry.Status.OK, pair.peer)
             assert queue.drain() == []
             with pytest.raises(asyncio.TimeoutError):

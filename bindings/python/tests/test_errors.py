@@ -5,9 +5,10 @@ from __future__ import annotations
 import pickle
 import threading
 
-import ferry
 import pytest
 from conftest import LENGTH, Pair
+
+import ferry
 
 
 def test_settings_are_checked_by_name() -> None:
