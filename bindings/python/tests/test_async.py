@@ -101,7 +101,7 @@ def test_a_cancelled_task_ends_when_the_memory_is_free() -> None:
 
         async def main() -> None:
             # On a busy machine it may be over before it is cancelled.
-            while source.stats()["transfers_cancelled"] == 0:
+            while source.stats()["transfers_cancelled"] < 5:
                 sent = source.stats()["send_calls"]
                 task = asyncio.create_task(work())
                 while source.stats()["send_calls"] < sent + 10 and not task.done():
