@@ -1,5 +1,5 @@
 #!/bin/bash
-# Installs the package into a virtual environment of its own and tests it there: types, tests, the size of
+# Installs the package into a virtual environment of its own and tests it there: format, types, tests, the size of
 # the wheel, the time to import it. FERRY_LIBRARY names a library that is built already.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -24,6 +24,8 @@ wheel=$(echo "$work"/wheel/ferry-*.whl)
 # From here on it is the installed package, with the library that it carries.
 unset FERRY_LIBRARY
 cd "$here"
+"$python" -m ruff format --check .
+"$python" -m ruff check .
 "$python" -m mypy src/ferry examples tests benches
 "$python" -m pytest
 

@@ -17,8 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import ferry
 import numpy as np
+
+import ferry
 from ferry._abi import library
 
 HERE = Path(__file__).resolve().parent
@@ -68,7 +69,9 @@ def compare(name: str, rounds: int, sides: dict[str, Callable[[], float]], scale
         if side != "C":
             more = statistics.median(mine - its for mine, its in zip(values, taken["C"]))
             ratio = statistics.median(mine / its for mine, its in zip(values, taken["C"]))
-            print(f"    {side}: {statistics.median(values):.3f} {unit}, {more:+.3f} {unit}, {ratio:.3f} times")
+            print(
+                f"    {side}: {statistics.median(values):.3f} {unit}, {more:+.3f} {unit}, {ratio:.3f} times"
+            )
 
 
 def main() -> None:
@@ -90,7 +93,9 @@ def main() -> None:
 
         def from_c() -> float:
             place = requests._address
-            seconds: float = c.writes(address(library.ferry_write), source._pointer, peer.handle, place, CALLS)
+            seconds: float = c.writes(
+                address(library.ferry_write), source._pointer, peer.handle, place, CALLS
+            )
             return seconds
 
         sides = {"C": from_c, "Requests made once": prepared, "a list of a tuple": listed}

@@ -1,7 +1,7 @@
 """Two processes exchange a megabyte; the same program in every language of ferry, each able to talk to any.
 
-    exchange.py serve              prints "ADDRESS host:port", and OK when the peer has been here
-    exchange.py connect HOST:PORT  reads the peer's memory, writes it, and prints OK
+exchange.py serve              prints "ADDRESS host:port", and OK when the peer has been here
+exchange.py connect HOST:PORT  reads the peer's memory, writes it, and prints OK
 """
 
 import selectors

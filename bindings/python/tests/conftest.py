@@ -6,8 +6,9 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import ferry
 import pytest
+
+import ferry
 
 LENGTH = 1 << 16
 

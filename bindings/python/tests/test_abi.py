@@ -6,8 +6,9 @@ import ctypes
 import re
 from pathlib import Path
 
-import ferry
 import pytest
+
+import ferry
 from ferry import _abi, _errors, _results
 
 HEADER = Path(__file__).resolve().parents[3] / "include" / "ferry.h"
@@ -61,8 +62,15 @@ def declared(name: str) -> list[tuple[str, int]]:
 @pytest.mark.parametrize("name", STRUCTS)
 def test_structs_have_the_header_s_fields(name: str) -> None:
     ours = [(field, ctypes.sizeof(kind)) for field, kind in STRUCTS[name]._fields_]  # type: ignore[misc]
-    theirs = [("extra" if field in ("grant_scope", "flags") and "options" in name and "transfer" not in name else field, size)
-              for field, size in declared(name)]
+    theirs = [
+        (
+            "extra"
+            if field in ("grant_scope", "flags") and "options" in name and "transfer" not in name
+            else field,
+            size,
+        )
+        for field, size in declared(name)
+    ]
     assert ours == theirs
 
 
@@ -89,7 +97,9 @@ def test_numbers_are_the_header_s() -> None:
         "PEER_": ferry.PeerState,
         "EVENT_": ferry.EventKind,
     }.items():
-        of_header = {name.removeprefix(prefix): value for name, value in numbers.items() if name.startswith(prefix)}
+        of_header = {
+            name.removeprefix(prefix): value for name, value in numbers.items() if name.startswith(prefix)
+        }
         assert of_header == {item.name: item.value for item in kind}, prefix
     for ours, theirs in {
         "READ": "OP_READ",
@@ -121,7 +131,9 @@ def letters(parameters: str) -> str:
 
 
 def test_functions_have_the_header_s_parameters() -> None:
-    functions = dict(re.findall(r"^(?:ferry_status|void) ferry_(\w+)\(([^;]*?)\);", TEXT, re.DOTALL | re.MULTILINE))
+    functions = dict(
+        re.findall(r"^(?:ferry_status|void) ferry_(\w+)\(([^;]*?)\);", TEXT, re.DOTALL | re.MULTILINE)
+    )
     for name, ours in {**_abi._FALLIBLE, **_abi._PLAIN}.items():
         theirs = letters(functions.pop(name))
         assert theirs == (ours + "p" if name in _abi._FALLIBLE else ours), name

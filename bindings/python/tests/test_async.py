@@ -8,10 +8,11 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
-import ferry
 import pytest
 from conftest import LENGTH, Pair, positions
 from test_transfers import silent_peer, stuck
+
+import ferry
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
@@ -99,18 +100,18 @@ def test_a_cancelled_task_ends_when_the_memory_is_free() -> None:
                 active_at_end.append(peer.info().transfers_active)
 
         async def main() -> None:
-            task = asyncio.create_task(work())
-            while source.stats()["send_calls"] < 10:
-                await asyncio.sleep(0)
-            assert peer.info().transfers_active == 1
-            while not task.done():
-                task.cancel()
-                await asyncio.sleep(0)
-            assert task.cancelled()
-            assert active_at_end == [0]
+            # On a busy machine it may be over before it is cancelled.
+            while source.stats()["transfers_cancelled"] < 5:
+                sent = source.stats()["send_calls"]
+                task = asyncio.create_task(work())
+                while source.stats()["send_calls"] < sent + 10 and not task.done():
+                    await asyncio.sleep(0)
+                while not task.done():
+                    task.cancel()
+                    await asyncio.sleep(0)
+                assert active_at_end.pop() == 0
 
         run(main())
-        assert source.stats()["transfers_cancelled"] == 1
 
 
 def test_a_queue_of_one_s_own(pair: Pair) -> None:
@@ -120,7 +121,11 @@ def test_a_queue_of_one_s_own(pair: Pair) -> None:
             second = pair.peer.submit_write([pair.request(64)], queue=queue, user_data=2)
             assert (await second.wait_async()).user_data == 2
             event = await queue.next()
-            assert (event.kind, event.transfer, event.user_data) == (ferry.EventKind.TRANSFER, first.handle, 1)
+            assert (event.kind, event.transfer, event.user_data) == (
+                ferry.EventKind.TRANSFER,
+                first.handle,
+                1,
+            )
             assert (event.status, event.peer) == (ferry.Status.OK, pair.peer)
             assert queue.drain() == []
             with pytest.raises(asyncio.TimeoutError):

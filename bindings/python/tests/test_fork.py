@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import ferry
-import pytest
 from conftest import LENGTH, Pair, positions
+
+import ferry
 
 FORK = multiprocessing.get_context("fork")
 EXCHANGE = Path(__file__).resolve().parents[1] / "examples" / "exchange.py"

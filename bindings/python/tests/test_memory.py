@@ -8,14 +8,20 @@ import mmap
 import os
 from typing import Any
 
-import ferry
 import pytest
 from conftest import LENGTH, Pair, positions
+
+import ferry
 
 
 @pytest.mark.parametrize(
     "make",
-    [bytearray, lambda n: memoryview(bytearray(n)), lambda n: array.array("B", bytes(n)), lambda n: mmap.mmap(-1, n)],
+    [
+        bytearray,
+        lambda n: memoryview(bytearray(n)),
+        lambda n: array.array("B", bytes(n)),
+        lambda n: mmap.mmap(-1, n),
+    ],
     ids=["bytearray", "memoryview", "array", "mmap"],
 )
 def test_writable_buffers_are_sent_and_filled(pair: Pair, make: Any) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import ferry
 import pytest
 from conftest import LENGTH, Pair, positions
+
+import ferry
 from ferry import _requests
 
 np: Any = pytest.importorskip("numpy")
@@ -67,7 +68,18 @@ def test_arrays_of_another_layout_are_refused(pair: Pair) -> None:
         ferry.Requests.from_columns(addresses, addresses.astype("f8"), 8)
     with pytest.raises(ferry.InvalidError, match="local must be .*strides"):
         ferry.Requests.from_columns(addresses[::2], addresses[:2].copy(), 8)
-    for other in (addresses, addresses.reshape(-1, 2), np.zeros((4, 4), dtype="f8"), bytes(32)):
+    swapped = np.zeros(4, dtype=[ferry.REQUEST_DTYPE[place] for place in (1, 0, 2, 3)])
+    floats = np.zeros(4, dtype=[(name, "f8") for name, _ in ferry.REQUEST_DTYPE])
+    turned = np.zeros(4, dtype=[(name, ">u8") for name, _ in ferry.REQUEST_DTYPE])
+    for other in (
+        swapped,
+        floats,
+        turned,
+        addresses,
+        addresses.reshape(-1, 2),
+        np.zeros((4, 4), dtype="f8"),
+        bytes(32),
+    ):
         with pytest.raises(ferry.InvalidError, match="REQUEST_DTYPE"):
             pair.peer.write(other)
     with pytest.raises(ferry.InvalidError, match="requests: .*contiguous"):

@@ -9,16 +9,21 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import ferry
 import pytest
 from conftest import LENGTH, Pair, positions
+
+import ferry
 
 
 def test_write_and_read_move_every_byte(pair: Pair) -> None:
     pair.local.view[:] = positions(LENGTH, 1)
     result = pair.peer.write([pair.request()])
     assert bytes(pair.remote.view) == positions(LENGTH, 1)
-    assert (result.state, result.status, result.bytes_confirmed) == (ferry.State.DONE, ferry.Status.OK, LENGTH)
+    assert (result.state, result.status, result.bytes_confirmed) == (
+        ferry.State.DONE,
+        ferry.Status.OK,
+        LENGTH,
+    )
     assert result.fence == ferry.Fence.CONFIRMED
 
     pair.remote.view[:] = positions(LENGTH, 2)
@@ -28,7 +33,9 @@ def test_write_and_read_move_every_byte(pair: Pair) -> None:
 
 def test_requests_without_a_region_and_in_pieces(pair: Pair) -> None:
     pair.local.view[:] = positions(LENGTH, 3)
-    pieces = [(pair.local.address + place, pair.inbox.address + place, 4096) for place in range(0, LENGTH, 8192)]
+    pieces = [
+        (pair.local.address + place, pair.inbox.address + place, 4096) for place in range(0, LENGTH, 8192)
+    ]
     result = pair.peer.write(pieces)
     assert result.requests_in == len(pieces)
     wanted = positions(LENGTH, 3)
@@ -55,16 +62,19 @@ def test_wait_any_tells_which(pair: Pair) -> None:
 
 
 def test_dropped_transfers_are_forgotten() -> None:
-    with ferry.Engine(transports="tcp") as source, ferry.Engine() as target:
-        local, _inbox = source.alloc(1 << 20), target.alloc(1 << 20, name="inbox")
+    source, target = silent_peer()
+    with source, target:
+        local, _inbox = source.alloc(4096), target.alloc(4096, name="inbox")
         peer = source.connect(target.address)
         inbox = peer.region("inbox")
-        request = (local.address, inbox.address, 1 << 20, inbox.handle)
-        for _ in range(200):
-            peer.submit_write([request])
-        assert source._orphans, "each was over at once: the test has not met what it is for"
-        while peer.info().transfers_active > 0:
-            peer.probe()
+        request = (local.address, inbox.address, 64, inbox.handle)
+        blocker = stuck(peer, request)
+        del blocker
+        assert source.stats()["transfers"] == 1
+        with target.queue(notifications=True) as queue:
+            while peer.info().transfers_active > 0:
+                queue.drain()
+        # The next submission forgets it.
         peer.submit_write([request]).wait()
         assert source.stats()["transfers"] == 0
 
@@ -161,7 +171,7 @@ def test_a_wait_lets_other_threads_run() -> None:
 
         def notify() -> None:
             try:
-                peer.notify(b"x", deadline=1.0)
+                peer.notify(b"x", deadline=3.0)
             except ferry.Error as error:
                 ended.append(error)
 
@@ -170,7 +180,7 @@ def test_a_wait_lets_other_threads_run() -> None:
         thread.start()
         while time.monotonic() < started + 0.3:
             pass
-        assert not ended and time.monotonic() < started + 0.9
+        assert not ended and time.monotonic() < started + 2.5
         thread.join()
         assert ended[0].status == ferry.Status.TIMEOUT
         blocker.cancel()
@@ -206,7 +216,10 @@ def test_control_c_ends_a_wait_and_its_transfer() -> None:
 def test_notifications_come_behind_their_data(pair: Pair) -> None:
     with pair.target.queue(notifications=True) as queue:
         pair.local.view[:8] = b"12345678"
-        assert pair.peer.write([pair.request(8)], notify=b"with data").notification == ferry.NotificationState.DELIVERED
+        assert (
+            pair.peer.write([pair.request(8)], notify=b"with data").notification
+            == ferry.NotificationState.DELIVERED
+        )
         pair.peer.notify(bytearray(b"alone"), deadline=10)
         pair.peer.write([pair.request(8)], notify=b"")
         events = queue.drain()
@@ -233,7 +246,10 @@ def test_blocks(pair: Pair) -> None:
     assert (result.requests_in, result.slices_out) == (5, 2)
     wanted = positions(LENGTH, 5)
     for here, there in zip([5, 6, 7, 12, 13], [2, 3, 4, 8, 9]):
-        assert bytes(pair.remote.view[there * block : (there + 1) * block]) == wanted[here * block : (here + 1) * block]
+        assert (
+            bytes(pair.remote.view[there * block : (there + 1) * block])
+            == wanted[here * block : (here + 1) * block]
+        )
     assert bytes(pair.remote.view[5 * block : 8 * block]) == bytes(3 * block)
 
     pair.local.view[:] = bytes(LENGTH)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol, Union
 
 from ._errors import Status, UnsupportedError, invalid
 
-
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
@@ -65,13 +64,15 @@ _DLPACK_CPU = 1
 def host_buffer(source: Any, name: str) -> Any:
     """`source` as something with the buffer protocol; memory of a device is refused."""
     if hasattr(source, "__cuda_array_interface__"):
-        raise UnsupportedError(Status.UNSUPPORTED, f"{name} is CUDA memory: device memory is not part of this version")
+        raise UnsupportedError(
+            Status.UNSUPPORTED, f"{name} is CUDA memory: device memory is not part of this version"
+        )
     if hasattr(source, "__dlpack_device__"):
         kind, _ = source.__dlpack_device__()
         if kind != _DLPACK_CPU:
             raise UnsupportedError(
                 Status.UNSUPPORTED,
-                f"{name} is memory of a device (DLPack type {int(kind)}): device memory is not part of this version",
+                f"{name} is of DLPack device type {int(kind)}: device memory is not part of this version",
             )
     try:
         memoryview(source)

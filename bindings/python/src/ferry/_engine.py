@@ -40,7 +40,12 @@ def settings() -> list[Setting]:
     """Every setting that Engine takes, with the variable that overrides its default."""
     rows = listed(CSetting, library.ferry_config_settings)
     return [
-        Setting(*(value.decode() for value in (row.key, row.variable, row.default_value, row.valid, row.description)))
+        Setting(
+            *(
+                value.decode()
+                for value in (row.key, row.variable, row.default_value, row.valid, row.description)
+            )
+        )
         for row in rows
     ]
 
@@ -77,7 +82,9 @@ class Engine:
         self._orphans: list[int] = []
         self._process = os.getpid()
         self._queues: weakref.WeakSet[Queue] = weakref.WeakSet()
-        self._loop_queues: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Queue] = weakref.WeakKeyDictionary()
+        self._loop_queues: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Queue] = (
+            weakref.WeakKeyDictionary()
+        )
         config = c_void_p()
         call(library.ferry_config_new, addressof(config))
         try:
@@ -156,7 +163,9 @@ class Engine:
     def connect(self, address: str, timeout: float | None = None) -> Peer:
         """Connects to the engine at host:port; one that is connected already is returned as it is."""
         peer = c_uint64()
-        call(library.ferry_peer_connect, self._pointer, address.encode(), nanoseconds(timeout), addressof(peer))
+        call(
+            library.ferry_peer_connect, self._pointer, address.encode(), nanoseconds(timeout), addressof(peer)
+        )
         return Peer(self, peer.value)
 
     def connect_descriptor(self, descriptor: bytes, timeout: float | None = None) -> Peer:
@@ -188,7 +197,12 @@ class Engine:
             capacity = 2 * count.value
 
     def queue(
-        self, *, transfers: bool = False, notifications: bool = False, peers: bool = False, capacity: int = 1024
+        self,
+        *,
+        transfers: bool = False,
+        notifications: bool = False,
+        peers: bool = False,
+        capacity: int = 1024,
     ) -> Queue:
         """A queue for the kinds of events that are named."""
         return create_queue(self, transfers, notifications, peers, capacity)

@@ -68,7 +68,9 @@ def register(engine: Engine, buffers: Sequence[Any], access: int | None, name: s
         for index, buffer in enumerate(buffers):
             label = "buffer" if len(buffers) == 1 else f"buffers[{index}]"
             source = host_buffer(buffer, label)
-            pins.append(Pin(source, label, writable=access is not None and bool(access & Access.REMOTE_WRITE)))
+            pins.append(
+                Pin(source, label, writable=access is not None and bool(access & Access.REMOTE_WRITE))
+            )
         if access is None:
             access = Access.REMOTE_READ if any(pin.readonly for pin in pins) else _BOTH
         addresses = (c_void_p * len(pins))(*(pin.address for pin in pins))
@@ -93,7 +95,7 @@ def register(engine: Engine, buffers: Sequence[Any], access: int | None, name: s
 
 
 class Memory:
-    """Memory that ferry allocated. `view` is its bytes; numpy.frombuffer(memory.view, ...) makes arrays of it."""
+    """Memory that ferry allocated. `view` is its bytes; numpy.frombuffer(view) makes an array of it."""
 
     __slots__ = ("_engine", "_mapped", "_view", "handle", "address", "length")
 
@@ -160,6 +162,11 @@ def allocate(engine: Engine, length: int, access: int | None, name: str | None) 
     if length < 0:
         raise invalid(f"length must be at least 1, not {length}")
     call(
-        library.ferry_memory_alloc, engine._pointer, length, addressof(options), addressof(address), addressof(handle)
+        library.ferry_memory_alloc,
+        engine._pointer,
+        length,
+        addressof(options),
+        addressof(address),
+        addressof(handle),
     )
     return Memory(engine, handle.value, address.value or 0, length)

@@ -115,7 +115,9 @@ class Peer:
 
         rows = listed(CRegionInfo, library.ferry_peer_regions, self._engine._pointer, self.handle)
         return [
-            RemoteRegion(row.region, row.address, row.length, Access(row.access), row.name.decode(errors="replace"))
+            RemoteRegion(
+                row.region, row.address, row.length, Access(row.access), row.name.decode(errors="replace")
+            )
             for row in rows
         ]
 
@@ -131,18 +133,24 @@ class Peer:
         from ._engine import listed
 
         rows = listed(CPathInfo, library.ferry_peer_paths, self._engine._pointer, self.handle)
-        return [Path(Transport(row.transport), bool(row.chosen), row.why.decode(errors="replace")) for row in rows]
+        return [
+            Path(Transport(row.transport), bool(row.chosen), row.why.decode(errors="replace")) for row in rows
+        ]
 
     def probe(self, timeout: float | None = None) -> float:
         """Asks for a sign of life; the round trip in seconds."""
         found = c_uint64()
         call(
-            library.ferry_peer_probe, self._engine._pointer, self.handle, nanoseconds(timeout), addressof(found)
+            library.ferry_peer_probe,
+            self._engine._pointer,
+            self.handle,
+            nanoseconds(timeout),
+            addressof(found),
         )
         return found.value / 1e9
 
     def fence(self, timeout: float | None = None) -> None:
-        """Returns when nothing of this peer can land here any more; it is refused until connected to again."""
+        """Returns when nothing of this peer can land here any more; it is refused until connected to."""
         call(library.ferry_peer_fence, self._engine._pointer, self.handle, nanoseconds(timeout))
 
     def close(self, timeout: float | None = None) -> None:

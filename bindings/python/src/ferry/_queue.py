@@ -15,7 +15,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._abi import QUEUE_NOTIFICATIONS, QUEUE_PEERS, QUEUE_TRANSFERS, CEvent, library
-from ._errors import BusyError, ClosedError, Error, StaleError, Status, call, error_class, nanoseconds, status_name
+from ._errors import (
+    BusyError,
+    ClosedError,
+    Error,
+    StaleError,
+    Status,
+    call,
+    error_class,
+    nanoseconds,
+    status_name,
+)
 from ._peer import Peer
 
 if TYPE_CHECKING:
@@ -124,7 +134,9 @@ class Queue:
         finally:
             self._forget("connect", number)
         if event.status != Status.OK or event.peer is None:
-            raise error_class(event.status)(event.status, f"connecting to {address}: {status_name(event.status)}")
+            raise error_class(event.status)(
+                event.status, f"connecting to {address}: {status_name(event.status)}"
+            )
         return event.peer
 
     async def _transfer_final(self, transfer: int) -> None:

@@ -134,6 +134,23 @@ def words_of(items: Sequence[RequestTuple]) -> array[int]:
     return words
 
 
+_INTEGERS = frozenset("lLqQ")
+
+
+def is_rows(view: memoryview) -> bool:
+    """Whether it is an array of shape (n, 4) with local, remote, length and region in each row."""
+    shaped = view.ndim == 2 and view.shape is not None and view.shape[1] == 4
+    return shaped and view.itemsize == 8 and view.format.lstrip("@=<") in _INTEGERS
+
+
+def is_structured(view: memoryview) -> bool:
+    """Whether its format is that of REQUEST_DTYPE, as in T{L:local:L:remote:L:length:L:remote_region:}."""
+    words = view.format.removeprefix("T{").split(":")
+    names = [name for name, _ in REQUEST_DTYPE]
+    letters = {word.lstrip("@=<") for word in words[0:8:2]}
+    return view.ndim == 1 and view.itemsize == REQUEST_BYTES and words[1::2] == names and letters <= _INTEGERS
+
+
 class Lent:
     """Requests in someone else's array, held for the length of a call."""
 
@@ -141,10 +158,9 @@ class Lent:
 
     def __init__(self, source: Any) -> None:
         view = memoryview(source)
-        rows = view.ndim == 2 and view.shape is not None and view.shape[1] == 4 and view.itemsize == 8 and view.format.lstrip("@=<") in "lLqQ"
-        if not (rows or (view.ndim == 1 and view.itemsize == REQUEST_BYTES)):
+        if not (is_rows(view) or is_structured(view)):
             raise invalid(
-                "requests as an array must have the layout REQUEST_DTYPE, or be 64-bit integers in rows of 4, "
+                "an array of requests must have the layout REQUEST_DTYPE or be rows of four 64-bit integers, "
                 f"not format {view.format!r} in shape {view.shape}"
             )
         self._pin = Pin(source, "requests")
@@ -268,4 +284,3 @@ class Blocks:
     def __del__(self) -> None:
         for pin in getattr(self, "_held", ()):
             pin.release()
-
