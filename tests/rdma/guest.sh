@@ -90,7 +90,7 @@ again() {
     read -ra words <<<"$1"
     log=$(mktemp)
     passed=$((passed + $(log=$first counted passed)))
-    for name in $(sed -n 's/^test \([^ ]*\) \.\.\. .*FAILED$/\1/p; s/^    \([a-z_:0-9]*\)$/\1/p' "$first" | sort -u); do
+    for name in $(awk '/^failures:$/ { names = "" } /^    [a-z_:0-9]+$/ { names = names " " $1 } END { print names }' "$first"); do
         named=1
         echo "== $name failed; once more, alone"
         if timeout -k 5 "$limit" "${words[0]}" --exact "$name" --test-threads=1 --show-output 2>&1 </dev/null | tee "$log" &&

@@ -245,7 +245,10 @@ impl Service {
             session.plan(&self.devices);
             work.insert(*peer);
         }
+        let peers: Vec<u64> = all.keys().copied().collect();
         drop(sessions);
+        // With the last port gone what waits for an endpoint waits in vain, whoever closed the last one.
+        peers.into_iter().for_each(|peer| self.say_state(peer));
         self.poller.wake();
     }
 
@@ -276,6 +279,7 @@ impl Service {
                     .with(peer, id, |session| session.offered(devices, why, &self.devices))
                     .unwrap_or_default();
                 gone.into_iter().for_each(|lane| self.give_up(peer, lane));
+                self.say_state(peer);
             }
             Word::Revoked(regions) => {
                 self.with(peer, id, |session| session.asked.retain(|(_, region)| !regions.contains(region)));
