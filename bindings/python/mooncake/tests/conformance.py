@@ -78,7 +78,9 @@ def batches(pair: Pair) -> None:
 
 def tuples(pair: Pair) -> None:
     pair.fill(pair.a, 11)
-    code = pair.a.engine.batch_transfer_sync_write(pair.b.session, (pair.a.address,), (pair.b.address,), (MIB,))
+    code = pair.a.engine.batch_transfer_sync_write(
+        pair.b.session, (pair.a.address,), (pair.b.address,), (MIB,)
+    )
     equal(code, 0)
     assert pair.same()
 
@@ -101,7 +103,9 @@ def empty_lists(pair: Pair) -> None:
 
 
 def lists_of_different_lengths(pair: Pair) -> None:
-    is_failure(pair.a.engine.batch_transfer_sync_write(pair.b.session, [pair.a.address], [pair.b.address], []))
+    is_failure(
+        pair.a.engine.batch_transfer_sync_write(pair.b.session, [pair.a.address], [pair.b.address], [])
+    )
 
 
 def wrong_types(pair: Pair) -> None:
@@ -150,7 +154,9 @@ def probe(pair: Pair) -> None:
 
 def started_batches(pair: Pair) -> None:
     pair.fill(pair.a, 15)
-    number = pair.a.engine.batch_transfer_async_write(pair.b.session, [pair.a.address], [pair.b.address], [MIB])
+    number = pair.a.engine.batch_transfer_async_write(
+        pair.b.session, [pair.a.address], [pair.b.address], [MIB]
+    )
     assert number != 0
     end = time.monotonic() + 20
     while (code := pair.a.engine.transfer_check_status(number)) == 0:
@@ -159,7 +165,9 @@ def started_batches(pair: Pair) -> None:
     assert pair.same()
     pair.fill(pair.b, 17)
     numbers = [
-        pair.a.engine.batch_transfer_async_read(pair.b.session, [pair.a.address + at], [pair.b.address + at], [4096])
+        pair.a.engine.batch_transfer_async_read(
+            pair.b.session, [pair.a.address + at], [pair.b.address + at], [4096]
+        )
         for at in range(0, MIB, 4096)
     ]
     equal(pair.a.engine.get_batch_transfer_status(numbers), 0)
@@ -168,7 +176,10 @@ def started_batches(pair: Pair) -> None:
 
 def a_bad_batch_fails_as_a_whole(pair: Pair) -> None:
     number = pair.a.engine.batch_transfer_async_write(
-        pair.b.session, [pair.a.address] * 32, [pair.b.address + at * 4096 for at in range(31)] + [8], [4096] * 32
+        pair.b.session,
+        [pair.a.address] * 32,
+        [pair.b.address + at * 4096 for at in range(31)] + [8],
+        [4096] * 32,
     )
     if number:
         equal(pair.a.engine.get_batch_transfer_status([number]), -1)
@@ -216,7 +227,11 @@ def many_threads(pair: Pair) -> None:
 
     def move(at: int) -> None:
         for _ in range(20):
-            codes.append(pair.a.engine.transfer_sync_write(pair.b.session, pair.a.address + at, pair.b.address + at, share))
+            codes.append(
+                pair.a.engine.transfer_sync_write(
+                    pair.b.session, pair.a.address + at, pair.b.address + at, share
+                )
+            )
 
     threads = [threading.Thread(target=move, args=(at,)) for at in range(0, MIB, share)]
     [thread.start() for thread in threads]
@@ -237,7 +252,9 @@ def waiting_releases_the_gil(pair: Pair) -> None:
     before = ticks[0]
     end = time.monotonic() + 0.3
     while time.monotonic() < end:
-        pair.a.engine.batch_transfer_sync_write(pair.b.session, [pair.a.address] * 64, [pair.b.address] * 64, [MIB] * 64)
+        pair.a.engine.batch_transfer_sync_write(
+            pair.b.session, [pair.a.address] * 64, [pair.b.address] * 64, [MIB] * 64
+        )
     moved = ticks[0] - before
     over.set()
     thread.join()
@@ -263,8 +280,8 @@ def names_and_support(pair: Pair) -> None:
 
 
 CASES: list[Callable[[Pair], None]] = [
-    sync_write, sync_read, batches, tuples, numpy_arrays, empty_lists, lists_of_different_lengths, wrong_types,
-    outside_of_what_is_registered, nobody_there, overlap, no_bytes, unregister, probe, started_batches,
+    sync_write, sync_read, batches, tuples, numpy_arrays, empty_lists, lists_of_different_lengths,
+    wrong_types, outside_of_what_is_registered, nobody_there, overlap, no_bytes, unregister, probe, started_batches,
     a_bad_batch_fails_as_a_whole, managed_buffers, first_buffer, opcodes_and_notices, many_threads,
     waiting_releases_the_gil, a_peer_that_comes_back, names_and_support,
 ]  # fmt: skip

@@ -54,4 +54,6 @@ def column(values: Iterable[int], name: str) -> array[int]:
     try:
         return array("Q", map(index, values))
     except OverflowError:
-        raise ferry.InvalidError(ferry.Status.INVALID, f"{name}: a number is negative or above 2**64") from None
+        raise ferry.InvalidError(
+            ferry.Status.INVALID, f"{name}: a number is negative or above 2**64"
+        ) from None

@@ -54,5 +54,7 @@ class Sessions:
             known = self._peers.setdefault(session, peer)
         if known is peer:
             for path in peer.paths():
-                LOG.info("%s: %s %s: %s", session, path.transport, "is used" if path.chosen else "is not", path.why)
+                LOG.info(
+                    "%s: %s %s: %s", session, path.transport, "is used" if path.chosen else "is not", path.why
+                )
         return peer

@@ -1,4 +1,4 @@
-"""`mooncake.engine` over ferry: `TransferEngine` with the names, codes and behaviour that its callers rely on.
+"""`mooncake.engine` over ferry: `TransferEngine` with the names, codes and behaviour that callers rely on.
 
 Success is 0 and every failure is negative; why goes to the logger `mooncake.engine`. A call that has returned
 is quiescent: nothing of it touches memory any more, unless it only started a transfer. Addresses, lengths and
@@ -92,7 +92,9 @@ class TransferEngine:
             )
             return FAILED
         if protocol not in TRANSPORTS:
-            LOG.warning("initialize: protocol %r is not part of this version; the best path is used", protocol)
+            LOG.warning(
+                "initialize: protocol %r is not part of this version; the best path is used", protocol
+            )
         settings = {"transports": TRANSPORTS.get(protocol, "auto")}
         if protocol == "rdma":
             LOG.info("initialize: RDMA is used where both sides have a device, TCP otherwise")
@@ -106,7 +108,12 @@ class TransferEngine:
         return OK
 
     def initialize_ext(
-        self, local_hostname: str, metadata_server: str, protocol: str, device_name: str | None, metadata_type: str
+        self,
+        local_hostname: str,
+        metadata_server: str,
+        protocol: str,
+        device_name: str | None,
+        metadata_type: str,
     ) -> int:
         """`initialize`; there is one kind of metadata."""
         return self.initialize(local_hostname, metadata_server, protocol, device_name)
@@ -219,16 +226,28 @@ class TransferEngine:
         notify: TransferNotify | None = None,
         transport_hint: str = "",
     ) -> int:
-        words = [column(values, name) for values, name in zip((buffers, peer_buffer_addresses, lengths), COLUMNS)]
+        words = [
+            column(values, name) for values, name in zip((buffers, peer_buffer_addresses, lengths), COLUMNS)
+        ]
         return self._move(target_hostname, words, opcode, notify)
 
     def transfer_sync_write(
-        self, target_hostname: str, buffer: int, peer_buffer_address: int, length: int, transport_hint: str = ""
+        self,
+        target_hostname: str,
+        buffer: int,
+        peer_buffer_address: int,
+        length: int,
+        transport_hint: str = "",
     ) -> int:
         return self.transfer_sync(target_hostname, buffer, peer_buffer_address, length, TransferOpcode.Write)
 
     def transfer_sync_read(
-        self, target_hostname: str, buffer: int, peer_buffer_address: int, length: int, transport_hint: str = ""
+        self,
+        target_hostname: str,
+        buffer: int,
+        peer_buffer_address: int,
+        length: int,
+        transport_hint: str = "",
     ) -> int:
         return self.transfer_sync(target_hostname, buffer, peer_buffer_address, length, TransferOpcode.Read)
 
@@ -240,7 +259,9 @@ class TransferEngine:
         lengths: Sequence[int],
         transport_hint: str = "",
     ) -> int:
-        return self.batch_transfer_sync(target_hostname, buffers, peer_buffer_addresses, lengths, TransferOpcode.Write)
+        return self.batch_transfer_sync(
+            target_hostname, buffers, peer_buffer_addresses, lengths, TransferOpcode.Write
+        )
 
     def batch_transfer_sync_read(
         self,
@@ -250,7 +271,9 @@ class TransferEngine:
         lengths: Sequence[int],
         transport_hint: str = "",
     ) -> int:
-        return self.batch_transfer_sync(target_hostname, buffers, peer_buffer_addresses, lengths, TransferOpcode.Read)
+        return self.batch_transfer_sync(
+            target_hostname, buffers, peer_buffer_addresses, lengths, TransferOpcode.Read
+        )
 
     # --- Transfers, started -------------------------------------------------------------------------------
 
@@ -263,7 +286,9 @@ class TransferEngine:
         opcode: TransferOpcode,
     ) -> int:
         """The batch's number, or 0 if it could not be started."""
-        words = [column(values, name) for values, name in zip((buffers, peer_buffer_addresses, lengths), COLUMNS)]
+        words = [
+            column(values, name) for values, name in zip((buffers, peer_buffer_addresses, lengths), COLUMNS)
+        ]
         try:
             requests = requests_of(*words)
             if requests is None:
@@ -286,7 +311,9 @@ class TransferEngine:
         peer_buffer_addresses: Sequence[int],
         lengths: Sequence[int],
     ) -> int:
-        return self.batch_transfer_async(target_hostname, buffers, peer_buffer_addresses, lengths, TransferOpcode.Write)
+        return self.batch_transfer_async(
+            target_hostname, buffers, peer_buffer_addresses, lengths, TransferOpcode.Write
+        )
 
     def batch_transfer_async_read(
         self,
@@ -295,9 +322,13 @@ class TransferEngine:
         peer_buffer_addresses: Sequence[int],
         lengths: Sequence[int],
     ) -> int:
-        return self.batch_transfer_async(target_hostname, buffers, peer_buffer_addresses, lengths, TransferOpcode.Read)
+        return self.batch_transfer_async(
+            target_hostname, buffers, peer_buffer_addresses, lengths, TransferOpcode.Read
+        )
 
-    def transfer_submit_write(self, target_hostname: str, buffer: int, peer_buffer_address: int, length: int) -> int:
+    def transfer_submit_write(
+        self, target_hostname: str, buffer: int, peer_buffer_address: int, length: int
+    ) -> int:
         return self.batch_transfer_async_write(target_hostname, [buffer], [peer_buffer_address], [length])
 
     def transfer_check_status(self, batch_id: int) -> int:
