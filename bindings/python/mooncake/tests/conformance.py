@@ -280,11 +280,30 @@ def names_and_support(pair: Pair) -> None:
 
 
 CASES: list[Callable[[Pair], None]] = [
-    sync_write, sync_read, batches, tuples, numpy_arrays, empty_lists, lists_of_different_lengths,
-    wrong_types, outside_of_what_is_registered, nobody_there, overlap, no_bytes, unregister, probe,
-    started_batches, a_bad_batch_fails_as_a_whole, managed_buffers, first_buffer, opcodes_and_notices, many_threads,
-    waiting_releases_the_gil, a_peer_that_comes_back, names_and_support,
-]  # fmt: skip
+    sync_write,
+    sync_read,
+    batches,
+    tuples,
+    numpy_arrays,
+    empty_lists,
+    lists_of_different_lengths,
+    wrong_types,
+    outside_of_what_is_registered,
+    nobody_there,
+    overlap,
+    no_bytes,
+    unregister,
+    probe,
+    started_batches,
+    a_bad_batch_fails_as_a_whole,
+    managed_buffers,
+    first_buffer,
+    opcodes_and_notices,
+    many_threads,
+    waiting_releases_the_gil,
+    a_peer_that_comes_back,
+    names_and_support,
+]
 
 
 def main() -> int:
