@@ -1,7 +1,7 @@
 //! RDMA: the NIC reads and writes registered memory on both sides, and no CPU takes part at the target.
 //!
 //! ```text
-//! service ─ one thread: what peers' services say (`wire`), endpoints made and given up, ports watched
+//! service ─ one thread: what peers' services say (`wire`), endpoints made, given up or put to `rest`
 //!    └ session ─ one peer: its devices and keys, which pairs of devices have an endpoint; `setup` makes one
 //! link ─ a peer's endpoints as one path: which of them posts what
 //!    └▶ endpoint ─ queue pairs between two devices: `batch`es are posted, `reaping` settles them, `closing` flushes
@@ -25,6 +25,7 @@ mod mail;
 mod memory;
 mod poller;
 mod reaping;
+mod rest;
 mod service;
 mod session;
 mod setup;

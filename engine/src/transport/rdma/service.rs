@@ -305,36 +305,8 @@ impl Service {
         }
     }
 
-    /// The other side has had nothing to post for a while. If that is so here, too, the endpoints go; the
-    /// dialer hears that it is.
-    fn heard_idle(&self, peer: u64, id: [u8; 16]) {
-        let now = Instant::now();
-        let lanes = self.with(peer, id, |session| {
-            if !session.is_idle(now, self.settings.idle) {
-                return Vec::new();
-            }
-            if session.ticket.dialer {
-                return session.rest();
-            }
-            self.tell(session, &Word::Idle);
-            session.rest();
-            Vec::new()
-        });
-        lanes.into_iter().flatten().for_each(|lane| self.give_up(peer, lane));
-    }
-
-    /// Endpoints that were given up are wanted: the dialer makes them.
-    fn wake(&self, peer: u64, id: [u8; 16]) {
-        self.with(peer, id, |session| {
-            if session.wake(&self.devices) && !session.ticket.dialer {
-                self.tell(session, &Word::Wake);
-            }
-        });
-        self.say_state(peer);
-    }
-
     /// Has the control loop close an endpoint, and fence what it carries.
-    fn give_up(&self, peer: u64, lane: u32) {
+    pub(super) fn give_up(&self, peer: u64, lane: u32) {
         self.commands.push(Command::CompanionLaneLost { peer, lane });
     }
 
@@ -355,13 +327,6 @@ impl Service {
         if !proven.is_empty() {
             self.say_state(peer);
         }
-    }
-
-    /// The session, if something is queued for endpoints that it had given up.
-    fn wanted(&self, peer: u64) -> Option<[u8; 16]> {
-        let sessions = self.lock();
-        let session = sessions.all.get(&peer).filter(|session| session.is_wanted())?;
-        Some(session.ticket.session_id)
     }
 
     #[allow(clippy::type_complexity)]
@@ -410,7 +375,7 @@ impl Service {
 
     /// Tells the control loop whether there is a path. Before the first attempts are over it has to wait,
     /// unless there is one.
-    fn say_state(&self, peer: u64) {
+    pub(super) fn say_state(&self, peer: u64) {
         let sessions = self.lock();
         let Some(session) = sessions.all.get(&peer) else { return };
         let why = session.why_not(&self.devices);
