@@ -3,8 +3,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
 
-# Where rustup puts the toolchain, for shells that have not heard of it.
-export PATH := $(HOME)/.cargo/bin:$(PATH)
+# Where rustup and Go put their toolchains, for shells that have not heard of them.
+export PATH := $(HOME)/.cargo/bin:$(PATH):/usr/local/go/bin
 CARGO ?= cargo
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
