@@ -9,6 +9,7 @@ use crate::session::message::Message;
 use crate::status::Status;
 use crate::sys::clock;
 use crate::types::Transport;
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// A lost peer of which something may still land here.
@@ -132,6 +133,7 @@ impl Control {
     pub(super) fn companion_lane_lost(&mut self, peer: u64, lane: u32) {
         let closed = self.each_companion().find_map(|(_, companion)| companion.close_lane(peer, lane));
         let Some(records) = closed else { return };
+        self.context.stats.lanes_lost.fetch_add(1, Ordering::Relaxed);
         let mut actions = Vec::new();
         if let Some(session) = self.sessions.get_mut(&peer) {
             session.machine.lane_lost(clock::monotonic_ns(), lane, records, &mut actions);
