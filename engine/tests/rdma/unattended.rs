@@ -4,7 +4,7 @@
 use crate::guest::{enter, leads_over, memories, pair};
 use crate::support::*;
 use ferry::types::Op;
-use ferry::{Deadline, Engine, Status, TransferOptions};
+use ferry::{Engine, Status};
 use std::time::{Duration, Instant};
 
 /// More than an endpoint takes at a time.
@@ -57,28 +57,6 @@ fn who_sleeps_is_woken_at_once() {
         let transfer = a.submit(peer, Op::Write, one, &options()).unwrap();
         runtime.block_on(async { transfer.await }).unwrap();
     });
-}
-
-#[test]
-fn a_deadline_that_nobody_waits_for_does_not_cost_the_endpoint() {
-    let name = "unattended::a_deadline_that_nobody_waits_for_does_not_cost_the_endpoint";
-    let Some(_guest) = enter(name) else { return };
-    const ROUNDS: u64 = 20;
-    // Shorter than a tick: the transfer is there, and its end is not known, when they pass.
-    let (a, b, peer) = pair(&[("drain_ms", "1")]);
-    let (local, remote) = memories(&a, &b, peer, 64, 5);
-    let one = [request(&local, &remote, 0, 64)];
-    let short = TransferOptions { deadline: Deadline::After(Duration::from_millis(3)), ..options() };
-    for _ in 0..ROUNDS {
-        let transfer = a.submit(peer, Op::Write, &one, &short).unwrap();
-        std::thread::sleep(Duration::from_millis(8));
-        let status = finish(&transfer).status;
-        assert!(matches!(status, Status::Ok | Status::Timeout), "{status}");
-    }
-    // What is slow in earnest may have cost one; if their end were not looked for, all would.
-    let lost = a.stats().unwrap().counts.lanes_lost;
-    println!("{lost} endpoints lost");
-    assert!(lost <= ROUNDS / 2, "{lost}");
 }
 
 /// The quickest of some rounds, on an engine of their own, did not have to wait for a tick.
