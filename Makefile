@@ -15,16 +15,20 @@ TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 ABI := $(shell sed -n 's/^\#define FERRY_ABI_MAJOR //p' include/ferry.h)
 
-.PHONY: help setup build demo test test-rdma check bench compare install deb fmt clean
+.PHONY: help setup build demo docs test test-rdma test-cuda check bench bench-cuda compare overhead install deb fmt clean
 
 help:
 	@echo "make demo       two processes exchange a model's KV cache, by push and by pull"
 	@echo "make test       everything: format, lints, all tests, C ABI under valgrind, install, demo"
 	@echo "make test-rdma  the tests of RDMA alone, in a virtual machine with Soft-RoCE devices"
+	@echo "make test-cuda  the tests of CUDA alone, on this machine's GPU; $(TARGET)/cuda-leg can be taken to another"
 	@echo "make check      format, lints, unit and C tests; for use while working"
 	@echo "make bench      ferry beside raw sockets, row by row (about ten minutes, on a quiet machine)"
+	@echo "make bench-cuda copies from and to a GPU beside the driver's own"
 	@echo "make compare    ferry beside Mooncake, NIXL and raw references (about 20 minutes, on a quiet machine)"
+	@echo "make overhead   what the C++, Python and Go bindings add to a call, against C (some minutes)"
 	@echo "make build      the libraries and ferry-bench, optimised"
+	@echo "make docs       the references of all languages and the guide as HTML, in $(TARGET)/docs"
 	@echo "make install    PREFIX=$(PREFIX) DESTDIR="
 	@echo "make deb        Debian packages libferry0 and libferry-dev, in $(TARGET)/debian"
 
@@ -44,6 +48,9 @@ test: setup
 test-rdma: setup
 	scripts/test.sh rdma
 
+test-cuda: setup
+	scripts/cuda.sh test
+
 check: setup
 	scripts/test.sh format clippy unit c
 
@@ -52,10 +59,16 @@ bench: setup
 	mkdir -p $(TARGET)/bench
 	$(TARGET)/release/ferry-bench compare --json $(TARGET)/bench/compare.json
 
+bench-cuda: setup
+	scripts/cuda.sh bench
+
 # COMPARE="--rows 'WRITE 4 KiB' --engines 'ferry|NIXL' --rounds 3" runs a part of it.
 compare: setup
 	$(CARGO) build --release -p ferry-ffi -p ferry-bench
 	scripts/compare.sh $(COMPARE)
+
+overhead: setup
+	scripts/overhead.sh
 
 # What the templates in ffi/ say about this installation. Paths in them are relative where they can be, so
 # that the tree can be moved.
@@ -70,13 +83,21 @@ install: build
 	install -m 755 $(TARGET)/release/libferry.so $(DESTDIR)$(LIBDIR)/libferry.so.$(VERSION)
 	ln -sf libferry.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libferry.so.$(ABI)
 	ln -sf libferry.so.$(ABI) $(DESTDIR)$(LIBDIR)/libferry.so
+	install -m 755 $(TARGET)/release/libferry_mooncake.so $(DESTDIR)$(LIBDIR)/libferry_mooncake.so.$(VERSION)
+	ln -sf libferry_mooncake.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libferry_mooncake.so.0
+	ln -sf libferry_mooncake.so.0 $(DESTDIR)$(LIBDIR)/libferry_mooncake.so
 	ffi/abi/localize.sh $(TARGET)/release/libferry.a $(TARGET)/release/libferry-local.a
 	install -m 644 $(TARGET)/release/libferry-local.a $(DESTDIR)$(LIBDIR)/libferry.a
-	install -m 644 include/ferry.h include/ferry.hpp $(DESTDIR)$(INCLUDEDIR)
+	install -m 644 include/ferry.h include/ferry.hpp bindings/mooncake/ferry_mooncake.h $(DESTDIR)$(INCLUDEDIR)
 	@$(FILL) ffi/ferry.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/ferry.pc
+	@$(FILL) bindings/mooncake/ferry-mooncake.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/ferry-mooncake.pc
 	@$(FILL) ffi/ferryConfig.cmake.in > $(DESTDIR)$(LIBDIR)/cmake/ferry/ferryConfig.cmake
 	@$(FILL) ffi/ferryConfigVersion.cmake.in > $(DESTDIR)$(LIBDIR)/cmake/ferry/ferryConfigVersion.cmake
 	install -m 755 $(TARGET)/release/ferry-bench $(DESTDIR)$(BINDIR)/ferry-bench
+
+docs: setup
+	@scripts/setup.sh docs
+	scripts/docs.sh $(TARGET)/docs
 
 deb:
 	@scripts/setup.sh deb

@@ -1,4 +1,4 @@
-/*
+/** @file
  * ferry: moves bytes between the memories of machines.
  *
  * Generated from ffi/src by `UPDATE=1 cargo test -p ferry-ffi --test header`; don't edit. The contract
@@ -28,11 +28,13 @@ extern "C" {
 
 /* ---- Status and version ------------------------------------------------------------------------ */
 
-/// Version of the library that this header belongs to.
+/// Version of the library that this header belongs to: the first number.
 #define FERRY_VERSION_MAJOR 0
 
+/// Its second number.
 #define FERRY_VERSION_MINOR 1
 
+/// And its third.
 #define FERRY_VERSION_PATCH 0
 
 /// Rises when a program must be compiled anew; the number in the SONAME libferry.so.N.
@@ -291,20 +293,27 @@ ferry_status ferry_engine_address(const ferry_engine *engine,
 /// Peers may WRITE the region.
 #define FERRY_ACCESS_REMOTE_WRITE 2
 
-/// ferry finds out what kind of memory it is. In this version: host memory.
+/// ferry finds out what kind of memory it is: of a device whose library this process has open, or host memory.
 #define FERRY_MEMORY_AUTO 0
 
 /// Memory of the CPU.
 #define FERRY_MEMORY_HOST 1
 
-/// Memory of a CUDA device. Not part of this version: FERRY_ERR_UNSUPPORTED.
+/// Memory of a CUDA device.
 #define FERRY_MEMORY_CUDA 2
 
-/// Memory of an Ascend device. Not part of this version: FERRY_ERR_UNSUPPORTED.
+/// Memory of an Ascend device.
 #define FERRY_MEMORY_ASCEND 3
+
+/// CUDA's managed memory.
+#define FERRY_MEMORY_CUDA_MANAGED 4
+
+/// Memory of the CPU that CUDA has locked.
+#define FERRY_MEMORY_CUDA_PINNED 5
 
 /// What may be done with a region. Zero it, set struct_size to sizeof, then what is wanted.
 typedef struct ferry_region_options {
+    /// sizeof(ferry_region_options).
     uint32_t struct_size;
     /// FERRY_ACCESS_* bits; at least one.
     uint32_t access;
@@ -322,6 +331,7 @@ typedef struct ferry_region_options {
 
 /// How ferry allocates memory, and what may be done with it; as ferry_region_options.
 typedef struct ferry_alloc_options {
+    /// sizeof(ferry_alloc_options).
     uint32_t struct_size;
     /// FERRY_ACCESS_* bits; at least one.
     uint32_t access;
@@ -343,8 +353,9 @@ typedef struct ferry_alloc_options {
 /// peers name as remote_region. The memory must stay mapped, with the rights that the access needs, until
 /// ferry_region_unregister has returned FERRY_OK or the engine is closed; ferry borrows it until then.
 ///
-/// FERRY_ERR_INVALID (zero length, NULL, overflow, no access), FERRY_ERR_OVERLAP with a registered region,
-/// FERRY_ERR_LIMIT.
+/// FERRY_ERR_INVALID (zero length, NULL, overflow, no access, nothing mapped there or memory of a device),
+/// FERRY_ERR_OVERLAP with a registered region, FERRY_ERR_LIMIT; FERRY_ERR_NO_MEMORY or FERRY_ERR_SYSTEM where an
+/// RDMA device can't register it.
 ferry_status ferry_region_register(ferry_engine *engine,
                                    void *address,
                                    size_t length,
@@ -366,9 +377,10 @@ ferry_status ferry_region_register_batch(ferry_engine *engine,
 /// Takes a region back: after FERRY_OK nothing can reach the memory any more, from anywhere. Transfers
 /// that name it afterwards fail with FERRY_ERR_STALE at its peers and FERRY_ERR_NOT_REGISTERED here.
 ///
-/// Waits while it is in use. FERRY_ERR_BUSY with a timeout of 0: in use, and nothing has changed; with a
-/// longer one: still in use, but revoked for new work: call again. FERRY_ERR_STALE if unregistered
-/// before. FERRY_ERR_INVALID for memory of ferry_memory_alloc, which ferry_memory_free takes back.
+/// Waits while it is in use, and until connected peers have given up its RDMA keys. FERRY_ERR_BUSY with a timeout
+/// of 0: not yet, and nothing has changed; with a longer one: still in use, but revoked for new work: call
+/// again. FERRY_ERR_STALE if unregistered before. FERRY_ERR_INVALID for memory of ferry_memory_alloc, which
+/// ferry_memory_free takes back.
 ferry_status ferry_region_unregister(ferry_engine *engine,
                                      ferry_region region,
                                      uint64_t timeout_ns,
@@ -414,16 +426,16 @@ ferry_status ferry_memory_free(ferry_engine *engine,
 /// TCP connections.
 #define FERRY_TRANSPORT_TCP 1
 
-/// Shared memory on the same host. Not part of this version.
+/// Copies between processes of one user on one host.
 #define FERRY_TRANSPORT_LOCAL 2
 
-/// InfiniBand or RoCE. Not part of this version.
+/// InfiniBand or RoCE.
 #define FERRY_TRANSPORT_RDMA 3
 
-/// CUDA. Not part of this version.
+/// CUDA. Not part of this version: never chosen.
 #define FERRY_TRANSPORT_CUDA 4
 
-/// Ascend. Not part of this version.
+/// Ascend. Not part of this version: never chosen.
 #define FERRY_TRANSPORT_ASCEND 5
 
 /// A peer. The caller sets struct_size before the call.
@@ -462,6 +474,10 @@ typedef struct ferry_region_info {
     uint64_t length;
     /// Terminated; "" if it has none.
     char name[64];
+    /// FERRY_MEMORY_*: what kind of memory it is there.
+    uint32_t kind;
+    /// Number of the device in the peer's process, for the kinds that have one; 0 otherwise.
+    int32_t device;
 } ferry_region_info;
 
 /// One way to reach a peer.
@@ -607,35 +623,50 @@ ferry_status ferry_descriptor_import(ferry_engine *engine,
 /// this one fails with FERRY_ERR_CANCELLED and nothing has moved.
 #define FERRY_TRANSFER_ORDERED 2
 
-/// Verify the payload end to end; a mismatch is FERRY_ERR_CORRUPT.
+/// Verify the payload end to end; a mismatch is FERRY_ERR_CORRUPT. Such transfers go by TCP.
 #define FERRY_TRANSFER_CHECKSUM 4
 
 /// A WRITE may be done when the peer's device has acknowledged it, before it is visible to the peer's
-/// CPU. Only RDMA knows the difference: over TCP, done always means visible, and this changes nothing.
+/// CPU. Only RDMA knows the difference: by other transports done always means visible, and this changes
+/// nothing.
 #define FERRY_TRANSFER_ACKED_ONLY 8
 
-/// The bit of a FERRY_TRANSPORT_* in transports_allowed.
+/// In transports_allowed: the bit of FERRY_TRANSPORT_TCP.
 #define FERRY_ALLOW_TCP 2
 
+/// The bit of FERRY_TRANSPORT_LOCAL.
 #define FERRY_ALLOW_LOCAL 4
 
+/// The bit of FERRY_TRANSPORT_RDMA.
 #define FERRY_ALLOW_RDMA 8
 
+/// The bit of FERRY_TRANSPORT_CUDA.
 #define FERRY_ALLOW_CUDA 16
 
+/// The bit of FERRY_TRANSPORT_ASCEND.
 #define FERRY_ALLOW_ASCEND 32
 
 /// The transfer waits for nothing but its peer.
 #define FERRY_START_NOW 0
 
-/// Start after a CUDA event. Not part of this version: FERRY_ERR_UNSUPPORTED.
+/// Start after a CUDA event that has been recorded: options.event is the CUevent or cudaEvent_t, which lives
+/// until the transfer is final. Until then it keeps its place among ORDERED transfers and notifications. If
+/// the work before it fails, so does the transfer.
 #define FERRY_START_AFTER_CUDA_EVENT 1
 
-/// Start after an ACL event. Not part of this version: FERRY_ERR_UNSUPPORTED.
+/// The same for an event of AscendCL, an aclrtEvent.
 #define FERRY_START_AFTER_ACL_EVENT 2
+
+/// Start after all that a CUDA stream has been given so far: options.event is the CUstream or cudaStream_t, 0
+/// the default stream.
+#define FERRY_START_AFTER_CUDA_STREAM 3
+
+/// The same for a stream of AscendCL, an aclrtStream.
+#define FERRY_START_AFTER_ACL_STREAM 4
 
 /// Options of a transfer. Zero it, set struct_size to sizeof, then what is wanted; NULL is all defaults.
 typedef struct ferry_transfer_options {
+    /// sizeof(ferry_transfer_options).
     uint32_t struct_size;
     /// FERRY_TRANSFER_* bits.
     uint32_t flags;
@@ -659,7 +690,7 @@ typedef struct ferry_transfer_options {
     uint32_t priority;
     /// FERRY_START_*.
     uint32_t event_kind;
-    /// The event to start after; 0 with FERRY_START_NOW.
+    /// The event or stream to start after; 0 with FERRY_START_NOW.
     uint64_t event;
 } ferry_transfer_options;
 
@@ -708,9 +739,11 @@ typedef struct ferry_transfer_options {
 typedef struct ferry_request_result {
     /// How many bytes ferry wrote.
     uint32_t struct_size;
+    /// FERRY_OK, or the cause.
     ferry_status status;
     /// Place in the caller's list; for blocks, layer * pair_count + pair.
     uint64_t request_index;
+    /// Of the request, bytes known to be where they belong.
     uint64_t bytes_confirmed;
     /// errno behind the failure, or 0.
     int32_t os_error;
@@ -746,13 +779,17 @@ typedef struct ferry_result {
     uint64_t user_data;
     /// Bytes known to be where they belong. What isn't confirmed is undefined.
     uint64_t bytes_confirmed;
+    /// Requests that are not FERRY_OK.
     uint64_t requests_failed;
-    /// Requests submitted, and the slices that they became.
+    /// Requests submitted.
     uint64_t requests_in;
+    /// The slices that they became after merging and cutting.
     uint64_t slices_out;
+    /// When it was submitted.
     uint64_t submitted_ns;
     /// When the first slice was posted; 0 if none was.
     uint64_t started_ns;
+    /// When it became final.
     uint64_t finished_ns;
 } ferry_result;
 
@@ -834,6 +871,17 @@ ferry_status ferry_transfer_wait_any(ferry_engine *engine,
                                      size_t *out_index,
                                      ferry_error *error);
 
+/// How far a transfer is: bytes known to be where they belong, and the bytes of all its requests.
+///
+/// *out_bytes_confirmed never goes back, is never above *out_bytes_total, and is the result's once the
+/// transfer is final. It grows by what is confirmed at once, at most 2 MiB. FERRY_OK whatever state the
+/// transfer is in. Never waits.
+ferry_status ferry_transfer_progress(ferry_engine *engine,
+                                     ferry_transfer transfer,
+                                     uint64_t *out_bytes_confirmed,
+                                     uint64_t *out_bytes_total,
+                                     ferry_error *error);
+
 /// Asks a transfer to stop. FERRY_OK means that it was asked, final or not: what came of it, the final
 /// state tells. Never waits.
 ferry_status ferry_transfer_cancel(ferry_engine *engine,
@@ -846,8 +894,13 @@ ferry_status ferry_transfer_release(ferry_engine *engine,
                                     ferry_transfer transfer,
                                     ferry_error *error);
 
-/// Has a CUDA or ACL stream wait for a transfer. Not part of this version: FERRY_ERR_UNSUPPORTED for any
-/// stream of a transfer that exists.
+/// Has a stream of the caller's wait for a transfer: what is given to the stream from here on begins when the
+/// transfer is final, however it ends; its result tells which. `stream` is the CUstream or cudaStream_t of
+/// `kind` FERRY_MEMORY_CUDA, 0 the default stream; the call doesn't wait.
+///
+/// FERRY_ERR_UNSUPPORTED for FERRY_MEMORY_ASCEND, whose streams wait for nothing of the host's;
+/// FERRY_ERR_UNAVAILABLE without the device's library; FERRY_ERR_INVALID for another kind, or a stream that is
+/// being captured.
 ferry_status ferry_transfer_stream_wait(ferry_engine *engine,
                                         ferry_transfer transfer,
                                         uint64_t stream,
@@ -874,6 +927,19 @@ ferry_status ferry_read(ferry_engine *engine,
                         ferry_result *out_result,
                         ferry_error *error);
 
+/// WRITE or READ here and now, if this thread can do that without waiting: by one copy, for one request of at
+/// most the setting express_bytes_max, to or from a peer on this host. FERRY_OK: it is done, and *out_result
+/// (NULL: not wanted) is written. FERRY_PENDING: it is not done; submit it. options.queue must be 0. May be
+/// called inside a callback.
+ferry_status ferry_transfer_try(ferry_engine *engine,
+                                ferry_peer peer,
+                                uint32_t op,
+                                const ferry_request *requests,
+                                size_t count,
+                                const ferry_transfer_options *options,
+                                ferry_result *out_result,
+                                ferry_error *error);
+
 /* ---- Transfers of blocks ----------------------------------------------------------------------- */
 
 /* For paged memory: a KV cache is a table of equal blocks per layer. */
@@ -888,22 +954,29 @@ ferry_status ferry_read(ferry_engine *engine,
 /// 2 3 4 8 9 are two slices per layer where the strides equal block_bytes. Zero the struct, set
 /// struct_size to sizeof, then the rest; nothing is borrowed after the call.
 typedef struct ferry_blocks {
+    /// sizeof(ferry_blocks).
     uint32_t struct_size;
     /// Size of one block id: 4 for int32_t, 8 for int64_t.
     uint32_t id_bytes;
     /// Length of the next six arrays.
     size_t layer_count;
+    /// Address of block 0 in this process, for each layer.
     const uint64_t *local_base;
+    /// The same as the peer knows it.
     const uint64_t *remote_base;
     /// Bytes from one block to the next; at least block_bytes.
     const uint64_t *local_stride;
+    /// The same at the peer.
     const uint64_t *remote_stride;
+    /// Bytes of one block; not 0.
     const uint64_t *block_bytes;
     /// As ferry_request.remote_region. NULL: 0 for every layer.
     const ferry_region *remote_region;
     /// Length of the two lists of ids.
     size_t pair_count;
+    /// Ids here.
     const void *local_blocks;
+    /// Ids at the peer, paired with them.
     const void *remote_blocks;
 } ferry_blocks;
 
@@ -963,17 +1036,24 @@ typedef struct ferry_event {
     uint32_t kind;
     /// The peer concerned.
     ferry_peer peer;
+    /// Of FERRY_EVENT_TRANSFER.
     ferry_transfer transfer;
+    /// From the options of the transfer, or from ferry_peer_connect_async.
     uint64_t user_data;
+    /// How it ended, or why the peer is lost.
     ferry_status status;
     /// 0.
     uint32_t reserved;
     /// A notification's bytes; NULL if it is empty. Of a drained event they are the caller's until
     /// ferry_event_release, of a callback's event ferry's, for the length of the callback.
     const void *data;
+    /// Bytes at data.
     size_t data_length;
+    /// Of FERRY_EVENT_LATE_APPLY: the region of this engine.
     ferry_region region;
+    /// Where the bytes begin.
     uint64_t address;
+    /// How many there may be.
     uint64_t length;
 } ferry_event;
 
@@ -1067,10 +1147,15 @@ typedef struct ferry_stats {
     uint32_t struct_size;
     /// 0.
     uint32_t reserved;
+    /// Transfers that were started.
     uint64_t transfers_submitted;
+    /// Of those, DONE.
     uint64_t transfers_done;
+    /// FAILED.
     uint64_t transfers_failed;
+    /// CANCELLED.
     uint64_t transfers_cancelled;
+    /// TIMED_OUT.
     uint64_t transfers_timed_out;
     /// Requests in submitted transfers.
     uint64_t requests_in;
@@ -1086,15 +1171,21 @@ typedef struct ferry_stats {
     uint64_t bytes_served;
     /// What peers asked for and this engine's checks refused.
     uint64_t requests_refused;
+    /// Peers' notifications taken in.
     uint64_t notifications_received;
+    /// Sessions established.
     uint64_t sessions_up;
+    /// Sessions lost, to be set up again or for good.
     uint64_t sessions_lost;
+    /// Data connections and RDMA endpoints that broke.
     uint64_t lanes_lost;
     /// Inbound connections turned away.
     uint64_t handshakes_refused;
+    /// FERRY_EVENT_LATE_APPLY, drained or not.
     uint64_t late_applies;
     /// System calls on data connections.
     uint64_t send_calls;
+    /// The same for receiving.
     uint64_t receive_calls;
     /// Peers with a session now.
     uint64_t peers_up;

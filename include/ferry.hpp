@@ -1,4 +1,4 @@
-/*
+/** @file
  * ferry for C++17: ownership, results and spans over ferry.h. Header only; link libferry.
  *
  * ferry.h has the contract of each call, its constants (FERRY_*) and its plain structs, which are used
@@ -54,11 +54,14 @@ namespace ferry {
 /// What Result::value() throws: the ferry_error of the call. what() is "STALE: a sentence".
 class Error : public std::exception {
 public:
+    /// Of an error that is filled in.
     explicit Error(const ferry_error &info) noexcept : info_(info)
     {
         std::snprintf(text_, sizeof text_, "%s: %s", ferry_status_name(info.status), info.message);
     }
+    /// "STALE: a sentence".
     const char *what() const noexcept override { return text_; }
+    /// The call's status; negative.
     ferry_status status() const noexcept { return info_.status; }
     /// errno, device code, transport, and the index of the request at fault.
     const ferry_error &info() const noexcept { return info_; }
@@ -76,18 +79,25 @@ public:
         error_.struct_size = sizeof error_;
         error_.status = FERRY_OK;
     }
+    /// Copied as a value.
+    /// @{
     Outcome(const Outcome &other) noexcept { copy(other); }
     Outcome &operator=(const Outcome &other) noexcept
     {
         copy(other);
         return *this;
     }
+    /// @}
     ~Outcome() = default;
 
+    /// Whether the call did what it was asked.
+    /// @{
     bool ok() const noexcept { return error_.status == FERRY_OK; }
     explicit operator bool() const noexcept { return ok(); }
+    /// @}
     /// A transfer is not final yet: FERRY_PENDING or FERRY_DRAINING. Neither ok nor a failure.
     bool pending() const noexcept { return error_.status > 0; }
+    /// The call's status: FERRY_OK, positive if pending(), negative if it failed.
     ferry_status status() const noexcept { return error_.status; }
     /// The status as text, "STALE".
     const char *name() const noexcept { return ferry_status_name(error_.status); }
@@ -105,8 +115,9 @@ public:
         if (!ok()) raise();
     }
 
-    /// For wrapping functions of ferry.h: what to pass as `error`, and what to do with the status.
+    /// For wrapping functions of ferry.h: what to pass as `error`.
     ferry_error *slot() noexcept { return &error_; }
+    /// And what to do with the status; true if it is FERRY_OK.
     bool take(ferry_status status) noexcept
     {
         error_.status = status;
@@ -158,6 +169,7 @@ public:
     explicit Result(const Outcome &failure) : Outcome(failure) { assert(!failure.ok()); }
 
     /// The value; throws Error if there is none (Outcome::check).
+    /// @{
     T &value() &
     {
         check();
@@ -173,7 +185,9 @@ public:
         check();
         return std::move(value_);
     }
+    /// @}
     /// The value, of a Result that is ok().
+    /// @{
     T &operator*() noexcept
     {
         assert(ok());
@@ -186,6 +200,7 @@ public:
     }
     T *operator->() noexcept { return &**this; }
     const T *operator->() const noexcept { return &**this; }
+    /// @}
 
 private:
     T value_{};
@@ -195,6 +210,7 @@ private:
 template <> class [[nodiscard]] Result<void> : public Outcome {
 public:
     Result() = default;
+    /// The same outcome, without a value.
     explicit Result(const Outcome &outcome) : Outcome(outcome) {}
     /// Throws Error if it failed (Outcome::check).
     void value() const { check(); }
@@ -207,6 +223,8 @@ public:
 template <class T> class Span {
 public:
     constexpr Span() noexcept = default;
+    /// As std::span's.
+    /// @{
     constexpr Span(T *data, std::size_t size) noexcept : data_(data), size_(size) {}
     constexpr Span(T &element) noexcept : data_(&element), size_(1) {}
     template <class List, class Element = std::remove_pointer_t<decltype(std::data(std::declval<List &>()))>,
@@ -224,6 +242,7 @@ public:
     constexpr T *begin() const noexcept { return data_; }
     constexpr T *end() const noexcept { return data_ + size_; }
     constexpr T &operator[](std::size_t index) const noexcept { return data_[index]; }
+    /// @}
 
 private:
     T *data_ = nullptr;
@@ -233,9 +252,12 @@ private:
 /// A terminated text, borrowed for the length of a call.
 class Text {
 public:
+    /// Without a copy.
+    /// @{
     constexpr Text(const char *text) noexcept : text_(text) {}
     Text(const std::string &text) noexcept : text_(text.c_str()) {}
     constexpr const char *c_str() const noexcept { return text_; }
+    /// @}
 
 private:
     const char *text_;
@@ -244,6 +266,8 @@ private:
 /// Bytes, borrowed for the length of a call: a text without its zero, or a vector or array of plain values.
 class Bytes {
 public:
+    /// Without a copy. Sizes are bytes.
+    /// @{
     Bytes(const char *text) noexcept : data_(text), size_(std::strlen(text)) {}
     Bytes(std::string_view text) noexcept : data_(text.data()), size_(text.size()) {}
     Bytes(const std::string &text) noexcept : data_(text.data()), size_(text.size()) {}
@@ -255,6 +279,7 @@ public:
     }
     constexpr const void *data() const noexcept { return data_; }
     constexpr std::size_t size() const noexcept { return size_; }
+    /// @}
 
 private:
     const void *data_;
@@ -265,11 +290,14 @@ private:
 /// forever.
 class Timeout {
 public:
+    /// Of a duration, which converts by itself.
     template <class Count, class Period>
     constexpr Timeout(std::chrono::duration<Count, Period> time) noexcept : ns_(nanoseconds_of(time))
     {
     }
+    /// ferry::forever.
     static constexpr Timeout never() noexcept { return Timeout(); }
+    /// Nanoseconds, as ferry.h takes them.
     constexpr std::uint64_t ns() const noexcept { return ns_; }
 
 private:
@@ -293,7 +321,9 @@ inline constexpr Timeout forever = Timeout::never();
 template <class Options> class OrDefault {
 public:
     constexpr OrDefault() noexcept = default;
+    /// Borrows the options for the length of a call.
     OrDefault(const Options &options) noexcept : c_(options.c()) {}
+    /// As ferry.h takes them; NULL for none.
     const typename Options::C *c() const noexcept { return c_; }
 
 private:
@@ -306,11 +336,14 @@ namespace detail {
 template <class Handle> class Owned {
 public:
     Owned() noexcept = default;
+    /// Takes over a handle.
     Owned(ferry_engine *engine, Handle handle) noexcept : engine_(engine), handle_(handle) {}
+    /// Leaves the other empty.
     Owned(Owned &&other) noexcept
         : engine_(std::exchange(other.engine_, nullptr)), handle_(std::exchange(other.handle_, Handle{}))
     {
     }
+    /// The engine that it belongs to; NULL if empty.
     ferry_engine *engine() const noexcept { return engine_; }
     /// The handle as ferry.h knows it; still owned here. 0: none.
     Handle handle() const noexcept { return handle_; }
@@ -320,18 +353,20 @@ public:
         engine_ = nullptr;
         return std::exchange(handle_, Handle{});
     }
+    /// Whether it owns anything.
     explicit operator bool() const noexcept { return handle_ != Handle{}; }
 
 protected:
     ~Owned() = default;
     Owned &operator=(Owned &&) = delete;
+    /// For what derives from it.
     void swap(Owned &other) noexcept
     {
         std::swap(engine_, other.engine_);
         std::swap(handle_, other.handle_);
     }
-    ferry_engine *engine_ = nullptr;
-    Handle handle_{};
+    ferry_engine *engine_ = nullptr; ///< NULL if empty.
+    Handle handle_{};                ///< 0 if empty.
 };
 
 /// A list that the library returns in two steps: asks how many there are, then for all of them.
@@ -389,9 +424,13 @@ struct Stats : ferry_stats {
     Stats() noexcept : ferry_stats{} { struct_size = sizeof(ferry_stats); }
 };
 
+/// One range of a transfer.
 using Request = ferry_request;
+/// How one request ended.
 using RequestResult = ferry_request_result;
+/// A region that a peer registered.
 using RegionInfo = ferry_region_info;
+/// One way to reach a peer.
 using PathInfo = ferry_path_info;
 
 /// The request that moves `length` bytes between `local` and the peer's region, from `remote_offset`
@@ -408,6 +447,7 @@ inline Request request(const void *local, std::uint64_t length, const RegionInfo
 /// What may be done with a region. The name is borrowed until the call that takes the options returns.
 template <class COptions> class MemoryOptions {
 public:
+    /// The struct of ferry.h.
     using C = COptions;
     /// Host memory that peers may READ and WRITE, without a name.
     MemoryOptions() noexcept : c_{}
@@ -434,12 +474,15 @@ public:
         c_.device = device;
         return *this;
     }
+    /// As ferry.h takes them.
     const C *c() const noexcept { return &c_; }
 
 private:
     C c_;
 };
+/// For Engine::register_memory.
 using RegionOptions = MemoryOptions<ferry_region_options>;
+/// For Engine::alloc.
 using AllocOptions = MemoryOptions<ferry_alloc_options>;
 
 class Queue;
@@ -449,7 +492,9 @@ struct Completion;
 /// borrowed until then.
 class TransferOptions {
 public:
+    /// The struct of ferry.h.
     using C = ferry_transfer_options;
+    /// All defaults.
     TransferOptions() noexcept : c_{} { c_.struct_size = sizeof c_; }
     /// Adds FERRY_TRANSFER_* bits.
     TransferOptions &flags(std::uint32_t flags) noexcept
@@ -494,6 +539,7 @@ public:
         c_.priority = priority;
         return *this;
     }
+    /// As ferry.h takes them.
     const C *c() const noexcept { return &c_; }
 
 private:
@@ -544,6 +590,7 @@ public:
                 return ferry_config_settings(items, sizeof *items, capacity, count, error);
             });
     }
+    /// As ferry.h knows it; still owned here.
     ferry_config *c() const noexcept { return c_.get(); }
 
 private:
@@ -560,6 +607,8 @@ private:
 class Region : public detail::Owned<ferry_region> {
 public:
     using Owned::Owned;
+    /// Leaves the other empty; assigning ends what was there, as the destructor does.
+    /// @{
     Region(Region &&) noexcept = default;
     Region &operator=(Region &&other) noexcept
     {
@@ -567,6 +616,7 @@ public:
         swap(moved);
         return *this;
     }
+    /// @}
     ~Region()
     {
         if (*this) ferry_region_unregister(engine_, handle_, FERRY_FOREVER, nullptr);
@@ -585,10 +635,13 @@ public:
 class Memory : public detail::Owned<ferry_region> {
 public:
     Memory() noexcept = default;
+    /// Takes over memory of ferry_memory_alloc.
     Memory(ferry_engine *engine, ferry_region region, void *address, std::size_t size) noexcept
         : Owned(engine, region), address_(address), size_(size)
     {
     }
+    /// Leaves the other empty; assigning ends what was there, as the destructor does.
+    /// @{
     Memory(Memory &&other) noexcept
         : Owned(std::move(other)), address_(std::exchange(other.address_, nullptr)),
           size_(std::exchange(other.size_, 0))
@@ -602,6 +655,7 @@ public:
         std::swap(size_, moved.size_);
         return *this;
     }
+    /// @}
     ~Memory()
     {
         if (*this) ferry_memory_free(engine_, handle_, FERRY_FOREVER, nullptr);
@@ -630,12 +684,20 @@ private:
 
 /* ---- Transfers --------------------------------------------------------------------------------- */
 
+/// How far a transfer is; ferry_transfer_progress has the contract.
+struct Progress {
+    std::uint64_t bytes_confirmed = 0; ///< Known to be where they belong, so far.
+    std::uint64_t bytes_total = 0;     ///< Of all requests.
+};
+
 /// A transfer that was submitted. The destructor gives it back; one that is not final is cancelled and
 /// waited for first, because its memory is not the caller's before. Transfer(engine.c(), event->transfer)
 /// takes over the transfer of an event; detach() leaves one to be taken over later.
 class [[nodiscard]] Transfer : public detail::Owned<ferry_transfer> {
 public:
     using Owned::Owned;
+    /// Leaves the other empty; assigning ends what was there, as the destructor does.
+    /// @{
     Transfer(Transfer &&) noexcept = default;
     Transfer &operator=(Transfer &&other) noexcept
     {
@@ -643,6 +705,7 @@ public:
         swap(moved);
         return *this;
     }
+    /// @}
     ~Transfer()
     {
         if (!*this || ferry_transfer_release(engine_, handle_, nullptr) != FERRY_ERR_BUSY) return;
@@ -656,6 +719,14 @@ public:
     {
         Result<void> result;
         result.take(ferry_transfer_wait(engine_, handle_, timeout.ns(), out_result, result.slot()));
+        return result;
+    }
+    /// How far it is: bytes that are where they belong, and all bytes. Never waits.
+    Result<Progress> progress() const noexcept
+    {
+        Result<Progress> result;
+        result.take(ferry_transfer_progress(engine_, handle_, &result->bytes_confirmed, &result->bytes_total,
+                                            result.slot()));
         return result;
     }
     /// Asks it to stop; the final state tells what came of it.
@@ -695,8 +766,11 @@ public:
 /// Addresses, and bytes. remote_region may be empty. The lists are borrowed: fill it from variables, not from
 /// temporaries.
 struct BlockLayers {
+    /// As the fields of ferry_blocks.
+    /// @{
     Span<const std::uint64_t> local_base, remote_base, local_stride, remote_stride, block_bytes;
     Span<const ferry_region> remote_region;
+    /// @}
 };
 
 /// Pairs of blocks to move, the same in every layer. Borrows its lists: use it while they are there.
@@ -737,6 +811,7 @@ public:
         }
         return result;
     }
+    /// As ferry.h takes them.
     const ferry_blocks *c() const noexcept { return &c_; }
 
 private:
@@ -751,12 +826,20 @@ private:
 class Peer {
 public:
     Peer() noexcept = default;
+    /// Of a handle as ferry.h knows it.
     Peer(ferry_engine *engine, ferry_peer handle) noexcept : engine_(engine), handle_(handle) {}
+    /// What it was made of.
+    /// @{
     ferry_engine *engine() const noexcept { return engine_; }
     ferry_peer handle() const noexcept { return handle_; }
+    /// @}
+    /// Whether it is a peer at all.
     explicit operator bool() const noexcept { return handle_ != 0; }
+    /// By handle.
+    /// @{
     friend bool operator==(const Peer &a, const Peer &b) noexcept { return a.handle_ == b.handle_; }
     friend bool operator!=(const Peer &a, const Peer &b) noexcept { return a.handle_ != b.handle_; }
+    /// @}
 
     /// WRITEs local memory into the peer's, and returns when the bytes are visible there, or why not.
     /// `out_result` is written when a transfer took place. Options without a queue.
@@ -775,6 +858,16 @@ public:
         Result<void> result;
         result.take(ferry_read(engine_, handle_, requests.data(), requests.size(), options.c(), out_result,
                                result.slot()));
+        return result;
+    }
+    /// Makes a small transfer with a peer on this host here and now: ok() if it is done. pending(): it is not;
+    /// submit it. Never waits. `op` is FERRY_OP_READ or FERRY_OP_WRITE. Options without a queue.
+    Result<void> at_once(std::uint32_t op, Span<const Request> requests, OrDefault<TransferOptions> options = {},
+                         TransferResult *out_result = nullptr) const noexcept
+    {
+        Result<void> result;
+        result.take(ferry_transfer_try(engine_, handle_, op, requests.data(), requests.size(), options.c(), out_result,
+                                       result.slot()));
         return result;
     }
     /// Starts a transfer; `op` is FERRY_OP_READ or FERRY_OP_WRITE. Never waits. The memory that the
@@ -879,7 +972,10 @@ private:
 class Session : public detail::Owned<ferry_peer> {
 public:
     Session() noexcept = default;
+    /// Of a peer that is connected.
     explicit Session(const Peer &peer) noexcept : Owned(peer.engine(), peer.handle()) {}
+    /// Leaves the other empty; assigning ends what was there, as the destructor does.
+    /// @{
     Session(Session &&) noexcept = default;
     Session &operator=(Session &&other) noexcept
     {
@@ -887,10 +983,12 @@ public:
         swap(moved);
         return *this;
     }
+    /// @}
     ~Session()
     {
         if (*this) ferry_peer_close(engine_, handle_, FERRY_FOREVER, nullptr);
     }
+    /// Whose session it is.
     Peer peer() const noexcept { return {engine_, handle_}; }
 };
 
@@ -900,6 +998,8 @@ public:
 class Event {
 public:
     Event() noexcept = default;
+    /// The bytes go along; assigning gives back those that were there.
+    /// @{
     Event(Event &&other) noexcept : c_(std::exchange(other.c_, ferry_event{})) {}
     Event &operator=(Event &&other) noexcept
     {
@@ -907,17 +1007,23 @@ public:
         std::swap(c_, moved.c_);
         return *this;
     }
+    /// @}
     ~Event() { reset(); }
     /// Gives back the bytes.
     void reset() noexcept
     {
         if (c_.data != nullptr) ferry_event_release(&c_);
     }
+    /// The fields.
+    /// @{
     const ferry_event *operator->() const noexcept { return &c_; }
     const ferry_event &operator*() const noexcept { return c_; }
+    /// @}
     /// A notification's bytes; they live as long as the event.
+    /// @{
     Span<const std::byte> bytes() const noexcept { return {static_cast<const std::byte *>(c_.data), c_.data_length}; }
     std::string_view text() const noexcept { return {static_cast<const char *>(c_.data), c_.data_length}; }
+    /// @}
 
 private:
     friend class Queue;
@@ -929,10 +1035,13 @@ static_assert(sizeof(Event) == sizeof(ferry_event), "an array of events is drain
 /// event loops, schedulers and coroutines. Derive from it, or have it as the first member; it is not
 /// copied and must not move until it has been called.
 struct Completion {
+    /// Called on the thread that dispatches.
     using Function = void (*)(Completion &self, const ferry_event &event) noexcept;
+    /// Calls `called` when it has ended.
     explicit Completion(Function called) noexcept : function(called) {}
     Completion(const Completion &) = delete;
     Completion &operator=(const Completion &) = delete;
+    /// What is called.
     Function function;
 };
 
@@ -941,6 +1050,8 @@ struct Completion {
 class Queue : public detail::Owned<ferry_queue> {
 public:
     using Owned::Owned;
+    /// Leaves the other empty; assigning ends what was there, as the destructor does.
+    /// @{
     Queue(Queue &&) noexcept = default;
     Queue &operator=(Queue &&other) noexcept
     {
@@ -948,6 +1059,7 @@ public:
         swap(moved);
         return *this;
     }
+    /// @}
     ~Queue()
     {
         if (!*this) return;
@@ -1196,6 +1308,7 @@ public:
 
     /// As ferry.h knows it; still owned here.
     ferry_engine *c() const noexcept { return c_.get(); }
+    /// Whether there is an engine in it.
     explicit operator bool() const noexcept { return c_ != nullptr; }
 
 private:
@@ -1215,12 +1328,15 @@ private:
 /// destroyed before it goes on.
 class Move : Completion {
 public:
+    /// As Peer::submit; the requests are borrowed until it is awaited. `out_result` is written when it is final.
     Move(const Peer &peer, std::uint32_t op, Span<const Request> requests, const Queue &queue,
          TransferOptions options = {}, TransferResult *out_result = nullptr) noexcept
         : Completion(&Move::ended), peer_(peer), op_(op), requests_(requests), options_(options), out_result_(out_result)
     {
         options_.queue(queue, *this);
     }
+    /// What co_await asks for.
+    /// @{
     bool await_ready() const noexcept { return false; }
     bool await_suspend(std::coroutine_handle<> waiting) noexcept
     {
@@ -1239,6 +1355,7 @@ public:
         if (transfer_ == 0) return result_;
         return Transfer(peer_.engine(), transfer_).wait(std::chrono::nanoseconds(0), out_result_);
     }
+    /// @}
 
 private:
     static void ended(Completion &self, const ferry_event &event) noexcept

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Makes two Debian packages of what `make install` installs: the library, and what programs are built with
+# Makes two Debian packages of what `make install` installs: the libraries, and what programs are built with
 # (headers, static library, pkg-config and CMake files, ferry-bench). Names, version and licence come from
 # Cargo's metadata of the crate ferry-ffi, the description from the crate ferry, dependencies from
 # dpkg-shlibdeps.
@@ -24,15 +24,17 @@ abi=${library#libferry}
 
 make install PREFIX=/usr LIBDIR="$folder" DESTDIR="$work/$development"
 mkdir -p "$work/$library$folder"
-mv "$work/$development$folder/libferry.so.$version" "$work/$development$folder/libferry.so.$abi" "$work/$library$folder/"
-strip --strip-unneeded "$work/$library$folder/libferry.so.$version" "$work/$development/usr/bin/ferry-bench"
+mv "$work/$development$folder"/libferry.so.{"$version","$abi"} "$work/$development$folder"/libferry_mooncake.so.{"$version",0} \
+    "$work/$library$folder/"
+libraries=("$work/$library$folder"/libferry{,_mooncake}.so."$version")
+strip --strip-unneeded "${libraries[@]}" "$work/$development/usr/bin/ferry-bench"
 strip --strip-debug --enable-deterministic-archives "$work/$development$folder/libferry.a"
-chmod 644 "$work/$library$folder/libferry.so.$version"
+chmod 644 "${libraries[@]}"
 
-needs() { # what this program or library is linked with, as a Depends field
+needs() { # what these programs or libraries are linked with, as a Depends field
     mkdir -p "$work/shlibs/debian"
     printf 'Source: ferry\n\nPackage: ferry\nArchitecture: any\n' >"$work/shlibs/debian/control"
-    (cd "$work/shlibs" && dpkg-shlibdeps -O "-e$1" 2>/dev/null) | sed 's/^shlibs:Depends=//'
+    (cd "$work/shlibs" && dpkg-shlibdeps -O "${@/#/-e}" 2>/dev/null) | sed 's/^shlibs:Depends=//'
 }
 
 # Arguments: package, Depends, and what the second line of its description says
@@ -68,8 +70,8 @@ pack() {
 }
 
 mkdir -p "$work/$library/DEBIAN"
-echo "libferry $abi $library (>= $version)" >"$work/$library/DEBIAN/shlibs"
+printf '%s\n' "libferry $abi $library (>= $version)" "libferry_mooncake 0 $library (>= $version)" >"$work/$library/DEBIAN/shlibs"
 echo "activate-noawait ldconfig" >"$work/$library/DEBIAN/triggers"
-pack "$library" "$(needs "$work/$library$folder/libferry.so.$version")" "This is the shared library."
+pack "$library" "$(needs "${libraries[@]}")" "These are the shared libraries."
 pack "$development" "$library (= $version), $(needs "$work/$development/usr/bin/ferry-bench")" \
     "This is what programs are built with, in C and C++, and ferry-bench."

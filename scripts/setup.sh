@@ -1,8 +1,7 @@
 #!/bin/bash
 # Installs what ferry's targets need and this machine lacks, and says what it does. Packages come from
 # apt; a Rust toolchain that is missing or too old is the user's to install, with the exact words for it.
-# With `compare`, `rdma`, `deb` or `python`: what those targets and tests alone need,
-# and nothing else.
+# With `compare`, `rdma`, `deb`, `python` or `docs`: what those targets and tests alone need, and nothing else.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/sbin:/sbin
@@ -81,8 +80,14 @@ python() {
     install_packages
 }
 
+# The references of C and C++, and of Python.
+docs() {
+    need doxygen doxygen
+    python
+}
+
 case ${1:-} in
-compare | rdma | deb | python)
+compare | rdma | deb | python | docs)
     "$1"
     exit
     ;;

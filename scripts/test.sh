@@ -41,9 +41,22 @@ rdma() {
     FERRY_TEST_TRANSPORTS=rdma FERRY_BENCH=$target/release/ferry-bench \
         scripts/rdma-vm.sh --limit 1200 run tests/rdma/guest.sh "${binaries[@]}"
 }
-docs() { RUSTDOCFLAGS="-D warnings" cargo doc -p ferry --no-deps; }
+# CUDA against the stand-in for its driver, and on a GPU where there is one.
+# The stand-ins for device libraries keep their rules.
+standin() { tests/standin/test.sh "$target/standin"; }
+cuda() {
+    scripts/cuda.sh standin || return 1
+    if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then
+        scripts/cuda.sh test
+    else
+        echo "SKIPPED: the same tests on a GPU, of which there is none (make test-cuda where there is)"
+    fi
+}
+# The references, that nothing public is missing in them, and the links of all pages.
+docs() { scripts/setup.sh docs && scripts/docs.sh "$target/docs" && python3 tests/docs.py "$target/docs"; }
 c() { tests/c/run.sh; }
 cxx() { bindings/cxx/tests/run.sh; }
+mooncake_c() { bindings/mooncake/tests/run.sh; }
 installed() { scripts/test_install.sh; }
 deb() {
     if ! command -v dpkg >/dev/null; then
@@ -100,7 +113,7 @@ run() {
     esac
 }
 
-legs_all=(format clippy tests epoll io_uring local_path rdma docs c cxx installed deb python golang exchange selftest agents demo)
+legs_all=(format clippy tests epoll io_uring local_path rdma standin cuda docs c cxx mooncake_c installed deb python golang exchange selftest agents demo)
 if [ $# -gt 0 ]; then legs=("$@"); else legs=("${legs_all[@]}"); fi
 for leg in "${legs[@]}"; do run "$leg"; done
 echo "$passed passed, $failed failed, $skipped skipped"

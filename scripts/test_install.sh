@@ -1,6 +1,6 @@
 #!/bin/bash
 # Installs into a folder of its own, moves that elsewhere, and builds the examples from there as a user
-# would: tests/installed/programs.sh.
+# would: tests/installed/programs.sh; then the pages' first programs: tests/installed/readme.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
@@ -9,4 +9,5 @@ make install PREFIX=/opt/ferry DESTDIR="$work/stage"
 grep -q '^prefix=/opt/ferry$' "$work/stage/opt/ferry/lib/pkgconfig/ferry.pc"
 mv "$work/stage/opt/ferry" "$work/moved"
 tests/installed/programs.sh "$work/moved" "$work/moved/lib" "$work/build"
+tests/installed/readme.sh "$work/moved" "$work/build"
 "$work/moved/bin/ferry-bench" --version

@@ -3,6 +3,7 @@ package ferry
 import (
 	"context"
 	"ferry/internal/baseline"
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -48,33 +49,80 @@ func BenchmarkWrite64BesideAWaiter(b *testing.B) {
 	}
 }
 
-// Go and C by turns; the metric is the median of the differences.
+// overC runs C and Go by turns, each first in every second round, both telling how long they took, 0 for a
+// failure. It reports the medians of both, of their differences and of their ratios, and prints them as the
+// benchmarks of the other bindings do.
+func overC(b *testing.B, what string, calls float64, inC, inGo func() time.Duration) {
+	var c, own, over, ratio []float64
+	for b.Loop() {
+		var took [2]time.Duration
+		for side := range 2 {
+			side = (side + len(c)) % 2
+			if took[side] = []func() time.Duration{inC, inGo}[side](); took[side] == 0 {
+				b.Fatal("a call failed")
+			}
+		}
+		c, own = append(c, float64(took[0])/calls), append(own, float64(took[1])/calls)
+		over, ratio = append(over, float64(took[1]-took[0])/calls), append(ratio, float64(took[1])/float64(took[0]))
+	}
+	median := func(list []float64) float64 { slices.Sort(list); return list[len(list)/2] }
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(median(over), "ns-over-C")
+	fmt.Printf("overhead\t%s\tGo\t%.1f\t%.1f\t%+.1f\t%.3f\n", what, median(c), median(own), median(over), median(ratio))
+}
+
 func BenchmarkWrite64OverC(b *testing.B) {
 	p := newPair(b, 4096, nil)
 	const batch = 2000
 	requests := []Request{p.request(0, 64)}
-	var over, inC, inGo []float64
-	for b.Loop() {
-		c := baseline.Write(unsafe.Pointer(p.near.handle), p.peer.handle, unsafe.Pointer(&requests[0]), batch)
-		if c == 0 {
-			b.Fatal("a WRITE from C failed")
-		}
+	fill(p.here.Bytes(), 1)
+	overC(b, "write", batch, func() time.Duration {
+		return baseline.Write(unsafe.Pointer(p.near.handle), p.peer.handle, unsafe.Pointer(&requests[0]), batch)
+	}, func() time.Duration {
 		begun := time.Now()
 		for range batch {
 			if _, err := p.peer.Write(context.Background(), requests, nil); err != nil {
-				b.Fatal(err)
+				return 0
 			}
 		}
-		g := time.Since(begun)
-		inC = append(inC, float64(c)/batch)
-		inGo = append(inGo, float64(g)/batch)
-		over = append(over, float64(g-c)/batch)
+		return time.Since(begun)
+	})
+	check(b, p.there.Bytes()[:64], 1)
+}
+
+// 100,000 pairs of blocks, every second one at the target, so that none merge. The end is waited for untimed.
+func BenchmarkSubmitBlocksOverC(b *testing.B) {
+	const pairs, bytes = 100_000, 64
+	p := newPair(b, 2*pairs*bytes, nil)
+	bases := p.request(0, bytes)
+	from, to := make([]int64, pairs), make([]int64, pairs)
+	for i := range from {
+		from[i], to[i] = int64(i), 2*int64(i)
 	}
-	median := func(list []float64) float64 { slices.Sort(list); return list[len(list)/2] }
-	b.ReportMetric(0, "ns/op")
-	b.ReportMetric(median(inC), "ns-in-C")
-	b.ReportMetric(median(inGo), "ns-in-Go")
-	b.ReportMetric(median(over), "ns-over-C")
+	fill(p.here.Bytes(), 1)
+	overC(b, "submit_blocks", 1, func() time.Duration {
+		return baseline.Submission(unsafe.Pointer(p.near.handle), p.peer.handle, unsafe.Pointer(&bases), from, to)
+	}, func() time.Duration {
+		begun := time.Now()
+		transfer, err := p.peer.SubmitBlocks(Write, &Blocks{
+			LocalBase: []uint64{bases.Local}, RemoteBase: []uint64{bases.Remote},
+			LocalStride: []uint64{bytes}, RemoteStride: []uint64{bytes}, BlockBytes: []uint64{bytes},
+			RemoteRegion: []Region{bases.RemoteRegion}, LocalBlocks: IDs(from), RemoteBlocks: IDs(to),
+		}, nil)
+		if err != nil {
+			return 0
+		}
+		took := time.Since(begun)
+		if _, err := transfer.Wait(context.Background()); err != nil {
+			return 0
+		}
+		return took
+	})
+	for i := range pairs {
+		if string(p.there.Bytes()[2*i*bytes:][:bytes]) != string(p.here.Bytes()[i*bytes:][:bytes]) {
+			b.Fatalf("block %d is not in its place", i)
+		}
+	}
 }
 
 // Many goroutines, each with one WRITE of 4 KiB at a time, over TCP.
@@ -92,28 +140,4 @@ func BenchmarkWrite4KiBGoroutines(b *testing.B) {
 			}
 		}
 	})
-}
-
-// 100,000 pairs of blocks, neighbours of which merge into 1,000 slices.
-func BenchmarkSubmitBlocks(b *testing.B) {
-	const pairs = 100_000
-	p := newPair(b, pairs*16, nil)
-	ids := make([]int32, pairs)
-	for i := range ids {
-		ids[i] = int32(i)
-	}
-	blocks := &Blocks{
-		LocalBase: []uint64{p.here.Address()}, RemoteBase: []uint64{p.there.Address()},
-		LocalStride: []uint64{16}, RemoteStride: []uint64{16}, BlockBytes: []uint64{16},
-		RemoteRegion: []Region{p.there.Region()}, LocalBlocks: IDs(ids), RemoteBlocks: IDs(ids),
-	}
-	for b.Loop() {
-		transfer, err := p.peer.SubmitBlocks(Write, blocks, nil)
-		if err != nil {
-			b.Fatal(err)
-		}
-		if _, err := transfer.Wait(context.Background()); err != nil {
-			b.Fatal(err)
-		}
-	}
 }

@@ -110,7 +110,7 @@ func (p Peer) SubmitBlocks(op Op, blocks *Blocks, options *TransferOptions) (*Tr
 		local_blocks:  pinned(blocks.LocalBlocks.first),
 		remote_blocks: pinned(blocks.RemoteBlocks.first),
 	}
-	t := &Transfer{engine: e, op: op, id: e.reactor.ids.Add(1), done: make(chan struct{})}
+	t := &Transfer{engine: e, op: op, id: e.reactor.ids.Add(1), keep: bool(options.keep()), done: make(chan struct{})}
 	options_, notify, notifyLength := e.reactor.options(options, t.id, 0)
 	var c C.ferry_error
 	status := C.ferry_go_submit_blocks(e.handle, C.ferry_peer(p.handle), C.uint32_t(op), &full,

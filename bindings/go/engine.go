@@ -19,8 +19,9 @@
 // # Goroutines and threads
 //
 // A goroutine that waits for a transfer or an event is parked on Go's netpoller by way of a queue's eventfd
-// and holds no thread. A small transfer is first looked at for some microseconds from where it was
-// submitted, because that is how it ends soonest.
+// and holds no thread. A small synchronous transfer with a peer on this host is one copy in the calling thread;
+// another small one is first looked at for some microseconds from where it was submitted, because that is how
+// it ends soonest.
 package ferry
 
 // #cgo pkg-config: ferry

@@ -26,6 +26,20 @@ func submit(ctx context.Context, peer ferry.Peer, requests []ferry.Request) erro
 	return err
 }
 
+func show(ctx context.Context, transfer *ferry.Transfer) (ferry.Result, error) {
+	ticker := time.NewTicker(100 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-transfer.Done():
+			return transfer.Wait(ctx)
+		case <-ticker.C:
+			at := transfer.Progress()
+			fmt.Printf("\r%d of %d MiB", at.BytesConfirmed>>20, at.BytesTotal>>20)
+		}
+	}
+}
+
 func blocks(ctx context.Context, peer ferry.Peer, memory *ferry.Memory, region ferry.RegionInfo) error {
 	transfer, err := peer.SubmitBlocks(ferry.Write, &ferry.Blocks{
 		LocalBase: []uint64{memory.Address()}, RemoteBase: []uint64{region.Address},
@@ -37,7 +51,7 @@ func blocks(ctx context.Context, peer ferry.Peer, memory *ferry.Memory, region f
 	if err != nil {
 		return err
 	}
-	_, err = transfer.Wait(ctx)
+	_, err = show(ctx, transfer)
 	return err
 }
 
@@ -104,7 +118,7 @@ func TestReadme(t *testing.T) {
 		return string(text)
 	}
 	pieces := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(read("README.md"), -1)
-	if len(pieces) != 4 {
+	if len(pieces) != 5 {
 		t.Fatal(len(pieces))
 	}
 	source := strings.ReplaceAll(read("example_test.go"), "\n\t", "\n")

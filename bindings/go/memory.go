@@ -16,6 +16,7 @@ type Region uint64
 // Access is what peers may do with a region.
 type Access uint32
 
+// What peers may do.
 const (
 	RemoteRead  Access = C.FERRY_ACCESS_REMOTE_READ
 	RemoteWrite Access = C.FERRY_ACCESS_REMOTE_WRITE
@@ -67,32 +68,56 @@ func (e *Engine) Alloc(length int, options *RegionOptions) (*Memory, error) {
 // Register lends C memory or a mapping to ferry until Close of what it returns, or of the engine, has
 // returned. It must stay mapped until then. Memory of Go's heap is refused with
 // ErrInvalid, save under GODEBUG=cgocheck=0.
-func (e *Engine) Register(address unsafe.Pointer, length int, options *RegionOptions) (registered *Memory, err error) {
+func (e *Engine) Register(address unsafe.Pointer, length int, options *RegionOptions) (*Memory, error) {
+	registered, err := e.RegisterBatch([]Range{{address, length}}, options)
+	if err != nil {
+		return nil, err
+	}
+	return registered[0], nil
+}
+
+// A Range is memory to be registered.
+type Range struct {
+	Address unsafe.Pointer
+	Length  int
+}
+
+// RegisterBatch is Register for several ranges alike, all or none: peers are told of them at once. They are
+// returned in the same order; an error's RequestIndex is the place of the one at fault.
+func (e *Engine) RegisterBatch(ranges []Range, options *RegionOptions) (registered []*Memory, err error) {
 	const op = "register"
-	if length <= 0 {
-		return nil, invalid(op, "length is %d; it must be at least 1", length)
+	if len(ranges) == 0 {
+		return nil, nil
+	}
+	addresses, lengths := make([]unsafe.Pointer, len(ranges)), make([]C.size_t, len(ranges))
+	for i, r := range ranges {
+		if r.Length <= 0 {
+			err := invalid(op, "length is %d; it must be at least 1", r.Length)
+			err.RequestIndex = i
+			return nil, err
+		}
+		addresses[i], lengths[i] = r.Address, C.size_t(r.Length)
 	}
 	full := C.ferry_region_options{struct_size: C.sizeof_ferry_region_options}
 	full.access, full.name = options.full()
 	defer C.free(unsafe.Pointer(full.name))
-	m := &Memory{engine: e, address: address, length: length}
-	// By way of a list because cgo looks for Go memory in what a list points to, and panics when it finds
-	// any. In what is passed itself it allows it.
-	addresses, lengths := []unsafe.Pointer{address}, []C.size_t{C.size_t(length)}
+	regions := make([]C.ferry_region, len(ranges))
 	defer func() {
+		// cgo looks for Go memory in what a list points to, and panics when it finds any.
 		if reason := recover(); reason != nil {
 			registered, err = nil, invalid(op, "address: it is Go memory, which cannot be registered (%v)", reason)
 		}
 	}()
-	var region C.ferry_region
 	err = e.call(op, func(c *C.ferry_error) C.ferry_status {
-		return C.ferry_region_register_batch(e.handle, &addresses[0], &lengths[0], 1, &full, &region, c)
+		return C.ferry_region_register_batch(e.handle, &addresses[0], &lengths[0], C.size_t(len(ranges)), &full, &regions[0], c)
 	})
-	m.region = Region(region)
 	if err != nil {
 		return nil, err
 	}
-	return m, nil
+	for i, r := range ranges {
+		registered = append(registered, &Memory{engine: e, address: r.Address, length: r.Length, region: Region(regions[i])})
+	}
+	return registered, nil
 }
 
 // full is the access, and the name as C memory for the caller to free.

@@ -20,6 +20,7 @@ type Peer struct {
 // Transport is a way to move bytes.
 type Transport uint32
 
+// The transports. CUDA and Ascend are not part of this version: never chosen.
 const (
 	TransportNone   Transport = C.FERRY_TRANSPORT_NONE
 	TransportTCP    Transport = C.FERRY_TRANSPORT_TCP
@@ -40,6 +41,7 @@ func (t Transport) String() string {
 // PeerState is how a session stands.
 type PeerState uint32
 
+// The states of a session.
 const (
 	PeerConnecting PeerState = C.FERRY_PEER_CONNECTING
 	PeerUp         PeerState = C.FERRY_PEER_UP

@@ -25,8 +25,8 @@ type EventKind uint32
 
 const (
 	EventNotification EventKind = C.FERRY_EVENT_NOTIFICATION // Data is set
-	EventPeerUp       EventKind = C.FERRY_EVENT_PEER_UP
-	EventPeerLost     EventKind = C.FERRY_EVENT_PEER_LOST // nothing of it can land here any more; Status is set
+	EventPeerUp       EventKind = C.FERRY_EVENT_PEER_UP      // a session is established, from whichever side
+	EventPeerLost     EventKind = C.FERRY_EVENT_PEER_LOST    // nothing of it can land here any more; Status is set
 	// EventLateApply: bytes of a peer were applied here after its lease had run out. Region, Address and
 	// Length are set; what is there is undefined.
 	EventLateApply EventKind = C.FERRY_EVENT_LATE_APPLY
@@ -119,6 +119,20 @@ func (q *Queue) Next(ctx context.Context) (Event, error) {
 			return Event{}, closedError(op)
 		}
 	}
+}
+
+// Each calls f with each event, one at a time, and returns with Next's error when the context ends or the
+// queue or the engine is closed: no call of f is running then. On a goroutine of its own it is a callback;
+// f may make any call, those that wait included.
+func (q *Queue) Each(ctx context.Context, f func(Event)) error {
+	for ctx.Err() == nil {
+		event, err := q.Next(ctx)
+		if err != nil {
+			return err
+		}
+		f(event)
+	}
+	return ended("each", ctx.Err())
 }
 
 // drain takes an event if there is one; a drain that finds none arms the eventfd.

@@ -45,6 +45,47 @@ func TestNotificationsComeInOrderBehindTheirData(t *testing.T) {
 	}
 }
 
+func TestEachCallsUntilItsContextEnds(t *testing.T) {
+	p := newPair(t, 64, nil)
+	queue, err := p.far.Queue(Notifications)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const words = 8
+	for i := range words {
+		if err := p.peer.Notify(soon(t), fmt.Appendf(nil, "%d", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(soon(t))
+	var got string
+	err = queue.Each(ctx, func(event Event) {
+		got += string(event.Data)
+		// It may wait, even for the engine that it is called for.
+		if _, err := event.Peer.Probe(soon(t)); err != nil {
+			t.Error(err)
+		}
+		if len(got) == words-1 {
+			cancel()
+		}
+	})
+	if !errors.Is(err, context.Canceled) || got != "0123456" {
+		t.Fatal(got, err)
+	}
+	// What came behind the end is still there.
+	if event, err := queue.Next(soon(t)); err != nil || string(event.Data) != "7" {
+		t.Fatal(event, err)
+	}
+	ended := make(chan error)
+	go func() { ended <- queue.Each(soon(t), func(Event) {}) }()
+	if err := queue.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; !errors.Is(err, ErrClosed) && !errors.Is(err, ErrStale) {
+		t.Fatal(err)
+	}
+}
+
 func TestClosingAQueueWakesWhoWaits(t *testing.T) {
 	near, far := newEngine(t, nil), newEngine(t, nil)
 	first, err := far.Queue(Notifications | Peers)

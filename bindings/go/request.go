@@ -56,6 +56,7 @@ const (
 // Transports is a set of transports; 0 is all that the engine may use.
 type Transports uint64
 
+// Its bits.
 const (
 	AllowTCP    Transports = C.FERRY_ALLOW_TCP
 	AllowLocal  Transports = C.FERRY_ALLOW_LOCAL
@@ -77,11 +78,15 @@ type TransferOptions struct {
 	Transports Transports
 	// Priority: higher goes first among transfers of about the same size.
 	Priority uint32
+	// KeepResults is for Submit and SubmitBlocks: what became of each request is there to be asked for when the
+	// transfer is final (Transfer.Results). Without it only of those that failed, in the Error.
+	KeepResults bool
 }
 
 // State is the kind of a transfer's end.
 type State uint32
 
+// The ends; final states are reached once.
 const (
 	Done      State = C.FERRY_STATE_DONE
 	Failed    State = C.FERRY_STATE_FAILED
@@ -102,10 +107,10 @@ const (
 type Delivery uint32
 
 const (
-	NoNotification Delivery = C.FERRY_NOTIFICATION_NONE
-	Delivered      Delivery = C.FERRY_NOTIFICATION_DELIVERED
-	NotSent        Delivery = C.FERRY_NOTIFICATION_NOT_SENT
-	Unknown        Delivery = C.FERRY_NOTIFICATION_UNKNOWN
+	NoNotification Delivery = C.FERRY_NOTIFICATION_NONE      // the transfer had none
+	Delivered      Delivery = C.FERRY_NOTIFICATION_DELIVERED // the peer has it
+	NotSent        Delivery = C.FERRY_NOTIFICATION_NOT_SENT  // the peer doesn't have it, and never will
+	Unknown        Delivery = C.FERRY_NOTIFICATION_UNKNOWN   // the peer was lost before it said so
 )
 
 // A Result is how a transfer ended.

@@ -14,28 +14,28 @@ static ferry_transfer_options full(const ferry_go_options *options, const void *
     return out;
 }
 
-static ferry_status look(ferry_engine *engine, ferry_transfer transfer, uint64_t timeout_ns, ferry_result *out_result,
-                         ferry_error *error)
+static ferry_status look(ferry_engine *engine, ferry_transfer transfer, uint64_t timeout_ns, bool keep,
+                         ferry_result *out_result, ferry_error *error)
 {
     ferry_status status;
     out_result->struct_size = sizeof *out_result;
     out_result->state = 0;
     error->struct_size = sizeof *error;
     status = ferry_transfer_wait(engine, transfer, timeout_ns, out_result, error);
-    if (status == FERRY_OK) ferry_transfer_release(engine, transfer, NULL);
+    if (status == FERRY_OK && !keep) ferry_transfer_release(engine, transfer, NULL);
     return status;
 }
 
 ferry_status ferry_go_submit(ferry_engine *engine, ferry_peer peer, uint32_t op, const ferry_request *requests,
                              size_t count, const ferry_go_options *options, const void *notify,
-                             size_t notify_length, uint64_t look_ns, ferry_transfer *out_transfer,
-                             ferry_result *out_result, ferry_status *out_looked, ferry_error *error)
+                             size_t notify_length, uint64_t look_ns, bool keep,
+                             ferry_transfer *out_transfer, ferry_result *out_result, ferry_status *out_looked, ferry_error *error)
 {
     ferry_transfer_options all = full(options, notify, notify_length);
     ferry_status status;
     error->struct_size = sizeof *error;
     status = ferry_transfer_submit(engine, peer, op, requests, count, &all, out_transfer, error);
-    if (status == FERRY_OK) *out_looked = look(engine, *out_transfer, look_ns, out_result, error);
+    if (status == FERRY_OK) *out_looked = look(engine, *out_transfer, look_ns, keep, out_result, error);
     return status;
 }
 
@@ -48,8 +48,8 @@ ferry_status ferry_go_submit_blocks(ferry_engine *engine, ferry_peer peer, uint3
     return ferry_transfer_submit_blocks(engine, peer, op, blocks, &all, out_transfer, error);
 }
 
-ferry_status ferry_go_look(ferry_engine *engine, ferry_transfer transfer, ferry_result *out_result,
+ferry_status ferry_go_look(ferry_engine *engine, ferry_transfer transfer, bool keep, ferry_result *out_result,
                            ferry_error *error)
 {
-    return look(engine, transfer, 0, out_result, error);
+    return look(engine, transfer, 0, keep, out_result, error);
 }

@@ -3,6 +3,7 @@
 #define FERRY_GO_SHIM_H
 
 #include <ferry.h>
+#include <stdbool.h>
 
 /* ferry_transfer_options without pointers, so that Go can pass it from its stack unpinned. */
 typedef struct ferry_go_options {
@@ -15,19 +16,20 @@ typedef struct ferry_go_options {
 } ferry_go_options;
 
 /* Submits, then looks for the end for `look_ns`. Returns the status of the submit.
-   out_result->state is 0 when the transfer is not final; what the look returned is in *out_looked. */
+   out_result->state is 0 when the transfer is not final; what the look returned is in *out_looked. One that
+   is done is released then, unless it is to be kept. */
 ferry_status ferry_go_submit(ferry_engine *engine, ferry_peer peer, uint32_t op, const ferry_request *requests,
                              size_t count, const ferry_go_options *options, const void *notify,
-                             size_t notify_length, uint64_t look_ns, ferry_transfer *out_transfer,
-                             ferry_result *out_result, ferry_status *out_looked, ferry_error *error);
+                             size_t notify_length, uint64_t look_ns, bool keep,
+                             ferry_transfer *out_transfer, ferry_result *out_result, ferry_status *out_looked, ferry_error *error);
 
 /* The same for blocks. */
 ferry_status ferry_go_submit_blocks(ferry_engine *engine, ferry_peer peer, uint32_t op, const ferry_blocks *blocks,
                                     const ferry_go_options *options, const void *notify, size_t notify_length,
                                     ferry_transfer *out_transfer, ferry_error *error);
 
-/* ferry_transfer_wait with timeout 0; releases a transfer that is done. */
-ferry_status ferry_go_look(ferry_engine *engine, ferry_transfer transfer, ferry_result *out_result,
+/* ferry_transfer_wait with timeout 0; releases a transfer that is done, unless it is to be kept. */
+ferry_status ferry_go_look(ferry_engine *engine, ferry_transfer transfer, bool keep, ferry_result *out_result,
                            ferry_error *error);
 
 #endif

@@ -4,6 +4,8 @@ package ferry
 // #cgo nocallback ferry_go_submit
 // #cgo noescape ferry_go_look
 // #cgo nocallback ferry_go_look
+// #cgo noescape ferry_transfer_try
+// #cgo nocallback ferry_transfer_try
 // #include "shim.h"
 import "C"
 
@@ -22,13 +24,21 @@ type Transfer struct {
 	op     Op
 	handle C.ferry_transfer
 	id     uint64
+	keep   bool
 	mu     sync.Mutex // held while its end is looked for
 	ended  atomic.Bool
 	done   chan struct{}
+	// As it was last seen; under mu.
+	progress Progress
 	// Good once done is closed.
-	result Result
-	err    *Error
+	result  Result
+	results []RequestResult
+	err     *Error
 }
+
+// Progress is how far a transfer is. BytesConfirmed are known to be where they belong; it never goes back, is
+// never above BytesTotal, and is the Result's once the transfer is final.
+type Progress struct{ BytesConfirmed, BytesTotal uint64 }
 
 // How long a small transfer is looked at from where it was submitted, and what is small. Only as many
 // goroutines look at a time as can run: the others would take threads for nothing.
@@ -73,6 +83,9 @@ func (p Peer) transfer(ctx context.Context, op Op, requests []Request, options *
 	}
 	var patience C.uint64_t
 	if len(requests) == 1 && requests[0].Length <= lookBytes {
+		if result, done := p.try(op, requests, options); done {
+			return result, nil
+		}
 		patience = C.uint64_t(look)
 	}
 	t, result, err := p.submit(op, requests, options, deadline, patience)
@@ -85,6 +98,31 @@ func (p Peer) transfer(ctx context.Context, op Op, requests []Request, options *
 		err = &with
 	}
 	return result, err
+}
+
+// try makes a small transfer with a peer on this host by one copy in this thread: no handle, no event, no wait.
+// False if that can't be: then it is to be submitted, which also finds what is wrong with it.
+func (p Peer) try(op Op, requests []Request, options *TransferOptions) (Result, bool) {
+	e := p.engine
+	if e == nil || (options != nil && options.Notify != nil) || e.enter(op.String()) != nil {
+		return Result{}, false
+	}
+	defer e.leave()
+	var full *C.ferry_transfer_options
+	if options != nil {
+		full = &C.ferry_transfer_options{
+			struct_size:        C.sizeof_ferry_transfer_options,
+			flags:              C.uint32_t(options.Flags),
+			transports_allowed: C.uint64_t(options.Transports),
+		}
+	}
+	result := C.ferry_result{struct_size: C.sizeof_ferry_result}
+	status := C.ferry_transfer_try(e.handle, C.ferry_peer(p.handle), C.uint32_t(op),
+		(*C.ferry_request)(unsafe.Pointer(unsafe.SliceData(requests))), C.size_t(len(requests)), full, &result, nil)
+	if status != C.FERRY_OK {
+		return Result{}, false
+	}
+	return newResult(&result), true
 }
 
 // submit starts a transfer. With patience it looks for the end that long: the transfer returned is then nil
@@ -111,9 +149,10 @@ func (p Peer) submit(op Op, requests []Request, options *TransferOptions, deadli
 		looked C.ferry_status
 		c      C.ferry_error
 	)
+	keep := options.keep()
 	status := C.ferry_go_submit(e.handle, C.ferry_peer(p.handle), C.uint32_t(op),
 		(*C.ferry_request)(unsafe.Pointer(unsafe.SliceData(requests))), C.size_t(len(requests)),
-		&full, notify, notifyLength, wait, &handle, &result, &looked, &c)
+		&full, notify, notifyLength, wait, keep, &handle, &result, &looked, &c)
 	if patience > 0 {
 		looking.Add(-1)
 	}
@@ -125,7 +164,7 @@ func (p Peer) submit(op Op, requests []Request, options *TransferOptions, deadli
 		r.leftBehind()
 		return nil, newResult(&result), nil
 	}
-	t := &Transfer{engine: e, op: op, handle: handle, id: id, done: make(chan struct{})}
+	t := &Transfer{engine: e, op: op, handle: handle, id: id, keep: bool(keep), done: make(chan struct{})}
 	if looked == C.FERRY_OK || looked < 0 {
 		r.leftBehind()
 		final, failed := result, c
@@ -152,6 +191,8 @@ func (r *reactor) options(options *TransferOptions, id uint64, deadline C.uint64
 	return full, unsafe.Pointer(unsafe.SliceData(options.Notify)), C.size_t(len(options.Notify))
 }
 
+func (o *TransferOptions) keep() C.bool { return C.bool(o != nil && o.KeepResults) }
+
 // expect has the transfer's event end it, and ends it if that has come already.
 func (t *Transfer) expect() {
 	r := t.engine.reactor
@@ -175,7 +216,7 @@ func (t *Transfer) settle(event *C.ferry_event) {
 	}
 	var result C.ferry_result
 	var c C.ferry_error
-	status := C.ferry_go_look(t.engine.handle, t.handle, &result, &c)
+	status := C.ferry_go_look(t.engine.handle, t.handle, C.bool(t.keep), &result, &c)
 	if event != nil && result.state == 0 {
 		// The engine was closed in between: the event is all there is.
 		status = event.status
@@ -187,28 +228,44 @@ func (t *Transfer) settle(event *C.ferry_event) {
 
 // end takes in how the transfer ended, and frees it.
 func (t *Transfer) end(status C.ferry_status, result *C.ferry_result, c *C.ferry_error) {
-	if result.state != 0 {
+	final := result.state != 0
+	if final {
 		t.result = newResult(result)
+		t.progress = Progress{t.result.BytesConfirmed, t.result.BytesConfirmed}
 	}
 	if status < 0 {
 		t.err = newError(t.op.String(), Status(status), c)
-		if result.state != 0 {
+		if final {
+			t.look()
 			t.err.Result = &t.result
-			t.err.Requests = t.failedRequests()
+			t.err.Requests = t.requestResults(C.FERRY_RESULTS_FAILED, min(t.result.RequestsFailed, RequestErrorsMax))
 		}
+	}
+	if final && t.keep {
+		t.results = t.requestResults(C.FERRY_RESULTS_ALL, t.result.RequestsIn)
+	}
+	if status < 0 || t.keep {
 		C.ferry_transfer_release(t.engine.handle, t.handle, nil)
 	}
 	t.ended.Store(true)
 	close(t.done)
 }
 
-func (t *Transfer) failedRequests() []RequestResult {
-	list := make([]C.ferry_request_result, min(t.result.RequestsFailed, RequestErrorsMax))
+// look asks how far the transfer is; one that is not there any more is where it was seen last.
+func (t *Transfer) look() {
+	var confirmed, total C.uint64_t
+	if C.ferry_transfer_progress(t.engine.handle, t.handle, &confirmed, &total, nil) == C.FERRY_OK {
+		t.progress = Progress{uint64(confirmed), uint64(total)}
+	}
+}
+
+func (t *Transfer) requestResults(which C.uint32_t, most uint64) []RequestResult {
+	list := make([]C.ferry_request_result, most)
 	if len(list) == 0 {
 		return nil
 	}
 	var count C.size_t
-	status := C.ferry_transfer_results(t.engine.handle, t.handle, C.FERRY_RESULTS_FAILED, &list[0],
+	status := C.ferry_transfer_results(t.engine.handle, t.handle, which, &list[0],
 		C.sizeof_ferry_request_result, C.size_t(len(list)), &count, nil)
 	if status != C.FERRY_OK {
 		return nil
@@ -224,6 +281,28 @@ func (t *Transfer) failedRequests() []RequestResult {
 
 // Done is closed when the transfer is final.
 func (t *Transfer) Done() <-chan struct{} { return t.done }
+
+// Progress tells how far the transfer is, at any time and without waiting.
+func (t *Transfer) Progress() Progress {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.ended.Load() && t.engine.enter("progress") == nil {
+		defer t.engine.leave()
+		t.look()
+	}
+	return t.progress
+}
+
+// Results tells what became of each request, in the caller's order, once the transfer is final and if it was
+// submitted with TransferOptions.KeepResults; else it is nil.
+func (t *Transfer) Results() []RequestResult {
+	select {
+	case <-t.done:
+		return t.results
+	default:
+		return nil
+	}
+}
 
 // Cancel asks the transfer to stop, and does not wait: what came of it, its end tells.
 func (t *Transfer) Cancel() {

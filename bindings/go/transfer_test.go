@@ -46,6 +46,34 @@ func TestWriteAndReadMoveEachByteToItsPlace(t *testing.T) {
 	}
 }
 
+// Nor is it seen by the reactor.
+func TestASmallTransferOnThisHostIsNotSubmitted(t *testing.T) {
+	p := newPair(t, 65536, nil)
+	fill(p.here.Bytes(), 3)
+	for _, options := range []*TransferOptions{nil, {Transports: AllowLocal}} {
+		for _, call := range []func(context.Context, []Request, *TransferOptions) (Result, error){p.peer.Write, p.peer.Read} {
+			result, err := call(soon(t), []Request{p.request(0, 65536)}, options)
+			if err != nil || result.State != Done || result.BytesConfirmed != 65536 || result.Transport != TransportLocal {
+				t.Fatalf("%+v %v", result, err)
+			}
+		}
+	}
+	check(t, p.there.Bytes(), 3)
+	if submitted := p.near.reactor.ids.Load(); submitted != 0 {
+		t.Errorf("%d were submitted", submitted)
+	}
+	// These can't be made so.
+	for _, options := range []*TransferOptions{overTCP, {Notify: []byte{}}, {Flags: Ordered}, {Flags: Checksum}} {
+		before := p.near.reactor.ids.Load()
+		if _, err := p.peer.Write(soon(t), []Request{p.request(0, 64)}, options); err != nil {
+			t.Fatal(err)
+		}
+		if p.near.reactor.ids.Load() != before+1 {
+			t.Errorf("%+v was not submitted", options)
+		}
+	}
+}
+
 func TestManyRequestsOfOneTransfer(t *testing.T) {
 	const blocks, size = 512, 512
 	p := newPair(t, blocks*size, nil)
@@ -145,6 +173,98 @@ func TestMemoryOfAnotherAllocator(t *testing.T) {
 	}
 	if _, err := p.peer.Write(soon(t), []Request{{memory.Address(), p.there.Address(), 4096, 0}}, nil); !errors.Is(err, ErrNotRegistered) {
 		t.Fatal(err)
+	}
+}
+
+func TestABatchIsRegisteredWholeOrNotAtAll(t *testing.T) {
+	p := newPair(t, 3*4096, nil)
+	mapping, err := syscall.Mmap(-1, 0, 4*4096, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Munmap(mapping)
+	// Every second page, so that they are neighbours of nothing.
+	ranges := []Range{{unsafe.Pointer(&mapping[0]), 4096}, {unsafe.Pointer(&mapping[8192]), 4096}}
+	memories, err := p.near.RegisterBatch(ranges, nil)
+	if err != nil || len(memories) != 2 {
+		t.Fatal(memories, err)
+	}
+	for i, memory := range memories {
+		fill(memory.Bytes(), uint64(i))
+		request := Request{memory.Address(), p.there.Address() + uint64(i)*4096, 4096, 0}
+		if _, err := p.peer.Write(soon(t), []Request{request}, nil); err != nil {
+			t.Fatal(err)
+		}
+		check(t, p.there.Bytes()[i*4096:][:4096], uint64(i))
+		if err := memory.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var failed *Error
+	for what, wrong := range map[string]Range{
+		"length": {unsafe.Pointer(&mapping[4096]), 0}, "overlaps": {unsafe.Pointer(&mapping[8192]), 1},
+	} {
+		_, err := p.near.RegisterBatch([]Range{ranges[1], wrong}, nil)
+		if !errors.As(err, &failed) || failed.RequestIndex != 1 || !strings.Contains(failed.Message, what) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if stats, err := p.near.Stats(); err != nil || stats.Regions != 1 {
+		t.Fatal(stats.Regions, err)
+	}
+	if memories, err := p.near.RegisterBatch(nil, nil); err != nil || memories != nil {
+		t.Fatal(memories, err)
+	}
+}
+
+func TestResultsOfEachRequestAreKeptWhenAskedFor(t *testing.T) {
+	p := newPair(t, 64*8, nil)
+	requests := make([]Request, 8)
+	for i := range requests {
+		requests[i] = p.request(64*i, 8*(i+1))
+	}
+	keep := &TransferOptions{KeepResults: true}
+	for _, transports := range []Transports{AllowTCP, AllowLocal} {
+		keep.Transports = transports
+		transfer, err := p.peer.Submit(Write, requests, keep)
+		if err != nil {
+			t.Fatal(err)
+		}
+		result, err := transfer.Wait(soon(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, r := range transfer.Results() {
+			if r.Index != uint64(i) || r.Status != OK || r.BytesConfirmed != uint64(8*(i+1)) || r.Transport != result.Transport {
+				t.Errorf("%+v", r)
+			}
+		}
+		if len(transfer.Results()) != len(requests) {
+			t.Fatal(transfer.Results())
+		}
+
+		wrong := append([]Request{{p.here.Address(), 8, 8, 0}}, requests...) // nothing is registered there
+		transfer, err = p.peer.Submit(Write, wrong, keep)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = transfer.Wait(soon(t)); !errors.Is(err, ErrPartial) {
+			t.Fatal(err)
+		}
+		results := transfer.Results()
+		if len(results) != 9 || results[0].Status == OK || results[8].Status != OK || results[8].BytesConfirmed != 64 {
+			t.Fatalf("%+v", results)
+		}
+	}
+	transfer, err := p.peer.Submit(Write, requests, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := transfer.Wait(soon(t)); err != nil || transfer.Results() != nil {
+		t.Fatal(transfer.Results(), err)
+	}
+	if stats, err := p.near.Stats(); err != nil || stats.Transfers != 0 {
+		t.Fatal(stats.Transfers, err)
 	}
 }
 

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Installs the package into a virtual environment of its own and tests it there: format, types, tests, the size of
-# the wheel, the time to import it. FERRY_LIBRARY names a library that is built already.
+# Installs the package into a virtual environment of its own and tests it there: format, types, tests, the tag and
+# the size of the wheel, the time to import it. FERRY_LIBRARY names a library that is built already.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 mkdir -p "${CARGO_TARGET_DIR:-target}/python"
@@ -28,6 +28,13 @@ cd "$here"
 "$python" -m ruff check .
 "$python" -m mypy src/ferry examples tests benches
 "$python" -m pytest
+"$python" benches/overhead.py 1
+
+# The tag says that the wheel needs that glibc, and nothing else of the system: neither verbs nor CUDA.
+tag=${wheel##*-}
+tag=${tag%.whl}
+found=$("$python" -m auditwheel show "$wheel" | tr '\n' ' ')
+[[ $found == *"the following platform tag: \"$tag\""* ]] || { echo "the wheel is tagged $tag, but $found"; exit 1; }
 
 bytes=$(stat -c %s "$wheel")
 echo "wheel: ${wheel##*/}, $bytes bytes"

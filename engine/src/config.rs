@@ -97,6 +97,18 @@ settings! {
         "How long queue pairs with nothing to do are kept; they are made again when there is, and 0 keeps them.";
     rdma_mr_bytes_max: u64 = 0, Valid::ZeroOr(limits::SPLIT_BYTES_MIN, 1 << 48),
         "Larger regions are registered with a device in several pieces; 0 takes the device's own limit.";
+    cuda: bool = true, Valid::Bool,
+        "Use memory of CUDA devices, if the driver's library is there.";
+    ascend: bool = true, Valid::Bool,
+        "Use memory of Ascend devices, if AscendCL is there.";
+    ascend_library: String = String::new(), Valid::Library,
+        "AscendCL's library; empty opens libascendcl.so, or else libacl_rt.so.";
+    staging_slots: u32 = 8, Valid::Range(2, 64),
+        "Pieces of locked host memory, of 2 MiB each, through which memory of devices goes out; as many again are for what comes in.";
+    device_timeout_ms: u64 = 10_000, Valid::Range(10, 600_000),
+        "How long one copy on a device may take before the device counts as broken.";
+    cuda_library: String = String::new(), Valid::Library,
+        "The CUDA driver's library to open instead of libcuda.so.1, for tests.";
     lanes: u32 = 2, Valid::Range(1, limits::LANES_MAX as u64),
         "Data connections to each peer over TCP, the express lane not counted.";
     workers: u32 = 0, Valid::Range(0, limits::WORKERS_MAX as u64),
@@ -124,7 +136,7 @@ settings! {
     connect_timeout_ms: u64 = 5000, Valid::Range(1, 600_000),
         "How long one connection attempt may take.";
     reconnect_timeout_ms: u64 = 10_000, Valid::Range(0, 600_000),
-        "How long a lost peer is redialled before its transfers fail with PEER_LOST; 0 does not redial.";
+        "How long a lost peer is redialled before its transfers fail with PEER_LOST, and RDMA ports that went down are waited for by what only RDMA may carry, which then fails with UNAVAILABLE; 0 does neither.";
     reconnect_backoff_ms: u64 = 20, Valid::Range(1, 1000),
         "Pause before the second redial; it doubles with each one, up to a second.";
     handshake_timeout_ms: u64 = 5000, Valid::Range(1, 600_000),

@@ -14,6 +14,7 @@ pub mod limits;
 pub mod status;
 pub mod types;
 
+pub mod device;
 pub mod notify;
 pub mod peer;
 pub mod plan;
@@ -21,6 +22,7 @@ pub mod region;
 mod room;
 pub mod route;
 pub mod session;
+pub mod stage;
 pub mod stats;
 pub mod sys;
 pub mod transport;

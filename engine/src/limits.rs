@@ -29,6 +29,11 @@ pub const REGIONS_PER_MESSAGE: usize = 256;
 pub const REGION_NAME_BYTES_MAX: usize = 63;
 /// Bytes of one handshake frame.
 pub const HANDSHAKE_BYTES_MAX: usize = 1024;
+/// Payload of one piece of staging, on its way from or to a device; and room for aligning its blocks.
+pub const STAGE_BYTES: u32 = 2 << 20;
+const _: () = assert!(STAGE_BYTES >= FRAME_BYTES_MAX, "a slice fits a slot");
+pub const STAGE_SLOT_BYTES: u64 = STAGE_BYTES as u64 + FRAME_DESCRIPTORS_MAX as u64 * STAGE_ALIGN;
+pub const STAGE_ALIGN: u64 = 16;
 /// Handshakes in progress on the accepting side; others wait in the listener's backlog.
 pub const HANDSHAKES_MAX: usize = 512;
 /// Data lanes per peer, the express lane not counted.
@@ -48,3 +53,7 @@ pub const SPLIT_BYTES_MIN: u64 = FRAME_BYTES_MAX as u64;
 pub const RKEYS_PER_MESSAGE: usize = 8192;
 /// Bytes of a notification that goes by RDMA; longer ones go by TCP.
 pub const RDMA_WORD_BYTES_MAX: usize = 1015;
+/// Streams of the program's that one device library holds at one time.
+pub const HOLDS_MAX: usize = 1024;
+/// Allocations of one device that are exported by a descriptor each.
+pub const DEVICE_EXPORTS_MAX: usize = 1024;

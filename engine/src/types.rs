@@ -54,7 +54,8 @@ pub struct Slice {
     pub first: u32,
 }
 
-/// What a region lets its peers do: bits of the C ABI's `access`.
+/// What a region lets its peers do: bits of the C ABI's `access`. With none of them the memory is for this
+/// engine's own transfers alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access(pub u32);
 
@@ -73,6 +74,65 @@ impl Access {
     }
 }
 
+/// What kind of memory it is; the numbers are the C ABI's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum MemoryKind {
+    /// The CPU's.
+    Host = 1,
+    /// A CUDA device's.
+    Cuda = 2,
+    /// An Ascend device's.
+    Ascend = 3,
+    /// CUDA's managed memory, which moves between the CPU and a device.
+    Managed = 4,
+    /// The CPU's, locked by CUDA.
+    Pinned = 5,
+}
+
+impl MemoryKind {
+    /// The kind with this number.
+    pub fn from_number(number: u32) -> Option<MemoryKind> {
+        use MemoryKind::*;
+        [Host, Cuda, Ascend, Managed, Pinned].into_iter().find(|kind| *kind as u32 == number)
+    }
+
+    /// The kind of device whose library knows this memory.
+    pub fn driver(self) -> MemoryKind {
+        match self {
+            MemoryKind::Managed | MemoryKind::Pinned => MemoryKind::Cuda,
+            other => other,
+        }
+    }
+
+    /// Whether it takes the device's library to copy from and to it.
+    pub fn is_device(self) -> bool {
+        !matches!(self, MemoryKind::Host | MemoryKind::Pinned)
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            MemoryKind::Host => "host",
+            MemoryKind::Cuda => "cuda",
+            MemoryKind::Ascend => "ascend",
+            MemoryKind::Managed => "cuda_managed",
+            MemoryKind::Pinned => "pinned",
+        }
+    }
+}
+
+/// Where memory is. Host memory has device 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Location {
+    pub kind: MemoryKind,
+    /// The device's number in its process.
+    pub device: i32,
+}
+
+impl Location {
+    pub const HOST: Location = Location { kind: MemoryKind::Host, device: 0 };
+}
+
 /// One way to reach a peer; the numbers are the C ABI's bit positions in transport masks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
@@ -83,11 +143,14 @@ pub enum Transport {
     Rdma = 3,
     Cuda = 4,
     Ascend = 5,
+    /// Inside the engine alone: what takes transfers of device memory apart. What carries the parts is one of
+    /// the others, and that is what results say.
+    Staged = 6,
 }
 
 impl Transport {
     /// How many numbers there are.
-    pub const COUNT: usize = 6;
+    pub const COUNT: usize = 7;
 
     /// The transport with this number; `None` if there is none.
     pub fn from_number(number: u32) -> Transport {
@@ -97,6 +160,7 @@ impl Transport {
             3 => Transport::Rdma,
             4 => Transport::Cuda,
             5 => Transport::Ascend,
+            6 => Transport::Staged,
             _ => Transport::None,
         }
     }
@@ -109,6 +173,7 @@ impl Transport {
             Transport::Rdma => "rdma",
             Transport::Cuda => "cuda",
             Transport::Ascend => "ascend",
+            Transport::Staged => "staged",
         }
     }
 

@@ -4,6 +4,7 @@
 mod common;
 
 use common::data::{check, contents, prepare};
+use common::inline::{waker, Next};
 use common::{request, Pair, PATIENCE};
 use ferry::complete::State;
 use ferry::types::{Op, Request};
@@ -168,6 +169,26 @@ fn a_future_may_change_its_task() {
         }
         let result = runtime.block_on(async { tokio::spawn(future).await.unwrap() });
         assert_eq!(result.unwrap().state, State::Done);
+    }
+}
+
+/// An executor that runs a task where it is woken: the task submits there, and waits.
+#[test]
+fn a_task_may_wait_where_it_is_woken() {
+    let pair = std::sync::Arc::new(Pair::new(&[]));
+    let (local, remote) = pair.memories(4096, 4096);
+    let one = [request(&local, 0, &remote, 0, 4096)];
+    for _ in 0..100 {
+        let engines = pair.clone();
+        let next = Next::new(move || {
+            let next = engines.a.submit(engines.b_at_a, Op::Write, &one, &plain()).unwrap();
+            next.wait(Some(PATIENCE)).map(|result| result.status)
+        });
+        let mut first = pin!(pair.a.submit(pair.b_at_a, Op::Write, &one, &plain()).unwrap().into_future());
+        match first.as_mut().poll(&mut Context::from_waker(&waker(&next))) {
+            Poll::Ready(result) => drop(result.unwrap()),
+            Poll::Pending => next.assert_done(),
+        }
     }
 }
 

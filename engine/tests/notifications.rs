@@ -271,7 +271,8 @@ fn failed_transfers_are_not_announced_and_later_ones_are() {
     let pair = Pair::new(&[]);
     let queue = listen(&pair.b);
     let (local, remote) = (memory(&pair.a, 4 * MIB), memory(&pair.b, 4 * MIB));
-    let read_only = RegionOptions { access: Access::REMOTE_READ, name: "read only".into() };
+    let read_only =
+        RegionOptions { access: Access::REMOTE_READ, name: "read only".into(), ..Default::default() };
     let closed = pair.b.alloc(4 * MIB, &read_only).unwrap();
     fill(&closed, 3);
     let beyond = remote.address() + remote.length() as u64;

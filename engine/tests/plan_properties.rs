@@ -7,7 +7,7 @@ use ferry::handle::{self, Kind, Parts, Tag};
 use ferry::plan::{plan, Plan, PlanInput, Range};
 use ferry::region::{RegionMap, RegionSpec, Registry, RemoteMap, RemoteRegion, RemoteRegions};
 use ferry::route;
-use ferry::types::{Access, Op, Request, Slice};
+use ferry::types::{Access, Location, Op, Request, Slice};
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,8 +28,7 @@ impl World {
     /// `gaps`: whether region i is followed by a gap rather than by the next region.
     fn new(gaps: &[bool]) -> World {
         let registry = Registry::new(Tag::from_random(1), None);
-        let spec =
-            |address| RegionSpec { address, length: REGION_BYTES, access: Access::BOTH, name: String::new() };
+        let spec = |address| RegionSpec { address, length: REGION_BYTES, ..RegionSpec::default() };
         let specs: Vec<_> = (0..REGIONS).map(|number| spec(start_of(number, gaps))).collect();
         registry.register(&specs).unwrap();
         let regions = RemoteRegions::new();
@@ -39,6 +38,8 @@ impl World {
             length: REGION_BYTES,
             access: Access::BOTH,
             name: String::new(),
+            location: Location::HOST,
+            staging: false,
         };
         regions.add((0..REGIONS).map(region).collect());
         World { local: registry.snapshot(), remote: regions.snapshot(), tag: Tag::from_random(2) }

@@ -24,7 +24,7 @@ fn plain() -> TransferOptions<'static> {
 }
 
 fn named(name: impl Into<String>) -> RegionOptions {
-    RegionOptions { access: Access::BOTH, name: name.into() }
+    RegionOptions { name: name.into(), ..RegionOptions::default() }
 }
 
 /// Memory of the test's own, page-aligned by nobody: 4,096 regions lie side by side in it.
@@ -39,13 +39,13 @@ impl Field {
 
     fn spec(&mut self, number: usize) -> RegionSpec {
         let address = self.bytes.as_mut_ptr() as u64 + (number * PART) as u64;
-        RegionSpec { address, length: PART as u64, access: Access::BOTH, name: format!("block {number}") }
+        RegionSpec { address, length: PART as u64, name: format!("block {number}"), ..RegionSpec::default() }
     }
 }
 
 fn register(engine: &Engine, specs: &[RegionSpec]) -> Vec<u64> {
     // SAFETY: the field outlives the engine in each test here, and is read only when nothing moves.
-    unsafe { engine.register_batch(specs) }.unwrap()
+    unsafe { engine.register_batch(specs.to_vec(), None) }.unwrap()
 }
 
 fn count(engine: &Engine, peer: u64) -> usize {
@@ -125,6 +125,29 @@ fn names_are_told_up_to_their_limit() {
     let known = pair.a.peer_regions(pair.b_at_a).unwrap();
     let name = |id| known.iter().find(|region| region.region == id).unwrap().name.clone();
     assert_eq!((name(region.region()), name(umlaut.region())), (longest, "Schlüssel ✓".to_owned()));
+}
+
+/// Without any right for peers: a source and a target of this engine's own transfers, and nobody else's.
+#[test]
+fn a_region_that_grants_nothing_serves_its_own_engine_only() {
+    let pair = Pair::new(&[]);
+    let private = pair.a.alloc(PART, &RegionOptions { access: Access(0), ..named("") }).unwrap();
+    let public = pair.b.alloc(PART, &named("")).unwrap();
+    fill(&private, 1);
+    let out = [request(&private, 0, &public, 0, PART)];
+    assert_eq!(run(&pair.a, pair.b_at_a, Op::Write, &out, &plain()).state, State::Done);
+    check("written", &contents(&public), &pattern(1, PART));
+    fill(&private, 2);
+    assert_eq!(run(&pair.a, pair.b_at_a, Op::Read, &out, &plain()).state, State::Done);
+    check("read", &contents(&private), &pattern(1, PART));
+    let a_at_b = common::peer_of(&pair.b, &pair.a);
+    hears_of(&pair.b, a_at_b, private.region());
+    fill(&public, 3);
+    for op in [Op::Read, Op::Write] {
+        let back = [request(&public, 0, &private, 0, PART)];
+        assert_eq!(pair.b.submit(a_at_b, op, &back, &plain()).err().unwrap().status, Status::Access);
+    }
+    check("untouched", &contents(&private), &pattern(1, PART));
 }
 
 /// Registered while transfers of other regions run, and used at once: by handle, before the list is
@@ -273,4 +296,31 @@ fn holds(address: u64, bytes: &[u8]) -> bool {
     // SAFETY: the kernel copies into `found`, or says EFAULT; no reference to the address is formed.
     let read = unsafe { libc::process_vm_readv(libc::getpid(), &into, 1, &from, 1, 0) };
     read == bytes.len() as isize && found == bytes
+}
+
+/// Memory that can't be read, as a device's can't: refused when it is registered, not met by a thread later.
+#[test]
+fn what_is_not_mapped_is_refused() {
+    let engine = engine(&[]);
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a fresh mapping of two pages, of which the second loses its rights.
+    let memory = unsafe { libc::mmap(std::ptr::null_mut(), 2 * PART, libc::PROT_READ, flags, -1, 0) };
+    assert_ne!(memory, libc::MAP_FAILED);
+    // SAFETY: the second page of it.
+    assert_eq!(unsafe { libc::mprotect(memory.add(PART), PART, libc::PROT_NONE) }, 0);
+    let spec = |page: usize, pages: usize| RegionSpec {
+        address: memory as u64 + (page * PART) as u64,
+        length: (pages * PART) as u64,
+        ..RegionSpec::default()
+    };
+    for refused in [spec(0, 2), spec(1, 1)] {
+        // SAFETY: it is refused.
+        let error = unsafe { engine.register_batch(vec![refused], None) }.unwrap_err();
+        assert_eq!((error.status, error.request_index), (Status::Invalid, Some(0)), "{error}");
+        assert!(error.to_string().contains("not mapped"), "{error}");
+    }
+    register(&engine, &[spec(0, 1)]);
+    engine.close(None).unwrap();
+    // SAFETY: the engine is closed.
+    assert_eq!(unsafe { libc::munmap(memory, 2 * PART) }, 0);
 }

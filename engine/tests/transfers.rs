@@ -24,7 +24,7 @@ fn memory(engine: &Engine, length: usize) -> Memory {
 }
 
 fn with_access(engine: &Engine, length: usize, access: Access) -> Memory {
-    engine.alloc(length, &RegionOptions { access, name: String::new() }).unwrap()
+    engine.alloc(length, &RegionOptions { access, ..Default::default() }).unwrap()
 }
 
 /// A request by address alone, so that only the target can say whether it may.

@@ -79,7 +79,9 @@ FIELD(ferry_region_info, region, 8, 8)
 FIELD(ferry_region_info, address, 16, 8)
 FIELD(ferry_region_info, length, 24, 8)
 FIELD(ferry_region_info, name, 32, 64)
-SIZE(ferry_region_info, 96)
+FIELD(ferry_region_info, kind, 96, 4)
+FIELD(ferry_region_info, device, 100, 4)
+SIZE(ferry_region_info, 104)
 
 /* ferry_path_info */
 FIELD(ferry_path_info, struct_size, 0, 4)

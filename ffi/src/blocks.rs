@@ -25,22 +25,29 @@ use std::ffi::c_void;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ferry_blocks {
+    /// sizeof(ferry_blocks).
     pub struct_size: u32,
     /// Size of one block id: 4 for int32_t, 8 for int64_t.
     pub id_bytes: u32,
     /// Length of the next six arrays.
     pub layer_count: usize,
+    /// Address of block 0 in this process, for each layer.
     pub local_base: *const u64,
+    /// The same as the peer knows it.
     pub remote_base: *const u64,
     /// Bytes from one block to the next; at least block_bytes.
     pub local_stride: *const u64,
+    /// The same at the peer.
     pub remote_stride: *const u64,
+    /// Bytes of one block; not 0.
     pub block_bytes: *const u64,
     /// As ferry_request.remote_region. NULL: 0 for every layer.
     pub remote_region: *const ferry_region,
     /// Length of the two lists of ids.
     pub pair_count: usize,
+    /// Ids here.
     pub local_blocks: *const c_void,
+    /// Ids at the peer, paired with them.
     pub remote_blocks: *const c_void,
 }
 

@@ -36,17 +36,24 @@ pub struct ferry_event {
     pub kind: u32,
     /// The peer concerned.
     pub peer: ferry_peer,
+    /// Of FERRY_EVENT_TRANSFER.
     pub transfer: ferry_transfer,
+    /// From the options of the transfer, or from ferry_peer_connect_async.
     pub user_data: u64,
+    /// How it ended, or why the peer is lost.
     pub status: ferry_status,
     /// 0.
     pub reserved: u32,
     /// A notification's bytes; NULL if it is empty. Of a drained event they are the caller's until
     /// ferry_event_release, of a callback's event ferry's, for the length of the callback.
     pub data: *const c_void,
+    /// Bytes at data.
     pub data_length: usize,
+    /// Of FERRY_EVENT_LATE_APPLY: the region of this engine.
     pub region: ferry_region,
+    /// Where the bytes begin.
     pub address: u64,
+    /// How many there may be.
     pub length: u64,
 }
 

@@ -9,7 +9,7 @@ use crate::status::ferry_status;
 use crate::versioned::{self, Versioned};
 use engine::region::RegionSpec;
 use engine::status::Result;
-use engine::types::Access;
+use engine::types::{Access, Location, MemoryKind};
 use engine::{Error, RegionOptions, Status};
 use std::ffi::{c_char, c_void};
 use std::ptr;
@@ -21,19 +21,30 @@ pub const FERRY_ACCESS_REMOTE_WRITE: u32 = 2;
 const _: () = assert!(FERRY_ACCESS_REMOTE_READ == Access::REMOTE_READ.0);
 const _: () = assert!(FERRY_ACCESS_REMOTE_WRITE == Access::REMOTE_WRITE.0);
 
-/// ferry finds out what kind of memory it is. In this version: host memory.
+/// ferry finds out what kind of memory it is: of a device whose library this process has open, or host memory.
 pub const FERRY_MEMORY_AUTO: u32 = 0;
 /// Memory of the CPU.
 pub const FERRY_MEMORY_HOST: u32 = 1;
-/// Memory of a CUDA device. Not part of this version: FERRY_ERR_UNSUPPORTED.
+/// Memory of a CUDA device.
 pub const FERRY_MEMORY_CUDA: u32 = 2;
-/// Memory of an Ascend device. Not part of this version: FERRY_ERR_UNSUPPORTED.
+/// Memory of an Ascend device.
 pub const FERRY_MEMORY_ASCEND: u32 = 3;
+/// CUDA's managed memory.
+pub const FERRY_MEMORY_CUDA_MANAGED: u32 = 4;
+/// Memory of the CPU that CUDA has locked.
+pub const FERRY_MEMORY_CUDA_PINNED: u32 = 5;
+
+const _: () = assert!(FERRY_MEMORY_HOST == MemoryKind::Host as u32);
+const _: () = assert!(FERRY_MEMORY_CUDA == MemoryKind::Cuda as u32);
+const _: () = assert!(FERRY_MEMORY_ASCEND == MemoryKind::Ascend as u32);
+const _: () = assert!(FERRY_MEMORY_CUDA_MANAGED == MemoryKind::Managed as u32);
+const _: () = assert!(FERRY_MEMORY_CUDA_PINNED == MemoryKind::Pinned as u32);
 
 /// What may be done with a region. Zero it, set struct_size to sizeof, then what is wanted.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ferry_region_options {
+    /// sizeof(ferry_region_options).
     pub struct_size: u32,
     /// FERRY_ACCESS_* bits; at least one.
     pub access: u32,
@@ -58,6 +69,7 @@ unsafe impl Versioned for ferry_region_options {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ferry_alloc_options {
+    /// sizeof(ferry_alloc_options).
     pub struct_size: u32,
     /// FERRY_ACCESS_* bits; at least one.
     pub access: u32,
@@ -84,8 +96,9 @@ unsafe impl Versioned for ferry_alloc_options {
 /// peers name as remote_region. The memory must stay mapped, with the rights that the access needs, until
 /// ferry_region_unregister has returned FERRY_OK or the engine is closed; ferry borrows it until then.
 ///
-/// FERRY_ERR_INVALID (zero length, NULL, overflow, no access), FERRY_ERR_OVERLAP with a registered region,
-/// FERRY_ERR_LIMIT.
+/// FERRY_ERR_INVALID (zero length, NULL, overflow, no access, nothing mapped there or memory of a device),
+/// FERRY_ERR_OVERLAP with a registered region, FERRY_ERR_LIMIT; FERRY_ERR_NO_MEMORY or FERRY_ERR_SYSTEM where an
+/// RDMA device can't register it.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_region_register(
     engine: *mut ferry_engine,
@@ -130,7 +143,7 @@ pub unsafe extern "C" fn ferry_region_register_batch(
             let addresses = slice(addresses, count, "addresses")?;
             let lengths = slice(lengths, count, "lengths")?;
             let out = OutList::new(out_regions, count, "out_regions")?;
-            let RegionOptions { access, name } = region_options(options)?;
+            let RegionOptions { access, name, location } = region_options(options)?;
             let mut specs = Vec::new();
             let no_memory = |_| Error::new(Status::NoMemory, format!("no memory for {count} regions"));
             specs.try_reserve_exact(count).map_err(no_memory)?;
@@ -139,8 +152,9 @@ pub unsafe extern "C" fn ferry_region_register_batch(
                 length: *length as u64,
                 access,
                 name: name.clone(),
+                ..RegionSpec::default()
             }));
-            let regions = engine.engine.register_batch(&specs)?;
+            let regions = engine.engine.register_batch(specs, location)?;
             out.fill(regions);
             Ok(())
         })
@@ -150,9 +164,10 @@ pub unsafe extern "C" fn ferry_region_register_batch(
 /// Takes a region back: after FERRY_OK nothing can reach the memory any more, from anywhere. Transfers
 /// that name it afterwards fail with FERRY_ERR_STALE at its peers and FERRY_ERR_NOT_REGISTERED here.
 ///
-/// Waits while it is in use. FERRY_ERR_BUSY with a timeout of 0: in use, and nothing has changed; with a
-/// longer one: still in use, but revoked for new work: call again. FERRY_ERR_STALE if unregistered
-/// before. FERRY_ERR_INVALID for memory of ferry_memory_alloc, which ferry_memory_free takes back.
+/// Waits while it is in use, and until connected peers have given up its RDMA keys. FERRY_ERR_BUSY with a timeout
+/// of 0: not yet, and nothing has changed; with a longer one: still in use, but revoked for new work: call
+/// again. FERRY_ERR_STALE if unregistered before. FERRY_ERR_INVALID for memory of ferry_memory_alloc, which
+/// ferry_memory_free takes back.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_region_unregister(
     engine: *mut ferry_engine,
@@ -233,11 +248,11 @@ unsafe fn region_options(options: *const ferry_region_options) -> Result<RegionO
     let Some(options) = (unsafe { versioned::read(options, "options") })? else {
         return Ok(RegionOptions::default());
     };
-    check_kind(options.kind, options.device)?;
+    let location = location(options.kind, options.device)?;
     check_reserved(options.grant_scope, "options.grant_scope")?;
     check_reserved(options.reserved, "options.reserved")?;
     // SAFETY: a name is NULL or terminated text that the caller keeps for the length of the call.
-    unsafe { with_name(options.access, options.name) }
+    unsafe { with_name(options.access, options.name, location) }
 }
 
 /// # Safety
@@ -247,33 +262,42 @@ unsafe fn alloc_options(options: *const ferry_alloc_options) -> Result<RegionOpt
     let Some(options) = (unsafe { versioned::read(options, "options") })? else {
         return Ok(RegionOptions::default());
     };
-    check_kind(options.kind, options.device)?;
+    let location = location(options.kind, options.device)?;
     check_reserved(options.flags, "options.flags")?;
     check_reserved(options.reserved, "options.reserved")?;
     // SAFETY: a name is NULL or terminated text that the caller keeps for the length of the call.
-    unsafe { with_name(options.access, options.name) }
+    unsafe { with_name(options.access, options.name, location) }
 }
 
 /// # Safety
 /// `name` is NULL or terminated text.
-unsafe fn with_name(access: u32, name: *const c_char) -> Result<RegionOptions> {
+unsafe fn with_name(access: u32, name: *const c_char, location: Option<Location>) -> Result<RegionOptions> {
     // SAFETY: the caller's promise.
     let name = if name.is_null() { "" } else { unsafe { text(name, "options.name") }? };
-    Ok(RegionOptions { access: Access(access), name: name.to_owned() })
+    if access == 0 {
+        // More likely forgotten than meant.
+        return Err(Error::invalid("options.access is 0"));
+    }
+    Ok(RegionOptions { access: Access(access), name: name.to_owned(), location })
 }
 
-fn check_kind(kind: u32, device: i32) -> Result<()> {
-    let unsupported = |name: &str| {
-        let message = format!("options.kind: {name} memory is not part of this version of ferry");
-        Err(Error::new(Status::Unsupported, message))
-    };
-    match kind {
-        FERRY_MEMORY_AUTO | FERRY_MEMORY_HOST if device == 0 => Ok(()),
-        FERRY_MEMORY_AUTO | FERRY_MEMORY_HOST => {
-            Err(Error::invalid(format!("options.device is {device}, but host memory has none: 0")))
-        }
-        FERRY_MEMORY_CUDA => unsupported("CUDA"),
-        FERRY_MEMORY_ASCEND => unsupported("Ascend"),
-        kind => Err(Error::invalid(format!("options.kind: {kind} is no FERRY_MEMORY_ kind"))),
+/// What the options say of where the memory is; None: ferry is to find out.
+fn location(kind: u32, device: i32) -> Result<Option<Location>> {
+    if kind == FERRY_MEMORY_AUTO && device == 0 {
+        return Ok(None);
     }
+    let known = MemoryKind::from_number(kind);
+    let kind = match known {
+        Some(kind) => kind,
+        None if kind == FERRY_MEMORY_AUTO => MemoryKind::Host,
+        None => return Err(Error::invalid(format!("options.kind: {kind} is no FERRY_MEMORY_ kind"))),
+    };
+    if !kind.is_device() && device != 0 {
+        let text = format!("options.device is {device}, but options.kind is of no device: 0");
+        return Err(Error::invalid(text));
+    }
+    if device < 0 {
+        return Err(Error::invalid(format!("options.device is {device}, below 0")));
+    }
+    Ok(Some(Location { kind, device }))
 }

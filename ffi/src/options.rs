@@ -4,9 +4,10 @@ use crate::engine::ferry_engine;
 use crate::handles::{check_reserved, ferry_queue, FERRY_FOREVER};
 use crate::pointers::slice;
 use crate::versioned::{self, Versioned};
+use engine::device::Start;
 use engine::status::Result;
-use engine::types::Transport;
-use engine::{Deadline, Error, Status, TransferOptions};
+use engine::types::{MemoryKind, Transport};
+use engine::{Deadline, Error, TransferOptions};
 use std::ffi::c_void;
 use std::time::Duration;
 
@@ -15,20 +16,25 @@ pub const FERRY_TRANSFER_NO_COALESCE: u32 = 1;
 /// No byte is applied before the earlier ORDERED transfers to the peer are done; if one of them fails,
 /// this one fails with FERRY_ERR_CANCELLED and nothing has moved.
 pub const FERRY_TRANSFER_ORDERED: u32 = 2;
-/// Verify the payload end to end; a mismatch is FERRY_ERR_CORRUPT.
+/// Verify the payload end to end; a mismatch is FERRY_ERR_CORRUPT. Such transfers go by TCP.
 pub const FERRY_TRANSFER_CHECKSUM: u32 = 4;
 /// A WRITE may be done when the peer's device has acknowledged it, before it is visible to the peer's
-/// CPU. Only RDMA knows the difference: over TCP, done always means visible, and this changes nothing.
+/// CPU. Only RDMA knows the difference: by other transports done always means visible, and this changes
+/// nothing.
 pub const FERRY_TRANSFER_ACKED_ONLY: u32 = 8;
 
 const FLAGS: u32 =
     FERRY_TRANSFER_NO_COALESCE | FERRY_TRANSFER_ORDERED | FERRY_TRANSFER_CHECKSUM | FERRY_TRANSFER_ACKED_ONLY;
 
-/// The bit of a FERRY_TRANSPORT_* in transports_allowed.
+/// In transports_allowed: the bit of FERRY_TRANSPORT_TCP.
 pub const FERRY_ALLOW_TCP: u64 = 2;
+/// The bit of FERRY_TRANSPORT_LOCAL.
 pub const FERRY_ALLOW_LOCAL: u64 = 4;
+/// The bit of FERRY_TRANSPORT_RDMA.
 pub const FERRY_ALLOW_RDMA: u64 = 8;
+/// The bit of FERRY_TRANSPORT_CUDA.
 pub const FERRY_ALLOW_CUDA: u64 = 16;
+/// The bit of FERRY_TRANSPORT_ASCEND.
 pub const FERRY_ALLOW_ASCEND: u64 = 32;
 
 const TRANSPORTS: u64 =
@@ -38,15 +44,23 @@ const _: () = assert!(FERRY_ALLOW_ASCEND == 1 << Transport::Ascend as u32);
 
 /// The transfer waits for nothing but its peer.
 pub const FERRY_START_NOW: u32 = 0;
-/// Start after a CUDA event. Not part of this version: FERRY_ERR_UNSUPPORTED.
+/// Start after a CUDA event that has been recorded: options.event is the CUevent or cudaEvent_t, which lives
+/// until the transfer is final. Until then it keeps its place among ORDERED transfers and notifications. If
+/// the work before it fails, so does the transfer.
 pub const FERRY_START_AFTER_CUDA_EVENT: u32 = 1;
-/// Start after an ACL event. Not part of this version: FERRY_ERR_UNSUPPORTED.
+/// The same for an event of AscendCL, an aclrtEvent.
 pub const FERRY_START_AFTER_ACL_EVENT: u32 = 2;
+/// Start after all that a CUDA stream has been given so far: options.event is the CUstream or cudaStream_t, 0
+/// the default stream.
+pub const FERRY_START_AFTER_CUDA_STREAM: u32 = 3;
+/// The same for a stream of AscendCL, an aclrtStream.
+pub const FERRY_START_AFTER_ACL_STREAM: u32 = 4;
 
 /// Options of a transfer. Zero it, set struct_size to sizeof, then what is wanted; NULL is all defaults.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ferry_transfer_options {
+    /// sizeof(ferry_transfer_options).
     pub struct_size: u32,
     /// FERRY_TRANSFER_* bits.
     pub flags: u32,
@@ -70,7 +84,7 @@ pub struct ferry_transfer_options {
     pub priority: u32,
     /// FERRY_START_*.
     pub event_kind: u32,
-    /// The event to start after; 0 with FERRY_START_NOW.
+    /// The event or stream to start after; 0 with FERRY_START_NOW.
     pub event: u64,
 }
 
@@ -121,6 +135,7 @@ pub(crate) unsafe fn read<'a>(
         notify,
         transports_allowed: options.transports_allowed,
         priority: options.priority,
+        start: start(options.event_kind, options.event)?,
         awaited: false,
     })
 }
@@ -138,12 +153,21 @@ fn check(options: &ferry_transfer_options) -> Result<()> {
     if options.notify.is_null() {
         check_reserved(options.notify_length as u64, "options.notify_length (without notify)")?;
     }
-    match options.event_kind {
-        FERRY_START_NOW => check_reserved(options.event, "options.event (with FERRY_START_NOW)"),
-        FERRY_START_AFTER_CUDA_EVENT | FERRY_START_AFTER_ACL_EVENT => {
-            let message = "options.event_kind: device events are not part of this version of ferry";
-            Err(Error::new(Status::Unsupported, message))
-        }
+    Ok(())
+}
+
+/// What it starts after, if not now.
+fn start(kind: u32, event: u64) -> Result<Option<(MemoryKind, Start)>> {
+    let event_of = |kind| match event {
+        0 => Err(Error::invalid("options.event is 0, no event")),
+        event => Ok(Some((kind, Start::Event(event)))),
+    };
+    match kind {
+        FERRY_START_NOW => check_reserved(event, "options.event (with FERRY_START_NOW)").map(|()| None),
+        FERRY_START_AFTER_CUDA_EVENT => event_of(MemoryKind::Cuda),
+        FERRY_START_AFTER_ACL_EVENT => event_of(MemoryKind::Ascend),
+        FERRY_START_AFTER_CUDA_STREAM => Ok(Some((MemoryKind::Cuda, Start::Stream(event)))),
+        FERRY_START_AFTER_ACL_STREAM => Ok(Some((MemoryKind::Ascend, Start::Stream(event)))),
         kind => Err(Error::invalid(format!("options.event_kind: {kind} is no FERRY_START_ kind"))),
     }
 }

@@ -31,13 +31,13 @@ const _: () = assert!(FERRY_PEER_LOST == PeerState::Lost as u32);
 pub const FERRY_TRANSPORT_NONE: u32 = 0;
 /// TCP connections.
 pub const FERRY_TRANSPORT_TCP: u32 = 1;
-/// Shared memory on the same host. Not part of this version.
+/// Copies between processes of one user on one host.
 pub const FERRY_TRANSPORT_LOCAL: u32 = 2;
-/// InfiniBand or RoCE. Not part of this version.
+/// InfiniBand or RoCE.
 pub const FERRY_TRANSPORT_RDMA: u32 = 3;
-/// CUDA. Not part of this version.
+/// CUDA. Not part of this version: never chosen.
 pub const FERRY_TRANSPORT_CUDA: u32 = 4;
-/// Ascend. Not part of this version.
+/// Ascend. Not part of this version: never chosen.
 pub const FERRY_TRANSPORT_ASCEND: u32 = 5;
 
 const _: () = assert!(FERRY_TRANSPORT_NONE == Transport::None as u32);
@@ -92,11 +92,15 @@ pub struct ferry_region_info {
     pub length: u64,
     /// Terminated; "" if it has none.
     pub name: [c_char; 64],
+    /// FERRY_MEMORY_*: what kind of memory it is there.
+    pub kind: u32,
+    /// Number of the device in the peer's process, for the kinds that have one; 0 otherwise.
+    pub device: i32,
 }
 
 // SAFETY: repr(C), begins with struct_size, integers only, no padding (asserted from C).
 unsafe impl Versioned for ferry_region_info {
-    const SIZE_MIN: usize = 96;
+    const SIZE_MIN: usize = 104;
 }
 
 /// One way to reach a peer.
@@ -218,6 +222,8 @@ impl From<&RemoteRegionInfo> for ferry_region_info {
             address: info.address,
             length: info.length,
             name: [0; 64],
+            kind: info.location.kind as u32,
+            device: info.location.device,
         };
         copy_text(&info.name, &mut out.name);
         out

@@ -68,13 +68,17 @@ pub struct ferry_result {
     pub user_data: u64,
     /// Bytes known to be where they belong. What isn't confirmed is undefined.
     pub bytes_confirmed: u64,
+    /// Requests that are not FERRY_OK.
     pub requests_failed: u64,
-    /// Requests submitted, and the slices that they became.
+    /// Requests submitted.
     pub requests_in: u64,
+    /// The slices that they became after merging and cutting.
     pub slices_out: u64,
+    /// When it was submitted.
     pub submitted_ns: u64,
     /// When the first slice was posted; 0 if none was.
     pub started_ns: u64,
+    /// When it became final.
     pub finished_ns: u64,
 }
 
@@ -89,9 +93,11 @@ unsafe impl Versioned for ferry_result {
 pub struct ferry_request_result {
     /// How many bytes ferry wrote.
     pub struct_size: u32,
+    /// FERRY_OK, or the cause.
     pub status: ferry_status,
     /// Place in the caller's list; for blocks, layer * pair_count + pair.
     pub request_index: u64,
+    /// Of the request, bytes known to be where they belong.
     pub bytes_confirmed: u64,
     /// errno behind the failure, or 0.
     pub os_error: i32,

@@ -19,10 +19,15 @@ pub struct ferry_stats {
     pub struct_size: u32,
     /// 0.
     pub reserved: u32,
+    /// Transfers that were started.
     pub transfers_submitted: u64,
+    /// Of those, DONE.
     pub transfers_done: u64,
+    /// FAILED.
     pub transfers_failed: u64,
+    /// CANCELLED.
     pub transfers_cancelled: u64,
+    /// TIMED_OUT.
     pub transfers_timed_out: u64,
     /// Requests in submitted transfers.
     pub requests_in: u64,
@@ -38,15 +43,21 @@ pub struct ferry_stats {
     pub bytes_served: u64,
     /// What peers asked for and this engine's checks refused.
     pub requests_refused: u64,
+    /// Peers' notifications taken in.
     pub notifications_received: u64,
+    /// Sessions established.
     pub sessions_up: u64,
+    /// Sessions lost, to be set up again or for good.
     pub sessions_lost: u64,
+    /// Data connections and RDMA endpoints that broke.
     pub lanes_lost: u64,
     /// Inbound connections turned away.
     pub handshakes_refused: u64,
+    /// FERRY_EVENT_LATE_APPLY, drained or not.
     pub late_applies: u64,
     /// System calls on data connections.
     pub send_calls: u64,
+    /// The same for receiving.
     pub receive_calls: u64,
     /// Peers with a session now.
     pub peers_up: u64,

@@ -67,9 +67,11 @@ pub const FERRY_ERR_UNAVAILABLE: ferry_status = -402;
 /// A bug in ferry, caught at its border; the message says where.
 pub const FERRY_ERR_PANIC: ferry_status = -403;
 
-/// Version of the library that this header belongs to.
+/// Version of the library that this header belongs to: the first number.
 pub const FERRY_VERSION_MAJOR: u32 = 0;
+/// Its second number.
 pub const FERRY_VERSION_MINOR: u32 = 1;
+/// And its third.
 pub const FERRY_VERSION_PATCH: u32 = 0;
 /// Rises when a program must be compiled anew; the number in the SONAME libferry.so.N.
 pub const FERRY_ABI_MAJOR: u32 = 0;

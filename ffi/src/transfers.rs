@@ -10,7 +10,7 @@ use crate::results::{ferry_result, unfinished, Outcome};
 use crate::status::{ferry_status, FERRY_OK, FERRY_PENDING};
 use engine::complete::Transfer;
 use engine::status::Result;
-use engine::types::{Op, Request};
+use engine::types::{MemoryKind, Op, Request};
 use engine::{Error, Status, TransferOptions};
 use std::mem::{align_of, offset_of, size_of};
 use std::sync::Arc;
@@ -144,6 +144,35 @@ pub unsafe extern "C" fn ferry_transfer_wait_any(
     }
 }
 
+/// How far a transfer is: bytes known to be where they belong, and the bytes of all its requests.
+///
+/// *out_bytes_confirmed never goes back, is never above *out_bytes_total, and is the result's once the
+/// transfer is final. It grows by what is confirmed at once, at most 2 MiB. FERRY_OK whatever state the
+/// transfer is in. Never waits.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_transfer_progress(
+    engine: *mut ferry_engine,
+    transfer: ferry_transfer,
+    out_bytes_confirmed: *mut u64,
+    out_bytes_total: *mut u64,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call.
+    unsafe {
+        call(error, || {
+            let engine = ferry_engine::live(engine)?;
+            let confirmed = Out::new(out_bytes_confirmed, "out_bytes_confirmed")?;
+            let total = Out::new(out_bytes_total, "out_bytes_total")?;
+            let core = engine.engine.transfer(transfer)?;
+            engine.engine.poll(&core);
+            let progress = core.progress();
+            confirmed.set(progress.bytes_confirmed);
+            total.set(progress.bytes_total);
+            Ok(())
+        })
+    }
+}
+
 /// Asks a transfer to stop. FERRY_OK means that it was asked, final or not: what came of it, the final
 /// state tells. Never waits.
 #[no_mangle]
@@ -173,8 +202,13 @@ pub unsafe extern "C" fn ferry_transfer_release(
     unsafe { call(error, || ferry_engine::live(engine)?.engine.release(transfer)) }
 }
 
-/// Has a CUDA or ACL stream wait for a transfer. Not part of this version: FERRY_ERR_UNSUPPORTED for any
-/// stream of a transfer that exists.
+/// Has a stream of the caller's wait for a transfer: what is given to the stream from here on begins when the
+/// transfer is final, however it ends; its result tells which. `stream` is the CUstream or cudaStream_t of
+/// `kind` FERRY_MEMORY_CUDA, 0 the default stream; the call doesn't wait.
+///
+/// FERRY_ERR_UNSUPPORTED for FERRY_MEMORY_ASCEND, whose streams wait for nothing of the host's;
+/// FERRY_ERR_UNAVAILABLE without the device's library; FERRY_ERR_INVALID for another kind, or a stream that is
+/// being captured.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_transfer_stream_wait(
     engine: *mut ferry_engine,
@@ -186,11 +220,13 @@ pub unsafe extern "C" fn ferry_transfer_stream_wait(
     // SAFETY: the pointers are the caller's for the length of the call.
     unsafe {
         call(error, || -> Result<()> {
-            ferry_engine::live(engine)?.engine.transfer(transfer)?;
-            let message = format!(
-                "kind {kind}, stream {stream:#x}: device streams are not part of this version of ferry"
-            );
-            Err(Error::new(Status::Unsupported, message))
+            let engine = &ferry_engine::live(engine)?.engine;
+            let transfer = engine.transfer(transfer)?;
+            let device = MemoryKind::from_number(kind).filter(|kind| kind.is_device());
+            let device = device.ok_or_else(|| {
+                Error::invalid(format!("kind: {kind} is neither FERRY_MEMORY_CUDA nor FERRY_MEMORY_ASCEND"))
+            })?;
+            engine.hold_stream(&transfer, device, stream)
         })
     }
 }
@@ -241,6 +277,35 @@ pub unsafe extern "C" fn ferry_read(
     }
 }
 
+/// WRITE or READ here and now, if this thread can do that without waiting: by one copy, for one request of at
+/// most the setting express_bytes_max, to or from a peer on this host. FERRY_OK: it is done, and *out_result
+/// (NULL: not wanted) is written. FERRY_PENDING: it is not done; submit it. options.queue must be 0. May be
+/// called inside a callback.
+#[no_mangle]
+pub unsafe extern "C" fn ferry_transfer_try(
+    engine: *mut ferry_engine,
+    peer: ferry_peer,
+    op: u32,
+    requests: *const ferry_request,
+    count: usize,
+    options: *const ferry_transfer_options,
+    out_result: *mut ferry_result,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: the pointers are the caller's for the length of the call, and so is the memory that the
+    // requests name: no transfer is left behind.
+    unsafe {
+        call(error, || {
+            let (engine, outcome) = (ferry_engine::live(engine)?, Outcome::new(out_result)?);
+            let op = self::op(op)?;
+            let (requests, options) = (self::requests(requests, count)?, options::read(engine, options)?);
+            check_no_queue(&options)?;
+            let result = engine.engine.at_once(peer, op, requests, &options)?;
+            Ok(result.map_or(FERRY_PENDING, |result| outcome.done(&result)))
+        })
+    }
+}
+
 /// Submits, waits, tells, releases.
 fn run(
     engine: &ferry_engine,
@@ -250,9 +315,7 @@ fn run(
     options: &TransferOptions,
     outcome: Outcome,
 ) -> Result<ferry_status> {
-    if options.queue.is_some() {
-        return Err(Error::invalid("options.queue must be 0: this call returns the result itself"));
-    }
+    check_no_queue(options)?;
     if let Some(result) = engine.engine.at_once(peer, op, requests, options)? {
         return Ok(outcome.done(&result));
     }
@@ -260,6 +323,13 @@ fn run(
     let result = engine.engine.wait(&core, None)?;
     engine.engine.release(core.handle)?;
     outcome.tell(&core, result)
+}
+
+fn check_no_queue(options: &TransferOptions) -> Result<()> {
+    match options.queue {
+        Some(_) => Err(Error::invalid("options.queue must be 0: this call returns the result itself")),
+        None => Ok(()),
+    }
 }
 
 /// # Safety

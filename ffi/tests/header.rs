@@ -44,7 +44,7 @@ const SECTIONS: &[(&str, &str, &str)] = &[
     ("stats", "Statistics", ""),
 ];
 
-const OPENING: &str = r#"/*
+const OPENING: &str = r#"/** @file
  * ferry: moves bytes between the memories of machines.
  *
  * Generated from ffi/src by `UPDATE=1 cargo test -p ferry-ffi --test header`; don't edit. The contract

@@ -110,6 +110,7 @@ static void null_for_transfers(void)
     ferry_request request = range(&pair, 0, 0, 64);
     ferry_transfer transfer = 0;
     ferry_blocks blocks = {0};
+    uint64_t done = 7;
     size_t index = 0;
     blocks.struct_size = sizeof blocks;
     blocks.id_bytes = 4;
@@ -132,6 +133,9 @@ static void null_for_transfers(void)
     CHECK_NULL(ferry_transfer_wait_any(a, NULL, 1, 0, &index, &error), "transfers");
     CHECK_NULL(ferry_transfer_wait_any(a, &transfer, 1, 0, NULL, &error), "out_index");
     CHECK_BAD(ferry_transfer_wait_any(a, &transfer, 0, 0, &index, &error), "the list is empty");
+    CHECK_NULL(ferry_transfer_progress(NULL, 1, &done, &done, &error), "engine");
+    CHECK_NULL(ferry_transfer_progress(a, 1, NULL, &done, &error), "out_bytes_confirmed");
+    CHECK_NULL(ferry_transfer_progress(a, 1, &done, NULL, &error), "out_bytes_total");
     CHECK_NULL(ferry_transfer_cancel(NULL, 1, &error), "engine");
     CHECK_NULL(ferry_transfer_results(NULL, 1, FERRY_RESULTS_ALL, NULL, sizeof(ferry_request_result), 0,
                                       &index, &error), "engine");
@@ -141,13 +145,16 @@ static void null_for_transfers(void)
                                       NULL, &error), "out_count");
     CHECK_NULL(ferry_transfer_release(NULL, 1, &error), "engine");
     CHECK_NULL(ferry_transfer_stream_wait(NULL, 1, 0, 0, &error), "engine");
+    CHECK_NULL(ferry_transfer_try(NULL, pair.peer, FERRY_OP_READ, &request, 1, NULL, NULL, &error), "engine");
+    CHECK_NULL(ferry_transfer_try(a, pair.peer, FERRY_OP_READ, NULL, 1, NULL, NULL, &error), "requests");
+    CHECK_BAD(ferry_transfer_try(a, pair.peer, 3, &request, 1, NULL, NULL, &error), "op");
     CHECK_NULL(ferry_write(NULL, pair.peer, &request, 1, NULL, NULL, &error), "engine");
     CHECK_NULL(ferry_write(a, pair.peer, NULL, 1, NULL, NULL, &error), "requests");
     CHECK_NULL(ferry_read(NULL, pair.peer, &request, 1, NULL, NULL, &error), "engine");
     CHECK_NULL(ferry_read(a, pair.peer, NULL, 1, NULL, NULL, &error), "requests");
     CHECK_NULL(ferry_notify(NULL, pair.peer, "x", 1, 0, &error), "engine");
     CHECK_NULL(ferry_notify(a, pair.peer, NULL, 1, 0, &error), "bytes");
-    CHECK(transfer == 0);
+    CHECK(transfer == 0 && done == 7);
     end_pair(&pair);
 }
 

@@ -135,6 +135,7 @@ static void wait_inside(void *context, const ferry_event *event)
     shared->statuses[i++] = ferry_queue_destroy(a, shared->queue, NULL);
     /* Looking is not waiting. */
     shared->statuses[i++] = ferry_transfer_wait(a, shared->submitted, 0, NULL, NULL);
+    shared->statuses[i++] = ferry_transfer_try(a, shared->pair.peer, FERRY_OP_WRITE, &request, 1, NULL, NULL, NULL);
     sem_post(&shared->done);
 }
 
@@ -154,7 +155,7 @@ static void a_callback_may_not_wait_nor_close(void)
     for (int i = 0; i < 13; i++)
         if (shared.statuses[i] != FERRY_ERR_BUSY)
             FAIL("call %d returned %s", i, ferry_status_name(shared.statuses[i]));
-    CHECK(shared.statuses[13] == FERRY_PENDING);
+    CHECK(shared.statuses[13] == FERRY_PENDING && shared.statuses[14] == FERRY_PENDING);
     CHECK_OK(ferry_engine_stats(shared.pair.a, &after, NULL));
     CHECK(before.transfers_submitted == after.transfers_submitted);
     let_go(&shared.pair);

@@ -20,6 +20,7 @@ static const char *first_of_transfers(const pair *pair, ferry_queue queue, ferry
     uint64_t address = (uintptr_t)pair->a_memory, stride = 8;
     int32_t block = 0;
     ferry_blocks blocks;
+    uint64_t done = 0, total = 0;
     size_t count = 0;
     memset(&blocks, 0, sizeof blocks);
     blocks.struct_size = sizeof blocks;
@@ -34,12 +35,14 @@ static const char *first_of_transfers(const pair *pair, ferry_queue queue, ferry
     REFUSES(ferry_transfer_wait(a, transfer, FERRY_FOREVER, NULL, NULL));
     REFUSES(ferry_transfer_wait(a, transfer, 0, NULL, NULL));
     REFUSES(ferry_transfer_wait_any(a, &transfer, 1, FERRY_FOREVER, &count, NULL));
+    REFUSES(ferry_transfer_progress(a, transfer, &done, &total, NULL));
     REFUSES(ferry_transfer_cancel(a, transfer, NULL));
     REFUSES(ferry_transfer_results(a, transfer, 0, NULL, sizeof(ferry_request_result), 0, &count, NULL));
     REFUSES(ferry_transfer_release(a, transfer, NULL));
     REFUSES(ferry_transfer_stream_wait(a, transfer, 1, 1, NULL));
     REFUSES(ferry_write(a, pair->peer, &request, 1, NULL, NULL, NULL));
     REFUSES(ferry_read(a, pair->peer, &request, 1, NULL, NULL, NULL));
+    REFUSES(ferry_transfer_try(a, pair->peer, FERRY_OP_WRITE, &request, 1, NULL, NULL, NULL));
     REFUSES(ferry_notify(a, pair->peer, "x", 1, 0, NULL));
     return NULL;
 }

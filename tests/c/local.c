@@ -61,6 +61,37 @@ static void write_and_read_of_every_size(void)
     end_pair(&pair);
 }
 
+static void a_try_is_done_at_once_or_not_at_all(void)
+{
+    pair pair = local_pair(LARGE), tcp = open_pair(4096);
+    ferry_request small = range(&pair, 0, 0, 65536), large = range(&pair, 0, 0, 65537), other = range(&tcp, 0, 0, 8);
+    ferry_request two[2] = {range(&pair, 0, 0, 8), range(&pair, 8, 8, 8)};
+    ferry_transfer_options options = new_options();
+    ferry_result result = new_result();
+    ferry_error error = new_error();
+    fill_places(pair.a_memory, LARGE);
+    CHECK_STATUS(ferry_transfer_try(pair.a, pair.peer, FERRY_OP_WRITE, &large, 1, NULL, &result, NULL), FERRY_PENDING);
+    CHECK_STATUS(ferry_transfer_try(pair.a, pair.peer, FERRY_OP_WRITE, two, 2, NULL, &result, NULL), FERRY_PENDING);
+    CHECK_STATUS(ferry_transfer_try(tcp.a, tcp.peer, FERRY_OP_WRITE, &other, 1, NULL, &result, NULL), FERRY_PENDING);
+    options.flags = FERRY_TRANSFER_ORDERED;
+    CHECK_STATUS(ferry_transfer_try(pair.a, pair.peer, FERRY_OP_WRITE, &small, 1, &options, &result, NULL),
+                 FERRY_PENDING);
+    CHECK(result.state == 0 && is_zero(pair.b_memory, LARGE) && bytes_local(pair.a) == 0);
+    options.flags = 0;
+    options.user_data = 5;
+    CHECK_OK(ferry_transfer_try(pair.a, pair.peer, FERRY_OP_WRITE, &small, 1, &options, &result, NULL));
+    CHECK(result.state == FERRY_STATE_DONE && result.bytes_confirmed == 65536 && result.user_data == 5);
+    CHECK(memcmp(pair.a_memory, pair.b_memory, 65536) == 0 && is_zero(pair.b_memory + 65536, LARGE - 65536));
+    memset(pair.a_memory, 0, LARGE);
+    CHECK_OK(ferry_transfer_try(pair.a, pair.peer, FERRY_OP_READ, &small, 1, NULL, NULL, NULL));
+    CHECK(memcmp(pair.a_memory, pair.b_memory, 65536) == 0);
+    CHECK_OK(ferry_queue_create(pair.a, FERRY_QUEUE_TRANSFERS, 1, &options.queue, NULL));
+    CHECK_INVALID(ferry_transfer_try(pair.a, pair.peer, FERRY_OP_WRITE, &small, 1, &options, NULL, &error));
+    CHECK_MESSAGE(error, "options.queue");
+    end_pair(&tcp);
+    end_pair(&pair);
+}
+
 static unsigned char own[2][LARGE];
 
 static void memory_of_the_caller_s_own(void)
@@ -120,5 +151,6 @@ static void a_checksum_needs_something_that_is_sent(void)
     end_pair(&pair);
 }
 
-SUITE(local, CASE(write_and_read_of_every_size), CASE(memory_of_the_caller_s_own),
-      CASE(the_path_is_named_and_the_others_too), CASE(a_checksum_needs_something_that_is_sent));
+SUITE(local, CASE(write_and_read_of_every_size), CASE(a_try_is_done_at_once_or_not_at_all),
+      CASE(memory_of_the_caller_s_own), CASE(the_path_is_named_and_the_others_too),
+      CASE(a_checksum_needs_something_that_is_sent));

@@ -77,6 +77,9 @@ int main(int argc, char **argv)
     memset(&action, 0, sizeof action);
     action.sa_handler = timed_out;
     if (sigaction(SIGALRM, &action, NULL) != 0) return 3;
+    /* Whatever devices this machine has: the tests are about their absence. */
+    if (setenv("FERRY_CUDA_LIBRARY", "no-libcuda.so", 1) != 0) return 3;
+    if (setenv("FERRY_ASCEND_LIBRARY", "no-libascendcl.so", 1) != 0) return 3;
     for (size_t s = 0; s < sizeof suites / sizeof suites[0]; s++) {
         for (size_t t = 0; t < suites[s]->count; t++) {
             char name[128];

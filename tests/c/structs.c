@@ -76,10 +76,10 @@ static void fields_that_must_be_zero(void)
     CHECK_BAD(ferry_region_register(engine, bytes, 64, &options, &region, &error), "options.kind");
     options.kind = FERRY_MEMORY_CUDA;
     CHECK_NAMES(ferry_region_register(engine, bytes, 64, &options, &region, &error),
-                FERRY_ERR_UNSUPPORTED, "CUDA memory");
+                FERRY_ERR_UNAVAILABLE, "libcuda");
     options.kind = FERRY_MEMORY_ASCEND;
     CHECK_NAMES(ferry_region_register(engine, bytes, 64, &options, &region, &error),
-                FERRY_ERR_UNSUPPORTED, "Ascend memory");
+                FERRY_ERR_UNAVAILABLE, "libascendcl");
     alloc.struct_size = sizeof alloc;
     alloc.access = FERRY_ACCESS_REMOTE_READ;
     alloc.flags = 1;
@@ -90,7 +90,7 @@ static void fields_that_must_be_zero(void)
     alloc.reserved = 0;
     alloc.kind = FERRY_MEMORY_CUDA;
     CHECK_NAMES(ferry_memory_alloc(engine, 64, &alloc, &memory, &region, &error), FERRY_ERR_UNSUPPORTED,
-                "CUDA");
+                "options.kind");
     CHECK(region == 0 && memory == NULL);
     end_engine(engine);
 }
@@ -122,10 +122,13 @@ static void transfer_options_that_mean_nothing(void)
     options.event = 1;
     CHECK_BAD(SUBMIT, "options.event");
     options.event_kind = FERRY_START_AFTER_CUDA_EVENT;
-    CHECK_NAMES(SUBMIT, FERRY_ERR_UNSUPPORTED, "options.event_kind");
-    options.event_kind = FERRY_START_AFTER_ACL_EVENT;
-    CHECK_NAMES(SUBMIT, FERRY_ERR_UNSUPPORTED, "options.event_kind");
-    options.event_kind = 3;
+    options.event = 0;
+    CHECK_BAD(SUBMIT, "options.event");
+    options.event = 64;
+    CHECK_NAMES(SUBMIT, FERRY_ERR_UNAVAILABLE, "libcuda");
+    options.event_kind = FERRY_START_AFTER_ACL_STREAM;
+    CHECK_NAMES(SUBMIT, FERRY_ERR_UNAVAILABLE, "libascendcl");
+    options.event_kind = 5;
     CHECK_BAD(SUBMIT, "options.event_kind");
 #undef SUBMIT
     CHECK_BAD(ferry_transfer_submit(pair.a, pair.peer, 0, &request, 1, NULL, &transfer, &error), "op: 0");

@@ -2,6 +2,8 @@
 # Builds the examples from an installed ferry, with pkg-config and with find_package, in C and in C++,
 # against the shared and the static library, and runs them; looks at what the libraries export.
 #
+# So, too, the tests of libferry_mooncake.
+#
 # usage: programs.sh PREFIX LIBDIR WORK    LIBDIR within PREFIX, absolute; builds in WORK
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -53,8 +55,19 @@ for kind in shared static; do
     "$work/pc-verbs-$kind"
     "$root/tests/c/run-example.sh" "$work/pc-transfer-$kind"
     timeout 120 "$work/pc-worker-cxx-$kind"
-    "$root/bindings/cxx/tests/exchange.sh" "$work/pc-exchange-$kind" "$work/pc-exchange-cxx-$kind"
+    "$root/tests/exchange.sh" "c=$work/pc-exchange-$kind" "c++=$work/pc-exchange-cxx-$kind"
 done
+
+echo "== libferry_mooncake"
+mooncake() { PKG_CONFIG_PATH=$libdir/pkgconfig pkg-config "--define-variable=prefix=$prefix" "$@" ferry-mooncake; }
+read -ra cflags <<<"$(mooncake --cflags)"
+read -ra libraries <<<"$(mooncake --libs)"
+[ "$(nm -D --defined-only "$libdir/libferry_mooncake.so" | awk '{ print $3 }' | LC_ALL=C sort)" = \
+    "$(cat "$root/bindings/mooncake/symbols.txt")" ]
+cc -std=c99 "${warnings[@]}" "${cflags[@]}" -I"$root/tests/c" "$root"/bindings/mooncake/tests/c/*.c "${libraries[@]}" \
+    -pthread -o "$work/mooncake"
+readelf -d "$work/mooncake" | grep -q 'NEEDED.*libferry_mooncake.so.0'
+"$work/mooncake"
 
 echo "== find_package"
 cmake -S "$here" -B "$work/cmake" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_BUILD_TYPE=Release \
@@ -66,7 +79,7 @@ for kind in shared static; do
     "$work/cmake/verbs-$kind"
     "$root/tests/c/run-example.sh" "$work/cmake/transfer-$kind"
     timeout 120 "$work/cmake/worker-$kind"
-    "$root/bindings/cxx/tests/exchange.sh" "$work/cmake/exchange-cxx-$kind" "$work/cmake/exchange-c-$kind"
+    "$root/tests/exchange.sh" "c=$work/cmake/exchange-c-$kind" "c++=$work/cmake/exchange-cxx-$kind"
 done
 # A version that this one is not.
 cat >"$work/other.cmake" <<'END'

@@ -5,11 +5,11 @@
 #
 #   guest.sh 'TEST-BINARY [FILTER]'...
 #
-# RDMA_SECONDS is how long one binary may take (300).
+# RDMA_SECONDS is how long one binary may take (450).
 set -uo pipefail
 [ -z "${FERRY_BENCH:-}" ] || FERRY_BENCH=$(realpath "$FERRY_BENCH")
 cd "$(dirname "$0")/../../engine"
-limit=${RDMA_SECONDS:-300}
+limit=${RDMA_SECONDS:-450}
 log=$(mktemp)
 passed=0 failed=0 skipped=0
 

@@ -52,12 +52,7 @@ for transports in tcp local,tcp; do
     echo "== transports $transports"
     timeout 300 "$out/suite" --gtest_brief=1 "$@"
     for program in "${programs[@]}" worker; do timeout 120 "$out/$program"; done
-    for server in exchange exchange-c; do
-        for client in exchange exchange-c; do
-            "$here/exchange.sh" "$out/$server" "$out/$client"
-            echo "exchange: $server with $client"
-        done
-    done
+    "$root/tests/exchange.sh" "c++=$out/exchange" "c=$out/exchange-c"
 done
 if "$out/exchange" connect 127.0.0.1:1 2>/dev/null || "$out/exchange-c" connect 127.0.0.1:1 2>/dev/null; then
     echo "exchange: a client without a server did not fail"

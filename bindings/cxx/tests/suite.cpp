@@ -183,6 +183,50 @@ TEST(Transfers, OneThatFallsOutOfScopeIsQuietFirst)
     EXPECT_EQ(must(pair.a.stats()).transfers_done, must(pair.a.stats()).transfers_submitted - 1);
 }
 
+// One that can't be over before it is met in the middle.
+TEST(Transfers, ProgressShowsHowFarOneIs)
+{
+    constexpr std::size_t size = 4 << 20, rounds = 4096;
+    Pair pair(size);
+    const std::vector<ferry::Request> list(rounds, pair.range(0, 0, size));
+    ferry::Transfer transfer = must(
+        pair.peer.submit(FERRY_OP_WRITE, list, ferry::TransferOptions().flags(FERRY_TRANSFER_NO_COALESCE)));
+    std::uint64_t last = 0;
+    for (int steps = 0; steps < 3;) {
+        const ferry::Progress progress = must(transfer.progress());
+        ASSERT_EQ(progress.bytes_total, std::uint64_t{size} * rounds);
+        ASSERT_LE(last, progress.bytes_confirmed);
+        ASSERT_LT(progress.bytes_confirmed, progress.bytes_total);
+        steps += progress.bytes_confirmed > last;
+        last = progress.bytes_confirmed;
+    }
+    must(transfer.cancel());
+    ferry::TransferResult result;
+    EXPECT_EQ(transfer.wait(patience, &result).status(), FERRY_ERR_CANCELLED);
+    EXPECT_EQ(must(transfer.progress()).bytes_confirmed, result.bytes_confirmed);
+    EXPECT_LE(last, result.bytes_confirmed);
+}
+
+// By one copy where the peer can be reached so, else not at all.
+TEST(Transfers, AtOnceIsDoneOrPending)
+{
+    Pair pair;
+    bool local = false;
+    for (const ferry::PathInfo &path : must(pair.peer.paths()))
+        local |= path.chosen && path.transport == FERRY_TRANSPORT_LOCAL;
+    fill(pair.a_memory, 6);
+    ferry::TransferResult result;
+    const ferry::Result<void> tried = pair.peer.at_once(FERRY_OP_WRITE, pair.range(64, 128, 512), {}, &result);
+    EXPECT_EQ(tried.ok(), local);
+    EXPECT_EQ(tried.pending(), !local);
+    EXPECT_EQ(result.bytes_confirmed, local ? 512u : 0u);
+    EXPECT_EQ(misplaced(pair.b_memory, 128, 512, 6, 64), local ? 0u : 64u);
+    EXPECT_TRUE(pair.peer.at_once(FERRY_OP_WRITE, {pair.range(0, 0, 8), pair.range(8, 8, 8)}).pending());
+    const ferry::Queue queue = must(pair.a.queue(FERRY_QUEUE_TRANSFERS, 1));
+    const ferry::TransferOptions options = ferry::TransferOptions().queue(queue);
+    EXPECT_EQ(pair.peer.at_once(FERRY_OP_WRITE, pair.range(0, 0, 8), options).status(), FERRY_ERR_INVALID);
+}
+
 TEST(Transfers, CancelledOnesSaySo)
 {
     Pair pair;
@@ -261,6 +305,8 @@ TEST(Transfers, TheDataPathAllocatesNothing)
         for (; events.empty(); events = must(queue.drain(storage))) wait_readable(queue);
         ferry::Transfer transfer(pair.a.c(), events[0]->transfer);
         must(transfer.wait(0ns));
+        must(transfer.progress());
+        (void)pair.peer.at_once(FERRY_OP_WRITE, pair.range(0, 0, 8));
     }
     EXPECT_EQ(allocations.load(), before);
 }

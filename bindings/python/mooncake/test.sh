@@ -3,6 +3,7 @@
 # where that can be installed: what it answers otherwise is printed, and no failure.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
+cargo build --release -p ferry-mooncake
 work=$(cd "${CARGO_TARGET_DIR:-target}/python" && pwd)
 cd bindings/python/mooncake
 python=$work/venv/bin/python
@@ -11,7 +12,7 @@ python=$work/venv/bin/python
 rm -rf build
 "$python" -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall .
 "$python" -m mypy src
-"$python" -m pytest
+MOONCAKE_C_LIBRARY=$work/../release/libferry_mooncake.so "$python" -m pytest
 
 # It is linked with libibverbs and does not carry it.
 theirs=$work/mooncake

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import pytest
@@ -32,10 +34,74 @@ class Pair(NamedTuple):
         return (self.local.address + offset, self.inbox.address + offset, length, self.inbox.handle)
 
 
-@pytest.fixture
-def pair() -> Iterator[Pair]:
-    with ferry.Engine() as source, ferry.Engine() as target:
-        local = source.alloc(LENGTH)
-        remote = target.alloc(LENGTH, name="inbox")
+@contextmanager
+def connected(length: int = LENGTH, **settings: int) -> Iterator[Pair]:
+    with ferry.Engine(**settings) as source, ferry.Engine() as target:
+        local = source.alloc(length)
+        remote = target.alloc(length, name="inbox")
         peer = source.connect(target.address, timeout=10)
         yield Pair(source, target, peer, local, remote, peer.region("inbox"))
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    with connected() as made:
+        yield made
+
+
+@pytest.fixture
+def silent() -> Iterator[Pair]:
+    """One whose target does not drain its notifications: one behind the bound waits for ever."""
+    with connected(lease_ms=500, drain_ms=50) as made:
+        yield made
+
+
+def stuck(silent: Pair) -> ferry.Transfer:
+    """A transfer that is not final, because of its notification."""
+    for _ in range(5000):
+        transfer = silent.peer.submit_write([silent.request(64)], notify=b"x", deadline=math.inf)
+        try:
+            transfer.wait(0.5)
+        except ferry.PendingError:
+            return transfer
+    raise AssertionError("the peer takes any number of notifications")
+
+
+# Rounds of it are far more than can be moved while a test looks on.
+LONG = 4 << 20
+ROUNDS = 1 << 14
+
+
+class Long(NamedTuple):
+    peer: ferry.Peer
+    requests: ferry.Requests
+    source: ferry.Engine
+
+    def cancelled(self) -> int:
+        """How many transfers have ended so; counted before they are final."""
+        return self.source.stats()["transfers_cancelled"]
+
+
+@pytest.fixture
+def long() -> Iterator[Long]:
+    """A peer, and requests that keep a transfer busy until it is cancelled."""
+    with connected(LONG) as made:
+        yield Long(made.peer, ferry.Requests([made.request(LONG)] * ROUNDS), made.source)
+
+
+class Enough(Exception):
+    pass
+
+
+class Shown(list[tuple[int, int]]):
+    """What a transfer has told of its progress, until that is enough."""
+
+    def __call__(self, confirmed: int, total: int) -> None:
+        self.append((confirmed, total))
+        if len(self) == 3:
+            raise Enough
+
+    def check(self) -> None:
+        counts = [confirmed for confirmed, _ in self]
+        assert len(self) == 3 and counts == sorted(set(counts)) and counts[-1] < LONG * ROUNDS
+        assert {total for _, total in self} == {LONG * ROUNDS}

@@ -137,8 +137,9 @@ def test_functions_have_the_header_s_parameters() -> None:
     for name, ours in {**_abi._FALLIBLE, **_abi._PLAIN}.items():
         theirs = letters(functions.pop(name))
         assert theirs == (ours + "p" if name in _abi._FALLIBLE else ours), name
-    # Nothing calls back into the interpreter from ferry's threads, and there are no streams to wait for.
-    assert set(functions) == {"queue_callback", "transfer_stream_wait"}
+    # Nothing calls back into the interpreter from ferry's threads, there are no streams to wait for, and who
+    # waits has no need to try.
+    assert set(functions) == {"queue_callback", "transfer_stream_wait", "transfer_try"}
 
 
 def test_names_and_classes_of_statuses() -> None:

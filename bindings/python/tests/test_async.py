@@ -9,8 +9,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from conftest import LENGTH, Pair, positions
-from test_transfers import silent_peer, stuck
+from conftest import LENGTH, Enough, Long, Pair, Shown, positions, stuck
 
 import ferry
 
@@ -52,35 +51,30 @@ def test_connect(pair: Pair) -> None:
     run(main())
 
 
-def test_the_loop_goes_on_while_a_transfer_does_not() -> None:
-    source, target = silent_peer()
-    with source, target:
-        local, _remote = source.alloc(4096), target.alloc(4096, name="inbox")
-        peer = source.connect(target.address)
-        inbox = peer.region("inbox")
-        request = (local.address, inbox.address, 64, inbox.handle)
-        blocker = stuck(peer, request)
+def test_the_loop_goes_on_while_a_transfer_does_not(silent: Pair) -> None:
+    peer, request = silent.peer, silent.request(64)
+    blocker = stuck(silent)
 
-        async def main() -> None:
-            task = asyncio.create_task(peer.write_async([request], notify=b"x", deadline=math.inf))
-            ticks = 0
-            until = time.monotonic() + 0.3
-            while time.monotonic() < until:
-                await asyncio.sleep(0)
-                ticks += 1
-            assert ticks > 100 and not task.done()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            # Both are final by then, or the memory would not be the caller's.
-            assert peer.info().transfers_active == 1
-            with pytest.raises(ferry.TimeoutError):
-                await peer.write_async([request], notify=b"x", deadline=0.05)
+    async def main() -> None:
+        task = asyncio.create_task(peer.write_async([request], notify=b"x", deadline=math.inf))
+        ticks = 0
+        until = time.monotonic() + 0.3
+        while time.monotonic() < until:
+            await asyncio.sleep(0)
+            ticks += 1
+        assert ticks > 100 and not task.done()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        # Both are final by then, or the memory would not be the caller's.
+        assert peer.info().transfers_active == 1
+        with pytest.raises(ferry.TimeoutError):
+            await peer.write_async([request], notify=b"x", deadline=0.05)
 
-        run(main())
-        blocker.cancel()
-        with pytest.raises(ferry.CancelledError):
-            blocker.wait(10)
+    run(main())
+    blocker.cancel()
+    with pytest.raises(ferry.CancelledError):
+        blocker.wait(10)
 
 
 def test_a_cancelled_task_ends_when_the_memory_is_free() -> None:
@@ -112,6 +106,34 @@ def test_a_cancelled_task_ends_when_the_memory_is_free() -> None:
                 assert active_at_end.pop() == 0
 
         run(main())
+
+
+def test_progress_is_shown_and_what_it_raises_cancels(long: Long) -> None:
+    peer, requests, _ = long
+
+    async def main() -> None:
+        shown = Shown()
+        with pytest.raises(Enough):
+            await peer.write_async(requests, coalesce=False, progress=shown)
+        shown.check()
+        assert long.cancelled() == 1
+        task = asyncio.create_task(peer.read_async(requests, coalesce=False, progress=lambda *_: None))
+        await asyncio.sleep(0.15)
+        while not task.done():
+            task.cancel()
+            await asyncio.sleep(0)
+        assert task.cancelled() and long.cancelled() == 2
+
+    run(main())
+
+
+def test_progress_ends_with_all(pair: Pair) -> None:
+    async def main() -> None:
+        shown = Shown()
+        await pair.peer.write_async([pair.request()], progress=shown)
+        assert shown[-1] == (LENGTH, LENGTH)
+
+    run(main())
 
 
 def test_a_queue_of_one_s_own(pair: Pair) -> None:
@@ -189,29 +211,24 @@ def test_destroying_a_queue_ends_the_waits() -> None:
     run(main())
 
 
-def test_a_queue_that_cannot_be_destroyed_yet_goes_on() -> None:
-    source, target = silent_peer()
-    with source, target:
-        local, _inbox = source.alloc(4096), target.alloc(4096, name="inbox")
-        peer = source.connect(target.address)
-        inbox = peer.region("inbox")
-        request = (local.address, inbox.address, 64, inbox.handle)
-        blocker = stuck(peer, request)
+def test_a_queue_that_cannot_be_destroyed_yet_goes_on(silent: Pair) -> None:
+    source, peer, request = silent.source, silent.peer, silent.request(64)
+    blocker = stuck(silent)
 
-        async def main() -> None:
-            queue = source.queue(transfers=True)
-            transfer = peer.submit_write([request], notify=b"x", deadline=math.inf, queue=queue)
-            task = asyncio.create_task(transfer.wait_async())
-            await asyncio.sleep(0)
-            with pytest.raises(ferry.BusyError):
-                queue.destroy()
-            transfer.cancel()
-            with pytest.raises(ferry.CancelledError):
-                await task
+    async def main() -> None:
+        queue = source.queue(transfers=True)
+        transfer = peer.submit_write([request], notify=b"x", deadline=math.inf, queue=queue)
+        task = asyncio.create_task(transfer.wait_async())
+        await asyncio.sleep(0)
+        with pytest.raises(ferry.BusyError):
             queue.destroy()
+        transfer.cancel()
+        with pytest.raises(ferry.CancelledError):
+            await task
+        queue.destroy()
 
-        run(main())
-        blocker.cancel()
+    run(main())
+    blocker.cancel()
 
 
 def test_one_wait_that_is_cancelled_costs_no_event(pair: Pair) -> None:

@@ -6,6 +6,7 @@ import array
 import gc
 import mmap
 import os
+import sys
 from typing import Any
 
 import pytest
@@ -150,6 +151,20 @@ def test_with_frees_and_does_not_hide_an_error(pair: Pair) -> None:
     for length in (0, -1):
         with pytest.raises(ferry.InvalidError, match="length"):
             pair.source.alloc(length)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="classes are buffers from Python 3.12 on")
+def test_memory_is_a_buffer_itself(pair: Pair) -> None:
+    memory: Any = pair.local
+    view = memoryview(memory)
+    view[:8] = positions(8, 4)
+    assert bytes(memory)[:8] == positions(8, 4) and len(view) == LENGTH
+    with pytest.raises(BufferError):
+        pair.local.free()
+    view.release()
+    pair.local.free()
+    with pytest.raises(ferry.InvalidError, match="freed"):
+        memoryview(memory)
 
 
 class OnDevice:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import LENGTH, Pair, positions
+from conftest import LENGTH, LONG, ROUNDS, Enough, Long, Pair, Shown, positions, stuck
 
 import ferry
 
@@ -61,22 +61,16 @@ def test_wait_any_tells_which(pair: Pair) -> None:
     assert pair.source.wait_any(transfers[2:], 10) == 0
 
 
-def test_dropped_transfers_are_forgotten() -> None:
-    source, target = silent_peer()
-    with source, target:
-        local, _inbox = source.alloc(4096), target.alloc(4096, name="inbox")
-        peer = source.connect(target.address)
-        inbox = peer.region("inbox")
-        request = (local.address, inbox.address, 64, inbox.handle)
-        blocker = stuck(peer, request)
-        del blocker
-        assert source.stats()["transfers"] == 1
-        with target.queue(notifications=True) as queue:
-            while peer.info().transfers_active > 0:
-                queue.drain()
-        # The next submission forgets it.
-        peer.submit_write([request]).wait()
-        assert source.stats()["transfers"] == 0
+def test_dropped_transfers_are_forgotten(silent: Pair) -> None:
+    source, peer, request = silent.source, silent.peer, silent.request(64)
+    stuck(silent)  # and dropped
+    assert source.stats()["transfers"] == 1
+    with silent.target.queue(notifications=True) as queue:
+        while peer.info().transfers_active > 0:
+            queue.drain()
+    # The next submission forgets it.
+    peer.submit_write([request]).wait()
+    assert source.stats()["transfers"] == 0
 
 
 def test_options_reach_the_library(pair: Pair) -> None:
@@ -114,103 +108,115 @@ def test_threads_share_an_engine(pair: Pair) -> None:
     assert not wrong and pair.source.stats()["transfers_done"] == 1600
 
 
-def silent_peer() -> tuple[ferry.Engine, ferry.Engine]:
-    """Engines whose peer does not drain its notifications: one behind the bound waits for ever."""
-    return ferry.Engine(lease_ms=500, drain_ms=50), ferry.Engine()
-
-
-def stuck(peer: ferry.Peer, request: tuple[int, int, int, int]) -> ferry.Transfer:
-    """A transfer that is not final, because of its notification."""
-    for _ in range(5000):
-        transfer = peer.submit_write([request], notify=b"x", deadline=math.inf)
-        try:
-            transfer.wait(0.5)
-        except ferry.PendingError:
-            return transfer
-    raise AssertionError("the peer takes any number of notifications")
-
-
-def test_pending_cancel_and_deadline() -> None:
-    source, target = silent_peer()
-    with source, target:
-        local, remote = source.alloc(4096), target.alloc(4096, name="inbox")
-        peer = source.connect(target.address)
-        inbox = peer.region("inbox")
-        transfer = stuck(peer, (local.address, inbox.address, 64, inbox.handle))
-
-        assert transfer.poll() is None
-        with pytest.raises(ferry.PendingError) as pending:
-            transfer.results()
-        assert pending.value.status == ferry.Status.PENDING
-        with pytest.raises(TimeoutError):
-            source.wait_any([transfer], 0)
-
-        with pytest.raises(ferry.TimeoutError) as late:
-            peer.write([(local.address, inbox.address, 64, inbox.handle)], notify=b"y", deadline=0.05)
-        assert late.value.result is not None and late.value.result.state == ferry.State.TIMED_OUT
-        assert isinstance(late.value, TimeoutError)
-
-        with transfer:
-            pass  # Leaving it cancels it.
-        result = transfer.poll()
-        assert result is not None and result.state == ferry.State.CANCELLED
-        with pytest.raises(ferry.CancelledError):
+@pytest.mark.parametrize("via", [ferry.Transport.TCP, ferry.Transport.LOCAL])
+def test_progress_shows_how_far_a_transfer_is(long: Long, via: ferry.Transport) -> None:
+    peer, requests, _ = long
+    seen = [0]
+    with peer.submit_write(requests, coalesce=False, transports=[via]) as transfer:
+        while len(seen) < 4:
+            confirmed, total = transfer.progress()
+            assert seen[-1] <= confirmed < total == LONG * ROUNDS
+            if confirmed > seen[-1]:
+                seen.append(confirmed)
+        transfer.cancel()
+        with pytest.raises(ferry.CancelledError) as caught:
             transfer.wait()
-        assert len(remote) == 4096
+        assert caught.value.result is not None
+        assert transfer.progress() == (caught.value.result.bytes_confirmed, LONG * ROUNDS)
+        assert transfer.progress().bytes_confirmed >= seen[-1]
 
 
-def test_a_wait_lets_other_threads_run() -> None:
+def test_waiting_calls_show_progress_and_what_that_raises_cancels(long: Long) -> None:
+    peer, requests, _ = long
+    for turn, move in enumerate((peer.write, peer.read)):
+        shown = Shown()
+        with pytest.raises(Enough):
+            move(requests, coalesce=False, progress=shown)
+        shown.check()
+        assert long.cancelled() == turn + 1
+    shown = Shown()
+    with pytest.raises(Enough):
+        with peer.submit_write(requests, coalesce=False) as transfer:
+            transfer.wait(progress=shown)
+    shown.check()
+
+
+def test_progress_ends_with_all(pair: Pair) -> None:
+    shown = Shown()
+    pair.peer.write([pair.request()], progress=shown)
+    pair.peer.write([pair.request(64), pair.request(64, 64)], progress=shown)
+    assert shown == [(LENGTH, LENGTH), (128, 128)]
+    transfer = pair.peer.submit_write([pair.request()])
+    transfer.wait()
+    assert transfer.progress() == (LENGTH, LENGTH)
+
+
+def test_pending_cancel_and_deadline(silent: Pair) -> None:
+    source, peer, request = silent.source, silent.peer, silent.request(64)
+    transfer = stuck(silent)
+
+    assert transfer.poll() is None
+    with pytest.raises(ferry.PendingError) as pending:
+        transfer.results()
+    assert pending.value.status == ferry.Status.PENDING
+    with pytest.raises(TimeoutError):
+        source.wait_any([transfer], 0)
+
+    with pytest.raises(ferry.TimeoutError) as late:
+        peer.write([request], notify=b"y", deadline=0.05)
+    assert late.value.result is not None and late.value.result.state == ferry.State.TIMED_OUT
+    assert isinstance(late.value, TimeoutError)
+
+    with transfer:
+        pass  # Leaving it cancels it.
+    result = transfer.poll()
+    assert result is not None and result.state == ferry.State.CANCELLED
+    with pytest.raises(ferry.CancelledError):
+        transfer.wait()
+
+
+def test_a_wait_lets_other_threads_run(silent: Pair) -> None:
     """One thread sends a notification that the peer has no room for, while this one goes on."""
-    source, target = silent_peer()
-    with source, target:
-        local, _inbox = source.alloc(4096), target.alloc(4096, name="inbox")
-        peer = source.connect(target.address)
-        inbox = peer.region("inbox")
-        blocker = stuck(peer, (local.address, inbox.address, 64, inbox.handle))
-        ended: list[ferry.Error] = []
+    blocker = stuck(silent)
+    ended: list[ferry.Error] = []
 
-        def notify() -> None:
-            try:
-                peer.notify(b"x", deadline=3.0)
-            except ferry.Error as error:
-                ended.append(error)
+    def notify() -> None:
+        try:
+            silent.peer.notify(b"x", deadline=3.0)
+        except ferry.Error as error:
+            ended.append(error)
 
-        thread = threading.Thread(target=notify)
+    thread = threading.Thread(target=notify)
+    started = time.monotonic()
+    thread.start()
+    while time.monotonic() < started + 0.3:
+        pass
+    assert not ended and time.monotonic() < started + 2.5
+    thread.join()
+    assert ended[0].status == ferry.Status.TIMEOUT
+    blocker.cancel()
+
+
+def test_control_c_ends_a_wait_and_its_transfer(silent: Pair) -> None:
+    source, peer, request = silent.source, silent.peer, silent.request(64)
+    blocker = stuck(silent)
+    main = threading.main_thread().ident
+    assert main is not None
+    waits: list[Callable[[], object]] = [
+        lambda: blocker.wait(60),
+        lambda: source.wait_any([blocker], 60),
+        lambda: peer.write([request, request], notify=b"x", deadline=60),
+    ]
+    for wait in waits:
+        timer = threading.Timer(0.2, signal.pthread_kill, (main, signal.SIGINT))
         started = time.monotonic()
-        thread.start()
-        while time.monotonic() < started + 0.3:
-            pass
-        assert not ended and time.monotonic() < started + 2.5
-        thread.join()
-        assert ended[0].status == ferry.Status.TIMEOUT
-        blocker.cancel()
-
-
-def test_control_c_ends_a_wait_and_its_transfer() -> None:
-    source, target = silent_peer()
-    with source, target:
-        local, _inbox = source.alloc(4096), target.alloc(4096, name="inbox")
-        peer = source.connect(target.address)
-        inbox = peer.region("inbox")
-        request = (local.address, inbox.address, 64, inbox.handle)
-        blocker = stuck(peer, request)
-        main = threading.main_thread().ident
-        assert main is not None
-        waits: list[Callable[[], object]] = [
-            lambda: blocker.wait(60),
-            lambda: source.wait_any([blocker], 60),
-            lambda: peer.write([request, request], notify=b"x", deadline=60),
-        ]
-        for wait in waits:
-            timer = threading.Timer(0.2, signal.pthread_kill, (main, signal.SIGINT))
-            started = time.monotonic()
-            timer.start()
-            with pytest.raises(KeyboardInterrupt):
-                wait()
-            assert time.monotonic() - started < 10
-        # The one that `write` had begun is final; the one that was only waited for is not.
-        assert peer.info().transfers_active == 1 and blocker.poll() is None
-        blocker.cancel()
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            wait()
+        assert time.monotonic() - started < 10
+    # The one that `write` had begun is final; the one that was only waited for is not.
+    assert peer.info().transfers_active == 1 and blocker.poll() is None
+    blocker.cancel()
 
 
 def test_notifications_come_behind_their_data(pair: Pair) -> None:

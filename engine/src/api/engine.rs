@@ -1,8 +1,10 @@
 //! Opening and closing an engine.
 
+use super::devices;
 use crate::command::Command;
 use crate::complete::transfer::Strike;
 use crate::config::{Config, TcpPoller};
+use crate::device::Drivers;
 use crate::handle::Tag;
 use crate::limits;
 use crate::notify::{Hub, Queue};
@@ -10,6 +12,7 @@ use crate::peer::{Beside, Companion};
 use crate::region::grants::Grants;
 use crate::region::Registry;
 use crate::session::handshake::{derive_secret, AuthPolicy, Local};
+use crate::stage;
 use crate::status::{Error, Result, Status};
 use crate::sys::fork::ForkGuard;
 use crate::sys::poller::PollerKind;
@@ -44,6 +47,8 @@ pub(super) struct Inner {
     workers: Workers,
     service: Option<Arc<Service>>,
     pub rdma: Option<Arc<rdma::Service>>,
+    pub drivers: Arc<Drivers>,
+    stage: Arc<stage::Service>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     state: AtomicU32,
     closing: Mutex<()>,
@@ -92,6 +97,8 @@ impl Engine {
             Err(why) => Err(why),
         };
         let rdma = new_rdma(&context)?;
+        let drivers = Arc::new(devices::drivers(&context.config));
+        let stage = devices::stage(&context, drivers.clone());
         let control = Control::new(Parts {
             context: context.clone(),
             listener,
@@ -106,6 +113,7 @@ impl Engine {
                     transport: Transport::Rdma,
                     companion: rdma.clone().map(|rdma| rdma as Arc<dyn Companion>),
                 },
+                Beside { transport: Transport::Staged, companion: Ok(stage.clone() as Arc<dyn Companion>) },
             ],
         })?;
         let inner = Inner {
@@ -115,6 +123,8 @@ impl Engine {
             workers,
             service: service.ok(),
             rdma: rdma.ok(),
+            drivers,
+            stage,
             threads: Mutex::new(Vec::new()),
             state: AtomicU32::new(OPEN),
             closing: Mutex::new(()),
@@ -122,6 +132,11 @@ impl Engine {
         // From here on dropping `inner` ends what was started.
         inner.start(control)?;
         Ok(Engine { inner: Arc::new(inner) })
+    }
+
+    #[cfg(test)]
+    pub fn whole(&self) -> &Context {
+        &self.inner.context
     }
 
     #[cfg(test)]
@@ -194,6 +209,7 @@ impl Inner {
         if let Some(rdma) = &self.rdma {
             rdma.start()?;
         }
+        self.stage.start()?;
         threads.push(control.start()?);
         Ok(())
     }
@@ -249,6 +265,8 @@ impl Inner {
         if let Some(control) = threads.pop() {
             let _ = control.join();
         }
+        self.stage.stop();
+        self.drivers.stop();
         if let Some(service) = &self.service {
             service.stop();
         }
@@ -295,6 +313,8 @@ impl Drop for Inner {
             std::mem::forget(self.workers.clone());
             std::mem::forget(self.service.clone());
             std::mem::forget(self.rdma.clone());
+            std::mem::forget(self.drivers.clone());
+            std::mem::forget(self.stage.clone());
             let threads = self.threads.get_mut().unwrap_or_else(PoisonError::into_inner);
             std::mem::forget(std::mem::take(threads));
             return;
@@ -360,6 +380,7 @@ fn new_rdma(context: &Context) -> Result<std::result::Result<Arc<rdma::Service>,
         qps: config.rdma_qps,
         spin_ns: context.spin_ns,
         lease_ns: config.lease_ms * 1_000_000,
+        patience: Duration::from_millis(config.reconnect_timeout_ms),
         idle: Duration::from_millis(config.rdma_idle_ms),
     };
     rdma::Service::new(settings, context.registry.clone(), context.commands.clone())

@@ -10,6 +10,9 @@ use std::task::{Context, Poll};
 
 /// Resolves when the transfer is final: Ok when it is DONE, else the error of `Transfer::wait_done`.
 /// Dropping it does not stop the transfer.
+///
+/// The waker is called under no lock of ferry's, so an executor may run the task where it is woken, and the task
+/// may submit. It had better not wait: the thread may be one of ferry's, and what else that serves waits, too.
 pub struct TransferFuture(Transfer);
 
 impl IntoFuture for Transfer {

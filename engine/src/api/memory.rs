@@ -2,11 +2,14 @@
 
 use super::Engine;
 use crate::command::Command;
+use crate::device::Driver;
 use crate::limits::SHARED_MEMORIES_MAX;
-use crate::region::{RegionSpec, Registry};
-use crate::status::{Error, Result};
+use crate::region::{range_contains, RegionSpec, Registry};
+use crate::status::{Error, Result, Status};
 use crate::sys::mapping::Mapping;
-use crate::types::Access;
+use crate::sys::vm;
+use crate::types::{Access, Location, MemoryKind};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long dropped memory waits for peers to let go of its keys.
@@ -18,11 +21,13 @@ pub struct RegionOptions {
     pub access: Access,
     /// Told to peers, to find the region by; at most 63 bytes.
     pub name: String,
+    /// Where the memory is; None: ferry finds out.
+    pub location: Option<Location>,
 }
 
 impl Default for RegionOptions {
     fn default() -> RegionOptions {
-        RegionOptions { access: Access::BOTH, name: String::new() }
+        RegionOptions { access: Access::BOTH, name: String::new(), location: None }
     }
 }
 
@@ -40,21 +45,82 @@ impl Engine {
             length: length as u64,
             access: options.access,
             name: options.name.clone(),
+            ..RegionSpec::default()
         };
         // SAFETY: the caller's promise is the one that `register_batch` asks for.
-        Ok(unsafe { self.register_batch(&[spec]) }?[0])
+        Ok(unsafe { self.register_batch(vec![spec], options.location) }?[0])
     }
 
-    /// Registers all of the regions, or none.
+    /// Registers all of the regions, or none. `stated` is where all of them are, None if that is to be
+    /// found out; what the specs say of it does not count.
     ///
     /// # Safety
     /// As for `register`, for each of them.
-    pub unsafe fn register_batch(&self, specs: &[RegionSpec]) -> Result<Vec<u64>> {
+    pub unsafe fn register_batch(
+        &self,
+        mut specs: Vec<RegionSpec>,
+        stated: Option<Location>,
+    ) -> Result<Vec<u64>> {
         let context = self.context()?;
-        let regions = context.registry.register(specs)?;
+        if let Some(stated) = stated.filter(|stated| stated.kind.is_device()) {
+            self.inner.drivers.get(stated.kind)?;
+        }
+        let loaded = self.inner.drivers.loaded();
+        for (index, spec) in specs.iter_mut().enumerate() {
+            let located = self.locate(&loaded, spec.address, spec.length, stated);
+            spec.location = located.map_err(|error| error.at_request(index as u64))?;
+        }
+        let regions = context.registry.register(&specs)?;
         let ids: Vec<u64> = regions.iter().map(|region| region.id).collect();
         context.commands.push(Command::RegionsAdded(ids.clone()));
         Ok(ids)
+    }
+
+    /// Where the memory is, `stated` or found out, with its device ready to copy. INVALID if the statement is
+    /// wrong, the memory is not of one allocation, or nothing that the CPU can read is there.
+    fn locate(
+        &self,
+        loaded: &[Arc<dyn Driver>],
+        address: u64,
+        length: u64,
+        stated: Option<Location>,
+    ) -> Result<Location> {
+        let mut found = None;
+        for driver in loaded {
+            found = found.or(driver.locate(address)?);
+        }
+        let location = found.map_or(Location::HOST, |found| found.location);
+        let is = |text: &str| format!("{text} memory of {} device {}", location.kind.name(), location.device);
+        match stated {
+            Some(stated) if stated.kind.driver() != location.kind.driver() && location.kind.is_device() => {
+                return Err(Error::invalid(is("options.kind: address is")));
+            }
+            Some(stated) if stated.kind.is_device() && !location.kind.is_device() => {
+                let text = format!("options.kind: address is no memory of a {} device", stated.kind.name());
+                return Err(Error::invalid(text));
+            }
+            Some(stated) if location.kind.is_device() && stated.device != location.device => {
+                return Err(Error::invalid(is("options.device: address is")));
+            }
+            _ if !location.kind.is_device() => {
+                // What a device's library knows as the CPU's is not the kernel's to judge.
+                if found.is_none() {
+                    check_mapped(address, length)?;
+                }
+                return Ok(location);
+            }
+            _ => {}
+        }
+        if let Some(found) =
+            found.filter(|it| it.length > 0 && !range_contains(it.base, it.length, address, length))
+        {
+            let (base, all) = (found.base, found.length);
+            let text =
+                format!("length: {address:#x} + {length:#x} leaves the allocation at {base:#x} + {all:#x}");
+            return Err(Error::invalid(text));
+        }
+        self.inner.drivers.worker(location)?;
+        Ok(location)
     }
 
     /// Takes a region back: after OK nothing reaches the memory. Zero timeout and in use: BUSY, nothing
@@ -81,6 +147,10 @@ impl Engine {
         if length == 0 {
             return Err(Error::invalid("length is 0"));
         }
+        if options.location.is_some_and(|stated| stated.kind != MemoryKind::Host) {
+            let text = "options.kind: ferry allocates host memory; register memory of a device";
+            return Err(Error::new(Status::Unsupported, text));
+        }
         let context = self.context()?;
         let no_memory = |error| Error::system("allocating memory", &error);
         // Memory that processes of this host can map, unless there are too many pieces of it already.
@@ -95,6 +165,7 @@ impl Engine {
             length: length as u64,
             access: options.access,
             name: options.name.clone(),
+            ..RegionSpec::default()
         };
         // The mapping lives in the `Memory`, which unmaps it only after unregister has returned OK, and
         // gives out no references to its bytes: what `register` asks for.
@@ -105,6 +176,20 @@ impl Engine {
         context.commands.push(Command::RegionsAdded(vec![region]));
         Ok(Memory { engine: self.clone(), region, mapping: Some(mapping) })
     }
+}
+
+/// Finds addresses that are no memory of the CPU, before a thread faults on them: as far as the first and the last
+/// byte tell. Ranges that can't be are the registry's to refuse.
+fn check_mapped(address: u64, length: u64) -> Result<()> {
+    let possible = address != 0 && length > 0 && address.checked_add(length).is_some();
+    if possible && !vm::has_ends(address, length) {
+        let text = format!(
+            "{length} bytes at {address:#x} are not mapped in this process, or are memory of a device that ferry \
+             doesn't know"
+        );
+        return Err(Error::invalid(text));
+    }
+    Ok(())
 }
 
 /// Whether one more piece of memory may take a descriptor so that others can map it.

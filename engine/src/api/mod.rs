@@ -4,6 +4,7 @@
 //! `Option<Duration>`: None waits forever, zero only looks.
 
 mod descriptor;
+mod devices;
 mod engine;
 mod future;
 mod memory;

@@ -38,6 +38,7 @@ impl Engine {
         let context = self.context()?;
         let bare =
             options.notify.is_none() && options.queue.is_none() && !options.ordered && !options.checksum;
+        let bare = bare && options.start.is_none();
         if !bare || requests.len() != 1 || allowed(context, options) & Transport::Local.bit() == 0 {
             return Ok(None);
         }
@@ -56,7 +57,8 @@ impl Engine {
             remote_tag: peer.identity.tag,
         };
         let single = plan::single(&input, context.config.express_bytes_max);
-        let Some((slice, region)) = single.filter(|(_, region)| region.enter()) else { return Ok(None) };
+        let fit = single.filter(|(_, region)| !region.is_device() && region.enter());
+        let Some((slice, region)) = fit else { return Ok(None) };
         let submitted_ns = clock::monotonic_ns();
         let moved = link.at_once(op, &slice, submitted_ns);
         region.leave();

@@ -5,7 +5,7 @@ use crate::command::{Command, Reply};
 use crate::notify::{Event, EventBody, Queue};
 use crate::peer::{Peer, PeerState};
 use crate::status::{Error, Result, Status};
-use crate::types::Access;
+use crate::types::{Access, Location};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -35,6 +35,7 @@ pub struct RemoteRegionInfo {
     pub length: u64,
     pub access: Access,
     pub name: String,
+    pub location: Location,
 }
 
 impl Engine {
@@ -117,12 +118,14 @@ impl Engine {
         let map = self.peer(peer)?.remote.snapshot();
         let mut regions: Vec<RemoteRegionInfo> = map
             .iter()
+            .filter(|region| !region.staging)
             .map(|region| RemoteRegionInfo {
                 region: region.id,
                 address: region.address,
                 length: region.length,
                 access: region.access,
                 name: region.name.clone(),
+                location: region.location,
             })
             .collect();
         regions.sort_by_key(|region| region.address);

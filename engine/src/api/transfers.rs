@@ -1,9 +1,11 @@
 //! Submitting transfers, and what can be done with them: wait, cancel, read results, release.
 
+use super::devices;
 use super::paths::{allowed, choose};
 use super::Engine;
 use crate::complete::transfer::Strike;
-use crate::complete::{RequestResult, State, Transfer as Core, TransferResult, TransferSpec};
+use crate::complete::{Progress, RequestResult, State, Transfer as Core, TransferResult, TransferSpec};
+use crate::device::Start;
 use crate::limits::NOTIFY_BYTES_MAX;
 use crate::notify::Queue;
 use crate::peer::outbox::Class;
@@ -16,7 +18,7 @@ use crate::status::{Error, Result, Status};
 use crate::sys::clock;
 use crate::transport::local;
 use crate::transport::tcp::Context;
-use crate::types::{Op, Request, Transport};
+use crate::types::{MemoryKind, Op, Request, Transport};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -51,6 +53,8 @@ pub struct TransferOptions<'a> {
     pub transports_allowed: u64,
     /// Higher goes first among transfers of about the same size.
     pub priority: u32,
+    /// Nothing is read or written before this point of the program's own work on devices of this kind.
+    pub start: Option<(MemoryKind, Start)>,
     /// The caller waits for it at once, so that no other thread need be woken for its completion.
     pub awaited: bool,
 }
@@ -148,33 +152,20 @@ impl Engine {
         context.release_orphans();
         let peer = context.peers.get(peer)?;
         check_options(options)?;
+        let start = options.start.map(|(kind, at)| self.point(kind, at)).transpose()?;
         let spec = prepare(context, &peer, op, requests, options)?;
-        let (requests_in, slices_out) = (spec.requests.len() as u64, spec.slices.len() as u64);
-        let entered = enter(&spec.regions)?;
         if let Some(queue) = &options.queue {
             queue.reserve()?;
         }
-        let deadline_ns = spec.deadline_ns;
-        let submitted =
-            context.transfers.insert(|handle| Arc::new(Core::new(handle, spec))).and_then(|core| match peer
-                .submit(core.clone())
-            {
-                Ok(()) => Ok(core),
-                Err(error) => {
-                    let _ = context.transfers.remove(core.handle);
-                    core.discard();
-                    Err(error)
-                }
-            });
-        let core = submitted.inspect_err(|_| {
+        let core = submit_to(context, &peer, spec).inspect_err(|_| {
             if let Some(queue) = &options.queue {
                 queue.unreserve();
             }
         })?;
-        // From here on the transfer leaves its regions when it is final.
-        entered.hand_over();
-        context.stats.submitted(requests_in, slices_out);
-        context.look_at(deadline_ns.min(core.spec.submitted_ns + context.progress_ns() / 4));
+        context.stats.submitted(core.spec.requests.len() as u64, core.spec.slices.len() as u64);
+        if let Some((worker, point)) = start {
+            devices::start_at(&worker, point, &peer, &core);
+        }
         if self.context().is_err() {
             // Closing began meanwhile and may have missed it.
             peer.strike(&core, Strike { status: Status::Closed, os_error: 0 });
@@ -285,6 +276,21 @@ impl Engine {
     }
 }
 
+/// Puts a transfer into the table and queues it.
+pub(super) fn submit_to(context: &Context, peer: &Peer, spec: TransferSpec) -> Result<Arc<Core>> {
+    let entered = enter(&spec.regions)?;
+    let core = context.transfers.insert(|handle| Arc::new(Core::new(handle, spec)))?;
+    if let Err(error) = peer.submit(core.clone()) {
+        let _ = context.transfers.remove(core.handle);
+        core.discard();
+        return Err(error);
+    }
+    // From here on the transfer leaves its regions when it is final.
+    entered.hand_over();
+    context.look_at(core.spec.deadline_ns.min(core.spec.submitted_ns + context.progress_ns() / 4));
+    Ok(core)
+}
+
 fn check_options(options: &TransferOptions) -> Result<()> {
     if options.notify.is_some_and(|bytes| bytes.len() > NOTIFY_BYTES_MAX) {
         let text = format!("options.notify_length is above {NOTIFY_BYTES_MAX}");
@@ -294,7 +300,7 @@ fn check_options(options: &TransferOptions) -> Result<()> {
 }
 
 /// Plans, routes and slices: everything about the transfer that needs no lock.
-fn prepare(
+pub(super) fn prepare(
     context: &Context,
     peer: &Peer,
     op: Op,
@@ -313,7 +319,14 @@ fn prepare(
             remote: &remote,
             remote_tag: peer.identity.tag,
         })?;
-        transport = choose(peer, &plan.ranges, &remote, allowed, options.checksum)?;
+        let ranges = &plan.ranges;
+        let device = plan.local_regions.iter().any(|region| region.is_device())
+            || (remote.has_devices()
+                && ranges.iter().any(|range| remote.is_device_at(range.region, range.remote, range.length)));
+        transport = match device {
+            true => Transport::Staged,
+            false => choose(peer, ranges, &remote, allowed, options.checksum)?,
+        };
         let slice_bytes_max = peer.identity.frame_bytes_max.min(match transport {
             Transport::Local => local::PIECE_BYTES,
             _ => u32::MAX,
@@ -343,6 +356,8 @@ fn prepare(
         checksum: options.checksum,
         acked_only: options.acked_only,
         awaited: options.awaited,
+        is_part: false,
+        held: options.start.is_some(),
         ordered: options.ordered,
         priority: options.priority,
         notify: options.notify.map(Box::from),
@@ -403,6 +418,12 @@ impl Transfer {
     pub fn result(&self) -> Option<TransferResult> {
         self.engine.poll(&self.core);
         self.core.result()
+    }
+
+    /// How far it is, in steps of what is confirmed at once: at most 2 MiB.
+    pub fn progress(&self) -> Progress {
+        self.engine.poll(&self.core);
+        self.core.progress()
     }
 
     /// Waits until it is final, however it ends. TIMEOUT if it is not by then; it goes on.

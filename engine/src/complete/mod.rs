@@ -6,6 +6,6 @@ pub mod result;
 pub mod table;
 pub mod transfer;
 
-pub use result::{Fence, Notification, RequestResult, State, TransferResult};
+pub use result::{Fence, Notification, Progress, RequestResult, State, TransferResult};
 pub use table::Table;
 pub use transfer::{Failure, Transfer, TransferSpec};

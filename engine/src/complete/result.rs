@@ -45,6 +45,14 @@ pub enum Notification {
     Unknown = 3,
 }
 
+/// How far a transfer is. `bytes_confirmed` never goes back, and is the result's once the transfer is final.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    pub bytes_confirmed: u64,
+    /// Of all its requests.
+    pub bytes_total: u64,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransferResult {
     pub state: State,

@@ -8,7 +8,7 @@
 //! memory: acknowledged, refused by the target, never posted, or fenced. Whoever settles the last unit
 //! (`settle` tells it) makes the transfer final; the count reaches the total exactly once.
 
-use crate::complete::result::{Fence, Notification, RequestResult, State, TransferResult};
+use crate::complete::result::{Fence, Notification, Progress, RequestResult, State, TransferResult};
 use crate::cover::requests_of;
 use crate::notify::{Queue, Waiter};
 use crate::region::Region;
@@ -36,6 +36,10 @@ pub struct TransferSpec {
     pub acked_only: bool,
     /// The caller waits for it at once, and will drive what carries it.
     pub awaited: bool,
+    /// Of another transfer, in whose name it is counted.
+    pub is_part: bool,
+    /// Waits, in its place in the outbox, until `Peer::start`.
+    pub held: bool,
     pub ordered: bool,
     pub priority: u32,
     pub notify: Option<Box<[u8]>>,
@@ -66,6 +70,8 @@ pub struct Transfer {
     pub spec: TransferSpec,
     /// Position among the peer's notifications; valid once queued, when there is a notification.
     pub notify_sequence: AtomicU64,
+    /// Not started yet. Written and read under the outbox's lock.
+    held: AtomicBool,
     /// Whether the peer's outbox has had it. Written and read under the outbox's lock.
     queued: AtomicBool,
     /// Whether the notification has been posted or given up; whoever swaps it in decides which.
@@ -73,6 +79,8 @@ pub struct Transfer {
     started_ns: AtomicU64,
     /// The transport that carries it, or what of it is not posted yet. Written under the outbox's lock.
     via: AtomicU32,
+    /// See `note_carrier`; 0 is unknown.
+    carrier: AtomicU32,
     /// PENDING, DRAINING or a final `State`. Partner: `detail`, written before a final value is stored.
     state: AtomicU32,
     settled: AtomicU32,
@@ -109,10 +117,12 @@ impl Transfer {
         Transfer {
             handle,
             notify_sequence: AtomicU64::new(0),
+            held: AtomicBool::new(spec.held),
             queued: AtomicBool::new(false),
             notify_taken: AtomicBool::new(spec.notify.is_none()),
             started_ns: AtomicU64::new(0),
             via: AtomicU32::new(spec.transport as u32),
+            carrier: AtomicU32::new(0),
             state: AtomicU32::new(PENDING),
             settled: AtomicU32::new(0),
             units,
@@ -152,6 +162,16 @@ impl Transfer {
         self.queued.store(true, Ordering::Relaxed);
     }
 
+    /// Whether it waits to be started. Under the outbox's lock.
+    pub fn is_held(&self) -> bool {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// Under the outbox's lock.
+    pub fn start(&self) {
+        self.held.store(false, Ordering::Relaxed);
+    }
+
     /// Under the outbox's lock.
     pub fn is_queued(&self) -> bool {
         self.queued.load(Ordering::Relaxed)
@@ -176,15 +196,34 @@ impl Transfer {
         self.bytes_confirmed.load(Ordering::Relaxed)
     }
 
+    pub fn progress(&self) -> Progress {
+        Progress { bytes_confirmed: self.bytes_confirmed(), bytes_total: self.spec.bytes }
+    }
+
     /// The transport that carries it; the last one, if it took several.
     pub fn via(&self) -> Transport {
         Transport::from_number(self.via.load(Ordering::Relaxed))
     }
 
+    /// What carried it or a part of it, for its results; where that is not `via`.
+    pub fn note_carrier(&self, carrier: Transport) {
+        self.carrier.store(carrier as u32, Ordering::Relaxed);
+    }
+
+    /// What its results say carried it.
+    fn carrier(&self) -> Transport {
+        match Transport::from_number(self.carrier.load(Ordering::Relaxed)) {
+            Transport::None if self.via() == Transport::Staged => Transport::None,
+            Transport::None => self.via(),
+            carrier => carrier,
+        }
+    }
+
     /// What is not posted yet goes by `via` from here on. False, and nothing has changed, if it may not.
     /// Under the outbox's lock.
     pub fn reroute(&self, via: Transport) -> bool {
-        let allowed = self.spec.allowed & via.bit() != 0;
+        // Device memory is out of reach for the others.
+        let allowed = self.spec.allowed & via.bit() != 0 && self.spec.transport != Transport::Staged;
         if allowed {
             self.via.store(via as u32, Ordering::Relaxed);
         }
@@ -206,11 +245,15 @@ impl Transfer {
     /// Stops the transfer: PENDING becomes DRAINING with this cause. False if it was struck before or
     /// is final. The caller then drops what is unposted.
     pub fn strike(&self, strike: Strike) -> bool {
-        let mut detail = self.detail();
-        if self.state.compare_exchange(PENDING, DRAINING, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            return false;
+        {
+            let mut detail = self.detail();
+            if self.state.compare_exchange(PENDING, DRAINING, Ordering::AcqRel, Ordering::Acquire).is_err() {
+                return false;
+            }
+            detail.strike = Some(strike);
         }
-        detail.strike = Some(strike);
+        // Who carries it may be among those that wait; the others go on waiting.
+        self.waiter.notify_all();
         true
     }
 
@@ -360,7 +403,7 @@ impl Transfer {
             finished_ns: clock::monotonic_ns(),
             requests_in: all,
             slices_out: self.spec.slices.len() as u64,
-            transport: self.via(),
+            transport: self.carrier(),
             os_error: detail.os_error(),
         }
     }
@@ -388,7 +431,7 @@ impl Transfer {
             .map(|index| RequestResult {
                 index,
                 status: Status::Ok,
-                transport: self.via(),
+                transport: self.carrier(),
                 bytes_confirmed: 0,
                 os_error: 0,
                 vendor_error: 0,

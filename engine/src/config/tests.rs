@@ -45,6 +45,23 @@ impl Drop for Scratch {
 }
 
 #[test]
+fn a_library_is_a_name_of_bounded_length() {
+    accepted("cuda_library", "");
+    accepted("cuda_library", "./lib cuda.so");
+    accepted("cuda_library", &"l".repeat(4096));
+    refused("cuda_library", &"l".repeat(4097));
+    refused("cuda_library", "lib\0cuda");
+}
+
+#[test]
+fn ascends_library_is_a_name_of_bounded_length() {
+    accepted("ascend_library", "");
+    accepted("ascend_library", &"l".repeat(4096));
+    refused("ascend_library", &"l".repeat(4097));
+    refused("ascend_library", "lib\0ascend");
+}
+
+#[test]
 fn defaults_are_valid_documented_and_settable() {
     let mut config = Config::default();
     config.validate().unwrap();

@@ -18,6 +18,7 @@ pub enum Valid {
     Names,
     ListenAddress,
     PeerAddress,
+    Library,
     Transports,
     Congestion,
     Secret,
@@ -38,6 +39,7 @@ impl fmt::Display for Valid {
             Valid::PeerAddress => {
                 f.write_str("host:port or [ipv6]:port that a peer can connect to, or empty")
             }
+            Valid::Library => f.write_str("a library's name or path, or empty"),
             Valid::Transports => f.write_str("auto, or a comma list of tcp, local, rdma, cuda, ascend"),
             Valid::Congestion => {
                 f.write_str("auto, system, or the name of an algorithm (1 to 15 characters)")
@@ -114,7 +116,7 @@ impl Value for bool {
     }
 }
 
-/// Addresses: the only settings that stay text, because names are resolved when they are used.
+/// Addresses and libraries: settings that stay text, because names are looked up when they are used.
 impl Value for String {
     fn parse(text: &str) -> Result<String> {
         Ok(text.into())
@@ -125,6 +127,9 @@ impl Value for String {
     }
 
     fn is_valid(&self, valid: &Valid) -> bool {
+        if matches!(valid, Valid::Library) {
+            return self.len() <= 4096 && !self.contains('\0');
+        }
         let Some((host, port)) = split_address(self) else { return self.is_empty() };
         let wildcard = host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_unspecified());
         match valid {

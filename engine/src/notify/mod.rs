@@ -4,6 +4,7 @@
 //! complete, session ──► hub ──► queue ──► drain (eventfd says when)      pending: the events themselves
 //!                                   └───► dispatcher ──► callback
 //! complete ──► waiter ──► threads and futures that wait for one transfer, or for any of several
+//!                └──────► later: the futures' wakers, when the thread's locks are gone
 //! ```
 //! Nothing here blocks a worker: pushing takes a short lock, never waits for room, and never runs
 //! user code. Locks are taken in the order hub, queue, dispatcher; user code, credits and wakers run
@@ -12,6 +13,7 @@
 mod dispatcher;
 mod event;
 mod hub;
+mod later;
 mod pending;
 mod queue;
 #[cfg(test)]
@@ -21,6 +23,7 @@ mod waiter;
 pub use dispatcher::Callback;
 pub use event::{Credit, Event, EventBody};
 pub use hub::Hub;
+pub use later::{is_waking, WakeLater};
 pub use queue::Queue;
 pub use waiter::{wait_any, Signal, Subscription, Waiter};
 

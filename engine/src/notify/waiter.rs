@@ -15,7 +15,7 @@
 // cargo rustc -p ferry --lib --profile test -- --cfg loom, then run the binary it names on `model`.
 #![allow(unexpected_cfgs)]
 
-use super::guard;
+use super::later;
 use std::cell::Cell;
 use std::sync::{Arc, PoisonError};
 use std::task::Waker;
@@ -130,8 +130,7 @@ impl Waiter {
             self.waiting.fetch_sub(wakers.len(), Ordering::SeqCst);
             wakers
         };
-        // Executors' code: outside the lock, and its panic must not end the worker that notifies.
-        wakers.into_iter().for_each(|waker| guard(|| waker.wake()));
+        wakers.into_iter().for_each(later::wake);
     }
 
     /// Has the next `notify_all` wake a task. The caller looks once more whether it is ready after
@@ -153,7 +152,7 @@ impl Waiter {
         // Partner: the fence in `notify_all`.
         fence(Ordering::SeqCst);
         if let Some(oldest) = displaced {
-            guard(|| oldest.wake());
+            later::wake(oldest);
         }
     }
 

@@ -38,6 +38,41 @@ fn ready_beats_a_deadline_that_has_passed() {
     assert!(Instant::now() >= soon && is_idle(&waiter));
 }
 
+/// Wakers wait for the outermost `WakeLater` of their own thread, and a panic of one ends there.
+#[test]
+fn tasks_are_woken_when_the_last_lock_is_gone() {
+    use crate::notify::{is_waking, WakeLater};
+    struct Panics;
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            assert!(is_waking());
+            panic!("an executor's own");
+        }
+    }
+    let waiter = Waiter::new();
+    for _ in 0..3 {
+        let (count, waker) = task();
+        waiter.register_waker(&Arc::new(Panics).into());
+        waiter.register_waker(&waker);
+        let outer = WakeLater::begin();
+        let inner = WakeLater::begin();
+        waiter.notify_all();
+        drop(inner);
+        assert_eq!(woken(&count), 0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (count, waker) = task();
+                waiter.register_waker(&waker);
+                waiter.notify_all();
+                assert_eq!(woken(&count), 1, "another thread's lock is none of its business");
+            });
+        });
+        drop(outer);
+        assert_eq!((woken(&count), is_waking()), (1, false));
+        assert!(is_idle(&waiter));
+    }
+}
+
 /// Two threads take turns through two waiters: one lost wake-up and the test would not end.
 #[test]
 fn threads_take_turns_without_losing_one() {

@@ -71,6 +71,8 @@ pub trait Companion: Send + Sync {
     fn end(&self, peer: u64) -> Vec<(u32, Vec<Posted>)>;
     /// The peer is lost for good: its process need not be watched any more.
     fn forget(&self, peer: u64);
+    /// Nothing of a lost peer can land here any more, whatever would have carried it.
+    fn all_quiet(&self, _peer: u64) {}
     /// Whether nothing of a peer whose session is over can land here any more. `Command::CompanionQuiet`
     /// comes when an answer of false becomes true.
     fn is_quiet(&self, peer: u64) -> bool;

@@ -211,6 +211,17 @@ impl Peer {
         Ok(())
     }
 
+    /// What a transfer was held for has come: has it posted. One that was struck meanwhile is left alone.
+    pub fn start(&self, transfer: &Arc<Transfer>) {
+        let class = lock(&self.outbox).start(transfer);
+        let Some(class) = class else { return };
+        self.strike_stranded();
+        match transfer.spec.slices.is_empty() {
+            true => self.post_words(),
+            false => self.post(transfer.via(), class),
+        }
+    }
+
     /// Ends a transfer that was struck before it was queued: its notification has no number to skip.
     fn end_unqueued(&self, transfer: &Arc<Transfer>) {
         if transfer.spec.notify.is_some() && transfer.take_notification() {
@@ -238,7 +249,9 @@ impl Peer {
 
     /// Has everything posted that is queued.
     pub fn post_all(&self) {
-        [Transport::Tcp, Transport::Local, Transport::Rdma].into_iter().for_each(|via| self.nudge(via));
+        [Transport::Tcp, Transport::Local, Transport::Rdma, Transport::Staged]
+            .into_iter()
+            .for_each(|via| self.nudge(via));
     }
 
     pub fn pull(&self, via: Transport, express: bool, limits: PullLimits) -> Option<Pulled> {
@@ -407,7 +420,9 @@ impl Peer {
     /// statistics, the order of what follows, and the event in its queue.
     fn finish(&self, transfer: &Arc<Transfer>) {
         let state = transfer.conclude();
-        self.around.stats.finished(state, transfer);
+        if !transfer.spec.is_part {
+            self.around.stats.finished(state, transfer);
+        }
         let mut next = OrderedNext::Nothing;
         if transfer.spec.ordered {
             let express_bytes_max = self.around.express_bytes_max;

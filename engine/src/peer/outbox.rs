@@ -84,6 +84,8 @@ pub struct Outbox {
     pending: u64,
     /// Queued for a transport that carries nothing now, and not allowed on TCP: about to be struck.
     stranded: Vec<Arc<Transfer>>,
+    /// Have their turn, and wait to be started.
+    held: Vec<(Arc<Transfer>, Class)>,
     notify_next: u64,
     notify_limit: u64,
     ordered_active: Option<u64>,
@@ -126,11 +128,24 @@ impl Outbox {
             }
             self.ordered_active = Some(transfer.handle);
         }
+        let starts = !transfer.is_held();
         self.push_all(transfer, class);
-        true
+        starts
+    }
+
+    /// What it waited for has come. Its class, if it has its turn.
+    pub fn start(&mut self, transfer: &Arc<Transfer>) -> Option<Class> {
+        transfer.start();
+        let place = self.held.iter().position(|(other, _)| other.handle == transfer.handle)?;
+        let (transfer, class) = self.held.swap_remove(place);
+        self.push_all(transfer, class);
+        Some(class)
     }
 
     fn push_all(&mut self, transfer: Arc<Transfer>, class: Class) {
+        if transfer.is_held() {
+            return self.held.push((transfer, class));
+        }
         if transfer.spec.slices.is_empty() {
             if transfer.take_notification() {
                 self.words.push_back(Word::Notify(transfer));
@@ -309,6 +324,10 @@ impl Outbox {
             });
         }
         let same = |other: &Arc<Transfer>| other.handle == transfer.handle;
+        if let Some(place) = self.held.iter().position(|(other, _)| same(other)) {
+            self.held.swap_remove(place);
+            dropped += transfer.spec.slices.len() as u32;
+        }
         let mut behind = Vec::new();
         if let Some(place) = self.ordered_waiting.iter().position(same) {
             behind.extend(self.ordered_waiting.drain(place + 1..));

@@ -6,7 +6,7 @@ use super::*;
 use crate::handle::{self, Kind, Parts};
 use crate::limits::REQUESTS_MAX;
 use crate::region::{RegionSpec, Registry, RemoteRegion, RemoteRegions};
-use crate::types::Access;
+use crate::types::{Access, Location};
 
 const MIB: u64 = 1 << 20;
 
@@ -25,7 +25,7 @@ const C: u32 = 2;
 impl World {
     fn new() -> World {
         let registry = Registry::new(Tag::from_random(3), None);
-        let spec = |address| RegionSpec { address, length: MIB, access: Access::BOTH, name: String::new() };
+        let spec = |address| RegionSpec { address, length: MIB, ..RegionSpec::default() };
         registry.register(&[spec(MIB), spec(2 * MIB)]).unwrap();
         let tag = Tag::from_random(9);
         let regions = RemoteRegions::new();
@@ -38,6 +38,8 @@ impl World {
                     length: MIB,
                     access: rights[index as usize],
                     name: String::new(),
+                    location: Location::HOST,
+                    staging: false,
                 })
                 .collect(),
         );
@@ -244,7 +246,7 @@ fn each_touched_local_region_is_listed_once() {
 fn a_sum_of_lengths_that_overflows_is_refused() {
     let world = World::new();
     let half = 1 << 63;
-    let spec = RegionSpec { address: half, length: half - 1, access: Access::BOTH, name: String::new() };
+    let spec = RegionSpec { address: half, length: half - 1, ..RegionSpec::default() };
     world.registry.register(&[spec]).unwrap();
     let huge = request(half, half, half - 1);
     assert_eq!(world.plan(&[huge, huge, request(MIB, 16 * MIB, 1)]).unwrap().bytes, u64::MAX);

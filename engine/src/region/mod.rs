@@ -4,6 +4,7 @@
 //! the same host enter by themselves, through doors (`door`, `grants`) in memory that both share; devices by
 //! keys that peers hold (`holder`).
 
+mod admit;
 mod door;
 mod gate;
 pub mod grants;
@@ -14,12 +15,13 @@ pub mod remote;
 #[cfg(test)]
 mod tests;
 
+pub use admit::admit;
 pub use map::RegionMap;
 pub use registry::Registry;
 pub use remote::{RemoteMap, RemoteRegion, RemoteRegions};
 
 use crate::status::{Error, Result, Status};
-use crate::types::Access;
+use crate::types::{Access, Location};
 use gate::Gate;
 use holder::Pin;
 use std::os::fd::OwnedFd;
@@ -38,6 +40,23 @@ pub struct RegionSpec {
     pub length: u64,
     pub access: Access,
     pub name: String,
+    pub location: Location,
+    /// ferry's own, for what is on its way from or to a device. Nobody is shown it.
+    pub staging: bool,
+}
+
+impl Default for RegionSpec {
+    /// No bytes of host memory, which peers may READ and WRITE.
+    fn default() -> RegionSpec {
+        RegionSpec {
+            address: 0,
+            length: 0,
+            access: Access::BOTH,
+            name: String::new(),
+            location: Location::HOST,
+            staging: false,
+        }
+    }
 }
 
 /// One registered region. Its memory may be touched, by this engine or for a peer, only between a
@@ -50,6 +69,9 @@ pub struct Region {
     pub length: u64,
     pub access: Access,
     pub name: String,
+    pub location: Location,
+    /// See `RegionSpec::staging`.
+    pub staging: bool,
     /// What another process of this host can map, if ferry allocated the memory so.
     pub memfd: Option<Arc<OwnedFd>>,
     /// The same memory as devices know it, if there are any.
@@ -65,6 +87,8 @@ impl Region {
             length: spec.length,
             access: spec.access,
             name: spec.name.clone(),
+            location: spec.location,
+            staging: spec.staging,
             memfd,
             pin,
             gate: Gate::new(),
@@ -91,6 +115,11 @@ impl Region {
     /// Whether new uses are refused. A `false` may be out of date on return; `enter` decides.
     pub fn is_revoked(&self) -> bool {
         self.gate.is_revoked()
+    }
+
+    /// Whether it takes a device's library to copy from and to it.
+    pub fn is_device(&self) -> bool {
+        self.location.kind.is_device()
     }
 
     /// Whether all of `[address, address + length)` lies inside; false when that overflows.

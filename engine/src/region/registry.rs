@@ -3,11 +3,11 @@
 
 use super::grants::Grants;
 use super::holder::{Holder, HolderSlot};
-use super::{reserve, Region, RegionMap, RegionSpec};
+use super::{admit, reserve, Region, RegionMap, RegionSpec};
 use crate::handle::{self, Kind, Parts, Tag, GENERATION_MAX, INDEX_MAX};
 use crate::limits::REGION_NAME_BYTES_MAX;
 use crate::status::{Error, Result, Status};
-use crate::types::{end_of, Access};
+use crate::types::{end_of, Access, Op};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -59,7 +59,7 @@ impl Registry {
     }
 
     /// Registers all of `specs` or none; the regions come in the same order. Errors name the spec with
-    /// `request_index`. INVALID: no memory there, no or unknown access bits, or the name too long.
+    /// `request_index`. INVALID: no memory there, unknown access bits, or the name too long.
     /// OVERLAP: with a region, even one that is revoked but not yet unregistered, or within the batch.
     /// LIMIT: out of handles. Any thread; transfers may run.
     pub fn register(&self, specs: &[RegionSpec]) -> Result<Vec<Arc<Region>>> {
@@ -98,7 +98,8 @@ impl Registry {
         let map = RegionMap::new(regions)?;
         slots.take(specs.len()); // nothing fails from here on
         if let Some(grants) = &self.grants {
-            fresh.iter().for_each(|it| grants.open(it.id, it.address, it.length, it.access));
+            let host = fresh.iter().filter(|region| !region.is_device());
+            host.for_each(|it| grants.open(it.id, it.address, it.length, it.access));
         }
         self.publish(map);
         Ok(fresh)
@@ -157,6 +158,11 @@ impl Registry {
         self.lock_slots().check_live(handle, parts)?;
         // Registered between our two looks.
         self.snapshot().get(handle).cloned().ok_or_else(|| gone(handle))
+    }
+
+    /// The region in which a peer may run `op` on this range: see `admit`.
+    pub fn admit(&self, op: Op, wanted: (u64, u64, u64)) -> Result<Arc<Region>, Status> {
+        admit(&self.snapshot(), self.tag, op, wanted).cloned()
     }
 
     /// The regions at this moment. Cheap: clones one `Arc`.
@@ -245,15 +251,15 @@ fn gone(handle: u64) -> Error {
 }
 
 fn check(spec: &RegionSpec) -> Result<()> {
-    let RegionSpec { address, length, access, name } = spec;
+    let RegionSpec { address, length, access, name, .. } = spec;
     let wrong = if *address == 0 {
         "address is null".to_owned()
     } else if *length == 0 {
         "length is 0".to_owned()
     } else if end_of(*address, *length).is_none() {
         format!("address {address:#x} + length {length:#x} overflows")
-    } else if access.0 == 0 || access.0 & !Access::BOTH.0 != 0 {
-        format!("access {:#x} has no known bit or an unknown one", access.0)
+    } else if access.0 & !Access::BOTH.0 != 0 {
+        format!("access {:#x} has an unknown bit", access.0)
     } else if name.len() > REGION_NAME_BYTES_MAX {
         format!("name has {} bytes, more than {REGION_NAME_BYTES_MAX}", name.len())
     } else {

@@ -5,7 +5,7 @@
 use super::{range_contains, reserve};
 use crate::handle::INDEX_MAX;
 use crate::status::Result;
-use crate::types::{end_of, Access};
+use crate::types::{end_of, Access, Location};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// More than an engine can have registered at once; a peer that announces more is cut off here.
@@ -19,6 +19,9 @@ pub struct RemoteRegion {
     pub length: u64,
     pub access: Access,
     pub name: String,
+    pub location: Location,
+    /// The peer's own, for what is on its way from or to a device.
+    pub staging: bool,
 }
 
 impl RemoteRegion {
@@ -97,6 +100,7 @@ pub struct RemoteMap {
     farthest: Vec<u32>,
     /// (id, position), by id.
     by_id: Vec<(u64, u32)>,
+    has_devices: bool,
 }
 
 impl RemoteMap {
@@ -124,7 +128,8 @@ impl RemoteMap {
         reserve(&mut by_id, regions.len())?;
         by_id.extend(regions.iter().enumerate().map(|(position, region)| (region.id, position as u32)));
         by_id.sort_unstable();
-        Ok(RemoteMap { by_address: regions, starts, farthest, by_id })
+        let has_devices = regions.iter().any(|region| region.location.kind.is_device());
+        Ok(RemoteMap { by_address: regions, starts, farthest, by_id, has_devices })
     }
 
     /// A region that contains the whole range; any of them, if they overlap.
@@ -135,6 +140,20 @@ impl RemoteMap {
     /// The region with exactly this handle.
     pub fn get(&self, id: u64) -> Option<&RemoteRegion> {
         self.position_of(id).map(|position| self.at(position))
+    }
+
+    /// Whether any of it is memory of a device.
+    pub fn has_devices(&self) -> bool {
+        self.has_devices
+    }
+
+    /// Whether the range lies in memory of a device, as far as is known.
+    pub fn is_device_at(&self, region: u64, address: u64, length: u64) -> bool {
+        let region = match region {
+            0 => self.find(address, length),
+            id => self.get(id),
+        };
+        region.is_some_and(|region| region.location.kind.is_device())
     }
 
     /// By rising address.
@@ -205,7 +224,15 @@ mod tests {
     use super::*;
 
     fn region(id: u64, address: u64, length: u64) -> RemoteRegion {
-        RemoteRegion { id, address, length, access: Access::BOTH, name: String::new() }
+        RemoteRegion {
+            id,
+            address,
+            length,
+            access: Access::BOTH,
+            name: String::new(),
+            location: Location::HOST,
+            staging: false,
+        }
     }
 
     fn id_at(regions: &RemoteRegions, address: u64, length: u64) -> Option<u64> {

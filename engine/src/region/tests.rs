@@ -16,7 +16,7 @@ fn registry() -> Registry {
 }
 
 fn spec(address: u64, length: u64) -> RegionSpec {
-    RegionSpec { address, length, access: Access::BOTH, name: "kv".to_owned() }
+    RegionSpec { address, length, name: "kv".to_owned(), ..RegionSpec::default() }
 }
 
 fn register(registry: &Registry, address: u64, length: u64) -> std::sync::Arc<Region> {
@@ -43,7 +43,6 @@ fn wrong_specs_are_named_and_nothing_is_registered() {
         spec(0, 1),
         spec(4096, 0),
         spec(u64::MAX, 1),
-        RegionSpec { access: Access(0), ..spec(4096, 1) },
         RegionSpec { access: Access(4), ..spec(4096, 1) },
         RegionSpec { name: "x".repeat(REGION_NAME_BYTES_MAX + 1), ..spec(4096, 1) },
     ];

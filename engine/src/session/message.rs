@@ -3,7 +3,7 @@
 
 use crate::limits::{REGIONS_PER_MESSAGE, REGION_NAME_BYTES_MAX};
 use crate::region::remote::RemoteRegion;
-use crate::types::Access;
+use crate::types::{Access, Location, MemoryKind};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
@@ -168,11 +168,16 @@ pub fn encode_text(text: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(&text.as_bytes()[..end]);
 }
 
+/// In the byte that has a region's kind.
+const STAGING: u8 = 0x80;
+
 fn encode_region(region: &RemoteRegion, out: &mut Vec<u8>) {
     for value in [region.id, region.address, region.length] {
         out.extend_from_slice(&value.to_le_bytes());
     }
     out.push(region.access.0 as u8);
+    out.push(region.location.kind as u8 | if region.staging { STAGING } else { 0 });
+    out.extend_from_slice(&region.location.device.to_le_bytes());
     out.push(region.name.len() as u8);
     out.extend_from_slice(region.name.as_bytes());
 }
@@ -180,12 +185,16 @@ fn encode_region(region: &RemoteRegion, out: &mut Vec<u8>) {
 fn decode_region(reader: &mut Reader) -> Result<RemoteRegion, BadMessage> {
     let (id, address, length) = (reader.u64()?, reader.u64()?, reader.u64()?);
     let access = Access(reader.u8()? as u32);
+    let kind = reader.u8()?;
+    let staging = kind & STAGING != 0;
+    let kind = MemoryKind::from_number(u32::from(kind & !STAGING)).ok_or(BadMessage)?;
+    let location = Location { kind, device: reader.u32()? as i32 };
     let name_bytes = reader.u8()? as usize;
     if access.0 > Access::BOTH.0 || name_bytes > REGION_NAME_BYTES_MAX {
         return Err(BadMessage);
     }
     let name = std::str::from_utf8(reader.take(name_bytes)?).map_err(|_| BadMessage)?.to_owned();
-    Ok(RemoteRegion { id, address, length, access, name })
+    Ok(RemoteRegion { id, address, length, access, name, location, staging })
 }
 
 #[cfg(test)]
@@ -194,7 +203,15 @@ mod tests {
     use proptest::prelude::*;
 
     fn region(name: &str) -> RemoteRegion {
-        RemoteRegion { id: 9, address: 4096, length: 64, access: Access::BOTH, name: name.into() }
+        RemoteRegion {
+            id: 9,
+            address: 4096,
+            length: 64,
+            access: Access::BOTH,
+            name: name.into(),
+            location: Location { kind: MemoryKind::Cuda, device: 3 },
+            staging: name.is_empty(),
+        }
     }
 
     fn all() -> Vec<Message> {

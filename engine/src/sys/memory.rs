@@ -21,6 +21,12 @@ pub fn node_of(address: u64) -> Option<u32> {
     (result == 0).then(|| u32::try_from(node).ok()).flatten()
 }
 
+/// The size of a page.
+pub fn page_bytes() -> usize {
+    // SAFETY: sysconf takes an integer; this one is always known.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
+}
+
 /// Bytes that this process may lock (`ulimit -l`); None: as many as it likes.
 pub fn lock_limit() -> io::Result<Option<u64>> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

@@ -1,8 +1,10 @@
 //! The operating system's edge: clocks and thin, safe wrappers around system calls that the standard
 //! library lacks. With `transport`, `ffi` and named storage files, the only place with unsafe code.
 
+pub mod acl;
 pub mod clock;
 pub mod copy;
+pub mod cuda;
 pub mod eventfd;
 pub mod fork;
 pub mod mapping;

@@ -8,7 +8,7 @@ use socket2::{Domain, SockAddr, SockRef, Socket};
 use std::ffi::OsStr;
 use std::io;
 use std::mem;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 
 /// The type of sockets that keep packets apart, and in order.
@@ -119,6 +119,28 @@ pub fn pidfd_of(pid: i32) -> io::Result<OwnedFd> {
     }
     // SAFETY: a fresh descriptor, close-on-exec by definition, that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
+}
+
+/// A copy of a descriptor of another process's (pidfd_getfd; Linux 5.6), close-on-exec. EPERM where this one may
+/// not trace that one.
+pub fn descriptor_of(pid: i32, descriptor: RawFd) -> io::Result<OwnedFd> {
+    let process = pidfd_of(pid)?;
+    // SAFETY: pidfd_getfd takes three integers and no pointers.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), descriptor, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a fresh descriptor, close-on-exec by definition, that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
+}
+
+/// For descriptors that others made: programs that this one starts don't get it.
+pub fn set_close_on_exec(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: this command takes no pointer.
+    match unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 fn socket(kind: Type) -> io::Result<Socket> {

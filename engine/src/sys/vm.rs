@@ -42,6 +42,20 @@ pub unsafe fn read(pid: i32, local: &[IoVec], remote: &[IoVec]) -> io::Result<us
     })
 }
 
+/// Whether the first and the last byte of a range can be read. False for what is not mapped, and for memory of
+/// a device, which the kernel doesn't read. True where it doesn't say, because the call is forbidden. The range
+/// is not empty and ends below 2^64.
+pub fn has_ends(address: u64, length: u64) -> bool {
+    let mut bytes = [0u8; 2];
+    let ends = [IoVec::new(address, 1), IoVec::new(address + length - 1, 1)];
+    let into = [IoVec::new(bytes.as_mut_ptr() as u64, bytes.len())];
+    // SAFETY: the two bytes are this function's own.
+    match unsafe { read(std::process::id() as i32, &into, &ends) } {
+        Ok(count) => count == bytes.len(),
+        Err(error) => error.raw_os_error() != Some(libc::EFAULT),
+    }
+}
+
 /// Lets every process of this user copy from and to this one's memory, where the Yama security module
 /// would allow it only to ancestors. False where the kernel knows no such limit.
 pub fn allow_any_tracer() -> bool {

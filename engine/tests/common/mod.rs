@@ -3,6 +3,7 @@
 #![allow(dead_code)]
 
 pub mod data;
+pub mod inline;
 pub mod process;
 pub mod suite;
 

@@ -5,8 +5,8 @@
 //! that are missing, misplaced or outside the named ranges all show.
 
 use super::data::{check, contents, prepare, Random, Span, Work};
-use super::{hears_of, run, Pair, Settings};
-use ferry::complete::{Fence, Notification, State};
+use super::{eventually, hears_of, request, run, Pair, Settings, PATIENCE};
+use ferry::complete::{Fence, Notification, Progress, State};
 use ferry::types::{Op, Transport};
 use ferry::{Memory, RegionOptions, Status, TransferOptions};
 
@@ -137,6 +137,38 @@ impl Setup {
         }
     }
 
+    /// How far a transfer is: met in the middle of one that can't be over by then, and at its end.
+    pub fn progress(&self) {
+        const LENGTH: usize = 4 << 20;
+        const ROUNDS: usize = 1 << 14;
+        let (local, remote) = self.memories(LENGTH);
+        let round = request(&local, 0, &remote, 0, LENGTH);
+        let (a, peer) = (&self.pair.a, self.pair.b_at_a);
+        for op in BOTH {
+            let total = (ROUNDS * LENGTH) as u64;
+            let transfer = a.submit(peer, op, &vec![round; ROUNDS], &no_coalesce()).unwrap();
+            let (mut last, mut steps) = (0, 0);
+            eventually("the transfer gets on", || {
+                let Progress { bytes_confirmed, bytes_total } = transfer.progress();
+                assert!(last <= bytes_confirmed && bytes_confirmed < bytes_total && bytes_total == total);
+                steps += (bytes_confirmed > last) as usize;
+                last = bytes_confirmed;
+                steps == 3
+            });
+            transfer.cancel().unwrap();
+            let result = transfer.wait(Some(PATIENCE)).unwrap();
+            assert_eq!(result.state, State::Cancelled, "{op:?}");
+            assert!(last <= result.bytes_confirmed, "{op:?}");
+            let end = Progress { bytes_confirmed: result.bytes_confirmed, bytes_total: total };
+            assert_eq!(transfer.progress(), end, "{op:?}");
+
+            let whole = a.submit(peer, op, &[round], &plain()).unwrap();
+            assert_eq!(whole.wait(Some(PATIENCE)).unwrap().state, State::Done, "{op:?}");
+            let all = LENGTH as u64;
+            assert_eq!(whole.progress(), Progress { bytes_confirmed: all, bytes_total: all }, "{op:?}");
+        }
+    }
+
     /// The suite, at a size that every leg can afford.
     pub fn all(&mut self) {
         self.sizes(&[
@@ -166,6 +198,7 @@ impl Setup {
             self.mixed(1, &TransferOptions { checksum: true, ..plain() });
         }
         self.mixed(1, &no_coalesce());
+        self.progress();
     }
 }
 

@@ -25,6 +25,7 @@ mod rest;
 mod stalled;
 mod unattended;
 mod unregister;
+mod wakers;
 
 use common::suite::Setup;
 

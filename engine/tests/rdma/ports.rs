@@ -9,6 +9,8 @@ use ferry::{Deadline, Engine, Memory, Status, Transfer, TransferOptions};
 use std::time::{Duration, Instant};
 
 const BYTES: usize = 8 * MIB;
+/// `reconnect_timeout_ms` of these tests.
+const PATIENCE: Duration = Duration::from_millis(3000);
 
 /// The whole memory again and again: long enough to be met in the middle.
 fn start(a: &Engine, peer: u64, local: &Memory, remote: &Memory, times: usize) -> Transfer {
@@ -120,8 +122,8 @@ fn with_all_devices_down_tcp_takes_over_and_rdma_returns() {
     assert_eq!(result.transport, Transport::Rdma);
 }
 
-/// Where only RDMA is allowed there is nothing to wait for once the last port is down: what is under way ends
-/// UNAVAILABLE, and so does what is submitted, with the reason.
+/// Where only RDMA is allowed, ports that don't come back within `reconnect_timeout_ms` are waited for no longer:
+/// what is under way ends UNAVAILABLE, and so does what is submitted from then on, with the reason.
 #[test]
 fn with_all_devices_down_and_rdma_alone_transfers_are_unavailable() {
     let name = "ports::with_all_devices_down_and_rdma_alone_transfers_are_unavailable";
@@ -134,8 +136,10 @@ fn with_all_devices_down_and_rdma_alone_transfers_are_unavailable() {
     down("va0");
     down("vb0");
     let result = finish(&transfer);
-    println!("final after {:?}: {:?} {}", started.elapsed(), result.state, result.status);
+    let took = started.elapsed();
+    println!("final after {took:?}: {:?} {}", result.state, result.status);
     assert_eq!((result.state, result.status), (State::Failed, Status::Unavailable));
+    assert!(took >= PATIENCE, "{took:?}");
     // It is final: nothing of it lands any more.
     remote.write(0, &pattern(9, 0, BYTES));
     let request = [request(&local, &remote, 0, BYTES)];
@@ -150,6 +154,30 @@ fn with_all_devices_down_and_rdma_alone_transfers_are_unavailable() {
     assert_pattern(&remote, 9, 0, BYTES);
     a.write(peer, &request, &options()).unwrap();
     assert_pattern(&remote, 5, 0, BYTES);
+}
+
+/// All ports go down and come back: what only RDMA may carry goes on where it was, whichever side's ports they
+/// were, and so does what is submitted meanwhile.
+#[test]
+fn a_flap_of_all_ports_is_waited_out() {
+    const TIMES: usize = 12;
+    let Some(_guest) = enter("ports::a_flap_of_all_ports_is_waited_out") else { return };
+    // Links come and go slowly on a busy machine.
+    let (a, b, peer) = pair(&[("reconnect_timeout_ms", "30000")]);
+    leads_over(&a, peer, &["rva0", "rvb0"]);
+    let (local, remote) = memories(&a, &b, peer, BYTES, 5);
+    for ports in [["va0", "vb0"], ["va1", "vb1"]] {
+        let transfer = start_and_meet(&a, peer, &local, &remote, TIMES);
+        ports.into_iter().for_each(down);
+        wait_until("the path is gone", || !path(&a, peer).0);
+        let meanwhile = start(&a, peer, &local, &remote, 1);
+        let flapped = Instant::now();
+        ports.into_iter().for_each(up);
+        assert_all_arrived(&finish(&transfer), &remote, 5, TIMES);
+        assert_all_arrived(&finish(&meanwhile), &remote, 5, 1);
+        println!("{ports:?} up: the rest took {:?}", flapped.elapsed());
+        leads_over(&a, peer, &["rva0", "rvb0"]);
+    }
 }
 
 #[test]

@@ -6,7 +6,8 @@ use ferry::types::{Op, Transport};
 use ferry::{Engine, Status, TransferOptions};
 use std::time::Duration;
 
-const IDLE: (&str, &str) = ("rdma_idle_ms", "300");
+/// Longer than it takes to count queue pairs on a busy machine.
+const IDLE: (&str, &str) = ("rdma_idle_ms", "1500");
 
 fn at_rest(engines: [(&Engine, u64); 2], before: [usize; 2]) {
     for (engine, peer) in engines {

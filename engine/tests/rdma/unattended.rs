@@ -59,6 +59,25 @@ fn who_sleeps_is_woken_at_once() {
     });
 }
 
+/// A transfer that its caller meant to wait for, and stops instead: it has been done for a while, which is seen at
+/// once, and not when `drain_ms` is over and its endpoint has been closed for it.
+#[test]
+fn what_is_stopped_is_looked_at_first() {
+    let Some(_guest) = enter("unattended::what_is_stopped_is_looked_at_first") else { return };
+    let (a, b, peer) = pair(&[]);
+    let (local, remote) = memories(&a, &b, peer, 64, 5);
+    let one = [request(&local, &remote, 0, 64)];
+    for _ in 0..20 {
+        remote.write(0, &[0; 64]);
+        let core = a.submit_core(peer, Op::Write, &one, &options().awaited()).unwrap();
+        wait_until("it has landed", || read(&remote, 0, 64) == pattern(5, 0, 64));
+        a.cancel(&core).unwrap();
+        wait_until("it is final", || core.is_final());
+        a.release(core.handle).unwrap();
+    }
+    assert_eq!(a.stats().unwrap().counts.lanes_lost, 0);
+}
+
 /// The quickest of some rounds, on an engine of their own, did not have to wait for a tick.
 fn quickest(what: &str, mut round: impl FnMut(&Engine, u64, &[ferry::types::Request])) {
     let (a, b, peer) = pair(&[("spin_us", "0")]);

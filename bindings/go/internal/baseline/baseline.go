@@ -1,4 +1,4 @@
-// Package baseline makes synchronous WRITEs from C, for the benchmarks to compare with.
+// Package baseline makes calls from C, for the benchmarks to compare with.
 package baseline
 
 /*
@@ -22,6 +22,29 @@ static uint64_t writes(ferry_engine *engine, ferry_peer peer, const ferry_reques
     }
     return now() - begun;
 }
+
+static uint64_t submission(ferry_engine *engine, ferry_peer peer, const ferry_request *bases, const void *local_ids,
+                           const void *remote_ids, size_t count)
+{
+    ferry_blocks blocks = {.struct_size = sizeof blocks, .id_bytes = 8, .layer_count = 1};
+    ferry_error error = {sizeof error};
+    ferry_transfer transfer;
+    uint64_t begun, taken;
+    blocks.local_base = &bases->local;
+    blocks.remote_base = &bases->remote;
+    blocks.remote_region = &bases->remote_region;
+    blocks.local_stride = blocks.remote_stride = blocks.block_bytes = &bases->length;
+    blocks.pair_count = count;
+    blocks.local_blocks = local_ids;
+    blocks.remote_blocks = remote_ids;
+    begun = now();
+    if (ferry_transfer_submit_blocks(engine, peer, FERRY_OP_WRITE, &blocks, NULL, &transfer, &error) != FERRY_OK)
+        return 0;
+    taken = now() - begun;
+    if (ferry_transfer_wait(engine, transfer, FERRY_FOREVER, NULL, &error) != FERRY_OK) return 0;
+    ferry_transfer_release(engine, transfer, &error);
+    return taken;
+}
 */
 import "C"
 
@@ -33,4 +56,11 @@ import (
 // Write makes count WRITEs of one request, a ferry_request, and returns how long they took; 0 if one failed.
 func Write(engine unsafe.Pointer, peer uint64, request unsafe.Pointer, count int) time.Duration {
 	return time.Duration(C.writes((*C.ferry_engine)(engine), C.ferry_peer(peer), (*C.ferry_request)(request), C.uint64_t(count)))
+}
+
+// Submission submits pairs of blocks of one size, waits for the end, and returns how long the submission took; 0
+// if that or the transfer failed. `request` is a ferry_request with both bases and the size.
+func Submission(engine unsafe.Pointer, peer uint64, request unsafe.Pointer, local, remote []int64) time.Duration {
+	return time.Duration(C.submission((*C.ferry_engine)(engine), C.ferry_peer(peer), (*C.ferry_request)(request),
+		unsafe.Pointer(&local[0]), unsafe.Pointer(&remote[0]), C.size_t(len(local))))
 }

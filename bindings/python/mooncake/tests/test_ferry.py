@@ -2,13 +2,16 @@
 
 import ctypes
 import logging
+import mmap
 import os
 import secrets
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import ferry
 from mooncake import engine as module
 
 PEER = """
@@ -115,6 +118,36 @@ def test_what_cannot_be_is_said_and_changes_nothing(caplog):
     assert engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") < 0
 
 
+def test_the_log_says_that_it_is_ferry_and_which_way_transfers_take(caplog):
+    with caplog.at_level(logging.INFO, "mooncake.engine"):
+        engine, memory, address = opened()
+        with Peer() as peer:
+            assert engine.transfer_sync_write(peer.session, address, peer.address, 4096) == 0
+            assert f"{peer.session}: local is used: the best usable path" in caplog.text
+            assert f"{peer.session}: tcp is not: the last resort" in caplog.text
+    assert (
+        f"initialize: ferry {ferry.__version__} at 127.0.0.1:{engine.get_rpc_port()}, transports local,tcp"
+        in caplog.text
+    )
+
+
+def test_memory_that_is_not_the_cpus_is_refused_when_it_is_registered(caplog):
+    engine, memory, address = opened()
+    with mmap.mmap(-1, 4096, prot=0) as inaccessible:  # as a device's memory is to the CPU
+        at = int(
+            next(
+                line.split("-")[0]
+                for line in Path("/proc/self/maps").read_text().splitlines()
+                if " ---s " in line
+            ),
+            16,
+        )
+        assert engine.register_memory(at, 4096) == ferry.Status.INVALID
+        assert engine.batch_register_memory([at], [4096]) == ferry.Status.INVALID
+        assert len(inaccessible) == 4096
+    assert f"4096 bytes at {at:#x} are not mapped in this process, or are memory of a device" in caplog.text
+
+
 def test_a_failed_batch_registration_registers_none_of_it():
     engine, memory, address = opened()
     spare = (ctypes.c_ubyte * 4096)()
@@ -146,3 +179,61 @@ def test_a_port_in_the_name_is_ignored(hostname, host):
     engine = module.TransferEngine()
     assert engine.initialize(hostname, "P2PHANDSHAKE", "rdma", "") == 0
     assert engine.get_rpc_port() not in (0, 12345)
+
+
+class Notice(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char_p), ("msg", ctypes.c_char_p)]
+
+
+class Request(ctypes.Structure):
+    _fields_ = [
+        ("opcode", ctypes.c_int),
+        ("source", ctypes.c_void_p),
+        ("target_id", ctypes.c_int32),
+        ("target_offset", ctypes.c_uint64),
+        ("length", ctypes.c_uint64),
+    ]
+
+
+class TaskStatus(ctypes.Structure):
+    _fields_ = [("status", ctypes.c_int), ("transferred_bytes", ctypes.c_uint64)]
+
+
+def test_the_c_interface_and_the_module_understand_each_other():
+    """Bytes and notices, each way, with libferry_mooncake.so at the other end."""
+    if "MOONCAKE_C_LIBRARY" not in os.environ:
+        pytest.skip("MOONCAKE_C_LIBRARY names no library")
+    c = ctypes.CDLL(os.environ["MOONCAKE_C_LIBRARY"])
+    c.createTransferEngine.restype = ctypes.c_void_p
+    c.allocateBatchID.restype = ctypes.c_uint64
+    c.getNotifsFromEngine.restype = ctypes.POINTER(Notice)
+    there = ctypes.c_void_p(c.createTransferEngine(b"P2PHANDSHAKE", b"127.0.0.1", b"", ctypes.c_uint64(0), 1))
+    buffer = ctypes.create_string_buffer(4096)
+    assert c.registerLocalMemory(there, buffer, ctypes.c_size_t(4096), b"*", 1) == 0
+    session = ctypes.create_string_buffer(64)
+    assert c.getLocalIpAndPort(there, session, ctypes.c_size_t(64)) == 0
+
+    engine, memory, address = opened()
+    notice = module.TransferNotify("läyer", "17")
+    peer = session.value.decode()
+    write = module.TransferOpcode.Write
+    assert engine.transfer_sync(peer, address, ctypes.addressof(buffer), 4096, write, notice) == 0
+    assert buffer.raw[:8] == b"ferried!"
+    size = ctypes.c_int()
+    notices = c.getNotifsFromEngine(there, ctypes.byref(size))
+    assert [(one.name.decode(), one.msg) for one in notices[: size.value]] == [("läyer", b"17")]
+    assert c.freeNotifsMsgBuf(notices, size) == 0
+
+    segment = c.openSegment(there, f"127.0.0.1:{engine.get_rpc_port()}".encode())
+    batch = ctypes.c_uint64(c.allocateBatchID(there, ctypes.c_size_t(1)))
+    buffer[:8] = b"returned"
+    back = Request(1, ctypes.addressof(buffer), segment, address, 4096)
+    text = Notice("zurück".encode(), b"18")
+    assert c.submitTransferWithNotify(there, batch, ctypes.byref(back), ctypes.c_size_t(1), text) == 0
+    status = TaskStatus()
+    while status.status == 0:
+        assert c.getTransferStatus(there, batch, ctypes.c_size_t(0), ctypes.byref(status)) == 0
+    assert (status.status, status.transferred_bytes) == (4, 4096)
+    assert bytes(memory)[:8] == b"returned"
+    assert [(one.name, one.msg) for one in engine.get_notifies()] == [("zurück", "18")]
+    c.destroyTransferEngine(there)

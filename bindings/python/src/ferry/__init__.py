@@ -29,8 +29,10 @@ from ._memory import Memory, Region
 from ._peer import Path, Peer, PeerInfo, PeerState, RemoteRegion
 from ._queue import Event, EventKind, Queue
 from ._requests import REQUEST_DTYPE, Blocks, Options, Requests, SubmitOptions
-from ._results import Access, Fence, NotificationState, RequestResult, Result, State, Transport
+from ._results import Access, Fence, NotificationState, Progress, RequestResult, Result, State, Transport
 from ._transfer import Transfer
+
+__version__ = version()
 
 __all__ = [
     "REQUEST_DTYPE",
@@ -58,6 +60,7 @@ __all__ = [
     "PeerLostError",
     "PeerState",
     "PendingError",
+    "Progress",
     "Queue",
     "RefusedError",
     "Region",

@@ -78,6 +78,8 @@ class CRegionInfo(ctypes.Structure):
         ("address", c_uint64),
         ("length", c_uint64),
         ("name", c_char * 64),
+        ("kind", c_uint32),
+        ("device", c_int32),
     ]
 
 
@@ -236,6 +238,7 @@ _FALLIBLE = {
     "transfer_submit_blocks": "piuppp",
     "transfer_wait": "piip",
     "transfer_wait_any": "ppzip",
+    "transfer_progress": "pipp",
     "transfer_cancel": "pi",
     "transfer_release": "pi",
     "write": "pipzpp",

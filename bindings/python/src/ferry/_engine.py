@@ -238,10 +238,7 @@ class Engine:
         return index.value
 
     def stats(self) -> dict[str, int]:
-        """Counters since the engine was opened, and what exists now, by their names in ferry.h.
-
-        bytes_written and bytes_read grow while a long transfer goes on.
-        """
+        """Counters since the engine was opened, and what exists now, by their names in ferry.h."""
         found = CStats(struct_size=sizeof(CStats))
         call(library.ferry_engine_stats, self._pointer, addressof(found))
         return {name: getattr(found, name) for name in STATISTICS}

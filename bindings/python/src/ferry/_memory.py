@@ -119,6 +119,10 @@ class Memory:
             self._view = memoryview(mapped).cast("B")
         return self._view
 
+    def __buffer__(self, flags: int) -> memoryview:
+        """From Python 3.12 on the memory itself is taken where `view` is: memoryview, bytes, numpy."""
+        return self.view
+
     def free(self, timeout: float | None = None) -> None:
         """Unregisters and unmaps the memory, and releases `view`.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from ctypes import addressof, c_uint64, sizeof
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
     from ._engine import Engine
     from ._requests import Options, RequestsLike, SubmitOptions
+
+    ShowsProgress = Callable[[int, int], object]
 
 
 class PeerState(IntEnum):
@@ -166,19 +169,24 @@ class Peer:
         limit = 0 if deadline is None else max(nanoseconds(deadline, "deadline"), 1)
         call(library.ferry_notify, self._engine._pointer, self.handle, sent, len(sent), limit)
 
-    def write(self, requests: RequestsLike, **options: Unpack[Options]) -> Result:
+    def write(
+        self, requests: RequestsLike, *, progress: ShowsProgress | None = None, **options: Unpack[Options]
+    ) -> Result:
         """WRITEs local memory into the peer's, and waits until it is visible there.
 
         `requests`: (local, remote, length[, remote_region]) each, of addresses; or `Requests`, or an array
         with the layout REQUEST_DTYPE, which goes to the library as it is. If the transfer fails, the
-        exception has its `result` and the `results` of the requests that failed. Control-C cancels a
-        transfer of several requests; one of a single request, which is one call, it waits for.
+        exception has its `result` and the `results` of the requests that failed. `progress` is called as in
+        `Transfer.wait`; if it raises, the transfer is cancelled. Control-C cancels a transfer of several
+        requests or with `progress`; one of a single request, which is one call, it waits for.
         """
-        return self._move(library.ferry_write, WRITE, requests, options)
+        return self._move(library.ferry_write, WRITE, requests, progress, options)
 
-    def read(self, requests: RequestsLike, **options: Unpack[Options]) -> Result:
+    def read(
+        self, requests: RequestsLike, *, progress: ShowsProgress | None = None, **options: Unpack[Options]
+    ) -> Result:
         """READs the peer's memory into local memory; otherwise as `write`."""
-        return self._move(library.ferry_read, READ, requests, options)
+        return self._move(library.ferry_read, READ, requests, progress, options)
 
     def submit_write(self, requests: RequestsLike, **options: Unpack[SubmitOptions]) -> Transfer:
         """Starts a WRITE. The memory that the requests name is the transfer's until that is final."""
@@ -196,21 +204,25 @@ class Peer:
         """Starts a READ of blocks."""
         return self._submit_blocks(READ, blocks, options)
 
-    async def write_async(self, requests: RequestsLike, **options: Unpack[Options]) -> Result:
+    async def write_async(
+        self, requests: RequestsLike, *, progress: ShowsProgress | None = None, **options: Unpack[Options]
+    ) -> Result:
         """`write` in an event loop. If the task is cancelled, so is the transfer, and CancelledError comes
         when it is final: the memory is the caller's again."""
-        return await self._move_async(WRITE, requests, options)
+        return await self._move_async(WRITE, requests, progress, options)
 
-    async def read_async(self, requests: RequestsLike, **options: Unpack[Options]) -> Result:
+    async def read_async(
+        self, requests: RequestsLike, *, progress: ShowsProgress | None = None, **options: Unpack[Options]
+    ) -> Result:
         """`read` in an event loop; otherwise as `write_async`."""
-        return await self._move_async(READ, requests, options)
+        return await self._move_async(READ, requests, progress, options)
 
-    def _move(self, function: Any, op: int, requests: Any, options: Any) -> Result:
+    def _move(self, function: Any, op: int, requests: Any, progress: Any, options: Any) -> Result:
         given = requests_of(requests)
         try:
-            if given._count != 1:
+            if given._count != 1 or progress is not None:
                 # The library's one call forgets the requests' results, which a failure is to carry.
-                return self._submit_and_wait(op, given, options)
+                return self._submit_and_wait(op, given, progress, options)
             made = options_of(options) if options else None
             result = Result(RESULT_BYTES)
             try:
@@ -233,65 +245,40 @@ class Peer:
         finally:
             give_back(given)
 
-    def _submit_and_wait(self, op: int, requests: Any, options: Any) -> Result:
+    def _submit_and_wait(self, op: int, requests: Any, progress: Any, options: Any) -> Result:
         transfer = self._submit(op, requests, options)
         try:
-            return transfer.wait()
-        except Error:
-            raise
+            return transfer.wait(progress=progress)
         except BaseException:
-            # Control-C: what comes after it may use the memory.
+            # Control-C, or `progress`: what comes after it may use the memory.
             transfer._settle()
             raise
 
     def _submit(self, op: int, requests: Any, options: Any) -> Transfer:
         given = requests_of(requests)
         try:
-            if self._engine._orphans:
-                self._engine._release_orphans()
-            made = options_of(options) if options else None
-            handle = c_uint64()
-            call(
-                library.ferry_transfer_submit,
-                self._engine._pointer,
-                self.handle,
-                op,
-                given._address,
-                given._count,
-                made.address if made else None,
-                addressof(handle),
-            )
-            return Transfer(self._engine, handle.value, options.get("queue"))
+            return self._start(library.ferry_transfer_submit, options, op, given._address, given._count)
         finally:
             if given is not requests:
                 give_back(given)
 
     def _submit_blocks(self, op: int, blocks: Blocks, options: Any) -> Transfer:
+        return self._start(library.ferry_transfer_submit_blocks, options, op, blocks._address)
+
+    def _start(self, function: Any, options: Any, *what: int) -> Transfer:
         if self._engine._orphans:
             self._engine._release_orphans()
         made = options_of(options) if options else None
         handle = c_uint64()
-        call(
-            library.ferry_transfer_submit_blocks,
-            self._engine._pointer,
-            self.handle,
-            op,
-            blocks._address,
-            made.address if made else None,
-            addressof(handle),
-        )
+        place = made.address if made else None
+        call(function, self._engine._pointer, self.handle, *what, place, addressof(handle))
         return Transfer(self._engine, handle.value, options.get("queue"))
 
-    async def _move_async(self, op: int, requests: Any, options: Any) -> Result:
-        import asyncio
-
+    async def _move_async(self, op: int, requests: Any, progress: Any, options: Any) -> Result:
         transfer = self._submit(op, requests, {**options, "queue": self._engine._loop_queue()})
         try:
-            return await transfer.wait_async()
-        except asyncio.CancelledError:
-            transfer.cancel()
+            return await transfer.wait_async(progress=progress)
+        except BaseException:
             # However often the task is cancelled: until then the memory is not the caller's.
-            while transfer.poll() is None:
-                with contextlib.suppress(asyncio.CancelledError):
-                    await transfer.final_async()
+            await transfer._settle_async()
             raise

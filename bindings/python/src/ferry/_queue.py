@@ -132,7 +132,7 @@ class Queue:
             )
             event = await future
         finally:
-            self._forget("connect", number)
+            self._forget("connect", number, future)
         if event.status != Status.OK or event.peer is None:
             raise error_class(event.status)(
                 event.status, f"connecting to {address}: {status_name(event.status)}"
@@ -150,7 +150,7 @@ class Queue:
             self._pump()
             await future
         finally:
-            self._forget("transfer", transfer)
+            self._forget("transfer", transfer, future)
 
     def destroy(self) -> None:
         """Ends the queue; coroutines that wait for it get StaleError. Not beside a running loop's thread.
@@ -254,8 +254,10 @@ class Queue:
         self._watch(loop)
         return future
 
-    def _forget(self, kind: str, number: int) -> None:
-        self._awaited.pop((kind, number), None)
+    def _forget(self, kind: str, number: int, future: asyncio.Future[Event]) -> None:
+        # Another coroutine may wait for the same by now.
+        if self._awaited.get((kind, number)) is future:
+            del self._awaited[kind, number]
         self._watch_no_more_than_needed()
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ctypes import addressof, c_size_t, sizeof
 from enum import IntEnum, IntFlag
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ._abi import RESULTS_ALL, CRequestResult, CResult, library
 from ._errors import call, status_name
@@ -53,6 +53,13 @@ class NotificationState(IntEnum):
     DELIVERED = 1
     NOT_SENT = 2
     UNKNOWN = 3
+
+
+class Progress(NamedTuple):
+    """How far a transfer is. What is confirmed never goes back, and is the result's at the end."""
+
+    bytes_confirmed: int
+    bytes_total: int
 
 
 class Result(CResult):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from ctypes import addressof, sizeof
+from ctypes import addressof, c_uint64, sizeof
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ._abi import FOREVER, RESULTS_FAILED, CError, library
 from ._errors import ClosedError, Error, PendingError, Status, call, from_c, invalid, nanoseconds
-from ._results import RESULT_BYTES, RequestResult, Result, request_results
+from ._results import RESULT_BYTES, Progress, RequestResult, Result, request_results
 
 if TYPE_CHECKING:
     from ._engine import Engine
@@ -33,13 +34,16 @@ class Transfer:
         self._queue = queue
         self.handle = handle
 
-    def wait(self, timeout: float | None = None) -> Result:
+    def wait(
+        self, timeout: float | None = None, *, progress: Callable[[int, int], object] | None = None
+    ) -> Result:
         """Waits until the transfer is final; raises if it is not done.
 
         PendingError when the timeout ends first. The exception of a failed transfer has its `result` and
-        the `results` of the requests that failed.
+        the `results` of the requests that failed. `progress` is called with what `progress()` says, ten times
+        a second, and when it is done; what it raises ends the wait, and the transfer goes on.
         """
-        result, error = self._wait(nanoseconds(timeout))
+        result, error = self._wait(nanoseconds(timeout), progress)
         if error is not None:
             raise error
         assert result is not None  # One of the two is there.
@@ -52,11 +56,21 @@ class Transfer:
             raise error
         return result
 
-    async def wait_async(self) -> Result:
+    def progress(self) -> Progress:
+        """How far the transfer is: bytes known to be where they belong, and all bytes. Never waits."""
+        confirmed, total = c_uint64(), c_uint64()
+        places = addressof(confirmed), addressof(total)
+        call(library.ferry_transfer_progress, self._engine._pointer, self.handle, *places)
+        return Progress(confirmed.value, total.value)
+
+    async def wait_async(self, *, progress: Callable[[int, int], object] | None = None) -> Result:
         """`wait` in an event loop, for a transfer that was submitted with a queue. Cancelling the task ends
         the wait; the transfer goes on."""
-        await self.final_async()
-        return self.wait(0)
+        if progress is None:
+            await self.final_async()
+        else:
+            await self._show_async(progress)
+        return self.wait(0, progress=progress)
 
     async def final_async(self) -> None:
         """Returns when the transfer is final, however it ended."""
@@ -80,9 +94,7 @@ class Transfer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # With its engine closed, it is final.
-        with suppress(ClosedError):
-            self._settle()
+        self._settle()
 
     def __del__(self) -> None:
         self._engine._release(self.handle)
@@ -92,11 +104,38 @@ class Transfer:
 
     def _settle(self) -> None:
         """Cancels the transfer if it is not final, and waits until it is."""
-        if self.poll() is None:
-            self.cancel()
-            self._wait(FOREVER)
+        # With its engine closed, it is.
+        with suppress(ClosedError):
+            if self.poll() is None:
+                self.cancel()
+                self._wait(FOREVER)
 
-    def _wait(self, timeout_ns: int) -> tuple[Result | None, Error | None]:
+    async def _settle_async(self) -> None:
+        """The same in an event loop, however often the task is cancelled meanwhile."""
+        import asyncio
+
+        with suppress(ClosedError):
+            if self.poll() is None:
+                self.cancel()
+            while self.poll() is None:
+                with suppress(asyncio.CancelledError):
+                    await self.final_async()
+
+    async def _show_async(self, progress: Callable[[int, int], object]) -> None:
+        """`final_async` that calls `progress` meanwhile."""
+        import asyncio
+
+        final = asyncio.ensure_future(self.final_async())
+        try:
+            while not (await asyncio.wait((final,), timeout=TURN_NS / 1e9))[0]:
+                progress(*self.progress())
+            await final
+        finally:
+            final.cancel()
+
+    def _wait(
+        self, timeout_ns: int, progress: Callable[[int, int], object] | None = None
+    ) -> tuple[Result | None, Error | None]:
         """The result if it is final, and the error of the transfer or of the call."""
         result = Result(RESULT_BYTES)
         problem = CError(struct_size=sizeof(CError))
@@ -106,12 +145,16 @@ class Transfer:
             # In turns, so that the interpreter sees signals: control-C ends the wait.
             turn = min(timeout_ns, TURN_NS)
             status = library.ferry_transfer_wait(self._engine._pointer, self.handle, turn, *places)
+            if progress is not None and status > 0:
+                progress(*self.progress())
             timeout_ns = until - time.monotonic_ns()
             if status <= 0 or timeout_ns <= 0:
                 break
         if status > 0:
             return None, PendingError(status, "the transfer is not final yet")
         if status == 0:
+            if progress is not None:
+                progress(result.bytes_confirmed, result.bytes_confirmed)
             return result, None
         error = from_c(status, problem)
         if result.state == 0:

@@ -2,7 +2,7 @@
 //!
 //! A sleeper arms the queue and then polls it once more: a completion from before arming raises no event.
 
-use super::{check, created, set_nonblocking, Context};
+use super::{check, created, library, set_nonblocking, Context};
 use rdma_mummy_sys as ffi;
 use std::io;
 use std::os::fd::RawFd;
@@ -25,7 +25,7 @@ unsafe impl Sync for Channel {}
 impl Channel {
     pub fn new(context: &Arc<Context>) -> io::Result<Arc<Channel>> {
         // SAFETY: the context is open, and kept so by the Arc.
-        let raw = created(unsafe { ffi::ibv_create_comp_channel(context.raw()) })?;
+        let raw = created(unsafe { library::ibv_create_comp_channel(context.raw()) })?;
         let channel = Channel { raw, _context: context.clone() };
         set_nonblocking(channel.fd())?;
         Ok(Arc::new(channel))
@@ -42,7 +42,7 @@ impl Channel {
         let mut cq = std::ptr::null_mut();
         let mut cookie = std::ptr::null_mut();
         // SAFETY: a live channel; both pointers live on this stack for the duration of the call.
-        if unsafe { ffi::ibv_get_cq_event(self.raw.as_ptr(), &mut cq, &mut cookie) } != 0 {
+        if unsafe { library::ibv_get_cq_event(self.raw.as_ptr(), &mut cq, &mut cookie) } != 0 {
             let error = io::Error::last_os_error();
             return match error.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
@@ -51,7 +51,7 @@ impl Channel {
         }
         // SAFETY: a queue's destruction waits until the events taken for it are acknowledged, so it is
         // there still. Acknowledged once.
-        unsafe { ffi::ibv_ack_cq_events(cq, 1) };
+        unsafe { library::ibv_ack_cq_events(cq, 1) };
         Ok(Some(cookie as usize as u64))
     }
 }
@@ -59,7 +59,7 @@ impl Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         // SAFETY: made by `new`; queues that use it hold an Arc, so none is left.
-        unsafe { ffi::ibv_destroy_comp_channel(self.raw.as_ptr()) };
+        unsafe { library::ibv_destroy_comp_channel(self.raw.as_ptr()) };
     }
 }
 
@@ -91,7 +91,7 @@ impl Cq {
         let raw_channel = channel.map_or(std::ptr::null_mut(), |channel| channel.raw.as_ptr());
         let cookie = cookie as usize as *mut libc::c_void;
         // SAFETY: context and channel live, and are kept so by the Arcs; the cookie is never followed.
-        let raw = created(unsafe { ffi::ibv_create_cq(context.raw(), entries, cookie, raw_channel, 0) })?;
+        let raw = created(unsafe { library::ibv_create_cq(context.raw(), entries, cookie, raw_channel, 0) })?;
         Ok(Arc::new(Cq { raw, _channel: channel.cloned(), _context: context.clone() }))
     }
 
@@ -121,7 +121,7 @@ impl Drop for Cq {
     fn drop(&mut self) {
         // Waits for the events that another thread has taken and is about to acknowledge.
         // SAFETY: made by `new`; QPs that use it hold an Arc, so none is left.
-        unsafe { ffi::ibv_destroy_cq(self.raw()) };
+        unsafe { library::ibv_destroy_cq(self.raw()) };
     }
 }
 

@@ -1,7 +1,7 @@
 //! An open RDMA device: its limits and events. `port` has what its ports say.
 
 use super::device::{name_of, DeviceList};
-use super::{check, created, set_nonblocking};
+use super::{check, created, library, set_nonblocking};
 use rdma_mummy_sys as ffi;
 use std::ffi::c_char;
 use std::io;
@@ -65,7 +65,7 @@ impl Context {
         let found = list.devices().find(|device| name_of(*device) == Some(name));
         let device = found.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?;
         // SAFETY: the device is in a live list.
-        let raw = created(unsafe { ffi::ibv_open_device(device.as_ptr()) })?;
+        let raw = created(unsafe { library::ibv_open_device(device.as_ptr()) })?;
         // From here on the guard closes it.
         let mut context = Context { raw, name: name.to_owned(), limits: Limits::nothing() };
         context.limits = query_limits(raw)?;
@@ -95,7 +95,7 @@ impl Context {
     pub fn next_event(&self) -> io::Result<Option<Event>> {
         let mut event = MaybeUninit::<ffi::ibv_async_event>::uninit();
         // SAFETY: the context is open, and `event` lives on this stack for the duration of the call.
-        if unsafe { ffi::ibv_get_async_event(self.raw(), event.as_mut_ptr()) } != 0 {
+        if unsafe { library::ibv_get_async_event(self.raw(), event.as_mut_ptr()) } != 0 {
             let error = io::Error::last_os_error();
             return match error.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
@@ -106,7 +106,7 @@ impl Context {
         // acknowledged.
         let result = unsafe { read_event(event.as_ptr()) };
         // SAFETY: taken above, acknowledged once.
-        unsafe { ffi::ibv_ack_async_event(event.as_mut_ptr()) };
+        unsafe { library::ibv_ack_async_event(event.as_mut_ptr()) };
         Ok(Some(result))
     }
 }
@@ -114,7 +114,7 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         // SAFETY: opened by `open`; everything that was made of it holds an Arc, so nothing is left.
-        unsafe { ffi::ibv_close_device(self.raw()) };
+        unsafe { library::ibv_close_device(self.raw()) };
     }
 }
 
@@ -174,7 +174,7 @@ fn query_limits(context: NonNull<ffi::ibv_context>) -> io::Result<Limits> {
     // SAFETY: all-zero is a valid answer: numbers only.
     let mut device: ffi::ibv_device_attr = unsafe { std::mem::zeroed() };
     // SAFETY: the context is open, and `device` lives on this stack for the duration of the call.
-    check(unsafe { ffi::ibv_query_device(context.as_ptr(), &mut device) })?;
+    check(unsafe { library::ibv_query_device(context.as_ptr(), &mut device) })?;
     // SAFETY: an open context holds its device.
     let transport = unsafe { (*(*context.as_ptr()).device).transport_type };
     let count = |number: libc::c_int| u32::try_from(number).unwrap_or(0);

@@ -1,6 +1,6 @@
 //! Which RDMA devices there are, or why that can't be known.
 
-use super::created;
+use super::{created, library};
 use rdma_mummy_sys as ffi;
 use std::ffi::CStr;
 use std::io;
@@ -9,28 +9,12 @@ use std::ptr::NonNull;
 /// The names of all RDMA devices; none is an answer too. The error says why nobody can be asked: no
 /// libibverbs, or a kernel without RDMA.
 pub fn device_names() -> Result<Vec<String>, String> {
+    library::open()?;
     let list = DeviceList::new().map_err(|error| match error.raw_os_error() {
-        Some(libc::EOPNOTSUPP) => library_missing(),
         Some(libc::ENOSYS) => "the kernel has no RDMA support (ib_uverbs is not loaded)".to_owned(),
         _ => format!("libibverbs can't list devices: {error}"),
     })?;
     Ok(list.devices().filter_map(|device| name_of(device).map(str::to_owned)).collect())
-}
-
-/// Why the calls of libibverbs lead nowhere, in the loader's words.
-fn library_missing() -> String {
-    // SAFETY: a constant name. What opens stays open, as `rdma-mummy-sys` would have kept it.
-    let library = unsafe { libc::dlopen(c"libibverbs.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
-    if !library.is_null() {
-        return "libibverbs.so.1 appeared after the process started, or is incomplete".to_owned();
-    }
-    // SAFETY: called right after the failure, in the thread that saw it.
-    let reason = unsafe { libc::dlerror() };
-    if reason.is_null() {
-        return "libibverbs.so.1 can't be opened".to_owned();
-    }
-    // SAFETY: a C string that is this thread's until its next call into the loader.
-    unsafe { CStr::from_ptr(reason) }.to_string_lossy().into_owned()
 }
 
 /// The array that libibverbs allocates, and its length.
@@ -41,9 +25,10 @@ pub(super) struct DeviceList {
 
 impl DeviceList {
     pub(super) fn new() -> io::Result<DeviceList> {
+        library::open().map_err(|_| io::Error::from_raw_os_error(libc::EOPNOTSUPP))?;
         let mut count = 0;
         // SAFETY: `count` lives on this stack for the duration of the call.
-        let first = created(unsafe { ffi::ibv_get_device_list(&mut count) })?;
+        let first = created(unsafe { library::ibv_get_device_list(&mut count) })?;
         Ok(DeviceList { first, count: count.max(0) as usize })
     }
 
@@ -57,14 +42,14 @@ impl DeviceList {
 impl Drop for DeviceList {
     fn drop(&mut self) {
         // SAFETY: from ibv_get_device_list, and freed once. Devices that were opened hold on to theirs.
-        unsafe { ffi::ibv_free_device_list(self.first.as_ptr()) };
+        unsafe { library::ibv_free_device_list(self.first.as_ptr()) };
     }
 }
 
 /// Of a device in a live list.
 pub(super) fn name_of<'a>(device: NonNull<ffi::ibv_device>) -> Option<&'a str> {
     // SAFETY: the callers hold the list that the device is in, and copy the name before they let go.
-    let name = unsafe { ffi::ibv_get_device_name(device.as_ptr()) };
+    let name = unsafe { library::ibv_get_device_name(device.as_ptr()) };
     if name.is_null() {
         return None;
     }

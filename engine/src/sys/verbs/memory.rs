@@ -1,7 +1,7 @@
 //! Protection domains and the memory registered in them. Keys are what work requests, here and at the
 //! peer, name memory by.
 
-use super::{created, Context};
+use super::{created, library, Context};
 use rdma_mummy_sys as ffi;
 use std::io;
 use std::os::fd::RawFd;
@@ -23,7 +23,7 @@ unsafe impl Sync for Pd {}
 impl Pd {
     pub fn new(context: &Arc<Context>) -> io::Result<Arc<Pd>> {
         // SAFETY: the context is open, and kept so by the Arc.
-        let raw = created(unsafe { ffi::ibv_alloc_pd(context.raw()) })?;
+        let raw = created(unsafe { library::ibv_alloc_pd(context.raw()) })?;
         Ok(Arc::new(Pd { raw, context: context.clone() }))
     }
 
@@ -57,7 +57,9 @@ impl Pd {
         let register = |access: u32| {
             let pointer = address as usize as *mut libc::c_void;
             // SAFETY: the domain lives; the memory is the caller's promise.
-            created(unsafe { ffi::ibv_reg_mr_iova2(self.raw(), pointer, length as usize, address, access) })
+            created(unsafe {
+                library::ibv_reg_mr_iova2(self.raw(), pointer, length as usize, address, access)
+            })
         };
         let raw = match register(if relaxed { required | wished } else { required }) {
             // A libibverbs that does not know optional rights at all.
@@ -85,7 +87,8 @@ impl Pd {
     ) -> io::Result<Mr> {
         let access = access(remote_read, remote_write) as libc::c_int;
         // SAFETY: the domain lives, the kernel checks the descriptor; the memory is the caller's promise.
-        let raw = unsafe { ffi::ibv_reg_dmabuf_mr(self.raw(), offset, length as usize, iova, fd, access) };
+        let raw =
+            unsafe { library::ibv_reg_dmabuf_mr(self.raw(), offset, length as usize, iova, fd, access) };
         Ok(Mr { raw: created(raw)?, _pd: self.clone() })
     }
 }
@@ -93,7 +96,7 @@ impl Pd {
 impl Drop for Pd {
     fn drop(&mut self) {
         // SAFETY: made by `new`; everything in the domain holds an Arc, so nothing is left.
-        unsafe { ffi::ibv_dealloc_pd(self.raw()) };
+        unsafe { library::ibv_dealloc_pd(self.raw()) };
     }
 }
 
@@ -138,6 +141,6 @@ impl Drop for Mr {
         // Waits for no requests: those that still need it fail. Fails itself only for memory windows,
         // which nobody here makes, and devices that are gone.
         // SAFETY: made by `Pd`, ended once.
-        unsafe { ffi::ibv_dereg_mr(self.raw.as_ptr()) };
+        unsafe { library::ibv_dereg_mr(self.raw.as_ptr()) };
     }
 }

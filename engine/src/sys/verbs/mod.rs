@@ -3,9 +3,9 @@
 //! allocates nor copies. `context` opens devices, `memory` registers, `completion` and `queue_pair` are
 //! what work goes through, `chain` is the work.
 //!
-//! Nothing links against libibverbs: `rdma-mummy-sys` opens it when this library is loaded. Where it is
-//! absent, or lacks a call, that call fails with EOPNOTSUPP; nothing is printed. (libibverbs itself prints
-//! a warning when it first lists devices for a user other than root who may lock 32 KiB or less.)
+//! Nothing links against libibverbs: `library` opens it when devices are first asked for. Where it is absent
+//! that says why; nothing is printed. (libibverbs itself prints a warning when it first lists devices for a user
+//! other than root who may lock 32 KiB or less.)
 //!
 //! The library is thread-safe: any thread may use any object, in parallel with others that use the same
 //! one. That is the reason behind each `Send` and `Sync` here; what must not overlap is destruction, and
@@ -15,6 +15,7 @@ mod chain;
 mod completion;
 mod context;
 mod device;
+mod library;
 mod memory;
 mod port;
 mod queue_pair;

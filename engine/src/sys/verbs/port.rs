@@ -1,7 +1,7 @@
 //! The ports of a device and their addresses: which of them packets may come from, and how large these
 //! may be.
 
-use super::{check, Context};
+use super::{check, library, Context};
 use rdma_mummy_sys as ffi;
 use std::io;
 
@@ -45,7 +45,7 @@ impl Context {
         // SAFETY: all-zero is a valid answer: numbers only.
         let mut port: ffi::ibv_port_attr = unsafe { std::mem::zeroed() };
         // SAFETY: the context is open, and `port` lives on this stack for the duration of the call.
-        check(unsafe { ffi::ibv_query_port(self.raw(), number, &mut port) })?;
+        check(unsafe { library::ibv_query_port(self.raw(), number, &mut port) })?;
         Ok(Port {
             state: match port.state {
                 ffi::ibv_port_state::IBV_PORT_DOWN => PortState::Down,
@@ -77,10 +77,9 @@ impl Context {
         let slots: u32 =
             (1..=self.limits().ports).filter_map(|port| self.port(port).ok()).map(|port| port.gids).sum();
         let mut entries = Vec::<ffi::ibv_gid_entry>::with_capacity(slots as usize);
-        // SAFETY: there is room for that many entries. Not the crate's inline function, which would form
-        // a reference to the first of them.
+        // SAFETY: there is room for that many entries.
         let count = unsafe {
-            ffi::_ibv_query_gid_table(
+            library::_ibv_query_gid_table(
                 self.raw(),
                 entries.as_mut_ptr(),
                 entries.capacity(),
@@ -114,7 +113,7 @@ impl Context {
         for index in 0..slots {
             let mut gid = ffi::ibv_gid { raw: [0; 16] };
             // SAFETY: the context is open, and `gid` lives on this stack for the duration of the call.
-            if unsafe { ffi::ibv_query_gid(self.raw(), port, index as libc::c_int, &mut gid) } != 0 {
+            if unsafe { library::ibv_query_gid(self.raw(), port, index as libc::c_int, &mut gid) } != 0 {
                 continue;
             }
             // SAFETY: bytes, however they are looked at.

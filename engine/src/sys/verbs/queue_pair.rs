@@ -6,7 +6,7 @@
 //! ```
 
 use super::port::mtu_of;
-use super::{check, created, Chain, Cq, Pd};
+use super::{check, created, library, Chain, Cq, Pd};
 use ffi::ibv_qp_attr_mask as Fields;
 use rdma_mummy_sys as ffi;
 use std::io;
@@ -34,7 +34,7 @@ impl Srq {
             attr: ffi::ibv_srq_attr { max_wr: entries, max_sge: 1, srq_limit: 0 },
         };
         // SAFETY: the domain lives, and is kept so by the Arc; the attributes live for the call.
-        let raw = created(unsafe { ffi::ibv_create_srq(pd.raw(), &mut attributes) })?;
+        let raw = created(unsafe { library::ibv_create_srq(pd.raw(), &mut attributes) })?;
         Ok(Arc::new(Srq { raw, pd: pd.clone() }))
     }
 
@@ -59,7 +59,7 @@ impl Srq {
 impl Drop for Srq {
     fn drop(&mut self) {
         // SAFETY: made by `new`; QPs that use it hold an Arc, so none is left.
-        unsafe { ffi::ibv_destroy_srq(self.raw.as_ptr()) };
+        unsafe { library::ibv_destroy_srq(self.raw.as_ptr()) };
     }
 }
 
@@ -153,7 +153,7 @@ impl Qp {
             };
             // SAFETY: domain and queues live, and are kept so by the Arcs; the attributes live for the
             // call.
-            let raw = match created(unsafe { ffi::ibv_create_qp(pd.raw(), &mut attributes) }) {
+            let raw = match created(unsafe { library::ibv_create_qp(pd.raw(), &mut attributes) }) {
                 // Drivers do not agree on an errno for too much.
                 Err(_) if inline_bytes > 0 => {
                     inline_bytes /= 2;
@@ -190,7 +190,7 @@ impl Qp {
 
     fn modify(&self, attributes: &mut ffi::ibv_qp_attr, fields: Fields) -> io::Result<()> {
         // SAFETY: a live QP; the attributes live for the call.
-        check(unsafe { ffi::ibv_modify_qp(self.raw.as_ptr(), attributes, fields.0 as libc::c_int) })
+        check(unsafe { library::ibv_modify_qp(self.raw.as_ptr(), attributes, fields.0 as libc::c_int) })
     }
 
     /// Peers may read and write what their keys allow.
@@ -295,7 +295,7 @@ impl Drop for Qp {
     fn drop(&mut self) {
         // SAFETY: made by `new`, destroyed once. The device forgets its requests; what had completed can
         // still come out of the CQ.
-        unsafe { ffi::ibv_destroy_qp(self.raw.as_ptr()) };
+        unsafe { library::ibv_destroy_qp(self.raw.as_ptr()) };
     }
 }
 

@@ -6,6 +6,7 @@ use super::batch::{Batch, Run, WrId};
 use super::endpoint::{lock, Endpoint};
 use crate::complete::transfer::Failure;
 use crate::complete::Transfer;
+use crate::notify::WakeLater;
 use crate::peer::{Posted, What};
 use crate::status::Status;
 use crate::sys::clock;
@@ -24,6 +25,7 @@ impl Endpoint {
     /// be released behind a fence; a request that the target's device refused is settled here.
     pub fn close(&self) -> Vec<Posted> {
         self.broken.store(true, Ordering::Release);
+        let _later = WakeLater::begin();
         let mut sender = lock(&self.send);
         for qp in &sender.qps {
             let _ = qp.to_error(); // destroyed below, whatever it says

@@ -7,6 +7,7 @@ use super::wire::DeviceOffer;
 use super::words::{self, Word, Words};
 use super::DeviceSettings;
 use crate::limits::SPLIT_BYTES_MIN;
+use crate::notify::WakeLater;
 use crate::sys::mapping::Mapping;
 use crate::sys::poller::{Poller, PollerKind};
 use crate::sys::verbs::{Channel, Completion, Context, Cq, Gid, Mr, Pd, PortState};
@@ -229,6 +230,7 @@ impl Device {
 
     /// Takes in all that has been received, for whichever endpoint.
     pub fn receive(&self) {
+        let later = WakeLater::begin();
         let mut completions = self.receiver.lock().unwrap_or_else(PoisonError::into_inner);
         let mut owing = Vec::new();
         while let Ok(count) = self.received.poll(&mut completions) {
@@ -240,6 +242,7 @@ impl Device {
             }
         }
         drop(completions);
+        drop(later);
         // Without the lock: a thread that closes an endpoint receives, too.
         owing.iter().for_each(|endpoint| endpoint.nudge());
     }

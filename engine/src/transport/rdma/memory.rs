@@ -107,7 +107,8 @@ pub fn pin(devices: &[Arc<Device>], specs: &[RegionSpec]) -> Result<Vec<Arc<Pinn
 
 fn jobs(devices: &[Arc<Device>], specs: &[RegionSpec]) -> Vec<Job> {
     let mut jobs = Vec::new();
-    for (index, spec) in specs.iter().enumerate() {
+    // Memory of other devices is reached through host memory.
+    for (index, spec) in specs.iter().enumerate().filter(|(_, spec)| !spec.location.kind.is_device()) {
         devices.iter().for_each(|device| device.note_length(spec.length));
         for (device, bytes) in devices.iter().map(|device| device.piece_bytes()).enumerate() {
             for piece in 0..spec.length.div_ceil(bytes) {
@@ -163,8 +164,11 @@ fn gather(
         .map(|spec| Pinned {
             address: spec.address,
             length: spec.length,
-            node: node_of(spec.address),
-            devices: devices.iter().map(|device| Pieces::new(spec.length, device.piece_bytes())).collect(),
+            node: (!spec.location.kind.is_device()).then(|| node_of(spec.address)).flatten(),
+            devices: match spec.location.kind.is_device() {
+                false => devices.iter().map(|it| Pieces::new(spec.length, it.piece_bytes())).collect(),
+                true => Vec::new(),
+            },
             registrations: Mutex::default(),
         })
         .collect();

@@ -36,6 +36,8 @@ pub struct Settings {
     pub spin_ns: u64,
     /// How long a peer may hold keys that it was asked to let go of.
     pub lease_ns: u64,
+    /// How long devices that are down are waited for where there was a path.
+    pub patience: Duration,
     /// How long endpoints are kept with nothing to do; zero is for ever.
     pub idle: Duration,
 }
@@ -87,9 +89,9 @@ impl Service {
         };
         let system = |error: std::io::Error| Error::system("watching RDMA devices", &error);
         let poller = Arc::new(Poller::new(PollerKind::Epoll)?);
+        let read = Interest { read: true, write: false };
         for device in &devices {
             let token = FIRST_DEVICE + device.index as u64;
-            let read = Interest { read: true, write: false };
             poller.add(device.pd.context().event_fd(), token, read).map_err(system)?;
         }
         let held = Arc::new(Held::new(devices.clone()));
@@ -315,6 +317,9 @@ impl Service {
         if let Some(id) = self.wanted(peer) {
             self.wake(peer, id);
         }
+        if self.lock().all.get_mut(&peer).is_some_and(|session| session.gives_up(now)) {
+            self.say_state(peer);
+        }
         let Some((id, due, stuck, proven)) = self.look_at_time(peer, now) else { return };
         due.into_iter().for_each(|pair| self.ask(peer, id, pair));
         stuck.into_iter().for_each(|lane| self.give_up(peer, lane));
@@ -394,7 +399,7 @@ impl Companion for Service {
         let poller = self.poller.clone();
         let call = Box::new(move || poller.wake());
         let link = RdmaLink::new(ticket.peer.clone(), self.registry.clone(), self.settings.spin_ns, call);
-        let session = Session::new(ticket, Arc::new(link));
+        let session = Session::new(ticket, Arc::new(link), self.settings.patience);
         let regions = self.registry.snapshot();
         // Under the lock: a region that is revoked meanwhile finds the session there to ask.
         let mut sessions = self.lock();
@@ -481,8 +486,7 @@ impl Companion for Service {
     fn end(&self, peer: u64) -> Vec<(u32, Vec<Posted>)> {
         let ended = self.lock().all.remove(&peer);
         let Some(mut session) = ended else { return Vec::new() };
-        let endpoints = session.take_all();
-        let lanes = endpoints.into_iter().map(|endpoint| (endpoint.lane, endpoint.close())).collect();
+        let lanes = session.take_all().into_iter().map(|it| (it.lane, it.close())).collect();
         self.held.release_all(peer);
         lanes
     }

@@ -69,6 +69,10 @@ pub struct Session {
     /// Both sides know what came of the first attempts.
     pub is_settled: bool,
     begun: Instant,
+    /// Since when there has been no endpoint where there was one.
+    parted: Option<Instant>,
+    /// How long devices that are down are waited for, from then on.
+    patience: Duration,
     /// Regions whose keys the peer was asked to let go of, and since when.
     pub asked: Vec<(Instant, u64)>,
     /// Regions that the peer asks us to let go of, and what is under way with them.
@@ -82,7 +86,7 @@ pub struct Session {
 }
 
 impl Session {
-    pub fn new(ticket: Ticket, link: Arc<RdmaLink>) -> Session {
+    pub fn new(ticket: Ticket, link: Arc<RdmaLink>, patience: Duration) -> Session {
         Session {
             ticket,
             link,
@@ -93,6 +97,8 @@ impl Session {
             tried: HashMap::new(),
             is_settled: false,
             begun: Instant::now(),
+            parted: None,
+            patience,
             asked: Vec::new(),
             acks: Vec::new(),
             posted: (0, Instant::now()),
@@ -210,7 +216,7 @@ impl Session {
     }
 
     /// Gives the link the endpoints that are open, in the order of our devices.
-    fn publish(&self) {
+    fn publish(&mut self) {
         let mut open: Vec<(u8, Arc<Endpoint>)> = self
             .entries
             .values()
@@ -218,6 +224,10 @@ impl Session {
             .map(|entry| (entry.pair.0, entry.endpoint.clone()))
             .collect();
         open.sort_by_key(|(device, _)| *device);
+        self.parted = match open.is_empty() {
+            true => self.parted.or_else(|| (!self.link.endpoints().is_empty()).then(Instant::now)),
+            false => None,
+        };
         self.link.set(open.into_iter().map(|(_, endpoint)| endpoint).collect());
     }
 
@@ -230,6 +240,11 @@ impl Session {
             && self.entries.values().all(|entry| entry.stage == Stage::Open || tried(&entry.pair))
     }
 
+    /// Whether devices that are down have been waited for long enough. Says so once.
+    pub fn gives_up(&mut self, now: Instant) -> bool {
+        self.parted.take_if(|since| *since + self.patience <= now).is_some()
+    }
+
     /// Why there is no endpoint, and whether there may be one soon; None if there is one.
     pub fn why_not(&self, ours: &[Arc<Device>]) -> Option<(String, bool)> {
         if self.entries.values().any(|entry| entry.stage == Stage::Open) {
@@ -238,11 +253,13 @@ impl Session {
         let usable = ours.iter().any(|device| device.is_up());
         if !usable {
             let whys = ours.iter().filter_map(|device| device.address().err());
-            return Some((whys.collect::<Vec<_>>().join("; "), false));
+            return Some((whys.collect::<Vec<_>>().join("; "), self.parted.is_some()));
         }
         match &self.theirs {
             None => Some(("the peer has not said which devices it has".into(), true)),
-            Some((devices, why)) if devices.is_empty() => Some((format!("at the peer: {why}"), false)),
+            Some((devices, why)) if devices.is_empty() => {
+                Some((format!("at the peer: {why}"), self.parted.is_some()))
+            }
             Some(_) if self.rests => None,
             Some(_) => {
                 let mut whys: Vec<&str> = self.tried.values().map(String::as_str).collect();
@@ -296,8 +313,16 @@ impl Session {
         let stages = stages.map(|entry| entry.deadline);
         let retries = self.retries.values().map(|retry| retry.at);
         let asked = self.asked.iter().map(|(since, _)| *since + silence);
+        let parted = self.parted.map(|since| since + self.patience);
         let settle = (!self.is_settled).then_some(self.begun + 2 * PATIENCE);
-        acks.into_iter().chain(idle).chain(stages).chain(retries).chain(asked).chain(settle).min()
+        acks.into_iter()
+            .chain(idle)
+            .chain(stages)
+            .chain(retries)
+            .chain(asked)
+            .chain(parted)
+            .chain(settle)
+            .min()
     }
 
     /// Whether the first attempts have taken too long, whoever is to blame.

@@ -10,6 +10,7 @@ use crate::limits::{
     FRAME_DESCRIPTORS_MAX, GENTLE_FRAMES_MAX, GENTLE_FRAME_BYTES_MAX, LANE_FRAMES_MAX, LANE_READ_BYTES_MAX,
     NOTIFY_BYTES_MAX,
 };
+use crate::notify::WakeLater;
 use crate::peer::outbox::PullLimits;
 use crate::peer::{Peer, Posted, What};
 use crate::session::machine::Carried;
@@ -211,6 +212,7 @@ impl Lane {
 
     /// Receives what there is. Called by the worker, or by the thread that claimed the lane's input.
     pub fn drive_rx(self: &Arc<Self>, caller: bool) -> RxTurn {
+        let later = WakeLater::begin();
         let Ok(mut rx) = self.rx.try_lock() else { return RxTurn::default() };
         if self.is_closed()
             || self.failed.load(Ordering::Acquire)
@@ -220,6 +222,7 @@ impl Lane {
         }
         let turn = rx.run(self);
         drop(rx);
+        drop(later);
         if let Some(status) = turn.failed {
             self.fail(status);
         } else if turn.owes_answer || (turn.settled && self.window_full.swap(false, Ordering::SeqCst)) {
@@ -319,6 +322,7 @@ impl Lane {
 
     /// Receives what has arrived before the lane is closed, because its peer has closed it already.
     pub fn take_the_rest(self: &Arc<Self>) {
+        let _later = WakeLater::begin();
         let mut rx = lock(&self.rx);
         for _ in 0..REST_TURNS_MAX {
             if self.is_closed() || !rx.run(self).again {

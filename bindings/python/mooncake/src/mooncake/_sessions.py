@@ -54,7 +54,6 @@ class Sessions:
             known = self._peers.setdefault(session, peer)
         if known is peer:
             for path in peer.paths():
-                LOG.info(
-                    "%s: %s %s: %s", session, path.transport, "is used" if path.chosen else "is not", path.why
-                )
+                used = "is used" if path.chosen else "is not"
+                LOG.info("%s: %s %s: %s", session, path.transport.name.lower(), used, path.why)
         return peer

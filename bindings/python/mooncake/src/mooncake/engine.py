@@ -105,6 +105,12 @@ class TransferEngine:
         self._sessions = Sessions(engine)
         self._inbox = Inbox(engine)
         self._engine = engine
+        LOG.info(
+            "initialize: ferry %s at %s, transports %s",
+            ferry.version(),
+            engine.address,
+            settings["transports"],
+        )
         return OK
 
     def initialize_ext(

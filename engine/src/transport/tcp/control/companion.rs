@@ -192,6 +192,7 @@ impl Control {
             return;
         }
         let Some(fading) = self.fading.remove(&peer) else { return };
+        self.each_companion().for_each(|(_, companion)| companion.all_quiet(peer));
         fading.peer.event(EventBody::PeerLost { status: fading.why });
         fading.waiting.into_iter().for_each(|reply| reply.send(Ok(())));
     }

@@ -436,3 +436,44 @@ fn unreachable_because(remote: SocketAddr, error: &std::io::Error) -> Error {
 fn is_crowded(error: &Error, refusal: Option<RefusalCode>) -> bool {
     refusal == Some(RefusalCode::TooMany) || error.os_error == libc::EAGAIN
 }
+
+/// Callers of `connect` whose peer was dialing us when they dialed it.
+pub struct Expected {
+    address: String,
+    pub until: Instant,
+    waiting: Vec<Reply<u64>>,
+}
+
+impl Control {
+    /// A simultaneous dial lost the tie: the callers wait for the peer's own session, which may be here
+    /// already or on its way.
+    pub(super) fn wait_for_inbound(&mut self, address: String, waiting: Vec<Reply<u64>>) {
+        let found = self
+            .sessions
+            .values()
+            .find(|session| session.identity.address == address && !session.machine.is_given_up());
+        match found.map(|session| session.peer.handle) {
+            Some(peer) => self.join(peer, waiting),
+            None => {
+                let patience = Duration::from_millis(self.context.config.connect_timeout_ms);
+                self.expected.push(Expected { address, until: Instant::now() + patience, waiting });
+            }
+        }
+    }
+
+    /// Who waits for this engine to come by itself.
+    pub(super) fn take_expected(&mut self, address: &str) -> Vec<Reply<u64>> {
+        let came = self.expected.extract_if(.., |expected| expected.address == address);
+        came.flat_map(|expected| expected.waiting).collect()
+    }
+
+    /// The peer said that it dials us, and never came.
+    pub(super) fn expire_expected(&mut self, now: Instant) {
+        for late in self.expected.extract_if(.., |expected| expected.until <= now) {
+            let text = format!("{}: it dials us at the same time, but does not come through", late.address);
+            for reply in late.waiting {
+                reply.send(Err(Error::new(Status::Unreachable, text.clone())));
+            }
+        }
+    }
+}

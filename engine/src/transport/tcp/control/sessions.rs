@@ -1,7 +1,7 @@
 //! Sessions: from an authenticated connection to a peer that carries transfers, and back down when
 //! something fails. `session::machine` decides; here its actions are carried out.
-//! Above 500 lines: every function moves one `PeerSession` between its states. What ends a session (from
-//! `drain_over` on) is a part that could stand alone.
+//! `messages` has what the two ends say to each other meanwhile, `ending` what becomes of a session that is lost
+//! or given up.
 
 use super::conn::{ControlConn, Offered, State, Target};
 use super::dial::tune;
@@ -9,30 +9,25 @@ use super::greeting::Greeting;
 use super::stream::Input;
 use super::Control;
 use crate::command::Reply;
-use crate::complete::transfer::Strike;
 use crate::complete::Fence;
 use crate::handle::Tag;
-use crate::limits::REGIONS_PER_MESSAGE;
 use crate::notify::EventBody;
-use crate::peer::{Peer, PeerIdentity, PeerState, Posted, What};
-use crate::region::remote::RemoteRegion;
+use crate::peer::{Peer, PeerIdentity, PeerState, Posted};
 use crate::session::handshake::Identity;
 use crate::session::machine::{Action, Machine, Role};
 use crate::session::message::Message;
 use crate::status::{Error, Status};
 use crate::sys::clock;
-use crate::sys::poller::Interest;
 use crate::transport::tcp::lane::{Lane, LaneSpec};
 use crate::transport::tcp::link::TcpLink;
 use crate::transport::tcp::wire;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-type Actions = Vec<Action<Posted>>;
+pub(super) type Actions = Vec<Action<Posted>>;
 
 /// A peer and all that its session needs; lives as long as the peer can matter.
 pub struct PeerSession {
@@ -48,18 +43,18 @@ pub struct PeerSession {
     pub conn: Option<u64>,
     /// Callers of `connect` that wait for the session to be up.
     pub waiting: Vec<Reply<u64>>,
-    link: Arc<TcpLink>,
-    lanes: HashMap<u32, Arc<Lane>>,
+    pub(super) link: Arc<TcpLink>,
+    pub(super) lanes: HashMap<u32, Arc<Lane>>,
     lanes_max: u32,
     /// The highest lane number attached in each slot since the session began. Numbers only rise, so
     /// what is not above it was used before, or given up.
     used: Vec<u32>,
     /// The peer's name for its memory of us.
     remote_link: u64,
-    probes: Vec<(u64, u64, Reply<u64>)>,
-    closing: Vec<Reply<()>>,
+    pub(super) probes: Vec<(u64, u64, Reply<u64>)>,
+    pub(super) closing: Vec<Reply<()>>,
     alarm_ns: Option<u64>,
-    pidfd: Option<u64>,
+    pub(super) pidfd: Option<u64>,
     was_up: bool,
     /// The transports beside TCP of which it is known whether there is a path: a mask.
     pub companions_settled: u64,
@@ -82,13 +77,6 @@ impl PeerSession {
     pub fn lanes(&self) -> impl Iterator<Item = &Arc<Lane>> {
         self.lanes.values()
     }
-}
-
-/// Callers of `connect` whose peer was dialing us when they dialed it.
-pub struct Expected {
-    address: String,
-    pub until: Instant,
-    waiting: Vec<Reply<u64>>,
 }
 
 impl Control {
@@ -410,144 +398,6 @@ impl Control {
         self.begin_companions(peer, role == Role::Dialer);
     }
 
-    fn watch_process(&mut self, peer: u64, pidfd: OwnedFd) {
-        let token = self.token();
-        if self.poller.add(pidfd.as_raw_fd(), token, Interest { read: true, write: false }).is_err() {
-            return;
-        }
-        if let Some(session) = self.sessions.get_mut(&peer) {
-            if let Some(old) = session.pidfd.replace(token) {
-                self.forget_process(old);
-            }
-        }
-        self.pidfds.insert(token, (pidfd, peer));
-    }
-
-    fn forget_process(&mut self, token: u64) {
-        if let Some((pidfd, _)) = self.pidfds.remove(&token) {
-            self.poller.remove(pidfd.as_raw_fd(), token);
-        }
-    }
-
-    pub(super) fn process_ended(&mut self, token: u64) {
-        let peer = self.pidfds.get(&token).map(|(_, peer)| *peer);
-        self.forget_process(token);
-        if let Some(peer) = peer {
-            self.lose(peer, Status::PeerLost, Some(Fence::Dead));
-        }
-    }
-
-    pub(super) fn say(&mut self, peer: u64, message: Message) {
-        let Some(token) = self.sessions.get(&peer).and_then(|session| session.conn) else { return };
-        let Some(State::Control(control)) = self.conns.get_mut(&token).map(|conn| &mut conn.state) else {
-            return;
-        };
-        let sealed = control.channel.seal(&message.encode(), control.stream.out());
-        if sealed.is_err() || control.stream.flush(&self.poller).is_err() {
-            // The loop sees the broken connection as soon as it looks at it again.
-            crate::sys::socket::shutdown(control.stream.fd());
-        }
-    }
-
-    fn say_regions(&mut self, peer: u64, ids: &[u64]) {
-        let map = self.context.registry.snapshot();
-        for part in ids.chunks(REGIONS_PER_MESSAGE) {
-            let regions: Vec<RemoteRegion> = part
-                .iter()
-                .filter_map(|id| map.get(*id))
-                .filter(|region| !region.is_revoked())
-                .map(|region| RemoteRegion {
-                    id: region.id,
-                    address: region.address,
-                    length: region.length,
-                    access: region.access,
-                    name: region.name.clone(),
-                })
-                .collect();
-            self.say(peer, Message::RegionsAdd(regions));
-        }
-    }
-
-    fn connected_peers(&self) -> Vec<u64> {
-        self.sessions.iter().filter(|(_, session)| session.conn.is_some()).map(|(peer, _)| *peer).collect()
-    }
-
-    pub(super) fn tell_added(&mut self, ids: &[u64]) {
-        for peer in self.connected_peers() {
-            let words: Vec<_> = self
-                .each_companion()
-                .flat_map(|(transport, companion)| {
-                    companion.regions_added(peer, ids).into_iter().map(move |word| (transport, word))
-                })
-                .collect();
-            for (transport, word) in words {
-                self.say_beside(peer, transport, word, String::new());
-            }
-            self.say_regions(peer, ids);
-        }
-    }
-
-    pub(super) fn tell_removed(&mut self, ids: &[u64]) {
-        self.each_companion().for_each(|(_, companion)| companion.regions_removed(ids));
-        for peer in self.connected_peers() {
-            for part in ids.chunks(REGIONS_PER_MESSAGE) {
-                self.say(peer, Message::RegionsRemove(part.to_vec()));
-            }
-        }
-    }
-
-    fn message(&mut self, peer: u64, message: Message) {
-        let Some(session) = self.sessions.get_mut(&peer) else { return };
-        let now_ns = clock::monotonic_ns();
-        match &message {
-            Message::RegionsAdd(regions) => session.peer.remote.add(regions.clone()),
-            Message::RegionsRemove(ids) => session.peer.remote.remove(ids),
-            Message::Ping { nonce } => {
-                let pong = Message::Pong { nonce: *nonce, clock_ns: clock::boottime_ns() };
-                return self.say(peer, pong);
-            }
-            Message::Pong { nonce, clock_ns } => {
-                session.peer.clock.sample(*clock_ns, clock::boottime_ns());
-                for (_, asked_ns, reply) in session.probes.extract_if(.., |(asked, _, _)| asked == nonce) {
-                    session.peer.stats.round_trip_ns.store(now_ns - asked_ns, Ordering::Relaxed);
-                    reply.send(Ok(now_ns - asked_ns));
-                }
-                session.peer.post_all();
-            }
-            Message::Fence { lane } => return self.fence(peer, *lane),
-            Message::Beside { transport, why, body } => {
-                return self.companion_said(peer, *transport, why.clone(), body.clone());
-            }
-            Message::Grant { limit } | Message::Ready { notify_limit: limit } => session.peer.grant(*limit),
-            Message::Bye { .. } => {
-                // The peer closed its lanes before it said so: what it answered last is here, and when
-                // ours go now nothing is in doubt.
-                session.lanes.values().for_each(|lane| lane.take_the_rest());
-                return self.lose(peer, Status::PeerLost, Some(Fence::Confirmed));
-            }
-            _ => {}
-        }
-        let mut actions = Actions::new();
-        if let Some(session) = self.sessions.get_mut(&peer) {
-            session.machine.message(now_ns, &message, &mut actions);
-        }
-        self.act(peer, actions);
-        if matches!(message, Message::Pong { .. }) {
-            self.companion_mended(peer);
-        }
-    }
-
-    /// The peer asks that nothing of this lane can land here any more.
-    fn fence(&mut self, peer: u64, lane: u32) {
-        if let Some(session) = self.sessions.get_mut(&peer) {
-            if let Some(attached) = session.lanes.get(&lane).cloned() {
-                self.lane_lost(peer, &attached);
-            }
-        }
-        self.companion_lane_lost(peer, lane);
-        self.say(peer, Message::FenceAck { lane });
-    }
-
     /// A greeted lane joins its session.
     pub(super) fn attach(&mut self, peer: u64, greeting: Greeting, socket: OwnedFd) {
         let token = self.token();
@@ -591,23 +441,6 @@ impl Control {
         }
     }
 
-    pub(super) fn lane_lost(&mut self, peer: u64, lane: &Arc<Lane>) {
-        let Some(session) = self.sessions.get_mut(&peer) else {
-            lane.close();
-            return;
-        };
-        if !session.lanes.get(&lane.id).is_some_and(|known| Arc::ptr_eq(known, lane)) {
-            return;
-        }
-        session.lanes.remove(&lane.id);
-        session.link.set(lane.slot, None);
-        let records = lane.close();
-        self.context.stats.lanes_lost.fetch_add(1, Ordering::Relaxed);
-        let mut actions = Actions::new();
-        session.machine.lane_lost(clock::monotonic_ns(), lane.id, records, &mut actions);
-        self.act(peer, actions);
-    }
-
     /// Carries out what the machine decided, and sets its next alarm.
     pub(super) fn act(&mut self, peer: u64, actions: Actions) {
         let mut queue: VecDeque<Action<Posted>> = actions.into();
@@ -636,201 +469,6 @@ impl Control {
         }
         session.peer.post_all();
         self.answer_connects(peer);
-    }
-
-    /// A struck transfer had its time to finish: the lanes that still carry it go.
-    fn drain_over(&mut self, peer: u64, transfer: u64) {
-        let Some(session) = self.sessions.get(&peer) else { return };
-        let carriers: Vec<Arc<Lane>> =
-            session.lanes.values().filter(|lane| lane.carries(transfer)).cloned().collect();
-        for lane in carriers {
-            self.lane_lost(peer, &lane);
-        }
-        for lane in self.companion_carriers(peer, transfer) {
-            self.companion_lane_lost(peer, lane);
-        }
-    }
-
-    fn release(&mut self, handle: u64, records: Vec<Posted>, fence: Fence) {
-        let Some(peer) = self.sessions.get(&handle).map(|session| session.peer.clone()) else { return };
-        // Back to front, so that what is queued again keeps its order.
-        for posted in records.into_iter().rev() {
-            match posted.what {
-                What::Slices { transfer, first, end, notified, .. } => {
-                    peer.release_run(&transfer, (first, end), notified, fence)
-                }
-                What::Notify(transfer) => peer.release_notification(&transfer),
-                What::Skip(sequence) => peer.release_skip(sequence),
-            }
-        }
-        peer.post_all();
-    }
-
-    /// Closes a session's control connection and lanes; the machine starts over.
-    pub(super) fn drop_connection(&mut self, peer: u64) {
-        let Some(session) = self.sessions.get_mut(&peer) else { return };
-        let Some(token) = session.conn.take() else { return };
-        session.machine.control_lost(clock::monotonic_ns());
-        session.peer.set_state(PeerState::Down);
-        self.context.stats.sessions_lost.fetch_add(1, Ordering::Relaxed);
-        self.take(token);
-        self.end_companions(peer);
-        self.close_lanes(peer);
-        self.touch(peer);
-    }
-
-    fn close_lanes(&mut self, peer: u64) {
-        let Some(session) = self.sessions.get(&peer) else { return };
-        let lanes: Vec<Arc<Lane>> = session.lanes.values().cloned().collect();
-        for lane in lanes {
-            self.lane_lost(peer, &lane);
-        }
-    }
-
-    /// A control connection broke.
-    fn control_ended(&mut self, mut control: ControlConn, status: Status) {
-        match control.peer {
-            Some(peer) => {
-                drop(control);
-                self.drop_connection(peer);
-            }
-            None => {
-                if let Some(target) = control.target.take() {
-                    let text = format!("{}: the session ended before it began", control.remote);
-                    self.dial_failed(target, Error::new(status, text), None);
-                }
-            }
-        }
-    }
-
-    /// The peer is lost for good, for a reason known here.
-    pub(super) fn lose(&mut self, peer: u64, status: Status, fence: Option<Fence>) {
-        self.drop_connection(peer);
-        self.close_lanes(peer);
-        let mut actions = Actions::new();
-        if let Some(session) = self.sessions.get_mut(&peer) {
-            session.machine.give_up(status, fence, &mut actions);
-        }
-        self.act(peer, actions);
-    }
-
-    fn given_up(&mut self, handle: u64, status: Status) {
-        let Some(session) = self.sessions.get_mut(&handle) else { return };
-        let peer = session.peer.clone();
-        let conn = session.conn.take();
-        peer.set_lost(status);
-        for reply in session.waiting.drain(..) {
-            reply.send(Err(Error::new(status, "the peer was lost before its session was up")));
-        }
-        for (_, _, reply) in session.probes.drain(..) {
-            reply.send(Err(Error::new(status, "the peer is lost")));
-        }
-        if let Some(token) = session.pidfd.take() {
-            self.forget_process(token);
-        }
-        if let Some(token) = conn {
-            self.take(token);
-        }
-        if self.by_engine.get(&peer.identity.engine_id) == Some(&handle) {
-            self.by_engine.remove(&peer.identity.engine_id);
-        }
-        self.end_companions(handle);
-        self.close_lanes(handle);
-        self.strike_all(&peer, status);
-        self.tell_lost(peer, status);
-    }
-
-    fn strike_all(&self, peer: &Arc<Peer>, status: Status) {
-        for transfer in self.context.transfers.list() {
-            if transfer.spec.peer == peer.handle {
-                peer.strike(&transfer, Strike { status, os_error: 0 });
-            }
-        }
-    }
-
-    pub(super) fn ping(&mut self, peer: u64, reply: Option<Reply<u64>>) {
-        let mut actions = Actions::new();
-        let now_ns = clock::monotonic_ns();
-        match self.sessions.get_mut(&peer).filter(|session| !session.machine.is_given_up()) {
-            Some(session) => {
-                let nonce = session.machine.ping(now_ns, &mut actions);
-                if let Some(reply) = reply {
-                    session.probes.push((nonce, now_ns, reply));
-                }
-            }
-            None => {
-                if let Some(reply) = reply {
-                    reply.send(Err(Error::new(Status::PeerLost, "the peer is lost")));
-                }
-            }
-        }
-        self.act(peer, actions);
-    }
-
-    /// The application wants nothing of this peer to land any more.
-    pub(super) fn fence_peer(&mut self, peer: u64, reply: Reply<()>) {
-        if let Some(session) = self.sessions.get(&peer) {
-            self.fenced.insert((session.identity.engine_id, session.identity.incarnation));
-            self.farewell(peer, Status::Refused);
-        }
-        self.answer_when_faded(peer, reply);
-    }
-
-    pub(super) fn close_peer(&mut self, peer: u64, reply: Reply<()>) {
-        if !self.sessions.contains_key(&peer) {
-            return reply.send(Ok(()));
-        }
-        self.farewell(peer, Status::Closed);
-        match self.sessions.get_mut(&peer) {
-            Some(session) => session.closing.push(reply),
-            None => reply.send(Ok(())),
-        }
-        self.touch(peer);
-    }
-
-    /// Ends a session on purpose: lanes first, then the word, so that the peer may rely on it.
-    pub(super) fn farewell(&mut self, peer: u64, status: Status) {
-        if let Some(session) = self.sessions.get_mut(&peer) {
-            session.lanes.values().for_each(|lane| lane.settle_debts());
-            // Nothing is asked any more: the Bye says all that a fence would.
-            session.machine.control_lost(clock::monotonic_ns());
-        }
-        self.end_companions(peer);
-        self.close_lanes(peer);
-        self.say(peer, Message::Bye { status: status as i32 });
-        self.lose(peer, status, None);
-    }
-
-    /// A simultaneous dial lost the tie: the callers wait for the peer's own session, which may be here
-    /// already or on its way.
-    pub(super) fn wait_for_inbound(&mut self, address: String, waiting: Vec<Reply<u64>>) {
-        let found = self
-            .sessions
-            .values()
-            .find(|session| session.identity.address == address && !session.machine.is_given_up());
-        match found.map(|session| session.peer.handle) {
-            Some(peer) => self.join(peer, waiting),
-            None => {
-                let patience = Duration::from_millis(self.context.config.connect_timeout_ms);
-                self.expected.push(Expected { address, until: Instant::now() + patience, waiting });
-            }
-        }
-    }
-
-    /// Who waits for this engine to come by itself.
-    fn take_expected(&mut self, address: &str) -> Vec<Reply<u64>> {
-        let came = self.expected.extract_if(.., |expected| expected.address == address);
-        came.flat_map(|expected| expected.waiting).collect()
-    }
-
-    /// The peer said that it dials us, and never came.
-    pub(super) fn expire_expected(&mut self, now: Instant) {
-        for late in self.expected.extract_if(.., |expected| expected.until <= now) {
-            let text = format!("{}: it dials us at the same time, but does not come through", late.address);
-            for reply in late.waiting {
-                reply.send(Err(Error::new(Status::Unreachable, text.clone())));
-            }
-        }
     }
 
     /// The session changed: set its alarm anew; forget it when nothing depends on it any more.

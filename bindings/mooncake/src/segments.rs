@@ -1,0 +1,187 @@
+//! Segments: engines that transfers name by a number. One is opened by its session, "host:port", and
+//! stands for that session from then on, whoever answers there: a peer that was lost is connected to again.
+
+use crate::call::{lock, negative};
+use crate::engine::Engine;
+use crate::log;
+use crate::pointers::{opened, text};
+use crate::types::LOCAL_SEGMENT;
+use ferry::status::Result;
+use ferry::{Error, Status};
+use std::collections::BTreeMap;
+use std::ffi::{c_char, c_int};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Segments of one engine.
+const SEGMENTS_MAX: usize = 65_536;
+const CONNECT: Duration = Duration::from_secs(10);
+const PROBE: Duration = Duration::from_secs(5);
+
+/// Any thread may use it.
+#[derive(Default)]
+pub struct Segments(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    all: BTreeMap<i32, Segment>,
+    numbers: BTreeMap<Arc<str>, i32>,
+    /// The last one given out.
+    last: i32,
+}
+
+struct Segment {
+    session: Arc<str>,
+    peer: u64,
+}
+
+impl Segments {
+    /// The segment's number; connects if it is new.
+    fn open(&self, engine: &ferry::Engine, session: &str) -> Result<i32> {
+        if let Some(known) = lock(&self.0).numbers.get(session) {
+            return Ok(*known);
+        }
+        let peer = connect(engine, session)?;
+        let mut known = lock(&self.0);
+        if let Some(number) = known.numbers.get(session) {
+            return Ok(*number);
+        }
+        if known.all.len() >= SEGMENTS_MAX || known.last == i32::MAX {
+            return Err(Error::new(Status::Limit, format!("more than {SEGMENTS_MAX} segments")));
+        }
+        known.last += 1;
+        let (number, session) = (known.last, Arc::<str>::from(session));
+        known.numbers.insert(session.clone(), number);
+        known.all.insert(number, Segment { session, peer });
+        Ok(number)
+    }
+
+    /// The segment's peer. One that was lost is connected to again.
+    pub fn peer(&self, engine: &ferry::Engine, number: i32) -> Result<u64> {
+        let (session, peer) = self.get(number)?;
+        let lost = engine.peer_info(peer).map_or(true, |info| info.state == ferry::peer::PeerState::Lost);
+        if !lost {
+            return Ok(peer);
+        }
+        let peer = connect(engine, &session)?;
+        if let Some(segment) = lock(&self.0).all.get_mut(&number) {
+            segment.peer = peer;
+        }
+        Ok(peer)
+    }
+
+    fn get(&self, number: i32) -> Result<(Arc<str>, u64)> {
+        if number == LOCAL_SEGMENT {
+            return Err(Error::invalid("segment 0 is the engine's own memory, which is no target here"));
+        }
+        let known = lock(&self.0);
+        let found = known.all.get(&number).map(|segment| (segment.session.clone(), segment.peer));
+        found.ok_or_else(|| Error::invalid(format!("there is no segment {number}")))
+    }
+
+    fn forget(&self, session: &str) {
+        let mut known = lock(&self.0);
+        if let Some(number) = known.numbers.remove(session) {
+            known.all.remove(&number);
+        }
+    }
+
+    /// Number, session and peer of each.
+    pub fn list(&self) -> Vec<(i32, Arc<str>, u64)> {
+        let known = lock(&self.0);
+        known.all.iter().map(|(number, segment)| (*number, segment.session.clone(), segment.peer)).collect()
+    }
+}
+
+fn connect(engine: &ferry::Engine, session: &str) -> Result<u64> {
+    let peer = engine.connect(session, Some(CONNECT))?;
+    for path in engine.peer_paths(peer)? {
+        let used = if path.chosen { "is used" } else { "is not" };
+        log::line(format_args!("{session}: {} {used}: {}", path.transport.name(), path.why));
+    }
+    Ok(peer)
+}
+
+/// A segment's session: without the slashes that may stand before it.
+///
+/// # Safety
+/// `name` is NULL or a terminated string that stays for `'a`.
+unsafe fn session<'a>(name: *const c_char) -> Result<&'a str> {
+    // SAFETY: the caller's promise.
+    let session = unsafe { text(name, "segment_name") }?.trim_start_matches('/');
+    if session.is_empty() {
+        return Err(Error::invalid("segment_name is empty"));
+    }
+    Ok(session)
+}
+
+/// A number, or a negative one that says what went wrong.
+fn number(name: &str, body: impl FnOnce() -> Result<i32>) -> i32 {
+    let mut opened = 0;
+    let code = negative(name, || body().map(|number| opened = number));
+    if code == 0 {
+        opened
+    } else {
+        code
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn openSegment(engine: Option<&Engine>, segment_name: *const c_char) -> i32 {
+    number("openSegment", || {
+        let engine = opened(engine)?;
+        // SAFETY: NULL or a terminated string that the caller keeps for the length of the call.
+        engine.segments.open(&engine.ferry, unsafe { session(segment_name) }?)
+    })
+}
+
+/// The same, and the peer must answer now.
+#[no_mangle]
+pub unsafe extern "C" fn openSegmentNoCache(engine: Option<&Engine>, segment_name: *const c_char) -> i32 {
+    number("openSegmentNoCache", || {
+        let engine = opened(engine)?;
+        // SAFETY: NULL or a terminated string that the caller keeps for the length of the call.
+        let number = engine.segments.open(&engine.ferry, unsafe { session(segment_name) }?)?;
+        let peer = engine.segments.peer(&engine.ferry, number)?;
+        engine.ferry.probe(peer, Some(PROBE)).map(|_| number)
+    })
+}
+
+/// The connection stays: others may have opened the same segment.
+#[no_mangle]
+pub extern "C" fn closeSegment(engine: Option<&Engine>, segment_id: i32) -> c_int {
+    negative("closeSegment", || {
+        let engine = opened(engine)?;
+        match segment_id {
+            LOCAL_SEGMENT => Ok(()),
+            number => engine.segments.get(number).map(|_| ()),
+        }
+    })
+}
+
+/// Forgets the segment's number. What is under way goes on.
+#[no_mangle]
+pub unsafe extern "C" fn removeLocalSegment(engine: Option<&Engine>, segment_name: *const c_char) -> c_int {
+    negative("removeLocalSegment", || {
+        let engine = opened(engine)?;
+        // SAFETY: NULL or a terminated string that the caller keeps for the length of the call.
+        engine.segments.forget(unsafe { session(segment_name) }?);
+        Ok(())
+    })
+}
+
+/// What peers register they tell of themselves: there is nothing to fetch.
+#[no_mangle]
+pub extern "C" fn syncSegmentCache(engine: Option<&Engine>) -> c_int {
+    negative("syncSegmentCache", || opened(engine).map(|_| ()))
+}
+
+/// Connections are made by `openSegment`.
+#[no_mangle]
+pub unsafe extern "C" fn warmupEfaSegment(engine: Option<&Engine>, segment_name: *const c_char) -> c_int {
+    negative("warmupEfaSegment", || {
+        opened(engine)?;
+        // SAFETY: NULL or a terminated string that the caller keeps for the length of the call.
+        unsafe { session(segment_name) }.map(|_| ())
+    })
+}

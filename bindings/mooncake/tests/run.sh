@@ -1,0 +1,55 @@
+#!/bin/sh
+# Builds libferry_mooncake.so as it is shipped and a program that knows nothing but its interface, and runs
+# that over TCP, over what ferry chooses on one host, and under valgrind. Warnings are errors. Arguments go to
+# the program (a filter).
+#
+# FERRY_SKIP_VALGRIND=1 leaves valgrind out, and says so.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../../.." && pwd)
+target=${CARGO_TARGET_DIR:-$root/target}
+case $target in /*) ;; *) target=$root/$target ;; esac
+out=$target/mooncake-tests
+mkdir -p "$out"
+
+(cd "$root" && cargo build --release -p ferry-mooncake)
+ln -sf "$target/release/libferry_mooncake.so" "$out/libferry_mooncake.so.0"
+compile() { # program, then sources
+    "${CC:-gcc}" -std=c99 -g -O1 -Wall -Wextra -Wpedantic -Werror -Wstrict-prototypes -Wconversion -Wno-sign-conversion \
+        -I"$here/.." -I"$root/tests/c" -o "$@" "$out/libferry_mooncake.so.0" -Wl,-rpath,"$out" -pthread
+}
+compile "$out/suite" "$here"/c/*.c
+
+unset FERRY_TRANSPORTS FERRY_LOG FERRY_SECRET FERRY_SECRET_FILE FERRY_ALLOW_UNAUTHENTICATED
+echo "== TCP"
+FERRY_TRANSPORTS=tcp "$out/suite" "$@"
+echo "== the best path"
+"$out/suite" "$@"
+
+echo "== the program in README.md"
+awk '/^```c$/ { on = 1; next } /^```/ { on = 0 } on' "$here/../README.md" >"$out/readme.c"
+compile "$out/readme" "$out/readme.c"
+rm -f "$out/told" "$out/answered"
+mkfifo "$out/told" "$out/answered"
+"$out/suite" --peer 127.0.0.1 <"$out/told" >"$out/answered" &
+exec 3>"$out/told"
+read -r session address _ <"$out/answered"
+"$out/readme" "$session" "$address"
+exec 3>&-
+wait $!
+
+if [ "${FERRY_SKIP_VALGRIND:-}" = 1 ]; then
+    echo "== SKIPPED: valgrind, because FERRY_SKIP_VALGRIND=1"
+    exit 0
+fi
+echo "== valgrind"
+# One log for each process: quiet, so a line of a forked child's log is an error too.
+rm -f "$out"/valgrind.*.log
+FERRY_TRANSPORTS=tcp valgrind --quiet --leak-check=full --show-leak-kinds=definite,indirect,possible \
+    --errors-for-leak-kinds=definite,indirect,possible --error-exitcode=99 \
+    --suppressions="$root/tests/c/valgrind.supp" --fair-sched=try --log-file="$out/valgrind.%p.log" \
+    "$out/suite" "$@" || { cat "$out"/valgrind.*.log; exit 1; }
+if grep -h '^==' "$out"/valgrind.*.log; then
+    echo "valgrind found errors" >&2
+    exit 1
+fi

@@ -1,0 +1,147 @@
+//! Memory of devices: which libraries an engine may open, and how staging submits its parts.
+
+use super::transfers::{prepare, submit_to, Deadline, TransferOptions};
+use super::Engine;
+use crate::complete::transfer::Strike;
+use crate::complete::{Transfer, TransferSpec};
+use crate::config::Config;
+use crate::device::{Drivers, Hold, Library, Limits, Point, Start, Worker};
+use crate::limits::STAGE_BYTES;
+use crate::peer::Peer;
+use crate::stage::{Mover, Part, Service, Settings};
+use crate::status::Result;
+use crate::transport::ascend;
+use crate::transport::tcp::Context;
+use crate::types::MemoryKind;
+use std::sync::{Arc, Weak};
+use std::task::{Wake, Waker};
+use std::time::Duration;
+
+/// Batches under way on one device: one is copied, one waits behind it, and the next is being prepared.
+const DEPTH: usize = 4;
+
+pub(super) fn drivers(config: &Config) -> Drivers {
+    let mut libraries: Vec<Library> = Vec::new();
+    if config.cuda {
+        libraries.push(cuda_library(config));
+    }
+    if config.ascend {
+        libraries.push(ascend::library(&config.ascend_library));
+    }
+    let limits = Limits {
+        batch_bytes: STAGE_BYTES as usize,
+        depth: DEPTH,
+        timeout: Duration::from_millis(config.device_timeout_ms),
+    };
+    Drivers::new(libraries, limits)
+}
+
+#[cfg(not(test))]
+fn cuda_library(config: &Config) -> Library {
+    crate::transport::cuda::library(&config.cuda_library)
+}
+
+/// The engine's own tests have a device of their own.
+#[cfg(test)]
+fn cuda_library(_config: &Config) -> Library {
+    crate::stage::tests::fake::library()
+}
+
+pub(super) fn stage(context: &Arc<Context>, drivers: Arc<Drivers>) -> Arc<Service> {
+    let settings = Settings { slots: context.config.staging_slots };
+    let mover = Box::new(Submitter(context.clone()));
+    Service::new(settings, context.registry.clone(), drivers, context.commands.clone(), mover)
+}
+
+struct Submitter(Arc<Context>);
+
+impl Mover for Submitter {
+    fn submit(&self, peer: &Arc<Peer>, part: Part) -> Result<Arc<Transfer>> {
+        let options = TransferOptions {
+            deadline: Deadline::Never,
+            transports_allowed: part.allowed,
+            priority: part.priority,
+            checksum: part.checksum,
+            ..TransferOptions::default()
+        };
+        let spec = prepare(&self.0, peer, part.op, part.requests, &options)?;
+        submit_to(&self.0, peer, TransferSpec { is_part: true, ..spec })
+    }
+
+    fn forget(&self, part: &Transfer) {
+        let _ = self.0.transfers.remove(part.handle);
+    }
+}
+
+impl Engine {
+    /// A point of the program's own work, and the thread that looks for it.
+    pub(super) fn point(&self, kind: MemoryKind, at: Start) -> Result<(Arc<Worker>, Box<dyn Point>)> {
+        let drivers = &self.inner.drivers;
+        let point = drivers.get(kind)?.point(at)?;
+        Ok((drivers.any_worker(kind)?, point))
+    }
+
+    /// Has a stream of the program's wait until the transfer is final, however it ends. UNAVAILABLE and
+    /// UNSUPPORTED where the device's library is not there, or has no such thing.
+    pub fn hold_stream(&self, transfer: &Arc<Transfer>, kind: MemoryKind, stream: u64) -> Result<()> {
+        self.context()?;
+        let hold = self.inner.drivers.get(kind)?.hold(stream)?;
+        let held = Arc::new(Held { hold, transfer: Arc::downgrade(transfer) });
+        self.attend(transfer);
+        held.look();
+        Ok(())
+    }
+}
+
+/// A stream that waits for a transfer.
+struct Held {
+    hold: Box<dyn Hold>,
+    transfer: Weak<Transfer>,
+}
+
+impl Held {
+    /// Lets the stream go if the transfer is final, and looks again when it is.
+    fn look(self: Arc<Held>) {
+        let Some(transfer) = self.transfer.upgrade() else { return self.hold.release() };
+        if !transfer.is_final() {
+            transfer.waiter.register_waker(&Waker::from(self.clone()));
+        }
+        if transfer.is_final() {
+            self.hold.release();
+        }
+    }
+}
+
+impl Wake for Held {
+    fn wake(self: Arc<Held>) {
+        self.look();
+    }
+}
+
+/// Has a transfer that is held started at the point. If the work before that fails, so does the transfer.
+pub(super) fn start_at(worker: &Worker, point: Box<dyn Point>, peer: &Arc<Peer>, transfer: &Arc<Transfer>) {
+    let until = Until { point, transfer: transfer.clone() };
+    let (peer, transfer) = (peer.clone(), transfer.clone());
+    let reached = move |result: Result<()>| match result {
+        Ok(()) => peer.start(&transfer),
+        Err(error) => {
+            peer.strike(&transfer, Strike { status: error.status, os_error: error.os_error });
+        }
+    };
+    worker.wait_for(Box::new(until), Box::new(reached));
+}
+
+/// A point that nobody waits for any more once the transfer is struck.
+struct Until {
+    point: Box<dyn Point>,
+    transfer: Arc<Transfer>,
+}
+
+impl Point for Until {
+    fn is_reached(&self) -> Result<bool> {
+        if !self.transfer.is_pending() {
+            return Ok(true);
+        }
+        self.point.is_reached()
+    }
+}

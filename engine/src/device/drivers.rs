@@ -1,0 +1,88 @@
+//! The device libraries of an engine, each opened when memory of its kind is first heard of, and the threads
+//! of the devices in use.
+
+use super::worker::{Limits, Worker};
+use super::Driver;
+use crate::status::{Error, Result, Status};
+use crate::types::{Location, MemoryKind};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A library that may be there.
+pub struct Library {
+    pub kind: MemoryKind,
+    /// Whether the program has it open: if not, no memory can be of its devices.
+    pub is_loaded: Box<dyn Fn() -> bool + Send + Sync>,
+    /// UNAVAILABLE with the reason.
+    pub open: Box<dyn Fn() -> Result<Arc<dyn Driver>> + Send + Sync>,
+}
+
+pub struct Drivers {
+    libraries: Vec<Library>,
+    limits: Limits,
+    open: Mutex<Open>,
+}
+
+#[derive(Default)]
+struct Open {
+    drivers: HashMap<MemoryKind, Arc<dyn Driver>>,
+    workers: HashMap<Location, Arc<Worker>>,
+}
+
+impl Drivers {
+    /// Opens nothing yet.
+    pub fn new(libraries: Vec<Library>, limits: Limits) -> Drivers {
+        Drivers { libraries, limits, open: Mutex::default() }
+    }
+
+    /// The driver of this kind of memory. UNAVAILABLE when its library is not there or not wanted.
+    pub fn get(&self, kind: MemoryKind) -> Result<Arc<dyn Driver>> {
+        let kind = kind.driver();
+        if let Some(driver) = self.lock().drivers.get(&kind) {
+            return Ok(driver.clone());
+        }
+        let Some(library) = self.libraries.iter().find(|library| library.kind == kind) else {
+            let text = format!("{} is switched off by the settings", kind.name());
+            return Err(Error::new(Status::Unavailable, text));
+        };
+        // Takes long, so under no lock; of two that are opened at once the first counts.
+        let driver = (library.open)()?;
+        Ok(self.lock().drivers.entry(kind).or_insert(driver).clone())
+    }
+
+    /// The drivers whose libraries the program has open: no memory can be of another's devices. One that is
+    /// loaded and doesn't work has none either. Looks for files, so it is not for every piece of memory.
+    pub fn loaded(&self) -> Vec<Arc<dyn Driver>> {
+        let loaded = self.libraries.iter().filter(|library| (library.is_loaded)());
+        loaded.filter_map(|library| self.get(library.kind).ok()).collect()
+    }
+
+    /// The thread that copies from and to this device, started when first asked for.
+    pub fn worker(&self, at: Location) -> Result<Arc<Worker>> {
+        let at = Location { kind: at.kind.driver(), device: at.device };
+        if let Some(worker) = self.lock().workers.get(&at) {
+            return Ok(worker.clone());
+        }
+        let driver = self.get(at.kind)?;
+        let worker = Worker::start(driver, at, self.limits)?;
+        let mut open = self.lock();
+        Ok(open.workers.entry(at).or_insert(worker).clone())
+    }
+
+    /// A thread of a device of this kind: one that runs, or else the first device's.
+    pub fn any_worker(&self, kind: MemoryKind) -> Result<Arc<Worker>> {
+        let kind = kind.driver();
+        let running = self.lock().workers.iter().find(|(at, _)| at.kind == kind).map(|(_, it)| it.clone());
+        running.map_or_else(|| self.worker(Location { kind, device: 0 }), Ok)
+    }
+
+    /// Ends the threads; nothing is under way.
+    pub fn stop(&self) {
+        let workers = std::mem::take(&mut self.lock().workers);
+        workers.into_values().for_each(|worker| worker.stop());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

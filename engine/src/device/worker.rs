@@ -1,0 +1,272 @@
+//! The thread of one device: it alone makes the driver's calls that need a context, starts batches in order,
+//! and looks for their end. `stage` hands it work and is called back on it.
+
+use super::{Batch, Direction, Driver, Piece, Point, Queue};
+use crate::status::{Error, Result, Status};
+use crate::sys::{clock, sched};
+use crate::types::Location;
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long the thread looks without a pause after something has happened.
+const SPIN: Duration = Duration::from_micros(50);
+/// Between two looks later on. A transfer that waits for an event is late by this at most.
+const PAUSE: Duration = Duration::from_micros(5);
+
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Of one batch.
+    pub batch_bytes: usize,
+    /// Batches under way on one device.
+    pub depth: usize,
+    /// After which a batch is given up.
+    pub timeout: Duration,
+}
+
+type Done = Box<dyn FnOnce(Result<()>) + Send>;
+type Work = Box<dyn FnOnce(Result<&mut dyn Queue>) + Send>;
+
+/// A batch of copies. `done` is called on the device's thread, once, when nothing of it touches memory any
+/// more; it must not block.
+pub struct Job {
+    pub direction: Direction,
+    pub pieces: Vec<Piece>,
+    /// On CLOCK_BOOTTIME: not begun from here on, but failed with TIMEOUT.
+    pub not_after_ns: u64,
+    pub done: Done,
+}
+
+enum Order {
+    Copy(Job),
+    Await { point: Box<dyn Point>, reached: Done },
+    With(Work),
+}
+
+pub struct Worker {
+    pub at: Location,
+    orders: Mutex<Orders>,
+    changed: Condvar,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct Orders {
+    list: VecDeque<Order>,
+    stopping: bool,
+}
+
+struct Running {
+    batch: Batch,
+    since: Instant,
+    done: Done,
+}
+
+impl Worker {
+    /// Starts the thread and opens the device on it; fails if that does.
+    pub fn start(driver: Arc<dyn Driver>, at: Location, limits: Limits) -> Result<Arc<Worker>> {
+        let worker = Arc::new(Worker {
+            at,
+            orders: Mutex::default(),
+            changed: Condvar::new(),
+            thread: Mutex::new(None),
+        });
+        let (tell, told) = std::sync::mpsc::sync_channel(1);
+        let own = worker.clone();
+        let thread = std::thread::Builder::new()
+            .name(format!("ferry-{}-{}", at.kind.name(), at.device))
+            .spawn(move || match driver.open(at.device, limits.batch_bytes, limits.depth) {
+                Ok(queue) => {
+                    let _ = tell.send(Ok(()));
+                    Loop {
+                        worker: &own,
+                        queue,
+                        limits,
+                        running: VecDeque::new(),
+                        points: Vec::new(),
+                        failed: None,
+                    }
+                    .run();
+                }
+                Err(error) => drop(tell.send(Err(error))),
+            })
+            .map_err(|error| Error::system("starting a device's thread", &error))?;
+        let opened = told.recv().unwrap_or_else(|_| {
+            Err(Error::new(Status::Unavailable, "the device's thread ended while it opened the device"))
+        });
+        if let Err(error) = opened {
+            let _ = thread.join();
+            return Err(error);
+        }
+        *worker.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        Ok(worker)
+    }
+
+    pub fn copy(&self, job: Job) {
+        self.push(Order::Copy(job));
+    }
+
+    /// Has `reached` called when the point is, or has failed.
+    pub fn wait_for(&self, point: Box<dyn Point>, reached: Done) {
+        self.push(Order::Await { point, reached });
+    }
+
+    /// Runs something on the device's thread, between batches.
+    pub fn with(&self, work: impl FnOnce(Result<&mut dyn Queue>) + Send + 'static) {
+        self.push(Order::With(Box::new(work)));
+    }
+
+    /// Ends the thread; what was ordered before is done first.
+    pub fn stop(&self) {
+        self.lock().stopping = true;
+        self.changed.notify_all();
+        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = thread.join();
+        }
+    }
+
+    fn push(&self, order: Order) {
+        self.lock().list.push_back(order);
+        self.changed.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Orders> {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct Loop<'a> {
+    worker: &'a Worker,
+    queue: Box<dyn Queue>,
+    limits: Limits,
+    running: VecDeque<Running>,
+    points: Vec<(Box<dyn Point>, Done)>,
+    /// Why nothing is started any more.
+    failed: Option<Error>,
+}
+
+impl Loop<'_> {
+    fn run(mut self) {
+        sched::sleep_exactly();
+        let mut busy_since = Instant::now();
+        while let Some(order) = self.next(busy_since) {
+            if let Some(order) = order {
+                busy_since = Instant::now();
+                self.start(order);
+            }
+            if self.look() {
+                busy_since = Instant::now();
+            }
+        }
+    }
+
+    /// The next order that can be begun, or None inside after a short wait if something is under way.
+    /// None at the end.
+    fn next(&self, busy_since: Instant) -> Option<Option<Order>> {
+        let mut orders = self.worker.lock();
+        loop {
+            // What is ordered from a device that is of no use fails at once.
+            let full = self.running.len() >= self.limits.depth && self.failed.is_none();
+            if !full {
+                if let Some(order) = orders.list.pop_front() {
+                    return Some(Some(order));
+                }
+            }
+            if self.running.is_empty() && self.points.is_empty() {
+                if orders.stopping {
+                    return None;
+                }
+                orders = self.worker.changed.wait(orders).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            drop(orders);
+            if busy_since.elapsed() > SPIN {
+                std::thread::sleep(PAUSE);
+            } else {
+                std::hint::spin_loop();
+            }
+            return Some(None);
+        }
+    }
+
+    fn start(&mut self, order: Order) {
+        match order {
+            Order::Copy(job) => {
+                let started = match &self.failed {
+                    None if clock::boottime_ns() >= job.not_after_ns => {
+                        Err(Error::new(Status::Timeout, "the time to begin the copy is over"))
+                    }
+                    None => self.queue.copy(job.direction, &job.pieces),
+                    Some(error) => Err(error.clone()),
+                };
+                match started {
+                    Ok(batch) => {
+                        self.running.push_back(Running { batch, since: Instant::now(), done: job.done })
+                    }
+                    Err(error) => {
+                        self.note(&error);
+                        (job.done)(Err(error));
+                    }
+                }
+            }
+            Order::Await { point, reached } => self.points.push((point, reached)),
+            Order::With(work) => match &self.failed {
+                None => work(Ok(&mut *self.queue)),
+                Some(error) => work(Err(error.clone())),
+            },
+        }
+    }
+
+    /// Looks for what has ended; whether anything has.
+    fn look(&mut self) -> bool {
+        let mut ended = self.look_at_points();
+        while let Some(first) = self.running.front() {
+            match self.queue.is_done(first.batch) {
+                Ok(false) => {
+                    if first.since.elapsed() > self.limits.timeout && self.failed.is_none() {
+                        self.give_up();
+                    }
+                    break;
+                }
+                result => {
+                    ended = true;
+                    let result = result.map(|_| ()).inspect_err(|error| self.note(error));
+                    if let Some(running) = self.running.pop_front() {
+                        (running.done)(result);
+                    }
+                }
+            }
+        }
+        ended
+    }
+
+    fn look_at_points(&mut self) -> bool {
+        let before = self.points.len();
+        for (point, reached) in std::mem::take(&mut self.points) {
+            match point.is_reached() {
+                Ok(false) => self.points.push((point, reached)),
+                result => reached(result.map(|_| ())),
+            }
+        }
+        self.points.len() < before
+    }
+
+    /// A batch takes too long. What can't be stopped stays under way, and its memory with it.
+    fn give_up(&mut self) {
+        let seconds = self.limits.timeout.as_secs_f32();
+        let error =
+            Error::new(Status::Unavailable, format!("a copy on the device took longer than {seconds} s"));
+        self.failed = Some(error.clone());
+        if self.queue.abort() {
+            self.running.drain(..).for_each(|running| (running.done)(Err(error.clone())));
+        }
+    }
+
+    /// Remembers an error after which the device is of no use.
+    fn note(&mut self, error: &Error) {
+        if matches!(error.status, Status::Unavailable | Status::PeerLost) {
+            self.failed.get_or_insert_with(|| error.clone());
+        }
+    }
+}

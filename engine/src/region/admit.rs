@@ -1,0 +1,38 @@
+//! A target's check of what a peer asks for: is this range registered, now, in this direction? The
+//! arithmetic cannot overflow, and the answer names the first rule that is broken.
+
+use super::{Region, RegionMap};
+use crate::handle::{Kind, Tag};
+use crate::status::Status;
+use crate::types::{end_of, Op};
+use std::sync::Arc;
+
+/// The region, named or 0 for whichever is there, in which the peer may run `op` on
+/// `[address, address + length)`.
+pub fn admit(
+    map: &RegionMap,
+    tag: Tag,
+    op: Op,
+    (named, address, length): (u64, u64, u64),
+) -> Result<&Arc<Region>, Status> {
+    if length == 0 || end_of(address, length).is_none() {
+        return Err(Status::Invalid);
+    }
+    let region = if named == 0 {
+        map.find(address, length).ok_or(Status::NotRegistered)?
+    } else {
+        crate::handle::parse(Kind::Region, tag, named).map_err(|error| error.status)?;
+        let region = map.get(named).ok_or(Status::Stale)?;
+        if !region.contains(address, length) {
+            return Err(Status::Invalid);
+        }
+        region
+    };
+    if region.is_revoked() {
+        return Err(Status::Stale);
+    }
+    if !region.access.allows(op) {
+        return Err(Status::Access);
+    }
+    Ok(region)
+}

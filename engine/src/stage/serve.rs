@@ -1,0 +1,325 @@
+//! The target's side: what peers ask to be copied between slots and devices here. Each request is checked as
+//! any access of a peer is: region, generation, rights and bounds; the region is entered for as long as the
+//! device copies, and nothing begins when the initiator's time is over.
+
+use super::ring::Slot;
+use super::service::{cause, Event, Stage};
+use super::wire::{layout, Blocks, Fault, Word};
+use crate::command::Command;
+use crate::device::{Direction, Job, Piece};
+use crate::region::Region;
+use crate::status::{Error, Result, Status};
+use crate::sys::clock;
+use crate::types::{Location, Op};
+use std::sync::Arc;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// For a slot; or, with one, for the peer's next word.
+    Waiting,
+    Copying,
+    /// Copied, and the peer was told.
+    Told,
+}
+
+pub struct Served {
+    op: Op,
+    state: State,
+    pub slot: Option<Slot>,
+    blocks: Option<Blocks>,
+    faults: Vec<Fault>,
+    /// Entered while something is copied.
+    regions: Vec<Arc<Region>>,
+    /// Batches of copies under way.
+    copying: u32,
+    /// A batch of copies was not begun, because the time for it was over.
+    not_begun: bool,
+    /// Nobody waits for it any more.
+    released: bool,
+}
+
+/// Blocks of one device: their places in the list, and what is copied.
+struct Batch {
+    at: Location,
+    blocks: Vec<u32>,
+    pieces: Vec<Piece>,
+}
+
+impl Served {
+    fn new(op: Op, blocks: Option<Blocks>) -> Served {
+        Served {
+            op,
+            state: State::Waiting,
+            slot: None,
+            blocks,
+            faults: Vec::new(),
+            regions: Vec::new(),
+            copying: 0,
+            not_begun: false,
+            released: false,
+        }
+    }
+
+    fn fail(&mut self, blocks: impl Iterator<Item = u32>, (status, vendor_error): (Status, i32)) {
+        self.faults.extend(blocks.map(|block| Fault { block, status, vendor_error }));
+    }
+
+    fn place(&self) -> (u64, u64) {
+        self.slot.as_ref().map_or((0, 0), |slot| (slot.region, slot.address()))
+    }
+}
+
+impl Stage {
+    fn guest(&mut self, peer: u64, op: u64) -> Option<&mut Served> {
+        self.sides.get_mut(&peer)?.served.get_mut(&op)
+    }
+
+    fn add(&mut self, peer: u64, op: u64, served: Served) {
+        let Some(side) = self.sides.get_mut(&peer) else { return };
+        side.served.insert(op, served);
+        self.slots_asked.push_back((peer, op));
+        self.give_slots();
+    }
+
+    pub fn wanted(&mut self, peer: u64, op: u64) {
+        match self.guest(peer, op) {
+            None => self.add(peer, op, Served::new(Op::Write, None)),
+            Some(served) if served.slot.is_some() => {
+                let (region, address) = served.place();
+                self.say(peer, Word::Grant { op, region, address });
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// Gives out incoming slots, in the order in which they were asked for.
+    pub fn give_slots(&mut self) {
+        while let Some((peer, op)) = self.slots_asked.front().copied() {
+            let waits = |served: &mut Served| served.slot.is_none() && served.state == State::Waiting;
+            if !self.guest(peer, op).is_some_and(waits) {
+                self.slots_asked.pop_front();
+                continue;
+            }
+            let taken = match self.incoming.take() {
+                Ok(None) => return,
+                taken => taken,
+            };
+            self.slots_asked.pop_front();
+            let Some(served) = self.guest(peer, op) else { continue };
+            match taken {
+                Ok(Some((slot, is_new))) => {
+                    let (region, address) = (slot.region, slot.address());
+                    served.slot = Some(slot);
+                    let is_write = served.op == Op::Write;
+                    if is_new {
+                        self.commands.push(Command::RegionsAdded(vec![region]));
+                    }
+                    match is_write {
+                        true => self.say(peer, Word::Grant { op, region, address }),
+                        false => self.copy_blocks(peer, op),
+                    }
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    served.state = State::Told;
+                    served.fail(0..1, cause(&error));
+                    let faults = served.faults.clone();
+                    self.say(peer, Word::Done { op, faults });
+                }
+            }
+        }
+    }
+
+    pub fn committed(&mut self, peer: u64, op: u64, blocks: Blocks) {
+        let Some(served) = self.guest(peer, op) else { return self.say(peer, Word::Unknown { op }) };
+        served.blocks = Some(blocks);
+        match served.state {
+            State::Waiting if served.slot.is_some() => self.copy_blocks(peer, op),
+            State::Waiting | State::Copying => {}
+            State::Told => self.tell(peer, op),
+        }
+    }
+
+    pub fn fetched(&mut self, peer: u64, op: u64, blocks: Blocks) {
+        let Some(served) = self.guest(peer, op) else {
+            return self.add(peer, op, Served::new(Op::Read, Some(blocks)));
+        };
+        served.blocks = Some(blocks);
+        match served.state {
+            State::Waiting if served.slot.is_some() => self.copy_blocks(peer, op),
+            State::Waiting | State::Copying => {}
+            State::Told => self.tell(peer, op),
+        }
+    }
+
+    /// Copies between the slot and the blocks, if the initiator's time is not over.
+    fn copy_blocks(&mut self, peer: u64, op: u64) {
+        let now_ns = clock::boottime_ns();
+        let in_time = |served: &mut Served| served.blocks.as_ref().is_some_and(|it| now_ns < it.not_after_ns);
+        if !self.guest(peer, op).is_some_and(in_time) || !self.let_in(peer) {
+            return; // the initiator asks again, or has given up
+        }
+        let batches = self.check(peer, op);
+        let Some(served) = self.guest(peer, op) else { return };
+        served.state = State::Copying;
+        // One more than there are, so that none of them is the last while others are being started.
+        served.copying = 1;
+        for batch in batches {
+            self.start(peer, op, batch);
+        }
+        self.served(peer, op, &[], Ok(()));
+    }
+
+    /// Which blocks may be copied, by device; the others are faults. Their regions are entered.
+    fn check(&mut self, peer: u64, op: u64) -> Vec<Batch> {
+        let registry = self.registry.clone();
+        let mut batches: Vec<Batch> = Vec::new();
+        let Some(served) = self.guest(peer, op) else { return batches };
+        let Some(blocks) = served.blocks.clone() else { return batches };
+        let (_, slot_at) = served.place();
+        let (offsets, _) = layout(blocks.list.iter().map(|block| block.length));
+        for (at, (block, offset)) in blocks.list.iter().zip(offsets).enumerate() {
+            let wanted = (block.region, block.address, u64::from(block.length));
+            let admitted = registry.admit(served.op, wanted).and_then(|region| match region {
+                region if !region.is_device() => Err(Status::Unsupported),
+                region if !region.enter() => Err(Status::Stale),
+                region => Ok(region),
+            });
+            let region = match admitted {
+                Ok(region) => region,
+                Err(status) => {
+                    served.fail(std::iter::once(at as u32), (status, 0));
+                    continue;
+                }
+            };
+            let (here, slot) = (block.address, slot_at + offset);
+            let (to, from) = if served.op == Op::Write { (here, slot) } else { (slot, here) };
+            let piece = Piece { to, from, length: u64::from(block.length) };
+            let location = region.location;
+            served.regions.push(region);
+            match batches.iter_mut().find(|batch| batch.at == location) {
+                Some(batch) => {
+                    batch.blocks.push(at as u32);
+                    batch.pieces.push(piece);
+                }
+                None => batches.push(Batch { at: location, blocks: vec![at as u32], pieces: vec![piece] }),
+            }
+        }
+        batches
+    }
+
+    fn start(&mut self, peer: u64, op: u64, Batch { at, blocks, pieces }: Batch) {
+        let Some(served) = self.sides.get_mut(&peer).and_then(|side| side.served.get_mut(&op)) else {
+            return;
+        };
+        let Some(slot) = &mut served.slot else { return };
+        let ready = self.incoming.lock(slot, at.kind).and_then(|()| self.drivers.worker(at));
+        match ready {
+            Err(error) => served.fail(blocks.into_iter(), cause(&error)),
+            Ok(worker) => {
+                served.copying += 1;
+                let direction = match served.op {
+                    Op::Write => Direction::HostToDevice,
+                    Op::Read => Direction::DeviceToHost,
+                };
+                let not_after_ns = served.blocks.as_ref().map_or(0, |blocks| blocks.not_after_ns);
+                let inbox = self.inbox.clone();
+                let done = Box::new(move |result| inbox.push(Event::Served { peer, op, blocks, result }));
+                worker.copy(Job { direction, pieces, not_after_ns, done });
+            }
+        }
+    }
+
+    /// A batch has ended; after the last one the regions are left, and the peer hears of it.
+    pub fn served(&mut self, peer: u64, op: u64, blocks: &[u32], result: Result<(), Error>) {
+        let Some(served) = self.guest(peer, op) else { return };
+        served.copying -= 1;
+        match result {
+            Err(error) if error.status == Status::Timeout => served.not_begun = true,
+            Err(error) => served.fail(blocks.iter().copied(), cause(&error)),
+            Ok(()) => {}
+        }
+        if served.copying > 0 {
+            return;
+        }
+        if std::mem::take(&mut served.not_begun) && !served.released {
+            // Its turn came too late. The initiator has asked again, will, or has given up.
+            served.state = State::Waiting;
+            served.faults.clear();
+            let regions = std::mem::take(&mut served.regions);
+            regions.iter().for_each(|region| region.leave());
+            self.let_out(peer);
+            return self.copy_blocks(peer, op);
+        }
+        served.state = State::Told;
+        served.faults.sort_unstable_by_key(|fault| fault.block);
+        let (released, is_write) = (served.released, served.op == Op::Write);
+        let late = served.blocks.as_ref().is_some_and(|it| clock::boottime_ns() >= it.not_after_ns);
+        let regions = std::mem::take(&mut served.regions);
+        let first = served.blocks.as_ref().and_then(|it| it.list.first()).copied();
+        // What was written is in place: the slot is free, whatever becomes of the answer.
+        let slot = if is_write { served.slot.take() } else { None };
+        regions.iter().for_each(|region| region.leave());
+        self.let_out(peer);
+        if let (true, true, Some(block), Some(side)) = (late, is_write, first, self.sides.get(&peer)) {
+            side.peer.late_apply(block.region, block.address, u64::from(block.length));
+        }
+        if let Some(slot) = slot {
+            self.incoming.give(slot);
+        }
+        match released {
+            true => self.released(peer, op),
+            false => self.tell(peer, op),
+        }
+        self.give_slots();
+    }
+
+    fn tell(&mut self, peer: u64, op: u64) {
+        let Some(served) = self.guest(peer, op) else { return };
+        let (faults, (region, address)) = (served.faults.clone(), served.place());
+        let word = match served.op {
+            Op::Read if served.slot.is_some() => Word::Ready { op, region, address, faults },
+            _ => Word::Done { op, faults },
+        };
+        self.say(peer, word);
+    }
+
+    /// The initiator has given it up: what has not begun does not.
+    pub fn stopped(&mut self, peer: u64, op: u64) {
+        match self.guest(peer, op).map(|served| served.state) {
+            Some(State::Copying) => self.say(peer, Word::Busy { op }),
+            Some(State::Told) => self.tell(peer, op),
+            Some(State::Waiting) => {
+                self.released(peer, op);
+                self.say(peer, Word::Unknown { op });
+            }
+            None => self.say(peer, Word::Unknown { op }),
+        }
+    }
+
+    /// The initiator is through with it.
+    pub fn released(&mut self, peer: u64, op: u64) {
+        let Some(side) = self.sides.get_mut(&peer) else { return };
+        match side.served.get_mut(&op) {
+            Some(served) if served.state == State::Copying => served.released = true,
+            Some(_) => {
+                let slot = side.served.remove(&op).and_then(|served| served.slot);
+                match slot {
+                    // Of a lost peer something may still come.
+                    Some(slot) if side.is_lost() => side.lost_slots.push(slot),
+                    Some(slot) => self.incoming.give(slot),
+                    None => {}
+                }
+                self.give_slots();
+            }
+            None => {}
+        }
+    }
+
+    /// Everything else of the peer's is over.
+    pub fn drop_served(&mut self, peer: u64, but: &[u64]) {
+        let Some(side) = self.sides.get(&peer) else { return };
+        let gone: Vec<u64> = side.served.keys().filter(|op| !but.contains(op)).copied().collect();
+        gone.into_iter().for_each(|op| self.released(peer, op));
+    }
+}

@@ -1,0 +1,452 @@
+//! The stage's thread, and what it is called with. It alone knows the operations under way; everybody else
+//! leaves it an event. Control loop: sessions begin and end (`Companion`). Devices and transfers: a step has
+//! ended. Callers: something is to be posted, or was struck.
+
+use super::link::StageLink;
+use super::operation::Operation;
+use super::ring::{Ring, Slot};
+use super::serve::Served;
+use super::wire::{Word, MESSAGE_BYTES};
+use crate::command::{Command, Commands};
+use crate::complete::Transfer;
+use crate::device::Drivers;
+use crate::peer::{Companion, Link, Peer, Posted, Ticket};
+use crate::region::Registry;
+use crate::status::{Error, Result, Status};
+use crate::sys::clock;
+use crate::types::{Access, Op, Request, Transport};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// A transfer of host memory that is part of one of device memory.
+pub struct Part<'a> {
+    pub op: Op,
+    pub requests: &'a [Request],
+    pub allowed: u64,
+    pub priority: u32,
+    pub checksum: bool,
+}
+
+/// How parts are submitted; `api` is that.
+pub trait Mover: Send + Sync {
+    /// It has no deadline, and is to be struck with the whole.
+    fn submit(&self, peer: &Arc<Peer>, part: Part) -> Result<Arc<Transfer>>;
+    /// It is final, and nobody asks for its results any more.
+    fn forget(&self, part: &Transfer);
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Slots of each ring.
+    pub slots: u32,
+}
+
+pub enum Event {
+    Begin(Ticket),
+    End(u64),
+    /// The peer is lost, ...
+    Forget(u64),
+    /// ... and nothing of it can land here any more.
+    Quiet(u64),
+    Said(u64, Vec<u8>),
+    /// Something was queued.
+    Post,
+    Struck(u64, u64),
+    /// A part of an operation is final.
+    Moved {
+        peer: u64,
+        op: u64,
+    },
+    /// Copies of an operation have ended; ours, or one that is served.
+    Copied {
+        peer: u64,
+        op: u64,
+        result: Result<()>,
+    },
+    Served {
+        peer: u64,
+        op: u64,
+        blocks: Vec<u32>,
+        result: Result<()>,
+    },
+    Stop,
+}
+
+#[derive(Default)]
+pub struct Inbox {
+    events: Mutex<VecDeque<Event>>,
+    changed: Condvar,
+}
+
+impl Inbox {
+    pub fn push(&self, event: Event) {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).push_back(event);
+        self.changed.notify_one();
+    }
+
+    /// What has come, after at most `timeout`.
+    fn take(&self, timeout: Option<Duration>) -> VecDeque<Event> {
+        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        if events.is_empty() {
+            events = match timeout {
+                Some(timeout) => {
+                    self.changed.wait_timeout(events, timeout).unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.changed.wait(events).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+        std::mem::take(&mut *events)
+    }
+}
+
+/// What other threads may look at.
+#[derive(Default)]
+struct Shared {
+    links: HashMap<u64, Arc<StageLink>>,
+    /// Copies from and to our devices that peers have asked for; present while the peer's session stands or
+    /// there are some.
+    served: HashMap<u64, Guest>,
+}
+
+#[derive(Default)]
+struct Guest {
+    copying: u32,
+    welcome: bool,
+}
+
+pub struct Service {
+    inbox: Arc<Inbox>,
+    shared: Arc<Mutex<Shared>>,
+    commands: Arc<Commands>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    start: Mutex<Option<Stage>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Service {
+    pub fn new(
+        settings: Settings,
+        registry: Arc<Registry>,
+        drivers: Arc<Drivers>,
+        commands: Arc<Commands>,
+        mover: Box<dyn Mover>,
+    ) -> Arc<Service> {
+        let (inbox, shared): (Arc<Inbox>, Arc<Mutex<Shared>>) = Default::default();
+        let ring = |access| Ring::new(registry.clone(), drivers.clone(), settings.slots, access);
+        let stage = Stage {
+            inbox: inbox.clone(),
+            shared: shared.clone(),
+            outgoing: ring(Access(0)),
+            incoming: ring(Access::BOTH),
+            registry: registry.clone(),
+            drivers: drivers.clone(),
+            commands: commands.clone(),
+            mover,
+            sides: BTreeMap::new(),
+            slots_wanted: VecDeque::new(),
+            slots_asked: VecDeque::new(),
+            next_op: 1,
+            under_way: 0,
+            under_way_max: settings.slots as usize * 2,
+        };
+        Arc::new(Service {
+            inbox,
+            shared,
+            commands,
+            thread: Mutex::new(None),
+            start: Mutex::new(Some(stage)),
+        })
+    }
+
+    pub fn start(&self) -> Result<()> {
+        let Some(stage) = lock(&self.start).take() else { return Ok(()) };
+        let thread = std::thread::Builder::new()
+            .name("ferry-stage".into())
+            .spawn(move || stage.run())
+            .map_err(|error| Error::system("starting the thread for device memory", &error))?;
+        *lock(&self.thread) = Some(thread);
+        Ok(())
+    }
+
+    /// Ends the thread. The sessions have ended before, and all transfers are final.
+    pub fn stop(&self) {
+        self.inbox.push(Event::Stop);
+        if let Some(thread) = lock(&self.thread).take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Companion for Service {
+    fn begin(&self, ticket: Ticket) {
+        let peer = ticket.peer.handle;
+        {
+            let mut shared = lock(&self.shared);
+            let link = || Arc::new(StageLink { inbox: self.inbox.clone() });
+            shared.links.entry(peer).or_insert_with(link);
+            shared.served.entry(peer).or_default().welcome = true;
+        }
+        self.inbox.push(Event::Begin(ticket));
+        let transport = Transport::Staged;
+        self.commands.push(Command::CompanionSettled { peer, transport, why: None, pending: false });
+    }
+
+    fn message(&self, peer: u64, body: &[u8]) {
+        self.inbox.push(Event::Said(peer, body.to_vec()));
+    }
+
+    /// Every engine of this version has this companion.
+    fn refused(&self, _peer: u64, _why: String) {}
+
+    fn link(&self, peer: u64) -> Option<(Arc<dyn Link>, String)> {
+        let link: Arc<dyn Link> = lock(&self.shared).links.get(&peer)?.clone();
+        Some((link, String::new()))
+    }
+
+    fn regions_added(&self, _peer: u64, _ids: &[u64]) -> Vec<Vec<u8>> {
+        Vec::new()
+    }
+
+    fn regions_removed(&self, _ids: &[u64]) {}
+
+    fn end(&self, peer: u64) -> Vec<(u32, Vec<Posted>)> {
+        if let Some(guest) = lock(&self.shared).served.get_mut(&peer) {
+            guest.welcome = false;
+        }
+        self.inbox.push(Event::End(peer));
+        Vec::new()
+    }
+
+    fn forget(&self, peer: u64) {
+        lock(&self.shared).links.remove(&peer);
+        self.inbox.push(Event::Forget(peer));
+    }
+
+    fn is_quiet(&self, peer: u64) -> bool {
+        lock(&self.shared).served.get(&peer).is_none_or(|guest| guest.copying == 0)
+    }
+
+    fn all_quiet(&self, peer: u64) {
+        self.inbox.push(Event::Quiet(peer));
+    }
+}
+
+/// One peer.
+pub(super) struct Side {
+    pub peer: Arc<Peer>,
+    /// The session that stands, if one does.
+    session: Option<[u8; 16]>,
+    pub operations: BTreeMap<u64, Operation>,
+    pub served: HashMap<u64, Served>,
+    /// Who is woken when one of these transfers is struck.
+    pub watched: HashMap<u64, Waker>,
+    /// What is to be said.
+    out: Vec<u8>,
+    /// Slots that the peer had when it was lost.
+    pub lost_slots: Vec<Slot>,
+    lost: bool,
+}
+
+impl Side {
+    pub fn is_connected(&self) -> bool {
+        self.session.is_some()
+    }
+
+    pub fn is_lost(&self) -> bool {
+        self.lost
+    }
+}
+
+/// The thread's own. `operation` and `serve` have the steps.
+pub(super) struct Stage {
+    pub inbox: Arc<Inbox>,
+    shared: Arc<Mutex<Shared>>,
+    pub outgoing: Ring,
+    pub incoming: Ring,
+    pub registry: Arc<Registry>,
+    pub drivers: Arc<Drivers>,
+    pub commands: Arc<Commands>,
+    pub mover: Box<dyn Mover>,
+    pub sides: BTreeMap<u64, Side>,
+    /// (peer, operation) that wait for an outgoing slot, and those of peers that wait for an incoming one.
+    pub slots_wanted: VecDeque<(u64, u64)>,
+    pub slots_asked: VecDeque<(u64, u64)>,
+    pub next_op: u64,
+    pub under_way: usize,
+    pub under_way_max: usize,
+}
+
+impl Stage {
+    fn run(mut self) {
+        loop {
+            let timeout = self
+                .next_look_ns()
+                .map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(clock::monotonic_ns())));
+            for event in self.inbox.take(timeout) {
+                if matches!(event, Event::Stop) {
+                    return self.end();
+                }
+                self.event(event);
+            }
+            self.look_at_time(clock::monotonic_ns());
+            self.pump();
+            self.flush();
+        }
+    }
+
+    fn end(mut self) {
+        for side in std::mem::take(&mut self.sides).into_values() {
+            let served = side.served.into_values().filter_map(|served| served.slot);
+            served.chain(side.lost_slots).for_each(|slot| self.incoming.give(slot));
+        }
+        self.outgoing.end();
+        self.incoming.end();
+    }
+
+    fn event(&mut self, event: Event) {
+        match event {
+            Event::Begin(ticket) => self.begin_session(ticket),
+            Event::End(peer) => {
+                if let Some(side) = self.sides.get_mut(&peer) {
+                    side.session = None;
+                    side.out.clear();
+                }
+            }
+            Event::Forget(peer) => {
+                if let Some(side) = self.sides.get_mut(&peer) {
+                    side.lost = true;
+                }
+                self.drop_served(peer, &[]);
+            }
+            Event::Quiet(peer) => {
+                let slots = self.sides.get_mut(&peer).map(|side| std::mem::take(&mut side.lost_slots));
+                let regions: Vec<u64> =
+                    slots.into_iter().flatten().map(|slot| self.incoming.retire(slot)).collect();
+                if !regions.is_empty() {
+                    self.commands.push(Command::RegionsRemoved(regions));
+                }
+                self.give_slots();
+            }
+            Event::Said(peer, body) => {
+                // Nonsense in a sealed channel is a peer's mistake; what it asked for doesn't happen.
+                for word in Word::decode_all(&body).unwrap_or_default() {
+                    self.word(peer, word);
+                }
+            }
+            // All sides are looked at after each turn.
+            Event::Post | Event::Stop => {}
+            Event::Struck(peer, transfer) => self.struck(peer, transfer),
+            Event::Moved { peer, op } => self.moved(peer, op),
+            Event::Copied { peer, op, result } => self.copied(peer, op, result),
+            Event::Served { peer, op, blocks, result } => self.served(peer, op, &blocks, result),
+        }
+    }
+
+    fn begin_session(&mut self, ticket: Ticket) {
+        let handle = ticket.peer.handle;
+        let side = self.sides.entry(handle).or_insert_with(|| Side {
+            peer: ticket.peer.clone(),
+            session: None,
+            operations: BTreeMap::new(),
+            served: HashMap::new(),
+            watched: HashMap::new(),
+            out: Vec::new(),
+            lost_slots: Vec::new(),
+            lost: false,
+        });
+        side.session = Some(ticket.session_id);
+        side.lost = false;
+        let ops: Vec<u64> = side.operations.keys().copied().collect();
+        self.say(handle, Word::Live { ops: ops.clone() });
+        ops.into_iter().for_each(|op| self.say_again(handle, op));
+    }
+
+    fn word(&mut self, peer: u64, word: Word) {
+        match word {
+            Word::Want { op } => self.wanted(peer, op),
+            Word::Commit { op, blocks } => self.committed(peer, op, blocks),
+            Word::Fetch { op, blocks } => self.fetched(peer, op, blocks),
+            Word::Release { op } => self.released(peer, op),
+            Word::Live { ops } => self.drop_served(peer, &ops),
+            Word::Grant { op, region, address } => self.granted(peer, op, (region, address)),
+            Word::Ready { op, region, address, faults } => self.ready(peer, op, (region, address), &faults),
+            Word::Done { op, faults } => self.done(peer, op, &faults),
+            Word::Unknown { op } => self.unknown(peer, op),
+            Word::Stop { op } => self.stopped(peer, op),
+            Word::Busy { op } => self.busy(peer, op),
+        }
+    }
+
+    /// Says it to the peer, at the end of this turn; to nobody while there is no session.
+    pub fn say(&mut self, peer: u64, word: Word) {
+        let Some(side) = self.sides.get_mut(&peer).filter(|side| side.session.is_some()) else { return };
+        word.encode(&mut side.out);
+        if side.out.len() > MESSAGE_BYTES {
+            flush(side, &self.commands);
+        }
+    }
+
+    fn flush(&mut self) {
+        self.sides.values_mut().for_each(|side| flush(side, &self.commands));
+        let shared = &self.shared;
+        self.sides.retain(|peer, side| {
+            let idle = side.operations.is_empty() && side.served.is_empty() && side.lost_slots.is_empty();
+            let over = side.lost && idle;
+            if over {
+                lock(shared).served.remove(peer);
+            }
+            !over
+        });
+    }
+
+    /// A copy that the peer asked for may begin; false when its session is over.
+    pub fn let_in(&self, peer: u64) -> bool {
+        let mut shared = lock(&self.shared);
+        let guest = shared.served.get_mut(&peer).filter(|guest| guest.welcome);
+        guest.map(|guest| guest.copying += 1).is_some()
+    }
+
+    /// It has ended.
+    pub fn let_out(&self, peer: u64) {
+        let mut shared = lock(&self.shared);
+        let Some(guest) = shared.served.get_mut(&peer) else { return };
+        guest.copying -= 1;
+        if guest.copying == 0 && !guest.welcome {
+            self.commands.push(Command::CompanionQuiet { peer });
+        }
+    }
+}
+
+/// Leaves an event when it is woken.
+struct Wake<F>(Arc<Inbox>, F);
+
+impl<F: Fn() -> Event + Send + Sync + 'static> std::task::Wake for Wake<F> {
+    fn wake(self: Arc<Self>) {
+        self.0.push(self.1());
+    }
+}
+
+pub(super) fn waker(inbox: &Arc<Inbox>, event: impl Fn() -> Event + Send + Sync + 'static) -> Waker {
+    Waker::from(Arc::new(Wake(inbox.clone(), event)))
+}
+
+fn flush(side: &mut Side, commands: &Commands) {
+    if side.out.is_empty() {
+        return;
+    }
+    let body = std::mem::take(&mut side.out);
+    let Some(session_id) = side.session else { return };
+    let (peer, transport, why) = (side.peer.handle, Transport::Staged, String::new());
+    commands.push(Command::Tell { peer, session_id, transport, body, why });
+}
+
+/// What went wrong, as far as a result can say it.
+pub(super) fn cause(error: &Error) -> (Status, i32) {
+    (error.status, error.vendor_error)
+}

@@ -1,0 +1,495 @@
+//! The initiator's steps.
+//!
+//! ```text
+//! WRITE  GRANT? ─▶ SLOT? ─▶ COPY? ─▶ MOVE ─▶ ANSWER?       ?: if there is a device on that side
+//! READ   ANSWER? ─▶ SLOT? ─▶ MOVE ─▶ COPY?
+//! ```
+//! A run settles its slices once, when nothing of it can touch memory any more: confirmed, refused, or given
+//! up because its transfer was struck. What the target may do by itself (ANSWER) it may do for a lease.
+
+use super::operation::{Operation, Step};
+use super::ring::Slot;
+use super::service::{cause, waker, Event, Part, Stage};
+use super::wire::{Fault, Word};
+use crate::command::Command;
+use crate::complete::transfer::{Failure, Strike};
+use crate::complete::{Fence, State, Transfer};
+use crate::device::{Direction, Job, Piece};
+use crate::limits::{FRAME_DESCRIPTORS_MAX, STAGE_BYTES};
+use crate::peer::outbox::{PullLimits, Pulled};
+use crate::status::{Error, Result, Status};
+use crate::sys::clock;
+use crate::types::{Location, Op, Slice, Transport};
+use std::sync::Arc;
+
+const ALL: PullLimits = PullLimits {
+    frame_bytes_max: STAGE_BYTES,
+    descriptors_max: FRAME_DESCRIPTORS_MAX,
+    word_bytes_max: None,
+    read: true,
+    write: true,
+};
+/// Until the next try when the peer's clock was not known well enough.
+const CLOCK_PAUSE_NS: u64 = 2_000_000;
+/// How often a run begins again because the target has forgotten it.
+const RESTARTS_MAX: u32 = 3;
+
+impl Stage {
+    /// Begins what is queued, as far as there is room.
+    pub fn pump(&mut self) {
+        let peers: Vec<u64> = self.sides.keys().copied().collect();
+        for peer in peers {
+            while self.under_way < self.under_way_max {
+                let Some(side) = self.sides.get(&peer) else { break };
+                let pull = |express| side.peer.pull(Transport::Staged, express, ALL);
+                let Some(Pulled::Slices { transfer, first, end, .. }) = pull(true).or_else(|| pull(false))
+                else {
+                    break;
+                };
+                transfer.mark_started();
+                self.split(peer, &transfer, first, end);
+                self.watch(peer, &transfer);
+            }
+        }
+    }
+
+    /// Makes operations of a run: one for each stretch of slices that are alike.
+    fn split(&mut self, peer: u64, transfer: &Arc<Transfer>, first: u32, end: u32) {
+        let Some(side) = self.sides.get(&peer) else { return };
+        let (local, remote) = (self.registry.snapshot(), side.peer.remote.snapshot());
+        let kind = |slice: &Slice| {
+            let length = u64::from(slice.length);
+            let here = local.find(slice.local, length).is_some_and(|region| region.is_device());
+            (here, remote.is_device_at(slice.region, slice.remote, length))
+        };
+        let kinds: Vec<_> = transfer.spec.slices[first as usize..end as usize].iter().map(kind).collect();
+        let mut at = first;
+        for alike in kinds.chunk_by(|a, b| a == b) {
+            let op = self.next_op;
+            self.next_op += 1;
+            let run = (at, at + alike.len() as u32);
+            let operation = Operation::new(transfer.clone(), run, alike[0]);
+            at = run.1;
+            self.under_way += 1;
+            if let Some(side) = self.sides.get_mut(&peer) {
+                side.operations.insert(op, operation);
+            }
+            self.begin(peer, op);
+        }
+    }
+
+    /// Has this thread hear of it when the transfer is struck.
+    fn watch(&mut self, peer: u64, transfer: &Arc<Transfer>) {
+        let Some(side) = self.sides.get_mut(&peer) else { return };
+        let (inbox, handle) = (&self.inbox, transfer.handle);
+        let fresh = || waker(inbox, move || Event::Struck(peer, handle));
+        transfer.waiter.register_waker(side.watched.entry(handle).or_insert_with(fresh));
+        if !transfer.is_pending() {
+            self.struck(peer, handle);
+        }
+    }
+
+    fn operation(&mut self, peer: u64, op: u64) -> Option<&mut Operation> {
+        self.sides.get_mut(&peer)?.operations.get_mut(&op)
+    }
+
+    /// The same, if it is at this step.
+    fn at(&mut self, peer: u64, op: u64, step: Step) -> Option<&mut Operation> {
+        self.operation(peer, op).filter(|operation| operation.step == step)
+    }
+
+    fn begin(&mut self, peer: u64, op: u64) {
+        let Some(operation) = self.operation(peer, op) else { return };
+        match (operation.remote_device, operation.op()) {
+            (true, Op::Write) => {
+                operation.step = Step::Grant;
+                self.say(peer, Word::Want { op });
+            }
+            (true, Op::Read) => self.ask(peer, op),
+            (false, _) => self.find_slot(peer, op),
+        }
+    }
+
+    /// It needs a slot here, if there is a device.
+    fn find_slot(&mut self, peer: u64, op: u64) {
+        let Some(operation) = self.operation(peer, op) else { return };
+        if !operation.local_device {
+            return self.move_part(peer, op);
+        }
+        operation.step = Step::Slot;
+        self.slots_wanted.push_back((peer, op));
+        self.give_out_slots();
+    }
+
+    fn give_out_slots(&mut self) {
+        while let Some((peer, op)) = self.slots_wanted.front().copied() {
+            if self.at(peer, op, Step::Slot).is_none() {
+                self.slots_wanted.pop_front();
+                continue;
+            }
+            match self.outgoing.take() {
+                Ok(None) => return,
+                Ok(Some((slot, _))) => {
+                    self.slots_wanted.pop_front();
+                    let Some(operation) = self.operation(peer, op) else { continue };
+                    operation.slot = Some(slot);
+                    match operation.op() {
+                        Op::Write => self.copy(peer, op),
+                        Op::Read => self.move_part(peer, op),
+                    }
+                }
+                Err(error) => {
+                    self.slots_wanted.pop_front();
+                    self.fail(peer, op, &error);
+                }
+            }
+        }
+    }
+
+    /// Between the slot and the devices here: one batch for each.
+    fn copy(&mut self, peer: u64, op: u64) {
+        if let Err(error) = self.try_copy(peer, op) {
+            // What was started calls back, and ends it then.
+            match self.operation(peer, op) {
+                Some(operation) if operation.copying > 0 => operation.fail(cause(&error)),
+                _ => self.fail(peer, op, &error),
+            }
+        }
+    }
+
+    fn try_copy(&mut self, peer: u64, op: u64) -> Result<()> {
+        let Some(operation) = self.sides.get_mut(&peer).and_then(|side| side.operations.get_mut(&op)) else {
+            return Ok(());
+        };
+        operation.step = Step::Copy;
+        let local = self.registry.snapshot();
+        let slot_at = operation.slot.as_ref().map_or(0, Slot::address);
+        let write = operation.op() == Op::Write;
+        let mut batches: Vec<(Location, Vec<Piece>)> = Vec::new();
+        for (slice, offset) in operation.good() {
+            let (here, slot, length) = (slice.local, slot_at + offset, u64::from(slice.length));
+            let region = local.find(here, length);
+            let at = region.map_or(Location::HOST, |region| region.location);
+            let (to, from) = if write { (slot, here) } else { (here, slot) };
+            let piece = Piece { to, from, length };
+            match batches.iter_mut().find(|(location, _)| *location == at) {
+                Some((_, pieces)) => pieces.push(piece),
+                None => batches.push((at, vec![piece])),
+            }
+        }
+        for (at, pieces) in batches {
+            if let Some(slot) = &mut operation.slot {
+                self.outgoing.lock(slot, at.kind)?;
+            }
+            let worker = self.drivers.worker(at)?;
+            operation.copying += 1;
+            let inbox = self.inbox.clone();
+            let direction = if write { Direction::DeviceToHost } else { Direction::HostToDevice };
+            let done = Box::new(move |result| inbox.push(Event::Copied { peer, op, result }));
+            worker.copy(Job { direction, pieces, not_after_ns: u64::MAX, done });
+        }
+        Ok(())
+    }
+
+    pub fn copied(&mut self, peer: u64, op: u64, result: Result<()>) {
+        let Some(operation) = self.operation(peer, op) else { return };
+        operation.copying -= 1;
+        if let Err(error) = result {
+            operation.fail(cause(&error));
+        }
+        if operation.copying > 0 {
+            return;
+        }
+        match operation.op() {
+            Op::Write if !operation.has_failed() && !operation.is_struck() => self.move_part(peer, op),
+            Op::Write if operation.is_struck() => self.finish(peer, op, Some(Fence::Confirmed)),
+            _ => self.finish(peer, op, None),
+        }
+    }
+
+    /// Between the two sides' host memories, by whatever path there is.
+    fn move_part(&mut self, peer: u64, op: u64) {
+        let Some(side) = self.sides.get_mut(&peer) else { return };
+        let Some(operation) = side.operations.get_mut(&op) else { return };
+        operation.step = Step::Move;
+        let spec = &operation.transfer.spec;
+        let submitted = self.mover.submit(
+            &side.peer,
+            Part {
+                op: spec.op,
+                requests: &operation.requests(),
+                allowed: spec.allowed,
+                priority: spec.priority,
+                checksum: spec.checksum,
+            },
+        );
+        match submitted {
+            Err(error) => self.fail(peer, op, &error),
+            Ok(part) => {
+                operation.part = Some(part.clone());
+                side.peer.attend(&part);
+                self.moved(peer, op);
+            }
+        }
+    }
+
+    pub fn moved(&mut self, peer: u64, op: u64) {
+        let Some(part) = self.at(peer, op, Step::Move).and_then(|operation| operation.part.clone()) else {
+            return;
+        };
+        if !part.is_final() {
+            part.waiter.register_waker(&waker(&self.inbox, move || Event::Moved { peer, op }));
+        }
+        let Some(operation) = self.at(peer, op, Step::Move).filter(|_| part.is_final()) else { return };
+        operation.part = None;
+        let Some(result) = part.result() else { return };
+        operation.transfer.note_carrier(result.transport);
+        let struck = operation.is_struck();
+        let mut stale = false;
+        if result.state != State::Done {
+            let whole = operation.slot.is_some() && operation.remote.is_some();
+            let results = part.results();
+            stale = operation.remote.is_some() && results.iter().any(|it| it.status == Status::Stale);
+            let good: Vec<u32> = operation.good().map(|(slice, _)| operation.index_of(slice)).collect();
+            for (at, result) in results.iter().enumerate().filter(|(_, it)| it.status != Status::Ok) {
+                let (status, vendor_error) = (result.status, result.vendor_error);
+                if whole {
+                    operation.fail((status, vendor_error));
+                } else {
+                    let os_error = result.os_error;
+                    operation.failures.push(Failure { slice: good[at], status, os_error, vendor_error });
+                }
+            }
+        }
+        self.mover.forget(&part);
+        let Some(operation) = self.operation(peer, op) else { return };
+        match (struck, operation.op()) {
+            (true, _) => self.finish(peer, op, Some(result.fence)),
+            // The target has given the slot to somebody else.
+            (false, _) if stale => self.begin_again(peer, op),
+            (false, Op::Write) if operation.remote_device && !operation.has_failed() => {
+                let slot = operation.slot.take();
+                self.give_back(slot);
+                self.ask(peer, op);
+            }
+            (false, Op::Read) if operation.local_device && !operation.has_failed() => {
+                if operation.remote.take().is_some() {
+                    self.say(peer, Word::Release { op });
+                }
+                self.copy(peer, op);
+            }
+            _ => self.finish(peer, op, None),
+        }
+    }
+
+    /// Asks the target to copy; or asks it once more, so that it has more time.
+    fn ask(&mut self, peer: u64, op: u64) {
+        let Some(side) = self.sides.get_mut(&peer) else { return };
+        let connected = side.is_connected();
+        let Some(operation) = side.operations.get_mut(&op) else { return };
+        operation.step = Step::Answer;
+        let (now_ns, lease_ns) = (clock::monotonic_ns(), side.peer.clock.lease_ns());
+        if !connected {
+            operation.ask_again_ns = u64::MAX;
+            return;
+        }
+        let Some(not_after_ns) = side.peer.clock.not_after(clock::boottime_ns()) else {
+            operation.ask_again_ns = now_ns + CLOCK_PAUSE_NS;
+            return self.commands.push(Command::RefreshClock { peer });
+        };
+        operation.exposed_until_ns = now_ns + lease_ns;
+        operation.ask_again_ns = now_ns + lease_ns / 2;
+        let blocks = operation.blocks(not_after_ns);
+        let word = match operation.op() {
+            Op::Write => Word::Commit { op, blocks },
+            Op::Read => Word::Fetch { op, blocks },
+        };
+        self.say(peer, word);
+    }
+
+    /// A new connection: what the target may not have heard.
+    pub fn say_again(&mut self, peer: u64, op: u64) {
+        match self.operation(peer, op).map(|operation| (operation.step, operation.is_struck())) {
+            Some((Step::Grant, _)) => self.say(peer, Word::Want { op }),
+            Some((Step::Answer, false)) => self.ask(peer, op),
+            Some((Step::Answer, true)) => self.stop(peer, op),
+            _ => {}
+        }
+    }
+
+    pub fn granted(&mut self, peer: u64, op: u64, slot: (u64, u64)) {
+        match self.operation(peer, op) {
+            Some(operation) if operation.step == Step::Grant && operation.op() == Op::Write => {
+                operation.remote = Some(slot);
+                self.find_slot(peer, op);
+            }
+            Some(_) => {}
+            None => self.say(peer, Word::Release { op }),
+        }
+    }
+
+    pub fn ready(&mut self, peer: u64, op: u64, slot: (u64, u64), faults: &[Fault]) {
+        let Some(operation) = self.operation(peer, op) else { return self.say(peer, Word::Release { op }) };
+        if operation.step != Step::Answer || operation.op() != Op::Read {
+            return;
+        }
+        operation.remote = Some(slot);
+        operation.take_faults(faults);
+        match operation.is_struck() {
+            true => self.finish(peer, op, Some(Fence::Confirmed)),
+            false if operation.has_failed() => self.finish(peer, op, None),
+            false => self.find_slot(peer, op),
+        }
+    }
+
+    /// Of a WRITE: it is in the blocks. Of either: the target could not begin.
+    pub fn done(&mut self, peer: u64, op: u64, faults: &[Fault]) {
+        let Some(operation) = self.operation(peer, op) else { return self.say(peer, Word::Release { op }) };
+        if !matches!(operation.step, Step::Answer | Step::Grant) {
+            return;
+        }
+        operation.take_faults(faults);
+        if operation.step == Step::Grant || operation.op() == Op::Read {
+            let (status, vendor_error) =
+                faults.first().map_or((Status::Unavailable, 0), |fault| (fault.status, fault.vendor_error));
+            operation.fail((status, vendor_error));
+        }
+        self.finish(peer, op, None);
+    }
+
+    pub fn unknown(&mut self, peer: u64, op: u64) {
+        match self.at(peer, op, Step::Answer).map(|operation| operation.is_struck()) {
+            Some(true) => self.finish(peer, op, Some(Fence::Confirmed)),
+            Some(false) => self.begin_again(peer, op),
+            None => {}
+        }
+    }
+
+    /// The target says that it still copies: it is there, and so are its copies.
+    pub fn busy(&mut self, peer: u64, op: u64) {
+        let Some(lease_ns) = self.sides.get(&peer).map(|side| side.peer.clock.lease_ns()) else { return };
+        if let Some(operation) = self.at(peer, op, Step::Answer) {
+            operation.exposed_until_ns = operation.exposed_until_ns.max(clock::monotonic_ns() + lease_ns);
+        }
+    }
+
+    /// Its transfer was struck while the target has it: has nothing more of it begin, and asks what does.
+    fn stop(&mut self, peer: u64, op: u64) {
+        let Some(lease_ns) = self.sides.get(&peer).map(|side| side.peer.clock.lease_ns()) else { return };
+        if let Some(operation) = self.at(peer, op, Step::Answer) {
+            operation.ask_again_ns = clock::monotonic_ns() + lease_ns / 4;
+            self.say(peer, Word::Stop { op });
+        }
+    }
+
+    fn begin_again(&mut self, peer: u64, op: u64) {
+        let Some(operation) = self.operation(peer, op) else { return };
+        operation.restarts += 1;
+        let again = operation.restarts <= RESTARTS_MAX && !operation.is_struck();
+        let slot = operation.slot.take();
+        self.give_back(slot);
+        if !again {
+            let error = Error::new(Status::PeerLost, "the peer forgot what was under way");
+            return self.fail(peer, op, &error);
+        }
+        self.say(peer, Word::Release { op });
+        let renewed = self.next_op;
+        self.next_op += 1;
+        let Some(side) = self.sides.get_mut(&peer) else { return };
+        let Some(mut operation) = side.operations.remove(&op) else { return };
+        operation.remote = None;
+        operation.failures.clear();
+        side.operations.insert(renewed, operation);
+        self.begin(peer, renewed);
+    }
+
+    /// A transfer was struck: what has not begun is given up, what is under way ends soon.
+    pub fn struck(&mut self, peer: u64, transfer: u64) {
+        let Some(side) = self.sides.get(&peer) else { return };
+        let ours = |it: &Operation| it.transfer.handle == transfer && it.is_struck();
+        let ours = side.operations.iter().filter(|(_, operation)| ours(operation));
+        let ops: Vec<u64> = ours.map(|(op, _)| *op).collect();
+        for op in ops {
+            let Some(operation) = self.operation(peer, op) else { continue };
+            match operation.step {
+                Step::Grant | Step::Slot => self.finish(peer, op, Some(Fence::Confirmed)),
+                Step::Move => {
+                    let part = operation.part.clone();
+                    let object = self.sides.get(&peer).map(|side| side.peer.clone());
+                    if let (Some(part), Some(object)) = (part, object) {
+                        object.strike(&part, Strike { status: Status::Cancelled, os_error: 0 });
+                    }
+                }
+                Step::Answer => self.stop(peer, op),
+                // Copies end by themselves.
+                Step::Copy => {}
+            }
+        }
+    }
+
+    /// When time asks for something next.
+    pub fn next_look_ns(&self) -> Option<u64> {
+        let all = self.sides.values().flat_map(|side| side.operations.values());
+        all.filter(|operation| operation.step == Step::Answer).map(|operation| operation.look_ns()).min()
+    }
+
+    pub fn look_at_time(&mut self, now_ns: u64) {
+        let mut due = Vec::new();
+        for (peer, side) in &self.sides {
+            let waiting = side.operations.iter().filter(|(_, it)| it.step == Step::Answer);
+            due.extend(
+                waiting.filter(|(_, it)| it.look_ns() <= now_ns).map(|(op, it)| (*peer, *op, it.is_struck())),
+            );
+        }
+        for (peer, op, struck) in due {
+            let over = self.at(peer, op, Step::Answer).is_some_and(|it| it.exposed_until_ns <= now_ns);
+            match struck {
+                // The target may not any more, and is silent.
+                true if over => self.finish(peer, op, Some(Fence::Lease)),
+                true => self.stop(peer, op),
+                false => self.ask(peer, op),
+            }
+        }
+    }
+
+    fn fail(&mut self, peer: u64, op: u64, error: &Error) {
+        if let Some(operation) = self.operation(peer, op) {
+            operation.fail(cause(error));
+        }
+        self.finish(peer, op, None);
+    }
+
+    fn give_back(&mut self, slot: Option<Slot>) {
+        if let Some(slot) = slot {
+            self.outgoing.give(slot);
+            self.give_out_slots();
+        }
+    }
+
+    /// Nothing of it touches memory any more. `given_up`: its transfer was struck, and this is why the memory
+    /// is the caller's.
+    fn finish(&mut self, peer: u64, op: u64, given_up: Option<Fence>) {
+        let Some(side) = self.sides.get_mut(&peer) else { return };
+        let Some(mut operation) = side.operations.remove(&op) else { return };
+        let object = side.peer.clone();
+        self.under_way -= 1;
+        if operation.remote_device {
+            self.say(peer, Word::Release { op });
+        }
+        let slot = operation.slot.take();
+        self.give_back(slot);
+        let Operation { transfer, first, end, mut failures, .. } = operation;
+        match given_up {
+            Some(fence) => object.abandon(&transfer, end - first, fence),
+            None => {
+                failures.sort_unstable_by_key(|failure| failure.slice);
+                let slices = &transfer.spec.slices[first as usize..end as usize];
+                let bytes = slices.iter().map(|slice| u64::from(slice.length)).sum();
+                object.confirm(&transfer, (first, end), bytes, &failures, false);
+            }
+        }
+        if let Some(side) = self.sides.get_mut(&peer).filter(|_| transfer.is_final()) {
+            side.watched.remove(&transfer.handle);
+        }
+    }
+}

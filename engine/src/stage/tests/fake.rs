@@ -1,0 +1,229 @@
+//! A device for tests: its addresses are nothing that this process could touch, its copies take time, and can
+//! be made to fail or to hang. One for all engines of the process, like a real library.
+
+use crate::device::{Allocation, Batch, Direction, Driver, Hold, Library, Piece, Point, Queue, Start};
+use crate::status::{Error, Result, Status};
+use crate::types::{Location, MemoryKind};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Not canonical on any machine: a touch faults.
+const FIRST: u64 = 0x0100_0000_0000_0000;
+
+#[derive(Default)]
+pub struct Fake {
+    memories: Mutex<BTreeMap<u64, (i32, Vec<u8>)>>,
+    locked: Mutex<Vec<(u64, u64)>>,
+    next: AtomicU64,
+    /// What each batch takes.
+    pub delay_us: AtomicU64,
+    /// Batches to go before one fails with this code; below 0 none does.
+    pub fail_in: AtomicI32,
+    pub hangs: AtomicBool,
+    /// Whether `abort` can tell that everything has stopped.
+    pub aborts: AtomicBool,
+    pub copies: AtomicU64,
+    /// Locking host memory waits as long as this is set.
+    pub lock_waits: AtomicBool,
+    /// Events that have come; FAILED fails.
+    pub events: Mutex<Vec<u64>>,
+    /// Streams that wait.
+    pub streams: Mutex<Vec<u64>>,
+}
+
+/// An event of work that fails.
+pub const FAILED: u64 = 13;
+
+struct FakePoint(Arc<Fake>, u64);
+
+impl Point for FakePoint {
+    fn is_reached(&self) -> Result<bool> {
+        if self.1 == FAILED {
+            return Err(Error::new(Status::System, "the work before the event failed"));
+        }
+        Ok(lock(&self.0.events).contains(&self.1))
+    }
+}
+
+struct FakeHold(Arc<Fake>, u64);
+
+impl Hold for FakeHold {
+    fn release(&self) {
+        lock(&self.0.streams).retain(|stream| *stream != self.1);
+    }
+}
+
+pub const CODE: i32 = 719;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+static KNOWN: Mutex<Option<Arc<Fake>>> = Mutex::new(None);
+
+pub fn library() -> Library {
+    Library { kind: MemoryKind::Cuda, is_loaded: Box::new(|| true), open: Box::new(|| Ok(Fake::get())) }
+}
+
+impl Fake {
+    pub fn get() -> Arc<Fake> {
+        let fresh = || Arc::new(Fake { fail_in: AtomicI32::new(-1), ..Fake::default() });
+        lock(&KNOWN).get_or_insert_with(fresh).clone()
+    }
+
+    /// Memory of a device, filled with a byte.
+    pub fn alloc(&self, device: i32, bytes: usize, fill: u8) -> u64 {
+        let address = FIRST + self.next.fetch_add(1 << 32, Ordering::Relaxed);
+        lock(&self.memories).insert(address, (device, vec![fill; bytes]));
+        address
+    }
+
+    pub fn write(&self, address: u64, bytes: &[u8]) {
+        let mut memories = lock(&self.memories);
+        let (base, (_, memory)) = memories.range_mut(..=address).next_back().unwrap();
+        memory[(address - base) as usize..][..bytes.len()].copy_from_slice(bytes);
+    }
+
+    pub fn read(&self, address: u64, length: usize) -> Vec<u8> {
+        let memories = lock(&self.memories);
+        let (base, (_, memory)) = memories.range(..=address).next_back().unwrap();
+        memory[(address - base) as usize..][..length].to_vec()
+    }
+
+    fn is_locked(&self, address: u64, length: u64) -> bool {
+        lock(&self.locked).iter().any(|(base, all)| address >= *base && address + length <= base + all)
+    }
+
+    fn carry_out(&self, direction: Direction, piece: &Piece) {
+        let Piece { to, from, length } = *piece;
+        match direction {
+            Direction::DeviceToHost => {
+                assert!(self.is_locked(to, length), "a copy to host memory that is not locked");
+                let bytes = self.read(from, length as usize);
+                // SAFETY: the host side of a batch is memory of the engine's that is kept until it has ended.
+                unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, bytes.len()) };
+            }
+            Direction::HostToDevice => {
+                assert!(self.is_locked(from, length), "a copy from host memory that is not locked");
+                // SAFETY: as above.
+                let bytes = unsafe { std::slice::from_raw_parts(from as *const u8, length as usize) };
+                self.write(to, bytes);
+            }
+            Direction::DeviceToDevice => self.write(to, &self.read(from, length as usize)),
+        }
+        self.copies.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Driver for Fake {
+    fn kind(&self) -> MemoryKind {
+        MemoryKind::Cuda
+    }
+
+    fn describe(&self) -> String {
+        "a device for tests".into()
+    }
+
+    fn locate(&self, address: u64) -> Result<Option<Allocation>> {
+        let memories = lock(&self.memories);
+        let found = memories.range(..=address).next_back();
+        Ok(found.filter(|(base, (_, memory))| address - **base < memory.len() as u64).map(
+            |(base, (device, memory))| Allocation {
+                location: Location { kind: MemoryKind::Cuda, device: *device },
+                base: *base,
+                length: memory.len() as u64,
+            },
+        ))
+    }
+
+    fn pin(&self, address: u64, length: usize) -> Result<()> {
+        while self.lock_waits.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        lock(&self.locked).push((address, length as u64));
+        Ok(())
+    }
+
+    fn unpin(&self, address: u64) {
+        lock(&self.locked).retain(|(base, _)| *base != address);
+    }
+
+    fn open(&self, device: i32, _batch_bytes: usize, depth: usize) -> Result<Box<dyn Queue>> {
+        if device > 1 {
+            return Err(Error::new(Status::Unavailable, format!("there is no device {device}")));
+        }
+        Ok(Box::new(FakeQueue { fake: Fake::get(), depth, next: 0, running: VecDeque::new() }))
+    }
+
+    fn point(&self, at: Start) -> Result<Box<dyn Point>> {
+        match at {
+            Start::Event(event) => Ok(Box::new(FakePoint(Fake::get(), event))),
+            Start::Stream(_) => Err(Error::new(Status::Unsupported, "no streams")),
+        }
+    }
+
+    fn hold(&self, stream: u64) -> Result<Box<dyn Hold>> {
+        lock(&self.streams).push(stream);
+        Ok(Box::new(FakeHold(Fake::get(), stream)))
+    }
+}
+
+struct FakeQueue {
+    fake: Arc<Fake>,
+    depth: usize,
+    next: u64,
+    running: VecDeque<(u64, Instant, Direction, Vec<Piece>, bool)>,
+}
+
+impl Queue for FakeQueue {
+    fn copy(&mut self, direction: Direction, pieces: &[Piece]) -> Result<Batch> {
+        assert!(self.running.len() < self.depth);
+        let fails = self.fake.fail_in.fetch_sub(1, Ordering::SeqCst) == 0;
+        let due = Instant::now() + Duration::from_micros(self.fake.delay_us.load(Ordering::Relaxed));
+        self.next += 1;
+        self.running.push_back((self.next, due, direction, pieces.to_vec(), fails));
+        Ok(Batch(self.next))
+    }
+
+    fn is_done(&mut self, batch: Batch) -> Result<bool> {
+        while let Some((at, due, direction, pieces, fails)) = self.running.front() {
+            if *at > batch.0 {
+                break;
+            }
+            if Instant::now() < *due || self.fake.hangs.load(Ordering::SeqCst) {
+                return Ok(false);
+            }
+            if *fails {
+                let this = *at == batch.0;
+                self.running.pop_front();
+                let error = Error { vendor_error: CODE, ..Error::new(Status::System, "the copy failed") };
+                return if this { Err(error) } else { Ok(false) };
+            }
+            pieces.iter().for_each(|piece| self.fake.carry_out(*direction, piece));
+            self.running.pop_front();
+        }
+        Ok(true)
+    }
+
+    fn abort(&mut self) -> bool {
+        let stopped = self.fake.aborts.load(Ordering::SeqCst);
+        if stopped {
+            self.running.clear();
+        }
+        stopped
+    }
+
+    fn export(&mut self, _address: u64, _length: u64, _pid: i32) -> Result<Vec<u8>> {
+        Err(Error::new(Status::Unavailable, "nothing is shared"))
+    }
+
+    fn import(&mut self, _exported: &[u8]) -> Result<u64> {
+        Err(Error::new(Status::Unavailable, "nothing is shared"))
+    }
+
+    fn close(&mut self, _imported: u64) -> Result<()> {
+        Ok(())
+    }
+}

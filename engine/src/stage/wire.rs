@@ -1,0 +1,286 @@
+//! What the stages of two engines say to each other on the control channel: words about operations, which
+//! the initiator numbers. Little-endian, bounded; several words make one message.
+//!
+//! ```text
+//! WRITE to a device      WANT ─▶ ◀─ GRANT   data into the slot   COMMIT ─▶ ◀─ DONE   RELEASE ─▶
+//! READ from a device     FETCH ─▶ ◀─ READY  data from the slot                       RELEASE ─▶
+//! struck meanwhile       STOP ─▶ ◀─ UNKNOWN, the answer, or BUSY as long as a device copies
+//! ```
+
+use crate::complete::transfer::Failure;
+use crate::limits::{FRAME_DESCRIPTORS_MAX, STAGE_ALIGN, STAGE_BYTES};
+use crate::session::message::{BadMessage, Reader};
+use crate::status::Status;
+
+/// Bytes of one message, well below what the channel takes.
+pub const MESSAGE_BYTES: usize = 32 << 10;
+/// Operations that one LIVE can name: more than can be under way.
+const LIVE_MAX: usize = 2048;
+
+/// A block of the target's device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// As in a request: 0 is whichever region is there.
+    pub region: u64,
+    pub address: u64,
+    pub length: u32,
+}
+
+/// Blocks that an operation moves, in the order in which they lie in a slot, and how long the target may.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blocks {
+    /// On the target's clock.
+    pub not_after_ns: u64,
+    pub list: Vec<Block>,
+}
+
+/// A block that was refused or could not be copied, by its place in the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    pub block: u32,
+    pub status: Status,
+    pub vendor_error: i32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// The initiator asks for a slot of the target's to write into.
+    Want { op: u64 },
+    /// The slot. It is the initiator's until COMMIT is answered or RELEASE comes.
+    Grant { op: u64, region: u64, address: u64 },
+    /// The slot is filled: copy it to these blocks. Said again, it extends the time.
+    Commit { op: u64, blocks: Blocks },
+    /// Copy these blocks into a slot. Said again, it extends the time.
+    Fetch { op: u64, blocks: Blocks },
+    /// The slot to read, which is kept until RELEASE.
+    Ready { op: u64, region: u64, address: u64, faults: Vec<Fault> },
+    /// Everything is in the blocks and visible there, but for these.
+    Done { op: u64, faults: Vec<Fault> },
+    /// The initiator is through with it.
+    Release { op: u64 },
+    /// All that the initiator has under way, first thing on a new connection.
+    Live { ops: Vec<u64> },
+    /// The target has no slot for it, and nothing of it happens there.
+    Unknown { op: u64 },
+    /// The initiator has given it up: nothing of it is to begin.
+    Stop { op: u64 },
+    /// A device still copies.
+    Busy { op: u64 },
+}
+
+/// Where blocks of these lengths lie in a slot, and the bytes that they take there.
+pub fn layout(lengths: impl Iterator<Item = u32>) -> (Vec<u64>, u64) {
+    let mut end = 0u64;
+    let offsets = lengths.map(|length| {
+        let at = end.next_multiple_of(STAGE_ALIGN);
+        end = at + u64::from(length);
+        at
+    });
+    (offsets.collect(), end)
+}
+
+impl Fault {
+    /// The same for slices of a transfer, the list's first being `first`.
+    pub fn at(self, first: u32) -> Failure {
+        let Fault { block, status, vendor_error } = self;
+        Failure { slice: first + block, status, os_error: 0, vendor_error }
+    }
+}
+
+impl Word {
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Word::Want { op } => numbers(out, 1, &[*op]),
+            Word::Grant { op, region, address } => numbers(out, 2, &[*op, *region, *address]),
+            Word::Commit { op, blocks } => {
+                numbers(out, 3, &[*op]);
+                blocks.encode(out);
+            }
+            Word::Fetch { op, blocks } => {
+                numbers(out, 4, &[*op]);
+                blocks.encode(out);
+            }
+            Word::Ready { op, region, address, faults } => {
+                numbers(out, 5, &[*op, *region, *address]);
+                encode_faults(faults, out);
+            }
+            Word::Done { op, faults } => {
+                numbers(out, 6, &[*op]);
+                encode_faults(faults, out);
+            }
+            Word::Release { op } => numbers(out, 7, &[*op]),
+            Word::Live { ops } => {
+                numbers(out, 8, &[ops.len() as u64]);
+                ops.iter().for_each(|op| out.extend_from_slice(&op.to_le_bytes()));
+            }
+            Word::Unknown { op } => numbers(out, 9, &[*op]),
+            Word::Stop { op } => numbers(out, 10, &[*op]),
+            Word::Busy { op } => numbers(out, 11, &[*op]),
+        }
+    }
+
+    /// All the words of a message.
+    pub fn decode_all(bytes: &[u8]) -> Result<Vec<Word>, BadMessage> {
+        let mut reader = Reader(bytes);
+        let mut words = Vec::new();
+        while !reader.0.is_empty() {
+            words.push(Word::decode(&mut reader)?);
+        }
+        Ok(words)
+    }
+
+    fn decode(reader: &mut Reader) -> Result<Word, BadMessage> {
+        Ok(match reader.u8()? {
+            1 => Word::Want { op: reader.u64()? },
+            2 => Word::Grant { op: reader.u64()?, region: reader.u64()?, address: reader.u64()? },
+            3 => Word::Commit { op: reader.u64()?, blocks: Blocks::decode(reader)? },
+            4 => Word::Fetch { op: reader.u64()?, blocks: Blocks::decode(reader)? },
+            5 => Word::Ready {
+                op: reader.u64()?,
+                region: reader.u64()?,
+                address: reader.u64()?,
+                faults: decode_faults(reader)?,
+            },
+            6 => Word::Done { op: reader.u64()?, faults: decode_faults(reader)? },
+            7 => Word::Release { op: reader.u64()? },
+            8 => {
+                let count = bounded(reader.u64()?, LIVE_MAX)?;
+                Word::Live { ops: (0..count).map(|_| reader.u64()).collect::<Result<_, _>>()? }
+            }
+            9 => Word::Unknown { op: reader.u64()? },
+            10 => Word::Stop { op: reader.u64()? },
+            11 => Word::Busy { op: reader.u64()? },
+            _ => return Err(BadMessage),
+        })
+    }
+}
+
+impl Blocks {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.not_after_ns.to_le_bytes());
+        out.extend_from_slice(&(self.list.len() as u64).to_le_bytes());
+        for block in &self.list {
+            out.extend_from_slice(&block.region.to_le_bytes());
+            out.extend_from_slice(&block.address.to_le_bytes());
+            out.extend_from_slice(&block.length.to_le_bytes());
+        }
+    }
+
+    /// What fits a slot, and nothing else.
+    fn decode(reader: &mut Reader) -> Result<Blocks, BadMessage> {
+        let not_after_ns = reader.u64()?;
+        let count = bounded(reader.u64()?, FRAME_DESCRIPTORS_MAX)?;
+        let block = |reader: &mut Reader| {
+            Ok(Block { region: reader.u64()?, address: reader.u64()?, length: reader.u32()? })
+        };
+        let list: Vec<Block> = (0..count).map(|_| block(reader)).collect::<Result<_, _>>()?;
+        let bytes: u64 = list.iter().map(|block| u64::from(block.length)).sum();
+        if list.is_empty() || bytes > u64::from(STAGE_BYTES) {
+            return Err(BadMessage);
+        }
+        Ok(Blocks { not_after_ns, list })
+    }
+}
+
+fn numbers(out: &mut Vec<u8>, kind: u8, values: &[u64]) {
+    out.push(kind);
+    values.iter().for_each(|value| out.extend_from_slice(&value.to_le_bytes()));
+}
+
+fn encode_faults(faults: &[Fault], out: &mut Vec<u8>) {
+    out.extend_from_slice(&(faults.len() as u64).to_le_bytes());
+    for fault in faults {
+        out.extend_from_slice(&fault.block.to_le_bytes());
+        out.extend_from_slice(&(fault.status as i32).to_le_bytes());
+        out.extend_from_slice(&fault.vendor_error.to_le_bytes());
+    }
+}
+
+fn decode_faults(reader: &mut Reader) -> Result<Vec<Fault>, BadMessage> {
+    let count = bounded(reader.u64()?, FRAME_DESCRIPTORS_MAX)?;
+    let fault = |reader: &mut Reader| {
+        let block = reader.u32()?;
+        let status = Status::from_number(reader.u32()? as i32).filter(|status| (*status as i32) < 0);
+        Ok(Fault { block, status: status.ok_or(BadMessage)?, vendor_error: reader.u32()? as i32 })
+    };
+    (0..count).map(|_| fault(reader)).collect()
+}
+
+fn bounded(count: u64, most: usize) -> Result<usize, BadMessage> {
+    usize::try_from(count).ok().filter(|count| *count <= most).ok_or(BadMessage)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn all() -> Vec<Word> {
+        let block = |at: u64| Block { region: 5, address: at << 20, length: 4096 };
+        let blocks = Blocks { not_after_ns: 77, list: (1..4).map(block).collect() };
+        let faults = vec![Fault { block: 2, status: Status::Stale, vendor_error: -7 }];
+        vec![
+            Word::Want { op: 1 },
+            Word::Grant { op: 1, region: 2, address: 3 },
+            Word::Commit { op: 1, blocks: blocks.clone() },
+            Word::Fetch { op: u64::MAX, blocks },
+            Word::Ready { op: 1, region: 2, address: 3, faults: faults.clone() },
+            Word::Done { op: 1, faults },
+            Word::Release { op: 9 },
+            Word::Live { ops: vec![1, 2, 3] },
+            Word::Unknown { op: 4 },
+            Word::Stop { op: 5 },
+            Word::Busy { op: 6 },
+        ]
+    }
+
+    #[test]
+    fn words_round_trip_alone_and_together() {
+        let mut together = Vec::new();
+        for word in all() {
+            let mut alone = Vec::new();
+            word.encode(&mut alone);
+            word.encode(&mut together);
+            for end in 1..alone.len() {
+                assert_eq!(Word::decode_all(&alone[..end]), Err(BadMessage), "{word:?} cut at {end}");
+            }
+            assert_eq!(Word::decode_all(&alone), Ok(vec![word]));
+        }
+        assert_eq!(Word::decode_all(&together), Ok(all()));
+    }
+
+    #[test]
+    fn what_does_not_fit_a_slot_is_refused() {
+        let decode = |list: Vec<Block>| {
+            let mut bytes = Vec::new();
+            Word::Commit { op: 1, blocks: Blocks { not_after_ns: 1, list } }.encode(&mut bytes);
+            Word::decode_all(&bytes).is_ok()
+        };
+        let block = |length| Block { region: 1, address: 4096, length };
+        assert!(decode(vec![block(STAGE_BYTES)]));
+        assert!(!decode(vec![block(STAGE_BYTES), block(1)]));
+        assert!(!decode(vec![block(u32::MAX); 4]));
+        assert!(!decode(Vec::new()));
+        assert!(decode(vec![block(1); FRAME_DESCRIPTORS_MAX]));
+        assert!(!decode(vec![block(1); FRAME_DESCRIPTORS_MAX + 1]));
+    }
+
+    #[test]
+    fn a_full_list_fits_a_message_and_its_blocks_a_slot() {
+        let list =
+            vec![Block { region: 1, address: 1, length: STAGE_BYTES / 512 - 1 }; FRAME_DESCRIPTORS_MAX];
+        let (offsets, end) = layout(list.iter().map(|block| block.length));
+        assert!(end <= crate::limits::STAGE_SLOT_BYTES);
+        assert!(offsets.iter().all(|offset| offset % STAGE_ALIGN == 0));
+        let mut bytes = Vec::new();
+        Word::Commit { op: 1, blocks: Blocks { not_after_ns: 1, list } }.encode(&mut bytes);
+        assert!(bytes.len() < MESSAGE_BYTES);
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = Word::decode_all(&bytes);
+        }
+    }
+}

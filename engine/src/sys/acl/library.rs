@@ -1,0 +1,287 @@
+//! Opens AscendCL and looks up its functions; begins and ends its use in this process; makes errors of its
+//! codes. Once open it stays open: it has threads of its own.
+
+use super::bindings as ffi;
+use crate::status::{Error, Result, Status};
+use crate::types::Transport;
+use std::ffi::{c_char, c_int, c_void, CStr, CString};
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What it is called, in the order of trial: before and after the runtime became a library of its own.
+const NAMES: [&str; 2] = ["libascendcl.so", "libacl_rt.so"];
+/// Of the library's own words in an error.
+const TEXT_CHARS_MAX: usize = 300;
+
+macro_rules! calls {
+    (required: $($name:ident),+; optional: $($maybe:ident),+;) => {
+        /// The library's functions. Fields have their names, which errors repeat; versions lack the optional ones.
+        #[allow(non_snake_case)]
+        pub struct Calls {
+            $(pub $name: <ffi::$name as IntoIterator>::Item,)+
+            $(pub $maybe: ffi::$maybe,)+
+        }
+
+        impl Calls {
+            /// UNAVAILABLE names the function that is not there.
+            fn look_up(object: Object, library: &str) -> Result<Calls> {
+                $(
+                    // SAFETY: the type is that of the function of this name.
+                    #[allow(non_snake_case)]
+                    let $name = unsafe { object.find(concat!(stringify!($name), "\0")) }
+                        .ok_or_else(|| unavailable(format!("{library} has no {}", stringify!($name))))?;
+                )+
+                $(
+                    // SAFETY: as above.
+                    #[allow(non_snake_case)]
+                    let $maybe = unsafe { object.find(concat!(stringify!($maybe), "\0")) };
+                )+
+                Ok(Calls { $($name,)+ $($maybe,)+ })
+            }
+
+            /// The optional functions that this version lacks.
+            pub fn absent(&self) -> Vec<&'static str> {
+                let all = [$((stringify!($maybe), self.$maybe.is_some())),+];
+                all.into_iter().filter(|(_, there)| !there).map(|(name, _)| name).collect()
+            }
+        }
+    };
+}
+
+calls! {
+    required: aclInit, aclFinalize, aclGetRecentErrMsg, aclrtGetSocName, aclrtGetDeviceCount,
+        aclrtGetPhyDevIdByLogicDevId, aclrtCreateContext, aclrtDestroyContext, aclrtSetCurrentContext,
+        aclrtGetCurrentContext, aclrtDeviceCanAccessPeer, aclrtDeviceEnablePeerAccess, aclrtMalloc, aclrtFree,
+        aclrtMallocHost, aclrtFreeHost, aclrtHostRegister, aclrtHostUnregister, aclrtPointerGetAttributes,
+        aclrtMemcpy, aclrtMemcpyAsync, aclrtCreateStreamWithConfig, aclrtDestroyStream,
+        aclrtSetStreamFailureMode, aclrtStreamQuery, aclrtStreamAbort, aclrtSynchronizeStreamWithTimeout,
+        aclrtCreateEventWithFlag, aclrtDestroyEvent, aclrtRecordEvent, aclrtQueryEventStatus,
+        aclrtMemRetainAllocationHandle, aclrtFreePhysical, aclrtMemExportToShareableHandle,
+        aclrtMemSetPidToShareableHandle, aclrtMemImportFromShareableHandle, aclrtReserveMemAddress,
+        aclrtReleaseMemAddress, aclrtMapMem, aclrtUnmapMem;
+    optional: aclFinalizeReference, aclrtDeviceGetBareTgid, aclrtMemGetAddressRange, aclrtMemcpyBatchAsync,
+        aclrtIpcMemGetExportKey, aclrtIpcMemSetImportPid, aclrtIpcMemImportByKey, aclrtIpcMemClose;
+}
+
+/// A shared object that stays open.
+#[derive(Clone, Copy)]
+struct Object(*mut c_void);
+
+impl Object {
+    fn open(name: &str, flags: c_int) -> Result<Object> {
+        let path = CString::new(name)
+            .map_err(|_| Error::invalid(format!("{name:?} can't be the name of a library")))?;
+        // SAFETY: a C string, borrowed for the call. Whoever names a library lets it run its constructors.
+        let object = unsafe { libc::dlopen(path.as_ptr(), flags | libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if !object.is_null() {
+            return Ok(Object(object));
+        }
+        // SAFETY: NULL, or a C string of this thread that stands until its next call of the loader.
+        let text = unsafe { libc::dlerror().as_ref().map(|text| CStr::from_ptr(text).to_string_lossy()) };
+        Err(unavailable(text.map_or_else(|| format!("{name} can't be opened"), |text| text.into_owned())))
+    }
+
+    /// The function of this name, which ends with a zero.
+    ///
+    /// # Safety
+    ///
+    /// `F` is the type of a pointer to that function.
+    unsafe fn find<F: Copy>(self, name: &str) -> Option<F> {
+        let name = CStr::from_bytes_with_nul(name.as_bytes()).ok()?;
+        // SAFETY: the object stays open.
+        let found = unsafe { libc::dlsym(self.0, name.as_ptr()) };
+        // SAFETY: not null, and a pointer to a function of this type, as the caller says.
+        (!found.is_null()).then(|| unsafe { std::mem::transmute_copy(&found) })
+    }
+}
+
+fn unavailable(text: String) -> Error {
+    Error::new(Status::Unavailable, format!("AscendCL: {text}")).over(Transport::Ascend)
+}
+
+/// AscendCL, open but perhaps not yet begun: without `Runtime` only what the program itself has begun can
+/// be asked.
+pub struct Library {
+    pub calls: Calls,
+    /// As it was opened.
+    pub name: String,
+    uses: Mutex<Uses>,
+}
+
+#[derive(Default)]
+struct Uses {
+    count: usize,
+    /// Whether the last of them ends what the first has begun.
+    ends: bool,
+}
+
+impl Library {
+    /// Opens `wanted`, or if it is empty what the system has. UNAVAILABLE with the reason. Of each name there is
+    /// one library in the process.
+    pub fn open(wanted: &str) -> Result<&'static Library> {
+        static OPEN: Mutex<Vec<&'static Library>> = Mutex::new(Vec::new());
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reason = None;
+        for name in candidates(wanted) {
+            if let Some(known) = open.iter().find(|known| known.name == name) {
+                return Ok(known);
+            }
+            match Object::open(name, 0).and_then(|object| Calls::look_up(object, name)) {
+                Ok(calls) => {
+                    let library = Library { calls, name: name.into(), uses: Mutex::default() };
+                    let library: &'static Library = Box::leak(Box::new(library));
+                    open.push(library);
+                    return Ok(library);
+                }
+                // The first reason is about the library that was wanted most.
+                Err(error) => drop(reason.get_or_insert(error)),
+            }
+        }
+        Err(reason.unwrap_or_else(|| unavailable("no name to open".into())))
+    }
+
+    /// Whether the program has it open already. Opens nothing.
+    pub fn is_loaded(wanted: &str) -> bool {
+        candidates(wanted).into_iter().any(|name| match Object::open(name, libc::RTLD_NOLOAD) {
+            Ok(object) => {
+                // SAFETY: gives back what the line above took; others still have it open.
+                unsafe { libc::dlclose(object.0) };
+                true
+            }
+            Err(_) => false,
+        })
+    }
+
+    /// An error of `function` if the code is one.
+    pub fn check(&self, function: &str, code: c_int) -> Result<()> {
+        if code == 0 {
+            return Ok(());
+        }
+        // SAFETY: NULL, or a C string of this thread that stands until its next call.
+        let text = unsafe { text_of((self.calls.aclGetRecentErrMsg)()) };
+        let text = text.map_or_else(String::new, |text| format!(": {text}"));
+        let error = Error::new(status_of(code), format!("{function} failed with {code}{text}"));
+        Err(Error { vendor_error: code, ..error }.over(Transport::Ascend))
+    }
+
+    /// UNSUPPORTED if this version lacks the function.
+    pub fn need<F>(&self, function: &str, there: Option<F>) -> Result<F> {
+        there.ok_or_else(|| {
+            let text = format!("{} has no {function}", self.name);
+            Error::new(Status::Unsupported, text).over(Transport::Ascend)
+        })
+    }
+
+    /// The name of the device's kind, where the library says one.
+    pub fn soc_name(&self) -> Option<String> {
+        // SAFETY: NULL, or a C string that stays.
+        unsafe { text_of((self.calls.aclrtGetSocName)()) }
+    }
+
+    pub fn device_count(&self) -> Result<i32> {
+        let mut count = 0;
+        // SAFETY: the number outlives the call.
+        self.check("aclrtGetDeviceCount", unsafe { (self.calls.aclrtGetDeviceCount)(&mut count) })?;
+        Ok(i32::try_from(count).unwrap_or(i32::MAX))
+    }
+
+    /// The calling thread's current context, if it has one.
+    pub fn current_context(&self) -> Option<*mut c_void> {
+        let mut context = std::ptr::null_mut();
+        // SAFETY: the pointer outlives the call.
+        let code = unsafe { (self.calls.aclrtGetCurrentContext)(&mut context) };
+        (code == 0 && !context.is_null()).then_some(context)
+    }
+
+    fn uses(&self) -> MutexGuard<'_, Uses> {
+        self.uses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The library, begun. Programs begin it themselves, before or after this one does, and none must end it
+/// for the other.
+pub struct Runtime(&'static Library);
+
+impl Runtime {
+    pub fn begin(library: &'static Library) -> Result<Arc<Runtime>> {
+        let mut uses = library.uses();
+        if uses.count == 0 {
+            // SAFETY: no configuration.
+            let code = unsafe { (library.calls.aclInit)(std::ptr::null()) };
+            if code != ffi::ACL_INITIALISED_BEFORE {
+                library.check("aclInit", code)?;
+            }
+            // Where uses are counted this one is, whoever was first. Else whoever was first ends it.
+            uses.ends = code == 0 || library.calls.aclFinalizeReference.is_some();
+        }
+        uses.count += 1;
+        Ok(Arc::new(Runtime(library)))
+    }
+}
+
+impl Deref for Runtime {
+    type Target = Library;
+
+    fn deref(&self) -> &Library {
+        self.0
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        let mut uses = self.0.uses();
+        uses.count -= 1;
+        if uses.count > 0 || !uses.ends {
+            return;
+        }
+        // SAFETY: what was made through this runtime held it, and is gone.
+        unsafe {
+            match self.0.calls.aclFinalizeReference {
+                Some(finalize) => finalize(std::ptr::null_mut()),
+                None => (self.0.calls.aclFinalize)(),
+            };
+        }
+    }
+}
+
+fn candidates(wanted: &str) -> Vec<&str> {
+    if wanted.is_empty() {
+        NAMES.to_vec()
+    } else {
+        vec![wanted]
+    }
+}
+
+/// # Safety
+///
+/// NULL, or a C string that stands for the call.
+unsafe fn text_of(text: *const c_char) -> Option<String> {
+    if text.is_null() {
+        return None;
+    }
+    // SAFETY: as the caller says.
+    let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
+    let text: String = text.trim().chars().take(TEXT_CHARS_MAX).collect();
+    (!text.is_empty()).then_some(text)
+}
+
+/// What a caller can do about it. UNAVAILABLE: the device, or the library, is of no use any more.
+fn status_of(code: c_int) -> Status {
+    match code {
+        ffi::ACL_INVALID | ffi::ACL_PARAMETER | ffi::ACL_DEVICE_ID | ffi::ACL_HANDLE => Status::Invalid,
+        ffi::ACL_BAD_ALLOCATION | ffi::ACL_OUT_OF_MEMORY | ffi::ACL_OUT_OF_DEVICE_MEMORY => Status::NoMemory,
+        ffi::ACL_NOT_SUPPORTED => Status::Unsupported,
+        ffi::ACL_NO_PERMISSION => Status::Access,
+        ffi::ACL_HOST_REGISTERED_BEFORE => Status::Busy,
+        ffi::ACL_HOST_NOT_REGISTERED => Status::NotRegistered,
+        ffi::ACL_IPC => Status::System,
+        // The program has ended the library, or reset the device.
+        ffi::ACL_UNINITIALISED | ffi::ACL_NO_CONTEXT | ffi::ACL_STREAM_OF_OTHER_CONTEXT => {
+            Status::Unavailable
+        }
+        ffi::ACL_WAIT_TIMEOUT | ffi::ACL_DEVICE_ERRORS_MIN..=ffi::ACL_DEVICE_ERRORS_MAX => {
+            Status::Unavailable
+        }
+        _ => Status::System,
+    }
+}

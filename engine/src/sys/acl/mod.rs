@@ -1,0 +1,23 @@
+//! Ascend's NPUs through AscendCL, as far as `transport::ascend` needs them. `library` opens it when it is
+//! first wanted and looks up its functions; `held` has guards for what it hands out. `bindings` is made from
+//! `facts.h`, which says in our own words what is documented; nothing is built against a vendor's header.
+//!
+//! AscendCL is thread-safe. What belongs to a thread is its current context: most calls need one, streams
+//! take work only under theirs. Whose thread it is decides `transport::ascend`.
+
+#[rustfmt::skip]
+mod bindings;
+mod held;
+mod library;
+
+pub use bindings::*;
+pub use held::{Context, DeviceMemory, Event, PinnedMemory, Stream};
+pub use library::{Library, Runtime};
+
+// As documented, and as a C compiler has them on 64-bit machines.
+const _: () = assert!(size_of::<acl_location>() == 8 && std::mem::offset_of!(acl_location, type_) == 4);
+const _: () = assert!(size_of::<acl_pointer_attributes>() == 28);
+const _: () = assert!(std::mem::offset_of!(acl_pointer_attributes, page_size) == 8);
+const _: () = assert!(std::mem::offset_of!(acl_pointer_attributes, reserved) == 12);
+const _: () = assert!(size_of::<acl_batch_attribute>() == 32);
+const _: () = assert!(std::mem::offset_of!(acl_batch_attribute, source) == 8);

@@ -1,0 +1,118 @@
+//! Primary contexts of devices, which ferry shares with the program's runtime library, and the context that
+//! is current on a thread for the length of a call.
+
+use super::{Api, Failure, Handle};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// A device's primary context, retained: it lives at least as long as this. It is never reset, and the
+/// program's own references to it are not touched.
+pub struct Context {
+    pub api: &'static Api,
+    pub ordinal: i32,
+    /// `CUdevice`.
+    pub device: i32,
+    raw: Handle,
+}
+
+impl Context {
+    /// Creates the context if the program has not yet done so, which takes long and memory on the device.
+    pub fn retain(api: &'static Api, ordinal: i32) -> Result<Arc<Context>, Failure> {
+        let (mut device, mut raw) = (0, 0);
+        // SAFETY: the results live on this stack.
+        unsafe { api.device_get(&mut device, ordinal) }?;
+        // SAFETY: as above; Drop releases it.
+        unsafe { api.primary_ctx_retain(&mut raw, device) }?;
+        Ok(Arc::new(Context { api, ordinal, device, raw }))
+    }
+
+    /// Whether somebody has retained the device's context, the program for one. Creates nothing.
+    pub fn is_active(api: &'static Api, ordinal: i32) -> bool {
+        let (mut device, mut flags, mut active) = (0, 0, 0);
+        // SAFETY: the results live on this stack.
+        let asked = unsafe {
+            api.device_get(&mut device, ordinal)
+                .and_then(|()| api.primary_ctx_get_state(device, &mut flags, &mut active))
+        };
+        asked.is_ok() && active != 0
+    }
+
+    pub fn handle(&self) -> Handle {
+        self.raw
+    }
+
+    /// Makes it current on this thread until the guard goes.
+    pub fn enter(&self) -> Result<Entered, Failure> {
+        // SAFETY: retained, and borrowed by who enters; the program never destroys a primary context.
+        unsafe { Entered::new(self.api, self.raw) }
+    }
+
+    /// Lets work of this context read and write memory of `peer`'s. False: the hardware can't.
+    pub fn enable_peer(&self, peer: &Context) -> Result<bool, Failure> {
+        let mut can = 0;
+        // SAFETY: the result lives on this stack.
+        unsafe { self.api.device_can_access_peer(&mut can, self.device, peer.device) }?;
+        if can == 0 {
+            return Ok(false);
+        }
+        let _entered = self.enter()?;
+        // SAFETY: both contexts are retained.
+        match unsafe { self.api.ctx_enable_peer_access(peer.raw, 0) } {
+            Err(failure) if failure.code == super::result::PEER_ACCESS_ALREADY_ENABLED => Ok(true),
+            result => result.map(|()| true),
+        }
+    }
+
+    pub fn attribute(&self, attribute: i32) -> Result<i32, Failure> {
+        let mut value = 0;
+        // SAFETY: the result lives on this stack.
+        unsafe { self.api.device_get_attribute(&mut value, attribute, self.device) }?;
+        Ok(value)
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // Fails when the driver has shut down before us, at the process's end.
+        // SAFETY: retained by `retain`, released once; what was made in it holds an Arc and is gone.
+        let _ = unsafe { self.api.primary_ctx_release(self.device) };
+    }
+}
+
+/// A context that is current on this thread. What was current before, or that nothing was, comes back when
+/// this is dropped.
+///
+/// Meanwhile the thread may make calls while the program captures a graph on another thread. Without that
+/// they fail, and spoil the program's capture (`cuThreadExchangeStreamCaptureMode`).
+pub struct Entered {
+    api: &'static Api,
+    capture_mode: i32,
+    /// Of this thread alone.
+    _thread: PhantomData<*const ()>,
+}
+
+const CAPTURE_MODE_RELAXED: i32 = 2;
+
+impl Entered {
+    /// # Safety
+    /// The context is one of the driver's, and lives until the guard goes.
+    pub unsafe fn new(api: &'static Api, context: Handle) -> Result<Entered, Failure> {
+        // SAFETY: the caller's promise.
+        unsafe { api.ctx_push_current(context) }?;
+        let mut capture_mode = CAPTURE_MODE_RELAXED;
+        // SAFETY: the mode lives on this stack. Where there is no such call there is no such mode.
+        let _ = unsafe { api.exchange_capture_mode(&mut capture_mode) };
+        Ok(Entered { api, capture_mode, _thread: PhantomData })
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let mut context = 0;
+        // SAFETY: both results live on this stack; what `new` pushed is popped.
+        unsafe {
+            let _ = self.api.exchange_capture_mode(&mut self.capture_mode);
+            let _ = self.api.ctx_pop_current(&mut context);
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! A function of the host's that a stream runs and that returns only when it is let: how a stream is held
+//! where the device can't wait for a value.
+
+use super::{Api, Failure, Handle};
+use std::ffi::c_void;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+#[derive(Default)]
+pub struct Gate {
+    open: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Gate {
+    /// Has the stream wait here. The driver runs such functions on a thread of its own, which then waits
+    /// too, and with it those of other streams.
+    ///
+    /// # Safety
+    /// The stream exists.
+    pub unsafe fn close(self: &Arc<Gate>, api: &'static Api, stream: Handle) -> Result<(), Failure> {
+        let data = Arc::into_raw(self.clone()).cast_mut().cast();
+        // SAFETY: the stream is the caller's promise; the reference in `data` is `wait`'s.
+        let result = unsafe { api.launch_host_func(stream, wait, data) };
+        if result.is_err() {
+            // SAFETY: `wait` will not be called, so the reference is still ours. (In a context that fails
+            // later it is not called either, and the reference is lost with the context.)
+            drop(unsafe { Arc::from_raw(data.cast::<Gate>().cast_const()) });
+        }
+        result
+    }
+
+    pub fn open(&self) {
+        *self.open.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.changed.notify_all();
+    }
+}
+
+/// Makes no call of the driver's, as it must not.
+unsafe extern "C" fn wait(data: *mut c_void) {
+    // SAFETY: `close` gave this reference away, and the driver calls once.
+    let gate = unsafe { Arc::from_raw(data.cast::<Gate>().cast_const()) };
+    let mut open = gate.open.lock().unwrap_or_else(PoisonError::into_inner);
+    while !*open {
+        open = gate.changed.wait(open).unwrap_or_else(PoisonError::into_inner);
+    }
+}

@@ -1,0 +1,147 @@
+//! NVIDIA's driver library (libcuda.so.1), as far as `transport::cuda` needs it: `api` finds its functions,
+//! `failure` makes errors of its results, `context`, `stream` and `memory` give back what they took,
+//! `gate` is the one function that the driver calls.
+//!
+//! Nothing links against it: it is opened when memory of its kind is first heard of. Where it is absent, too
+//! old, or lacks a function, that is an error with the reason; nothing is printed and nothing panics.
+//!
+//! The library is thread-safe. Most calls work in the context that is current on the calling thread, so each
+//! object here enters its own for as long as a call lasts, and leaves the thread as it was.
+
+mod api;
+mod context;
+mod failure;
+mod gate;
+mod memory;
+mod stream;
+
+pub use api::{is_loaded, load, Api, VERSION_MIN};
+pub use context::{Context, Entered};
+pub use failure::Failure;
+pub use gate::Gate;
+pub use memory::{DeviceMemory, PinnedMemory};
+pub use stream::{is_event_reached, Event, Stream};
+
+use std::ffi::{c_int, c_void};
+
+/// A pointer to something of the library's own: a context, a stream, an event, a module or a function. As a
+/// number, because nothing here follows it.
+pub type Handle = usize;
+
+/// Results of calls (`CUresult`). A number, not an enum: newer drivers have more.
+pub mod result {
+    pub const SUCCESS: i32 = 0;
+    pub const INVALID_VALUE: i32 = 1;
+    pub const OUT_OF_MEMORY: i32 = 2;
+    pub const NOT_INITIALIZED: i32 = 3;
+    pub const DEINITIALIZED: i32 = 4;
+    pub const DEVICE_UNAVAILABLE: i32 = 46;
+    pub const INVALID_DEVICE: i32 = 101;
+    pub const INVALID_CONTEXT: i32 = 201;
+    pub const ECC_UNCORRECTABLE: i32 = 214;
+    pub const NVLINK_UNCORRECTABLE: i32 = 220;
+    pub const CONTAINED: i32 = 226;
+    pub const INVALID_HANDLE: i32 = 400;
+    pub const NOT_READY: i32 = 600;
+    pub const ILLEGAL_ADDRESS: i32 = 700;
+    pub const LAUNCH_TIMEOUT: i32 = 702;
+    pub const PEER_ACCESS_ALREADY_ENABLED: i32 = 704;
+    pub const CONTEXT_IS_DESTROYED: i32 = 709;
+    pub const ASSERT: i32 = 710;
+    pub const HOST_MEMORY_ALREADY_REGISTERED: i32 = 712;
+    pub const HARDWARE_STACK_ERROR: i32 = 714;
+    pub const LAUNCH_FAILED: i32 = 719;
+    pub const TENSOR_MEMORY_LEAK: i32 = 721;
+    pub const NOT_SUPPORTED: i32 = 801;
+    pub const MPS_CLIENT_TERMINATED: i32 = 810;
+    pub const STREAM_CAPTURE_UNSUPPORTED: i32 = 900;
+    pub const CAPTURED_EVENT: i32 = 907;
+    pub const EXTERNAL_DEVICE: i32 = 911;
+}
+
+/// `CUpointer_attribute`.
+pub mod pointer {
+    pub const MEMORY_TYPE: i32 = 2;
+    pub const IS_MANAGED: i32 = 8;
+    pub const DEVICE_ORDINAL: i32 = 9;
+    pub const IS_LEGACY_IPC_CAPABLE: i32 = 10;
+    pub const RANGE_START_ADDR: i32 = 11;
+    pub const RANGE_SIZE: i32 = 12;
+    pub const MAPPED: i32 = 13;
+    pub const ALLOWED_HANDLE_TYPES: i32 = 14;
+}
+
+/// `CUmemorytype`.
+pub const MEMORY_TYPE_HOST: u64 = 1;
+pub const MEMORY_TYPE_DEVICE: u64 = 2;
+
+/// `CUdevice_attribute`.
+pub const ATTRIBUTE_MULTIPROCESSOR_COUNT: i32 = 16;
+pub const ATTRIBUTE_DMA_BUF_SUPPORTED: i32 = 124;
+
+/// `CUmemAllocationHandleType`.
+pub const HANDLE_TYPE_POSIX_FD: i32 = 1;
+/// `CUmemRangeHandleType`.
+pub const RANGE_HANDLE_DMA_BUF_FD: i32 = 1;
+
+/// `cuIpcOpenMemHandle` takes no other flag: peer access is enabled as it needs it.
+pub const IPC_LAZY_ENABLE_PEER_ACCESS: u32 = 1;
+/// The default stream that waits for all others of its context, and each thread's own one.
+pub const STREAM_LEGACY: u64 = 1;
+pub const STREAM_PER_THREAD: u64 = 2;
+
+/// `CUipcMemHandle`, passed by value.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct IpcHandle(pub [u8; 64]);
+
+/// `CUmemLocation`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct MemLocation {
+    pub kind: i32,
+    pub id: i32,
+}
+
+impl MemLocation {
+    pub fn device(ordinal: i32) -> MemLocation {
+        MemLocation { kind: 1, id: ordinal }
+    }
+}
+
+/// `CUmemAccessDesc`.
+#[repr(C)]
+pub struct MemAccess {
+    pub location: MemLocation,
+    pub flags: i32,
+}
+
+impl MemAccess {
+    pub fn read_write(ordinal: i32) -> MemAccess {
+        MemAccess { location: MemLocation::device(ordinal), flags: 3 }
+    }
+}
+
+/// `CUmemcpyAttributes`: all zero but for the order in which sources are read.
+#[repr(C)]
+pub struct CopyAttributes {
+    pub source_order: i32,
+    pub source_hint: MemLocation,
+    pub target_hint: MemLocation,
+    pub flags: u32,
+}
+
+impl CopyAttributes {
+    /// Sources are read when the stream gets there.
+    pub fn in_stream_order() -> CopyAttributes {
+        let none = MemLocation { kind: 0, id: 0 };
+        CopyAttributes { source_order: 1, source_hint: none, target_hint: none, flags: 0 }
+    }
+}
+
+/// `CUhostFn`.
+pub type HostFn = unsafe extern "C" fn(*mut c_void);
+
+// As a C compiler has them.
+const _: () = assert!(size_of::<IpcHandle>() == 64 && size_of::<MemAccess>() == 12);
+const _: () = assert!(size_of::<CopyAttributes>() == 24 && size_of::<c_int>() == 4);

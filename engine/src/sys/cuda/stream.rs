@@ -1,0 +1,101 @@
+//! Streams and events of ferry's own.
+
+use super::{result, Api, Context, Entered, Failure, Handle};
+use std::sync::Arc;
+
+/// Does not wait for the default stream, nor that for it: the program's work and ferry's are independent.
+const NON_BLOCKING: u32 = 1;
+/// Events without a time are the cheap ones.
+const DISABLE_TIMING: u32 = 2;
+
+pub struct Stream {
+    pub raw: Handle,
+    context: Arc<Context>,
+}
+
+impl Stream {
+    pub fn new(context: &Arc<Context>) -> Result<Stream, Failure> {
+        let _entered = context.enter()?;
+        let mut raw = 0;
+        // SAFETY: the result lives on this stack; Drop destroys the stream.
+        unsafe { context.api.stream_create(&mut raw, NON_BLOCKING) }?;
+        Ok(Stream { raw, context: context.clone() })
+    }
+
+    /// Whether everything in it has ended.
+    pub fn is_idle(&self) -> Result<bool, Failure> {
+        // SAFETY: the stream lives.
+        ready(unsafe { self.context.api.stream_query(self.raw) })
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if let Ok(_entered) = self.context.enter() {
+            // Work that is still in it goes on; who drops it has seen to that.
+            // SAFETY: made by `new`, destroyed once.
+            let _ = unsafe { self.context.api.stream_destroy(self.raw) };
+        }
+    }
+}
+
+/// A place in a stream, recorded anew each time it is used.
+pub struct Event {
+    api: &'static Api,
+    raw: Handle,
+    /// Of a stream's; ferry need not have retained it.
+    context: Handle,
+}
+
+impl Event {
+    /// In `context`, which is current on this thread.
+    pub fn new(api: &'static Api, context: Handle) -> Result<Event, Failure> {
+        let mut raw = 0;
+        // SAFETY: the result lives on this stack; Drop destroys the event.
+        unsafe { api.event_create(&mut raw, DISABLE_TIMING) }?;
+        Ok(Event { api, raw, context })
+    }
+
+    /// # Safety
+    /// The stream exists, and is of the event's context.
+    pub unsafe fn record(&self, stream: Handle) -> Result<(), Failure> {
+        // SAFETY: the event lives; the stream is the caller's promise.
+        unsafe { self.api.event_record(self.raw, stream) }
+    }
+
+    /// Whether everything before it has ended, or it was never recorded.
+    pub fn is_reached(&self) -> Result<bool, Failure> {
+        // SAFETY: the event lives.
+        ready(unsafe { self.api.event_query(self.raw) })
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // A context that its owner has destroyed refuses to be entered, and has taken the event along.
+        // SAFETY: the driver checks the handle.
+        if let Ok(_entered) = unsafe { Entered::new(self.api, self.context) } {
+            // One that is not yet reached is destroyed by the driver when it is.
+            // SAFETY: made by `new`, destroyed once.
+            let _ = unsafe { self.api.event_destroy(self.raw) };
+        }
+    }
+}
+
+/// The same of an event of the program's.
+///
+/// # Safety
+/// The event exists.
+pub unsafe fn is_event_reached(api: &'static Api, event: Handle) -> Result<bool, Failure> {
+    // SAFETY: the caller's promise.
+    ready(unsafe { api.event_query(event) })
+}
+
+/// Queries answer NOT_READY for "not yet".
+fn ready(result: Result<(), Failure>) -> Result<bool, Failure> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(failure) if failure.code == result::NOT_READY => Ok(false),
+        Err(failure) => Err(failure),
+    }
+}

@@ -1,0 +1,77 @@
+//! Calls that need a context, for threads that have none. One can't be taken off a thread again, so such a call
+//! is made on a thread that ends with it, under the context of an open queue, or else under one made for it.
+
+use crate::status::{Error, Result, Status};
+use crate::sys::acl::{Context, Runtime};
+use crate::types::Transport;
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The contexts of the open queues.
+#[derive(Default)]
+pub struct Contexts(Mutex<Vec<Shared>>);
+
+#[derive(Clone, Copy, PartialEq)]
+struct Shared(*mut c_void);
+
+// SAFETY: AscendCL lets several threads have one context current.
+unsafe impl Send for Shared {}
+// SAFETY: only the pointer's value is used.
+unsafe impl Sync for Shared {}
+
+impl Contexts {
+    pub fn add(&self, context: &Context) {
+        self.lock().push(Shared(context.raw()));
+    }
+
+    /// After this nobody else has it current.
+    pub fn remove(&self, context: &Context) {
+        self.lock().retain(|shared| *shared != Shared(context.raw()));
+    }
+
+    /// Calls `work` on a thread that has a context: the calling one if it does. UNAVAILABLE if there is no
+    /// device to have one on.
+    pub fn run<T: Send>(&self, runtime: &Arc<Runtime>, work: impl FnOnce() -> T + Send) -> Result<T> {
+        if runtime.current_context().is_some() {
+            return Ok(work());
+        }
+        // Held, so that the context outlives its use.
+        let open = self.lock();
+        let shared = open.first().copied();
+        std::thread::scope(|scope| {
+            let body = || {
+                let _own = enter(runtime, shared)?;
+                Ok(work())
+            };
+            let thread = std::thread::Builder::new()
+                .name("ferry-ascend".into())
+                .spawn_scoped(scope, body)
+                .map_err(|error| Error::system("starting a thread for a call of AscendCL", &error))?;
+            thread.join().unwrap_or_else(|_| {
+                Err(Error::new(Status::Unavailable, "a call of AscendCL panicked").over(Transport::Ascend))
+            })
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Shared>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Gives the calling thread a context: this one, or one of its own on the first device that takes it.
+fn enter(runtime: &Arc<Runtime>, shared: Option<Shared>) -> Result<Option<Context>> {
+    if let Some(Shared(context)) = shared {
+        // SAFETY: it stands as long as `Contexts` is locked.
+        let code = unsafe { (runtime.calls.aclrtSetCurrentContext)(context) };
+        runtime.check("aclrtSetCurrentContext", code)?;
+        return Ok(None);
+    }
+    let mut failed = Error::new(Status::Unavailable, "there is no Ascend device").over(Transport::Ascend);
+    for device in 0..runtime.device_count()? {
+        match Context::create(runtime, device) {
+            Ok(context) => return Ok(Some(context)),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}

@@ -1,0 +1,207 @@
+//! Ascend as `device` knows it: where memory is, host memory locked, queues opened, the program's events.
+
+use super::contexts::Contexts;
+use super::queue::AscendQueue;
+use crate::device::{Allocation, Driver, Hold, Point, Queue, Start};
+use crate::status::{Error, Result, Status};
+use crate::sys::acl::{self, Event, Library, Runtime};
+use crate::types::{Location, MemoryKind, Transport};
+use std::collections::HashSet;
+use std::ffi::{c_void, CStr};
+use std::ptr::null_mut;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+pub struct Ascend {
+    library: &'static Library,
+    contexts: Arc<Contexts>,
+    /// Begun when it is first needed, which is after the program has if there is any memory of its devices.
+    runtime: Mutex<Option<Arc<Runtime>>>,
+    /// What `pin` has locked: what the program had locked before stays so.
+    pinned: Mutex<HashSet<u64>>,
+}
+
+impl Ascend {
+    pub fn open(wanted: &str) -> Result<Ascend> {
+        Ok(Ascend {
+            library: Library::open(wanted)?,
+            contexts: Arc::default(),
+            runtime: Mutex::default(),
+            pinned: Mutex::default(),
+        })
+    }
+
+    fn runtime(&self) -> Result<Arc<Runtime>> {
+        let mut runtime = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(begun) = &*runtime {
+            return Ok(begun.clone());
+        }
+        let begun = Runtime::begin(self.library)?;
+        Ok(runtime.insert(begun).clone())
+    }
+
+    fn pinned(&self) -> MutexGuard<'_, HashSet<u64>> {
+        self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What lies there, for a thread that has a context. Whatever the library doesn't know, or not as a
+    /// device's, is host memory.
+    fn look_up(&self, address: u64) -> Result<Option<Allocation>> {
+        let location = match location_of(self.library, address) {
+            Ok(location) if matches!(location.type_, acl::ACL_AT_DEVICE | acl::ACL_AT_MANAGED) => location,
+            Err(error) if error.vendor_error == acl::ACL_NO_CONTEXT => return Err(error),
+            _ => return Ok(None),
+        };
+        let location = Location { kind: MemoryKind::Ascend, device: location.id as i32 };
+        let (base, length) = range_of(self.library, address).unwrap_or((address, 0));
+        Ok(Some(Allocation { location, base, length }))
+    }
+}
+
+impl Driver for Ascend {
+    fn kind(&self) -> MemoryKind {
+        MemoryKind::Ascend
+    }
+
+    fn describe(&self) -> String {
+        let soc = self.library.soc_name().unwrap_or_else(|| "unknown devices".into());
+        let count =
+            self.library.device_count().map_or_else(|_| "not begun".into(), |n| format!("{n} devices"));
+        let absent = self.library.calls.absent();
+        let lacks =
+            if absent.is_empty() { String::new() } else { format!(", without {}", absent.join(", ")) };
+        format!("AscendCL ({}), {soc}, {count}{lacks}", self.library.name)
+    }
+
+    fn locate(&self, address: u64) -> Result<Option<Allocation>> {
+        match self.look_up(address) {
+            Err(_) => self.contexts.run(&self.runtime()?, || self.look_up(address))?,
+            found => found,
+        }
+    }
+
+    /// Where the system can't lock memory that the library has not allocated nothing is done, and copies
+    /// are synchronous.
+    fn pin(&self, address: u64, length: usize) -> Result<()> {
+        if !can_lock(&kernel()) {
+            return Ok(());
+        }
+        let runtime = self.runtime()?;
+        let locked = self.contexts.run(&runtime, || {
+            let mut device_address = null_mut();
+            let (memory, mapped) = (address as *mut c_void, acl::ACL_HOST_REGISTER_MAPPED);
+            let call = runtime.calls.aclrtHostRegister;
+            // SAFETY: the pointer outlives the call; the memory stays mapped until `unpin`, as the trait says.
+            let code = unsafe { call(memory, length as u64, mapped, &mut device_address) };
+            runtime.check("aclrtHostRegister", code)
+        })?;
+        match locked {
+            Ok(()) => drop(self.pinned().insert(address)),
+            // By the program, or by no device of this kind.
+            Err(error) if matches!(error.status, Status::Busy | Status::Unsupported) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn unpin(&self, address: u64) {
+        if !self.pinned().remove(&address) {
+            return;
+        }
+        let Ok(runtime) = self.runtime() else { return };
+        let _ = self.contexts.run(&runtime, || {
+            let memory = address as *mut c_void;
+            // SAFETY: locked by `pin`; nothing under way names it.
+            unsafe { (runtime.calls.aclrtHostUnregister)(memory) }
+        });
+    }
+
+    fn open(&self, device: i32, batch_bytes: usize, depth: usize) -> Result<Box<dyn Queue>> {
+        let queue = AscendQueue::open(self.runtime()?, self.contexts.clone(), device, batch_bytes, depth)?;
+        Ok(Box::new(queue))
+    }
+
+    fn point(&self, at: Start) -> Result<Box<dyn Point>> {
+        let runtime = self.runtime()?;
+        Ok(Box::new(match at {
+            Start::Event(event) => Event::of_program(&runtime, event),
+            Start::Stream(stream) => Event::record(&runtime, stream)?,
+        }))
+    }
+
+    fn hold(&self, _stream: u64) -> Result<Box<dyn Hold>> {
+        // A stream waits for an event only once that is recorded in another stream, and none waits for the host.
+        let text = "AscendCL has no way to hold a stream from the host";
+        Err(Error::new(Status::Unsupported, text).over(Transport::Ascend))
+    }
+
+    fn process_id(&self) -> i32 {
+        let mut process = 0;
+        let told = self.library.calls.aclrtDeviceGetBareTgid.is_some_and(|call| {
+            // SAFETY: the number outlives the call.
+            unsafe { call(&mut process) == 0 }
+        });
+        if told {
+            process
+        } else {
+            std::process::id() as i32
+        }
+    }
+}
+
+impl Point for Event {
+    fn is_reached(&self) -> Result<bool> {
+        Event::is_reached(self)
+    }
+}
+
+/// Where memory is. An error: the library doesn't know it, or the calling thread has no context.
+pub fn location_of(library: &Library, address: u64) -> Result<acl::acl_location> {
+    let location = acl::acl_location { id: 0, type_: acl::ACL_AT_UNREGISTERED };
+    let mut found = acl::acl_pointer_attributes { location, page_size: 0, reserved: [0; 4] };
+    // SAFETY: the struct outlives the call, and the library only looks the address up.
+    let code = unsafe { (library.calls.aclrtPointerGetAttributes)(address as *const c_void, &mut found) };
+    library.check("aclrtPointerGetAttributes", code)?;
+    Ok(found.location)
+}
+
+/// Base and length of the allocation, where the library tells.
+pub fn range_of(library: &Library, address: u64) -> Option<(u64, u64)> {
+    let range = library.calls.aclrtMemGetAddressRange?;
+    let (mut base, mut length) = (null_mut(), 0);
+    // SAFETY: pointer and number outlive the call, and the library only looks the address up.
+    let code = unsafe { range(address as *mut c_void, &mut base, &mut length) };
+    (code == 0 && length > 0).then_some((base as u64, length as u64))
+}
+
+/// The running kernel's release.
+fn kernel() -> String {
+    // SAFETY: zeros are valid, and uname fills the struct with C strings.
+    let name = unsafe {
+        let mut name: libc::utsname = std::mem::zeroed();
+        libc::uname(&mut name);
+        CStr::from_ptr(name.release.as_ptr()).to_string_lossy().into_owned()
+    };
+    name
+}
+
+/// Up to 5.10 the driver locks only memory of its own, and other memory must not be given to it.
+fn can_lock(release: &str) -> bool {
+    let mut numbers =
+        release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) > (5, 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_kernels_lock_nothing() {
+        for old in ["5.10.0-60.18.0.50.oe2203.aarch64", "4.19.90", "5.4", "5", ""] {
+            assert!(!can_lock(old), "{old:?}");
+        }
+        for new in ["5.11.0", "5.15.0-91-generic", "6.6.0-72.0.0.76.oe2403.aarch64", "10.0"] {
+            assert!(can_lock(new), "{new:?}");
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! Ascend NPUs. `driver` is what `device` knows of them, `queue` one device's copies; `gather` decides which
+//! copies a batch becomes, `share` reaches memory of other processes of this host, `contexts` makes calls for
+//! threads that have no context, `environment` reads what other Ascend software calls its settings.
+//!
+//! The program's devices, contexts and streams stay as they are: a queue has a context of its own on its own
+//! thread, no device is ever set or reset, and the library is ended only if ferry has begun it.
+
+mod contexts;
+mod driver;
+mod environment;
+mod gather;
+mod queue;
+mod share;
+
+pub use environment::{defaults_from_environment, Defaults, Pool};
+
+use crate::device::{Driver, Library};
+use crate::sys::acl;
+use crate::types::MemoryKind;
+use std::sync::Arc;
+
+/// AscendCL: the library of this name or path, or the system's if it is empty.
+pub fn library(wanted: &str) -> Library {
+    let (loaded, opened) = (wanted.to_owned(), wanted.to_owned());
+    Library {
+        kind: MemoryKind::Ascend,
+        is_loaded: Box::new(move || acl::Library::is_loaded(&loaded)),
+        open: Box::new(move || {
+            let driver: Arc<dyn Driver> = Arc::new(driver::Ascend::open(&opened)?);
+            Ok(driver)
+        }),
+    }
+}

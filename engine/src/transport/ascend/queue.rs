@@ -1,0 +1,309 @@
+//! The copies of one device: one stream in a context of ferry's own, on one thread.
+//!
+//! A batch ends with a copy of the number 1 from the device into a word of locked host memory: to look
+//! whether the batch is done is to read that word. The stream does nothing behind a task that has failed, so the
+//! word also means that all before it is good. Now and then the stream itself is asked, which tells
+//! of failures.
+//!
+//! ```text
+//! stream:   … copies of batch 7 │ word 7 = 1 │ copies of batch 8 │ word 8 = 1 …
+//! ```
+
+use super::contexts::Contexts;
+use super::driver::location_of;
+use super::gather::{self, Across, Scratch, Step};
+use super::share::Sharing;
+use crate::device::{Batch, Direction, Piece, Queue};
+use crate::status::{Error, Result, Status};
+use crate::sys::acl::{self, Context, DeviceMemory, PinnedMemory, Runtime, Stream};
+use crate::types::Transport;
+use std::collections::HashSet;
+use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+/// Between two words: one cache line each.
+const WORD_STRIDE: usize = 64;
+/// Looks at a word before the stream is asked.
+const LOOKS: u32 = 256;
+/// For a stream that was stopped to come to rest.
+const REST_MS: i32 = 100;
+
+pub struct AscendQueue {
+    runtime: Arc<Runtime>,
+    contexts: Arc<Contexts>,
+    device: i32,
+    depth: usize,
+    scratch: Scratch,
+    /// Kept for good, with the memory in it, if the stream can't be brought to rest.
+    held: ManuallyDrop<Held>,
+    /// Other devices of this process that this one reaches.
+    reached: HashSet<i32>,
+    /// The next batch, and the first that is not known to have ended.
+    next: u64,
+    first: u64,
+    /// Why batches under way will fail when they have ended, by place.
+    failures: Vec<Option<Error>>,
+    looks: u32,
+    /// Why there are no copies any more; nothing is under way.
+    lost: Option<Error>,
+}
+
+/// In the order in which it goes.
+struct Held {
+    stream: Stream,
+    _scratch: DeviceMemory,
+    one: DeviceMemory,
+    words: PinnedMemory,
+    sharing: Sharing,
+    context: Context,
+}
+
+impl AscendQueue {
+    /// The calling thread's current context is the queue's from now on.
+    pub fn open(
+        runtime: Arc<Runtime>,
+        contexts: Arc<Contexts>,
+        device: i32,
+        batch_bytes: usize,
+        depth: usize,
+    ) -> Result<AscendQueue> {
+        if batch_bytes == 0 || depth == 0 {
+            return Err(Error::invalid("a queue of copies needs room: batch_bytes and depth are at least 1"));
+        }
+        let context = Context::create(&runtime, device)?;
+        let words = PinnedMemory::new(&runtime, depth * WORD_STRIDE)?;
+        let one = DeviceMemory::holding(&runtime, &1u64.to_ne_bytes())?;
+        let scratch = DeviceMemory::new(&runtime, batch_bytes)?;
+        let stream = Stream::create(&runtime)?;
+        let sharing = Sharing::new(&runtime, device);
+        contexts.add(&context);
+        Ok(AscendQueue {
+            contexts,
+            device,
+            depth,
+            scratch: Scratch { address: scratch.address(), length: batch_bytes as u64 },
+            held: ManuallyDrop::new(Held { stream, _scratch: scratch, one, words, sharing, context }),
+            reached: HashSet::from([device]),
+            next: 0,
+            first: 0,
+            failures: vec![None; depth],
+            looks: 0,
+            lost: None,
+            runtime,
+        })
+    }
+
+    fn place(&self, batch: u64) -> usize {
+        (batch % self.depth as u64) as usize
+    }
+
+    fn word(&self, place: usize) -> &AtomicU64 {
+        let word = self.held.words.address().wrapping_byte_add(place * WORD_STRIDE);
+        // SAFETY: one of `depth` words of locked memory that lives as long as the queue. The device writes
+        // eight aligned bytes at once, and others only through the atomic.
+        unsafe { AtomicU64::from_ptr(word.cast()) }
+    }
+
+    /// Adds what the batch copies to the stream. `begun`: some of it was.
+    fn begin(&mut self, direction: Direction, pieces: &[Piece], begun: &mut bool) -> Result<()> {
+        let across = match direction {
+            Direction::HostToDevice => Across::ToDevice,
+            Direction::DeviceToHost => Across::ToHost,
+            Direction::DeviceToDevice => {
+                for piece in pieces {
+                    self.reach(piece.to)?;
+                    self.reach(piece.from)?;
+                    self.add(acl::ACL_COPY_DEVICE_TO_DEVICE, piece, begun)?;
+                }
+                return Ok(());
+            }
+        };
+        let kind = match across {
+            Across::ToDevice => acl::ACL_COPY_HOST_TO_DEVICE,
+            Across::ToHost => acl::ACL_COPY_DEVICE_TO_HOST,
+        };
+        let sharing = &self.held.sharing;
+        let plan = gather::plan(across, pieces, self.scratch, |address| sharing.is_imported(address));
+        if plan.direct.len() > 1 && self.runtime.calls.aclrtMemcpyBatchAsync.is_some() {
+            let list: Vec<_> = plan.direct.iter().map(|piece| (piece.to, piece.from, piece.length)).collect();
+            // It may fail behind some of them.
+            *begun = true;
+            // SAFETY: memory of the engine or of a region that the transfer has entered, until the batch ends.
+            unsafe { self.held.stream.copy_batch(kind, self.device, &list)? };
+        } else {
+            for piece in &plan.direct {
+                self.add(kind, piece, begun)?;
+            }
+        }
+        for step in &plan.steps {
+            match step {
+                Step::Across(piece) => self.add(kind, piece, begun)?,
+                Step::OnDevice(piece) => self.add(acl::ACL_COPY_DEVICE_TO_DEVICE, piece, begun)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&self, kind: i32, piece: &Piece, begun: &mut bool) -> Result<()> {
+        if piece.length == 0 {
+            return Ok(());
+        }
+        // SAFETY: memory of the engine or of a region that the transfer has entered, until the batch ends.
+        unsafe { self.held.stream.copy(kind, piece.to, piece.from, piece.length)? };
+        *begun = true;
+        Ok(())
+    }
+
+    /// Lets this device reach the one that the memory is on. UNSUPPORTED if it can't.
+    fn reach(&mut self, address: u64) -> Result<()> {
+        if self.held.sharing.is_imported(address) {
+            return Ok(());
+        }
+        // What the library doesn't know the copy will refuse.
+        let Ok(location) = location_of(&self.runtime, address) else { return Ok(()) };
+        let (other, calls) = (location.id as i32, &self.runtime.calls);
+        if location.type_ != acl::ACL_AT_DEVICE || self.reached.contains(&other) {
+            return Ok(());
+        }
+        let mut can = 0;
+        // SAFETY: the number outlives the call.
+        let code = unsafe { (calls.aclrtDeviceCanAccessPeer)(&mut can, self.device, other) };
+        self.runtime.check("aclrtDeviceCanAccessPeer", code)?;
+        if can == 0 {
+            let text = format!("Ascend device {} can't reach device {other}", self.device);
+            return Err(Error::new(Status::Unsupported, text).over(Transport::Ascend));
+        }
+        // SAFETY: no memory is involved.
+        let code = unsafe { (calls.aclrtDeviceEnablePeerAccess)(other, 0) };
+        self.runtime.check("aclrtDeviceEnablePeerAccess", code)?;
+        self.reached.insert(other);
+        Ok(())
+    }
+
+    /// Asks the stream. An error: it has failed, and nothing is under way.
+    fn ask(&mut self, batch: u64) -> Result<bool> {
+        let idle = self.held.stream.is_idle();
+        match &idle {
+            Ok(false) => return Ok(false),
+            // The word may have been written since it was looked at.
+            Ok(true) if self.word(self.place(batch)).load(Ordering::Acquire) == 1 => return Ok(true),
+            // Its word could not be added behind it.
+            Ok(true) if self.failures[self.place(batch)].is_some() => return Ok(true),
+            _ => {}
+        }
+        if !self.rest() {
+            return Ok(false);
+        }
+        let told = idle.and_then(|_| self.held.stream.wait(1)).err();
+        let told =
+            told.unwrap_or_else(|| Error::new(Status::Unavailable, "the stream stopped, without a reason"));
+        let message = format!("copies on Ascend device {} have failed: {}", self.device, told.message);
+        let lost = Error { status: Status::Unavailable, message, ..told };
+        self.lost = Some(lost.clone());
+        Err(lost)
+    }
+
+    /// Whether nothing is under way any more, with what there was stopped. That stopping took too long doesn't
+    /// mean that it has happened, nor does an error of it.
+    fn rest(&self) -> bool {
+        let stream = &self.held.stream;
+        if matches!(stream.is_idle(), Ok(true)) {
+            return true;
+        }
+        let _ = stream.abort();
+        let _ = stream.wait(REST_MS);
+        matches!(stream.is_idle(), Ok(true))
+    }
+}
+
+impl Queue for AscendQueue {
+    fn copy(&mut self, direction: Direction, pieces: &[Piece]) -> Result<Batch> {
+        if let Some(lost) = &self.lost {
+            return Err(lost.clone());
+        }
+        if self.next - self.first >= self.depth as u64 {
+            return Err(Error::new(Status::Busy, "more batches under way than the queue was opened for"));
+        }
+        let (batch, place) = (self.next, self.place(self.next));
+        let mut begun = false;
+        let mut result = self.begin(direction, pieces, &mut begun);
+        if !begun && result.is_err() {
+            return result.map(|()| Batch(batch));
+        }
+        self.word(place).store(0, Ordering::Relaxed);
+        let word: *const AtomicU64 = self.word(place);
+        let told = Piece { to: word as u64, from: self.held.one.address(), length: size_of::<u64>() as u64 };
+        let marked = self.add(acl::ACL_COPY_DEVICE_TO_HOST, &told, &mut begun);
+        if !begun {
+            return marked.map(|()| Batch(batch));
+        }
+        // What was begun ends like other batches, and fails then.
+        if result.is_ok() {
+            result = marked;
+        }
+        self.failures[place] = result.err();
+        self.next += 1;
+        Ok(Batch(batch))
+    }
+
+    fn is_done(&mut self, batch: Batch) -> Result<bool> {
+        let place = self.place(batch.0);
+        if batch.0 < self.first {
+            return Ok(true);
+        }
+        // Partner: the device, whose copies before the word's are visible when that is.
+        let mut done = self.word(place).load(Ordering::Acquire) == 1;
+        if !done {
+            if let Some(lost) = &self.lost {
+                return Err(lost.clone());
+            }
+            self.looks += 1;
+            if self.looks.is_multiple_of(LOOKS) {
+                done = self.ask(batch.0)?;
+            }
+        }
+        if !done {
+            return Ok(false);
+        }
+        self.first = batch.0 + 1;
+        self.failures[place].take().map_or(Ok(true), Err)
+    }
+
+    fn abort(&mut self) -> bool {
+        let at_rest = self.rest();
+        if at_rest {
+            let text = format!("copies on Ascend device {} were stopped", self.device);
+            let error = Error::new(Status::Unavailable, text).over(Transport::Ascend);
+            self.lost.get_or_insert(error);
+        }
+        at_rest
+    }
+
+    fn export(&mut self, address: u64, length: u64, pid: i32) -> Result<Vec<u8>> {
+        self.held.sharing.export(address, length, pid)
+    }
+
+    fn withdraw(&mut self, exported: &[u8]) {
+        self.held.sharing.withdraw(exported);
+    }
+
+    fn import(&mut self, exported: &[u8]) -> Result<u64> {
+        self.held.sharing.import(exported)
+    }
+
+    fn close(&mut self, imported: u64) -> Result<()> {
+        self.held.sharing.close(imported)
+    }
+}
+
+impl Drop for AscendQueue {
+    fn drop(&mut self) {
+        if !self.rest() {
+            return;
+        }
+        self.contexts.remove(&self.held.context);
+        // SAFETY: once, here; nothing under way names its memory.
+        unsafe { ManuallyDrop::drop(&mut self.held) };
+    }
+}

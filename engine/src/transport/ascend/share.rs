@@ -1,0 +1,424 @@
+//! Device memory between processes of one host: what `export` says and `import` follows. What was allocated
+//! as one is exported as one, with the offset of what is meant.
+//!
+//! There are two ways, and what is exported names those that the exporter could take. A key (from CANN 8.3
+//! on) is for memory from aclrtMalloc; importing one fails where the NPUs hang on PCIe. A shareable handle is
+//! for physical memory that was mapped. Where neither works transfers are staged.
+//!
+//! Before CANN 9.0 nobody tells where an allocation begins. Then the range asked for is exported as if it
+//! were the whole, and the library refuses what doesn't begin an allocation.
+
+use super::driver::range_of;
+use crate::status::{Error, Result, Status};
+use crate::sys::acl::{self, Runtime};
+use crate::types::{end_of, Transport};
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+const KEY_BYTES: usize = acl::ACL_IPC_KEY_BYTES as usize;
+/// Of what `export` says: a version, which ways there are, device, offset, length, key, handle.
+const BYTES: usize = 2 + 4 + 8 + 8 + KEY_BYTES + 8;
+const VERSION: u8 = 1;
+const HAS_KEY: u8 = 1;
+const HAS_HANDLE: u8 = 2;
+
+type Key = [u8; KEY_BYTES];
+
+/// The ways to an allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ways {
+    /// A C string.
+    key: Option<Key>,
+    handle: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Exported {
+    /// The number of the device that has the memory, as the whole host counts them.
+    device: i32,
+    offset: u64,
+    /// Of the allocation.
+    length: u64,
+    ways: Ways,
+}
+
+impl Exported {
+    fn encode(&self) -> Vec<u8> {
+        let has = |there, flag| if there { flag } else { 0 };
+        let Ways { key, handle } = self.ways;
+        let mut out = vec![VERSION, has(key.is_some(), HAS_KEY) | has(handle.is_some(), HAS_HANDLE)];
+        out.extend(self.device.to_le_bytes());
+        out.extend(self.offset.to_le_bytes());
+        out.extend(self.length.to_le_bytes());
+        out.extend(key.unwrap_or([0; KEY_BYTES]));
+        out.extend(handle.unwrap_or(0).to_le_bytes());
+        out
+    }
+
+    /// INVALID for anything that `encode` doesn't make.
+    fn decode(bytes: &[u8]) -> Result<Exported> {
+        let wrong = || Error::invalid("exported Ascend memory: not what this version of ferry exports");
+        let bytes: &[u8; BYTES] = bytes.try_into().map_err(|_| wrong())?;
+        let mut rest = &bytes[..];
+        let (version, flags) = (take::<1>(&mut rest)[0], take::<1>(&mut rest)[0]);
+        let device = i32::from_le_bytes(take(&mut rest));
+        let offset = u64::from_le_bytes(take(&mut rest));
+        let length = u64::from_le_bytes(take(&mut rest));
+        let key: Key = take(&mut rest);
+        let handle = u64::from_le_bytes(take(&mut rest));
+        let flags_known = flags != 0 && flags & !(HAS_KEY | HAS_HANDLE) == 0;
+        let is_text = key.iter().position(|byte| *byte == 0).is_some_and(|end| end > 0);
+        if version != VERSION || !flags_known || offset >= length || flags & HAS_KEY != 0 && !is_text {
+            return Err(wrong());
+        }
+        let ways = Ways {
+            key: (flags & HAS_KEY != 0).then_some(key),
+            handle: (flags & HAS_HANDLE != 0).then_some(handle),
+        };
+        Ok(Exported { device, offset, length, ways })
+    }
+}
+
+/// The next bytes of a list that has them.
+fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
+    let (mut out, (first, left)) = ([0; N], rest.split_at(N));
+    out.copy_from_slice(first);
+    *rest = left;
+    out
+}
+
+/// What one queue exports and imports. Used and dropped under its context.
+pub struct Sharing {
+    runtime: Arc<Runtime>,
+    device: i32,
+    exports: Vec<Export>,
+    /// By base.
+    imports: BTreeMap<u64, Import>,
+}
+
+struct Export {
+    base: u64,
+    length: u64,
+    ways: Ways,
+    /// The reference behind `ways.handle`.
+    physical: *mut c_void,
+    /// Calls of `export` that were not withdrawn. With none it goes when its importers let it.
+    users: u32,
+}
+
+struct Import {
+    length: u64,
+    ways: Ways,
+    /// How it was opened: by handle if there is one here, else by key.
+    physical: Option<*mut c_void>,
+    users: u32,
+}
+
+impl Sharing {
+    pub fn new(runtime: &Arc<Runtime>, device: i32) -> Sharing {
+        Sharing { runtime: runtime.clone(), device, exports: Vec::new(), imports: BTreeMap::new() }
+    }
+
+    pub fn export(&mut self, address: u64, length: u64, pid: i32) -> Result<Vec<u8>> {
+        let (base, whole) = range_of(&self.runtime, address).unwrap_or((address, length));
+        let inside = end_of(address, length).is_some_and(|end| end <= base.saturating_add(whole));
+        if length == 0 || !inside {
+            let text =
+                format!("{length} bytes at {address:#x} are not within one allocation of Ascend memory");
+            return Err(Error::invalid(text).over(Transport::Ascend));
+        }
+        let at = match self.exports.iter().position(|one| (one.base, one.length) == (base, whole)) {
+            Some(at) => at,
+            None => {
+                let export = self.begin_export(base, whole)?;
+                self.exports.push(export);
+                self.exports.len() - 1
+            }
+        };
+        self.exports[at].users += 1;
+        let ways = self.exports[at].ways;
+        let exported = self
+            .physical_device(self.device)
+            .map(|device| Exported { device, offset: address - base, length: whole, ways }.encode());
+        let allowed = exported.and_then(|exported| self.allow(&ways, pid).map(|()| exported));
+        if allowed.is_err() {
+            self.exports[at].users -= 1;
+            self.end_unused();
+        }
+        allowed
+    }
+
+    pub fn withdraw(&mut self, exported: &[u8]) {
+        let Ok(exported) = Exported::decode(exported) else { return };
+        let found = self.exports.iter_mut().find(|one| one.ways == exported.ways && one.users > 0);
+        if let Some(export) = found {
+            export.users -= 1;
+        }
+        self.end_unused();
+    }
+
+    pub fn import(&mut self, exported: &[u8]) -> Result<u64> {
+        let Exported { device, offset, length, ways } = Exported::decode(exported)?;
+        if let Some((base, import)) = self.imports.iter_mut().find(|(_, one)| one.ways == ways) {
+            import.users += 1;
+            return Ok(base + offset);
+        }
+        let same = self.physical_device(self.device)? == device;
+        let (base, physical) = match ways.key.map(|key| self.import_key(&key, same)) {
+            Some(Ok(base)) => (base, None),
+            Some(Err(error)) if ways.handle.is_none() || error.status == Status::Access => {
+                return Err(error);
+            }
+            // No key, or one that can't be imported here: PCIe.
+            _ => {
+                let (base, physical) = self.import_handle(ways.handle.unwrap_or(0), length, device)?;
+                (base, Some(physical))
+            }
+        };
+        self.imports.insert(base, Import { length, ways, physical, users: 1 });
+        Ok(base + offset)
+    }
+
+    pub fn close(&mut self, imported: u64) -> Result<()> {
+        let unknown = || Error::invalid(format!("nothing imported is at {imported:#x}"));
+        let (base, import) = self.find_mut(imported).ok_or_else(unknown)?;
+        import.users -= 1;
+        if import.users > 0 {
+            return Ok(());
+        }
+        match self.imports.remove(&base) {
+            Some(import) => self.end_import(base, &import),
+            None => Ok(()),
+        }
+    }
+
+    pub fn is_imported(&self, address: u64) -> bool {
+        let before = self.imports.range(..=address).next_back();
+        before.is_some_and(|(base, import)| address - base < import.length)
+    }
+
+    fn find_mut(&mut self, address: u64) -> Option<(u64, &mut Import)> {
+        let (base, import) = self.imports.range_mut(..=address).next_back()?;
+        (address - base < import.length).then_some((*base, import))
+    }
+
+    /// Both ways, as far as they work. UNAVAILABLE with the reasons if neither does.
+    fn begin_export(&self, base: u64, length: u64) -> Result<Export> {
+        let (key, handle) = (self.export_key(base, length), self.export_handle(base));
+        if let (Err(key), Err(handle)) = (&key, &handle) {
+            let text = format!("memory can't be exported: {}; {}", key.message, handle.message);
+            let error = Error { vendor_error: key.vendor_error, ..Error::new(Status::Unavailable, text) };
+            return Err(error.over(Transport::Ascend));
+        }
+        let (physical, handle) = handle.map_or((null_mut(), None), |(raw, number)| (raw, Some(number)));
+        Ok(Export { base, length, ways: Ways { key: key.ok(), handle }, physical, users: 0 })
+    }
+
+    fn export_key(&self, base: u64, length: u64) -> Result<Key> {
+        let calls = &self.runtime.calls;
+        let export = self.runtime.need("aclrtIpcMemGetExportKey", calls.aclrtIpcMemGetExportKey)?;
+        let mut key = [0u8; KEY_BYTES];
+        // Only processes that are allowed one by one: no flag.
+        // SAFETY: the key has room for as many bytes as it says; the library refuses what is no memory of its.
+        let code =
+            unsafe { export(base as *mut c_void, length as usize, key.as_mut_ptr().cast(), KEY_BYTES, 0) };
+        self.runtime.check("aclrtIpcMemGetExportKey", code)?;
+        key[KEY_BYTES - 1] = 0;
+        Ok(key)
+    }
+
+    fn export_handle(&self, base: u64) -> Result<(*mut c_void, u64)> {
+        let (runtime, calls) = (&self.runtime, &self.runtime.calls);
+        let mut physical = null_mut();
+        // SAFETY: the pointer outlives the call; the library refuses what was not mapped.
+        let code = unsafe { (calls.aclrtMemRetainAllocationHandle)(base as *mut c_void, &mut physical) };
+        runtime.check("aclrtMemRetainAllocationHandle", code)?;
+        let mut handle = 0;
+        // SAFETY: the number outlives the call; the reference was taken above.
+        let code = unsafe { (calls.aclrtMemExportToShareableHandle)(physical, 0, 0, &mut handle) };
+        if let Err(error) = runtime.check("aclrtMemExportToShareableHandle", code) {
+            // SAFETY: gives back the reference taken above.
+            unsafe { (calls.aclrtFreePhysical)(physical) };
+            return Err(error);
+        }
+        Ok((physical, handle))
+    }
+
+    /// Lets a process import it.
+    fn allow(&self, ways: &Ways, pid: i32) -> Result<()> {
+        let (runtime, calls) = (&self.runtime, &self.runtime.calls);
+        let mut pids = [pid];
+        if let Some(key) = ways.key {
+            let allow = runtime.need("aclrtIpcMemSetImportPid", calls.aclrtIpcMemSetImportPid)?;
+            // SAFETY: a C string and a list of one, which outlive the call.
+            let code = unsafe { allow(key.as_ptr().cast(), pids.as_mut_ptr(), 1) };
+            runtime.check("aclrtIpcMemSetImportPid", code)?;
+        }
+        if let Some(handle) = ways.handle {
+            // SAFETY: a list of one, which outlives the call.
+            let code = unsafe { (calls.aclrtMemSetPidToShareableHandle)(handle, pids.as_mut_ptr(), 1) };
+            runtime.check("aclrtMemSetPidToShareableHandle", code)?;
+        }
+        Ok(())
+    }
+
+    /// `same`: the memory is of this queue's device.
+    fn import_key(&self, key: &Key, same: bool) -> Result<u64> {
+        let calls = &self.runtime.calls;
+        let import = self.runtime.need("aclrtIpcMemImportByKey", calls.aclrtIpcMemImportByKey)?;
+        let flags = if same { 0 } else { acl::ACL_IPC_ENABLE_PEER_ACCESS as u64 };
+        let mut base = null_mut();
+        // SAFETY: the pointer outlives the call, and the key ends with a zero.
+        let code = unsafe { import(&mut base, key.as_ptr().cast(), flags) };
+        self.runtime.check("aclrtIpcMemImportByKey", code)?;
+        Ok(base as u64)
+    }
+
+    fn import_handle(&self, handle: u64, length: u64, device: i32) -> Result<(u64, *mut c_void)> {
+        let (runtime, calls) = (&self.runtime, &self.runtime.calls);
+        self.reach(device)?;
+        let (mut physical, mut base) = (null_mut(), null_mut());
+        // SAFETY: the pointer outlives the call; the library refuses what is no handle.
+        let code = unsafe { (calls.aclrtMemImportFromShareableHandle)(handle, self.device, &mut physical) };
+        runtime.check("aclrtMemImportFromShareableHandle", code)?;
+        // SAFETY: each call gets what the one before it made; what was made goes if a later one fails.
+        let mapped = unsafe {
+            let code = (calls.aclrtReserveMemAddress)(&mut base, length as usize, 0, null_mut(), 0);
+            runtime.check("aclrtReserveMemAddress", code).and_then(|()| {
+                let code = (calls.aclrtMapMem)(base, length as usize, 0, physical, 0);
+                runtime.check("aclrtMapMem", code)
+            })
+        };
+        match mapped {
+            Ok(()) => Ok((base as u64, physical)),
+            Err(error) => {
+                // SAFETY: as above, and nothing is mapped.
+                unsafe {
+                    if !base.is_null() {
+                        (calls.aclrtReleaseMemAddress)(base);
+                    }
+                    (calls.aclrtFreePhysical)(physical);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Lets this queue's device reach another one of the host, if this process knows it.
+    fn reach(&self, physical: i32) -> Result<()> {
+        for device in 0..self.runtime.device_count()? {
+            if device != self.device && self.physical_device(device)? == physical {
+                // SAFETY: no memory is involved.
+                let code = unsafe { (self.runtime.calls.aclrtDeviceEnablePeerAccess)(device, 0) };
+                return self.runtime.check("aclrtDeviceEnablePeerAccess", code);
+            }
+        }
+        Ok(())
+    }
+
+    fn physical_device(&self, device: i32) -> Result<i32> {
+        let mut physical = 0;
+        // SAFETY: the number outlives the call.
+        let code = unsafe { (self.runtime.calls.aclrtGetPhyDevIdByLogicDevId)(device, &mut physical) };
+        self.runtime.check("aclrtGetPhyDevIdByLogicDevId", code)?;
+        Ok(physical)
+    }
+
+    fn end_import(&self, base: u64, import: &Import) -> Result<()> {
+        let (runtime, calls) = (&self.runtime, &self.runtime.calls);
+        match (import.physical, import.ways.key) {
+            (Some(physical), _) => {
+                // SAFETY: made by `import_handle`; nothing under way names it, as the trait says.
+                let codes = unsafe {
+                    let unmapped = (calls.aclrtUnmapMem)(base as *mut c_void);
+                    let freed = (calls.aclrtFreePhysical)(physical);
+                    [unmapped, freed, (calls.aclrtReleaseMemAddress)(base as *mut c_void)]
+                };
+                let names = ["aclrtUnmapMem", "aclrtFreePhysical", "aclrtReleaseMemAddress"];
+                names.into_iter().zip(codes).try_for_each(|(name, code)| runtime.check(name, code))
+            }
+            (None, Some(key)) => self.close_key(&key),
+            (None, None) => Ok(()),
+        }
+    }
+
+    fn close_key(&self, key: &Key) -> Result<()> {
+        let close = self.runtime.need("aclrtIpcMemClose", self.runtime.calls.aclrtIpcMemClose)?;
+        // SAFETY: a C string; nothing under way names what was imported by it.
+        self.runtime.check("aclrtIpcMemClose", unsafe { close(key.as_ptr().cast()) })
+    }
+
+    /// Ends exports that nobody uses. One that somebody still has open stays for the next time.
+    fn end_unused(&mut self) {
+        let mut exports = std::mem::take(&mut self.exports);
+        exports.retain_mut(|export| export.users > 0 || !self.end_export(export));
+        self.exports = exports;
+    }
+
+    fn end_export(&self, export: &mut Export) -> bool {
+        if !export.physical.is_null() {
+            // SAFETY: the reference taken by `export_handle`. Importers have their own.
+            unsafe { (self.runtime.calls.aclrtFreePhysical)(export.physical) };
+            export.physical = null_mut();
+        }
+        export.ways.key.is_none_or(|key| self.close_key(&key).is_ok())
+    }
+}
+
+impl Drop for Sharing {
+    fn drop(&mut self) {
+        for (base, import) in std::mem::take(&mut self.imports) {
+            let _ = self.end_import(base, &import);
+        }
+        for mut export in std::mem::take(&mut self.exports) {
+            self.end_export(&mut export);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> Exported {
+        let mut key = [b'k'; KEY_BYTES];
+        key[KEY_BYTES - 1] = 0;
+        Exported { device: 3, offset: 4096, length: 8192, ways: Ways { key: Some(key), handle: Some(9) } }
+    }
+
+    #[test]
+    fn what_is_exported_is_read_back() {
+        let both = example();
+        let key = Exported { ways: Ways { handle: None, ..both.ways }, ..both };
+        let handle = Exported { ways: Ways { key: None, ..both.ways }, ..both };
+        for exported in [both, key, handle] {
+            let bytes = exported.encode();
+            assert!(bytes.len() == BYTES && BYTES <= 512);
+            assert_eq!(Exported::decode(&bytes).unwrap(), exported);
+        }
+    }
+
+    #[test]
+    fn what_nobody_exports_is_refused() {
+        let good = example().encode();
+        for length in (0..good.len()).chain([good.len() + 1]) {
+            let mut bytes = good.clone();
+            bytes.resize(length, 0);
+            assert_eq!(Exported::decode(&bytes).unwrap_err().status, Status::Invalid, "{length} bytes");
+        }
+        let with = |at: usize, byte: u8| {
+            let mut bytes = good.clone();
+            bytes[at] = byte;
+            Exported::decode(&bytes)
+        };
+        assert!(with(0, 2).is_err() && with(1, 0).is_err() && with(1, 4).is_err());
+        // The offset is the length's last valid byte, and one more.
+        let last = Exported { offset: 8191, ..example() };
+        assert!(Exported::decode(&last.encode()).is_ok());
+        assert!(Exported::decode(&Exported { offset: 8192, ..example() }.encode()).is_err());
+        // A key without an end, and an empty one.
+        assert!(with(22 + KEY_BYTES - 1, b'k').is_err() && with(22, 0).is_err());
+    }
+}

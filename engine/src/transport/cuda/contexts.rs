@@ -1,0 +1,79 @@
+//! The primary contexts in use, each retained once, for as long as something needs it.
+
+use crate::status::Result;
+use crate::sys::cuda::{result, Api, Context, Entered, Failure, Handle, STREAM_LEGACY, STREAM_PER_THREAD};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+pub struct Contexts {
+    pub api: &'static Api,
+    in_use: Mutex<HashMap<i32, Weak<Context>>>,
+}
+
+impl Contexts {
+    pub fn new(api: &'static Api) -> Contexts {
+        Contexts { api, in_use: Mutex::default() }
+    }
+
+    pub fn get(&self, device: i32) -> Result<Arc<Context>> {
+        let mut in_use = self.lock();
+        if let Some(context) = in_use.get(&device).and_then(Weak::upgrade) {
+            return Ok(context);
+        }
+        let context = Context::retain(self.api, device)?;
+        in_use.insert(device, Arc::downgrade(&context));
+        Ok(context)
+    }
+
+    /// Some context, for what concerns all devices: one that ferry or the program has if possible.
+    pub fn any(&self) -> Result<Arc<Context>> {
+        self.active().map_or_else(|| self.get(0), Ok)
+    }
+
+    /// Makes a call that some drivers refuse where no context is current (`cuPointerGetAttributes` does, on
+    /// threads that have not used CUDA yet), whichever it is. Creates no context: where there is none the
+    /// driver knows no memory and no streams either.
+    pub fn with_some<T>(&self, call: impl Fn() -> Result<T, Failure>) -> Result<T, Failure> {
+        match call() {
+            Err(failure) if failure.code == result::INVALID_CONTEXT => {
+                let Some(context) = self.active() else { return Err(failure) };
+                let _entered = context.enter()?;
+                call()
+            }
+            result => result,
+        }
+    }
+
+    /// Enters the context of one of the program's streams, or of the default stream of the one that is
+    /// current here.
+    ///
+    /// # Safety
+    /// The stream exists, and its context with it until the guard goes.
+    pub unsafe fn enter_stream(&self, stream: Handle) -> Result<(Entered, Handle)> {
+        let ask = || {
+            let mut context = 0;
+            // SAFETY: the stream is the caller's promise, the result lives on this stack.
+            unsafe { self.api.stream_get_ctx(stream, &mut context) }.map(|()| context)
+        };
+        // A default stream is another one in each context, so any context won't do for it.
+        let is_default = [0, STREAM_LEGACY, STREAM_PER_THREAD].contains(&(stream as u64));
+        let context = if is_default { ask() } else { self.with_some(ask) }?;
+        // SAFETY: as above.
+        Ok((unsafe { Entered::new(self.api, context) }?, context))
+    }
+
+    fn active(&self) -> Option<Arc<Context>> {
+        if let Some(context) = self.lock().values().find_map(Weak::upgrade) {
+            return Some(context);
+        }
+        let mut count = 0;
+        // SAFETY: the result lives on this stack.
+        unsafe { self.api.device_get_count(&mut count) }.ok()?;
+        let device = (0..count).find(|device| Context::is_active(self.api, *device))?;
+        self.get(device).ok()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<i32, Weak<Context>>> {
+        self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,121 @@
+//! The driver as `device` sees it: what concerns no queue.
+
+use super::contexts::Contexts;
+use super::hold::{self, Flags};
+use super::pins::Pins;
+use super::queue::CudaQueue;
+use super::{locate, point};
+use crate::device::{Allocation, DmaBuf, Driver, Hold, Point, Queue, Start};
+use crate::status::{Error, Result, Status};
+use crate::sys::cuda::{self, Api, ATTRIBUTE_DMA_BUF_SUPPORTED, RANGE_HANDLE_DMA_BUF_FD};
+use crate::sys::memory::page_bytes;
+use crate::types::{end_of, MemoryKind};
+use std::ffi::{c_char, CStr};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::Arc;
+
+struct Cuda {
+    api: &'static Api,
+    contexts: Arc<Contexts>,
+    pins: Pins,
+    flags: Flags,
+}
+
+pub fn open(path: &str) -> Result<Arc<dyn Driver>> {
+    let api = cuda::load(path)?;
+    let contexts = Arc::new(Contexts::new(api));
+    Ok(Arc::new(Cuda { api, contexts, pins: Pins::default(), flags: Flags::new(api) }))
+}
+
+impl Driver for Cuda {
+    fn kind(&self) -> MemoryKind {
+        MemoryKind::Cuda
+    }
+
+    fn describe(&self) -> String {
+        let version = self.api.version;
+        let mut text = format!("CUDA {}.{} ({})", version / 1000, version % 1000 / 10, self.api.name);
+        let mut count = 0;
+        // SAFETY: the result lives on this stack.
+        let _ = unsafe { self.api.device_get_count(&mut count) };
+        for ordinal in 0..count {
+            let mut name = [0 as c_char; 128];
+            let mut device = 0;
+            // SAFETY: the results live on this stack; the name ends in NUL within the length given.
+            let named = unsafe {
+                self.api
+                    .device_get(&mut device, ordinal)
+                    .and_then(|()| self.api.device_get_name(name.as_mut_ptr(), name.len() as i32, device))
+            };
+            if named.is_ok() {
+                // SAFETY: as above.
+                let name = unsafe { CStr::from_ptr(name.as_ptr()) };
+                text.push_str(&format!(", {ordinal}: {}", name.to_string_lossy()));
+            }
+        }
+        text
+    }
+
+    fn locate(&self, address: u64) -> Result<Option<Allocation>> {
+        locate::locate(&self.contexts, address)
+    }
+
+    fn pin(&self, address: u64, length: usize) -> Result<()> {
+        self.pins.pin(&self.contexts, address, length)
+    }
+
+    fn unpin(&self, address: u64) {
+        self.pins.unpin(address);
+    }
+
+    fn open(&self, device: i32, batch_bytes: usize, depth: usize) -> Result<Box<dyn Queue>> {
+        Ok(Box::new(CudaQueue::open(&self.contexts, device, batch_bytes, depth)?))
+    }
+
+    fn point(&self, at: Start) -> Result<Box<dyn Point>> {
+        point::point(&self.contexts, at)
+    }
+
+    fn hold(&self, stream: u64) -> Result<Box<dyn Hold>> {
+        hold::hold(&self.contexts, &self.flags, stream)
+    }
+
+    /// Addresses and lengths that the call takes are multiples of the host's page, so whole pages are asked
+    /// for; they must be of the same allocation.
+    fn dmabuf(&self, address: u64, length: u64) -> Result<DmaBuf> {
+        let allocation = self.locate(address)?.filter(|found| found.location.kind == MemoryKind::Cuda);
+        let Some(allocation) = allocation else {
+            return Err(Error::invalid(format!("address: {address:#x} is not memory of a CUDA device")));
+        };
+        let context = self.contexts.get(allocation.location.device)?;
+        if context.attribute(ATTRIBUTE_DMA_BUF_SUPPORTED)? == 0 {
+            let text = format!("device {} or its driver has no dma-buf", context.ordinal);
+            return Err(Error::new(Status::Unavailable, text));
+        }
+        let page = page_bytes() as u64;
+        let start = address / page * page;
+        let end = end_of(address, length).and_then(|end| end.checked_next_multiple_of(page));
+        let Some(end) =
+            end.filter(|end| *end <= allocation.base + allocation.length && start >= allocation.base)
+        else {
+            let text =
+                format!("the pages of the {length} bytes at {address:#x} are not all of one allocation");
+            return Err(Error::invalid(text));
+        };
+        let mut fd: i32 = -1;
+        let _entered = context.enter()?;
+        // SAFETY: the result lives on this stack and is an int for this kind of handle.
+        unsafe {
+            self.api.mem_get_handle_for_address_range(
+                (&raw mut fd).cast(),
+                start,
+                (end - start) as usize,
+                RANGE_HANDLE_DMA_BUF_FD,
+                0,
+            )
+        }?;
+        // SAFETY: a fresh descriptor that the driver made for us.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(DmaBuf { fd, offset: address - start })
+    }
+}

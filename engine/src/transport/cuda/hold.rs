@@ -1,0 +1,178 @@
+//! Has a stream of the program's wait until ferry lets it go on.
+//!
+//! The device waits for a 32-bit flag in pinned memory to be 1 (cuStreamWaitValue32, which every device has
+//! since CUDA 12.0; NOT_SUPPORTED says where not). Behind it an event is recorded: a flag is used again only
+//! when its event is reached, since a device that has not yet looked would miss that it was let go. Where the
+//! device can't wait, the stream runs a function of the host's that does (`sys::cuda::Gate`).
+
+use super::contexts::Contexts;
+use crate::device::Hold;
+use crate::limits::HOLDS_MAX;
+use crate::status::{Error, Result, Status};
+use crate::sys::cuda::{result, Api, Entered, Event, Gate, Handle, PinnedMemory};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The flags of a driver, made as they are needed.
+pub struct Flags {
+    api: &'static Api,
+    list: Mutex<Vec<Arc<Flag>>>,
+}
+
+struct Flag {
+    /// Of the stream's context: events are recorded in streams of their own context only.
+    event: Event,
+    context: Handle,
+    at: usize,
+    page: Arc<PinnedMemory>,
+}
+
+/// `cuStreamWaitValue32` waits until the flag is at least the value.
+const GREATER_OR_EQUAL: u32 = 0;
+const FLAGS_PER_PAGE: usize = 1024;
+
+impl Flag {
+    fn word(&self) -> &AtomicU32 {
+        // SAFETY: inside the page, which lives as long as this; only ever used as an atomic. The device
+        // reads it, by whole words.
+        unsafe { &*self.page.pointer::<AtomicU32>().add(self.at) }
+    }
+
+    /// Release: what ferry wrote before is visible to what the stream does next.
+    fn let_go(&self) {
+        self.word().store(1, Ordering::Release);
+    }
+
+    /// Whether no stream waits for it or will.
+    fn is_free(&self) -> bool {
+        self.word().load(Ordering::Relaxed) == 1 && self.event.is_reached().unwrap_or(false)
+    }
+}
+
+impl Flags {
+    pub fn new(api: &'static Api) -> Flags {
+        Flags { api, list: Mutex::default() }
+    }
+
+    /// One that nobody uses. Its word is 0 from here on.
+    fn take(&self, contexts: &Contexts, context: Handle) -> Result<Arc<Flag>> {
+        let mut flags = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = flags.iter().find(|flag| flag.context == context && flag.is_free()).cloned();
+        let flag = match free {
+            Some(flag) => flag,
+            None => {
+                if flags.len() >= HOLDS_MAX {
+                    let text = format!("{HOLDS_MAX} streams are held, or were and have not gone on yet");
+                    return Err(Error::new(Status::Limit, text));
+                }
+                let at = flags.len() % FLAGS_PER_PAGE;
+                let page = match flags.last().filter(|_| at > 0) {
+                    Some(last) => last.page.clone(),
+                    None => Arc::new(PinnedMemory::new(&contexts.any()?, FLAGS_PER_PAGE * 4)?),
+                };
+                let flag = Arc::new(Flag { event: Event::new(contexts.api, context)?, context, at, page });
+                flags.push(flag.clone());
+                flag
+            }
+        };
+        flag.word().store(0, Ordering::Relaxed);
+        Ok(flag)
+    }
+}
+
+impl Drop for Flags {
+    fn drop(&mut self) {
+        for flag in self.list.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            // SAFETY: the driver checks the handle, which may be of a context that its owner has destroyed.
+            let entered = unsafe { Entered::new(self.api, flag.context) };
+            if entered.is_ok() && !flag.is_free() {
+                // A device may still read it.
+                std::mem::forget(flag);
+            }
+        }
+    }
+}
+
+/// See `Driver::hold`. What `point` says of default streams holds here too. While a stream is held, calls
+/// of the program's that wait for all of the device's work wait for it.
+pub fn hold(contexts: &Contexts, flags: &Flags, stream: u64) -> Result<Box<dyn Hold>> {
+    let (api, stream) = (contexts.api, stream as Handle);
+    // SAFETY: the program's promise is that the stream exists until the transfer is final.
+    let (_entered, context) = unsafe { contexts.enter_stream(stream) }?;
+    refuse_capture(api, stream)?;
+    let flag = flags.take(contexts, context)?;
+    // SAFETY: the stream exists, the flag's memory is reachable from every device and is kept until the
+    // stream has gone past.
+    let waits = unsafe { api.stream_wait_value_32(stream, flag.word().as_ptr() as u64, 1, GREATER_OR_EQUAL) };
+    if let Err(failure) = waits {
+        flag.let_go();
+        if failure.code != result::NOT_SUPPORTED {
+            return Err(failure.into());
+        }
+        let gate = Arc::new(Gate::default());
+        // SAFETY: the stream exists.
+        unsafe { gate.close(api, stream) }?;
+        return Ok(Box::new(AtGate(gate)));
+    }
+    let held = AtFlag { flag, released: AtomicBool::new(false) };
+    // An error lets the stream go, for `held` is dropped. The flag then counts as free too early only if
+    // the event was never recorded, so it stays unused.
+    // SAFETY: the event is of the stream's context, which is current.
+    if let Err(failure) = unsafe { held.flag.event.record(stream) } {
+        flags
+            .list
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|flag| !Arc::ptr_eq(flag, &held.flag));
+        held.release();
+        std::mem::forget(held);
+        return Err(failure.into());
+    }
+    Ok(Box::new(held))
+}
+
+/// INVALID for a stream whose work becomes part of a graph: there would be nothing to wait for, or the wait
+/// would be repeated with each launch.
+pub fn refuse_capture(api: &'static Api, stream: Handle) -> Result<()> {
+    let mut status = 0;
+    // SAFETY: the result lives on this stack, the stream exists.
+    unsafe { api.stream_is_capturing(stream, &mut status) }?;
+    if status == 0 {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("the stream {stream:#x} is being captured into a graph")))
+}
+
+struct AtFlag {
+    flag: Arc<Flag>,
+    /// The flag may be another stream's once this is set.
+    released: AtomicBool,
+}
+
+impl Hold for AtFlag {
+    fn release(&self) {
+        if !self.released.swap(true, Ordering::AcqRel) {
+            self.flag.let_go();
+        }
+    }
+}
+
+impl Drop for AtFlag {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+struct AtGate(Arc<Gate>);
+
+impl Hold for AtGate {
+    fn release(&self) {
+        self.0.open();
+    }
+}
+
+impl Drop for AtGate {
+    fn drop(&mut self) {
+        self.0.open();
+    }
+}

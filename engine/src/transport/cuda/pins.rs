@@ -1,0 +1,66 @@
+//! Host memory that is pinned for every context of the process.
+
+use super::contexts::Contexts;
+use super::locate;
+use crate::status::{Error, Result, Status};
+use crate::sys::cuda::{result, Context};
+use crate::types::{end_of, MemoryKind};
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// By address. A registration ends with its context, so that is kept.
+#[derive(Default)]
+pub struct Pins(Mutex<HashMap<u64, Arc<Context>>>);
+
+const PORTABLE: u32 = 1;
+
+impl Pins {
+    /// Memory that the program has pinned itself is left to it: it must stay so until `unpin`.
+    pub fn pin(&self, contexts: &Contexts, address: u64, length: usize) -> Result<()> {
+        let context = contexts.any()?;
+        let _entered = context.enter()?;
+        let pointer = address as usize as *mut c_void;
+        // SAFETY: the driver checks the range, and reads and writes none of it by itself.
+        match unsafe { context.api.mem_host_register(pointer, length, PORTABLE) } {
+            Ok(()) => {}
+            Err(failure) if failure.code == result::HOST_MEMORY_ALREADY_REGISTERED => {
+                let found = locate::locate(contexts, address)?.filter(|found| {
+                    let end = end_of(address, length as u64);
+                    found.location.kind == MemoryKind::Pinned
+                        && end.is_some_and(|end| end <= found.base.saturating_add(found.length))
+                });
+                return match found {
+                    Some(_) => Ok(()),
+                    None => Err(Error {
+                        message: format!("a part of the {length} bytes at {address:#x} is pinned already"),
+                        vendor_error: failure.code,
+                        ..Error::new(Status::Overlap, "")
+                    }),
+                };
+            }
+            Err(failure) => return Err(failure.into()),
+        }
+        drop(_entered);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(address, context);
+        Ok(())
+    }
+
+    pub fn unpin(&self, address: u64) {
+        let context = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&address);
+        if let Some(context) = context {
+            if let Ok(_entered) = context.enter() {
+                // SAFETY: registered by `pin`, and nothing copies from or to it any more.
+                let _ = unsafe { context.api.mem_host_unregister(address as usize as *mut c_void) };
+            }
+        }
+    }
+}
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        let addresses: Vec<u64> =
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect();
+        addresses.into_iter().for_each(|address| self.unpin(address));
+    }
+}

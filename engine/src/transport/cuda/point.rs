@@ -1,0 +1,46 @@
+//! Where the program's own work is: an event that it recorded, or one of ferry's in one of its streams.
+
+use super::contexts::Contexts;
+use super::hold::refuse_capture;
+use crate::device::{Point, Start};
+use crate::status::Result;
+use crate::sys::cuda::{is_event_reached, Api, Event, Handle};
+
+/// An event of the program's. It keeps it until the transfer that waits for it is final.
+struct Theirs {
+    api: &'static Api,
+    event: Handle,
+}
+
+/// Recorded here, where the stream was then.
+struct Ours(Event);
+
+/// See `Driver::point`. The default streams count too: 1 is the legacy one and 2 the calling thread's own;
+/// 0 is the legacy one.
+pub fn point(contexts: &Contexts, at: Start) -> Result<Box<dyn Point>> {
+    let api = contexts.api;
+    let stream = match at {
+        Start::Event(event) => return Ok(Box::new(Theirs { api, event: event as Handle })),
+        Start::Stream(stream) => stream as Handle,
+    };
+    // SAFETY: the program's promise is that the stream exists until the transfer is final.
+    let (_entered, context) = unsafe { contexts.enter_stream(stream) }?;
+    refuse_capture(api, stream)?;
+    let event = Event::new(api, context)?;
+    // SAFETY: as above; the event is of the stream's context, which is current.
+    unsafe { event.record(stream) }?;
+    Ok(Box::new(Ours(event)))
+}
+
+impl Point for Theirs {
+    fn is_reached(&self) -> Result<bool> {
+        // SAFETY: the program's promise is that the event exists until the transfer is final.
+        Ok(unsafe { is_event_reached(self.api, self.event) }?)
+    }
+}
+
+impl Point for Ours {
+    fn is_reached(&self) -> Result<bool> {
+        Ok(self.0.is_reached()?)
+    }
+}

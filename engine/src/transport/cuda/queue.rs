@@ -1,0 +1,464 @@
+//! Copies on one device: batches take turns on two streams, so that a gather runs while the copy before it
+//! does, and both directions of the bus are used.
+//!
+//! Each batch has a slot: a part of the scratch memory and of the kernel's table, and an event behind its
+//! last call. All of it is made when the device is opened; starting a batch allocates nothing.
+
+use super::contexts::Contexts;
+use super::export::Exports;
+use super::import::Imports;
+use super::kernel::{Entry, Kernel};
+use super::reach::Reach;
+use super::shape::{self, Run};
+use crate::device::{Batch, Direction, Piece, Queue};
+use crate::status::{Error, Result, Status};
+use crate::sys::cuda::{
+    result, Context, CopyAttributes, DeviceMemory, Entered, Event, Failure, Handle, PinnedMemory, Stream,
+};
+use std::ffi::c_void;
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+
+/// Bytes of a batch for each entry of its table: what is finer is copied piece by piece.
+const ENTRY_COVERS_BYTES: usize = 256;
+const ENTRIES_MAX: usize = 1 << 16;
+
+pub struct CudaQueue {
+    /// Leaves the thread's context as it was. First, because what follows may end the context.
+    _entered: Entered,
+    /// Not dropped while the device may still use it.
+    parts: ManuallyDrop<Parts>,
+}
+
+struct Parts {
+    contexts: Arc<Contexts>,
+    context: Arc<Context>,
+    streams: [Stream; 2],
+    slots: Vec<Slot>,
+    gather: Option<Gather>,
+    /// Whether the driver has cuMemcpyBatchAsync.
+    has_batches: bool,
+    reach: Reach,
+    imports: Imports,
+    exports: Exports,
+    batch_bytes: u64,
+    /// The number of the next batch, and of the first that has not ended.
+    next: u64,
+    ended: u64,
+    /// The context has failed: so does everything from here on.
+    broken: Option<Error>,
+    lists: Lists,
+}
+
+/// What the kernel needs.
+struct Gather {
+    kernel: Kernel,
+    scratch: DeviceMemory,
+    table: PinnedMemory,
+    scratch_bytes: u64,
+    entries: usize,
+}
+
+struct Slot {
+    event: Event,
+    /// The event could not be recorded or asked: the batch has ended when its stream is idle.
+    by_stream: bool,
+    /// A call failed after others had been started: the batch has failed when those have ended.
+    failed: Option<Error>,
+}
+
+/// Room that batches use one after the other.
+#[derive(Default)]
+struct Lists {
+    joined: Vec<Piece>,
+    runs: Vec<Run>,
+    to: Vec<u64>,
+    from: Vec<u64>,
+    bytes: Vec<usize>,
+}
+
+/// Calls of one batch: those that succeeded, and the one that didn't.
+struct Calls {
+    started: usize,
+    failed: Option<Failure>,
+}
+
+impl CudaQueue {
+    pub fn open(
+        contexts: &Arc<Contexts>,
+        device: i32,
+        batch_bytes: usize,
+        depth: usize,
+    ) -> Result<CudaQueue> {
+        if batch_bytes == 0 || depth == 0 {
+            return Err(Error::invalid("batch_bytes and depth must not be 0"));
+        }
+        let context = contexts.get(device)?;
+        let entered = context.enter()?;
+        let streams = [Stream::new(&context)?, Stream::new(&context)?];
+        let slot =
+            || Ok(Slot { event: Event::new(context.api, context.handle())?, by_stream: false, failed: None });
+        let parts = Parts {
+            slots: (0..depth).map(|_| slot()).collect::<Result<_>>()?,
+            // Without memory or a compiler for it batches are copied piece by piece.
+            gather: Gather::new(&context, streams[0].raw, batch_bytes, depth).ok(),
+            has_batches: true,
+            reach: Reach::new(contexts),
+            imports: Imports::new(&context),
+            exports: Exports::default(),
+            batch_bytes: batch_bytes as u64,
+            next: 0,
+            ended: 0,
+            broken: None,
+            lists: Lists::default(),
+            contexts: contexts.clone(),
+            context,
+            streams,
+        };
+        Ok(CudaQueue { _entered: entered, parts: ManuallyDrop::new(parts) })
+    }
+}
+
+impl Drop for CudaQueue {
+    fn drop(&mut self) {
+        if self.parts.have_all_ended() {
+            // SAFETY: not used after this.
+            unsafe { ManuallyDrop::drop(&mut self.parts) };
+        }
+        // Otherwise streams, scratch and context stay: releasing them would wait, or take memory from under
+        // the device.
+    }
+}
+
+impl Queue for CudaQueue {
+    fn copy(&mut self, direction: Direction, pieces: &[Piece]) -> Result<Batch> {
+        let parts = &mut *self.parts;
+        if let Some(error) = &parts.broken {
+            return Err(error.clone());
+        }
+        if parts.next - parts.ended >= parts.slots.len() as u64 {
+            return Err(Error::new(Status::Limit, format!("{} batches are under way", parts.slots.len())));
+        }
+        check(pieces, parts.batch_bytes)?;
+        shape::join(pieces, &mut parts.lists.joined);
+        let calls = parts.start(direction)?;
+        parts.close(calls)
+    }
+
+    fn is_done(&mut self, batch: Batch) -> Result<bool> {
+        while self.parts.ended <= batch.0 {
+            let number = self.parts.ended;
+            match self.parts.has_ended(number) {
+                Ok(false) => return Ok(false),
+                Ok(true) => {}
+                Err(error) => {
+                    self.parts.ended += 1;
+                    return Err(error);
+                }
+            }
+            self.parts.ended += 1;
+            let at = self.parts.slot_of(number);
+            if let Some(error) = self.parts.slots[at].failed.take() {
+                return Err(error);
+            }
+        }
+        Ok(true)
+    }
+
+    /// CUDA has no call that stops what is under way, so this only finds out what has ended. A context that
+    /// has failed runs nothing.
+    fn abort(&mut self) -> bool {
+        self.parts.have_all_ended()
+    }
+
+    fn export(&mut self, address: u64, length: u64, _pid: i32) -> Result<Vec<u8>> {
+        let parts = &mut *self.parts;
+        parts.exports.export(&parts.contexts, address, length)
+    }
+
+    fn withdraw(&mut self, exported: &[u8]) {
+        self.parts.exports.withdraw(exported);
+    }
+
+    fn import(&mut self, exported: &[u8]) -> Result<u64> {
+        self.parts.imports.import(exported)
+    }
+
+    fn close(&mut self, imported: u64) -> Result<()> {
+        self.parts.imports.close(imported)
+    }
+}
+
+fn check(pieces: &[Piece], batch_bytes: u64) -> Result<()> {
+    let mut bytes = 0u64;
+    for (at, piece) in pieces.iter().enumerate() {
+        let ends = piece.from.checked_add(piece.length).and(piece.to.checked_add(piece.length));
+        bytes = bytes.saturating_add(piece.length);
+        if ends.is_none() || bytes > batch_bytes {
+            let text = format!(
+                "pieces[{at}]: the batch is longer than {batch_bytes} bytes, or beyond all addresses"
+            );
+            return Err(Error::invalid(text));
+        }
+    }
+    Ok(())
+}
+
+impl Parts {
+    fn slot_of(&self, batch: u64) -> usize {
+        (batch % self.slots.len() as u64) as usize
+    }
+
+    fn stream_of(&self, batch: u64) -> &Stream {
+        &self.streams[(batch % 2) as usize]
+    }
+
+    /// Starts the joined pieces, the best way that works. An error: nothing was started.
+    fn start(&mut self, direction: Direction) -> Result<Calls> {
+        let stream = self.stream_of(self.next).raw;
+        let at = self.slot_of(self.next);
+        let lists = &mut self.lists;
+        let mut by_kernel = self.gather.is_some() && shape::are_scattered(&lists.joined);
+        self.reach.begin();
+        if by_kernel || direction == Direction::DeviceToDevice {
+            for piece in &lists.joined {
+                let device = shape::device_side(direction, piece);
+                by_kernel &= self.reach.includes(&self.context, device, piece.length)?;
+                if direction == Direction::DeviceToDevice {
+                    by_kernel &= self.reach.includes(&self.context, piece.from, piece.length)?;
+                }
+            }
+        }
+        if let Some(gather) = self.gather.as_ref().filter(|_| by_kernel) {
+            if gather.takes(direction, lists) {
+                let calls = gather.start(&self.context, direction, lists, at, stream);
+                // A kernel that could not be started has done nothing, and copies may do.
+                match calls.failed {
+                    Some(failure) if calls.started == 0 && !failure.is_sticky() => {}
+                    _ => return Ok(calls),
+                }
+            }
+        }
+        if self.has_batches && self.lists.joined.len() > 1 {
+            let calls = self.lists.copy_batch(&self.context, stream);
+            match calls.failed {
+                Some(failure) if failure.code == result::NOT_SUPPORTED => self.has_batches = false,
+                _ => return Ok(calls),
+            }
+        }
+        Ok(self.lists.copy_each(&self.context, direction, stream))
+    }
+
+    /// Puts the batch's end behind what was started.
+    fn close(&mut self, calls: Calls) -> Result<Batch> {
+        let (number, at) = (self.next, self.slot_of(self.next));
+        if let Some(failure) = calls.failed {
+            let error = self.note(failure);
+            if calls.started == 0 || failure.is_sticky() {
+                return Err(error);
+            }
+            self.slots[at].failed = Some(error);
+        }
+        // SAFETY: the stream lives and is of the same context.
+        let recorded = unsafe { self.slots[at].event.record(self.stream_of(number).raw) };
+        if let Err(failure) = recorded {
+            let error = self.note(failure);
+            if failure.is_sticky() {
+                return Err(error);
+            }
+        }
+        self.slots[at].by_stream = recorded.is_err();
+        self.next += 1;
+        Ok(Batch(number))
+    }
+
+    /// Makes an error of a failure; remembers one that is the context's.
+    fn note(&mut self, failure: Failure) -> Error {
+        let error = Error::from(failure);
+        if failure.is_sticky() {
+            self.broken.get_or_insert_with(|| error.clone());
+        }
+        error
+    }
+
+    /// An error: the context has failed, so the batch has ended. What can't be found out has not.
+    fn has_ended(&mut self, batch: u64) -> Result<bool> {
+        if let Some(error) = &self.broken {
+            return Err(error.clone());
+        }
+        let at = self.slot_of(batch);
+        let answer = if self.slots[at].by_stream {
+            self.stream_of(batch).is_idle()
+        } else {
+            self.slots[at].event.is_reached()
+        };
+        match answer {
+            Ok(ended) => Ok(ended),
+            Err(failure) if failure.is_sticky() => Err(self.note(failure)),
+            Err(_) => {
+                self.slots[at].by_stream = true;
+                Ok(false)
+            }
+        }
+    }
+
+    fn have_all_ended(&mut self) -> bool {
+        (self.ended..self.next).all(|batch| !matches!(self.has_ended(batch), Ok(false)))
+    }
+}
+
+impl Gather {
+    fn new(context: &Arc<Context>, stream: Handle, batch_bytes: usize, depth: usize) -> Result<Gather> {
+        let entries = (batch_bytes / ENTRY_COVERS_BYTES).clamp(shape::KERNEL_PIECES_MIN, ENTRIES_MAX);
+        // Room for what aligns the runs, and each batch's part at a multiple of 256.
+        let scratch_bytes = (batch_bytes + batch_bytes / 8 + 512) & !255;
+        Ok(Gather {
+            kernel: Kernel::load(context, stream)?,
+            scratch: DeviceMemory::new(context, scratch_bytes * depth)?,
+            table: PinnedMemory::new(context, entries * size_of::<Entry>() * depth)?,
+            scratch_bytes: scratch_bytes as u64,
+            entries,
+        })
+    }
+
+    /// Whether the joined pieces go by the kernel; lays their runs out.
+    fn takes(&self, direction: Direction, lists: &mut Lists) -> bool {
+        lists.joined.len() <= self.entries
+            && (direction == Direction::DeviceToDevice
+                || shape::runs(direction, &lists.joined, self.scratch_bytes, &mut lists.runs))
+    }
+
+    /// The kernel, with one copy for each run: behind it on the way to the host, before it from there.
+    fn start(
+        &self,
+        context: &Context,
+        direction: Direction,
+        lists: &Lists,
+        slot: usize,
+        stream: Handle,
+    ) -> Calls {
+        let scratch = self.scratch.address + slot as u64 * self.scratch_bytes;
+        let table = self.table.address + (slot * self.entries * size_of::<Entry>()) as u64;
+        let mut calls = Calls { started: 0, failed: None };
+        if direction == Direction::DeviceToDevice {
+            let entry = |piece: &Piece| Entry { source: piece.from, target: piece.to, length: piece.length };
+            self.write(slot, lists.joined.iter().map(entry));
+        } else {
+            let mut runs = lists.runs.iter().peekable();
+            self.write(
+                slot,
+                lists.joined.iter().enumerate().map(|(at, piece)| {
+                    while runs.peek().is_some_and(|run| at >= run.first + run.count) {
+                        runs.next();
+                    }
+                    let offset = runs
+                        .peek()
+                        .map_or(0, |run| run.scratch + shape::host_side(direction, piece) - run.host);
+                    let (inside, outside) = (scratch + offset, shape::device_side(direction, piece));
+                    let (source, target) = match direction {
+                        Direction::DeviceToHost => (outside, inside),
+                        _ => (inside, outside),
+                    };
+                    Entry { source, target, length: piece.length }
+                }),
+            );
+        }
+        let bytes = lists.joined.iter().map(|piece| piece.length).sum();
+        let copy = |run: &Run| {
+            let (to, from) = match direction {
+                Direction::DeviceToHost => (run.host, scratch + run.scratch),
+                _ => (scratch + run.scratch, run.host),
+            };
+            copy_one(context, direction, &Piece { to, from, length: run.length }, stream)
+        };
+        // SAFETY: the table and the scratch memory are this slot's, whose last batch has ended; the rest was
+        // found to be memory that the device reaches, which who asked for the copy keeps until it has ended.
+        let launch = || unsafe { self.kernel.launch(table, lists.joined.len(), bytes, stream) };
+        match direction {
+            Direction::DeviceToDevice => calls.take(launch()),
+            Direction::DeviceToHost => {
+                calls.take(launch()) && lists.runs.iter().all(|run| calls.take(copy(run)))
+            }
+            Direction::HostToDevice => {
+                lists.runs.iter().all(|run| calls.take(copy(run))) && calls.take(launch())
+            }
+        };
+        calls
+    }
+
+    fn write(&self, slot: usize, entries: impl Iterator<Item = Entry>) {
+        let table = self.table.pointer::<Entry>();
+        for (at, entry) in entries.take(self.entries).enumerate() {
+            // SAFETY: inside this slot's part of the table, which no kernel reads now.
+            unsafe { table.add(slot * self.entries + at).write(entry) };
+        }
+    }
+}
+
+impl Calls {
+    /// Counts a call; whether to go on.
+    fn take(&mut self, call: Result<(), Failure>) -> bool {
+        match call {
+            Ok(()) => self.started += 1,
+            Err(failure) => self.failed = Some(failure),
+        }
+        self.failed.is_none()
+    }
+}
+
+impl Lists {
+    fn copy_each(&self, context: &Context, direction: Direction, stream: Handle) -> Calls {
+        let mut calls = Calls { started: 0, failed: None };
+        for piece in &self.joined {
+            if !calls.take(copy_one(context, direction, piece, stream)) {
+                break;
+            }
+        }
+        calls
+    }
+
+    /// All in one call. What it had started when it failed is not told.
+    fn copy_batch(&mut self, context: &Context, stream: Handle) -> Calls {
+        self.to.clear();
+        self.from.clear();
+        self.bytes.clear();
+        self.to.extend(self.joined.iter().map(|piece| piece.to));
+        self.from.extend(self.joined.iter().map(|piece| piece.from));
+        self.bytes.extend(self.joined.iter().map(|piece| piece.length as usize));
+        let mut attributes = CopyAttributes::in_stream_order();
+        let (mut first, mut failed_at) = (0, 0);
+        // SAFETY: three lists of one length and one attribute, for all from the first on, which live for the
+        // call; the memory is kept by who asked for the copy until it has ended.
+        let copied = unsafe {
+            context.api.memcpy_batch(
+                self.to.as_mut_ptr(),
+                self.from.as_mut_ptr(),
+                self.bytes.as_mut_ptr(),
+                self.joined.len(),
+                &mut attributes,
+                &mut first,
+                1,
+                &mut failed_at,
+                stream,
+            )
+        };
+        Calls { started: 1, failed: copied.err() }
+    }
+}
+
+fn copy_one(context: &Context, direction: Direction, piece: &Piece, stream: Handle) -> Result<(), Failure> {
+    let (api, bytes) = (context.api, piece.length as usize);
+    // SAFETY: who asked for the copy keeps the memory until it has ended; the driver checks what is its own.
+    // Between devices without peer access it goes over the host.
+    unsafe {
+        match direction {
+            Direction::HostToDevice => {
+                api.memcpy_host_to_device(piece.to, piece.from as usize as *const c_void, bytes, stream)
+            }
+            Direction::DeviceToHost => {
+                api.memcpy_device_to_host(piece.to as usize as *mut c_void, piece.from, bytes, stream)
+            }
+            Direction::DeviceToDevice => api.memcpy_device_to_device(piece.to, piece.from, bytes, stream),
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! How sessions end: lanes that are closed and what they carried, connections that break, peers that are given up
+//! or sent off on purpose. `session::machine` decides, `sessions` has the session until then.
+
+use super::conn::ControlConn;
+use super::sessions::Actions;
+use super::Control;
+use crate::command::Reply;
+use crate::complete::transfer::Strike;
+use crate::complete::Fence;
+use crate::peer::{Peer, PeerState, Posted, What};
+use crate::session::message::Message;
+use crate::status::{Error, Status};
+use crate::sys::clock;
+use crate::sys::poller::Interest;
+use crate::transport::tcp::lane::Lane;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+impl Control {
+    pub(super) fn watch_process(&mut self, peer: u64, pidfd: OwnedFd) {
+        let token = self.token();
+        if self.poller.add(pidfd.as_raw_fd(), token, Interest { read: true, write: false }).is_err() {
+            return;
+        }
+        if let Some(session) = self.sessions.get_mut(&peer) {
+            if let Some(old) = session.pidfd.replace(token) {
+                self.forget_process(old);
+            }
+        }
+        self.pidfds.insert(token, (pidfd, peer));
+    }
+
+    fn forget_process(&mut self, token: u64) {
+        if let Some((pidfd, _)) = self.pidfds.remove(&token) {
+            self.poller.remove(pidfd.as_raw_fd(), token);
+        }
+    }
+
+    pub(super) fn process_ended(&mut self, token: u64) {
+        let peer = self.pidfds.get(&token).map(|(_, peer)| *peer);
+        self.forget_process(token);
+        if let Some(peer) = peer {
+            self.lose(peer, Status::PeerLost, Some(Fence::Dead));
+        }
+    }
+
+    /// A struck transfer had its time to finish: the lanes that still carry it go.
+    pub(super) fn drain_over(&mut self, peer: u64, transfer: u64) {
+        let Some(session) = self.sessions.get(&peer) else { return };
+        let carriers: Vec<Arc<Lane>> =
+            session.lanes.values().filter(|lane| lane.carries(transfer)).cloned().collect();
+        for lane in carriers {
+            self.lane_lost(peer, &lane);
+        }
+        for lane in self.companion_carriers(peer, transfer) {
+            self.companion_lane_lost(peer, lane);
+        }
+    }
+
+    pub(super) fn lane_lost(&mut self, peer: u64, lane: &Arc<Lane>) {
+        let Some(session) = self.sessions.get_mut(&peer) else {
+            lane.close();
+            return;
+        };
+        if !session.lanes.get(&lane.id).is_some_and(|known| Arc::ptr_eq(known, lane)) {
+            return;
+        }
+        session.lanes.remove(&lane.id);
+        session.link.set(lane.slot, None);
+        let records = lane.close();
+        self.context.stats.lanes_lost.fetch_add(1, Ordering::Relaxed);
+        let mut actions = Actions::new();
+        session.machine.lane_lost(clock::monotonic_ns(), lane.id, records, &mut actions);
+        self.act(peer, actions);
+    }
+
+    pub(super) fn release(&mut self, handle: u64, records: Vec<Posted>, fence: Fence) {
+        let Some(peer) = self.sessions.get(&handle).map(|session| session.peer.clone()) else { return };
+        // Back to front, so that what is queued again keeps its order.
+        for posted in records.into_iter().rev() {
+            match posted.what {
+                What::Slices { transfer, first, end, notified, .. } => {
+                    peer.release_run(&transfer, (first, end), notified, fence)
+                }
+                What::Notify(transfer) => peer.release_notification(&transfer),
+                What::Skip(sequence) => peer.release_skip(sequence),
+            }
+        }
+        peer.post_all();
+    }
+
+    /// Closes a session's control connection and lanes; the machine starts over.
+    pub(super) fn drop_connection(&mut self, peer: u64) {
+        let Some(session) = self.sessions.get_mut(&peer) else { return };
+        let Some(token) = session.conn.take() else { return };
+        session.machine.control_lost(clock::monotonic_ns());
+        session.peer.set_state(PeerState::Down);
+        self.context.stats.sessions_lost.fetch_add(1, Ordering::Relaxed);
+        self.take(token);
+        self.end_companions(peer);
+        self.close_lanes(peer);
+        self.touch(peer);
+    }
+
+    fn close_lanes(&mut self, peer: u64) {
+        let Some(session) = self.sessions.get(&peer) else { return };
+        let lanes: Vec<Arc<Lane>> = session.lanes.values().cloned().collect();
+        for lane in lanes {
+            self.lane_lost(peer, &lane);
+        }
+    }
+
+    /// A control connection broke.
+    pub(super) fn control_ended(&mut self, mut control: ControlConn, status: Status) {
+        match control.peer {
+            Some(peer) => {
+                drop(control);
+                self.drop_connection(peer);
+            }
+            None => {
+                if let Some(target) = control.target.take() {
+                    let text = format!("{}: the session ended before it began", control.remote);
+                    self.dial_failed(target, Error::new(status, text), None);
+                }
+            }
+        }
+    }
+
+    /// The peer is lost for good, for a reason known here.
+    pub(super) fn lose(&mut self, peer: u64, status: Status, fence: Option<Fence>) {
+        self.drop_connection(peer);
+        self.close_lanes(peer);
+        let mut actions = Actions::new();
+        if let Some(session) = self.sessions.get_mut(&peer) {
+            session.machine.give_up(status, fence, &mut actions);
+        }
+        self.act(peer, actions);
+    }
+
+    pub(super) fn given_up(&mut self, handle: u64, status: Status) {
+        let Some(session) = self.sessions.get_mut(&handle) else { return };
+        let peer = session.peer.clone();
+        let conn = session.conn.take();
+        peer.set_lost(status);
+        for reply in session.waiting.drain(..) {
+            reply.send(Err(Error::new(status, "the peer was lost before its session was up")));
+        }
+        for (_, _, reply) in session.probes.drain(..) {
+            reply.send(Err(Error::new(status, "the peer is lost")));
+        }
+        if let Some(token) = session.pidfd.take() {
+            self.forget_process(token);
+        }
+        if let Some(token) = conn {
+            self.take(token);
+        }
+        if self.by_engine.get(&peer.identity.engine_id) == Some(&handle) {
+            self.by_engine.remove(&peer.identity.engine_id);
+        }
+        self.end_companions(handle);
+        self.close_lanes(handle);
+        self.strike_all(&peer, status);
+        self.tell_lost(peer, status);
+    }
+
+    fn strike_all(&self, peer: &Arc<Peer>, status: Status) {
+        for transfer in self.context.transfers.list() {
+            if transfer.spec.peer == peer.handle {
+                peer.strike(&transfer, Strike { status, os_error: 0 });
+            }
+        }
+    }
+
+    /// The application wants nothing of this peer to land any more.
+    pub(super) fn fence_peer(&mut self, peer: u64, reply: Reply<()>) {
+        if let Some(session) = self.sessions.get(&peer) {
+            self.fenced.insert((session.identity.engine_id, session.identity.incarnation));
+            self.farewell(peer, Status::Refused);
+        }
+        self.answer_when_faded(peer, reply);
+    }
+
+    pub(super) fn close_peer(&mut self, peer: u64, reply: Reply<()>) {
+        if !self.sessions.contains_key(&peer) {
+            return reply.send(Ok(()));
+        }
+        self.farewell(peer, Status::Closed);
+        match self.sessions.get_mut(&peer) {
+            Some(session) => session.closing.push(reply),
+            None => reply.send(Ok(())),
+        }
+        self.touch(peer);
+    }
+
+    /// Ends a session on purpose: lanes first, then the word, so that the peer may rely on it.
+    pub(super) fn farewell(&mut self, peer: u64, status: Status) {
+        if let Some(session) = self.sessions.get_mut(&peer) {
+            session.lanes.values().for_each(|lane| lane.settle_debts());
+            // Nothing is asked any more: the Bye says all that a fence would.
+            session.machine.control_lost(clock::monotonic_ns());
+        }
+        self.end_companions(peer);
+        self.close_lanes(peer);
+        self.say(peer, Message::Bye { status: status as i32 });
+        self.lose(peer, status, None);
+    }
+}

@@ -1,0 +1,332 @@
+//! The driver under test, the program around it and the stand-in's knobs, in a process for each test.
+
+use ferry::device::{Batch, Driver, Queue};
+use ferry::status::{Error, Result};
+use ferry::sys::acl::{Library, ACL_COPY_DEVICE_TO_HOST, ACL_COPY_HOST_TO_DEVICE};
+use ferry::transport::ascend;
+use std::cell::Cell;
+use std::ffi::{c_char, c_int, c_long, c_void, CString};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const KIB: usize = 1 << 10;
+pub const MIB: usize = 1 << 20;
+pub const VERSIONS: [&str; 5] = ["8.1", "8.3", "8.5", "9.0", "9.1"];
+
+/// In a test's own process: which of the calls of `alone` it is for.
+const TEST: &str = "FERRY_TEST_ASCEND";
+const LIBRARY: &str = "FERRY_TEST_ASCEND_LIBRARY";
+
+/// What it says in the end.
+const DONE: &str = "@@ the body has run";
+
+thread_local! {
+    /// Calls of `alone` by this thread, which runs one test.
+    static CALLS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Where the stand-ins are: built once, unless FERRY_TEST_STANDIN names a folder that has them.
+fn standins() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        if let Some(folder) = std::env::var_os("FERRY_TEST_STANDIN") {
+            return folder.into();
+        }
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("standin");
+        std::fs::create_dir_all(&folder).unwrap();
+        let build = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/standin/build.sh");
+        // Other test programs may be at it too.
+        let built = Command::new("flock").arg(folder.join("lock")).arg(build).arg(&folder).status().unwrap();
+        assert!(built.success(), "{build}: {built}");
+        folder
+    })
+}
+
+/// Runs the body of `test`, the function that calls this, in a process of its own that has this version of the
+/// library and these knobs (FERRY_STANDIN_ left out). It fails if the body does, if the library complains, or
+/// if something is left that the library gave out.
+pub fn alone<F>(_test: F, version: &str, knobs: &[(&str, &str)], body: impl FnOnce(Npu)) {
+    static SO_FAR: AtomicUsize = AtomicUsize::new(0);
+    let name = std::any::type_name::<F>().strip_prefix("ascend::").unwrap();
+    if let Ok(role) = std::env::var(TEST) {
+        // One test may call this several times; the process is for one of them.
+        if role == SO_FAR.fetch_add(1, Ordering::Relaxed).to_string() {
+            body(Npu::open());
+            println!("{DONE}");
+        }
+        return;
+    }
+    let call = CALLS.with(|calls| calls.replace(calls.get() + 1));
+    let library = standins().join(format!("cann-{version}/libascendcl.so"));
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!(
+        "{}-{}-{call}",
+        name.replace("::", "-"),
+        std::process::id()
+    ));
+    std::fs::create_dir_all(&folder).unwrap();
+    let audit = folder.join("audit");
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+        .env(TEST, call.to_string())
+        .env(LIBRARY, library)
+        .env("FERRY_STANDIN_DIR", &folder)
+        .env("FERRY_STANDIN_AUDIT", &audit)
+        .envs(knobs.iter().map(|(knob, value)| (format!("FERRY_STANDIN_{knob}"), value)))
+        .output()
+        .unwrap();
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.contains(DONE), "CANN {version}: {said}");
+    let audit = std::fs::read_to_string(audit).unwrap();
+    assert!(audit.is_empty(), "CANN {version}: {audit}");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Declares functions that the stand-in has and ferry doesn't use.
+macro_rules! others {
+    ($($name:ident($($argument:ty),*);)+) => {
+        #[allow(non_snake_case)]
+        pub struct Others { $(pub $name: unsafe extern "C" fn($($argument),*) -> c_int,)+ }
+
+        impl Others {
+            fn find(library: &str) -> Others {
+                Others { $($name: unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) -> c_int>(symbol(library, stringify!($name))) },)+ }
+            }
+        }
+    };
+}
+
+others! {
+    aclrtSetDevice(i32);
+    aclrtGetDevice(*mut i32);
+    aclrtResetDevice(i32);
+    aclrtCreateStream(*mut *mut c_void);
+    aclrtMallocPhysical(*mut *mut c_void, usize, *const Physical, u64);
+    standin_set(*const c_char, *const c_char);
+    standin_release();
+}
+
+/// Of physical memory: handle type, allocation type, attributes, device, kind of place, reserved.
+#[repr(C)]
+pub struct Physical(i32, i32, i32, u32, i32, u64);
+
+fn symbol(library: &str, name: &str) -> *mut c_void {
+    let (library, name) = (CString::new(library).unwrap(), CString::new(name).unwrap());
+    unsafe {
+        let handle = libc::dlopen(library.as_ptr(), libc::RTLD_NOW);
+        let found = libc::dlsym(handle, name.as_ptr());
+        assert!(!found.is_null(), "{name:?}");
+        found
+    }
+}
+
+/// How often the library was called so.
+pub fn calls(path: &str, function: &str) -> i64 {
+    let count: unsafe extern "C" fn(*const c_char) -> c_long =
+        unsafe { std::mem::transmute(symbol(path, "standin_calls")) };
+    let name = CString::new(function).unwrap();
+    unsafe { count(name.as_ptr()) as i64 }
+}
+
+/// What a call of the library may answer.
+#[track_caller]
+pub fn good(code: c_int) {
+    assert_eq!(code, 0);
+}
+
+/// The library, as a program and as the driver see it.
+pub struct Npu {
+    pub path: String,
+    pub driver: Arc<dyn Driver>,
+    pub program: &'static Library,
+    pub others: Others,
+    /// Devices that the program has set.
+    set: Vec<i32>,
+}
+
+impl Npu {
+    fn open() -> Npu {
+        let path = std::env::var(LIBRARY).unwrap();
+        let library = ascend::library(&path);
+        let driver = (library.open)().unwrap();
+        Npu { driver, program: Library::open(&path).unwrap(), others: Others::find(&path), path, set: vec![] }
+    }
+
+    /// In a process that a test has started for itself.
+    pub fn beside() -> Npu {
+        Npu::open()
+    }
+
+    /// The program begins the library, and works with this device on this thread.
+    pub fn start(&mut self, device: i32) {
+        let code = unsafe { (self.program.calls.aclInit)(std::ptr::null()) };
+        assert!(matches!(code, 0 | 100_002), "{code}");
+        self.set(device);
+    }
+
+    pub fn set(&mut self, device: i32) {
+        good(unsafe { (self.others.aclrtSetDevice)(device) });
+        self.set.push(device);
+    }
+
+    pub fn calls(&self, function: &str) -> i64 {
+        calls(&self.path, function)
+    }
+
+    pub fn knob(&self, knob: &str, value: &str) {
+        let (name, text) =
+            (CString::new(format!("FERRY_STANDIN_{knob}")).unwrap(), CString::new(value).unwrap());
+        good(unsafe { (self.others.standin_set)(name.as_ptr(), text.as_ptr()) });
+    }
+
+    /// The n-th call from now on, or each ("*"), fails with this code.
+    pub fn fault(&self, function: &str, nth: &str, code: i32) {
+        self.knob("FAULT", &format!("{function}:{nth}:{code}"));
+    }
+
+    pub fn no_fault(&self) {
+        self.knob("FAULT", "");
+    }
+
+    /// Lets what hangs go on, also if it has yet to begin, until this is so.
+    pub fn release_until(&self, mut so: impl FnMut() -> bool) {
+        let begin = Instant::now();
+        while !so() {
+            assert!(begin.elapsed() < PATIENCE, "what was released still hangs");
+            unsafe { (self.others.standin_release)() };
+            std::thread::yield_now();
+        }
+    }
+
+    pub fn device_memory(&self, length: usize) -> u64 {
+        let mut address = null_mut();
+        good(unsafe { (self.program.calls.aclrtMalloc)(&mut address, length, 0) });
+        address as u64
+    }
+
+    pub fn free(&self, address: u64) {
+        good(unsafe { (self.program.calls.aclrtFree)(address as *mut c_void) });
+    }
+
+    pub fn host_memory(&self, length: usize) -> u64 {
+        let mut address = null_mut();
+        good(unsafe { (self.program.calls.aclrtMallocHost)(&mut address, length) });
+        address as u64
+    }
+
+    pub fn free_host(&self, address: u64) {
+        good(unsafe { (self.program.calls.aclrtFreeHost)(address as *mut c_void) });
+    }
+
+    /// Physical memory of this many bytes, mapped: its address and handle.
+    pub fn mapped_memory(&self, device: u32, length: usize) -> (u64, *mut c_void) {
+        let (mut handle, mut address) = (null_mut(), null_mut());
+        let calls = &self.program.calls;
+        unsafe {
+            good((self.others.aclrtMallocPhysical)(&mut handle, length, &Physical(0, 0, 0, device, 1, 0), 0));
+            good((calls.aclrtReserveMemAddress)(&mut address, length, 0, null_mut(), 0));
+            good((calls.aclrtMapMem)(address, length, 0, handle, 0));
+        }
+        (address as u64, handle)
+    }
+
+    pub fn unmap(&self, (address, handle): (u64, *mut c_void)) {
+        let (address, calls) = (address as *mut c_void, &self.program.calls);
+        unsafe {
+            good((calls.aclrtUnmapMem)(address));
+            good((calls.aclrtFreePhysical)(handle));
+            good((calls.aclrtReleaseMemAddress)(address));
+        }
+    }
+
+    /// Puts a pattern into device memory: each 8 bytes say where they belong.
+    pub fn fill_device(&self, address: u64, length: usize, seed: u64) {
+        let data = pattern(length, seed);
+        let (to, from, kind) = (address as *mut c_void, data.as_ptr().cast(), ACL_COPY_HOST_TO_DEVICE);
+        good(unsafe { (self.program.calls.aclrtMemcpy)(to, length, from, length, kind) });
+    }
+
+    pub fn read_device(&self, address: u64, length: usize) -> Vec<u8> {
+        let mut data = vec![0u8; length];
+        let (to, from, kind) = (data.as_mut_ptr().cast(), address as *const c_void, ACL_COPY_DEVICE_TO_HOST);
+        good(unsafe { (self.program.calls.aclrtMemcpy)(to, length, from, length, kind) });
+        data
+    }
+
+    #[track_caller]
+    pub fn expect_device(&self, address: u64, length: usize, seed: u64) {
+        expect(&self.read_device(address, length), seed);
+    }
+
+    /// A queue of this device on a thread of its own, while `work` is done with it.
+    pub fn with_queue<T: Send>(
+        &self,
+        device: i32,
+        batch_bytes: usize,
+        depth: usize,
+        work: impl FnOnce(&mut dyn Queue) -> T + Send,
+    ) -> Result<T> {
+        let driver = &self.driver;
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(move || {
+                let mut queue = driver.open(device, batch_bytes, depth)?;
+                Ok(work(&mut *queue))
+            });
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// The process ends as if it had been killed, and nobody looks for what is left.
+    pub fn leave(self) -> ! {
+        println!("{DONE}");
+        unsafe { libc::_exit(0) }
+    }
+
+    /// The program ends the library, which says what is left.
+    pub fn end(mut self) {
+        for device in std::mem::take(&mut self.set) {
+            good(unsafe { (self.others.aclrtResetDevice)(device) });
+        }
+        drop(self.driver);
+        good(unsafe { (self.program.calls.aclFinalize)() });
+    }
+}
+
+// SAFETY: what the program has of the library may be used on any thread.
+unsafe impl Sync for Npu {}
+
+pub fn pattern(length: usize, seed: u64) -> Vec<u8> {
+    let words = (0..length.div_ceil(8) as u64).flat_map(|at| (seed << 40 | at).to_le_bytes());
+    words.take(length).collect()
+}
+
+#[track_caller]
+pub fn expect(data: &[u8], seed: u64) {
+    let good = pattern(data.len(), seed);
+    let wrong = data.iter().zip(&good).position(|(found, wanted)| found != wanted);
+    assert_eq!(wrong, None, "{} bytes of seed {seed}", data.len());
+}
+
+pub fn host_slice<'a>(address: u64, length: usize) -> &'a mut [u8] {
+    unsafe { std::slice::from_raw_parts_mut(address as *mut u8, length) }
+}
+
+/// Waits until the batch has ended.
+pub fn finish(queue: &mut dyn Queue, batch: Batch) -> Result<()> {
+    let begin = Instant::now();
+    while !queue.is_done(batch)? {
+        assert!(begin.elapsed() < PATIENCE, "{batch:?} does not end");
+        std::thread::yield_now();
+    }
+    Ok(())
+}
+
+/// Status and code of a failure.
+pub fn cause(error: &Error) -> (ferry::Status, i32) {
+    (error.status, error.vendor_error)
+}

@@ -1,0 +1,246 @@
+//! Which library, whose it is, and what it knows of an address.
+
+use crate::npu::{alone, calls, good, Npu, MIB, VERSIONS};
+use ferry::device::{Allocation, Direction, Job, Limits, Piece, Start, Worker};
+use ferry::sys::acl::Library;
+use ferry::transport::ascend;
+use ferry::types::{Location, MemoryKind};
+use ferry::Status;
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
+fn at(device: i32, base: u64, length: usize) -> Option<Allocation> {
+    let location = Location { kind: MemoryKind::Ascend, device };
+    Some(Allocation { location, base, length: length as u64 })
+}
+
+#[test]
+fn each_kind_of_memory_is_told_from_the_others() {
+    for (version, answer) in [("9.1", "fail"), ("9.1", "host"), ("9.1", "unregistered"), ("8.1", "fail")] {
+        let test = each_kind_of_memory_is_told_from_the_others;
+        alone(test, version, &[("POINTER", answer)], |mut npu| {
+            let plain = vec![0u8; 4096];
+            let plain = plain.as_ptr() as u64;
+            // Nobody has begun it: then nothing is on a device, and it stays so.
+            assert_eq!(npu.driver.locate(plain).unwrap(), None);
+            assert_eq!(npu.calls("aclInit"), 0);
+            npu.start(1);
+            let second = npu.device_memory(MIB);
+            npu.set(0);
+            let (first, pinned) = (npu.device_memory(3 * MIB), npu.host_memory(MIB));
+            let mapped = npu.mapped_memory(1, 2 * MIB);
+            let known = npu.program.calls.aclrtMemGetAddressRange.is_some();
+            let look = || {
+                let locate = |address| npu.driver.locate(address).unwrap();
+                let length = |length| if known { length } else { 0 };
+                assert_eq!(locate(first), at(0, first, length(3 * MIB)));
+                let inside = first + MIB as u64;
+                assert_eq!(locate(inside), at(0, if known { first } else { inside }, length(3 * MIB)));
+                assert_eq!(locate(second), at(1, second, length(MIB)));
+                assert_eq!(locate(mapped.0), at(1, mapped.0, length(2 * MIB)));
+                assert_eq!((locate(pinned), locate(plain), locate(0)), (None, None, None));
+            };
+            look();
+            // A thread without a context learns the same, and has none afterwards, whether or not a queue is open.
+            let elsewhere = || {
+                std::thread::scope(|scope| {
+                    scope.spawn(|| {
+                        look();
+                        assert_eq!(npu.program.current_context(), None);
+                    });
+                });
+            };
+            elsewhere();
+            npu.with_queue(0, MIB, 1, |_| elsewhere()).unwrap();
+            npu.unmap(mapped);
+            npu.free(first);
+            assert_eq!(npu.driver.locate(first).unwrap(), None);
+            npu.free_host(pinned);
+            npu.set(1);
+            npu.free(second);
+            npu.end();
+        });
+    }
+}
+
+#[test]
+fn versions_say_what_they_lack() {
+    for version in VERSIONS {
+        alone(versions_say_what_they_lack, version, &[("SOC", "Ascend910_9382")], |mut npu| {
+            npu.start(0);
+            let text = npu.driver.describe();
+            assert!(text.contains("Ascend910_9382") && text.contains("2 devices"), "{text}");
+            let lacks =
+                |name: &str| text.split_once(", without ").is_some_and(|(_, list)| list.contains(name));
+            let newer = |than: &str| npu.path.split("cann-").nth(1).unwrap() > than;
+            assert_eq!(lacks("aclrtIpcMemImportByKey"), !newer("8.3"), "{text}");
+            assert_eq!(lacks("aclrtMemcpyBatchAsync"), !newer("8.5"), "{text}");
+            assert_eq!(lacks("aclrtMemGetAddressRange"), !newer("9.0"), "{text}");
+            npu.end();
+        });
+    }
+}
+
+#[test]
+fn a_library_that_is_not_there_or_another_is_unavailable() {
+    alone(a_library_that_is_not_there_or_another_is_unavailable, "9.1", &[], |npu| {
+        let refused = |name: &str| (ascend::library(name).open)().err().unwrap();
+        let absent = refused("libferry-nobody-has-this.so");
+        assert_eq!(absent.status, Status::Unavailable);
+        assert!(absent.message.contains("libferry-nobody-has-this.so"), "{absent}");
+        let other = refused("libc.so.6");
+        assert_eq!(other.status, Status::Unavailable);
+        assert!(other.message.contains("libc.so.6 has no aclInit"), "{other}");
+        assert_eq!(refused("a\0b").status, Status::Invalid);
+
+        assert!((ascend::library(&npu.path).is_loaded)());
+        assert!(!(ascend::library("libferry-nobody-has-this.so").is_loaded)());
+        // By the name that it says it has.
+        assert!((ascend::library("libascendcl.so").is_loaded)());
+        // By nobody: looking must not open it.
+        let unopened = npu.path.replace("cann-9.1", "cann-8.1");
+        assert!(!(ascend::library(&unopened).is_loaded)() && !(ascend::library(&unopened).is_loaded)());
+    });
+}
+
+/// Whoever has begun the library ends it, and where uses are counted everybody ends their own.
+#[test]
+fn the_library_is_ended_for_nobody_else() {
+    for version in ["8.3", "9.1"] {
+        alone(the_library_is_ended_for_nobody_else, version, &[], |mut npu| {
+            let path = npu.path.clone();
+            let ended = || calls(&path, "aclFinalize");
+            // Nobody but ferry.
+            npu.with_queue(0, MIB, 1, |_| ()).unwrap();
+            let again = (ascend::library(&npu.path).open)().unwrap();
+            again.point(Start::Event(1)).unwrap();
+            npu.driver = again;
+            assert_eq!(ended(), 0);
+            npu.driver = (ascend::library(&npu.path).open)().unwrap();
+            assert_eq!(ended(), 1);
+
+            // The program first: it goes on when ferry is gone.
+            npu.start(0);
+            let memory = npu.device_memory(MIB);
+            npu.with_queue(0, MIB, 1, |_| ()).unwrap();
+            npu.driver = (ascend::library(&npu.path).open)().unwrap();
+            assert_eq!(ended(), 1);
+            npu.expect_device_is_there(memory);
+            npu.free(memory);
+            npu.end();
+        });
+    }
+}
+
+impl Npu {
+    fn expect_device_is_there(&self, memory: u64) {
+        self.fill_device(memory, 4096, 1);
+        self.expect_device(memory, 4096, 1);
+    }
+}
+
+/// The whole way, beside a program that has a device and a context of its own current.
+#[test]
+fn the_programs_threads_stay_as_they_are() {
+    alone(the_programs_threads_stay_as_they_are, "9.1", &[], |mut npu| {
+        npu.start(1);
+        let mut own = null_mut();
+        good(unsafe { (npu.program.calls.aclrtCreateContext)(&mut own, 1) });
+        let state = |npu: &Npu| {
+            let mut device = -1;
+            good(unsafe { (npu.others.aclrtGetDevice)(&mut device) });
+            (device, npu.program.current_context())
+        };
+        let before = state(&npu);
+        assert_eq!(before, (1, Some(own)));
+
+        let memory = npu.device_memory(MIB);
+        let host = aligned(MIB);
+        npu.driver.pin(host, MIB).unwrap();
+        npu.driver.locate(memory).unwrap().unwrap();
+        drop(npu.driver.point(Start::Stream(0)).unwrap());
+        let limits = Limits { batch_bytes: MIB, depth: 2, timeout: Duration::from_secs(30) };
+        for device in [0, 1] {
+            let at = Location { kind: MemoryKind::Ascend, device };
+            let worker = Worker::start(npu.driver.clone(), at, limits).unwrap();
+            if device == 1 {
+                let (tell, told) = sync_channel(1);
+                let pieces = vec![Piece { to: memory, from: host, length: MIB as u64 }];
+                let done = Box::new(move |result| tell.send(result).unwrap());
+                worker.copy(Job { direction: Direction::HostToDevice, pieces, not_after_ns: u64::MAX, done });
+                told.recv().unwrap().unwrap();
+            }
+            worker.stop();
+        }
+        npu.driver.unpin(host);
+        assert_eq!(state(&npu), before);
+        assert_eq!(npu.calls("aclrtSetDevice"), 1);
+        assert_eq!(npu.calls("aclrtResetDevice"), 0);
+        npu.free(memory);
+        good(unsafe { (npu.program.calls.aclrtDestroyContext)(own) });
+        npu.end();
+    });
+}
+
+fn aligned(length: usize) -> u64 {
+    // Stays until the process ends.
+    let memory = vec![0u8; length + 4096].leak();
+    (memory.as_ptr() as u64).next_multiple_of(4096)
+}
+
+/// As often as it was registered less unregistered with the library.
+fn is_locked(npu: &Npu, address: u64) -> bool {
+    let mut device = null_mut();
+    let memory = address as *mut c_void;
+    match unsafe { (npu.program.calls.aclrtHostRegister)(memory, 4096, 0, &mut device) } {
+        0 => {
+            good(unsafe { (npu.program.calls.aclrtHostUnregister)(memory) });
+            false
+        }
+        code => {
+            assert_eq!(code, 507_910);
+            true
+        }
+    }
+}
+
+#[test]
+fn host_memory_is_locked_from_any_thread_and_only_ours_is_unlocked() {
+    alone(host_memory_is_locked_from_any_thread_and_only_ours_is_unlocked, "9.1", &[], |mut npu| {
+        npu.start(0);
+        let (ours, theirs) = (aligned(MIB), aligned(MIB));
+        std::thread::scope(|scope| {
+            scope.spawn(|| npu.driver.pin(ours, MIB).unwrap());
+        });
+        assert!(is_locked(&npu, ours));
+        let mut device = null_mut();
+        let memory = theirs as *mut c_void;
+        good(unsafe { (npu.program.calls.aclrtHostRegister)(memory, MIB as u64, 0, &mut device) });
+        npu.driver.pin(theirs, MIB).unwrap();
+        npu.driver.unpin(theirs);
+        assert!(is_locked(&npu, theirs));
+        good(unsafe { (npu.program.calls.aclrtHostUnregister)(memory) });
+        std::thread::scope(|scope| {
+            scope.spawn(|| npu.driver.unpin(ours));
+        });
+        assert!(!is_locked(&npu, ours));
+
+        let wrong = npu.driver.pin(ours + 8, 4096).unwrap_err();
+        assert_eq!((wrong.status, wrong.vendor_error), (Status::Invalid, 107_000));
+        assert!(wrong.message.contains("aclrtHostRegister"), "{wrong}");
+        // Devices that can't have it copy synchronously.
+        npu.fault("aclrtHostRegister", "1", 207_000);
+        npu.driver.pin(ours, MIB).unwrap();
+        npu.driver.unpin(ours);
+        npu.end();
+    });
+}
+
+#[test]
+fn a_name_may_be_opened_more_than_once() {
+    alone(a_name_may_be_opened_more_than_once, "9.1", &[], |npu| {
+        assert!(std::ptr::eq(Library::open(&npu.path).unwrap(), npu.program));
+    });
+}

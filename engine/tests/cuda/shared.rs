@@ -1,0 +1,256 @@
+//! Memory of another process: exported here, imported there, and the other way round.
+
+use crate::gpu::{copy, gpu, host_bytes, is_real, pattern, standin, Gpu, MIB};
+use ferry::device::{Direction, Piece};
+use ferry::status::Status;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// The other process: this program, running `the_other_process` alone.
+struct Other {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Other {
+    fn start() -> Other {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "shared::the_other_process", "--nocapture", "--test-threads=1"])
+            .env("FERRY_TEST_OTHER", "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        Other { child, input, output }
+    }
+
+    /// Says a line and reads the answer, past what the test harness prints.
+    fn ask(&mut self, line: &str) -> String {
+        writeln!(self.input, "{line}").unwrap();
+        loop {
+            let mut answer = String::new();
+            assert_ne!(self.output.read_line(&mut answer).unwrap(), 0, "the other process has ended");
+            // The harness prints "test NAME ... " without a line's end.
+            if let Some(at) = answer.find("answer ") {
+                return answer[at + 7..].trim().into();
+            }
+        }
+    }
+
+    fn end(mut self) {
+        drop(self.input);
+        let mut rest = String::new();
+        while self.output.read_line(&mut rest).unwrap() > 0 {}
+        assert!(self.child.wait().unwrap().success(), "{rest}");
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    (0..text.len() / 2).map(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap()).collect()
+}
+
+/// Not a test by itself: imports what it is told, checks it, and writes into it.
+#[test]
+fn the_other_process() {
+    if std::env::var_os("FERRY_TEST_OTHER").is_none() {
+        return;
+    }
+    let gpu = gpu("the_other_process").unwrap();
+    let mut queue = gpu.queue(2);
+    let host = gpu.pinned(MIB);
+    for line in std::io::stdin().lines() {
+        let line = line.unwrap();
+        let words: Vec<&str> = line.split(' ').collect();
+        let answer = match words[..] {
+            ["import", exported] => match queue.import(&unhex(exported)) {
+                Ok(address) => format!("{address:x}"),
+                Err(error) => format!("{error}"),
+            },
+            ["exchange", address, length, theirs, ours] => {
+                let (address, length) =
+                    (u64::from_str_radix(address, 16).unwrap(), length.parse::<usize>().unwrap());
+                let piece = Piece { from: address, to: host.address, length: length as u64 };
+                copy(&mut *queue, Direction::DeviceToHost, &[piece]).unwrap();
+                let same = host_bytes(&host)[..length] == pattern(theirs.parse().unwrap(), length);
+                host_bytes(&host)[..length].copy_from_slice(&pattern(ours.parse().unwrap(), length));
+                let piece = Piece { from: host.address, to: address, length: length as u64 };
+                copy(&mut *queue, Direction::HostToDevice, &[piece]).unwrap();
+                same.to_string()
+            }
+            ["close", address] => match queue.close(u64::from_str_radix(address, 16).unwrap()) {
+                Ok(()) => "closed".into(),
+                Err(error) => format!("{error}"),
+            },
+            _ => panic!("{line}"),
+        };
+        println!("answer {answer}");
+    }
+    drop((queue, host));
+}
+
+/// Two ranges of one allocation: both reach it, one opening serves both, and each is closed by itself.
+fn check_sharing(gpu: &Gpu, address: u64, opening: &str) {
+    let mut queue = gpu.queue(1);
+    let mut other = Other::start();
+    let (low, high) = (address + 4096, address + MIB as u64);
+    let ranges = [(low, 65_536, 11, 21), (high, 4096, 12, 22)];
+    let mut imported = Vec::new();
+    for (start, length, ours, _) in ranges {
+        gpu.put(start, &pattern(ours, length));
+        let exported = queue.export(start, length as u64, other.child.id() as i32).unwrap();
+        assert!(exported.len() <= 512);
+        imported.push((other.ask(&format!("import {}", hex(&exported))), exported));
+    }
+    for ((there, _), (start, length, ours, theirs)) in imported.iter().zip(ranges) {
+        assert_eq!(other.ask(&format!("exchange {there} {length} {ours} {theirs}")), "true", "{opening}");
+        assert!(gpu.get(start, length) == pattern(theirs, length), "{opening}");
+    }
+    // Who has imported it keeps it when it is withdrawn, and the second range when the first is closed.
+    for (_, exported) in &imported {
+        queue.withdraw(exported);
+    }
+    assert_eq!(other.ask(&format!("close {}", imported[0].0)), "closed");
+    let (start, length, _, theirs) = ranges[1];
+    assert_eq!(other.ask(&format!("exchange {} {length} {theirs} 33", imported[1].0)), "true", "{opening}");
+    assert!(gpu.get(start, length) == pattern(33, length));
+    assert_eq!(other.ask(&format!("close {}", imported[1].0)), "closed");
+    assert!(other.ask(&format!("close {}", imported[1].0)).contains("nothing was imported"));
+    assert!(other.ask("import 0102").starts_with("INVALID"));
+    other.end();
+}
+
+#[test]
+fn two_processes_share_ordinary_device_memory() {
+    if std::env::var_os("FERRY_TEST_OTHER").is_some() {
+        return;
+    }
+    let Some(gpu) = gpu("two_processes_share_ordinary_device_memory") else { return };
+    let memory = gpu.device(2 * MIB);
+    check_sharing(&gpu, memory.address, "cuIpcOpenMemHandle");
+}
+
+/// Memory that the program maps by hand.
+struct Mapped<'a> {
+    gpu: &'a Gpu,
+    address: u64,
+    bytes: usize,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct Properties {
+    kind: i32,
+    handles: i32,
+    location: (i32, i32),
+    security: usize,
+    flags: [u8; 8],
+}
+
+impl Mapped<'_> {
+    fn new(gpu: &Gpu, bytes: usize, handles: i32) -> Mapped<'_> {
+        let create: unsafe extern "C" fn(*mut u64, usize, *const Properties, u64) -> i32 =
+            unsafe { std::mem::transmute(gpu.symbol("cuMemCreate")) };
+        let properties = Properties { kind: 1, handles, location: (1, 0), ..Properties::default() };
+        let _entered = gpu.program().enter().unwrap();
+        let (mut allocation, mut address) = (0, 0);
+        let access = ferry::sys::cuda::MemAccess::read_write(0);
+        unsafe {
+            assert_eq!(create(&mut allocation, bytes, &properties, 0), 0);
+            assert!(gpu.api.mem_address_reserve(&mut address, bytes, 0, 0, 0).is_ok());
+            assert!(gpu.api.mem_map(address, bytes, 0, allocation, 0).is_ok());
+            assert!(gpu.api.mem_set_access(address, bytes, &access, 1).is_ok());
+            assert!(gpu.api.mem_release(allocation).is_ok());
+        }
+        Mapped { gpu, address, bytes }
+    }
+}
+
+impl Drop for Mapped<'_> {
+    fn drop(&mut self) {
+        let _entered = self.gpu.program().enter().unwrap();
+        unsafe {
+            assert!(self.gpu.api.mem_unmap(self.address, self.bytes).is_ok());
+            assert!(self.gpu.api.mem_address_free(self.address, self.bytes).is_ok());
+        }
+    }
+}
+
+#[test]
+fn two_processes_share_memory_that_was_mapped_by_hand() {
+    if std::env::var_os("FERRY_TEST_OTHER").is_some() {
+        return;
+    }
+    let Some(gpu) = gpu("two_processes_share_memory_that_was_mapped_by_hand") else { return };
+    // The other is our child, so Yama lets us take from it, and not it from us.
+    unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY) };
+    let memory = Mapped::new(&gpu, 2 * MIB, 1);
+    check_sharing(&gpu, memory.address, "cuMemImportFromShareableHandle");
+}
+
+#[test]
+fn memory_that_can_t_be_shared_says_why() {
+    if std::env::var_os("FERRY_TEST_OTHER").is_some() {
+        return;
+    }
+    let Some(gpu) = gpu("memory_that_can_t_be_shared_says_why") else { return };
+    let mut queue = gpu.queue(1);
+    let memory = Mapped::new(&gpu, 2 * MIB, 0);
+    let error = queue.export(memory.address, 4096, 1).unwrap_err();
+    assert_eq!(error.status, Status::Unavailable);
+    assert!(error.message.contains("cudaMallocAsync"), "{error}");
+    let ordinary = gpu.device(MIB);
+    let error = queue.export(ordinary.address + 4096, MIB as u64, 1).unwrap_err();
+    assert!(error.status == Status::Unavailable && error.message.contains("several allocations"), "{error}");
+    let heap = [0u8; 8];
+    assert_eq!(queue.export(heap.as_ptr() as u64, 8, 1).unwrap_err().status, Status::Invalid);
+}
+
+#[test]
+fn memory_of_the_same_process_is_where_it_is() {
+    if std::env::var_os("FERRY_TEST_OTHER").is_some() {
+        return;
+    }
+    let Some(gpu) = gpu("memory_of_the_same_process_is_where_it_is") else { return };
+    let memory = gpu.device(MIB);
+    let (mut exporter, mut importer) = (gpu.queue(1), gpu.queue(1));
+    let exported = exporter.export(memory.address + 100, 1000, std::process::id() as i32).unwrap();
+    for _ in 0..2 {
+        assert_eq!(importer.import(&exported).unwrap(), memory.address + 100);
+    }
+    for _ in 0..2 {
+        importer.close(memory.address + 100).unwrap();
+    }
+    assert_eq!(importer.close(memory.address + 100).unwrap_err().status, Status::Invalid);
+}
+
+#[test]
+fn an_import_that_fails_leaves_nothing_behind() {
+    if is_real() || std::env::var_os("FERRY_TEST_OTHER").is_some() {
+        return;
+    }
+    for (function, code) in [
+        ("cuMemImportFromShareableHandle", 801),
+        ("cuMemAddressReserve", 2),
+        ("cuMemMap", 205),
+        ("cuMemSetAccess", 217),
+    ] {
+        let Some(gpu) = standin("an_import_that_fails_leaves_nothing_behind") else { return };
+        let memory = Mapped::new(&gpu, 2 * MIB, 1);
+        let mut queue = gpu.queue(1);
+        let mut exported = queue.export(memory.address, 4096, 1).unwrap();
+        // Another process's token, so that it is not taken for our own; the descriptor is ours.
+        exported[8] ^= 1;
+        gpu.standin().fault(function, "1", code);
+        let error = queue.import(&exported).unwrap_err();
+        assert_eq!(error.vendor_error, code, "{function}: {error}");
+        let address = queue.import(&exported).unwrap();
+        assert_ne!(address, memory.address);
+        queue.close(address).unwrap();
+    }
+}

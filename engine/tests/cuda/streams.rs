@@ -1,0 +1,247 @@
+//! The program's own streams: waiting for them, and having them wait.
+
+use crate::gpu::{copy, gpu, host_bytes, pattern, standin, Gpu, MIB, PATIENCE};
+use ferry::device::{Direction, Piece, Point, Start};
+use ferry::status::Status;
+use ferry::sys::cuda::{DeviceMemory, PinnedMemory, Stream};
+use std::time::Instant;
+
+/// A stream of the program's, and memory by which to see how far it has come.
+struct Program<'a> {
+    gpu: &'a Gpu,
+    stream: Stream,
+    memory: PinnedMemory,
+    there: DeviceMemory,
+}
+
+impl Program<'_> {
+    fn new(gpu: &Gpu) -> Program<'_> {
+        let memory = gpu.pinned(4096);
+        host_bytes(&memory).fill(0);
+        Program { gpu, stream: Stream::new(gpu.program()).unwrap(), memory, there: gpu.device(4096) }
+    }
+
+    /// Has `stream` wait until `go` is called.
+    fn block(&self, stream: usize) {
+        let _entered = self.gpu.program().enter().unwrap();
+        assert!(unsafe { self.gpu.api.stream_wait_value_32(stream, self.memory.address, 1, 0) }.is_ok());
+    }
+
+    fn go(&self) {
+        host_bytes(&self.memory)[0] = 1;
+    }
+
+    /// Has `stream` copy byte 64 to 128, and says whether it has.
+    fn work(&self, stream: usize) {
+        host_bytes(&self.memory)[64] = 1;
+        let _entered = self.gpu.program().enter().unwrap();
+        let address = self.memory.address;
+        let there = self.there.address;
+        let copied = unsafe {
+            self.gpu
+                .api
+                .memcpy_host_to_device(there, (address + 64) as usize as *const _, 1, stream)
+                .and_then(|()| {
+                    self.gpu.api.memcpy_device_to_host((address + 128) as usize as *mut _, there, 1, stream)
+                })
+        };
+        assert!(copied.is_ok());
+    }
+
+    fn has_worked(&self) -> bool {
+        unsafe { self.memory.pointer::<u8>().add(128).read_volatile() == 1 }
+    }
+}
+
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !condition() {
+        assert!(since.elapsed() < PATIENCE, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+fn is_reached(gpu: &Gpu, point: &dyn Point) -> bool {
+    let _entered = gpu.program().enter().unwrap();
+    point.is_reached().unwrap()
+}
+
+#[test]
+fn a_point_is_reached_when_the_work_before_it_is_done() {
+    let Some(gpu) = gpu("a_point_is_reached_when_the_work_before_it_is_done") else { return };
+    let program = Program::new(&gpu);
+    let event = {
+        let _entered = gpu.program().enter().unwrap();
+        let mut event = 0;
+        assert!(unsafe { gpu.api.event_create(&mut event, 2) }.is_ok());
+        event
+    };
+    program.block(program.stream.raw);
+    {
+        let _entered = gpu.program().enter().unwrap();
+        assert!(unsafe { gpu.api.event_record(event, program.stream.raw) }.is_ok());
+    }
+    // On a thread without a context, and leaving it so.
+    let before = gpu.current();
+    let by_event = gpu.driver().point(Start::Event(event as u64)).unwrap();
+    let by_stream = gpu.driver().point(Start::Stream(program.stream.raw as u64)).unwrap();
+    assert_eq!(gpu.current(), before);
+    for point in [&by_event, &by_stream] {
+        assert!(!is_reached(&gpu, &**point));
+    }
+    program.go();
+    for point in [&by_event, &by_stream] {
+        until("the point is not reached", || is_reached(&gpu, &**point));
+    }
+    drop(by_event);
+    let _entered = gpu.program().enter().unwrap();
+    assert!(unsafe { gpu.api.event_destroy(event) }.is_ok(), "it stays the program's");
+}
+
+#[test]
+fn default_streams_have_points_too() {
+    let Some(gpu) = gpu("default_streams_have_points_too") else { return };
+    for stream in [0, 1, 2] {
+        // Which default stream is meant, nobody knows without a context.
+        assert!(gpu.driver().point(Start::Stream(stream)).is_err());
+        let program = Program::new(&gpu);
+        let _entered = gpu.program().enter().unwrap();
+        program.block(stream as usize);
+        let point = gpu.driver().point(Start::Stream(stream)).unwrap();
+        assert!(!is_reached(&gpu, &*point), "stream {stream}");
+        program.go();
+        until("the point is not reached", || is_reached(&gpu, &*point));
+    }
+}
+
+#[test]
+fn a_failed_context_fails_its_points() {
+    let Some(gpu) = standin("a_failed_context_fails_its_points") else { return };
+    let program = Program::new(&gpu);
+    let point = gpu.driver().point(Start::Stream(program.stream.raw as u64)).unwrap();
+    gpu.standin().fault("cuEventQuery", "1", 719);
+    let _entered = gpu.program().enter().unwrap();
+    let error = point.is_reached().unwrap_err();
+    assert_eq!((error.status, error.vendor_error), (Status::Unavailable, 719));
+}
+
+#[test]
+fn a_stream_in_capture_is_refused() {
+    let Some(gpu) = gpu("a_stream_in_capture_is_refused") else { return };
+    let program = Program::new(&gpu);
+    let begin: unsafe extern "C" fn(usize, i32) -> i32 =
+        unsafe { std::mem::transmute(gpu.symbol("cuStreamBeginCapture_v2")) };
+    let end: unsafe extern "C" fn(usize, *mut usize) -> i32 =
+        unsafe { std::mem::transmute(gpu.symbol("cuStreamEndCapture")) };
+    let stream = program.stream.raw;
+    let _entered = gpu.program().enter().unwrap();
+    assert_eq!(unsafe { begin(stream, 0) }, 0);
+    for error in [
+        gpu.driver().point(Start::Stream(stream as u64)).err().unwrap(),
+        gpu.driver().hold(stream as u64).err().unwrap(),
+    ] {
+        assert_eq!(error.status, Status::Invalid);
+        assert!(error.message.contains("captured"), "{error}");
+    }
+    let mut graph = 0;
+    assert_eq!(unsafe { end(stream, &mut graph) }, 0, "the capture is as it was");
+    drop(gpu.driver().hold(stream as u64).unwrap());
+    until("the stream does not go on", || program.stream_is_idle());
+}
+
+/// Holds a stream, sees that its work waits, lets it go in the given way, and sees that it goes on.
+fn check_hold(gpu: &Gpu, drop_it: bool) {
+    let program = Program::new(gpu);
+    // Allocating may wait for all of the device's work, so not while a stream is held.
+    let (device, host) = (gpu.device(MIB), gpu.pinned(MIB));
+    let mut queue = gpu.queue(1);
+    let hold = gpu.driver().hold(program.stream.raw as u64).unwrap();
+    program.work(program.stream.raw);
+    // Ferry's own work does not wait for the program's.
+    gpu.put_async(device.address, &pattern(1, MIB));
+    for _ in 0..3 {
+        let piece = [Piece { from: device.address, to: host.address, length: MIB as u64 }];
+        copy(&mut *queue, Direction::DeviceToHost, &piece).unwrap();
+    }
+    assert!(host_bytes(&host) == pattern(1, MIB));
+    assert!(!program.has_worked() && !program.stream_is_idle(), "the stream is held");
+    if drop_it {
+        drop(hold);
+    } else {
+        hold.release();
+        hold.release();
+    }
+    until("the stream does not go on", || program.has_worked());
+}
+
+#[test]
+fn a_held_stream_waits_and_goes_on() {
+    for drop_it in [false, true] {
+        let Some(gpu) = gpu("a_held_stream_waits_and_goes_on") else { return };
+        check_hold(&gpu, drop_it);
+    }
+}
+
+#[test]
+fn a_stream_is_held_where_the_device_can_t_wait() {
+    for drop_it in [false, true] {
+        let Some(gpu) = standin("a_stream_is_held_where_the_device_can_t_wait") else { return };
+        gpu.standin().fault("cuStreamWaitValue32_v2", "*", 801);
+        let before = gpu.count("cuLaunchHostFunc");
+        check_hold(&gpu, drop_it);
+        assert_eq!(gpu.count("cuLaunchHostFunc") - before, 1);
+    }
+}
+
+#[test]
+fn a_hold_that_fails_holds_nothing() {
+    for (function, code) in [("cuStreamWaitValue32_v2", 1), ("cuEventRecord", 400)] {
+        let Some(gpu) = standin("a_hold_that_fails_holds_nothing") else { return };
+        let program = Program::new(&gpu);
+        gpu.standin().fault(function, "1", code);
+        let error = gpu.driver().hold(program.stream.raw as u64).err().unwrap();
+        assert_eq!(error.vendor_error, code);
+        program.work(program.stream.raw);
+        until("the stream does not go on", || program.has_worked());
+        if function == "cuEventRecord" {
+            gpu.expect_leaks();
+        }
+    }
+}
+
+#[test]
+fn flags_are_used_again_when_their_streams_have_gone_past() {
+    let Some(gpu) = gpu("flags_are_used_again_when_their_streams_have_gone_past") else { return };
+    let program = Program::new(&gpu);
+    for _ in 0..3 * ferry::limits::HOLDS_MAX {
+        let hold = gpu.driver().hold(program.stream.raw as u64).unwrap();
+        hold.release();
+        until("the stream does not go on", || program.stream_is_idle());
+    }
+    // One that has been let go may be another's now: dropping it again must not let that one go.
+    let first = gpu.driver().hold(program.stream.raw as u64).unwrap();
+    first.release();
+    until("the stream does not go on", || program.stream_is_idle());
+    let second = gpu.driver().hold(program.stream.raw as u64).unwrap();
+    program.work(program.stream.raw);
+    drop(first);
+    for _ in 0..100 {
+        assert!(!program.stream_is_idle());
+        std::thread::yield_now();
+    }
+    second.release();
+    until("the stream does not go on", || program.has_worked());
+    let all: Vec<_> = (0..ferry::limits::HOLDS_MAX)
+        .map(|_| gpu.driver().hold(program.stream.raw as u64).unwrap())
+        .collect();
+    assert_eq!(gpu.driver().hold(program.stream.raw as u64).err().unwrap().status, Status::Limit);
+    drop(all);
+    until("the stream does not go on", || program.stream_is_idle());
+}
+
+impl Program<'_> {
+    fn stream_is_idle(&self) -> bool {
+        let _entered = self.gpu.program().enter().unwrap();
+        self.stream.is_idle().unwrap()
+    }
+}

@@ -1,0 +1,30 @@
+#!/bin/bash
+# Lies beside the programs that `scripts/cuda.sh leg` built, and runs them on this machine's GPU: `test` or
+# `bench`. What can't run says SKIPPED, with the reason, and is counted. `standin` runs the tests without one.
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+
+# Runs the tests and counts; a test that was skipped passes in its harness.
+run_tests() {
+    local log status
+    log=$(mktemp)
+    "$here/cuda-tests" --nocapture --test-threads=1 2>&1 | tee "$log"
+    status=$?
+    local ok failed skipped
+    ok=$(sed -n 's/^test result: .* \([0-9]*\) passed; .*/\1/p' "$log" | tail -1)
+    failed=$(sed -n 's/^test result: .* \([0-9]*\) failed; .*/\1/p' "$log" | tail -1)
+    skipped=$(grep -o 'SKIPPED [a-z_]*' "$log" | sort -u | wc -l)
+    rm -f "$log"
+    echo "$((${ok:-0} - skipped)) passed, ${failed:-1} failed, $skipped skipped"
+    return "$status"
+}
+
+case ${1:-} in
+test) FERRY_TEST_CUDA=real run_tests ;;
+standin) FERRY_TEST_STANDIN=$here/standin run_tests ;;
+bench) "$here/cuda-bench" "${@:2}" ;;
+*)
+    echo "usage: run.sh test|bench [--rounds N]|standin" >&2
+    exit 2
+    ;;
+esac

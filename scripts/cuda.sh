@@ -1,0 +1,51 @@
+#!/bin/bash
+# Tests and measurements of CUDA. `leg` puts programs into a folder that can be copied to a machine with a
+# GPU, where `./run.sh test` and `./run.sh bench` need neither network nor compilers; `test` and `bench` make
+# it and run it here. `standin` runs the tests and the bench against the stand-in for the driver.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+target=${CARGO_TARGET_DIR:-target}
+leg=$target/cuda-leg
+
+# The program that cargo built last for a target: its name, then cargo's words.
+program() {
+    local name=$1
+    shift
+    cargo "$@" --no-run --message-format=json-render-diagnostics |
+        sed -n "s|.*\"name\":\"$name\".*\"executable\":\"\([^\"]*\)\".*|\1|p" | tail -1
+}
+
+build_standin() { tests/standin/build.sh "$target/standin"; }
+
+build_leg() {
+    local tests bench
+    tests=$(program cuda test -p ferry --test cuda)
+    bench=$(program cuda bench -p ferry --bench cuda)
+    build_standin
+    mkdir -p "$leg/standin"
+    cp "$tests" "$leg/cuda-tests"
+    cp "$bench" "$leg/cuda-bench"
+    cp -r "$target/standin/cuda-12.4" "$target/standin/cuda-12.8" "$leg/standin"
+    install -m 755 scripts/cuda-run.sh "$leg/run.sh"
+    echo "cuda: programs for a machine with a GPU are in $leg"
+}
+
+case ${1:-} in
+leg) build_leg ;;
+test | bench)
+    build_leg
+    "$leg/run.sh" "$1"
+    ;;
+standin)
+    build_standin
+    export FERRY_TEST_STANDIN=$PWD/$target/standin
+    case $target in /*) FERRY_TEST_STANDIN=$target/standin ;; esac
+    ulimit -c 0
+    cargo test -p ferry --test cuda
+    FERRY_CUDA_LIBRARY=$FERRY_TEST_STANDIN/cuda-12.8/libcuda.so.1 cargo bench -p ferry --bench cuda -- --rounds 2
+    ;;
+*)
+    echo "usage: cuda.sh standin|leg|test|bench" >&2
+    exit 2
+    ;;
+esac
