@@ -6,7 +6,7 @@ use super::{range_contains, reserve};
 use crate::handle::INDEX_MAX;
 use crate::status::Result;
 use crate::types::{end_of, Access, Location};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 
 /// More than an engine can have registered at once; a peer that announces more is cut off here.
 const REGIONS_MAX: usize = INDEX_MAX as usize + 1;
@@ -34,7 +34,14 @@ impl RemoteRegion {
 /// The regions of one peer.
 #[derive(Debug, Default)]
 pub struct RemoteRegions {
-    map: RwLock<Arc<RemoteMap>>,
+    known: RwLock<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    map: Arc<RemoteMap>,
+    /// Between `renew` and `settle`: what the peer has announced anew, by id.
+    anew: Option<Vec<u64>>,
 }
 
 impl RemoteRegions {
@@ -45,7 +52,14 @@ impl RemoteRegions {
     /// Adds what the peer announced; one with a known id replaces the older. Regions that overflow, are
     /// empty or have no id are ignored, and so is everything when memory runs out: see the module's top.
     pub fn add(&self, regions: Vec<RemoteRegion>) {
-        self.change(|old| {
+        let mut known = self.write();
+        if let Some(anew) = &mut known.anew {
+            if reserve(anew, regions.len()).is_err() {
+                return;
+            }
+            anew.extend(regions.iter().map(|region| region.id));
+        }
+        known.change(|old| {
             let mut all = Vec::new();
             reserve(&mut all, old.len() + regions.len())?;
             all.extend(old.by_address.iter().cloned());
@@ -56,34 +70,55 @@ impl RemoteRegions {
 
     /// Forgets the regions with these ids; unknown ones are ignored.
     pub fn remove(&self, ids: &[u64]) {
+        self.write().keep(ids, false);
+    }
+
+    /// A new connection: the peer announces all its regions again. Until it has, what it announced before
+    /// counts, for the transfers that are under way.
+    pub fn renew(&self) {
+        self.write().anew = Some(Vec::new());
+    }
+
+    /// It has: what it did not announce again is forgotten.
+    pub fn settle(&self) {
+        let mut known = self.write();
+        if let Some(anew) = known.anew.take() {
+            known.keep(&anew, true);
+        }
+    }
+
+    /// The regions at this moment. Cheap: clones one `Arc`.
+    pub fn snapshot(&self) -> Arc<RemoteMap> {
+        Arc::clone(&self.known.read().unwrap_or_else(PoisonError::into_inner).map)
+    }
+
+    /// Held throughout a change, so that two changes never start from the same map.
+    fn write(&self) -> RwLockWriteGuard<'_, Known> {
+        self.known.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    /// Keeps the regions that are among these ids, or those that are not.
+    fn keep(&mut self, ids: &[u64], among: bool) {
         self.change(|old| {
-            let mut gone = Vec::new();
-            reserve(&mut gone, ids.len())?;
-            gone.extend_from_slice(ids);
-            gone.sort_unstable();
+            let mut sorted = Vec::new();
+            reserve(&mut sorted, ids.len())?;
+            sorted.extend_from_slice(ids);
+            sorted.sort_unstable();
             let mut all = Vec::new();
             reserve(&mut all, old.len())?;
-            let kept = old.by_address.iter().filter(|region| gone.binary_search(&region.id).is_err());
+            let kept =
+                old.by_address.iter().filter(|region| sorted.binary_search(&region.id).is_ok() == among);
             all.extend(kept.cloned());
             Ok(all)
         });
     }
 
-    pub fn clear(&self) {
-        *self.map.write().unwrap_or_else(PoisonError::into_inner) = Arc::default();
-    }
-
-    /// The regions at this moment. Cheap: clones one `Arc`.
-    pub fn snapshot(&self) -> Arc<RemoteMap> {
-        Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Replaces the map by one made from the regions that `edit` returns. The write lock is held
-    /// throughout, so that two changes never start from the same map.
-    fn change(&self, edit: impl FnOnce(&RemoteMap) -> Result<Vec<Arc<RemoteRegion>>>) {
-        let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
-        if let Ok(changed) = edit(&map).and_then(RemoteMap::new) {
-            *map = Arc::new(changed);
+    /// Replaces the map by one made from the regions that `edit` returns.
+    fn change(&mut self, edit: impl FnOnce(&RemoteMap) -> Result<Vec<Arc<RemoteRegion>>>) {
+        if let Ok(changed) = edit(&self.map).and_then(RemoteMap::new) {
+            self.map = Arc::new(changed);
         }
     }
 }
@@ -250,8 +285,22 @@ mod tests {
         assert_eq!((id_at(&regions, 4096, 64), id_at(&regions, 8255, 1)), (None, Some(2)));
         assert_eq!((before.len(), regions.snapshot().len()), (3, 2));
         assert!(regions.snapshot().get(1).is_none() && regions.snapshot().get(3).is_some());
-        regions.clear();
-        assert!(regions.snapshot().is_empty());
+    }
+
+    #[test]
+    fn what_a_peer_announced_before_counts_until_it_has_announced_all_again() {
+        let regions = RemoteRegions::new();
+        regions.add(vec![region(1, 4096, 64), region(2, 8192, 64)]);
+        regions.renew();
+        regions.add(vec![region(2, 8192, 32), region(3, 100, 64)]);
+        assert_eq!((id_at(&regions, 4096, 64), id_at(&regions, 8192, 64)), (Some(1), None));
+        regions.remove(&[3]);
+        regions.settle();
+        let left: Vec<u64> = regions.snapshot().iter().map(|region| region.id).collect();
+        assert_eq!(left, [2]);
+        // One that settles without having begun forgets nothing.
+        regions.settle();
+        assert_eq!(regions.snapshot().len(), 1);
     }
 
     #[test]

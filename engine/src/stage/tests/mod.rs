@@ -361,7 +361,8 @@ fn a_broken_session_is_taken_up_again() {
             let broken = Command::CompanionBroken { peer: two.peer, transport: Transport::Local };
             two.a.whole().commands.push(broken);
         }
-        assert_eq!(transfer.wait(Some(BOUND)).unwrap().state, State::Done);
+        let result = transfer.wait(Some(BOUND)).unwrap();
+        assert_eq!(result.state, State::Done, "{result:?}");
         check(&requests, op, &local, &remote);
     }
 }

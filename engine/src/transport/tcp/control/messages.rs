@@ -97,7 +97,11 @@ impl Control {
             Message::Beside { transport, why, body } => {
                 return self.companion_said(peer, *transport, why.clone(), body.clone());
             }
-            Message::Grant { limit } | Message::Ready { notify_limit: limit } => session.peer.grant(*limit),
+            Message::Grant { limit } => session.peer.grant(*limit),
+            Message::Ready { notify_limit } => {
+                session.peer.remote.settle();
+                session.peer.grant(*notify_limit);
+            }
             Message::Bye { .. } => {
                 // The peer closed its lanes before it said so: what it answered last is here, and when
                 // ours go now nothing is in doubt.

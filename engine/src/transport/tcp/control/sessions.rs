@@ -382,7 +382,7 @@ impl Control {
         let (role, pidfd, clock_ns) = (control.role, control.pidfd.take(), control.identity.boottime_ns);
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         session.peer.clock.sample(clock_ns, clock::boottime_ns());
-        session.peer.remote.clear();
+        session.peer.remote.renew();
         let notify_limit = session.peer.granted();
         if let Some(pidfd) = pidfd {
             self.watch_process(peer, pidfd);
