@@ -1,0 +1,84 @@
+//! Transfers that start after the program's own work on a device, and streams that wait for transfers.
+
+use super::*;
+
+fn after(event: u64) -> TransferOptions<'static> {
+    TransferOptions { start: Some((MemoryKind::Cuda, Start::Event(event))), ..options() }
+}
+
+/// Nothing moves before the event: of what is small or large, of host memory or a device's; and what is
+/// ORDERED behind it waits too.
+#[test]
+fn a_transfer_starts_after_its_event() {
+    for transports in ["tcp", "local"] {
+        let two = Two::new(&[("transports", transports)]);
+        for (round, (device, bytes)) in [(None, 8), (None, 4 * MIB), (Some(0), MIB)].into_iter().enumerate() {
+            let (local, remote) = (two.place(&two.a, device, bytes), two.place(&two.b, device, bytes));
+            let untouched = remote.read(0, bytes);
+            local.write(0, &pattern(5, bytes));
+            let event = (round + 100) as u64 + two.peer;
+            let requests = [request(&local, &remote, (0, 0), bytes)];
+            let first = TransferOptions { ordered: true, ..after(event) };
+            let second = TransferOptions { ordered: true, ..options() };
+            let first = two.a.submit(two.peer, Op::Write, &requests, &first).unwrap();
+            let second = two.a.submit(two.peer, Op::Write, &requests, &second).unwrap();
+            let free = two.place(&two.b, None, 8);
+            let own = two.place(&two.a, None, 8);
+            two.done(Op::Write, &[request(&own, &free, (0, 0), 8)]);
+            std::thread::sleep(Duration::from_millis(20));
+            assert_eq!((first.state(), second.state()), (State::Pending, State::Pending));
+            assert!(remote.read(0, bytes) == untouched);
+            two.fake.events.lock().unwrap().push(event);
+            assert_eq!(first.wait(Some(BOUND)).unwrap().state, State::Done);
+            assert_eq!(second.wait(Some(BOUND)).unwrap().state, State::Done);
+            check(&requests, Op::Write, &local, &remote);
+        }
+    }
+}
+
+#[test]
+fn an_event_that_does_not_come_or_fails_ends_the_transfer() {
+    let two = Two::new(&[("transports", "tcp")]);
+    let (local, remote) = (two.place(&two.a, None, MIB), two.place(&two.b, None, MIB));
+    remote.write(0, &pattern(1, MIB));
+    let requests = [request(&local, &remote, (0, 0), MIB)];
+    let late = TransferOptions { deadline: Deadline::After(Duration::from_millis(30)), ..after(9) };
+    let started = Instant::now();
+    assert_eq!(two.run(Op::Write, &requests, &late).0.state, State::TimedOut);
+    assert!(started.elapsed() < Duration::from_secs(1));
+    let cancelled = two.a.submit(two.peer, Op::Write, &requests, &after(9)).unwrap();
+    cancelled.cancel().unwrap();
+    assert_eq!(cancelled.wait(Some(BOUND)).unwrap().state, State::Cancelled);
+    let (failed, _) = two.run(Op::Write, &requests, &after(fake::FAILED));
+    assert_eq!((failed.state, failed.status), (State::Failed, Status::System));
+    // It comes too late for those.
+    two.fake.events.lock().unwrap().push(9);
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(remote.read(0, MIB) == pattern(1, MIB));
+}
+
+#[test]
+fn a_stream_waits_until_the_transfer_is_final_however_it_ends() {
+    let two = Two::new(&[("transports", "tcp")]);
+    let (local, remote) = (two.place(&two.a, None, MIB), two.place(&two.b, None, MIB));
+    let requests = [request(&local, &remote, (0, 0), MIB)];
+    let waits = |stream: u64| two.fake.streams.lock().unwrap().contains(&stream);
+    let held = |stream: u64, event: u64| {
+        let transfer = two.a.submit_core(two.peer, Op::Write, &requests, &after(event)).unwrap();
+        two.a.hold_stream(&transfer, MemoryKind::Cuda, stream).unwrap();
+        assert!(waits(stream));
+        transfer
+    };
+    let done = held(1, 21);
+    two.fake.events.lock().unwrap().push(21);
+    until("the stream goes on", || !waits(1));
+    assert_eq!(done.state(), State::Done);
+    let cancelled = held(2, 22);
+    two.a.cancel(&cancelled).unwrap();
+    until("the stream goes on", || !waits(2));
+    two.a.hold_stream(&done, MemoryKind::Cuda, 3).unwrap();
+    assert!(!waits(3), "of a transfer that is final already");
+    let _closed = held(4, 24);
+    two.a.close(Some(BOUND)).unwrap();
+    assert!(!waits(4));
+}

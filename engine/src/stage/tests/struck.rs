@@ -1,0 +1,198 @@
+//! What becomes of transfers when their devices fail or hang, when they are struck, and when the peer or the
+//! connection goes.
+
+use super::*;
+use crate::command::Command;
+
+#[test]
+fn a_copy_that_fails_says_so_and_spoils_nothing_else() {
+    let two = Two::new(&[("transports", "tcp")]);
+    for (here, there) in [(Some(0), None), (None, Some(1))] {
+        let (local, remote) = (two.place(&two.a, here, MIB), two.place(&two.b, there, MIB));
+        for op in [Op::Write, Op::Read] {
+            two.fake.fail_in.store(0, Ordering::SeqCst);
+            let requests = scattered(&local, &remote, 4, 1000);
+            let transfer = two.a.submit(two.peer, op, &requests, &options()).unwrap();
+            let result = transfer.wait(Some(BOUND)).unwrap();
+            assert_eq!(
+                (result.state, result.status, result.bytes_confirmed),
+                (State::Failed, Status::System, 0)
+            );
+            let results = transfer.results();
+            assert!(results.iter().all(|it| (it.status, it.vendor_error) == (Status::System, fake::CODE)));
+            two.done(op, &requests);
+            check(&requests, op, &local, &remote);
+        }
+    }
+}
+
+/// Deadline and cancel while devices copy: once the transfer is final nothing of it happens any more.
+#[test]
+fn a_struck_transfer_is_final_when_the_devices_are_through_with_it() {
+    let two = Two::new(&[("transports", "tcp")]);
+    two.fake.delay_us.store(3000, Ordering::SeqCst);
+    let bytes = 64 * MIB;
+    for (here, there) in [(Some(0), None), (None, Some(1)), (Some(0), Some(1))] {
+        let (local, remote) = (two.place(&two.a, here, bytes), two.place(&two.b, there, bytes));
+        for op in [Op::Write, Op::Read] {
+            for cancel in [false, true] {
+                let deadline =
+                    if cancel { Deadline::Never } else { Deadline::After(Duration::from_millis(20)) };
+                let options = TransferOptions { deadline, ..options() };
+                let requests = [request(&local, &remote, (0, 0), bytes)];
+                let transfer = two.a.submit(two.peer, op, &requests, &options).unwrap();
+                std::thread::sleep(Duration::from_millis(15));
+                if cancel {
+                    transfer.cancel().unwrap();
+                }
+                let result = transfer.wait(Some(BOUND)).unwrap();
+                let expected = if cancel { State::Cancelled } else { State::TimedOut };
+                assert_eq!(result.state, expected);
+                let copies = two.fake.copies.load(Ordering::SeqCst);
+                std::thread::sleep(Duration::from_millis(30));
+                assert_eq!(two.fake.copies.load(Ordering::SeqCst), copies, "a copy after the final state");
+            }
+        }
+    }
+}
+
+/// The connection goes while all of it is under way; what was asked is asked again.
+#[test]
+fn a_broken_session_is_taken_up_again() {
+    let two = Two::new(&[("transports", "tcp")]);
+    two.fake.delay_us.store(2000, Ordering::SeqCst);
+    let bytes = 48 * MIB;
+    let (local, remote) = (two.place(&two.a, Some(0), bytes), two.place(&two.b, Some(1), bytes));
+    for op in [Op::Write, Op::Read] {
+        local.write(0, &pattern(op as u64, bytes));
+        remote.write(0, &pattern(op as u64 + 9, bytes));
+        let requests = [request(&local, &remote, (0, 0), bytes)];
+        let transfer = two.a.submit(two.peer, op, &requests, &options()).unwrap();
+        for _ in 0..3 {
+            std::thread::sleep(Duration::from_millis(8));
+            let broken = Command::CompanionBroken { peer: two.peer, transport: Transport::Local };
+            two.a.whole().commands.push(broken);
+        }
+        let result = transfer.wait(Some(BOUND)).unwrap();
+        assert_eq!(result.state, State::Done, "{result:?}");
+        check(&requests, op, &local, &remote);
+    }
+}
+
+/// A device that hangs fails what needs it, and nothing else waits for it.
+#[test]
+fn a_device_that_hangs_is_given_up() {
+    let two = Two::new(&[("transports", "tcp"), ("device_timeout_ms", "100")]);
+    let (local, remote) = (two.place(&two.a, Some(0), MIB), two.place(&two.b, None, MIB));
+    two.fake.hangs.store(true, Ordering::SeqCst);
+    let requests = [request(&local, &remote, (0, 0), 4096)];
+    for _ in 0..2 {
+        let (result, _) = two.run(Op::Write, &requests, &options());
+        assert_eq!((result.state, result.status), (State::Failed, Status::Unavailable));
+    }
+    two.fake.hangs.store(false, Ordering::SeqCst);
+    let (here, there) = (two.place(&two.a, None, MIB), two.place(&two.b, None, MIB));
+    two.done(Op::Write, &[request(&here, &there, (0, 0), MIB)]);
+}
+
+/// What can't be stopped keeps its memory: the transfer drains until it is over.
+#[test]
+fn a_hang_that_cannot_be_stopped_keeps_the_transfer() {
+    let two = Two::new(&[("transports", "tcp"), ("device_timeout_ms", "50")]);
+    let (local, remote) = (two.place(&two.a, Some(0), MIB), two.place(&two.b, None, MIB));
+    two.fake.aborts.store(false, Ordering::SeqCst);
+    two.fake.hangs.store(true, Ordering::SeqCst);
+    let options = TransferOptions { deadline: Deadline::After(Duration::from_millis(100)), ..options() };
+    let transfer =
+        two.a.submit(two.peer, Op::Write, &[request(&local, &remote, (0, 0), 4096)], &options).unwrap();
+    std::thread::sleep(Duration::from_millis(400));
+    assert_eq!(transfer.state(), State::Draining);
+    two.fake.hangs.store(false, Ordering::SeqCst);
+    assert_eq!(transfer.wait(Some(BOUND)).unwrap().state, State::TimedOut);
+}
+
+/// A peer that is fenced off leaves its slots to others, and nothing of what it had begun happens any more.
+#[test]
+fn slots_of_a_lost_peer_come_back() {
+    let two = Two::new(&[("transports", "tcp"), ("staging_slots", "2")]);
+    let remote = two.place(&two.b, Some(0), 64 * MIB);
+    two.fake.delay_us.store(5000, Ordering::SeqCst);
+    for round in 0..3 {
+        let mut config = Config::default();
+        config.set("transports", "tcp").unwrap();
+        let other = Engine::open(config).unwrap();
+        let peer = other.connect(two.b.address(), Some(BOUND)).unwrap();
+        let memory = other.alloc(64 * MIB, &RegionOptions::default()).unwrap();
+        let wanted = Request {
+            local: memory.address(),
+            remote: remote.address,
+            length: 64 << 20,
+            remote_region: remote.region,
+        };
+        let transfer = other.submit(peer, Op::Write, &[wanted], &options()).unwrap();
+        let known = |handle: &u64| two.b.peer_info(*handle).is_ok_and(|it| it.address == other.address());
+        let guest = two.b.peers().unwrap().into_iter().find(known).unwrap();
+        std::thread::sleep(Duration::from_millis(10 + round * 7));
+        two.b.fence(guest, Some(BOUND)).unwrap();
+        let copies = two.fake.copies.load(Ordering::SeqCst);
+        let started = Instant::now();
+        let result = transfer.wait(Some(BOUND)).unwrap();
+        assert_eq!((result.state, result.status), (State::Failed, Status::PeerLost));
+        assert!(started.elapsed() < Duration::from_secs(5));
+        assert_eq!(two.fake.copies.load(Ordering::SeqCst), copies, "a copy of a peer that is fenced off");
+    }
+    two.fake.delay_us.store(0, Ordering::SeqCst);
+    let local = two.place(&two.a, None, 64 * MIB);
+    local.write(0, &pattern(3, 64 * MIB));
+    let requests = [request(&local, &remote, (0, 0), 64 * MIB)];
+    two.done(Op::Write, &requests);
+    check(&requests, Op::Write, &local, &remote);
+}
+
+/// A target that stands still after it was asked: the initiator is final when its lease is over, and nothing of
+/// it is copied when the target goes on.
+#[test]
+fn a_silent_target_copies_nothing_after_its_lease() {
+    let two = Two::new(&[("transports", "tcp"), ("deadline_ms", "0")]);
+    let (local, remote) = (two.place(&two.a, None, MIB), two.place(&two.b, Some(0), MIB));
+    let late = TransferOptions { deadline: Deadline::After(Duration::from_millis(100)), ..options() };
+    two.fake.lock_waits.store(true, Ordering::SeqCst);
+    let started = Instant::now();
+    let (result, _) = two.run(Op::Write, &[request(&local, &remote, (0, 0), 4096)], &late);
+    assert_eq!((result.state, result.fence), (State::TimedOut, crate::complete::Fence::Lease));
+    assert!(started.elapsed() < Duration::from_millis(2500), "the lease is 1500 ms");
+    let copies = two.fake.copies.load(Ordering::SeqCst);
+    two.fake.lock_waits.store(false, Ordering::SeqCst);
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(two.fake.copies.load(Ordering::SeqCst), copies, "a copy after the final state");
+    assert!(remote.read(0, MIB).iter().all(|byte| *byte == 0xee));
+}
+
+/// A device that still copies when the lease is over keeps the transfer: the target says that it is busy.
+#[test]
+fn a_busy_target_is_waited_for_beyond_the_lease() {
+    let two = Two::new(&[("transports", "tcp"), ("lease_ms", "300"), ("drain_ms", "50")]);
+    let (local, remote) = (two.place(&two.a, None, MIB), two.place(&two.b, Some(0), MIB));
+    two.fake.delay_us.store(1_500_000, Ordering::SeqCst);
+    let late = TransferOptions { deadline: Deadline::After(Duration::from_millis(100)), ..options() };
+    let started = Instant::now();
+    let (result, _) = two.run(Op::Write, &[request(&local, &remote, (0, 0), 4096)], &late);
+    assert!(started.elapsed() >= Duration::from_millis(1500), "{result:?} while the device copies");
+    assert_eq!(result.fence, crate::complete::Fence::Confirmed);
+}
+
+/// What waits for its turn on a device past the lease begins again with more time, and is right.
+#[test]
+fn copies_that_queue_beyond_the_lease_are_done_all_the_same() {
+    let two = Two::new(&[("transports", "tcp"), ("lease_ms", "300"), ("drain_ms", "50")]);
+    two.fake.delay_us.store(150_000, Ordering::SeqCst);
+    let bytes = 16 * MIB;
+    let (local, remote) = (two.place(&two.a, None, bytes), two.place(&two.b, Some(0), bytes));
+    for op in [Op::Write, Op::Read] {
+        local.write(0, &pattern(op as u64, bytes));
+        remote.write(0, &pattern(op as u64 + 5, bytes));
+        let requests = [request(&local, &remote, (0, 0), bytes)];
+        two.done(op, &requests);
+        check(&requests, op, &local, &remote);
+    }
+}
