@@ -4,9 +4,14 @@
 use super::outbox::Class;
 use super::{Peer, Posted};
 use crate::complete::Transfer;
+use crate::region::grants::Use;
 use crate::region::RemoteMap;
+use crate::status::Result;
 use crate::types::{Op, Range, Slice, Transport};
 use std::sync::Arc;
+
+/// See `Link::keep`.
+pub type Kept = Box<dyn Send + Sync>;
 
 /// One transport's way to a peer. Implemented by transports.
 pub trait Link: Send + Sync {
@@ -36,6 +41,11 @@ pub trait Link: Send + Sync {
     /// Whether nothing can go this way at this moment, though nobody has said yet what becomes of it.
     fn is_broken(&self) -> bool {
         false
+    }
+    /// Keeps a region of the peer's registered from here until what is returned is dropped. None: not by this
+    /// way.
+    fn keep(&self, _region: u64, _use: Use) -> Option<Result<Kept>> {
+        None
     }
     /// Lanes in use, for the statistics.
     fn lanes(&self) -> usize;

@@ -14,7 +14,7 @@ pub mod outbox;
 mod posted;
 
 pub use identity::{PeerIdentity, PeerState, PeerStats, Surroundings};
-pub use link::{Beside, Companion, Link, Ticket, Way};
+pub use link::{Beside, Companion, Kept, Link, Ticket, Way};
 pub use posted::{Posted, What};
 
 use crate::command::Command;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Board (one per engine; others read it)      word, address, length, access [index of the region]
-//! Tally (one per such peer; both write it)    closed, users[index of the region]
+//! Tally (one per such peer; both write it)    closed, users[index of the region], maps[the same]
 //! ```
 //! `registry` opens and shuts; `transport::local` passes the pages to peers and copies under a `Grant`.
 //! What the words mean is in `door`.
@@ -25,9 +25,9 @@ const ADDRESS: usize = 1;
 const LENGTH: usize = 2;
 const ACCESS: usize = 3;
 const ENTRY_WORDS: usize = 4;
-/// In a tally, before the users of the regions.
+/// In a tally, before what is counted of the regions.
 const CLOSED: usize = 0;
-const TALLY_WORDS: usize = SLOTS + 1;
+const TALLY_WORDS: usize = SLOTS * 2 + 1;
 /// Nobody wakes who waits for another process to leave: it looks again after a pause, which doubles up
 /// to a millisecond. A copy between two looks at the door takes less.
 const PAUSE_MIN: Duration = Duration::from_micros(20);
@@ -47,6 +47,24 @@ fn entry(board: &SharedWords, region: u64, word: usize) -> &AtomicU64 {
 /// What a board says of an open region.
 fn open_word(region: u64) -> u64 {
     region & !(INDEX_MAX as u64)
+}
+
+/// What an initiator is inside a region for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// Reads or writes it.
+    Copy,
+    /// Has the device memory there mapped, and copies to it only with a `Copy`. The region stays registered, but
+    /// nothing of a peer that is lost lands there by that.
+    Map,
+}
+
+/// Where in a tally they are counted.
+fn count_of(slot: usize, use_: Use) -> usize {
+    match use_ {
+        Use::Copy => 1 + slot,
+        Use::Map => 1 + SLOTS + slot,
+    }
 }
 
 /// The target's side: which regions are open, and who copies.
@@ -106,14 +124,23 @@ impl Grants {
         self.lock().retain(|other| !Arc::ptr_eq(other, tally));
     }
 
-    /// Whether nothing of a closed process is copying here any more. It is forgotten then.
-    pub fn is_quiet(&self, tally: &Arc<Tally>) -> bool {
-        let slots = 0..self.slots_used.load(Ordering::SeqCst);
-        if !tally.dead.load(Ordering::SeqCst) && slots.into_iter().any(|slot| !tally.is_idle(slot)) {
-            return false;
+    /// Whether nothing of a closed process is copying here any more.
+    pub fn is_quiet(&self, tally: &Tally) -> bool {
+        self.has_none(tally, Use::Copy)
+    }
+
+    /// Forgets a closed process that is quiet, if it has nothing mapped either; whether it did.
+    pub fn forget(&self, tally: &Arc<Tally>) -> bool {
+        let over = self.has_none(tally, Use::Copy) && self.has_none(tally, Use::Map);
+        if over {
+            self.lock().retain(|other| !Arc::ptr_eq(other, tally));
         }
-        self.lock().retain(|other| !Arc::ptr_eq(other, tally));
-        true
+        over
+    }
+
+    fn has_none(&self, tally: &Tally, use_: Use) -> bool {
+        let mut slots = 0..self.slots_used.load(Ordering::SeqCst);
+        tally.dead.load(Ordering::SeqCst) || slots.all(|slot| tally.has_none(slot, use_))
     }
 
     /// Opens a region that is about to be registered.
@@ -164,7 +191,11 @@ impl Grants {
 
 impl Tally {
     fn is_idle(&self, slot: usize) -> bool {
-        self.dead.load(Ordering::SeqCst) || door::is_empty(self.words.word(1 + slot))
+        self.dead.load(Ordering::SeqCst) || self.has_none(slot, Use::Copy) && self.has_none(slot, Use::Map)
+    }
+
+    fn has_none(&self, slot: usize, use_: Use) -> bool {
+        door::is_empty(self.words.word(count_of(slot, use_)))
     }
 }
 
@@ -186,7 +217,11 @@ impl Grant {
 
     /// Goes into a region; it stays registered until the guard is dropped. STALE when it is shut.
     pub fn enter(&self, region: u64) -> Result<Inside<'_>> {
-        let users = self.tally.word(1 + slot(region));
+        self.enter_for(region, Use::Copy)
+    }
+
+    fn enter_for(&self, region: u64, use_: Use) -> Result<Inside<'_>> {
+        let users = self.tally.word(count_of(slot(region), use_));
         let (word, closed) = (entry(&self.board, region, WORD), self.tally.word(CLOSED));
         let mut until = None;
         loop {
@@ -203,6 +238,12 @@ impl Grant {
             }
             return Err(Error::new(Status::Stale, format!("region {region:#x} has been unregistered")));
         }
+    }
+
+    /// The same for as long as one likes.
+    pub fn stay(self: &Arc<Grant>, region: u64, use_: Use) -> Result<Stay> {
+        std::mem::forget(self.enter_for(region, use_)?);
+        Ok(Stay { grant: self.clone(), count: count_of(slot(region), use_) })
     }
 
     /// Whether the target let nobody in any more, when this was asked.
@@ -230,6 +271,20 @@ impl Inside<'_> {
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
         door::leave(self.users);
+    }
+}
+
+/// A region of another process that stays registered until this is dropped.
+#[derive(Debug)]
+pub struct Stay {
+    grant: Arc<Grant>,
+    /// Its word in the tally.
+    count: usize,
+}
+
+impl Drop for Stay {
+    fn drop(&mut self) {
+        door::leave(self.grant.tally.word(self.count));
     }
 }
 
@@ -292,6 +347,26 @@ mod tests {
         assert!(!grants.is_quiet(&tally));
         drop(inside);
         assert!(grants.is_quiet(&tally));
+    }
+
+    #[test]
+    fn who_stays_holds_the_region_until_it_goes() {
+        for use_ in [Use::Copy, Use::Map] {
+            let (grants, tally, grant) = granted();
+            let (grant, region) = (Arc::new(grant), region(5, 1));
+            open(&grants, region);
+            let stay = grant.stay(region, use_).unwrap();
+            assert!(!grants.shut_if_idle(region, || true));
+            grants.shut(region);
+            assert_eq!(grant.stay(region, use_).unwrap_err().status, Status::Stale);
+            assert!(!grants.wait_idle(region, Some(Instant::now())));
+            grants.close(&tally);
+            // What is only mapped moves nothing, and is not forgotten.
+            assert_eq!(grants.is_quiet(&tally), use_ == Use::Map);
+            assert!(!grants.forget(&tally) && !grants.wait_idle(region, Some(Instant::now())));
+            drop((grant, stay));
+            assert!(grants.wait_idle(region, Some(Instant::now())) && grants.forget(&tally));
+        }
     }
 
     #[test]

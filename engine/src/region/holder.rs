@@ -26,22 +26,39 @@ pub trait Holder: Send + Sync {
     fn unpin(&self, region: &Region);
 }
 
-/// The place of the one holder that there may be, found after the registry.
-#[derive(Default)]
-pub struct HolderSlot(OnceLock<Arc<dyn Holder>>);
+/// Implemented by `stage`: lends device memory to other processes of this host, which map it. They are inside the
+/// region (see `grants`) for as long as they do.
+pub trait Lender: Send + Sync {
+    /// Those who have the region mapped are asked to let go.
+    fn recall(&self, region: u64);
+    /// Nobody has it mapped any more: what the driver keeps for it goes. May take a moment.
+    fn take_back(&self, region: u64);
+}
 
-impl HolderSlot {
-    pub fn set(&self, holder: Arc<dyn Holder>) {
-        let _ = self.0.set(holder);
+/// The place of the one that there may be, found after the registry.
+pub struct Slot<T: ?Sized>(OnceLock<Arc<T>>);
+
+pub type HolderSlot = Slot<dyn Holder>;
+pub type LenderSlot = Slot<dyn Lender>;
+
+impl<T: ?Sized> Slot<T> {
+    pub fn set(&self, one: Arc<T>) {
+        let _ = self.0.set(one);
     }
 
-    pub fn get(&self) -> Option<&dyn Holder> {
-        self.0.get().map(|holder| &**holder)
+    pub fn get(&self) -> Option<&T> {
+        self.0.get().map(|one| &**one)
     }
 }
 
-impl fmt::Debug for HolderSlot {
+impl<T: ?Sized> Default for Slot<T> {
+    fn default() -> Slot<T> {
+        Slot(OnceLock::new())
+    }
+}
+
+impl<T: ?Sized> fmt::Debug for Slot<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.get().is_some() { "a holder" } else { "no holder" })
+        f.write_str(if self.0.get().is_some() { "one" } else { "none" })
     }
 }

@@ -2,7 +2,7 @@
 //! user. Publishes a `RegionMap` snapshot after every change; `api` calls it, everyone reads the map.
 
 use super::grants::Grants;
-use super::holder::{Holder, HolderSlot};
+use super::holder::{Holder, HolderSlot, Lender, LenderSlot};
 use super::{admit, reserve, Region, RegionMap, RegionSpec};
 use crate::handle::{self, Kind, Parts, Tag, GENERATION_MAX, INDEX_MAX};
 use crate::limits::REGION_NAME_BYTES_MAX;
@@ -23,6 +23,8 @@ pub struct Registry {
     grants: Option<Arc<Grants>>,
     /// The devices that reach memory by themselves, if there are any.
     holder: HolderSlot,
+    /// Who lends memory of devices to other processes, if somebody does.
+    lender: LenderSlot,
 }
 
 /// Who has which index of the handle space.
@@ -44,8 +46,13 @@ struct Slot {
 impl Registry {
     /// With `grants`, regions are opened and shut there too.
     pub fn new(tag: Tag, grants: Option<Arc<Grants>>) -> Registry {
-        let holder = HolderSlot::default();
-        Registry { tag, slots: Mutex::default(), map: RwLock::default(), grants, holder }
+        let (holder, lender) = Default::default();
+        Registry { tag, slots: Mutex::default(), map: RwLock::default(), grants, holder, lender }
+    }
+
+    /// From here on `lender` is told of device memory that is to go.
+    pub fn set_lender(&self, lender: Arc<dyn Lender>) {
+        self.lender.set(lender);
     }
 
     /// From here on regions are pinned by `holder`. To be called before the first is registered.
@@ -98,8 +105,11 @@ impl Registry {
         let map = RegionMap::new(regions)?;
         slots.take(specs.len()); // nothing fails from here on
         if let Some(grants) = &self.grants {
-            let host = fresh.iter().filter(|region| !region.is_device());
-            host.for_each(|it| grants.open(it.id, it.address, it.length, it.access));
+            for region in &fresh {
+                // What a device has nobody copies by system calls; who has it mapped stays inside.
+                let access = if region.is_device() { Access(0) } else { region.access };
+                grants.open(region.id, region.address, region.length, access);
+            }
         }
         self.publish(map);
         Ok(fresh)
@@ -114,6 +124,7 @@ impl Registry {
     /// another engine's. NOT_REGISTERED: no such region was ever given out.
     pub fn unregister(&self, handle: u64, timeout: Option<Duration>) -> Result<()> {
         let region = self.get(handle)?;
+        let lender = self.lender.get().filter(|_| region.is_device());
         let idle = match timeout {
             Some(Duration::ZERO) => self.revoke_if_idle(&region),
             _ => {
@@ -122,6 +133,7 @@ impl Registry {
                 let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
                 let outside = self.grants.as_ref().inspect(|grants| grants.shut(handle));
                 let holder = self.holder.get().inspect(|holder| holder.revoke(handle));
+                lender.inspect(|lender| lender.recall(handle));
                 region.gate.wait_idle(deadline)
                     && outside.is_none_or(|grants| grants.wait_idle(handle, deadline))
                     && holder.is_none_or(|holder| holder.wait_unheld(handle, deadline))
@@ -133,6 +145,7 @@ impl Registry {
         if let Some(holder) = self.holder.get() {
             holder.unpin(&region);
         }
+        lender.inspect(|lender| lender.take_back(handle));
         self.remove(handle)
     }
 

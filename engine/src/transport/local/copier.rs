@@ -23,7 +23,7 @@ const VECTORS: usize = 64;
 
 /// All that a copy needs of the peer.
 pub struct Copier {
-    pub grant: Grant,
+    pub grant: Arc<Grant>,
     pub process: Process,
     pub maps: Maps,
     /// Whether the process's memory can be reached by system call, or why not.

@@ -6,8 +6,10 @@ use super::crew::Crew;
 use crate::complete::Transfer;
 use crate::limits::FRAME_DESCRIPTORS_MAX;
 use crate::peer::outbox::{Class, PullLimits, Pulled};
-use crate::peer::{Link, Peer};
+use crate::peer::{Kept, Link, Peer};
+use crate::region::grants::Use;
 use crate::region::RemoteMap;
+use crate::status::Result;
 use crate::sys::clock;
 use crate::types::{Op, Range, Slice, Transport};
 use std::cell::Cell;
@@ -227,6 +229,10 @@ impl Link for LocalLink {
     }
 
     fn wake(&self) {}
+
+    fn keep(&self, region: u64, use_: Use) -> Option<Result<Kept>> {
+        Some(self.copier.grant.stay(region, use_).map(|stay| Box::new(stay) as Kept))
+    }
 
     fn lanes(&self) -> usize {
         0

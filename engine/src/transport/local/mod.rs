@@ -7,12 +7,13 @@
 //!         └▶ copier ─ one piece: in by the grant, copy, out; settles its slices
 //!              └ maps, process: what of the peer is mapped here; whether it is still the same process
 //! ```
-//! Sessions are the TCP transport's; it keeps this one as a `peer::Companion`. Notifications go over the
+//! `fading` looks after paths that are over. Sessions are the TCP transport's; it keeps this one as a `peer::Companion`. Notifications go over the
 //! session, after the data.
 
 mod attach;
 mod copier;
 mod crew;
+mod fading;
 mod link;
 mod maps;
 mod process;

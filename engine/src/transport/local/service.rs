@@ -3,16 +3,17 @@
 //! watches the processes behind them. It copies nothing.
 
 use super::attach::Packet;
+use super::fading::Fading;
 use super::link::LocalLink;
 use super::session::{self, Session, Step, Why};
 use crate::command::{Command, Commands};
 use crate::limits::HANDSHAKES_MAX;
 use crate::peer::{Companion, Link, Posted, Ticket};
-use crate::region::grants::{Grants, Tally};
+use crate::region::grants::Grants;
 use crate::region::Registry;
 use crate::status::{Error, Result};
 use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
-use crate::sys::{clock, unix, vm};
+use crate::sys::{unix, vm};
 use crate::types::Transport;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -43,8 +44,8 @@ pub struct Settings {
 pub struct Service {
     settings: Settings,
     registry: Arc<Registry>,
-    grants: Arc<Grants>,
-    commands: Arc<Commands>,
+    pub(super) grants: Arc<Grants>,
+    pub(super) commands: Arc<Commands>,
     listener: Option<(OwnedFd, String)>,
     poller: Poller,
     stopping: AtomicBool,
@@ -54,7 +55,7 @@ pub struct Service {
 }
 
 #[derive(Default)]
-struct Paths {
+pub(super) struct Paths {
     /// By the peer's handle, from the session's beginning to its end.
     sessions: HashMap<u64, Session>,
     open: HashMap<u64, Arc<LocalLink>>,
@@ -62,8 +63,8 @@ struct Paths {
     how: HashMap<u64, String>,
     /// The processes of paths that were opened, until their sessions end.
     processes: HashMap<u64, (u64, Arc<LocalLink>)>,
-    /// Over, but its process was still copying here when that was looked at.
-    fading: HashMap<u64, (Arc<Tally>, Option<Arc<LocalLink>>)>,
+    /// Over, but its process was still copying here, or had memory of a device mapped.
+    pub(super) fading: Vec<Fading>,
     /// Copying threads of paths that are over.
     leaving: Vec<JoinHandle<()>>,
     /// Came, and have not said for which session.
@@ -363,27 +364,12 @@ impl Service {
         paths.tokens.remove(&session.socket_token);
         if let Some(tally) = &session.tally {
             self.grants.close(tally);
-            if !self.is_over(tally, link.as_ref()) {
-                paths.fading.insert(peer, (tally.clone(), link));
+            let mut fading = Fading { peer, tally: tally.clone(), link, quiet: false };
+            if !self.is_over(&mut fading) {
+                paths.fading.push(fading);
             }
         }
         Some(session)
-    }
-
-    /// Whether nothing of this process is copying here any more.
-    fn is_over(&self, tally: &Arc<Tally>, link: Option<&Arc<LocalLink>>) -> bool {
-        if link.is_some_and(|link| link.copier().process.has_ended(clock::monotonic_ns())) {
-            self.grants.bury(tally);
-        }
-        self.grants.is_quiet(tally)
-    }
-
-    /// Forgets the paths on which nothing moves any more.
-    fn let_go(&self, paths: &mut Paths) {
-        let over = paths.fading.extract_if(|_, (tally, link)| self.is_over(tally, link.as_ref()));
-        for (peer, _) in over {
-            self.commands.push(Command::CompanionQuiet { peer });
-        }
     }
 }
 
@@ -478,6 +464,6 @@ impl Companion for Service {
     }
 
     fn is_quiet(&self, peer: u64) -> bool {
-        !self.lock().fading.contains_key(&peer)
+        !self.lock().fades(peer)
     }
 }

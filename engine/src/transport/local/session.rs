@@ -228,7 +228,7 @@ impl Session {
         let ([board, tally], Some(socket)) = (descriptors, &self.socket) else {
             return Err("the peer sent no grants".into());
         };
-        let grant = Grant::new(board, tally).map_err(|error| format!("grants: {error}"))?;
+        let grant = Arc::new(Grant::new(board, tally).map_err(|error| format!("grants: {error}"))?);
         let process = Process::of(socket.as_fd()).map_err(|error| format!("pidfd: {error}"))?;
         let by_call = process.prove(value_at, &self.keys.value(theirs));
         Ok(Copier { grant, process, maps: Maps::default(), by_call })
