@@ -32,6 +32,8 @@ pub const HANDSHAKE_BYTES_MAX: usize = 1024;
 /// Payload of one piece of staging, on its way from or to a device; and room for aligning its blocks.
 pub const STAGE_BYTES: u32 = 2 << 20;
 const _: () = assert!(STAGE_BYTES >= FRAME_BYTES_MAX, "a slice fits a slot");
+/// Of one piece that a device moves by itself: long beside what its start costs.
+pub const DEVICE_PIECE_BYTES: u32 = 64 << 20;
 pub const STAGE_SLOT_BYTES: u64 = STAGE_BYTES as u64 + FRAME_DESCRIPTORS_MAX as u64 * STAGE_ALIGN;
 pub const STAGE_ALIGN: u64 = 16;
 /// Handshakes in progress on the accepting side; others wait in the listener's backlog.

@@ -11,7 +11,7 @@ use crate::route::{self, PathState};
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
 use crate::transport::tcp::Context;
-use crate::types::{Op, Range, Request, Transport};
+use crate::types::{MemoryKind, Op, Range, Request, Transport};
 
 /// What is tried before TCP, the last resort: best first.
 const BEFORE_TCP: [Transport; 2] = [Transport::Local, Transport::Rdma];
@@ -166,13 +166,25 @@ fn states(peer: &Peer) -> ([PathState; 5], Vec<(Transport, String)>) {
     let (local, rdma) = (beside(Transport::Local), beside(Transport::Rdma));
     let slice_bytes_max = peer.identity.frame_bytes_max as u64;
     let path = |transport, usable| PathState { transport, usable, weight: 1, slice_bytes_max };
-    let absent = |transport| path(transport, Err("not part of this version".into()));
+    let device = |transport| path(transport, Err(by_device(peer, transport)));
     let paths = [
         path(Transport::Tcp, tcp),
         path(Transport::Local, local),
         path(Transport::Rdma, rdma),
-        absent(Transport::Cuda),
-        absent(Transport::Ascend),
+        device(Transport::Cuda),
+        device(Transport::Ascend),
     ];
     (paths, hows)
+}
+
+/// Whether devices move what lies in the memory of two of them, or why not. Nothing else goes that way.
+fn by_device(peer: &Peer, transport: Transport) -> String {
+    let kind = if transport == Transport::Ascend { MemoryKind::Ascend } else { MemoryKind::Cuda };
+    if let Way::Pending(why) | Way::Shut(why) = peer.way(Transport::Local) {
+        return format!("only between processes of one host: {why}");
+    }
+    match peer.link_of(Transport::Staged).and_then(|link| link.obstacle(kind)) {
+        Some(why) => format!("memory of devices goes through the hosts: {why}"),
+        None => format!("taken where the memory on both sides is of {} devices", kind.name()),
+    }
 }

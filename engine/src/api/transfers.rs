@@ -18,7 +18,7 @@ use crate::status::{Error, Result, Status};
 use crate::sys::clock;
 use crate::transport::local;
 use crate::transport::tcp::Context;
-use crate::types::{MemoryKind, Op, Request, Transport};
+use crate::types::{MemoryKind, Op, Range, Request, Transport};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -320,9 +320,10 @@ pub(super) fn prepare(
             remote_tag: peer.identity.tag,
         })?;
         let ranges = &plan.ranges;
+        let there = |range: &Range| remote.kind_at(range.region, range.remote, range.length);
         let device = plan.local_regions.iter().any(|region| region.is_device())
             || (remote.has_devices()
-                && ranges.iter().any(|range| remote.is_device_at(range.region, range.remote, range.length)));
+                && ranges.iter().any(|range| there(range).is_some_and(MemoryKind::is_device)));
         transport = match device {
             true => Transport::Staged,
             false => choose(peer, ranges, &remote, allowed, options.checksum)?,

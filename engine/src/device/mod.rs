@@ -32,8 +32,8 @@ pub trait Driver: Send + Sync {
     fn pin(&self, address: u64, length: usize) -> Result<()>;
     fn unpin(&self, address: u64);
 
-    /// A queue of copies on a device, for the calling thread alone. At most `depth` batches of at most
-    /// `batch_bytes` are under way at one time.
+    /// A queue of copies on a device, for the calling thread alone. At most `depth` batches are under way at one
+    /// time, of at most `batch_bytes` where they are from or to the host.
     fn open(&self, device: i32, batch_bytes: usize, depth: usize) -> Result<Box<dyn Queue>>;
 
     /// A point that the program's own work reaches: an event it has recorded, or where one of its streams is

@@ -7,7 +7,7 @@ use crate::complete::Transfer;
 use crate::region::grants::Use;
 use crate::region::RemoteMap;
 use crate::status::Result;
-use crate::types::{Op, Range, Slice, Transport};
+use crate::types::{MemoryKind, Op, Range, Slice, Transport};
 use std::sync::Arc;
 
 /// See `Link::keep`.
@@ -45,6 +45,10 @@ pub trait Link: Send + Sync {
     /// Keeps a region of the peer's registered from here until what is returned is dropped. None: not by this
     /// way.
     fn keep(&self, _region: u64, _use: Use) -> Option<Result<Kept>> {
+        None
+    }
+    /// Why memory of devices of this kind does not go this way by itself, when it was last tried.
+    fn obstacle(&self, _kind: MemoryKind) -> Option<String> {
         None
     }
     /// Lanes in use, for the statistics.

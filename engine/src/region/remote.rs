@@ -5,7 +5,7 @@
 use super::{range_contains, reserve};
 use crate::handle::INDEX_MAX;
 use crate::status::Result;
-use crate::types::{end_of, Access, Location};
+use crate::types::{end_of, Access, Location, MemoryKind};
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 
 /// More than an engine can have registered at once; a peer that announces more is cut off here.
@@ -182,13 +182,13 @@ impl RemoteMap {
         self.has_devices
     }
 
-    /// Whether the range lies in memory of a device, as far as is known.
-    pub fn is_device_at(&self, region: u64, address: u64, length: u64) -> bool {
+    /// What kind of memory the range lies in, as far as is known.
+    pub fn kind_at(&self, region: u64, address: u64, length: u64) -> Option<MemoryKind> {
         let region = match region {
             0 => self.find(address, length),
             id => self.get(id),
         };
-        region.is_some_and(|region| region.location.kind.is_device())
+        region.map(|region| region.location.kind)
     }
 
     /// By rising address.

@@ -5,11 +5,28 @@ use crate::complete::Transfer;
 use crate::peer::outbox::Class;
 use crate::peer::Link;
 use crate::region::RemoteMap;
-use crate::types::Range;
-use std::sync::Arc;
+use crate::types::{MemoryKind, Range};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub struct StageLink {
-    pub inbox: Arc<Inbox>,
+    inbox: Arc<Inbox>,
+    /// Why memory of the peer's devices could not be mapped, last.
+    obstacles: Mutex<HashMap<MemoryKind, String>>,
+}
+
+impl StageLink {
+    pub fn new(inbox: Arc<Inbox>) -> StageLink {
+        StageLink { inbox, obstacles: Mutex::default() }
+    }
+
+    pub fn note_obstacle(&self, kind: MemoryKind, why: &str) {
+        self.lock().insert(kind, why.to_owned());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<MemoryKind, String>> {
+        self.obstacles.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Link for StageLink {
@@ -30,6 +47,10 @@ impl Link for StageLink {
     fn drive(&self, _transfer: &Transfer, _deadline_ns: u64) {}
 
     fn wake(&self) {}
+
+    fn obstacle(&self, kind: MemoryKind) -> Option<String> {
+        self.lock().get(&kind).cloned()
+    }
 
     fn lanes(&self) -> usize {
         0

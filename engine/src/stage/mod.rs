@@ -7,17 +7,24 @@
 //!         device ─copy▶ slot ═transfer▶ host memory
 //!         host memory ═══════transfer▶ slot ─copy▶ device         READ: the other way round
 //! ```
+//! Between devices of one host none of this is needed where a device reaches both memories: it copies by
+//! itself.
+//!
 //! Each engine has two rings of slots: `outgoing` for its own transfers, `incoming` for its peers'. A step
 //! that holds an incoming slot may wait for an outgoing one, never the other way round, so no two engines
 //! wait for each other.
 //!
-//! `link` is the path as `peer` sees it, `operation` one piece of a transfer on its way and `steps` what
-//! is done with it, `serve` the target's
-//! side of one, `wire` what both sides say, `service` the thread on which all of it happens.
+//! `link` is the path as `peer` sees it, `runs` makes operations of what is queued; `operation` is one on its
+//! way and `steps` what is done with it, `serve` the target's side of one. `reach` maps memory of other
+//! processes' devices, which those `lend`. `wire` is what both sides say, `service` the thread on which all of it
+//! happens.
 
+mod lend;
 mod link;
 mod operation;
+mod reach;
 mod ring;
+mod runs;
 mod serve;
 mod service;
 mod steps;

@@ -1,16 +1,18 @@
 //! A run of slices of one transfer on its way: where it stands, and what is asked and moved for it. All slices
 //! of a run are alike: device memory or not, here and there. `steps` takes it from one step to the next.
 
+use super::reach::Held;
 use super::ring::Slot;
 use super::wire::{layout, Block, Blocks, Fault};
 use crate::complete::transfer::Failure;
 use crate::complete::Transfer;
 use crate::status::Status;
-use crate::types::{Op, Request, Slice};
+use crate::types::{MemoryKind, Op, Request, Slice};
 use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
+    Reach,
     Grant,
     Slot,
     Copy,
@@ -24,6 +26,9 @@ pub struct Operation {
     pub end: u32,
     pub local_device: bool,
     pub remote_device: bool,
+    /// The devices that move it by themselves, over memory that is mapped.
+    pub over: Option<MemoryKind>,
+    pub held: Vec<Held>,
     pub step: Step,
     pub slot: Option<Slot>,
     /// The target's slot: its region and address.
@@ -44,6 +49,7 @@ impl Operation {
         transfer: Arc<Transfer>,
         run: (u32, u32),
         (local_device, remote_device): (bool, bool),
+        over: Option<MemoryKind>,
     ) -> Operation {
         Operation {
             transfer,
@@ -51,6 +57,8 @@ impl Operation {
             end: run.1,
             local_device,
             remote_device,
+            over,
+            held: Vec::new(),
             step: Step::Grant,
             slot: None,
             remote: None,

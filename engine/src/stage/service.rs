@@ -2,8 +2,10 @@
 //! leaves it an event. Control loop: sessions begin and end (`Companion`). Devices and transfers: a step has
 //! ended. Callers: something is to be posted, or was struck.
 
+use super::lend::Loans;
 use super::link::StageLink;
 use super::operation::Operation;
+use super::reach::{Mapped, Place, Reach};
 use super::ring::{Ring, Slot};
 use super::serve::Served;
 use super::wire::{Word, MESSAGE_BYTES};
@@ -11,10 +13,10 @@ use crate::command::{Command, Commands};
 use crate::complete::Transfer;
 use crate::device::Drivers;
 use crate::peer::{Companion, Link, Peer, Posted, Ticket};
-use crate::region::Registry;
+use crate::region::{Region, Registry};
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
-use crate::types::{Access, Op, Request, Transport};
+use crate::types::{Access, MemoryKind, Op, Request, Transport};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -72,6 +74,21 @@ pub enum Event {
         blocks: Vec<u32>,
         result: Result<()>,
     },
+    /// A device of ours has mapped what a peer lent in this session.
+    Mapped {
+        peer: u64,
+        session: Option<[u8; 16]>,
+        place: Place,
+        result: Result<Arc<Mapped>>,
+    },
+    /// A device of ours has said what a peer needs to map this region.
+    Exported {
+        peer: u64,
+        region: Arc<Region>,
+        result: Result<Vec<u8>>,
+    },
+    /// This region is being unregistered.
+    Recall(u64),
     Stop,
 }
 
@@ -138,6 +155,8 @@ impl Service {
         mover: Box<dyn Mover>,
     ) -> Arc<Service> {
         let (inbox, shared): (Arc<Inbox>, Arc<Mutex<Shared>>) = Default::default();
+        let loans = Arc::new(Loans::new(inbox.clone(), drivers.clone()));
+        registry.set_lender(loans.clone());
         let ring = |access| Ring::new(registry.clone(), drivers.clone(), settings.slots, access);
         let stage = Stage {
             inbox: inbox.clone(),
@@ -148,6 +167,7 @@ impl Service {
             drivers: drivers.clone(),
             commands: commands.clone(),
             mover,
+            loans,
             sides: BTreeMap::new(),
             slots_wanted: VecDeque::new(),
             slots_asked: VecDeque::new(),
@@ -188,7 +208,7 @@ impl Companion for Service {
         let peer = ticket.peer.handle;
         {
             let mut shared = lock(&self.shared);
-            let link = || Arc::new(StageLink { inbox: self.inbox.clone() });
+            let link = || Arc::new(StageLink::new(self.inbox.clone()));
             shared.links.entry(peer).or_insert_with(link);
             shared.served.entry(peer).or_default().welcome = true;
         }
@@ -246,6 +266,8 @@ pub(super) struct Side {
     pub served: HashMap<u64, Served>,
     /// Who is woken when one of these transfers is struck.
     pub watched: HashMap<u64, Waker>,
+    /// What devices here reach of the peer's, in the session that stands.
+    pub reached: HashMap<Place, Reach>,
     /// What is to be said.
     out: Vec<u8>,
     /// Slots that the peer had when it was lost.
@@ -256,6 +278,10 @@ pub(super) struct Side {
 impl Side {
     pub fn is_connected(&self) -> bool {
         self.session.is_some()
+    }
+
+    pub fn session(&self) -> Option<[u8; 16]> {
+        self.session
     }
 
     pub fn is_lost(&self) -> bool {
@@ -273,6 +299,7 @@ pub(super) struct Stage {
     pub drivers: Arc<Drivers>,
     pub commands: Arc<Commands>,
     pub mover: Box<dyn Mover>,
+    pub loans: Arc<Loans>,
     pub sides: BTreeMap<u64, Side>,
     /// (peer, operation) that wait for an outgoing slot, and those of peers that wait for an incoming one.
     pub slots_wanted: VecDeque<(u64, u64)>,
@@ -316,6 +343,7 @@ impl Stage {
                 if let Some(side) = self.sides.get_mut(&peer) {
                     side.session = None;
                     side.out.clear();
+                    side.reached.clear();
                 }
             }
             Event::Forget(peer) => {
@@ -325,6 +353,7 @@ impl Stage {
                 self.drop_served(peer, &[]);
             }
             Event::Quiet(peer) => {
+                self.loans.take_back_from(peer);
                 let slots = self.sides.get_mut(&peer).map(|side| std::mem::take(&mut side.lost_slots));
                 let regions: Vec<u64> =
                     slots.into_iter().flatten().map(|slot| self.incoming.retire(slot)).collect();
@@ -345,6 +374,13 @@ impl Stage {
             Event::Moved { peer, op } => self.moved(peer, op),
             Event::Copied { peer, op, result } => self.copied(peer, op, result),
             Event::Served { peer, op, blocks, result } => self.served(peer, op, &blocks, result),
+            Event::Mapped { peer, session, place, result } => {
+                if self.sides.get(&peer).is_some_and(|side| side.session == session) {
+                    self.mapped(peer, place, result);
+                }
+            }
+            Event::Exported { peer, region, result } => self.exported(peer, &region, result),
+            Event::Recall(region) => self.recall(region),
         }
     }
 
@@ -356,6 +392,7 @@ impl Stage {
             operations: BTreeMap::new(),
             served: HashMap::new(),
             watched: HashMap::new(),
+            reached: HashMap::new(),
             out: Vec::new(),
             lost_slots: Vec::new(),
             lost: false,
@@ -380,6 +417,10 @@ impl Stage {
             Word::Unknown { op } => self.unknown(peer, op),
             Word::Stop { op } => self.stopped(peer, op),
             Word::Busy { op } => self.busy(peer, op),
+            Word::Borrow { region, kind, process } => self.lend(peer, region, kind, process),
+            Word::Lent { region, memory } => self.lent(peer, region, &memory),
+            Word::Refused { region, status, why } => self.refused(peer, region, &Error::new(status, why)),
+            Word::Recalled { region } => self.recalled(peer, region),
         }
     }
 
@@ -403,6 +444,13 @@ impl Stage {
             }
             !over
         });
+    }
+
+    /// Has it told why memory of this kind could not be mapped.
+    pub fn note_obstacle(&self, peer: u64, kind: MemoryKind, why: &str) {
+        if let Some(link) = lock(&self.shared).links.get(&peer) {
+            link.note_obstacle(kind, why);
+        }
     }
 
     /// A copy that the peer asked for may begin; false when its session is over.

@@ -3,6 +3,7 @@
 //! ```text
 //! WRITE  GRANT? ─▶ SLOT? ─▶ COPY? ─▶ MOVE ─▶ ANSWER?       ?: if there is a device on that side
 //! READ   ANSWER? ─▶ SLOT? ─▶ MOVE ─▶ COPY?
+//! both   REACH ─▶ COPY                                     where the device reaches both memories (`reach`)
 //! ```
 //! A run settles its slices once, when nothing of it can touch memory any more: confirmed, refused, or given
 //! up because its transfer was struck. What the target may do by itself (ANSWER) it may do for a lease.
@@ -13,83 +14,19 @@ use super::service::{cause, waker, Event, Part, Stage};
 use super::wire::{Fault, Word};
 use crate::command::Command;
 use crate::complete::transfer::{Failure, Strike};
-use crate::complete::{Fence, State, Transfer};
+use crate::complete::{Fence, State};
 use crate::device::{Direction, Job, Piece};
-use crate::limits::{FRAME_DESCRIPTORS_MAX, STAGE_BYTES};
-use crate::peer::outbox::{PullLimits, Pulled};
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
-use crate::types::{Location, Op, Slice, Transport};
-use std::sync::Arc;
+use crate::types::{Location, Op};
 
-const ALL: PullLimits = PullLimits {
-    frame_bytes_max: STAGE_BYTES,
-    descriptors_max: FRAME_DESCRIPTORS_MAX,
-    word_bytes_max: None,
-    read: true,
-    write: true,
-};
 /// Until the next try when the peer's clock was not known well enough.
 const CLOCK_PAUSE_NS: u64 = 2_000_000;
 /// How often a run begins again because the target has forgotten it.
 const RESTARTS_MAX: u32 = 3;
 
 impl Stage {
-    /// Begins what is queued, as far as there is room.
-    pub fn pump(&mut self) {
-        let peers: Vec<u64> = self.sides.keys().copied().collect();
-        for peer in peers {
-            while self.under_way < self.under_way_max {
-                let Some(side) = self.sides.get(&peer) else { break };
-                let pull = |express| side.peer.pull(Transport::Staged, express, ALL);
-                let Some(Pulled::Slices { transfer, first, end, .. }) = pull(true).or_else(|| pull(false))
-                else {
-                    break;
-                };
-                transfer.mark_started();
-                self.split(peer, &transfer, first, end);
-                self.watch(peer, &transfer);
-            }
-        }
-    }
-
-    /// Makes operations of a run: one for each stretch of slices that are alike.
-    fn split(&mut self, peer: u64, transfer: &Arc<Transfer>, first: u32, end: u32) {
-        let Some(side) = self.sides.get(&peer) else { return };
-        let (local, remote) = (self.registry.snapshot(), side.peer.remote.snapshot());
-        let kind = |slice: &Slice| {
-            let length = u64::from(slice.length);
-            let here = local.find(slice.local, length).is_some_and(|region| region.is_device());
-            (here, remote.is_device_at(slice.region, slice.remote, length))
-        };
-        let kinds: Vec<_> = transfer.spec.slices[first as usize..end as usize].iter().map(kind).collect();
-        let mut at = first;
-        for alike in kinds.chunk_by(|a, b| a == b) {
-            let op = self.next_op;
-            self.next_op += 1;
-            let run = (at, at + alike.len() as u32);
-            let operation = Operation::new(transfer.clone(), run, alike[0]);
-            at = run.1;
-            self.under_way += 1;
-            if let Some(side) = self.sides.get_mut(&peer) {
-                side.operations.insert(op, operation);
-            }
-            self.begin(peer, op);
-        }
-    }
-
-    /// Has this thread hear of it when the transfer is struck.
-    fn watch(&mut self, peer: u64, transfer: &Arc<Transfer>) {
-        let Some(side) = self.sides.get_mut(&peer) else { return };
-        let (inbox, handle) = (&self.inbox, transfer.handle);
-        let fresh = || waker(inbox, move || Event::Struck(peer, handle));
-        transfer.waiter.register_waker(side.watched.entry(handle).or_insert_with(fresh));
-        if !transfer.is_pending() {
-            self.struck(peer, handle);
-        }
-    }
-
-    fn operation(&mut self, peer: u64, op: u64) -> Option<&mut Operation> {
+    pub fn operation(&mut self, peer: u64, op: u64) -> Option<&mut Operation> {
         self.sides.get_mut(&peer)?.operations.get_mut(&op)
     }
 
@@ -98,8 +35,11 @@ impl Stage {
         self.operation(peer, op).filter(|operation| operation.step == step)
     }
 
-    fn begin(&mut self, peer: u64, op: u64) {
+    pub fn begin(&mut self, peer: u64, op: u64) {
         let Some(operation) = self.operation(peer, op) else { return };
+        if operation.over.is_some() {
+            return self.reach(peer, op);
+        }
         match (operation.remote_device, operation.op()) {
             (true, Op::Write) => {
                 operation.step = Step::Grant;
@@ -148,7 +88,12 @@ impl Stage {
 
     /// Between the slot and the devices here: one batch for each.
     fn copy(&mut self, peer: u64, op: u64) {
-        if let Err(error) = self.try_copy(peer, op) {
+        let started = self.try_copy(peer, op);
+        self.note_start(peer, op, started);
+    }
+
+    pub fn note_start(&mut self, peer: u64, op: u64, started: Result<()>) {
+        if let Err(error) = started {
             // What was started calls back, and ends it then.
             match self.operation(peer, op) {
                 Some(operation) if operation.copying > 0 => operation.fail(cause(&error)),
@@ -161,7 +106,6 @@ impl Stage {
         let Some(operation) = self.sides.get_mut(&peer).and_then(|side| side.operations.get_mut(&op)) else {
             return Ok(());
         };
-        operation.step = Step::Copy;
         let local = self.registry.snapshot();
         let slot_at = operation.slot.as_ref().map_or(0, Slot::address);
         let write = operation.op() == Op::Write;
@@ -177,6 +121,21 @@ impl Stage {
                 None => batches.push((at, vec![piece])),
             }
         }
+        let direction = if write { Direction::DeviceToHost } else { Direction::HostToDevice };
+        self.start_copies(peer, op, direction, batches)
+    }
+
+    pub fn start_copies(
+        &mut self,
+        peer: u64,
+        op: u64,
+        direction: Direction,
+        batches: Vec<(Location, Vec<Piece>)>,
+    ) -> Result<()> {
+        let Some(operation) = self.sides.get_mut(&peer).and_then(|side| side.operations.get_mut(&op)) else {
+            return Ok(());
+        };
+        operation.step = Step::Copy;
         for (at, pieces) in batches {
             if let Some(slot) = &mut operation.slot {
                 self.outgoing.lock(slot, at.kind)?;
@@ -184,7 +143,6 @@ impl Stage {
             let worker = self.drivers.worker(at)?;
             operation.copying += 1;
             let inbox = self.inbox.clone();
-            let direction = if write { Direction::DeviceToHost } else { Direction::HostToDevice };
             let done = Box::new(move |result| inbox.push(Event::Copied { peer, op, result }));
             worker.copy(Job { direction, pieces, not_after_ns: u64::MAX, done });
         }
@@ -199,6 +157,9 @@ impl Stage {
         }
         if operation.copying > 0 {
             return;
+        }
+        if operation.over.is_some() {
+            return self.copied_over(peer, op);
         }
         match operation.op() {
             Op::Write if !operation.has_failed() && !operation.is_struck() => self.move_part(peer, op),
@@ -310,6 +271,7 @@ impl Stage {
     /// A new connection: what the target may not have heard.
     pub fn say_again(&mut self, peer: u64, op: u64) {
         match self.operation(peer, op).map(|operation| (operation.step, operation.is_struck())) {
+            Some((Step::Reach, _)) => self.reach(peer, op),
             Some((Step::Grant, _)) => self.say(peer, Word::Want { op }),
             Some((Step::Answer, false)) => self.ask(peer, op),
             Some((Step::Answer, true)) => self.stop(peer, op),
@@ -412,7 +374,7 @@ impl Stage {
         for op in ops {
             let Some(operation) = self.operation(peer, op) else { continue };
             match operation.step {
-                Step::Grant | Step::Slot => self.finish(peer, op, Some(Fence::Confirmed)),
+                Step::Reach | Step::Grant | Step::Slot => self.finish(peer, op, Some(Fence::Confirmed)),
                 Step::Move => {
                     let part = operation.part.clone();
                     let object = self.sides.get(&peer).map(|side| side.peer.clone());
@@ -468,12 +430,12 @@ impl Stage {
 
     /// Nothing of it touches memory any more. `given_up`: its transfer was struck, and this is why the memory
     /// is the caller's.
-    fn finish(&mut self, peer: u64, op: u64, given_up: Option<Fence>) {
+    pub fn finish(&mut self, peer: u64, op: u64, given_up: Option<Fence>) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
         let Some(mut operation) = side.operations.remove(&op) else { return };
         let object = side.peer.clone();
         self.under_way -= 1;
-        if operation.remote_device {
+        if operation.remote_device && operation.over.is_none() {
             self.say(peer, Word::Release { op });
         }
         let slot = operation.slot.take();

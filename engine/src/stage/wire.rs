@@ -5,15 +5,19 @@
 //! WRITE to a device      WANT ─▶ ◀─ GRANT   data into the slot   COMMIT ─▶ ◀─ DONE   RELEASE ─▶
 //! READ from a device     FETCH ─▶ ◀─ READY  data from the slot                       RELEASE ─▶
 //! struck meanwhile       STOP ─▶ ◀─ UNKNOWN, the answer, or BUSY as long as a device copies
+//! memory to map          BORROW ─▶ ◀─ LENT or REFUSED; ◀─ RECALLED when it is to go
 //! ```
 
 use crate::complete::transfer::Failure;
 use crate::limits::{FRAME_DESCRIPTORS_MAX, STAGE_ALIGN, STAGE_BYTES};
 use crate::session::message::{BadMessage, Reader};
-use crate::status::Status;
+use crate::status::{Error, Status};
+use crate::types::MemoryKind;
 
 /// Bytes of one message, well below what the channel takes.
 pub const MESSAGE_BYTES: usize = 32 << 10;
+/// Bytes by which a driver names memory to another process (see `Queue::export`), or of a reason.
+const LENT_BYTES_MAX: usize = 512;
 /// Operations that one LIVE can name: more than can be under way.
 const LIVE_MAX: usize = 2048;
 
@@ -66,6 +70,15 @@ pub enum Word {
     Stop { op: u64 },
     /// A device still copies.
     Busy { op: u64 },
+    /// The initiator wants to map this region of device memory: a process of the same host, as its driver
+    /// of this kind of memory numbers it.
+    Borrow { region: u64, kind: MemoryKind, process: i32 },
+    /// What its driver needs for that.
+    Lent { region: u64, memory: Vec<u8> },
+    /// It can't, for this reason.
+    Refused { region: u64, status: Status, why: String },
+    /// The region is to go: close it.
+    Recalled { region: u64 },
 }
 
 /// Where blocks of these lengths lie in a slot, and the bytes that they take there.
@@ -88,6 +101,12 @@ impl Fault {
 }
 
 impl Word {
+    /// A reason that is too long is cut.
+    pub fn refused(region: u64, error: &Error) -> Word {
+        let why = error.message.char_indices().take_while(|(at, _)| *at < LENT_BYTES_MAX - 4);
+        Word::Refused { region, status: error.status, why: why.map(|(_, char)| char).collect() }
+    }
+
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Word::Want { op } => numbers(out, 1, &[*op]),
@@ -116,6 +135,21 @@ impl Word {
             Word::Unknown { op } => numbers(out, 9, &[*op]),
             Word::Stop { op } => numbers(out, 10, &[*op]),
             Word::Busy { op } => numbers(out, 11, &[*op]),
+            Word::Borrow { region, kind, process } => {
+                numbers(out, 12, &[*region]);
+                out.extend_from_slice(&(*kind as u32).to_le_bytes());
+                out.extend_from_slice(&process.to_le_bytes());
+            }
+            Word::Lent { region, memory } => {
+                numbers(out, 13, &[*region, memory.len() as u64]);
+                out.extend_from_slice(memory);
+            }
+            Word::Refused { region, status, why } => {
+                numbers(out, 14, &[*region, why.len() as u64]);
+                out.extend_from_slice(why.as_bytes());
+                out.extend_from_slice(&(*status as i32).to_le_bytes());
+            }
+            Word::Recalled { region } => numbers(out, 15, &[*region]),
         }
     }
 
@@ -150,6 +184,18 @@ impl Word {
             9 => Word::Unknown { op: reader.u64()? },
             10 => Word::Stop { op: reader.u64()? },
             11 => Word::Busy { op: reader.u64()? },
+            12 => Word::Borrow {
+                region: reader.u64()?,
+                kind: MemoryKind::from_number(reader.u32()?).ok_or(BadMessage)?,
+                process: reader.u32()? as i32,
+            },
+            13 => Word::Lent { region: reader.u64()?, memory: decode_bytes(reader)? },
+            14 => {
+                let (region, why) = (reader.u64()?, decode_bytes(reader)?);
+                let why = String::from_utf8(why).map_err(|_| BadMessage)?;
+                Word::Refused { region, status: decode_failure(reader)?, why }
+            }
+            15 => Word::Recalled { region: reader.u64()? },
             _ => return Err(BadMessage),
         })
     }
@@ -200,10 +246,19 @@ fn decode_faults(reader: &mut Reader) -> Result<Vec<Fault>, BadMessage> {
     let count = bounded(reader.u64()?, FRAME_DESCRIPTORS_MAX)?;
     let fault = |reader: &mut Reader| {
         let block = reader.u32()?;
-        let status = Status::from_number(reader.u32()? as i32).filter(|status| (*status as i32) < 0);
-        Ok(Fault { block, status: status.ok_or(BadMessage)?, vendor_error: reader.u32()? as i32 })
+        Ok(Fault { block, status: decode_failure(reader)?, vendor_error: reader.u32()? as i32 })
     };
     (0..count).map(|_| fault(reader)).collect()
+}
+
+fn decode_bytes(reader: &mut Reader) -> Result<Vec<u8>, BadMessage> {
+    let length = bounded(reader.u64()?, LENT_BYTES_MAX)?;
+    (0..length).map(|_| reader.u8()).collect()
+}
+
+fn decode_failure(reader: &mut Reader) -> Result<Status, BadMessage> {
+    let status = Status::from_number(reader.u32()? as i32);
+    status.filter(|status| (*status as i32) < 0).ok_or(BadMessage)
 }
 
 fn bounded(count: u64, most: usize) -> Result<usize, BadMessage> {
@@ -231,6 +286,10 @@ mod tests {
             Word::Unknown { op: 4 },
             Word::Stop { op: 5 },
             Word::Busy { op: 6 },
+            Word::Borrow { region: 1, kind: MemoryKind::Ascend, process: 4711 },
+            Word::Lent { region: 2, memory: (0..=255).chain(0..=255).collect() },
+            Word::Refused { region: 3, status: Status::Access, why: "no".into() },
+            Word::Recalled { region: 4 },
         ]
     }
 

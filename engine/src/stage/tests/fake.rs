@@ -24,11 +24,22 @@ pub struct Fake {
     pub hangs: AtomicBool,
     /// Whether `abort` can tell that everything has stopped.
     pub aborts: AtomicBool,
+    /// Batches that were begun.
+    pub begun: AtomicU64,
+    /// Pieces that were copied.
     pub copies: AtomicU64,
+    /// Of which from device to device.
+    pub crossings: AtomicU64,
     /// Locking host memory waits as long as this is set.
     pub lock_waits: AtomicBool,
     /// Events that have come; FAILED fails.
     pub events: Mutex<Vec<u64>>,
+    /// Whether memory can be mapped by others.
+    pub shares: AtomicBool,
+    /// Memory that is mapped once more, by where it is.
+    pub mapped: Mutex<BTreeMap<u64, u64>>,
+    /// What is exported and was not withdrawn.
+    pub exported: AtomicI32,
     /// Streams that wait.
     pub streams: Mutex<Vec<u64>>,
 }
@@ -96,6 +107,16 @@ impl Fake {
         lock(&self.locked).iter().any(|(base, all)| address >= *base && address + length <= base + all)
     }
 
+    /// Where what is mapped here really is.
+    fn behind(&self, address: u64) -> u64 {
+        let mapped = lock(&self.mapped);
+        match mapped.range(..=address).next_back() {
+            Some((alias, real)) if address - alias < 1 << 32 => real + (address - alias),
+            _ if address >= FIRST * 2 => panic!("nothing is mapped at {address:#x}"),
+            _ => address,
+        }
+    }
+
     fn carry_out(&self, direction: Direction, piece: &Piece) {
         let Piece { to, from, length } = *piece;
         match direction {
@@ -111,7 +132,11 @@ impl Fake {
                 let bytes = unsafe { std::slice::from_raw_parts(from as *const u8, length as usize) };
                 self.write(to, bytes);
             }
-            Direction::DeviceToDevice => self.write(to, &self.read(from, length as usize)),
+            Direction::DeviceToDevice => {
+                let (to, from) = (self.behind(to), self.behind(from));
+                self.write(to, &self.read(from, length as usize));
+                self.crossings.fetch_add(1, Ordering::Relaxed);
+            }
         }
         self.copies.fetch_add(1, Ordering::Relaxed);
     }
@@ -182,6 +207,7 @@ impl Queue for FakeQueue {
         assert!(self.running.len() < self.depth);
         let fails = self.fake.fail_in.fetch_sub(1, Ordering::SeqCst) == 0;
         let due = Instant::now() + Duration::from_micros(self.fake.delay_us.load(Ordering::Relaxed));
+        self.fake.begun.fetch_add(1, Ordering::SeqCst);
         self.next += 1;
         self.running.push_back((self.next, due, direction, pieces.to_vec(), fails));
         Ok(Batch(self.next))
@@ -215,15 +241,35 @@ impl Queue for FakeQueue {
         stopped
     }
 
-    fn export(&mut self, _address: u64, _length: u64, _pid: i32) -> Result<Vec<u8>> {
-        Err(Error::new(Status::Unavailable, "nothing is shared"))
+    fn export(&mut self, address: u64, _length: u64, pid: i32) -> Result<Vec<u8>> {
+        assert_eq!(pid, std::process::id() as i32);
+        if !self.fake.shares.load(Ordering::SeqCst) {
+            return Err(Error::new(Status::Unavailable, "nothing is shared"));
+        }
+        self.fake.exported.fetch_add(1, Ordering::SeqCst);
+        Ok(address.to_le_bytes().to_vec())
     }
 
-    fn import(&mut self, _exported: &[u8]) -> Result<u64> {
-        Err(Error::new(Status::Unavailable, "nothing is shared"))
+    fn withdraw(&mut self, exported: &[u8]) {
+        assert_eq!(exported.len(), 8);
+        self.fake.exported.fetch_sub(1, Ordering::SeqCst);
     }
 
-    fn close(&mut self, _imported: u64) -> Result<()> {
-        Ok(())
+    /// Elsewhere than the memory itself.
+    fn import(&mut self, exported: &[u8]) -> Result<u64> {
+        let address = u64::from_le_bytes(exported.try_into().unwrap());
+        let alias = FIRST * 2 + self.fake.next.fetch_add(1 << 32, Ordering::Relaxed);
+        lock(&self.fake.mapped).insert(alias, address);
+        Ok(alias)
+    }
+
+    fn close(&mut self, imported: u64) -> Result<()> {
+        let inside = |address: u64| address >= imported && address - imported < 1 << 32;
+        let used = |piece: &Piece| inside(piece.to) || inside(piece.from);
+        assert!(
+            !self.running.iter().any(|(.., pieces, _)| pieces.iter().any(used)),
+            "closed while it is copied"
+        );
+        lock(&self.fake.mapped).remove(&imported).map(drop).ok_or_else(|| Error::invalid("nothing is mapped"))
     }
 }

@@ -1,6 +1,7 @@
 //! Two engines and a device whose memory only its own copies reach: what staging moves, and what becomes of
 //! it when devices, transfers and sessions fail.
 
+mod direct;
 mod events;
 pub mod fake;
 mod struck;
@@ -65,6 +66,7 @@ impl Two {
         fake.fail_in.store(-1, Ordering::SeqCst);
         fake.hangs.store(false, Ordering::SeqCst);
         fake.aborts.store(true, Ordering::SeqCst);
+        fake.shares.store(false, Ordering::SeqCst);
         let open = || {
             let mut config = Config::default();
             for (key, value) in [("lease_ms", "1500")].iter().chain(settings) {
@@ -158,10 +160,12 @@ fn check(requests: &[Request], op: Op, local: &Place, remote: &Place) {
     }
 }
 
-fn every_pair(settings: &[(&str, &str)], carrier: Transport) {
-    let two = Two::new(settings);
+const PAIRS: [(Option<i32>, Option<i32>); 4] =
+    [(Some(0), None), (None, Some(1)), (Some(0), Some(1)), (Some(1), Some(0))];
+
+fn every_pair(two: &Two, pairs: &[(Option<i32>, Option<i32>)], carrier: Transport) {
     let bytes = 8 * MIB;
-    for (here, there) in [(Some(0), None), (None, Some(1)), (Some(0), Some(1)), (Some(1), Some(0))] {
+    for (here, there) in pairs.iter().copied() {
         let (local, remote) = (two.place(&two.a, here, bytes), two.place(&two.b, there, bytes));
         let sizes = [(1, 1), (1, 4096), (1, 7 * MIB), (3, 100), (600, 8 << 10), (5, MIB + 12_345)];
         for (round, (count, block)) in sizes.into_iter().enumerate() {
@@ -197,12 +201,12 @@ fn every_pair(settings: &[(&str, &str)], carrier: Transport) {
 
 #[test]
 fn every_pair_of_memories_over_tcp() {
-    every_pair(&[("transports", "tcp")], Transport::Tcp);
+    every_pair(&Two::new(&[("transports", "tcp")]), &PAIRS, Transport::Tcp);
 }
 
 #[test]
 fn every_pair_of_memories_over_the_local_path() {
-    every_pair(&[("transports", "local")], Transport::Local);
+    every_pair(&Two::new(&[("transports", "local")]), &PAIRS, Transport::Local);
 }
 
 #[test]

@@ -139,7 +139,8 @@ impl Queue for CudaQueue {
         if parts.next - parts.ended >= parts.slots.len() as u64 {
             return Err(Error::new(Status::Limit, format!("{} batches are under way", parts.slots.len())));
         }
-        check(pieces, parts.batch_bytes)?;
+        let bytes_max = if direction == Direction::DeviceToDevice { u64::MAX } else { parts.batch_bytes };
+        check(pieces, bytes_max)?;
         shape::join(pieces, &mut parts.lists.joined);
         let calls = parts.start(direction)?;
         parts.close(calls)
@@ -189,15 +190,14 @@ impl Queue for CudaQueue {
     }
 }
 
-fn check(pieces: &[Piece], batch_bytes: u64) -> Result<()> {
+fn check(pieces: &[Piece], bytes_max: u64) -> Result<()> {
     let mut bytes = 0u64;
     for (at, piece) in pieces.iter().enumerate() {
         let ends = piece.from.checked_add(piece.length).and(piece.to.checked_add(piece.length));
         bytes = bytes.saturating_add(piece.length);
-        if ends.is_none() || bytes > batch_bytes {
-            let text = format!(
-                "pieces[{at}]: the batch is longer than {batch_bytes} bytes, or beyond all addresses"
-            );
+        if ends.is_none() || bytes > bytes_max {
+            let text =
+                format!("pieces[{at}]: the batch is longer than {bytes_max} bytes, or beyond all addresses");
             return Err(Error::invalid(text));
         }
     }

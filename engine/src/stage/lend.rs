@@ -1,0 +1,141 @@
+//! The owner's side of device memory that processes of this host map: it is lent to each peer that asks, recalled when
+//! the region is to be unregistered, and what the driver keeps for it goes when nobody has it mapped any
+//! more. Who has it mapped the same-host path counts: see `region::grants`.
+
+use super::service::{Event, Inbox, Stage};
+use super::wire::Word;
+use crate::device::Drivers;
+use crate::region::holder::Lender;
+use crate::region::Region;
+use crate::status::{Error, Result, Status};
+use crate::types::{Location, MemoryKind};
+use std::collections::HashMap;
+use std::sync::{mpsc, Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long a device may take to withdraw what it has exported.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+struct Loan {
+    peer: u64,
+    /// The device whose queue exported it.
+    at: Location,
+    memory: Vec<u8>,
+}
+
+/// What is lent, by region.
+pub struct Loans {
+    inbox: Arc<Inbox>,
+    drivers: Arc<Drivers>,
+    all: Mutex<HashMap<u64, Vec<Loan>>>,
+}
+
+impl Loans {
+    pub fn new(inbox: Arc<Inbox>, drivers: Arc<Drivers>) -> Loans {
+        Loans { inbox, drivers, all: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Vec<Loan>>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, region: u64, peer: u64) -> Option<Vec<u8>> {
+        let all = self.lock();
+        all.get(&region)?.iter().find(|loan| loan.peer == peer).map(|loan| loan.memory.clone())
+    }
+
+    /// Has the device withdraw it; the receiver hears when that is over.
+    fn withdraw(&self, loan: Loan) -> mpsc::Receiver<()> {
+        let (over, heard) = mpsc::sync_channel(1);
+        if let Ok(worker) = self.drivers.worker(loan.at) {
+            worker.with(move |queue| {
+                if let Ok(queue) = queue {
+                    queue.withdraw(&loan.memory);
+                }
+                let _ = over.send(());
+            });
+        }
+        heard
+    }
+
+    /// Nothing of this peer can come any more.
+    pub fn take_back_from(&self, peer: u64) {
+        let mut all = self.lock();
+        let mut gone = Vec::new();
+        all.retain(|_, loans| {
+            gone.extend(loans.extract_if(.., |loan| loan.peer == peer));
+            !loans.is_empty()
+        });
+        drop(all);
+        gone.into_iter().for_each(|loan| drop(self.withdraw(loan)));
+    }
+}
+
+impl Lender for Loans {
+    fn recall(&self, region: u64) {
+        self.inbox.push(Event::Recall(region));
+    }
+
+    fn take_back(&self, region: u64) {
+        let loans = self.lock().remove(&region).unwrap_or_default();
+        let heard: Vec<_> = loans.into_iter().map(|loan| self.withdraw(loan)).collect();
+        // A device that hangs keeps what it has.
+        for heard in heard {
+            let _ = heard.recv_timeout(PATIENCE);
+        }
+    }
+}
+
+impl Stage {
+    /// A peer wants to map a region.
+    pub fn lend(&mut self, peer: u64, id: u64, kind: MemoryKind, process: i32) {
+        if let Some(memory) = self.loans.find(id, peer) {
+            return self.say(peer, Word::Lent { region: id, memory });
+        }
+        if let Err(error) = self.try_lend(peer, id, kind, process) {
+            self.say(peer, Word::refused(id, &error));
+        }
+    }
+
+    fn try_lend(&mut self, peer: u64, id: u64, kind: MemoryKind, process: i32) -> Result<()> {
+        let region = self.registry.get(id)?;
+        if !region.is_device() || region.location.kind.driver() != kind.driver() {
+            return Err(Error::new(Status::Unsupported, "the region is not memory of such a device"));
+        }
+        if region.access.0 == 0 || !self.registry.has_grants() {
+            return Err(Error::new(Status::Access, "nobody may reach the region on a same-host path"));
+        }
+        let worker = self.drivers.worker(region.location)?;
+        if !region.enter() {
+            return Err(Error::new(Status::Stale, "the region is being unregistered"));
+        }
+        let inbox = self.inbox.clone();
+        worker.with(move |queue| {
+            let result = queue.and_then(|queue| queue.export(region.address, region.length, process));
+            inbox.push(Event::Exported { peer, region, result });
+        });
+        Ok(())
+    }
+
+    pub fn exported(&mut self, peer: u64, region: &Arc<Region>, result: Result<Vec<u8>>) {
+        let id = region.id;
+        match result {
+            Ok(memory) => {
+                let loan = Loan { peer, at: region.location, memory: memory.clone() };
+                // Before the region is left: unregistering takes back what is lent.
+                self.loans.lock().entry(id).or_default().push(loan);
+                self.say(peer, Word::Lent { region: id, memory });
+            }
+            Err(error) => self.say(peer, Word::refused(id, &error)),
+        }
+        region.leave();
+    }
+
+    pub fn recall(&mut self, region: u64) {
+        let peers: Vec<u64> = match self.loans.lock().get(&region) {
+            Some(loans) => loans.iter().map(|loan| loan.peer).collect(),
+            None => return,
+        };
+        peers.into_iter().for_each(|peer| self.say(peer, Word::Recalled { region }));
+    }
+}

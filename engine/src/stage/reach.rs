@@ -1,0 +1,270 @@
+//! Memory of a device of another process of this host, mapped for a device here: one copy then moves what
+//! staging moves in three steps. Each region is asked for when a device first needs it, and stays mapped
+//! until its owner recalls it or the session ends.
+//!
+//! On the same-host path whoever has a region mapped is inside it for MAP until the mapping is closed, so that the
+//! owner can't give the memory away before; and for COPY while something is copied, so that nothing begins when
+//! the region or the session is over. What can't be mapped is staged.
+
+use super::operation::{Operation, Step};
+use super::service::{Event, Stage};
+use super::wire::Word;
+use crate::complete::{Fence, Transfer};
+use crate::device::{Direction, Piece, Worker};
+use crate::peer::{Kept, Link, Peer};
+use crate::region::grants::Use;
+use crate::status::{Error, Result, Status};
+use crate::types::{Location, MemoryKind, Op, Slice, Transport};
+use std::sync::Arc;
+
+/// A region of the peer's, and the device here that reaches it.
+pub type Place = (u64, Location);
+
+pub enum Reach {
+    /// The peer is asked what the driver needs.
+    Asked,
+    /// The driver maps it.
+    Mapping,
+    Mapped(Arc<Mapped>),
+    /// It can't be: what needs it is staged.
+    Refused,
+}
+
+/// Dropped, it is closed.
+pub struct Mapped {
+    /// Where the region begins, for the device here.
+    address: u64,
+    worker: Arc<Worker>,
+    link: Arc<dyn Link>,
+    kept: Option<Kept>,
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        let (address, kept) = (self.address, self.kept.take());
+        self.worker.with(move |queue| {
+            if queue.and_then(|queue| queue.close(address)).is_err() {
+                // Mapped for all that is known, so its owner has to keep it until this process ends.
+                std::mem::forget(kept);
+            }
+        });
+    }
+}
+
+/// What a copy over mapped memory keeps until it has ended: the regions, and that they are mapped.
+pub type Held = (Kept, Arc<Mapped>);
+
+/// The way that a device of this kind goes by itself.
+fn transport_of(kind: MemoryKind) -> Transport {
+    match kind {
+        MemoryKind::Ascend => Transport::Ascend,
+        _ => Transport::Cuda,
+    }
+}
+
+/// As the threads of devices are told apart.
+fn device(at: Location) -> Location {
+    Location { kind: at.kind.driver(), device: at.device }
+}
+
+/// Whether a device may move these slices by itself, from and to memory of these kinds.
+pub fn may_reach(
+    peer: &Peer,
+    transfer: &Transfer,
+    kinds: (Option<MemoryKind>, Option<MemoryKind>),
+) -> Option<MemoryKind> {
+    let (Some(here), Some(there)) = kinds else { return None };
+    // A checksum is of what is sent.
+    let allowed = transfer.spec.allowed & transport_of(here).bit() != 0 && !transfer.spec.checksum;
+    (here == there && allowed && peer.link_of(Transport::Local).is_some()).then_some(here)
+}
+
+impl Stage {
+    /// Copies over mapped memory, or has mapped what is not.
+    pub fn reach(&mut self, peer: u64, op: u64) {
+        let Some(places) = self.places(peer, op) else { return self.stage_instead(peer, op) };
+        for place in &places {
+            let Some(side) = self.sides.get_mut(&peer) else { return };
+            if side.is_connected() && !side.reached.contains_key(place) {
+                side.reached.insert(*place, Reach::Asked);
+                self.borrow(peer, *place);
+            }
+        }
+        let Some(side) = self.sides.get(&peer) else { return };
+        let all = || places.iter().map(|place| side.reached.get(place));
+        if all().any(|reach| matches!(reach, Some(Reach::Refused))) {
+            return self.stage_instead(peer, op);
+        }
+        let ready = all().all(|reach| matches!(reach, Some(Reach::Mapped(_))));
+        match (ready, self.operation(peer, op)) {
+            (true, _) => self.copy_over(peer, op),
+            (false, Some(operation)) => operation.step = Step::Reach,
+            (false, None) => {}
+        }
+    }
+
+    /// What has to be mapped for an operation, each once. None: the peer's regions are not what they were.
+    fn places(&self, peer: u64, op: u64) -> Option<Vec<Place>> {
+        let side = self.sides.get(&peer)?;
+        let operation = side.operations.get(&op)?;
+        let mut places = Vec::new();
+        for slice in operation.slices() {
+            let (place, _) = self.place(&side.peer, operation, slice)?;
+            if !places.contains(&place) {
+                places.push(place);
+            }
+        }
+        Some(places)
+    }
+
+    /// Where a slice goes: its place, and how far into the region.
+    fn place(&self, peer: &Peer, operation: &Operation, slice: &Slice) -> Option<(Place, u64)> {
+        let (length, known) = (u64::from(slice.length), peer.remote.snapshot());
+        let region = match slice.region {
+            0 => known.find(slice.remote, length)?,
+            id => known.get(id)?,
+        };
+        let inside = region.contains(slice.remote, length) && region.access.allows(operation.op());
+        let here = self.registry.snapshot().find(slice.local, length)?.location;
+        inside.then(|| ((region.id, device(here)), slice.remote - region.address))
+    }
+
+    fn borrow(&mut self, peer: u64, place: Place) {
+        let (region, at) = place;
+        match self.drivers.get(at.kind) {
+            Ok(driver) => {
+                self.say(peer, Word::Borrow { region, kind: at.kind, process: driver.process_id() });
+            }
+            Err(error) => self.refuse(peer, place, &error),
+        }
+    }
+
+    /// The peer lends it: has it mapped for each device that waits.
+    pub fn lent(&mut self, peer: u64, region: u64, memory: &[u8]) {
+        let Some(side) = self.sides.get(&peer) else { return };
+        let asked =
+            side.reached.iter().filter(|(place, reach)| place.0 == region && matches!(reach, Reach::Asked));
+        let asked: Vec<Place> = asked.map(|(place, _)| *place).collect();
+        for place in asked {
+            if let Err(error) = self.map(peer, place, memory.to_vec()) {
+                self.refuse(peer, place, &error);
+            }
+        }
+        self.look_at_waiting(peer);
+    }
+
+    fn map(&mut self, peer: u64, place: Place, memory: Vec<u8>) -> Result<()> {
+        let Some(side) = self.sides.get_mut(&peer) else { return Ok(()) };
+        let none = || Error::new(Status::Unavailable, "there is no same-host path to the peer any more");
+        let link = side.peer.link_of(Transport::Local).ok_or_else(none)?;
+        let kept = link.keep(place.0, Use::Map).ok_or_else(none)??;
+        let worker = self.drivers.worker(place.1)?;
+        side.reached.insert(place, Reach::Mapping);
+        let (inbox, owner, session) = (self.inbox.clone(), worker.clone(), side.session());
+        worker.with(move |queue| {
+            let result = queue.and_then(|queue| queue.import(&memory)).map(|address| {
+                let kept = Some(kept);
+                Arc::new(Mapped { address, worker: owner, link, kept })
+            });
+            inbox.push(Event::Mapped { peer, session, place, result });
+        });
+        Ok(())
+    }
+
+    /// A device has mapped a region, or could not.
+    pub fn mapped(&mut self, peer: u64, place: Place, result: Result<Arc<Mapped>>) {
+        let Some(side) = self.sides.get_mut(&peer) else { return };
+        let Some(reach @ Reach::Mapping) = side.reached.get_mut(&place) else { return };
+        match result {
+            Ok(mapped) => *reach = Reach::Mapped(mapped),
+            Err(error) => self.refuse(peer, place, &error),
+        }
+        self.look_at_waiting(peer);
+    }
+
+    fn refuse(&mut self, peer: u64, place: Place, error: &Error) {
+        self.note_obstacle(peer, place.1.kind, &error.message);
+        if let Some(side) = self.sides.get_mut(&peer) {
+            side.reached.insert(place, Reach::Refused);
+        }
+    }
+
+    pub fn refused(&mut self, peer: u64, region: u64, error: &Error) {
+        let Some(side) = self.sides.get(&peer) else { return };
+        let places: Vec<Place> = side.reached.keys().filter(|place| place.0 == region).copied().collect();
+        places.into_iter().for_each(|place| self.refuse(peer, place, error));
+        self.look_at_waiting(peer);
+    }
+
+    /// The region is to go: what is mapped is closed as soon as nothing copies any more.
+    pub fn recalled(&mut self, peer: u64, region: u64) {
+        if let Some(side) = self.sides.get_mut(&peer) {
+            side.reached.retain(|place, _| place.0 != region);
+        }
+        self.look_at_waiting(peer);
+    }
+
+    fn look_at_waiting(&mut self, peer: u64) {
+        let Some(side) = self.sides.get(&peer) else { return };
+        let waiting = side.operations.iter().filter(|(_, it)| it.step == Step::Reach);
+        let waiting: Vec<u64> = waiting.map(|(op, _)| *op).collect();
+        waiting.into_iter().for_each(|op| self.reach(peer, op));
+    }
+
+    /// One batch for each device here.
+    fn copy_over(&mut self, peer: u64, op: u64) {
+        let Some((batches, held)) = self.plan_over(peer, op) else { return self.stage_instead(peer, op) };
+        if let Some(operation) = self.operation(peer, op) {
+            operation.held = held;
+        }
+        let started = self.start_copies(peer, op, Direction::DeviceToDevice, batches);
+        self.note_start(peer, op, started);
+    }
+
+    /// None: a region is being unregistered, or the session is over.
+    fn plan_over(&self, peer: u64, op: u64) -> Option<(Vec<(Location, Vec<Piece>)>, Vec<Held>)> {
+        let side = self.sides.get(&peer)?;
+        let operation = side.operations.get(&op)?;
+        let (mut batches, mut held): (Vec<(Location, Vec<Piece>)>, Vec<(Place, Held)>) = Default::default();
+        for slice in operation.slices() {
+            let (place, offset) = self.place(&side.peer, operation, slice)?;
+            let Some(Reach::Mapped(mapped)) = side.reached.get(&place) else { return None };
+            if !held.iter().any(|(other, _)| *other == place) {
+                let kept = mapped.link.keep(place.0, Use::Copy)?.ok()?;
+                held.push((place, (kept, mapped.clone())));
+            }
+            let (here, there) = (slice.local, mapped.address + offset);
+            let (to, from) = if operation.op() == Op::Write { (there, here) } else { (here, there) };
+            let piece = Piece { to, from, length: u64::from(slice.length) };
+            match batches.iter_mut().find(|(at, _)| *at == place.1) {
+                Some((_, pieces)) => pieces.push(piece),
+                None => batches.push((place.1, vec![piece])),
+            }
+        }
+        Some((batches, held.into_iter().map(|(_, held)| held).collect()))
+    }
+
+    /// The device's own copies have ended.
+    pub fn copied_over(&mut self, peer: u64, op: u64) {
+        let Some(operation) = self.operation(peer, op) else { return };
+        operation.held.clear();
+        if let Some(kind) = operation.over {
+            operation.transfer.note_carrier(transport_of(kind));
+        }
+        self.finish(peer, op, None);
+    }
+
+    /// Takes the long way.
+    fn stage_instead(&mut self, peer: u64, op: u64) {
+        let Some(operation) = self.operation(peer, op) else { return };
+        if operation.is_struck() {
+            return self.finish(peer, op, Some(Fence::Confirmed));
+        }
+        let (transfer, first, end) = (operation.transfer.clone(), operation.first, operation.end);
+        if let Some(side) = self.sides.get_mut(&peer) {
+            side.operations.remove(&op);
+        }
+        self.under_way -= 1;
+        self.split(peer, &transfer, (first, end), false);
+    }
+}

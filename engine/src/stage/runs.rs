@@ -1,0 +1,99 @@
+//! What is queued becomes operations: runs of slices that are alike, as long as their way takes.
+
+use super::operation::Operation;
+use super::reach::may_reach;
+use super::service::{waker, Event, Stage};
+use crate::complete::Transfer;
+use crate::limits::{DEVICE_PIECE_BYTES, FRAME_DESCRIPTORS_MAX, STAGE_BYTES};
+use crate::peer::outbox::{PullLimits, Pulled};
+use crate::types::{MemoryKind, Slice, Transport};
+use std::sync::Arc;
+
+impl Stage {
+    /// Begins what is queued, as far as there is room.
+    pub fn pump(&mut self) {
+        let peers: Vec<u64> = self.sides.keys().copied().collect();
+        for peer in peers {
+            while self.under_way < self.under_way_max {
+                let Some(side) = self.sides.get(&peer) else { break };
+                let limits = PullLimits {
+                    frame_bytes_max: match side.peer.link_of(Transport::Local) {
+                        Some(_) => DEVICE_PIECE_BYTES,
+                        None => STAGE_BYTES,
+                    },
+                    descriptors_max: FRAME_DESCRIPTORS_MAX,
+                    word_bytes_max: None,
+                    read: true,
+                    write: true,
+                };
+                let pull = |express| side.peer.pull(Transport::Staged, express, limits);
+                let Some(Pulled::Slices { transfer, first, end, .. }) = pull(true).or_else(|| pull(false))
+                else {
+                    break;
+                };
+                transfer.mark_started();
+                self.split(peer, &transfer, (first, end), true);
+                self.watch(peer, &transfer);
+            }
+        }
+    }
+
+    /// Makes operations of slices [first, end): one for each stretch of those that are alike, and that fit a slot if they
+    /// go through one. `over`: devices may move them by themselves.
+    pub fn split(&mut self, peer: u64, transfer: &Arc<Transfer>, (first, end): (u32, u32), over: bool) {
+        let Some(side) = self.sides.get(&peer) else { return };
+        let (local, remote) = (self.registry.snapshot(), side.peer.remote.snapshot());
+        let device = |kind: MemoryKind| kind.is_device().then(|| kind.driver());
+        let slices = &transfer.spec.slices[first as usize..end as usize];
+        let kinds = slices.iter().map(|slice: &Slice| {
+            let length = u64::from(slice.length);
+            let here = local.find(slice.local, length).and_then(|region| device(region.location.kind));
+            let there = remote.kind_at(slice.region, slice.remote, length).and_then(device);
+            let over = may_reach(&side.peer, transfer, (here, there)).filter(|_| over);
+            (here.is_some(), there.is_some(), over)
+        });
+        let kinds: Vec<_> = kinds.collect();
+        let mut at = first;
+        for alike in kinds.chunk_by(|a, b| a == b) {
+            let (local_device, remote_device, over) = alike[0];
+            let stretch_end = at + alike.len() as u32;
+            while at < stretch_end {
+                let run_end = match over {
+                    Some(_) => stretch_end,
+                    None => at + fitting(&transfer.spec.slices[at as usize..stretch_end as usize]),
+                };
+                let devices = (local_device, remote_device);
+                let operation = Operation::new(transfer.clone(), (at, run_end), devices, over);
+                at = run_end;
+                let op = self.next_op;
+                self.next_op += 1;
+                self.under_way += 1;
+                if let Some(side) = self.sides.get_mut(&peer) {
+                    side.operations.insert(op, operation);
+                }
+                self.begin(peer, op);
+            }
+        }
+    }
+
+    /// Has this thread hear of it when the transfer is struck.
+    fn watch(&mut self, peer: u64, transfer: &Arc<Transfer>) {
+        let Some(side) = self.sides.get_mut(&peer) else { return };
+        let (inbox, handle) = (&self.inbox, transfer.handle);
+        let fresh = || waker(inbox, move || Event::Struck(peer, handle));
+        transfer.waiter.register_waker(side.watched.entry(handle).or_insert_with(fresh));
+        if !transfer.is_pending() {
+            self.struck(peer, handle);
+        }
+    }
+}
+
+/// How many of the first slices a slot takes; each alone fits.
+fn fitting(slices: &[Slice]) -> u32 {
+    let mut bytes = 0;
+    let fit = slices.iter().take_while(|slice| {
+        bytes += u64::from(slice.length);
+        bytes <= u64::from(STAGE_BYTES)
+    });
+    (fit.count() as u32).max(1)
+}
