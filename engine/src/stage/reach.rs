@@ -6,8 +6,9 @@
 //! owner can't give the memory away before; and for COPY while something is copied, so that nothing begins when
 //! the region or the session is over. What can't be mapped is staged.
 
-use super::operation::{Operation, Step};
+use super::operation::Step;
 use super::service::{Event, Stage};
+use super::steps::{add, Batches};
 use super::wire::Word;
 use crate::complete::{Fence, Transfer};
 use crate::device::{Direction, Piece, Worker};
@@ -105,11 +106,8 @@ impl Stage {
 
     /// What has to be mapped for an operation, each once. None: the peer's regions are not what they were.
     fn places(&self, peer: u64, op: u64) -> Option<Vec<Place>> {
-        let side = self.sides.get(&peer)?;
-        let operation = side.operations.get(&op)?;
         let mut places = Vec::new();
-        for slice in operation.slices() {
-            let (place, _) = self.place(&side.peer, operation, slice)?;
+        for (_, place, _) in self.spots(peer, op)? {
             if !places.contains(&place) {
                 places.push(place);
             }
@@ -117,16 +115,22 @@ impl Stage {
         Some(places)
     }
 
-    /// Where a slice goes: its place, and how far into the region.
-    fn place(&self, peer: &Peer, operation: &Operation, slice: &Slice) -> Option<(Place, u64)> {
-        let (length, known) = (u64::from(slice.length), peer.remote.snapshot());
-        let region = match slice.region {
-            0 => known.find(slice.remote, length)?,
-            id => known.get(id)?,
+    /// Where each slice of an operation goes: its place, and how far into the region.
+    fn spots(&self, peer: u64, op: u64) -> Option<Vec<(Slice, Place, u64)>> {
+        let side = self.sides.get(&peer)?;
+        let operation = side.operations.get(&op)?;
+        let (local, remote) = (self.registry.snapshot(), side.peer.remote.snapshot());
+        let spot = |slice: &Slice| {
+            let length = u64::from(slice.length);
+            let region = match slice.region {
+                0 => remote.find(slice.remote, length)?,
+                id => remote.get(id)?,
+            };
+            let inside = region.contains(slice.remote, length) && region.access.allows(operation.op());
+            let here = local.find(slice.local, length)?.location;
+            inside.then(|| (*slice, (region.id, device(here)), slice.remote - region.address))
         };
-        let inside = region.contains(slice.remote, length) && region.access.allows(operation.op());
-        let here = self.registry.snapshot().find(slice.local, length)?.location;
-        inside.then(|| ((region.id, device(here)), slice.remote - region.address))
+        operation.slices().iter().map(spot).collect()
     }
 
     fn borrow(&mut self, peer: u64, place: Place) {
@@ -222,26 +226,21 @@ impl Stage {
     }
 
     /// None: a region is being unregistered, or the session is over.
-    fn plan_over(&self, peer: u64, op: u64) -> Option<(Vec<(Location, Vec<Piece>)>, Vec<Held>)> {
+    fn plan_over(&self, peer: u64, op: u64) -> Option<(Batches, Vec<Held>)> {
         let side = self.sides.get(&peer)?;
         let operation = side.operations.get(&op)?;
-        let (mut batches, mut held): (Vec<(Location, Vec<Piece>)>, Vec<(Place, Held)>) = Default::default();
-        for slice in operation.slices() {
-            let (place, offset) = self.place(&side.peer, operation, slice)?;
+        let (mut batches, mut held, mut entered) = (Batches::new(), Vec::new(), Vec::new());
+        for (slice, place, offset) in self.spots(peer, op)? {
             let Some(Reach::Mapped(mapped)) = side.reached.get(&place) else { return None };
-            if !held.iter().any(|(other, _)| *other == place) {
-                let kept = mapped.link.keep(place.0, Use::Copy)?.ok()?;
-                held.push((place, (kept, mapped.clone())));
+            if !entered.contains(&place) {
+                entered.push(place);
+                held.push((mapped.link.keep(place.0, Use::Copy)?.ok()?, mapped.clone()));
             }
             let (here, there) = (slice.local, mapped.address + offset);
             let (to, from) = if operation.op() == Op::Write { (there, here) } else { (here, there) };
-            let piece = Piece { to, from, length: u64::from(slice.length) };
-            match batches.iter_mut().find(|(at, _)| *at == place.1) {
-                Some((_, pieces)) => pieces.push(piece),
-                None => batches.push((place.1, vec![piece])),
-            }
+            add(&mut batches, place.1, Piece { to, from, length: u64::from(slice.length) });
         }
-        Some((batches, held.into_iter().map(|(_, held)| held).collect()))
+        Some((batches, held))
     }
 
     /// The device's own copies have ended.

@@ -25,6 +25,16 @@ const CLOCK_PAUSE_NS: u64 = 2_000_000;
 /// How often a run begins again because the target has forgotten it.
 const RESTARTS_MAX: u32 = 3;
 
+/// What is copied, by device.
+pub type Batches = Vec<(Location, Vec<Piece>)>;
+
+pub fn add(batches: &mut Batches, at: Location, piece: Piece) {
+    match batches.iter_mut().find(|(location, _)| *location == at) {
+        Some((_, pieces)) => pieces.push(piece),
+        None => batches.push((at, vec![piece])),
+    }
+}
+
 impl Stage {
     pub fn operation(&mut self, peer: u64, op: u64) -> Option<&mut Operation> {
         self.sides.get_mut(&peer)?.operations.get_mut(&op)
@@ -109,29 +119,19 @@ impl Stage {
         let local = self.registry.snapshot();
         let slot_at = operation.slot.as_ref().map_or(0, Slot::address);
         let write = operation.op() == Op::Write;
-        let mut batches: Vec<(Location, Vec<Piece>)> = Vec::new();
+        let mut batches = Batches::new();
         for (slice, offset) in operation.good() {
             let (here, slot, length) = (slice.local, slot_at + offset, u64::from(slice.length));
             let region = local.find(here, length);
             let at = region.map_or(Location::HOST, |region| region.location);
             let (to, from) = if write { (slot, here) } else { (here, slot) };
-            let piece = Piece { to, from, length };
-            match batches.iter_mut().find(|(location, _)| *location == at) {
-                Some((_, pieces)) => pieces.push(piece),
-                None => batches.push((at, vec![piece])),
-            }
+            add(&mut batches, at, Piece { to, from, length });
         }
         let direction = if write { Direction::DeviceToHost } else { Direction::HostToDevice };
         self.start_copies(peer, op, direction, batches)
     }
 
-    pub fn start_copies(
-        &mut self,
-        peer: u64,
-        op: u64,
-        direction: Direction,
-        batches: Vec<(Location, Vec<Piece>)>,
-    ) -> Result<()> {
+    pub fn start_copies(&mut self, peer: u64, op: u64, direction: Direction, batches: Batches) -> Result<()> {
         let Some(operation) = self.sides.get_mut(&peer).and_then(|side| side.operations.get_mut(&op)) else {
             return Ok(());
         };
