@@ -174,3 +174,29 @@ fn a_copy_that_fails_fails_its_request() {
     two.done(Op::Write, &requests);
     two.b.unregister(remote.region, Some(BOUND)).unwrap();
 }
+
+/// A peer that is fenced off copies nothing more, whatever it still has mapped.
+#[test]
+fn after_a_fence_no_device_of_the_peer_copies() {
+    let two = shared();
+    let (local, remote) = (two.place(&two.a, Some(0), 8 * MIB), two.place(&two.b, Some(1), 8 * MIB));
+    let blocks: Vec<Request> =
+        (0..8).map(|nth| request(&local, &remote, (nth * MIB, nth * MIB), MIB / 2)).collect();
+    two.done(Op::Write, &blocks);
+    two.fake.delay_us.store(20_000, Ordering::SeqCst);
+    let begun = two.fake.begun.load(Ordering::SeqCst);
+    let transfers: Vec<_> =
+        (0..8).map(|_| two.a.submit(two.peer, Op::Write, &blocks, &options()).unwrap()).collect();
+    until("it copies", || two.fake.begun.load(Ordering::SeqCst) > begun);
+    let known = |handle: &u64| two.b.peer_info(*handle).is_ok_and(|it| it.address == two.a.address());
+    let guest = two.b.peers().unwrap().into_iter().find(known).unwrap();
+    two.b.fence(guest, Some(BOUND)).unwrap();
+    let copies = copied(&two);
+    remote.write(0, &pattern(5, 8 * MIB));
+    for transfer in &transfers {
+        transfer.wait(Some(BOUND)).unwrap();
+    }
+    assert_eq!(copied(&two).1, copies.1, "a copy after the fence");
+    assert!(remote.read(0, 8 * MIB) == pattern(5, 8 * MIB));
+    until("nobody has it", || two.b.unregister(remote.region, Some(Duration::ZERO)).is_ok());
+}
