@@ -97,6 +97,8 @@ settings! {
         "How long queue pairs with nothing to do are kept; they are made again when there is, and 0 keeps them.";
     rdma_mr_bytes_max: u64 = 0, Valid::ZeroOr(limits::SPLIT_BYTES_MIN, 1 << 48),
         "Larger regions are registered with a device in several pieces; 0 takes the device's own limit.";
+    rdma_gpudirect: bool = true, Valid::Bool,
+        "Let RDMA devices read and write memory of GPUs by themselves (GPUDirect RDMA by dma-buf) where driver, kernel and NIC can; other memory of devices is staged.";
     cuda: bool = true, Valid::Bool,
         "Use memory of CUDA devices, if the driver's library is there.";
     ascend: bool = true, Valid::Bool,

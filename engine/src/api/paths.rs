@@ -5,13 +5,14 @@ use super::transfers::TransferOptions;
 use super::Engine;
 use crate::complete::TransferResult;
 use crate::peer::{Peer, PeerState, Way};
-use crate::plan::{self, PlanInput};
-use crate::region::RemoteMap;
+use crate::plan::{self, Plan, PlanInput};
+use crate::region::{RemoteMap, RemoteRegion};
 use crate::route::{self, PathState};
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
+use crate::transport::rdma::why_staged;
 use crate::transport::tcp::Context;
-use crate::types::{Op, Range, Request, Transport};
+use crate::types::{Location, MemoryKind, Op, Range, Request, Transport};
 
 /// What is tried before TCP, the last resort: best first.
 const BEFORE_TCP: [Transport; 2] = [Transport::Local, Transport::Rdma];
@@ -74,10 +75,19 @@ impl Engine {
         let context = self.context()?;
         let peer = context.peers.get(peer)?;
         let (paths, hows) = states(&peer);
+        let own = |transport| match transport {
+            Transport::Cuda => Some(how_reached(context, &peer, MemoryKind::Cuda)),
+            Transport::Ascend => Some(how_reached(context, &peer, MemoryKind::Ascend)),
+            _ => None,
+        };
         let explain = |why: Vec<(Transport, bool, String)>| {
             let with_how = |(transport, chosen, mut why): (Transport, bool, String)| {
                 if let (true, Some((_, how))) = (chosen, hows.iter().find(|(via, _)| *via == transport)) {
                     why = format!("{why}: {how}");
+                }
+                // These are no paths, so it is no matter whether the settings allow them.
+                if let Some(how) = own(transport) {
+                    why = how;
                 }
                 PathInfo { transport, chosen, why }
             };
@@ -101,6 +111,14 @@ impl Engine {
 pub(super) fn allowed(context: &Context, options: &TransferOptions) -> u64 {
     let any = |mask| if mask == 0 { u64::MAX } else { mask };
     any(context.config.transports.0) & any(options.transports_allowed)
+}
+
+/// Whether the NICs of both sides reach all of it by themselves, though some is memory of devices.
+pub(super) fn is_direct(peer: &Peer, plan: &Plan, remote: &RemoteMap, allowed: u64) -> bool {
+    let mut here = plan.local_regions.iter().filter(|region| region.is_device());
+    allowed & Transport::Rdma.bit() != 0
+        && here.all(|region| why_staged(region).is_none())
+        && peer.link_of(Transport::Rdma).is_some_and(|link| link.carries(&plan.ranges, remote, false))
 }
 
 /// Which way it goes. UNAVAILABLE, with each reason, if there is none.
@@ -166,13 +184,41 @@ fn states(peer: &Peer) -> ([PathState; 5], Vec<(Transport, String)>) {
     let (local, rdma) = (beside(Transport::Local), beside(Transport::Rdma));
     let slice_bytes_max = peer.identity.frame_bytes_max as u64;
     let path = |transport, usable| PathState { transport, usable, weight: 1, slice_bytes_max };
-    let absent = |transport| path(transport, Err("not part of this version".into()));
+    let none = |transport| path(transport, Err("no path of its own".into()));
     let paths = [
         path(Transport::Tcp, tcp),
         path(Transport::Local, local),
         path(Transport::Rdma, rdma),
-        absent(Transport::Cuda),
-        absent(Transport::Ascend),
+        none(Transport::Cuda),
+        none(Transport::Ascend),
     ];
     (paths, hows)
+}
+
+/// How transfers of a kind of device's memory go, which has no path of its own.
+fn how_reached(context: &Context, peer: &Peer, kind: MemoryKind) -> String {
+    let (local, remote) = (context.registry.snapshot(), peer.remote.snapshot());
+    let is_such = |at: Location| at.kind.is_device() && at.kind.driver() == kind;
+    let link = peer.link_of(Transport::Rdma);
+    let given = |region: &&RemoteRegion| {
+        let RemoteRegion { id, address, length, .. } = **region;
+        let whole =
+            Range { local: 0, remote: address, length, region: id, first_offset: 0, first: 0, count: 1 };
+        link.as_ref().is_some_and(|link| link.carries(&[whole], &remote, false))
+    };
+    let ours = || local.iter().filter(|region| is_such(region.location));
+    let theirs = || remote.iter().filter(|region| is_such(region.location));
+    let (direct, there) = (ours().filter(|region| why_staged(region).is_none()), theirs().filter(given));
+    let counts = [direct.count(), ours().count(), there.count(), theirs().count()];
+    if counts == [0; 4] {
+        return "no path of its own, and no such memory is registered".into();
+    }
+    let mut text = format!(
+        "no path of its own: NICs reach {} of {} regions here and {} of {} of the peer's, others are staged",
+        counts[0], counts[1], counts[2], counts[3]
+    );
+    if let Some(why) = ours().find_map(|region| why_staged(region)) {
+        text += &format!(", here because {why}");
+    }
+    text
 }
