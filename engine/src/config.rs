@@ -1,8 +1,9 @@
 //! What an engine is told before it opens: one table of settings, each with its default, its valid
 //! values and the sentence that documents it. Stands beside the data path; `api` reads it once at
 //! open and hands numbers, not the configuration, to the steps below. `value` holds the types of
-//! settings, `secret` the one that must never be shown.
+//! settings, `secret` the one that must never be shown, `ascend` other software's names for some.
 
+mod ascend;
 mod secret;
 #[cfg(test)]
 mod tests;
@@ -97,6 +98,8 @@ settings! {
         "How long queue pairs with nothing to do are kept; they are made again when there is, and 0 keeps them.";
     rdma_mr_bytes_max: u64 = 0, Valid::ZeroOr(limits::SPLIT_BYTES_MIN, 1 << 48),
         "Larger regions are registered with a device in several pieces; 0 takes the device's own limit.";
+    rdma_gpudirect: bool = true, Valid::Bool,
+        "Let RDMA devices read and write memory of GPUs by themselves (GPUDirect RDMA by dma-buf) where driver, kernel and NIC can; other memory of devices is staged.";
     cuda: bool = true, Valid::Bool,
         "Use memory of CUDA devices, if the driver's library is there.";
     ascend: bool = true, Valid::Bool,
@@ -167,7 +170,8 @@ impl Setting {
 }
 
 impl Config {
-    /// The defaults, overridden by `FERRY_<NAME>` variables of the environment. INVALID names the
+    /// The defaults, overridden by `FERRY_<NAME>` variables of the environment and, weaker than these and where
+    /// `ascend` is on, by some `ASCEND_` ones (README.md lists them). INVALID names the
     /// variable whose value is no good. Rules between settings wait for `validate`, because what the
     /// environment leaves inconsistent the caller may yet put right.
     pub fn new() -> Result<Config> {
@@ -176,15 +180,24 @@ impl Config {
 
     fn from_variables(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Config> {
         let mut config = Config::default();
-        for setting in SETTINGS {
+        let read = |setting: &Setting, config: &mut Config| {
             let variable = setting.variable();
-            let Some(value) = lookup(&variable) else { continue };
+            let Some(value) = lookup(&variable) else { return Ok(()) };
             let Some(text) = value.to_str() else {
                 return Err(Error::invalid(format!("{variable}: the value is not UTF-8")));
             };
-            (setting.write)(&mut config, text, &setting.valid)
-                .map_err(|cause| setting.refuse(&variable, text, &cause))?;
+            (setting.write)(config, text, &setting.valid)
+                .map_err(|cause| setting.refuse(&variable, text, &cause))
+        };
+        // Whether the others' names count is the first question, and ferry's own come last.
+        SETTINGS
+            .iter()
+            .filter(|setting| setting.name == "ascend")
+            .try_for_each(|it| read(it, &mut config))?;
+        if config.ascend {
+            ascend::apply(&mut config, &lookup)?;
         }
+        SETTINGS.iter().try_for_each(|setting| read(setting, &mut config))?;
         if config.secret.is_set() && config.secret_file.is_set() {
             return Err(Error::invalid("FERRY_SECRET and FERRY_SECRET_FILE are both set; keep one"));
         }

@@ -1,6 +1,6 @@
 /*
  * A tiny test harness: each TEST is a function; CHECK ends the test that it fails in. Header only,
- * C99; the runner is in main.c.
+ * C99; runner.h runs them.
  */
 #ifndef HARNESS_H
 #define HARNESS_H

@@ -96,8 +96,8 @@ impl Engine {
             Ok(grants) => Ok(new_service(&context, grants)?),
             Err(why) => Err(why),
         };
-        let rdma = new_rdma(&context)?;
         let drivers = Arc::new(devices::drivers(&context.config));
+        let rdma = new_rdma(&context, &drivers)?;
         let stage = devices::stage(&context, drivers.clone());
         let control = Control::new(Parts {
             context: context.clone(),
@@ -362,7 +362,10 @@ fn new_service(context: &Context, grants: Arc<Grants>) -> Result<Arc<Service>> {
 }
 
 /// The RDMA devices, or why they are not used.
-fn new_rdma(context: &Context) -> Result<std::result::Result<Arc<rdma::Service>, String>> {
+fn new_rdma(
+    context: &Context,
+    drivers: &Arc<Drivers>,
+) -> Result<std::result::Result<Arc<rdma::Service>, String>> {
     let config = &context.config;
     if !config.rdma || !config.transports.allows(Transport::Rdma) {
         return Ok(Err("switched off by the settings".into()));
@@ -383,7 +386,8 @@ fn new_rdma(context: &Context) -> Result<std::result::Result<Arc<rdma::Service>,
         patience: Duration::from_millis(config.reconnect_timeout_ms),
         idle: Duration::from_millis(config.rdma_idle_ms),
     };
-    rdma::Service::new(settings, context.registry.clone(), context.commands.clone())
+    let direct = rdma::Direct::new(config.rdma_gpudirect.then(|| drivers.clone()));
+    rdma::Service::new(settings, context.registry.clone(), context.commands.clone(), direct)
 }
 
 fn new_workers(context: &Context) -> Result<Workers> {

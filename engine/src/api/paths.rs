@@ -5,13 +5,14 @@ use super::transfers::TransferOptions;
 use super::Engine;
 use crate::complete::TransferResult;
 use crate::peer::{Peer, PeerState, Way};
-use crate::plan::{self, PlanInput};
-use crate::region::RemoteMap;
+use crate::plan::{self, Plan, PlanInput};
+use crate::region::{RemoteMap, RemoteRegion};
 use crate::route::{self, PathState};
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
+use crate::transport::rdma::why_staged;
 use crate::transport::tcp::Context;
-use crate::types::{MemoryKind, Op, Range, Request, Transport};
+use crate::types::{Location, MemoryKind, Op, Range, Request, Transport};
 
 /// What is tried before TCP, the last resort: best first.
 const BEFORE_TCP: [Transport; 2] = [Transport::Local, Transport::Rdma];
@@ -74,10 +75,18 @@ impl Engine {
         let context = self.context()?;
         let peer = context.peers.get(peer)?;
         let (paths, hows) = states(&peer);
+        let nics = |transport| match transport {
+            Transport::Cuda => reached_by_nics(context, &peer, MemoryKind::Cuda),
+            Transport::Ascend => reached_by_nics(context, &peer, MemoryKind::Ascend),
+            _ => None,
+        };
         let explain = |why: Vec<(Transport, bool, String)>| {
             let with_how = |(transport, chosen, mut why): (Transport, bool, String)| {
                 if let (true, Some((_, how))) = (chosen, hows.iter().find(|(via, _)| *via == transport)) {
                     why = format!("{why}: {how}");
+                }
+                if let Some(reached) = nics(transport) {
+                    why = format!("{why}; {reached}");
                 }
                 PathInfo { transport, chosen, why }
             };
@@ -101,6 +110,17 @@ impl Engine {
 pub(super) fn allowed(context: &Context, options: &TransferOptions) -> u64 {
     let any = |mask| if mask == 0 { u64::MAX } else { mask };
     any(context.config.transports.0) & any(options.transports_allowed)
+}
+
+/// Whether the NICs of both sides reach all of it by themselves, though some is memory of devices. On one host
+/// devices and processes do it without a NIC.
+pub(super) fn is_direct(peer: &Peer, plan: &Plan, remote: &RemoteMap, allowed: u64) -> bool {
+    let mut here = plan.local_regions.iter().filter(|region| region.is_device());
+    let one_host = allowed & Transport::Local.bit() != 0 && peer.link_of(Transport::Local).is_some();
+    allowed & Transport::Rdma.bit() != 0
+        && !one_host
+        && here.all(|region| why_staged(region).is_none())
+        && peer.link_of(Transport::Rdma).is_some_and(|link| link.carries(&plan.ranges, remote, false))
 }
 
 /// Which way it goes. UNAVAILABLE, with each reason, if there is none.
@@ -187,4 +207,32 @@ fn by_device(peer: &Peer, transport: Transport) -> String {
         Some(why) => format!("memory of devices goes through the hosts: {why}"),
         None => format!("taken where the memory on both sides is of {} devices", kind.name()),
     }
+}
+
+/// What of a kind of device's memory RDMA devices read and write by themselves. None: there is no such memory.
+fn reached_by_nics(context: &Context, peer: &Peer, kind: MemoryKind) -> Option<String> {
+    let (local, remote) = (context.registry.snapshot(), peer.remote.snapshot());
+    let is_such = |at: Location| at.kind.is_device() && at.kind.driver() == kind;
+    let link = peer.link_of(Transport::Rdma);
+    let given = |region: &&RemoteRegion| {
+        let RemoteRegion { id, address, length, .. } = **region;
+        let whole =
+            Range { local: 0, remote: address, length, region: id, first_offset: 0, first: 0, count: 1 };
+        link.as_ref().is_some_and(|link| link.carries(&[whole], &remote, false))
+    };
+    let ours = || local.iter().filter(|region| is_such(region.location));
+    let theirs = || remote.iter().filter(|region| is_such(region.location));
+    let (direct, there) = (ours().filter(|region| why_staged(region).is_none()), theirs().filter(given));
+    let counts = [direct.count(), ours().count(), there.count(), theirs().count()];
+    if counts == [0; 4] {
+        return None;
+    }
+    let mut text = format!(
+        "NICs reach {} of {} regions here and {} of {} of the peer's",
+        counts[0], counts[1], counts[2], counts[3]
+    );
+    if let Some(why) = ours().find_map(|region| why_staged(region)) {
+        text += &format!(", the others here not because {why}");
+    }
+    Some(text)
 }

@@ -1,7 +1,7 @@
 //! Submitting transfers, and what can be done with them: wait, cancel, read results, release.
 
 use super::devices;
-use super::paths::{allowed, choose};
+use super::paths::{allowed, choose, is_direct};
 use super::Engine;
 use crate::complete::transfer::Strike;
 use crate::complete::{Progress, RequestResult, State, Transfer as Core, TransferResult, TransferSpec};
@@ -308,7 +308,7 @@ pub(super) fn prepare(
     options: &TransferOptions,
 ) -> Result<TransferSpec> {
     let (mut order, mut slices, mut regions, mut bytes) = (Vec::new(), Vec::new(), Vec::new(), 0);
-    let (allowed, mut transport) = (allowed(context, options), Transport::Tcp);
+    let (allowed, mut device, mut transport) = (allowed(context, options), false, Transport::Tcp);
     if !requests.is_empty() {
         let (local, remote) = (context.registry.snapshot(), peer.remote.snapshot());
         let plan = plan::plan(&PlanInput {
@@ -321,10 +321,11 @@ pub(super) fn prepare(
         })?;
         let ranges = &plan.ranges;
         let there = |range: &Range| remote.kind_at(range.region, range.remote, range.length);
-        let device = plan.local_regions.iter().any(|region| region.is_device())
+        device = plan.local_regions.iter().any(|region| region.is_device())
             || (remote.has_devices()
                 && ranges.iter().any(|range| there(range).is_some_and(MemoryKind::is_device)));
         transport = match device {
+            true if !options.checksum && is_direct(peer, &plan, &remote, allowed) => Transport::Rdma,
             true => Transport::Staged,
             false => choose(peer, ranges, &remote, allowed, options.checksum)?,
         };
@@ -366,6 +367,7 @@ pub(super) fn prepare(
         deadline_ns: deadline.map_or(u64::MAX, |ns| submitted_ns.saturating_add(ns)),
         user_data: options.user_data,
         queue: options.queue.clone(),
+        device,
         transport,
         allowed,
     })

@@ -49,6 +49,8 @@ pub struct TransferSpec {
     pub deadline_ns: u64,
     pub user_data: u64,
     pub queue: Option<Arc<Queue>>,
+    /// Some of it is memory of a device: out of reach for TCP.
+    pub device: bool,
     /// The way it starts on; `Transfer::via` is the present one.
     pub transport: Transport,
     /// Mask of `Transport::bit`: the ways it may take.
@@ -219,15 +221,14 @@ impl Transfer {
         }
     }
 
-    /// What is not posted yet goes by `via` from here on. False, and nothing has changed, if it may not.
-    /// Under the outbox's lock.
-    pub fn reroute(&self, via: Transport) -> bool {
-        // Device memory is out of reach for the others.
-        let allowed = self.spec.allowed & via.bit() != 0 && self.spec.transport != Transport::Staged;
-        if allowed {
-            self.via.store(via as u32, Ordering::Relaxed);
+    /// The way it is on carries nothing any more: what is not posted yet goes by the last resort from here on, if it
+    /// may. Under the outbox's lock.
+    pub fn reroute(&self) {
+        let to = if self.spec.device { Transport::Staged } else { Transport::Tcp };
+        // Of what is staged each part is asked which ways it may take.
+        if self.spec.device || self.spec.allowed & to.bit() != 0 {
+            self.via.store(to as u32, Ordering::Relaxed);
         }
-        allowed
     }
 
     /// Marks the moment the first slice is posted.

@@ -48,7 +48,8 @@ pub trait Driver: Send + Sync {
         std::process::id() as i32
     }
 
-    /// The dma-buf behind device memory, by which a NIC reads and writes it. UNAVAILABLE with the reason.
+    /// The dma-buf behind device memory, by which a NIC reads and writes it. UNAVAILABLE with the reason, also where
+    /// the device's work wouldn't see what the NIC has written without a call in between.
     fn dmabuf(&self, _address: u64, _length: u64) -> Result<DmaBuf> {
         let text = format!("memory of {} has no dma-buf", self.kind().name());
         Err(Error::new(Status::Unavailable, text))

@@ -175,8 +175,8 @@ impl Outbox {
         self.open |= via.bit();
     }
 
-    /// The transport carries nothing any more: what waits for it waits for TCP instead, where it may; what
-    /// may not goes on waiting as long as it is `pending`.
+    /// The transport carries nothing any more: what waits for it waits for TCP instead, or to be staged, where it may;
+    /// what may not goes on waiting as long as it is `pending`.
     pub fn shut(&mut self, via: Transport, pending: bool) {
         self.open &= !via.bit();
         self.pending = if pending { self.pending | via.bit() } else { self.pending & !via.bit() };
@@ -195,12 +195,13 @@ impl Outbox {
 
     /// The lineup for this transfer.
     fn lineup_of(&mut self, transfer: &Arc<Transfer>) -> &mut Lineup {
+        let carries = |via: Transport| via == Transport::Tcp || self.open & via.bit() != 0;
+        if !carries(transfer.via()) {
+            transfer.reroute();
+        }
         let via = transfer.via();
-        if via != Transport::Tcp && self.open & via.bit() == 0 {
-            let stays = !transfer.reroute(Transport::Tcp);
-            if stays && self.pending & via.bit() == 0 {
-                self.stranded.push(transfer.clone());
-            }
+        if !carries(via) && self.pending & via.bit() == 0 {
+            self.stranded.push(transfer.clone());
         }
         &mut self.lineups[transfer.via() as usize]
     }

@@ -181,6 +181,7 @@ fn points_are_reached_when_the_programs_stream_is_there() {
         let (device, host) = (npu.device_memory(MIB), npu.host_memory(MIB));
         let (mut stream, mut event) = (null_mut(), null_mut());
         let calls = &npu.program.calls;
+        // SAFETY: results live on this stack; the memory is the test's, and stays until the stream is through.
         unsafe {
             good((npu.others.aclrtCreateStream)(&mut stream));
             good((calls.aclrtCreateEventWithFlag)(&mut event, 2));
@@ -195,11 +196,13 @@ fn points_are_reached_when_the_programs_stream_is_there() {
         assert!(recorded.is_reached().unwrap());
         drop((recorded, now));
         // The program's event is the program's.
+        // SAFETY: created above, destroyed once.
         good(unsafe { (calls.aclrtDestroyEvent)(event) });
 
         other_threads_have_no_stream(&npu, stream as u64);
         let held = npu.driver.hold(stream as u64).err().unwrap();
         assert_eq!(held.status, Status::Unsupported);
+        // SAFETY: as above; nothing is left in it.
         good(unsafe { (calls.aclrtDestroyStream)(stream) });
         npu.free(device);
         npu.free_host(host);

@@ -5,10 +5,6 @@
 //! real one leaves undefined, counts calls, injects faults, and must be given back all that was taken. Each test
 //! has a process of its own, because there is one AscendCL in a process; see `npu::alone`.
 
-// The program that the tests play calls C functions throughout, with pointers to its own variables that outlive
-// the call; the stand-in refuses the rest.
-#![allow(clippy::undocumented_unsafe_blocks)]
-
 mod copies;
 mod faults;
 mod npu;

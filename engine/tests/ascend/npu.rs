@@ -95,6 +95,7 @@ macro_rules! others {
 
         impl Others {
             fn find(library: &str) -> Others {
+                // SAFETY: the stand-in's functions of these names have these types: `ascend/acl.h`, `core/knobs.h`.
                 Others { $($name: unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) -> c_int>(symbol(library, stringify!($name))) },)+ }
             }
         }
@@ -117,6 +118,7 @@ pub struct Physical(i32, i32, i32, u32, i32, u64);
 
 fn symbol(library: &str, name: &str) -> *mut c_void {
     let (library, name) = (CString::new(library).unwrap(), CString::new(name).unwrap());
+    // SAFETY: two C strings; the library is the test's own, and is never closed.
     unsafe {
         let handle = libc::dlopen(library.as_ptr(), libc::RTLD_NOW);
         let found = libc::dlsym(handle, name.as_ptr());
@@ -127,9 +129,11 @@ fn symbol(library: &str, name: &str) -> *mut c_void {
 
 /// How often the library was called so.
 pub fn calls(path: &str, function: &str) -> i64 {
+    // SAFETY: the stand-in's function of this name has this type.
     let count: unsafe extern "C" fn(*const c_char) -> c_long =
         unsafe { std::mem::transmute(symbol(path, "standin_calls")) };
     let name = CString::new(function).unwrap();
+    // SAFETY: a C string, which outlives the call.
     unsafe { count(name.as_ptr()) as i64 }
 }
 
@@ -164,12 +168,14 @@ impl Npu {
 
     /// The program begins the library, and works with this device on this thread.
     pub fn start(&mut self, device: i32) {
+        // SAFETY: no file of settings is named, which is allowed.
         let code = unsafe { (self.program.calls.aclInit)(std::ptr::null()) };
         assert!(matches!(code, 0 | 100_002), "{code}");
         self.set(device);
     }
 
     pub fn set(&mut self, device: i32) {
+        // SAFETY: no memory is involved.
         good(unsafe { (self.others.aclrtSetDevice)(device) });
         self.set.push(device);
     }
@@ -181,6 +187,7 @@ impl Npu {
     pub fn knob(&self, knob: &str, value: &str) {
         let (name, text) =
             (CString::new(format!("FERRY_STANDIN_{knob}")).unwrap(), CString::new(value).unwrap());
+        // SAFETY: two C strings, which outlive the call.
         good(unsafe { (self.others.standin_set)(name.as_ptr(), text.as_ptr()) });
     }
 
@@ -198,6 +205,7 @@ impl Npu {
         let begin = Instant::now();
         while !so() {
             assert!(begin.elapsed() < PATIENCE, "what was released still hangs");
+            // SAFETY: it takes nothing and may be called at any time.
             unsafe { (self.others.standin_release)() };
             std::thread::yield_now();
         }
@@ -205,21 +213,25 @@ impl Npu {
 
     pub fn device_memory(&self, length: usize) -> u64 {
         let mut address = null_mut();
+        // SAFETY: the result lives on this stack.
         good(unsafe { (self.program.calls.aclrtMalloc)(&mut address, length, 0) });
         address as u64
     }
 
     pub fn free(&self, address: u64) {
+        // SAFETY: allocated by the test, which uses it no more.
         good(unsafe { (self.program.calls.aclrtFree)(address as *mut c_void) });
     }
 
     pub fn host_memory(&self, length: usize) -> u64 {
         let mut address = null_mut();
+        // SAFETY: the result lives on this stack.
         good(unsafe { (self.program.calls.aclrtMallocHost)(&mut address, length) });
         address as u64
     }
 
     pub fn free_host(&self, address: u64) {
+        // SAFETY: allocated by the test, which uses it no more.
         good(unsafe { (self.program.calls.aclrtFreeHost)(address as *mut c_void) });
     }
 
@@ -227,6 +239,7 @@ impl Npu {
     pub fn mapped_memory(&self, device: u32, length: usize) -> (u64, *mut c_void) {
         let (mut handle, mut address) = (null_mut(), null_mut());
         let calls = &self.program.calls;
+        // SAFETY: results and arguments live on this stack; each call gets what the one before it made.
         unsafe {
             good((self.others.aclrtMallocPhysical)(&mut handle, length, &Physical(0, 0, 0, device, 1, 0), 0));
             good((calls.aclrtReserveMemAddress)(&mut address, length, 0, null_mut(), 0));
@@ -237,6 +250,7 @@ impl Npu {
 
     pub fn unmap(&self, (address, handle): (u64, *mut c_void)) {
         let (address, calls) = (address as *mut c_void, &self.program.calls);
+        // SAFETY: made by `mapped_memory`; the test uses it no more.
         unsafe {
             good((calls.aclrtUnmapMem)(address));
             good((calls.aclrtFreePhysical)(handle));
@@ -248,12 +262,14 @@ impl Npu {
     pub fn fill_device(&self, address: u64, length: usize, seed: u64) {
         let data = pattern(length, seed);
         let (to, from, kind) = (address as *mut c_void, data.as_ptr().cast(), ACL_COPY_HOST_TO_DEVICE);
+        // SAFETY: the host side is `data`, which outlives the call; the stand-in refuses what is no device memory.
         good(unsafe { (self.program.calls.aclrtMemcpy)(to, length, from, length, kind) });
     }
 
     pub fn read_device(&self, address: u64, length: usize) -> Vec<u8> {
         let mut data = vec![0u8; length];
         let (to, from, kind) = (data.as_mut_ptr().cast(), address as *const c_void, ACL_COPY_DEVICE_TO_HOST);
+        // SAFETY: the host side is `data`, which outlives the call; the stand-in refuses what is no device memory.
         good(unsafe { (self.program.calls.aclrtMemcpy)(to, length, from, length, kind) });
         data
     }
@@ -284,15 +300,18 @@ impl Npu {
     /// The process ends as if it had been killed, and nobody looks for what is left.
     pub fn leave(self) -> ! {
         println!("{DONE}");
+        // SAFETY: nothing of this process is needed any more.
         unsafe { libc::_exit(0) }
     }
 
     /// The program ends the library, which says what is left.
     pub fn end(mut self) {
         for device in std::mem::take(&mut self.set) {
+            // SAFETY: no memory is involved; what was on the device is not used any more.
             good(unsafe { (self.others.aclrtResetDevice)(device) });
         }
         drop(self.driver);
+        // SAFETY: begun by `start`; the driver, which is gone, made its last call before.
         good(unsafe { (self.program.calls.aclFinalize)() });
     }
 }
@@ -313,6 +332,8 @@ pub fn expect(data: &[u8], seed: u64) {
 }
 
 pub fn host_slice<'a>(address: u64, length: usize) -> &'a mut [u8] {
+    // SAFETY: host memory of the caller's that is as long and stays for as long as the slice is used. What a device does
+    // to it meanwhile the test waits for before it looks.
     unsafe { std::slice::from_raw_parts_mut(address as *mut u8, length) }
 }
 

@@ -147,9 +147,11 @@ fn the_programs_threads_stay_as_they_are() {
     alone(the_programs_threads_stay_as_they_are, "9.1", &[], |mut npu| {
         npu.start(1);
         let mut own = null_mut();
+        // SAFETY: the result lives on this stack.
         good(unsafe { (npu.program.calls.aclrtCreateContext)(&mut own, 1) });
         let state = |npu: &Npu| {
             let mut device = -1;
+            // SAFETY: the result lives on this stack.
             good(unsafe { (npu.others.aclrtGetDevice)(&mut device) });
             (device, npu.program.current_context())
         };
@@ -179,6 +181,7 @@ fn the_programs_threads_stay_as_they_are() {
         assert_eq!(npu.calls("aclrtSetDevice"), 1);
         assert_eq!(npu.calls("aclrtResetDevice"), 0);
         npu.free(memory);
+        // SAFETY: created above, destroyed once.
         good(unsafe { (npu.program.calls.aclrtDestroyContext)(own) });
         npu.end();
     });
@@ -194,8 +197,10 @@ fn aligned(length: usize) -> u64 {
 fn is_locked(npu: &Npu, address: u64) -> bool {
     let mut device = null_mut();
     let memory = address as *mut c_void;
+    // SAFETY: memory that `aligned` never frees; the result lives on this stack.
     match unsafe { (npu.program.calls.aclrtHostRegister)(memory, 4096, 0, &mut device) } {
         0 => {
+            // SAFETY: registered a moment ago, and used by nothing.
             good(unsafe { (npu.program.calls.aclrtHostUnregister)(memory) });
             false
         }
@@ -217,10 +222,12 @@ fn host_memory_is_locked_from_any_thread_and_only_ours_is_unlocked() {
         assert!(is_locked(&npu, ours));
         let mut device = null_mut();
         let memory = theirs as *mut c_void;
+        // SAFETY: as in `is_locked`.
         good(unsafe { (npu.program.calls.aclrtHostRegister)(memory, MIB as u64, 0, &mut device) });
         npu.driver.pin(theirs, MIB).unwrap();
         npu.driver.unpin(theirs);
         assert!(is_locked(&npu, theirs));
+        // SAFETY: registered above, and used by nothing.
         good(unsafe { (npu.program.calls.aclrtHostUnregister)(memory) });
         std::thread::scope(|scope| {
             scope.spawn(|| npu.driver.unpin(ours));

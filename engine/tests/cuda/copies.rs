@@ -8,15 +8,18 @@ use ferry::types::{Location, MemoryKind};
 
 fn managed(gpu: &Gpu, bytes: usize) -> u64 {
     let _entered = gpu.program().enter().unwrap();
+    // SAFETY: the driver's function of this name has this type.
     let function: unsafe extern "C" fn(*mut u64, usize, u32) -> i32 =
         unsafe { std::mem::transmute(gpu.symbol("cuMemAllocManaged")) };
     let mut address = 0;
+    // SAFETY: the result lives on this stack.
     assert_eq!(unsafe { function(&mut address, bytes, 1) }, 0);
     address
 }
 
 fn free(gpu: &Gpu, address: u64) {
     let _entered = gpu.program().enter().unwrap();
+    // SAFETY: allocated by the test, which uses it no more.
     assert!(unsafe { gpu.api.mem_free(address) }.is_ok());
 }
 

@@ -47,8 +47,10 @@ pub struct Standin {
 impl Standin {
     fn find(path: &str) -> Option<Standin> {
         let name = CString::new(path).unwrap();
+        // SAFETY: a C string; the library that it names is the test's own.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
         assert!(!handle.is_null(), "{path} can't be opened");
+        // SAFETY: the library is open and is never closed.
         let symbol = |name: &std::ffi::CStr| unsafe { libc::dlsym(handle, name.as_ptr()) };
         if symbol(c"standin_set").is_null() {
             return None;
@@ -56,6 +58,7 @@ impl Standin {
         type Set = unsafe extern "C" fn(*const c_char, *const c_char) -> c_int;
         type Calls = unsafe extern "C" fn(*const c_char) -> c_long;
         type Audit = unsafe extern "C" fn() -> c_long;
+        // SAFETY: the stand-in's functions of these names have these types: `core/knobs.h`.
         unsafe {
             Some(Standin {
                 set: std::mem::transmute::<*mut c_void, Set>(symbol(c"standin_set")),
@@ -70,6 +73,7 @@ impl Standin {
 
     pub fn set(&self, knob: &str, value: &str) {
         let (name, text) = (CString::new(knob).unwrap(), CString::new(value).unwrap());
+        // SAFETY: two C strings, which outlive the call.
         assert_eq!(unsafe { (self.set)(name.as_ptr(), text.as_ptr()) }, 0, "{knob}={value}");
     }
 
@@ -79,14 +83,17 @@ impl Standin {
     }
 
     pub fn calls(&self, function: &str) -> i64 {
+        // SAFETY: a C string, which outlives the call.
         unsafe { (self.calls)(CString::new(function).unwrap().as_ptr()) }
     }
 
     pub fn release(&self) {
+        // SAFETY: it takes nothing and may be called at any time.
         unsafe { (self.release)() }
     }
 
     pub fn audit(&self) -> i64 {
+        // SAFETY: as for `release`.
         unsafe { (self.audit)() }
     }
 }
@@ -224,6 +231,8 @@ impl Gpu {
     /// Writes device memory behind ferry's back.
     pub fn put(&self, address: u64, bytes: &[u8]) {
         let _entered = self.program().enter().unwrap();
+        // SAFETY: the bytes are there until the stream is through; the device's memory is the test's, and the driver
+        // refuses what is no such memory.
         unsafe {
             self.api
                 .memcpy_host_to_device(address, bytes.as_ptr().cast(), bytes.len(), 0)
@@ -237,6 +246,7 @@ impl Gpu {
     pub fn put_async(&self, address: u64, bytes: &[u8]) {
         let stream = Stream::new(self.program()).unwrap();
         let _entered = self.program().enter().unwrap();
+        // SAFETY: as in `put`; the stream lives until the end of this.
         unsafe {
             self.api
                 .memcpy_host_to_device(address, bytes.as_ptr().cast(), bytes.len(), stream.raw)
@@ -249,6 +259,7 @@ impl Gpu {
     pub fn get(&self, address: u64, length: usize) -> Vec<u8> {
         let _entered = self.program().enter().unwrap();
         let mut bytes = vec![0; length];
+        // SAFETY: as in `put`, the other way round.
         unsafe {
             self.api
                 .memcpy_device_to_host(bytes.as_mut_ptr().cast(), address, length, 0)
@@ -263,6 +274,7 @@ impl Gpu {
     pub fn symbol(&self, name: &str) -> *mut c_void {
         let library = if self.library.is_empty() { "libcuda.so.1" } else { &self.library };
         let (library, name) = (CString::new(library).unwrap(), CString::new(name).unwrap());
+        // SAFETY: two C strings; the library was open before, and stays so.
         let address = unsafe { libc::dlsym(libc::dlopen(library.as_ptr(), libc::RTLD_NOW), name.as_ptr()) };
         assert!(!address.is_null(), "{name:?}");
         address
@@ -270,9 +282,11 @@ impl Gpu {
 
     /// What the caller's thread has current.
     pub fn current(&self) -> usize {
+        // SAFETY: the driver's function of this name has this type.
         let function: unsafe extern "C" fn(*mut usize) -> i32 =
             unsafe { std::mem::transmute(self.symbol("cuCtxGetCurrent")) };
         let mut context = 0;
+        // SAFETY: the result lives on this stack.
         assert_eq!(unsafe { function(&mut context) }, 0);
         context
     }
@@ -306,6 +320,8 @@ pub fn pattern(owner: u32, length: usize) -> Vec<u8> {
 }
 
 pub fn host_bytes(memory: &PinnedMemory) -> &'static mut [u8] {
+    // SAFETY: the memory is mapped as long as `memory` lives, and each test uses it no longer. What the device does to
+    // it meanwhile the test waits for before it looks.
     unsafe { std::slice::from_raw_parts_mut(memory.pointer(), memory.length) }
 }
 

@@ -5,11 +5,6 @@
 //! what the real one leaves undefined, counts calls, injects faults, and at the end of each test must have
 //! been given back all that was taken. FERRY_TEST_CUDA=real runs those that need none of that on the real one.
 
-#![allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "the tests play the host program: each block calls the driver, with handles and memory of the test's own"
-)]
-
 mod copies;
 mod faults;
 mod gpu;

@@ -154,12 +154,14 @@ struct Properties {
 
 impl Mapped<'_> {
     fn new(gpu: &Gpu, bytes: usize, handles: i32) -> Mapped<'_> {
+        // SAFETY: the driver's function of this name has this type; `Properties` is laid out as its argument.
         let create: unsafe extern "C" fn(*mut u64, usize, *const Properties, u64) -> i32 =
             unsafe { std::mem::transmute(gpu.symbol("cuMemCreate")) };
         let properties = Properties { kind: 1, handles, location: (1, 0), ..Properties::default() };
         let _entered = gpu.program().enter().unwrap();
         let (mut allocation, mut address) = (0, 0);
         let access = ferry::sys::cuda::MemAccess::read_write(0);
+        // SAFETY: results and arguments live on this stack; each call gets what the one before it made, and Drop ends it.
         unsafe {
             assert_eq!(create(&mut allocation, bytes, &properties, 0), 0);
             assert!(gpu.api.mem_address_reserve(&mut address, bytes, 0, 0, 0).is_ok());
@@ -174,6 +176,7 @@ impl Mapped<'_> {
 impl Drop for Mapped<'_> {
     fn drop(&mut self) {
         let _entered = self.gpu.program().enter().unwrap();
+        // SAFETY: mapped by `new`; the test uses it no more.
         unsafe {
             assert!(self.gpu.api.mem_unmap(self.address, self.bytes).is_ok());
             assert!(self.gpu.api.mem_address_free(self.address, self.bytes).is_ok());
@@ -188,6 +191,7 @@ fn two_processes_share_memory_that_was_mapped_by_hand() {
     }
     let Some(gpu) = gpu("two_processes_share_memory_that_was_mapped_by_hand") else { return };
     // The other is our child, so Yama lets us take from it, and not it from us.
+    // SAFETY: no memory is involved.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY) };
     let memory = Mapped::new(&gpu, 2 * MIB, 1);
     check_sharing(&gpu, memory.address, "cuMemImportFromShareableHandle");

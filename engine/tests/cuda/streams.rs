@@ -24,6 +24,7 @@ impl Program<'_> {
     /// Has `stream` wait until `go` is called.
     fn block(&self, stream: usize) {
         let _entered = self.gpu.program().enter().unwrap();
+        // SAFETY: stream and memory are the test's, and outlive what waits: the test ends with `go`.
         assert!(unsafe { self.gpu.api.stream_wait_value_32(stream, self.memory.address, 1, 0) }.is_ok());
     }
 
@@ -37,6 +38,7 @@ impl Program<'_> {
         let _entered = self.gpu.program().enter().unwrap();
         let address = self.memory.address;
         let there = self.there.address;
+        // SAFETY: both pieces of memory are this object's, which lives until the stream is through.
         let copied = unsafe {
             self.gpu
                 .api
@@ -49,6 +51,7 @@ impl Program<'_> {
     }
 
     fn has_worked(&self) -> bool {
+        // SAFETY: a byte of the object's own memory.
         unsafe { self.memory.pointer::<u8>().add(128).read_volatile() == 1 }
     }
 }
@@ -73,12 +76,14 @@ fn a_point_is_reached_when_the_work_before_it_is_done() {
     let event = {
         let _entered = gpu.program().enter().unwrap();
         let mut event = 0;
+        // SAFETY: the result lives on this stack; the test destroys the event.
         assert!(unsafe { gpu.api.event_create(&mut event, 2) }.is_ok());
         event
     };
     program.block(program.stream.raw);
     {
         let _entered = gpu.program().enter().unwrap();
+        // SAFETY: event and stream are the test's, and live.
         assert!(unsafe { gpu.api.event_record(event, program.stream.raw) }.is_ok());
     }
     // On a thread without a context, and leaving it so.
@@ -95,6 +100,7 @@ fn a_point_is_reached_when_the_work_before_it_is_done() {
     }
     drop(by_event);
     let _entered = gpu.program().enter().unwrap();
+    // SAFETY: created above, destroyed once; nobody waits for it any more.
     assert!(unsafe { gpu.api.event_destroy(event) }.is_ok(), "it stays the program's");
 }
 
@@ -129,12 +135,15 @@ fn a_failed_context_fails_its_points() {
 fn a_stream_in_capture_is_refused() {
     let Some(gpu) = gpu("a_stream_in_capture_is_refused") else { return };
     let program = Program::new(&gpu);
+    // SAFETY: the driver's function of this name has this type.
     let begin: unsafe extern "C" fn(usize, i32) -> i32 =
         unsafe { std::mem::transmute(gpu.symbol("cuStreamBeginCapture_v2")) };
+    // SAFETY: as above.
     let end: unsafe extern "C" fn(usize, *mut usize) -> i32 =
         unsafe { std::mem::transmute(gpu.symbol("cuStreamEndCapture")) };
     let stream = program.stream.raw;
     let _entered = gpu.program().enter().unwrap();
+    // SAFETY: the stream is the test's, and lives.
     assert_eq!(unsafe { begin(stream, 0) }, 0);
     for error in [
         gpu.driver().point(Start::Stream(stream as u64)).err().unwrap(),
@@ -144,6 +153,7 @@ fn a_stream_in_capture_is_refused() {
         assert!(error.message.contains("captured"), "{error}");
     }
     let mut graph = 0;
+    // SAFETY: as above; the result lives on this stack.
     assert_eq!(unsafe { end(stream, &mut graph) }, 0, "the capture is as it was");
     drop(gpu.driver().hold(stream as u64).unwrap());
     until("the stream does not go on", || program.stream_is_idle());

@@ -22,7 +22,7 @@ const Row rows[] = {
     {"FERRY_STANDIN_GBPS", 0},     {"FERRY_STANDIN_PEER", 1},      {"FERRY_STANDIN_PCIE", 0},
     {"FERRY_STANDIN_FABRIC", 0},   {"FERRY_STANDIN_POSIX_FD", 1},  {"FERRY_STANDIN_IPC", 1},
     {"FERRY_STANDIN_INTEGRATED", 0}, {"FERRY_STANDIN_STICKY", 0},  {"FERRY_STANDIN_PID_OFFSET", 0},
-    {"FERRY_STANDIN_VIOLATIONS", 1},
+    {"FERRY_STANDIN_DMA_BUF", 0},  {"FERRY_STANDIN_ORDERED", 100}, {"FERRY_STANDIN_VIOLATIONS", 1},
 };
 constexpr size_t row_count = static_cast<size_t>(Knob::count_);
 static_assert(sizeof rows / sizeof rows[0] == row_count, "a row for each knob");

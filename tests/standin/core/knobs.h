@@ -24,6 +24,8 @@ enum class Knob {
     integrated,   // CUDA: the device shares the host's memory
     sticky,       // CUDA: every context is in this error
     pid_offset,   // Ascend: the driver's numbers of processes are this much higher
+    dma_buf,      // CUDA: whether there are dma-bufs of device memory
+    ordered,      // CUDA: for whom what a NIC has written needs no flush: 0, 100 or 200, as the attribute has it
     violations,   // 1: a violation ends the process; 0: it is noted and the program goes on
     count_,
 };

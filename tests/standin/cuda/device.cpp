@@ -60,10 +60,11 @@ CUresult attribute(CUdevice_attribute which, int device, int *value) {
     case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED: *value = 1; break;
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED: *value = knob(Knob::posix_fd) != 0; break;
     case CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED: *value = knob(Knob::ipc) != 0; break;
-    // No NIC can reach the memory of a stand-in.
+    case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED: *value = knob(Knob::dma_buf) != 0; break;
+    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING: *value = static_cast<int>(knob(Knob::ordered)); break;
+    // No real NIC can reach the memory of a stand-in.
     case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED: *value = 0; break;
     default: return CUDA_ERROR_INVALID_VALUE;
     }

@@ -1,7 +1,10 @@
 // Device, managed and host memory, and what an address is.
 #include "driver.h"
 
+#include <cstdio>
+#include <fcntl.h>
 #include <thread>
+#include <unistd.h>
 
 using namespace cuda;
 
@@ -204,8 +207,22 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr ad
     return CUDA_SUCCESS;
 }
 
-CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr, size_t, CUmemRangeHandleType, unsigned long long) {
+// What stands in for a dma-buf is the memory's file, opened anew, at the position where the range begins.
+CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr address, size_t size, CUmemRangeHandleType type,
+                                       unsigned long long flags) {
     ENTER_WITH_CONTEXT();
     CHECK_ARGUMENT(handle != nullptr);
-    return CUDA_ERROR_NOT_SUPPORTED;
+    if (knob(Knob::dma_buf) == 0) return CUDA_ERROR_NOT_SUPPORTED;
+    CHECK_ARGUMENT(type == CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD && flags == 0);
+    CHECK_ARGUMENT(size != 0 && size % page_bytes == 0 && address % page_bytes == 0);
+    const RangeRef range = find_range(pointer(address));
+    CHECK_ARGUMENT(range != nullptr && range->kind == Kind::device);
+    CHECK_ARGUMENT(size <= range->base + round_up(range->size, page_bytes) - address);
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", range->backing->file);
+    const int file = open(path, O_RDWR | O_CLOEXEC);
+    if (file < 0) return CUDA_ERROR_OUT_OF_MEMORY;
+    lseek(file, static_cast<off_t>(range->offset + (address - range->base)), SEEK_SET);
+    *static_cast<int *>(handle) = file;
+    return CUDA_SUCCESS;
 }

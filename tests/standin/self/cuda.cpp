@@ -146,6 +146,14 @@ void test_memory() {
     int file;
     EXPECT(CUDA_ERROR_NOT_SUPPORTED,
            cuMemGetHandleForAddressRange(&file, device, 1000, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
+    OK(standin_set("FERRY_STANDIN_DMA_BUF", "1"));
+    EXPECT(CUDA_ERROR_INVALID_VALUE,
+           cuMemGetHandleForAddressRange(&file, device, 1000, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
+    EXPECT(CUDA_ERROR_INVALID_VALUE,
+           cuMemGetHandleForAddressRange(&file, device, 8192, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
+    OK(cuMemGetHandleForAddressRange(&file, device, 4096, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
+    CHECK(close(file) == 0);
+    OK(standin_set("FERRY_STANDIN_DMA_BUF", "0"));
     // A buffer's identity is never used again, though its address may be.
     OK(cuMemFree_v2(device));
     OK(cuMemAlloc_v2(&device, 1000));

@@ -7,10 +7,9 @@
  *     suite --open HOST     tries to make an engine there; 0 if it can
  */
 #define _POSIX_C_SOURCE 200809L
-#include "harness.h"
 #include "peer.h"
+#include "runner.h"
 
-#include <dirent.h>
 #include <ferry_mooncake.h>
 #include <pthread.h>
 #include <signal.h>
@@ -18,8 +17,6 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-jmp_buf harness_failed;
 
 /* This side. Its memory outlives every engine here. */
 static transfer_engine_t engine;
@@ -789,40 +786,6 @@ static const test_case cases[] = {
     CASE(a_forked_child_does_no_harm),
 };
 
-static int open_descriptors(void)
-{
-    int count = 0;
-    DIR *list = opendir("/proc/self/fd");
-    if (list == NULL) return -1;
-    while (readdir(list) != NULL) count++;
-    closedir(list);
-    return count;
-}
-
-static int passes(const test_case *test, const char *transports)
-{
-    const int before = open_descriptors();
-    int after;
-    if (transports != NULL) setenv("FERRY_TRANSPORTS", transports, 1);
-    else unsetenv("FERRY_TRANSPORTS");
-    printf("%s ... ", test->name);
-    fflush(stdout);
-    alarm(180); /* longer than valgrind on a busy machine takes; a hang ends here */
-    if (setjmp(harness_failed)) {
-        printf("%s FAILED\n", test->name);
-        return 0;
-    }
-    test->run();
-    alarm(0);
-    after = open_descriptors();
-    if (after != before) {
-        printf("\n    %d descriptors before, %d after\n%s FAILED\n", before, after, test->name);
-        return 0;
-    }
-    puts("ok");
-    return 1;
-}
-
 int main(int argc, char **argv)
 {
     const char *given = getenv("FERRY_TRANSPORTS"), *filter = argc > 1 ? argv[1] : "";
@@ -834,11 +797,14 @@ int main(int argc, char **argv)
         destroyTransferEngine(engine);
         return engine == NULL;
     }
+    if (name_what_hangs() != 0) return 3;
     program = argv[0];
     if (given != NULL) snprintf(transports, sizeof transports, "%s", given);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         if (strstr(cases[i].name, filter) == NULL) continue;
-        if (passes(&cases[i], given != NULL ? transports : NULL)) passed++;
+        /* A test may have changed it. */
+        if (given != NULL ? setenv("FERRY_TRANSPORTS", transports, 1) : unsetenv("FERRY_TRANSPORTS")) return 3;
+        if (passes(cases[i].name, &cases[i])) passed++;
         else failed++;
     }
     printf("%u passed, %u failed\n", passed, failed);

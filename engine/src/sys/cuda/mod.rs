@@ -77,7 +77,11 @@ pub const MEMORY_TYPE_DEVICE: u64 = 2;
 
 /// `CUdevice_attribute`.
 pub const ATTRIBUTE_MULTIPROCESSOR_COUNT: i32 = 16;
+pub const ATTRIBUTE_RDMA_WRITES_ORDERING: i32 = 118;
 pub const ATTRIBUTE_DMA_BUF_SUPPORTED: i32 = 124;
+/// `CUGPUDirectRDMAWritesOrdering`: the device sees what NICs have written without being told; the next higher one
+/// says so of all devices, 0 of none.
+pub const RDMA_WRITES_ORDERED_FOR_OWNER: i32 = 100;
 
 /// `CUmemAllocationHandleType`.
 pub const HANDLE_TYPE_POSIX_FD: i32 = 1;

@@ -1,18 +1,15 @@
 //! Ascend NPUs. `driver` is what `device` knows of them, `queue` one device's copies; `gather` decides which
 //! copies a batch becomes, `share` reaches memory of other processes of this host, `contexts` makes calls for
-//! threads that have no context, `environment` reads what other Ascend software calls its settings.
+//! threads that have no context.
 //!
 //! The program's devices, contexts and streams stay as they are: a queue has a context of its own on its own
 //! thread, no device is ever set or reset, and the library is ended only if ferry has begun it.
 
 mod contexts;
 mod driver;
-mod environment;
 mod gather;
 mod queue;
 mod share;
-
-pub use environment::{defaults_from_environment, Defaults, Pool};
 
 use crate::device::{Driver, Library};
 use crate::sys::acl;

@@ -7,7 +7,10 @@ use super::queue::CudaQueue;
 use super::{locate, point};
 use crate::device::{Allocation, DmaBuf, Driver, Hold, Point, Queue, Start};
 use crate::status::{Error, Result, Status};
-use crate::sys::cuda::{self, Api, ATTRIBUTE_DMA_BUF_SUPPORTED, RANGE_HANDLE_DMA_BUF_FD};
+use crate::sys::cuda::{
+    self, Api, Context, ATTRIBUTE_DMA_BUF_SUPPORTED, ATTRIBUTE_RDMA_WRITES_ORDERING, RANGE_HANDLE_DMA_BUF_FD,
+    RDMA_WRITES_ORDERED_FOR_OWNER,
+};
 use crate::sys::memory::page_bytes;
 use crate::types::{end_of, MemoryKind};
 use std::ffi::{c_char, CStr};
@@ -19,6 +22,20 @@ struct Cuda {
     contexts: Arc<Contexts>,
     pins: Pins,
     flags: Flags,
+}
+
+/// Whether a NIC may read and write memory of this device by itself. Where the device doesn't see by itself what was
+/// written, `cuFlushGPUDirectRDMAWrites` has to be called in its process; but who writes is another one, and says that
+/// it is done before this one knows.
+fn check_direct(context: &Context) -> Result<()> {
+    let refuse = |text: String| Err(Error::new(Status::Unavailable, text));
+    if context.attribute(ATTRIBUTE_DMA_BUF_SUPPORTED)? == 0 {
+        return refuse(format!("device {} or its driver has no dma-buf", context.ordinal));
+    }
+    if context.attribute(ATTRIBUTE_RDMA_WRITES_ORDERING)? < RDMA_WRITES_ORDERED_FOR_OWNER {
+        return refuse(format!("device {} sees what a NIC has written only after a flush", context.ordinal));
+    }
+    Ok(())
 }
 
 pub fn open(path: &str) -> Result<Arc<dyn Driver>> {
@@ -88,10 +105,7 @@ impl Driver for Cuda {
             return Err(Error::invalid(format!("address: {address:#x} is not memory of a CUDA device")));
         };
         let context = self.contexts.get(allocation.location.device)?;
-        if context.attribute(ATTRIBUTE_DMA_BUF_SUPPORTED)? == 0 {
-            let text = format!("device {} or its driver has no dma-buf", context.ordinal);
-            return Err(Error::new(Status::Unavailable, text));
-        }
+        check_direct(&context)?;
         let page = page_bytes() as u64;
         let start = address / page * page;
         let end = end_of(address, length).and_then(|end| end.checked_next_multiple_of(page));

@@ -5,6 +5,9 @@
 //! chain:  WRITE WRITE WRITE │ WRITE │ READ of the last region written, signalled
 //! batch:  └──── run 7 ────┘ └run 8┘     its completion settles both
 //! ```
+//! A READ proves what was written to the same memory: the host's, or one GPU's. So where a chain goes on to another
+//! there is one before that, too.
+//!
 //! The identity of a work request says all that a completion needs:
 //! `[receive 1][queue pair 6][batch 41][slice within the run 16]`.
 
@@ -19,13 +22,15 @@ use crate::peer::Peer;
 use crate::region::{RegionMap, RemoteMap};
 use crate::status::Status;
 use crate::sys::verbs::Chain;
-use crate::types::{Op, Slice};
+use crate::types::{Location, Op, Slice};
 use std::sync::Arc;
 
 const SLICE_BITS: u32 = 16;
 const BATCH_BITS: u32 = 41;
 /// The place of a slice in the identity of a flush.
 const FLUSH: u64 = (1 << SLICE_BITS) - 1;
+/// The same for one in the midst of a chain: what settles the chain must have an identity of its own.
+const FLUSH_BETWEEN: u64 = FLUSH - 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrId(pub u64);
@@ -66,7 +71,7 @@ impl WrId {
     /// The slice's place in its run; None for a flush.
     pub fn slice(self) -> Option<u32> {
         let slice = self.0 & FLUSH;
-        (slice != FLUSH).then_some(slice as u32)
+        (slice < FLUSH_BETWEEN).then_some(slice as u32)
     }
 }
 
@@ -112,9 +117,23 @@ pub struct Builder<'a> {
     pub chain: &'a mut Chain,
     pub qp: usize,
     pub inline_bytes: u32,
-    /// Where the last WRITE that has to be proven ended: region, address.
-    last_write: Option<(Arc<RegionKeys>, u64)>,
+    unproven: Option<Unproven>,
     last_id: WrId,
+}
+
+/// Where the last WRITE that has to be proven ended.
+struct Unproven {
+    keys: Arc<RegionKeys>,
+    place: Location,
+    at: u64,
+}
+
+/// A region of the peer's.
+#[derive(Clone, Copy)]
+struct Target<'a> {
+    region: u64,
+    keys: &'a Arc<RegionKeys>,
+    place: Location,
 }
 
 impl<'a> Builder<'a> {
@@ -136,7 +155,7 @@ impl<'a> Builder<'a> {
             chain,
             qp,
             inline_bytes,
-            last_write: None,
+            unproven: None,
             last_id: WrId(0),
         }
     }
@@ -144,36 +163,61 @@ impl<'a> Builder<'a> {
     /// Adds slices [first, end) of a transfer as batch number `sequence`; what can't be posted is returned.
     pub fn add(&mut self, transfer: &Transfer, (first, end): (u32, u32), sequence: u64) -> Vec<Failure> {
         let mut failures = Vec::new();
-        let (mut local, mut remote): (Option<&Pinned>, Option<(u64, &'a Arc<RegionKeys>)>) = (None, None);
+        let (mut local, mut remote): (Option<&Pinned>, Option<Target>) = (None, None);
+        let proves = transfer.spec.op == Op::Write && !transfer.spec.acked_only;
         for index in first..end {
             let slice = &transfer.spec.slices[index as usize];
             if local.is_none_or(|it| slice.local < it.address || slice.local - it.address >= it.length) {
                 let region = self.local_regions.find(slice.local, slice.length as u64);
                 local = region.and_then(|region| Pinned::of(region));
             }
-            if remote.is_none_or(|(region, _)| slice.region == 0 || region != slice.region) {
-                remote = self.keys_of(slice).map(|keys| (slice.region, keys));
+            if remote.is_none_or(|target| slice.region == 0 || target.region != slice.region) {
+                remote = self.target_of(slice);
             }
             let id = WrId::new(self.qp, sequence, (index - first) as u64);
             let posted = match (local, remote) {
-                (Some(local), Some((_, keys))) => self.add_slice(transfer.spec.op, slice, local, keys, id),
+                (Some(local), Some(target)) => {
+                    if proves {
+                        self.leave_for(target.place, sequence);
+                    }
+                    self.add_slice(transfer.spec.op, slice, local, target.keys, id)
+                }
                 (Some(_), None) if slice.region != 0 => Err(Status::Stale),
                 _ => Err(Status::NotRegistered),
             };
             if let Err(status) = posted {
                 failures.push(Failure { slice: index, status, os_error: 0, vendor_error: 0 });
-            } else if let (Op::Write, false, Some((_, keys))) =
-                (transfer.spec.op, transfer.spec.acked_only, remote)
-            {
-                if self.last_write.as_ref().is_none_or(|(last, _)| !Arc::ptr_eq(last, keys)) {
-                    self.last_write = Some((keys.clone(), 0));
-                }
-                if let Some((_, at)) = &mut self.last_write {
-                    *at = slice.remote + (slice.length - 1) as u64;
-                }
+            } else if let (true, Some(target)) = (proves, remote) {
+                self.wrote(target, slice.remote + (slice.length - 1) as u64);
             }
         }
         failures
+    }
+
+    fn wrote(&mut self, target: Target, at: u64) {
+        match &mut self.unproven {
+            Some(last) if Arc::ptr_eq(&last.keys, target.keys) => last.at = at,
+            last => *last = Some(Unproven { keys: target.keys.clone(), place: target.place, at }),
+        }
+    }
+
+    /// What comes next is for memory at `place`: proves what was written elsewhere. One work request at most.
+    fn leave_for(&mut self, place: Location, sequence: u64) {
+        if self.unproven.as_ref().is_some_and(|last| last.place != place) {
+            self.prove(WrId::new(self.qp, sequence, FLUSH_BETWEEN));
+        }
+    }
+
+    /// A READ behind the WRITEs: from the region last written, or from the target's own page where that may not be
+    /// read, which is said of host memory alone. False: there is nothing to prove.
+    fn prove(&mut self, id: WrId) -> bool {
+        let Some(Unproven { keys, at, .. }) = self.unproven.take() else { return false };
+        let device = self.remote.index as usize;
+        let source = keys.find(device, at).filter(|_| keys.readable).map(|(rkey, _)| (at, rkey));
+        let (remote, rkey) = source.unwrap_or((self.remote.flush_address, self.remote.flush_rkey));
+        let (scratch, lkey) = self.device.scratch();
+        self.chain.read(id.0, scratch, lkey, remote, rkey, 1);
+        true
     }
 
     /// Adds a notification.
@@ -183,13 +227,15 @@ impl<'a> Builder<'a> {
         self.chain.send(self.last_id.0, address, lkey, length, length <= self.inline_bytes);
     }
 
-    /// The keys of the region that a slice names, or of the one that is there now.
-    fn keys_of(&self, slice: &Slice) -> Option<&'a Arc<RegionKeys>> {
-        let id = match slice.region {
-            0 => self.remote_regions.find(slice.remote, slice.length as u64)?.id,
-            id => id,
+    /// The region that a slice names, or the one that is there now.
+    fn target_of(&self, slice: &Slice) -> Option<Target<'a>> {
+        let region = match slice.region {
+            0 => Some(self.remote_regions.find(slice.remote, slice.length as u64)?),
+            id => self.remote_regions.get(id),
         };
-        self.keys.get(&id)
+        let id = region.map_or(slice.region, |region| region.id);
+        let place = region.map_or(Location::HOST, |region| region.location);
+        Some(Target { region: slice.region, keys: self.keys.get(&id)?, place })
     }
 
     /// One work request, or more where a registration ends in the midst of the slice.
@@ -212,7 +258,8 @@ impl<'a> Builder<'a> {
             let length = left.min(there).min(here) as u32;
             match op {
                 Op::Write => {
-                    let inline = length <= self.inline_bytes;
+                    // Inline, the CPU reads it.
+                    let inline = length <= self.inline_bytes && !pinned.is_device;
                     self.chain.write(id.0, local, lkey, remote, rkey, length, inline)
                 }
                 Op::Read => self.chain.read(id.0, local, lkey, remote, rkey, length),
@@ -223,20 +270,15 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Ends the chain: the identity of its last work request, whose completion settles all. A READ behind
-    /// the WRITEs, if they are to be proven: from the region last written, or from the target's own page
-    /// where that may not be read.
+    /// Ends the chain, with a READ behind WRITEs that are to be proven: the identity of its last work request, whose
+    /// completion settles all.
     pub fn finish(&mut self, sequence: u64) -> Option<WrId> {
         if self.chain.is_empty() {
             return None;
         }
-        if let Some((keys, at)) = self.last_write.take() {
-            let device = self.remote.index as usize;
-            let source = keys.find(device, at).filter(|_| keys.readable).map(|(rkey, _)| (at, rkey));
-            let (remote, rkey) = source.unwrap_or((self.remote.flush_address, self.remote.flush_rkey));
-            let (scratch, lkey) = self.device.scratch();
-            self.last_id = WrId::flush(self.qp, sequence);
-            self.chain.read(self.last_id.0, scratch, lkey, remote, rkey, 1);
+        let proof = WrId::flush(self.qp, sequence);
+        if self.prove(proof) {
+            self.last_id = proof;
         }
         self.chain.signal_last();
         Some(self.last_id)
@@ -253,6 +295,8 @@ mod tests {
         assert_eq!((id.qp(), id.batch(), id.slice()), (16, (1 << BATCH_BITS) - 1, Some(511)));
         let flush = WrId::new(0, 5, FLUSH);
         assert_eq!((flush.qp(), flush.batch(), flush.slice()), (0, 5, None));
+        let between = WrId::new(0, 5, FLUSH_BETWEEN);
+        assert!(between.slice().is_none() && between.is_of(5) && between != flush);
         let wrapped = WrId::new(1, 1 << BATCH_BITS, 0);
         assert!(wrapped.covers((1 << BATCH_BITS) - 1) && wrapped.covers(1 << BATCH_BITS));
         assert!(!wrapped.covers((1 << BATCH_BITS) + 1));

@@ -8,8 +8,9 @@ use super::words::{self, Word, Words};
 use super::DeviceSettings;
 use crate::limits::SPLIT_BYTES_MIN;
 use crate::notify::WakeLater;
+use crate::status::Error;
 use crate::sys::mapping::Mapping;
-use crate::sys::poller::{Poller, PollerKind};
+use crate::sys::poller::{Interest, Poller, PollerKind};
 use crate::sys::verbs::{Channel, Completion, Context, Cq, Gid, Mr, Pd, PortState};
 use std::collections::HashMap;
 use std::io;
@@ -112,6 +113,12 @@ impl Device {
 
     pub fn name(&self) -> &str {
         self.pd.context().name()
+    }
+
+    /// Has the poller say so when the device has an event.
+    pub fn report_to(&self, poller: &Poller, token: u64) -> Result<(), Error> {
+        let added = poller.add(self.pd.context().event_fd(), token, Interest { read: true, write: false });
+        added.map_err(|error| Error::system("watching RDMA devices", &error))
     }
 
     /// How it can be reached now, or why it can't.

@@ -282,8 +282,10 @@ impl Endpoint {
         let capacity = chain.capacity();
         let mut builder =
             Builder::new(&self.device, &self.remote, &local, &remote, &keys, chain, (qp, inline_bytes));
-        // Registrations end every MiB or further apart, and no slice is longer: it crosses one end a side.
-        let wrs_per_slice = 1 + usize::from(self.device.splits()) + usize::from(self.keys.splits());
+        // Registrations end every MiB or further apart, and no slice is longer: it crosses one end a side. And each
+        // slice may be for other memory than the one before.
+        let [here, there] = [self.device.splits(), self.keys.splits()].map(usize::from);
+        let wrs_per_slice = 1 + here + there + usize::from(remote.has_devices());
         let (mut total, mut slot) = (0u32, None);
         // The only transfer in the chain, whose end nobody may be waiting for yet.
         let mut only: Option<Arc<Transfer>> = None;

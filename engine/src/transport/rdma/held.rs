@@ -2,6 +2,7 @@
 //! made worthless by destroying the endpoints of who does not answer.
 
 use super::device::Device;
+use super::direct::Direct;
 use super::memory::{self, Pinned};
 use super::service::Service;
 use super::wire::{KeysOffer, Word};
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 
 pub struct Held {
     devices: Vec<Arc<Device>>,
+    direct: Direct,
     state: Mutex<State>,
     released: Condvar,
     /// Has the holders of a region asked. Set once, before the first session.
@@ -31,8 +33,8 @@ struct State {
 }
 
 impl Held {
-    pub fn new(devices: Vec<Arc<Device>>) -> Held {
-        Held { devices, state: Mutex::default(), released: Condvar::new(), ask: OnceLock::new() }
+    pub fn new(devices: Vec<Arc<Device>>, direct: Direct) -> Held {
+        Held { devices, direct, state: Mutex::default(), released: Condvar::new(), ask: OnceLock::new() }
     }
 
     pub fn set_ask(&self, ask: impl Fn(u64) + Send + Sync + 'static) {
@@ -87,7 +89,7 @@ impl State {
 
 impl Holder for Held {
     fn pin(&self, specs: &[RegionSpec]) -> Result<Vec<Pin>> {
-        let pinned = memory::pin(&self.devices, specs)?;
+        let pinned = memory::pin(&self.devices, &self.direct, specs)?;
         Ok(pinned.into_iter().map(|pinned| pinned as Pin).collect())
     }
 
@@ -190,7 +192,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     fn held() -> (Arc<Held>, Arc<AtomicU64>) {
-        let (held, asked) = (Arc::new(Held::new(Vec::new())), Arc::new(AtomicU64::new(0)));
+        let (held, asked) = (Arc::new(Held::new(Vec::new(), Direct::new(None))), Arc::new(AtomicU64::new(0)));
         let counter = asked.clone();
         held.set_ask(move |region| {
             counter.fetch_add(region, Ordering::SeqCst);

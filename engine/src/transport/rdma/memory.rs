@@ -1,13 +1,16 @@
 //! Registered memory as the devices know it: every region on every device, all or nothing, by a few threads
-//! at a time, in pieces where a device takes no more.
+//! at a time, in pieces where a device takes no more. Memory of a GPU or NPU that they can't reach is staged instead,
+//! and says why: see `direct`.
 
 use super::device::Device;
+use super::direct::{Direct, Source};
 use crate::region::{Region, RegionSpec};
 use crate::status::{Error, Result, Status};
 use crate::sys::memory::{lock_limit, node_of};
 use crate::sys::verbs::Mr;
 use crate::types::Access;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,8 +23,12 @@ pub struct Pinned {
     pub length: u64,
     /// The NUMA node of its first page.
     pub node: Option<u32>,
-    /// By device.
+    /// By device; empty where they don't reach it.
     pub devices: Vec<Pieces>,
+    /// Whether the CPU can't read it.
+    pub is_device: bool,
+    /// Why memory of a GPU or NPU is staged.
+    pub staged: Option<String>,
     /// Taken out when the region is unpinned.
     registrations: Mutex<Vec<Mr>>,
 }
@@ -38,11 +45,13 @@ pub struct PieceKeys {
     pub rkey: u32,
 }
 
-/// One call of `ibv_reg_mr`.
+/// One call of `ibv_reg_mr`, or `ibv_reg_dmabuf_mr`.
 struct Job {
     spec: usize,
     device: usize,
     piece: usize,
+    /// Of the piece in its region.
+    offset: u64,
     address: u64,
     length: u64,
     access: Access,
@@ -72,9 +81,11 @@ impl Pinned {
     }
 }
 
-/// Registers all of `specs` with all devices, or none with any. Errors name the spec.
-pub fn pin(devices: &[Arc<Device>], specs: &[RegionSpec]) -> Result<Vec<Arc<Pinned>>> {
-    let jobs = jobs(devices, specs);
+/// Registers all of `specs` with all devices, or none with any. Errors name the spec. What is memory of a GPU or NPU
+/// fails alone, and is no error.
+pub fn pin(devices: &[Arc<Device>], direct: &Direct, specs: &[RegionSpec]) -> Result<Vec<Arc<Pinned>>> {
+    let sources: Vec<Source> = specs.iter().map(|spec| direct.source(spec)).collect();
+    let jobs = jobs(devices, specs, &sources);
     let made: Vec<Mutex<Option<Mr>>> = jobs.iter().map(|_| Mutex::new(None)).collect();
     let failure: Mutex<Option<Error>> = Mutex::new(None);
     let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
@@ -82,8 +93,10 @@ pub fn pin(devices: &[Arc<Device>], specs: &[RegionSpec]) -> Result<Vec<Arc<Pinn
         while !failed.load(Ordering::Relaxed) {
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some(job) = jobs.get(at) else { return };
-            match register(devices, job) {
+            let source = &sources[job.spec];
+            match register(devices, job, source) {
                 Ok(mr) => *made[at].lock().unwrap_or_else(PoisonError::into_inner) = Some(mr),
+                Err(error) if source.refused(devices[job.device].name(), &error) => {}
                 Err(error) => {
                     failed.store(true, Ordering::Relaxed);
                     let error = explain(&devices[job.device], job, &error);
@@ -102,13 +115,13 @@ pub fn pin(devices: &[Arc<Device>], specs: &[RegionSpec]) -> Result<Vec<Arc<Pinn
     if let Some(error) = failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
         return Err(error); // what was registered goes with `made`
     }
-    Ok(gather(devices, specs, jobs, made))
+    Ok(gather(devices, specs, &sources, jobs, made))
 }
 
-fn jobs(devices: &[Arc<Device>], specs: &[RegionSpec]) -> Vec<Job> {
+fn jobs(devices: &[Arc<Device>], specs: &[RegionSpec], sources: &[Source]) -> Vec<Job> {
     let mut jobs = Vec::new();
-    // Memory of other devices is reached through host memory.
-    for (index, spec) in specs.iter().enumerate().filter(|(_, spec)| !spec.location.kind.is_device()) {
+    let reached = specs.iter().enumerate().filter(|(index, _)| sources[*index].why().is_none());
+    for (index, spec) in reached {
         devices.iter().for_each(|device| device.note_length(spec.length));
         for (device, bytes) in devices.iter().map(|device| device.piece_bytes()).enumerate() {
             for piece in 0..spec.length.div_ceil(bytes) {
@@ -117,6 +130,7 @@ fn jobs(devices: &[Arc<Device>], specs: &[RegionSpec]) -> Vec<Job> {
                     spec: index,
                     device,
                     piece: piece as usize,
+                    offset,
                     address: spec.address + offset,
                     length: bytes.min(spec.length - offset),
                     access: spec.access,
@@ -127,12 +141,23 @@ fn jobs(devices: &[Arc<Device>], specs: &[RegionSpec]) -> Vec<Job> {
     jobs
 }
 
-fn register(devices: &[Arc<Device>], job: &Job) -> io::Result<Mr> {
+fn register(devices: &[Arc<Device>], job: &Job, source: &Source) -> io::Result<Mr> {
     let has = |right: Access| job.access.0 & right.0 != 0;
     let (read, write) = (has(Access::REMOTE_READ), has(Access::REMOTE_WRITE));
-    // SAFETY: who registers a region promises that its memory stays until unregister has returned OK,
+    let pd = &devices[job.device].pd;
+    // SAFETY, of both: who registers a region promises that its memory stays until unregister has returned OK,
     // and unregister ends the registration first.
-    unsafe { devices[job.device].pd.register(job.address, job.length, read, write, true) }
+    match source.buffer() {
+        None => {
+            // SAFETY: as above.
+            unsafe { pd.register(job.address, job.length, read, write, true) }
+        }
+        Some(buffer) => {
+            let (fd, offset) = (buffer.fd.as_raw_fd(), buffer.offset + job.offset);
+            // SAFETY: as above; the descriptor is open.
+            unsafe { pd.register_dmabuf(fd, offset, job.length, job.address, read, write) }
+        }
+    }
 }
 
 /// Says what a person can do about it.
@@ -156,25 +181,31 @@ fn explain(device: &Device, job: &Job, error: &io::Error) -> Error {
 fn gather(
     devices: &[Arc<Device>],
     specs: &[RegionSpec],
+    sources: &[Source],
     jobs: Vec<Job>,
     made: Vec<Mutex<Option<Mr>>>,
 ) -> Vec<Arc<Pinned>> {
-    let mut pinned: Vec<Pinned> = specs
-        .iter()
-        .map(|spec| Pinned {
+    let all = specs.iter().zip(sources.iter().map(Source::why));
+    let mut pinned: Vec<Pinned> = all
+        .map(|(spec, staged)| Pinned {
             address: spec.address,
             length: spec.length,
             node: (!spec.location.kind.is_device()).then(|| node_of(spec.address)).flatten(),
-            devices: match spec.location.kind.is_device() {
-                false => devices.iter().map(|it| Pieces::new(spec.length, it.piece_bytes())).collect(),
-                true => Vec::new(),
+            devices: match staged {
+                None => devices.iter().map(|it| Pieces::new(spec.length, it.piece_bytes())).collect(),
+                Some(_) => Vec::new(),
             },
+            is_device: spec.location.kind.is_device(),
+            staged,
             registrations: Mutex::default(),
         })
         .collect();
     for (job, mr) in jobs.into_iter().zip(made) {
         let Some(mr) = mr.into_inner().unwrap_or_else(PoisonError::into_inner) else { continue };
         let region = &mut pinned[job.spec];
+        if region.staged.is_some() {
+            continue; // one device has refused it: the others give it back
+        }
         region.devices[job.device].keys[job.piece] = PieceKeys { lkey: mr.lkey(), rkey: mr.rkey() };
         region.registrations.get_mut().unwrap_or_else(PoisonError::into_inner).push(mr);
     }
@@ -201,6 +232,8 @@ mod tests {
             length: 250,
             node: None,
             devices: vec![pieces],
+            is_device: false,
+            staged: None,
             registrations: Mutex::default(),
         };
         assert_eq!(pinned.find(0, 1000), Some((7, 100)));

@@ -7,6 +7,7 @@
 //!    └▶ endpoint ─ queue pairs between two devices: `batch`es are posted, `reaping` settles them, `closing` flushes
 //! poller ─ a thread per device: polls while there is work, sleeps on the completion channel otherwise
 //! discovery, device, memory, keys, topology: what is found, opened, registered, told by peers, and near to what
+//! direct: memory of GPUs and NPUs that the NICs reach by themselves
 //! ```
 //! Sessions are the TCP transport's, which keeps this one as a `peer::Companion`: an endpoint is a lane to
 //! it, fenced as such. Short notifications go by SEND (`words`), when their data is known to be visible.
@@ -14,6 +15,7 @@
 mod batch;
 mod closing;
 mod device;
+mod direct;
 mod discovery;
 mod endpoint;
 #[cfg(test)]
@@ -33,6 +35,7 @@ mod topology;
 mod wire;
 mod words;
 
+pub use direct::{why_staged, Direct};
 pub use service::{DeviceStats, Service, Settings};
 
 /// What a device is opened with.

@@ -3,6 +3,7 @@
 //! close endpoints as it closes lanes. No payload passes here.
 
 use super::device::Device;
+use super::direct::Direct;
 use super::discovery;
 use super::held::Held;
 use super::link::RdmaLink;
@@ -15,7 +16,7 @@ use crate::peer::{Companion, Link, Posted, Ticket};
 use crate::region::holder::Holder;
 use crate::region::Registry;
 use crate::status::{Error, Result};
-use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
+use crate::sys::poller::{Poller, PollerKind, Ready};
 use crate::types::Transport;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -82,19 +83,17 @@ impl Service {
         settings: Settings,
         registry: Arc<Registry>,
         commands: Arc<Commands>,
+        direct: Direct,
     ) -> Result<std::result::Result<Arc<Service>, String>> {
         let devices = match discovery::open(&settings)? {
             Ok(devices) => devices,
             Err(why) => return Ok(Err(why)),
         };
-        let system = |error: std::io::Error| Error::system("watching RDMA devices", &error);
         let poller = Arc::new(Poller::new(PollerKind::Epoll)?);
-        let read = Interest { read: true, write: false };
         for device in &devices {
-            let token = FIRST_DEVICE + device.index as u64;
-            poller.add(device.pd.context().event_fd(), token, read).map_err(system)?;
+            device.report_to(&poller, FIRST_DEVICE + device.index as u64)?;
         }
-        let held = Arc::new(Held::new(devices.clone()));
+        let held = Arc::new(Held::new(devices.clone(), direct));
         let service = Arc::new(Service {
             settings,
             registry: registry.clone(),

@@ -1,0 +1,121 @@
+//! GPUDirect RDMA: memory of a GPU or NPU that the NICs read and write by themselves. The device's driver gives a dma-buf,
+//! which is registered with every NIC like host memory (`memory`). Where any of that is refused nothing fails: the region
+//! is staged, and `why_staged` says why.
+
+use super::memory::Pinned;
+use crate::device::{DmaBuf, Drivers};
+use crate::region::{Region, RegionSpec};
+use crate::types::Access;
+use std::io;
+use std::sync::{Arc, OnceLock};
+
+/// Where dma-bufs come from.
+pub struct Direct {
+    drivers: Option<Arc<Drivers>>,
+}
+
+/// What a region is registered from.
+pub struct Source {
+    buffer: Option<DmaBuf>,
+    /// Why the NICs don't reach it, as the first of them said.
+    why: OnceLock<String>,
+}
+
+impl Direct {
+    /// None: memory of devices is staged, as the settings say.
+    pub fn new(drivers: Option<Arc<Drivers>>) -> Direct {
+        Direct { drivers }
+    }
+
+    /// Host memory is its own source.
+    pub fn source(&self, spec: &RegionSpec) -> Source {
+        let (buffer, why) = match spec.location.kind.is_device() {
+            false => (None, None),
+            true => match self.buffer(spec) {
+                Ok(buffer) => (Some(buffer), None),
+                Err(why) => (None, Some(why)),
+            },
+        };
+        Source { buffer, why: why.map_or_else(OnceLock::new, OnceLock::from) }
+    }
+
+    fn buffer(&self, spec: &RegionSpec) -> Result<DmaBuf, String> {
+        let Some(drivers) = &self.drivers else { return Err("rdma_gpudirect is false".into()) };
+        let has = |right: Access| spec.access.0 & right.0 != 0;
+        // The READ behind WRITEs must be of the memory itself: one of host memory says nothing of a GPU's.
+        if has(Access::REMOTE_WRITE) && !has(Access::REMOTE_READ) {
+            return Err("peers may WRITE but not READ it, and a READ is what proves a WRITE visible".into());
+        }
+        let driver = drivers.get(spec.location.kind).map_err(|error| error.message)?;
+        driver.dmabuf(spec.address, spec.length).map_err(|error| error.message)
+    }
+}
+
+impl Source {
+    pub fn buffer(&self) -> Option<&DmaBuf> {
+        self.buffer.as_ref()
+    }
+
+    pub fn why(&self) -> Option<String> {
+        self.why.get().cloned()
+    }
+
+    /// A NIC has refused it. False: it is host memory, without which there is no region.
+    pub fn refused(&self, nic: &str, error: &io::Error) -> bool {
+        if self.buffer.is_some() {
+            let _ = self.why.set(format!("{nic} refuses its dma-buf: {error}"));
+        }
+        self.buffer.is_some()
+    }
+}
+
+/// Why a region of device memory is staged; None for one that the NICs reach by themselves.
+pub fn why_staged(region: &Region) -> Option<&str> {
+    match Pinned::of(region) {
+        None => Some("there is no RDMA device"),
+        Some(pinned) => pinned.staged.as_deref(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::{Location, MemoryKind};
+
+    fn spec(kind: MemoryKind, access: Access) -> RegionSpec {
+        RegionSpec { access, location: Location { kind, device: 0 }, ..RegionSpec::default() }
+    }
+
+    #[test]
+    fn what_can_not_be_direct_says_why() {
+        let off = Direct::new(None);
+        let source = off.source(&spec(MemoryKind::Cuda, Access::BOTH));
+        assert!(source.buffer().is_none() && source.why().unwrap().contains("rdma_gpudirect"));
+        let host = off.source(&spec(MemoryKind::Host, Access::REMOTE_WRITE));
+        assert_eq!((host.buffer().is_none(), host.why()), (true, None));
+        let error = io::Error::from_raw_os_error(libc::EOPNOTSUPP);
+        assert!(
+            !host.refused("nic", &error) && host.why().is_none(),
+            "without host memory there is no region"
+        );
+
+        let limits = crate::device::Limits { batch_bytes: 1, depth: 1, timeout: std::time::Duration::ZERO };
+        let none = Direct::new(Some(Arc::new(Drivers::new(Vec::new(), limits))));
+        let why = |access| none.source(&spec(MemoryKind::Cuda, access)).why().unwrap();
+        assert!(why(Access::REMOTE_WRITE).contains("READ"));
+        assert!(
+            why(Access::REMOTE_READ).contains("switched off") && why(Access::BOTH).contains("switched off")
+        );
+    }
+
+    #[test]
+    fn the_first_nic_that_refuses_is_named() {
+        let fd = std::fs::File::open("/dev/null").unwrap().into();
+        let source = Source { buffer: Some(DmaBuf { fd, offset: 0 }), why: OnceLock::new() };
+        for nic in ["first", "second"] {
+            assert!(source.refused(nic, &io::Error::from_raw_os_error(libc::EOPNOTSUPP)));
+        }
+        let why = source.why().unwrap();
+        assert!(why.contains("first refuses") && why.contains("not supported"), "{why}");
+    }
+}

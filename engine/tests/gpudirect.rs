@@ -1,0 +1,363 @@
+//! GPUDirect RDMA: memory of GPUs that NICs reach by themselves. No GPU and no NIC has seen any of it: a stand-in for
+//! the CUDA driver gives descriptors for dma-bufs, and one for libibverbs (`tests/standin/verbs`), with a NIC that reaches
+//! the engines of its process, takes them. What the host must not touch faults, and the NIC counts what it did.
+//!
+//! One process for each case, because libibverbs is opened once and found by its name.
+
+mod common;
+#[path = "cuda/gpu.rs"]
+#[allow(dead_code, reason = "it serves the tests in `cuda`, too")]
+mod gpu;
+
+use common::data::check;
+use common::{eventually, Pair, PATIENCE};
+use ferry::complete::TransferResult;
+use ferry::sys::cuda::DeviceMemory;
+use ferry::types::{Access, Op, Request, Transport};
+use ferry::*;
+use gpu::{pattern, Gpu, MIB};
+use std::cell::Cell;
+use std::ffi::CString;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// What the stand-in for libibverbs is asked besides verbs.
+struct Nic {
+    set: unsafe extern "C" fn(*const libc::c_char, libc::c_long) -> libc::c_int,
+    count: unsafe extern "C" fn(*const libc::c_char) -> libc::c_long,
+}
+
+impl Nic {
+    fn find() -> Nic {
+        // SAFETY: a constant name; LD_LIBRARY_PATH makes it the stand-in, which has these two functions.
+        unsafe {
+            let library = libc::dlopen(c"libibverbs.so.1".as_ptr(), libc::RTLD_NOW);
+            let (set, count) =
+                (libc::dlsym(library, c"nic_set".as_ptr()), libc::dlsym(library, c"nic_count".as_ptr()));
+            assert!(!set.is_null() && !count.is_null(), "another libibverbs was found first");
+            type Set = unsafe extern "C" fn(*const libc::c_char, libc::c_long) -> libc::c_int;
+            type Count = unsafe extern "C" fn(*const libc::c_char) -> libc::c_long;
+            Nic {
+                set: std::mem::transmute::<*mut libc::c_void, Set>(set),
+                count: std::mem::transmute::<*mut libc::c_void, Count>(count),
+            }
+        }
+    }
+
+    fn set(&self, knob: &str, value: i64) {
+        let name = CString::new(knob).unwrap();
+        // SAFETY: a C string that outlives the call.
+        assert_eq!(unsafe { (self.set)(name.as_ptr(), value) }, 0, "{knob}");
+    }
+
+    fn count(&self, what: &str) -> i64 {
+        let name = CString::new(what).unwrap();
+        // SAFETY: as above.
+        let count = unsafe { (self.count)(name.as_ptr()) };
+        assert!(count >= 0, "{what}");
+        count
+    }
+}
+
+/// Two engines, a GPU and a NIC.
+struct Bench {
+    pair: Pair,
+    gpu: Gpu,
+    nic: Nic,
+    /// Copies on the GPU during the last `run`.
+    copies: Cell<i64>,
+}
+
+/// Where a transfer begins or ends.
+#[derive(Clone, Copy)]
+struct Place {
+    region: u64,
+    address: u64,
+}
+
+impl Bench {
+    fn new(settings: &[(&str, &str)]) -> Bench {
+        let gpu = gpu::standin("gpudirect").unwrap();
+        gpu.standin().set("FERRY_STANDIN_DMA_BUF", "1");
+        let nic = Nic::find();
+        let library = gpu.library.clone();
+        let mut all =
+            vec![("cuda_library", library.as_str()), ("transports", "tcp,rdma"), ("local", "false")];
+        all.extend_from_slice(settings);
+        let pair = Pair::new(&all);
+        Bench { pair, gpu, nic, copies: Cell::new(0) }
+    }
+
+    fn register(&self, engine: &Engine, memory: &DeviceMemory, access: Access) -> Place {
+        let options = RegionOptions { access, ..RegionOptions::default() };
+        // SAFETY: the tests free memory of the device after they have unregistered it or closed its engine.
+        let region = unsafe { engine.register(memory.address as *mut u8, memory.length, &options) }.unwrap();
+        let (from, peer) = match std::ptr::eq(engine, &self.pair.a) {
+            true => (&self.pair.b, self.pair.a_at_b),
+            false => (&self.pair.a, self.pair.b_at_a),
+        };
+        common::hears_of(from, peer, region);
+        Place { region, address: memory.address }
+    }
+
+    fn run(&self, op: Op, here: Place, there: Place, spans: &[(usize, usize, usize)]) -> TransferResult {
+        let request = |&(local, remote, length): &(usize, usize, usize)| Request {
+            local: here.address + local as u64,
+            remote: there.address + remote as u64,
+            length: length as u64,
+            remote_region: there.region,
+        };
+        let requests: Vec<Request> = spans.iter().map(request).collect();
+        let all = ["cuMemcpyBatchAsync", "cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2"];
+        let copies = || all.iter().map(|name| self.gpu.count(name)).sum::<i64>();
+        let before = copies();
+        let result = common::run(&self.pair.a, self.pair.b_at_a, op, &requests, &TransferOptions::default());
+        self.copies.set(copies() - before);
+        result
+    }
+
+    fn says(&self, transport: Transport) -> String {
+        let paths = self.pair.a.peer_paths(self.pair.b_at_a).unwrap();
+        paths.into_iter().find(|path| path.transport == transport).unwrap().why
+    }
+}
+
+fn place(memory: &Memory) -> Place {
+    Place { region: memory.region(), address: memory.address() }
+}
+
+fn is_done_by(result: &TransferResult, transport: Transport) {
+    assert_eq!((result.status, result.transport), (Status::Ok, transport));
+}
+
+/// It goes without a copy.
+fn is_direct(bench: &Bench, op: Op, here: Place, there: Place, spans: &[(usize, usize, usize)]) {
+    is_done_by(&bench.run(op, here, there, spans), Transport::Rdma);
+    assert_eq!(bench.copies.get(), 0);
+}
+
+/// Has the case run in a process that finds the stand-in.
+fn alone(case: &str) {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("nic");
+    std::fs::create_dir_all(&folder).unwrap();
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/standin/verbs/nic.c");
+    let fresh = folder.join(format!("nic-{}.so", std::process::id()));
+    let built = Command::new("cc")
+        .args([
+            "-std=gnu11",
+            "-O1",
+            "-g",
+            "-shared",
+            "-fPIC",
+            "-pthread",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-o",
+        ])
+        .args([fresh.as_os_str(), source.as_ref()])
+        .status();
+    assert!(built.unwrap().success(), "a C compiler and verbs.h build the library that stands in");
+    // Other tests may be at it: whole files take each other's place.
+    std::fs::rename(&fresh, folder.join("libibverbs.so.1")).unwrap();
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", case, "--ignored", "--nocapture"])
+        .env("LD_LIBRARY_PATH", &folder)
+        .env_remove("FERRY_TEST_TRANSPORTS")
+        .output()
+        .unwrap();
+    let text =
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
+macro_rules! cases {
+    ($($name:ident = $case:ident;)*) => {
+        $(#[test]
+        fn $name() {
+            if gpu::is_real() {
+                return eprintln!("SKIPPED {}: it is for the stand-ins", stringify!($name));
+            }
+            alone(stringify!($case));
+        })*
+    };
+}
+
+cases! {
+    both_ends_on_devices_go_by_rdma_without_a_copy = direct;
+    what_a_nic_refuses_is_staged_and_says_why = refused;
+    what_the_gpu_would_not_see_is_staged = unordered;
+    it_can_be_switched_off = off;
+    what_a_path_that_breaks_has_left_over_is_staged = broken;
+}
+
+#[test]
+#[ignore = "another test runs it, in a process of its own"]
+fn direct() {
+    let bench = Bench::new(&[]);
+    let Bench { pair, gpu, nic, .. } = &bench;
+    let (source, target) = (gpu.device(4 * MIB), gpu.device(4 * MIB));
+    let (near, far) =
+        (pair.a.alloc(4 * MIB, &RegionOptions::default()), pair.b.alloc(4 * MIB, &RegionOptions::default()));
+    let (near, far) = (near.unwrap(), far.unwrap());
+    common::hears_of(&pair.a, pair.b_at_a, far.region());
+    let (here, there) =
+        (bench.register(&pair.a, &source, Access::BOTH), bench.register(&pair.b, &target, Access::BOTH));
+    assert_eq!(nic.count("dmabufs"), 2);
+    let why = bench.says(Transport::Cuda);
+    assert!(
+        why.contains("1 of 1 regions here and 1 of 1 of the peer's") && !why.contains("because"),
+        "{why}"
+    );
+
+    let whole = [(0, 0, 4 * MIB)];
+    gpu.put(source.address, &pattern(1, 4 * MIB));
+    is_direct(&bench, Op::Write, here, there, &whole);
+    check("device to device", &gpu.get(target.address, 4 * MIB), &pattern(1, 4 * MIB));
+    assert!(nic.count("writes_to_dmabuf") > 0 && nic.count("proofs_of_dmabuf") > 0);
+    assert_eq!(nic.count("reads_from_dmabuf"), 0);
+
+    // Small ones are not sent inline: the CPU would have to read them, and faults.
+    gpu.put(source.address, &pattern(2, 4096));
+    let spans: Vec<(usize, usize, usize)> = (0..16).map(|at| (at * 64, (15 - at) * 64, 64)).collect();
+    let inline = nic.count("inline");
+    is_direct(&bench, Op::Write, here, there, &spans);
+    assert_eq!(nic.count("inline"), inline);
+    let (sent, found) = (pattern(2, 4096), gpu.get(target.address, 1024));
+    spans.iter().for_each(|&(from, to, length)| {
+        check("64 bytes", &found[to..to + length], &sent[from..from + length]);
+    });
+
+    gpu.put(target.address, &pattern(3, 4 * MIB));
+    is_direct(&bench, Op::Read, here, there, &whole);
+    check("device from device", &gpu.get(source.address, 4 * MIB), &pattern(3, 4 * MIB));
+    assert!(nic.count("reads_from_dmabuf") > 0);
+
+    common::data::fill(&near, 4);
+    is_direct(&bench, Op::Write, place(&near), there, &whole);
+    check("host to device", &gpu.get(target.address, 4 * MIB), &common::data::contents(&near));
+    is_direct(&bench, Op::Write, here, place(&far), &whole);
+    check("device to host", &common::data::contents(&far), &pattern(3, 4 * MIB));
+    assert!(nic.count("writes_from_dmabuf") > 0);
+
+    // One chain for memory of the device and of the host, in turn: each is proven where it was written.
+    let (device, host) = (nic.count("proofs_of_dmabuf"), nic.count("proofs_of_host"));
+    let request = |at: u64, to: Place| Request {
+        local: near.address() + at * 64,
+        remote: to.address + at * 64,
+        length: 64,
+        remote_region: to.region,
+    };
+    let mixed: Vec<Request> =
+        (0..8).map(|at| request(at, if at % 2 == 0 { there } else { place(&far) })).collect();
+    let result = common::run(&pair.a, pair.b_at_a, Op::Write, &mixed, &TransferOptions::default());
+    is_done_by(&result, Transport::Rdma);
+    assert!(nic.count("proofs_of_dmabuf") > device && nic.count("proofs_of_host") > host);
+    let (sent, device) = (common::data::contents(&near), gpu.get(target.address, 512));
+    let host = common::data::contents(&far);
+    for at in 0..8usize {
+        let (range, found) = (at * 64..at * 64 + 64, if at % 2 == 0 { &device } else { &host });
+        check("mixed", &found[range.clone()], &sent[range]);
+    }
+
+    // The peer's keys are taken back and the memory off the NIC before unregister says OK.
+    pair.b.unregister(there.region, Some(PATIENCE)).unwrap();
+    assert_eq!(nic.count("dmabufs_ended"), 1);
+    pair.a.unregister(here.region, Some(PATIENCE)).unwrap();
+    assert_eq!(nic.count("dmabufs_ended"), 2);
+    let late = bench.pair.a.submit(pair.b_at_a, Op::Write, &[request(0, there)], &TransferOptions::default());
+    assert_eq!(
+        late.map(|it| it.wait(Some(PATIENCE)).unwrap().status).unwrap_or_else(|it| it.status),
+        Status::Stale
+    );
+}
+
+/// A WRITE between two devices that is staged, and what says why.
+fn staged(bench: &Bench, access: Access, reason: &str) {
+    let Bench { pair, gpu, nic, .. } = bench;
+    let (source, target) = (gpu.device(MIB), gpu.device(MIB));
+    let (here, there) =
+        (bench.register(&pair.a, &source, access), bench.register(&pair.b, &target, Access::BOTH));
+    let why = bench.says(Transport::Cuda);
+    assert!(why.contains("0 of 1 regions here") && why.contains(reason), "{why}");
+    gpu.put(source.address, &pattern(1, MIB));
+    let result = bench.run(Op::Write, here, there, &[(0, 0, MIB)]);
+    assert_eq!(result.status, Status::Ok);
+    assert!(bench.copies.get() > 0);
+    check("staged", &gpu.get(target.address, MIB), &pattern(1, MIB));
+    assert_eq!((nic.count("writes_to_dmabuf"), nic.count("writes_from_dmabuf")), (0, 0));
+    pair.b.unregister(there.region, Some(PATIENCE)).unwrap();
+    pair.a.unregister(here.region, Some(PATIENCE)).unwrap();
+    assert_eq!(nic.count("dmabufs"), nic.count("dmabufs_ended"));
+}
+
+#[test]
+#[ignore = "another test runs it, in a process of its own"]
+fn refused() {
+    let bench = Bench::new(&[]);
+    bench.nic.set("refuse_dmabuf", i64::from(libc::EOPNOTSUPP));
+    staged(&bench, Access::BOTH, "nic0 refuses its dma-buf: Operation not supported");
+    bench.nic.set("refuse_dmabuf", 0);
+    bench.gpu.standin().set("FERRY_STANDIN_DMA_BUF", "0");
+    staged(&bench, Access::BOTH, "no dma-buf");
+    bench.gpu.standin().set("FERRY_STANDIN_DMA_BUF", "1");
+    // What the driver itself refuses, at one end: the other's keys are of no use alone.
+    bench.gpu.standin().fault("cuMemGetHandleForAddressRange", "1", 801);
+    staged(&bench, Access::BOTH, "801");
+    staged(&bench, Access::REMOTE_WRITE, "peers may WRITE but not READ it");
+}
+
+#[test]
+#[ignore = "another test runs it, in a process of its own"]
+fn unordered() {
+    let bench = Bench::new(&[]);
+    bench.gpu.standin().set("FERRY_STANDIN_ORDERED", "0");
+    staged(&bench, Access::BOTH, "only after a flush");
+    assert_eq!(bench.nic.count("dmabufs"), 0);
+    assert_eq!(bench.gpu.count("cuMemGetHandleForAddressRange"), 0);
+}
+
+#[test]
+#[ignore = "another test runs it, in a process of its own"]
+fn off() {
+    let bench = Bench::new(&[("rdma_gpudirect", "false")]);
+    staged(&bench, Access::BOTH, "rdma_gpudirect is false");
+    assert_eq!(bench.gpu.count("cuMemGetHandleForAddressRange"), 0);
+}
+
+#[test]
+#[ignore = "another test runs it, in a process of its own"]
+fn broken() {
+    let bench = Bench::new(&[("reconnect_timeout_ms", "100"), ("lease_ms", "1500")]);
+    let Bench { pair, gpu, nic, .. } = &bench;
+    let (source, target) = (gpu.device(4 * MIB), gpu.device(4 * MIB));
+    let (here, there) =
+        (bench.register(&pair.a, &source, Access::BOTH), bench.register(&pair.b, &target, Access::BOTH));
+    gpu.put(source.address, &pattern(1, 4 * MIB));
+    nic.set("hold", 1);
+    let request = Request {
+        local: here.address,
+        remote: there.address,
+        length: 4 * MIB as u64,
+        remote_region: there.region,
+    };
+    let transfer = pair.a.submit(pair.b_at_a, Op::Write, &[request], &TransferOptions::default()).unwrap();
+    assert_eq!(transfer.state(), complete::State::Pending);
+    nic.set("down", 1);
+    let result = transfer.wait(Some(PATIENCE)).unwrap();
+    is_done_by(&result, Transport::Tcp);
+    check("what was left over", &gpu.get(target.address, 4 * MIB), &pattern(1, 4 * MIB));
+    assert_eq!(nic.count("writes_to_dmabuf"), 0);
+
+    // With the port up again it is direct again.
+    nic.set("hold", 0);
+    nic.set("down", 0);
+    eventually("there is a path again", || {
+        gpu.put(source.address, &pattern(2, 4 * MIB));
+        let result = bench.run(Op::Write, here, there, &[(0, 0, 4 * MIB)]);
+        assert_eq!(result.status, Status::Ok);
+        result.transport == Transport::Rdma
+    });
+    check("directly again", &gpu.get(target.address, 4 * MIB), &pattern(2, 4 * MIB));
+    assert!(nic.count("writes_to_dmabuf") > 0);
+}
