@@ -63,4 +63,6 @@ if "$out/exchange" connect 127.0.0.1:1 2>/dev/null || "$out/exchange-c" connect 
     exit 1
 fi
 unset FERRY_TRANSPORTS
+echo "== devices of one host by themselves"
+FERRY_CUDA_LIBRARY=$target/standin/cuda-12.8/libcuda.so.1 timeout 300 "$out/devices" --gtest_brief=1
 timeout 60 "$out/overhead" 5 200
