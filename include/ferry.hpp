@@ -428,7 +428,7 @@ struct Stats : ferry_stats {
 using Request = ferry_request;
 /// How one request ended.
 using RequestResult = ferry_request_result;
-/// A region that a peer registered.
+/// A region that a peer registered, with the kind of its memory and the number of its device.
 using RegionInfo = ferry_region_info;
 /// One way to reach a peer.
 using PathInfo = ferry_path_info;
@@ -537,6 +537,15 @@ public:
     TransferOptions &priority(std::uint32_t priority) noexcept
     {
         c_.priority = priority;
+        return *this;
+    }
+    /// Starts it after an event or the work of a stream so far: FERRY_START_AFTER_* says which, and `handle` is the
+    /// CUevent, CUstream, aclrtEvent or aclrtStream; nullptr is CUDA's default stream. It must last until the
+    /// transfer is final.
+    TransferOptions &start_after(std::uint32_t kind, const void *handle) noexcept
+    {
+        c_.event_kind = kind;
+        c_.event = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(handle));
         return *this;
     }
     /// As ferry.h takes them.
@@ -734,6 +743,15 @@ public:
     {
         Result<void> result;
         result.take(ferry_transfer_cancel(engine_, handle_, result.slot()));
+        return result;
+    }
+    /// Has a CUstream or cudaStream_t wait until it is final, however it ends; nullptr is the default stream. The
+    /// call doesn't wait. FERRY_ERR_UNSUPPORTED for the streams of FERRY_MEMORY_ASCEND.
+    Result<void> stream_wait(const void *stream, std::uint32_t kind = FERRY_MEMORY_CUDA) const noexcept
+    {
+        Result<void> result;
+        const auto handle = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(stream));
+        result.take(ferry_transfer_stream_wait(engine_, handle_, handle, kind, result.slot()));
         return result;
     }
     /// Gives a final transfer back before the destructor does. FERRY_ERR_BUSY before it is final.
@@ -1190,7 +1208,8 @@ public:
             *result = Memory(c(), region, address, size);
         return result;
     }
-    /// Registers memory of the caller's, which must stay mapped as long as the Region is there.
+    /// Registers memory of the caller's, of the host or of a device (a CUdeviceptr as void *), which must stay
+    /// there as long as the Region is. Whose it is is found out, or said by RegionOptions::kind.
     Result<Region> register_memory(void *address, std::size_t size,
                                    OrDefault<RegionOptions> options = {}) const noexcept
     {

@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"ferry"
+	"ferry/internal/standin"
 	"fmt"
 	"os"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -68,6 +70,58 @@ func explain(err error) string {
 	return "give up"
 }
 
+func device(engine *ferry.Engine, pointer uintptr, length int) (*ferry.Memory, error) {
+	memory, err := engine.RegisterDevice(pointer, length, nil) // what cudaMalloc or aclrtMalloc returned, as a uintptr
+	return memory, err
+}
+
+func onStreams(peer ferry.Peer, requests []ferry.Request, event, stream uintptr) error {
+	transfer, err := peer.Submit(ferry.Read, requests, &ferry.TransferOptions{StartAfter: ferry.AfterCUDAEvent(event)})
+	if err != nil {
+		return err
+	}
+	err = transfer.StreamWait(stream) // the stream goes on when the transfer is final, however it ends
+	return err
+}
+
+func TestThePiecesOfTheReadmeWithADevice(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	target, err := ferry.Open(nil)
+	must(err)
+	defer target.Close()
+	inbox, err := target.Alloc(4096, nil)
+	must(err)
+	copy(inbox.Bytes(), "for a device")
+	there, stream := standin.Alloc(0, 4096), standin.NewStream(4096)
+	defer stream.Close()
+	defer there.Free()
+	engine, err := ferry.Open(ferry.Config{"cuda_library": standin.Library()})
+	must(err)
+	defer engine.Close()
+	memory, err := device(engine, there.Address, there.Length)
+	must(err)
+	peer, err := engine.Connect(ctx, target.Address())
+	must(err)
+	stream.Write(there) // records the event
+	all := ferry.Request{Local: memory.Address(), Remote: inbox.Address(), Length: 4096, RemoteRegion: inbox.Region()}
+	must(onStreams(peer, []ferry.Request{all}, stream.Event(), stream.Handle()))
+	stream.Read(there)
+	for !stream.IsDone() {
+		must(ctx.Err())
+		runtime.Gosched()
+	}
+	if !bytes.HasPrefix(stream.Staged(), []byte("for a device")) {
+		t.Fatal("the stream did not wait for the bytes")
+	}
+}
+
 func TestThePiecesOfTheReadme(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -118,7 +172,7 @@ func TestReadme(t *testing.T) {
 		return string(text)
 	}
 	pieces := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(read("README.md"), -1)
-	if len(pieces) != 5 {
+	if len(pieces) != 7 {
 		t.Fatal(len(pieces))
 	}
 	source := strings.ReplaceAll(read("example_test.go"), "\n\t", "\n")

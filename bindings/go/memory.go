@@ -27,12 +27,17 @@ type RegionOptions struct {
 	Access Access
 	// Name is told to peers, to find the region by; at most 63 bytes.
 	Name string
+	// Kind is what kind of memory it is, and Device the number of its device; a wrong statement is an error. 0 has
+	// ferry find out.
+	Kind   MemoryKind
+	Device int32
 }
 
 // Memory is registered memory. Close takes it back.
 type Memory struct {
 	engine    *Engine
-	address   unsafe.Pointer
+	address   unsafe.Pointer // nil for a device's
+	device    uintptr        // the address of a device's
 	length    int
 	region    Region
 	allocated bool
@@ -48,6 +53,7 @@ func (e *Engine) Alloc(length int, options *RegionOptions) (*Memory, error) {
 	}
 	full := C.ferry_alloc_options{struct_size: C.sizeof_ferry_alloc_options}
 	full.access, full.name = options.full()
+	full.kind, full.device = options.location()
 	defer C.free(unsafe.Pointer(full.name))
 	m := &Memory{engine: e, length: length, allocated: true}
 	var region C.ferry_region
@@ -85,39 +91,55 @@ type Range struct {
 // RegisterBatch is Register for several ranges alike, all or none: peers are told of them at once. They are
 // returned in the same order; an error's RequestIndex is the place of the one at fault.
 func (e *Engine) RegisterBatch(ranges []Range, options *RegionOptions) (registered []*Memory, err error) {
-	const op = "register"
-	if len(ranges) == 0 {
-		return nil, nil
-	}
-	addresses, lengths := make([]unsafe.Pointer, len(ranges)), make([]C.size_t, len(ranges))
+	addresses, lengths := make([]unsafe.Pointer, len(ranges)), make([]int, len(ranges))
 	for i, r := range ranges {
-		if r.Length <= 0 {
-			err := invalid(op, "length is %d; it must be at least 1", r.Length)
-			err.RequestIndex = i
-			return nil, err
-		}
-		addresses[i], lengths[i] = r.Address, C.size_t(r.Length)
+		addresses[i], lengths[i] = r.Address, r.Length
 	}
-	full := C.ferry_region_options{struct_size: C.sizeof_ferry_region_options}
-	full.access, full.name = options.full()
-	defer C.free(unsafe.Pointer(full.name))
-	regions := make([]C.ferry_region, len(ranges))
 	defer func() {
 		// cgo looks for Go memory in what a list points to, and panics when it finds any.
 		if reason := recover(); reason != nil {
-			registered, err = nil, invalid(op, "address: it is Go memory, which cannot be registered (%v)", reason)
+			registered, err = nil, invalid("register", "address: it is Go memory, which cannot be registered (%v)", reason)
 		}
 	}()
-	err = e.call(op, func(c *C.ferry_error) C.ferry_status {
-		return C.ferry_region_register_batch(e.handle, &addresses[0], &lengths[0], C.size_t(len(ranges)), &full, &regions[0], c)
+	regions, err := e.register(lengths, options, func(lengths *C.size_t, full *C.ferry_region_options, out *C.ferry_region,
+		c *C.ferry_error) C.ferry_status {
+		return C.ferry_region_register_batch(e.handle, &addresses[0], lengths, C.size_t(len(ranges)), full, out, c)
 	})
+	for i, region := range regions {
+		registered = append(registered, &Memory{engine: e, address: addresses[i], length: lengths[i], region: region})
+	}
+	return registered, err
+}
+
+// register registers as many pieces of memory as there are lengths; f has their addresses.
+func (e *Engine) register(lengths []int, options *RegionOptions,
+	f func(*C.size_t, *C.ferry_region_options, *C.ferry_region, *C.ferry_error) C.ferry_status) ([]Region, error) {
+	const op = "register"
+	if len(lengths) == 0 {
+		return nil, nil
+	}
+	sizes, out := make([]C.size_t, len(lengths)), make([]C.ferry_region, len(lengths))
+	for i, length := range lengths {
+		if length <= 0 {
+			err := invalid(op, "length is %d; it must be at least 1", length)
+			err.RequestIndex = i
+			return nil, err
+		}
+		sizes[i] = C.size_t(length)
+	}
+	full := C.ferry_region_options{struct_size: C.sizeof_ferry_region_options}
+	full.access, full.name = options.full()
+	full.kind, full.device = options.location()
+	defer C.free(unsafe.Pointer(full.name))
+	err := e.call(op, func(c *C.ferry_error) C.ferry_status { return f(&sizes[0], &full, &out[0], c) })
 	if err != nil {
 		return nil, err
 	}
-	for i, r := range ranges {
-		registered = append(registered, &Memory{engine: e, address: r.Address, length: r.Length, region: Region(regions[i])})
+	regions := make([]Region, len(out))
+	for i, region := range out {
+		regions[i] = Region(region)
 	}
-	return registered, nil
+	return regions, nil
 }
 
 // full is the access, and the name as C memory for the caller to free.
@@ -135,18 +157,18 @@ func (o *RegionOptions) full() (C.uint32_t, *C.char) {
 	return C.uint32_t(access), C.CString(name)
 }
 
-// Bytes is a view of the memory, nil once it is closed. A view must not be touched after Close or Free of
+// Bytes is a view of the memory, nil once it is closed, and of memory of RegisterDevice. A view must not be touched after Close or Free of
 // the memory, or Close of its engine, has returned nil. What peers and transfers do to it is not ordered with the
 // reads and writes of this process, save by the end of a transfer and by notifications.
 func (m *Memory) Bytes() []byte {
-	if m.closed.Load() || m.engine.closed.Load() {
+	if m.address == nil || m.closed.Load() || m.engine.closed.Load() {
 		return nil
 	}
 	return unsafe.Slice((*byte)(m.address), m.length)
 }
 
 // Address is where it begins, as Request.Local wants it, and as peers name it.
-func (m *Memory) Address() uint64 { return uint64(uintptr(m.address)) }
+func (m *Memory) Address() uint64 { return uint64(uintptr(m.address)) + uint64(m.device) }
 
 // Len is its length in bytes.
 func (m *Memory) Len() int { return m.length }

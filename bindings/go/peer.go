@@ -20,7 +20,8 @@ type Peer struct {
 // Transport is a way to move bytes.
 type Transport uint32
 
-// The transports. CUDA and Ascend are not part of this version: never chosen.
+// The transports. CUDA and Ascend are copies between devices of one host; other memory of devices goes through memory
+// of the hosts, by what results name.
 const (
 	TransportNone   Transport = C.FERRY_TRANSPORT_NONE
 	TransportTCP    Transport = C.FERRY_TRANSPORT_TCP
@@ -71,6 +72,8 @@ type RegionInfo struct {
 	Address uint64 // as the peer knows it
 	Length  uint64
 	Name    string
+	Kind    MemoryKind // what kind of memory it is there
+	Device  int32      // its number in the peer's process, for the kinds that have one; 0 otherwise
 }
 
 // PathInfo is one way to reach a peer, and why it is or is not taken.
@@ -215,7 +218,8 @@ func (p Peer) Regions() ([]RegionInfo, error) {
 	regions := make([]RegionInfo, len(list))
 	for i := range list {
 		r := &list[i]
-		regions[i] = RegionInfo{Region(r.region), Access(r.access), uint64(r.address), uint64(r.length), C.GoString(&r.name[0])}
+		regions[i] = RegionInfo{Region(r.region), Access(r.access), uint64(r.address), uint64(r.length), C.GoString(&r.name[0]),
+			MemoryKind(r.kind), int32(r.device)}
 	}
 	return regions, err
 }

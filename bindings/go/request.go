@@ -78,6 +78,8 @@ type TransferOptions struct {
 	Transports Transports
 	// Priority: higher goes first among transfers of about the same size.
 	Priority uint32
+	// StartAfter is a device's event or stream whose work is to be done first; the zero value is none.
+	StartAfter StartAfter
 	// KeepResults is for Submit and SubmitBlocks: what became of each request is there to be asked for when the
 	// transfer is final (Transfer.Results). Without it only of those that failed, in the Error.
 	KeepResults bool

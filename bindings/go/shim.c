@@ -9,6 +9,8 @@ static ferry_transfer_options full(const ferry_go_options *options, const void *
     out.user_data = options->user_data;
     out.queue = options->queue;
     out.transports_allowed = options->transports_allowed;
+    out.event_kind = options->event_kind;
+    out.event = options->event;
     out.notify = notify;
     out.notify_length = notify_length;
     return out;

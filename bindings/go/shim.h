@@ -13,6 +13,9 @@ typedef struct ferry_go_options {
     uint64_t user_data;
     ferry_queue queue;
     uint64_t transports_allowed;
+    uint64_t event;
+    uint32_t event_kind;
+    uint32_t reserved;
 } ferry_go_options;
 
 /* Submits, then looks for the end for `look_ns`. Returns the status of the submit.

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Tests the Go module against a libferry that it builds and installs under the target folder. Ends with 77
-# where there is no Go, or too old a one. Nothing is downloaded.
+# where there is no Go, or too old a one. Nothing is downloaded. Memory of devices is tested against a stand-in for the
+# CUDA driver, which takes a C++ compiler.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 # Neither another toolchain nor a module from outside.
@@ -23,6 +24,9 @@ prefix=$built/prefix
 make install PREFIX="$prefix"
 export PKG_CONFIG_PATH=$prefix/lib/pkgconfig LD_LIBRARY_PATH=$prefix/lib
 root=$PWD
+tests/standin/build.sh "$built/../standin"
+FERRY_TEST_STANDIN=$(realpath "$built/../standin")
+export FERRY_TEST_STANDIN
 
 cd bindings/go
 unformatted=$(gofmt -l .)

@@ -104,7 +104,7 @@ func (p Peer) transfer(ctx context.Context, op Op, requests []Request, options *
 // False if that can't be: then it is to be submitted, which also finds what is wrong with it.
 func (p Peer) try(op Op, requests []Request, options *TransferOptions) (Result, bool) {
 	e := p.engine
-	if e == nil || (options != nil && options.Notify != nil) || e.enter(op.String()) != nil {
+	if e == nil || !options.atOnce() || e.enter(op.String()) != nil {
 		return Result{}, false
 	}
 	defer e.leave()
@@ -184,11 +184,17 @@ func (r *reactor) options(options *TransferOptions, id uint64, deadline C.uint64
 	full.flags = C.uint32_t(options.Flags)
 	full.priority = C.uint32_t(options.Priority)
 	full.transports_allowed = C.uint64_t(options.Transports)
+	full.event_kind, full.event = C.uint32_t(options.StartAfter.kind), C.uint64_t(options.StartAfter.handle)
 	if deadline == 0 && options.Deadline != 0 {
 		// 0 would be the setting, which isn't what a time in the past means.
 		full.deadline_ns = max(nanoseconds(options.Deadline), 1)
 	}
 	return full, unsafe.Pointer(unsafe.SliceData(options.Notify)), C.size_t(len(options.Notify))
+}
+
+// atOnce says whether the transfer needs nothing but the copy.
+func (o *TransferOptions) atOnce() bool {
+	return o == nil || (o.Notify == nil && o.StartAfter == StartAfter{})
 }
 
 func (o *TransferOptions) keep() C.bool { return C.bool(o != nil && o.KeepResults) }

@@ -90,7 +90,8 @@ void destroyTransferEngine(transfer_engine_t engine);
 /* "host:port", by which others open this engine as a segment. What does not fit is cut off and a failure. */
 int getLocalIpAndPort(transfer_engine_t engine, char *buf_out, size_t buf_len);
 
-/* "tcp" or "rdma", which is TCP where a side has no device; NULL for others. Not to be dereferenced. */
+/* "tcp"; "rdma", which is TCP where a side has no RDMA device; "ascend", the best path for memory of NPUs; NULL for
+ * others. Not to be dereferenced. */
 transport_t installTransport(transfer_engine_t engine, const char *proto, void **args);
 int uninstallTransport(transfer_engine_t engine, const char *proto);
 int discoverTopology(transfer_engine_t engine);
@@ -107,8 +108,9 @@ int removeLocalSegment(transfer_engine_t engine, const char *segment_name);
 int syncSegmentCache(transfer_engine_t engine);
 int warmupEfaSegment(transfer_engine_t engine, const char *segment_name);
 
-/* Without `remote_accessible` no peer reaches the memory; this engine's transfers may use it. -7 if it overlaps
- * what is registered, -1 for NULL or no bytes. */
+/* Memory of the host, or of a CUDA or Ascend device. `location` "cuda:0" or "npu:0" says which, and is checked;
+ * otherwise, and with NULL, it is found out. Without `remote_accessible` no peer reaches the memory; this engine's
+ * transfers may use it. -7 if it overlaps what is registered, -1 for NULL or no bytes. */
 int registerLocalMemory(transfer_engine_t engine, void *addr, size_t length, const char *location,
                         int remote_accessible);
 /* Waits until nothing reaches the memory any more. -3 if it is not registered. */

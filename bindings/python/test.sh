@@ -1,6 +1,7 @@
 #!/bin/bash
 # Installs the package into a virtual environment of its own and tests it there: format, types, tests, the tag and
-# the size of the wheel, the time to import it. FERRY_LIBRARY names a library that is built already.
+# the size of the wheel, the time to import it. FERRY_LIBRARY names a library that is built already. Memory of
+# devices is tested against a stand-in for the CUDA driver, which takes a C++ compiler.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 mkdir -p "${CARGO_TARGET_DIR:-target}/python"
@@ -20,6 +21,10 @@ python=$work/venv/bin/python
 "$python" -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir "$work/wheel" "./$here"
 wheel=$(echo "$work"/wheel/ferry-*.whl)
 "$python" -m pip install --quiet --disable-pip-version-check "$wheel"
+
+tests/standin/build.sh "$work/../standin"
+FERRY_TEST_STANDIN=$(realpath "$work/../standin")
+export FERRY_TEST_STANDIN
 
 # From here on it is the installed package, with the library that it carries.
 unset FERRY_LIBRARY

@@ -92,13 +92,14 @@ unsafe impl Versioned for ferry_alloc_options {
 
 /// Registers `length` bytes at `address` and tells every peer. Transfers may run meanwhile.
 ///
-/// `options` NULL: host memory that peers may READ and WRITE, without a name. *out_region is also what
-/// peers name as remote_region. The memory must stay mapped, with the rights that the access needs, until
+/// `options` NULL: memory that peers may READ and WRITE, without a name, of the host or of a device, as is found
+/// out. *out_region is also what peers name as remote_region. The memory must stay mapped, with the rights that the access needs, until
 /// ferry_region_unregister has returned FERRY_OK or the engine is closed; ferry borrows it until then.
 ///
-/// FERRY_ERR_INVALID (zero length, NULL, overflow, no access, nothing mapped there or memory of a device),
-/// FERRY_ERR_OVERLAP with a registered region, FERRY_ERR_LIMIT; FERRY_ERR_NO_MEMORY or FERRY_ERR_SYSTEM where an
-/// RDMA device can't register it.
+/// FERRY_ERR_INVALID (zero length, NULL, overflow, no access, nothing mapped there, or memory of a device that
+/// ferry doesn't know or that is not where the options say), FERRY_ERR_OVERLAP with a registered region,
+/// FERRY_ERR_LIMIT; FERRY_ERR_UNAVAILABLE without the library of the device that the options name;
+/// FERRY_ERR_NO_MEMORY or FERRY_ERR_SYSTEM where an RDMA device can't register it.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_region_register(
     engine: *mut ferry_engine,

@@ -35,9 +35,10 @@ pub const FERRY_TRANSPORT_TCP: u32 = 1;
 pub const FERRY_TRANSPORT_LOCAL: u32 = 2;
 /// InfiniBand or RoCE.
 pub const FERRY_TRANSPORT_RDMA: u32 = 3;
-/// CUDA. Not part of this version: never chosen.
+/// Copies between CUDA devices of one host. Other memory of devices goes through memory of the hosts, and results
+/// name what carried it between them.
 pub const FERRY_TRANSPORT_CUDA: u32 = 4;
-/// Ascend. Not part of this version: never chosen.
+/// The same for Ascend devices.
 pub const FERRY_TRANSPORT_ASCEND: u32 = 5;
 
 const _: () = assert!(FERRY_TRANSPORT_NONE == Transport::None as u32);

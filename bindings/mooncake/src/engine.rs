@@ -18,8 +18,9 @@ use std::sync::Mutex;
 
 /// The one kind of metadata that there is.
 const METADATA: &str = "P2PHANDSHAKE";
-/// What "tcp" may use: between processes of one host copying is TCP with less work.
-const TCP: u64 = Transport::Local.bit() | Transport::Tcp.bit();
+/// What "tcp" may use: between processes and devices of one host copying is TCP with less work.
+const TCP: u64 =
+    Transport::Local.bit() | Transport::Tcp.bit() | Transport::Cuda.bit() | Transport::Ascend.bit();
 const ANY: u64 = 0;
 
 /// What `transfer_engine_t` points to.
@@ -67,14 +68,15 @@ impl Engine {
     fn install(&self, protocol: &str) -> Result<()> {
         let wanted = match protocol {
             "tcp" => TCP,
-            "rdma" => ANY,
+            "rdma" | "ascend" => ANY,
             _ => {
-                let text =
-                    format!("proto {protocol:?} is not part of this version; \"tcp\" and \"rdma\" are");
+                let text = format!(
+                    "proto {protocol:?} is not part of this version; \"tcp\", \"rdma\" and \"ascend\" are"
+                );
                 return Err(Error::new(Status::Unsupported, text));
             }
         };
-        if wanted == ANY {
+        if protocol == "rdma" {
             log::line(format_args!(
                 "installTransport: RDMA is used where both sides have a device, TCP otherwise"
             ));

@@ -2,11 +2,11 @@
 
 use crate::call::{lock, negative};
 use crate::engine::Engine;
-use crate::pointers::{list, opened, reserve};
+use crate::pointers::{list, opened, reserve, text};
 use crate::types::BufferEntry;
 use ferry::region::RegionSpec;
 use ferry::status::Result;
-use ferry::types::Access;
+use ferry::types::{Access, Location, MemoryKind};
 use ferry::{Error, Status};
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
@@ -21,13 +21,18 @@ impl Registered {
     ///
     /// # Safety
     /// The memory stays mapped, readable and writable until `unregister` has returned.
-    unsafe fn register(&self, engine: &ferry::Engine, specs: Vec<RegionSpec>) -> Result<()> {
+    unsafe fn register(
+        &self,
+        engine: &ferry::Engine,
+        specs: Vec<RegionSpec>,
+        stated: Option<Location>,
+    ) -> Result<()> {
         if specs.is_empty() {
             return Ok(());
         }
         let addresses: Vec<u64> = specs.iter().map(|spec| spec.address).collect();
         // SAFETY: the caller's promise; Rust holds no reference to the memory.
-        let regions = unsafe { engine.register_batch(specs, None) }?;
+        let regions = unsafe { engine.register_batch(specs, stated) }?;
         lock(&self.0).extend(addresses.into_iter().zip(regions));
         Ok(())
     }
@@ -55,20 +60,49 @@ fn spec(address: *mut c_void, length: usize, access: Access) -> RegionSpec {
     RegionSpec { address: address as u64, length: length as u64, access, ..RegionSpec::default() }
 }
 
-/// Without `remote_accessible` it is for this engine's own transfers alone. The location is ferry's to find.
+/// The device that "cuda:0" or "npu:0" names. None: another word, or NULL, and ferry is to find out.
+///
+/// # Safety
+/// `location` is NULL or a terminated string that stays for the length of the call.
+unsafe fn stated(location: *const c_char) -> Result<Option<Location>> {
+    if location.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the caller's promise.
+    device(unsafe { text(location, "location") }?)
+}
+
+fn device(location: &str) -> Result<Option<Location>> {
+    let (name, number) = location.split_once(':').unwrap_or((location, ""));
+    let kind = match name {
+        "cuda" => MemoryKind::Cuda,
+        "npu" => MemoryKind::Ascend,
+        _ => return Ok(None),
+    };
+    // `parse` would take a sign.
+    let digits = number.bytes().all(|byte| byte.is_ascii_digit());
+    match number.parse::<i32>() {
+        Ok(device) if digits => Ok(Some(Location { kind, device })),
+        _ => Err(Error::invalid(format!("location {location:?} names no device: {name}:0 is the first"))),
+    }
+}
+
+/// Without `remote_accessible` it is for this engine's own transfers alone.
 #[no_mangle]
 pub unsafe extern "C" fn registerLocalMemory(
     engine: Option<&Engine>,
     addr: *mut c_void,
     length: usize,
-    _location: *const c_char,
+    location: *const c_char,
     remote_accessible: c_int,
 ) -> c_int {
     negative("registerLocalMemory", || {
         let engine = opened(engine)?;
         let access = if remote_accessible != 0 { Access::BOTH } else { Access(0) };
+        // SAFETY: NULL or a terminated string that the caller keeps for the length of the call.
+        let stated = unsafe { stated(location) }?;
         // SAFETY: the caller keeps the memory until it has unregistered it or destroyed the engine.
-        unsafe { engine.memory.register(&engine.ferry, vec![spec(addr, length, access)]) }
+        unsafe { engine.memory.register(&engine.ferry, vec![spec(addr, length, access)], stated) }
     })
 }
 
@@ -85,7 +119,7 @@ pub unsafe extern "C" fn registerLocalMemoryBatch(
     engine: Option<&Engine>,
     buffer_list: *const BufferEntry,
     buffer_len: usize,
-    _location: *const c_char,
+    location: *const c_char,
 ) -> c_int {
     negative("registerLocalMemoryBatch", || {
         let engine = opened(engine)?;
@@ -94,8 +128,10 @@ pub unsafe extern "C" fn registerLocalMemoryBatch(
         let mut specs = Vec::new();
         reserve(&mut specs, buffers.len())?;
         specs.extend(buffers.iter().map(|buffer| spec(buffer.addr, buffer.length, Access::BOTH)));
+        // SAFETY: NULL or a terminated string that the caller keeps for the length of the call.
+        let stated = unsafe { stated(location) }?;
         // SAFETY: the caller keeps the memory until it has unregistered it or destroyed the engine.
-        unsafe { engine.memory.register(&engine.ferry, specs) }
+        unsafe { engine.memory.register(&engine.ferry, specs, stated) }
     })
 }
 
@@ -111,4 +147,30 @@ pub unsafe extern "C" fn unregisterLocalMemoryBatch(
         let addresses = unsafe { list(addr_list, addr_len, "addr_list") }?;
         engine.memory.unregister(&engine.ferry, addresses.iter().map(|address| *address as u64))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_location_is_a_device_or_to_be_found_out() {
+        let at = |kind, device| Some(Location { kind, device });
+        let cases = [
+            ("cuda:0", at(MemoryKind::Cuda, 0)),
+            ("cuda:2147483647", at(MemoryKind::Cuda, i32::MAX)),
+            ("npu:7", at(MemoryKind::Ascend, 7)),
+            ("*", None),
+            ("", None),
+            ("cpu:0", None),
+            ("hip:0", None),
+        ];
+        for (location, found) in cases {
+            assert_eq!(device(location).unwrap(), found, "{location}");
+        }
+        for location in ["cuda", "cuda:", "cuda:x", "cuda:+1", "cuda:-1", "npu:2147483648", "cuda:0:0"] {
+            let message = device(location).unwrap_err().message;
+            assert!(message.contains(&format!("location {location:?}")), "{message}");
+        }
+    }
 }

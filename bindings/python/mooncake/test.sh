@@ -1,10 +1,14 @@
 #!/bin/bash
 # Tests ferry-mooncake in the virtual environment that ../test.sh made, and asks Mooncake's own wheel the same
-# where that can be installed: what it answers otherwise is printed, and no failure.
+# where that can be installed: what it answers otherwise is printed, and no failure. Memory of devices is tested
+# against a stand-in for the CUDA driver, which takes a C++ compiler.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 cargo build --release -p ferry-mooncake
 work=$(cd "${CARGO_TARGET_DIR:-target}/python" && pwd)
+tests/standin/build.sh "$work/../standin"
+FERRY_TEST_STANDIN=$(realpath "$work/../standin")
+export FERRY_TEST_STANDIN
 cd bindings/python/mooncake
 python=$work/venv/bin/python
 [ -x "$python" ] || { echo "run bindings/python/test.sh first"; exit 1; }

@@ -96,6 +96,8 @@ def test_numbers_are_the_header_s() -> None:
         "NOTIFICATION_": ferry.NotificationState,
         "PEER_": ferry.PeerState,
         "EVENT_": ferry.EventKind,
+        "MEMORY_": ferry.MemoryKind,
+        "START_AFTER_": ferry.StartAfter,
     }.items():
         of_header = {
             name.removeprefix(prefix): value for name, value in numbers.items() if name.startswith(prefix)
@@ -137,9 +139,8 @@ def test_functions_have_the_header_s_parameters() -> None:
     for name, ours in {**_abi._FALLIBLE, **_abi._PLAIN}.items():
         theirs = letters(functions.pop(name))
         assert theirs == (ours + "p" if name in _abi._FALLIBLE else ours), name
-    # Nothing calls back into the interpreter from ferry's threads, there are no streams to wait for, and who
-    # waits has no need to try.
-    assert set(functions) == {"queue_callback", "transfer_stream_wait", "transfer_try"}
+    # Nothing calls back into the interpreter from ferry's threads, and who waits has no need to try.
+    assert set(functions) == {"queue_callback", "transfer_try"}
 
 
 def test_names_and_classes_of_statuses() -> None:

@@ -167,20 +167,6 @@ def test_memory_is_a_buffer_itself(pair: Pair) -> None:
         memoryview(memory)
 
 
-class OnDevice:
-    """What arrays of CUDA libraries look like."""
-
-    __cuda_array_interface__ = {"data": (4096, False), "shape": (64,), "typestr": "|u1", "version": 3}
-
-
-class OnDeviceByDlpack:
-    def __dlpack__(self, **_: object) -> object:
-        raise AssertionError("not to be asked for")
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return 2, 0
-
-
 class WithoutBuffer:
     """A host array of a library with DLPack and no buffer protocol."""
 
@@ -192,12 +178,6 @@ class WithoutBuffer:
 
     def __dlpack_device__(self) -> Any:
         return self.array.__dlpack_device__()
-
-
-@pytest.mark.parametrize("array", [OnDevice(), OnDeviceByDlpack()])
-def test_device_memory_is_refused(pair: Pair, array: Any) -> None:
-    with pytest.raises(ferry.UnsupportedError, match="buffer .*device memory is not part of this version"):
-        pair.source.register(array)
 
 
 def test_host_memory_by_dlpack(pair: Pair) -> None:

@@ -538,10 +538,13 @@ static void transports_are_installed_by_name(void)
     engine = createTransferEngine("P2PHANDSHAKE", "localhost", "", 0, 0);
     CHECK(engine != NULL && registerLocalMemory(engine, memory, sizeof memory, "*", 1) == 0);
     CHECK(installTransport(engine, "nvlink", NULL) == NULL);
+    CHECK(registerLocalMemory(engine, small, sizeof small, "cuda:x", 1) == -1);
+    CHECK(registerLocalMemory(engine, small, sizeof small, "cpu:0", 1) == 0 && unregisterLocalMemory(engine, small) == 0);
     CHECK(installTransport(engine, "tcp", NULL) != NULL);
     segment = openSegment(engine, other.session);
     CHECK(wrote(0, 65536) == STATUS_COMPLETED);
     CHECK(installTransport(engine, "rdma", NULL) != NULL);
+    CHECK(installTransport(engine, "ascend", NULL) != NULL);
     CHECK(uninstallTransport(engine, "tcp") == 0);
     CHECK(wrote(0, 65536) == STATUS_COMPLETED);
     CHECK(showLinks(engine, text, sizeof text, 0) == 0);

@@ -1,6 +1,7 @@
 """What ferry-mooncake promises beyond the module that it stands in for."""
 
 import ctypes
+import gc
 import logging
 import mmap
 import os
@@ -13,6 +14,10 @@ import pytest
 
 import ferry
 from mooncake import engine as module
+
+# What uses a CUDA driver is shared with the tests of ferry itself.
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+from standin import Cuda, library  # noqa: E402
 
 PEER = """
 import ctypes, sys
@@ -126,7 +131,8 @@ def test_the_log_says_that_it_is_ferry_and_which_way_transfers_take(caplog):
             assert f"{peer.session}: local is used: the best usable path" in caplog.text
             assert f"{peer.session}: tcp is not: the last resort" in caplog.text
     assert (
-        f"initialize: ferry {ferry.__version__} at 127.0.0.1:{engine.get_rpc_port()}, transports local,tcp"
+        f"initialize: ferry {ferry.__version__} at 127.0.0.1:{engine.get_rpc_port()}, "
+        "transports local,tcp,cuda,ascend"
         in caplog.text
     )
 
@@ -146,6 +152,76 @@ def test_memory_that_is_not_the_cpus_is_refused_when_it_is_registered(caplog):
         assert engine.batch_register_memory([at], [4096]) == ferry.Status.INVALID
         assert len(inaccessible) == 4096
     assert f"4096 bytes at {at:#x} are not mapped in this process, or are memory of a device" in caplog.text
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    monkeypatch.setenv("FERRY_CUDA_LIBRARY", library())
+    made = Cuda()
+    yield made
+    made.close()
+    gc.collect()
+    assert made.complaints() == 0
+
+
+DEVICE_BYTES = (2 << 20) + 4096
+
+
+def words(length, seed):
+    """Each 8 bytes encode where they belong."""
+    return b"".join((seed << 40 | place).to_bytes(8, "little") for place in range(length // 8))
+
+
+@pytest.mark.parametrize("locations", [("*", "*"), ("cuda:0", "cuda:1"), ("", "cpu:0")])
+@pytest.mark.parametrize("protocol", ["tcp", "rdma", "ascend"])
+def test_memory_of_devices_is_registered_and_moved(cuda, caplog, locations, protocol):
+    ends = []
+    with caplog.at_level(logging.WARNING, "mooncake.engine"):
+        for device, location in enumerate(locations):
+            engine = module.TransferEngine()
+            assert engine.initialize("127.0.0.1", "P2PHANDSHAKE", protocol, "") == 0
+            address = cuda.alloc(DEVICE_BYTES, device)
+            assert engine.register_memory(address, DEVICE_BYTES, location) == 0
+            ends.append((engine, address))
+    assert not caplog.records
+    (near, here), (far, there) = ends
+    session = f"127.0.0.1:{far.get_rpc_port()}"
+    assert near.get_first_buffer_address(session) == there
+    cuda.write(here, words(DEVICE_BYTES, 1))
+    assert near.transfer_sync_write(session, here, there, DEVICE_BYTES) == 0
+    assert cuda.read(there, DEVICE_BYTES) == words(DEVICE_BYTES, 1)
+    cuda.write(there, words(DEVICE_BYTES, 2))
+    half = DEVICE_BYTES // 2
+    columns = [[at, at + half] for at in (here, there)]
+    assert near.batch_transfer_sync_read(session, *columns, [half, half]) == 0
+    assert cuda.read(here, DEVICE_BYTES) == words(DEVICE_BYTES, 2)
+    for engine, address in ends:
+        assert engine.unregister_memory(address) == 0
+        cuda.free(address)
+
+
+def test_a_location_that_is_wrong_is_refused(cuda, caplog):
+    engine = module.TransferEngine()
+    assert engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0
+    address = cuda.alloc(4096, 1)
+    plain = (ctypes.c_ubyte * 4096)()
+    assert engine.register_memory(address, 4096, "cuda:0") == ferry.Status.INVALID
+    assert "address is memory of cuda device 1" in caplog.text
+    batch = engine.batch_register_memory([address, ctypes.addressof(plain)], [4096, 4096], "cuda:1")
+    assert batch == ferry.Status.INVALID
+    assert "address is no memory of a cuda device" in caplog.text
+    for location in ("cuda", "cuda:", "cuda:x", "cuda:-1", "npu:2147483648"):
+        assert engine.register_memory(address, 4096, location) == ferry.Status.INVALID
+        assert f"location {location!r} names no device" in caplog.text
+    assert engine.register_memory(address, 4096, "cuda:1") == 0
+    assert engine.unregister_memory(address) == 0
+    cuda.free(address)
+    caplog.clear()  # The errors in it hold the engine.
+
+
+def test_what_is_supported():
+    assert module.SUPPORT_CUDA and module.SUPPORT_ASCEND
+    assert not module.SUPPORT_HIP
 
 
 def test_a_failed_batch_registration_registers_none_of_it():
@@ -179,6 +255,47 @@ def test_a_port_in_the_name_is_ignored(hostname, host):
     engine = module.TransferEngine()
     assert engine.initialize(hostname, "P2PHANDSHAKE", "rdma", "") == 0
     assert engine.get_rpc_port() not in (0, 12345)
+
+
+def test_memory_of_devices_through_the_c_interface(cuda):
+    if "MOONCAKE_C_LIBRARY" not in os.environ:
+        pytest.skip("MOONCAKE_C_LIBRARY names no library")
+    c = ctypes.CDLL(os.environ["MOONCAKE_C_LIBRARY"])
+    c.createTransferEngine.restype = c.installTransport.restype = ctypes.c_void_p
+    c.allocateBatchID.restype = ctypes.c_uint64
+    there = ctypes.c_void_p(c.createTransferEngine(b"P2PHANDSHAKE", b"127.0.0.1", b"", ctypes.c_uint64(0), 0))
+    assert c.installTransport(there, b"ascend", None) and not c.installTransport(there, b"nvlink", None)
+    length = ctypes.c_size_t(DEVICE_BYTES)
+    theirs = cuda.alloc(DEVICE_BYTES, 1)
+    at = ctypes.c_void_p(theirs)
+    for location in (b"cuda:0", b"npu:1", b"cuda:", b"cuda:x", b"cuda:-1", b"cuda:2147483648"):
+        assert c.registerLocalMemory(there, at, length, location, 1) < 0, location
+    assert c.registerLocalMemory(there, at, length, None, 1) == 0
+    assert c.unregisterLocalMemory(there, at) == 0
+    entries = (ctypes.c_uint64 * 2)(theirs, DEVICE_BYTES)
+    assert c.registerLocalMemoryBatch(there, entries, ctypes.c_size_t(1), b"cuda:0") < 0
+    assert c.registerLocalMemoryBatch(there, entries, ctypes.c_size_t(1), b"cuda:1") == 0
+
+    engine, memory, _ = opened()
+    ours = cuda.alloc(DEVICE_BYTES)
+    assert engine.register_memory(ours, DEVICE_BYTES) == 0
+    segment = c.openSegment(there, f"127.0.0.1:{engine.get_rpc_port()}".encode())
+    for opcode, source, target in ((1, theirs, ours), (0, ours, theirs)):
+        cuda.write(source, words(DEVICE_BYTES, 3 + opcode))
+        batch = ctypes.c_uint64(c.allocateBatchID(there, ctypes.c_size_t(1)))
+        request = Request(opcode, theirs, segment, ours, DEVICE_BYTES)
+        assert c.submitTransfer(there, batch, ctypes.byref(request), ctypes.c_size_t(1)) == 0
+        status = TaskStatus()
+        while status.status == 0:  # At most as long as the deadline.
+            assert c.getTransferStatus(there, batch, ctypes.c_size_t(0), ctypes.byref(status)) == 0
+        assert (status.status, status.transferred_bytes) == (4, DEVICE_BYTES)
+        assert cuda.read(target, DEVICE_BYTES) == words(DEVICE_BYTES, 3 + opcode)
+        assert c.freeBatchID(there, batch) == 0
+    assert c.unregisterLocalMemoryBatch(there, ctypes.byref(at), ctypes.c_size_t(1)) == 0
+    c.destroyTransferEngine(there)
+    assert engine.unregister_memory(ours) == 0
+    cuda.free(ours)
+    cuda.free(theirs)
 
 
 class Notice(ctypes.Structure):

@@ -4,6 +4,7 @@ Open an Engine, register memory or allocate it, connect to a peer, and WRITE or 
 The contracts (when memory is whose, what a result promises) are those of the C library's README.
 """
 
+from ._devices import StartAfter
 from ._engine import Engine, Setting, settings, version
 from ._errors import (
     BusyError,
@@ -29,7 +30,17 @@ from ._memory import Memory, Region
 from ._peer import Path, Peer, PeerInfo, PeerState, RemoteRegion
 from ._queue import Event, EventKind, Queue
 from ._requests import REQUEST_DTYPE, Blocks, Options, Requests, SubmitOptions
-from ._results import Access, Fence, NotificationState, Progress, RequestResult, Result, State, Transport
+from ._results import (
+    Access,
+    Fence,
+    MemoryKind,
+    NotificationState,
+    Progress,
+    RequestResult,
+    Result,
+    State,
+    Transport,
+)
 from ._transfer import Transfer
 
 __version__ = version()
@@ -50,6 +61,7 @@ __all__ = [
     "Fence",
     "InvalidError",
     "Memory",
+    "MemoryKind",
     "NotificationState",
     "Options",
     "PartialError",
@@ -70,6 +82,7 @@ __all__ = [
     "Result",
     "Setting",
     "StaleError",
+    "StartAfter",
     "State",
     "Status",
     "SubmitOptions",

@@ -241,6 +241,7 @@ _FALLIBLE = {
     "transfer_progress": "pipp",
     "transfer_cancel": "pi",
     "transfer_release": "pi",
+    "transfer_stream_wait": "piiu",
     "write": "pipzpp",
     "read": "pipzpp",
     "notify": "pipzi",

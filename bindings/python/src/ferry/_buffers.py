@@ -1,4 +1,5 @@
-"""Finds where the bytes of Python objects lie, and holds them there."""
+"""Finds where the bytes of Python objects lie in the host's memory, and holds them there. _devices.py is
+the same for memory of devices."""
 
 from __future__ import annotations
 
@@ -9,14 +10,16 @@ from collections.abc import Sequence
 from ctypes import POINTER, byref, c_char_p, c_int, c_ssize_t, c_void_p, py_object, pythonapi
 from typing import TYPE_CHECKING, Any, Protocol, Union
 
-from ._errors import Status, UnsupportedError, invalid
+from ._errors import invalid
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from ._devices import SupportsCudaArray, SupportsDataPtr
+
 
 class SupportsDlpack(Protocol):
-    """An array of another library; only memory of the CPU is taken."""
+    """An array of another library, in memory of the CPU or of a CUDA device."""
 
     def __dlpack__(self) -> Any: ...
 
@@ -30,7 +33,7 @@ class SupportsArrayInterface(Protocol):
     def __array_interface__(self) -> dict[str, Any]: ...
 
 
-HostMemory = Union["Buffer", SupportsArrayInterface, SupportsDlpack]
+Registrable = Union["Buffer", SupportsArrayInterface, SupportsDlpack, "SupportsCudaArray", "SupportsDataPtr"]
 
 
 class _PyBuffer(ctypes.Structure):
@@ -58,22 +61,8 @@ _release_buffer = pythonapi.PyBuffer_Release
 _release_buffer.argtypes = [POINTER(_PyBuffer)]
 _release_buffer.restype = None
 
-_DLPACK_CPU = 1
-
-
 def host_buffer(source: Any, name: str) -> Any:
-    """`source` as something with the buffer protocol; memory of a device is refused."""
-    if hasattr(source, "__cuda_array_interface__"):
-        raise UnsupportedError(
-            Status.UNSUPPORTED, f"{name} is CUDA memory: device memory is not part of this version"
-        )
-    if hasattr(source, "__dlpack_device__"):
-        kind, _ = source.__dlpack_device__()
-        if kind != _DLPACK_CPU:
-            raise UnsupportedError(
-                Status.UNSUPPORTED,
-                f"{name} is of DLPack device type {int(kind)}: device memory is not part of this version",
-            )
+    """`source` as something with the buffer protocol."""
     try:
         memoryview(source)
         return source

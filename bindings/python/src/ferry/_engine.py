@@ -11,11 +11,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ._abi import STATISTICS, CSetting, CStats, library
-from ._buffers import HostMemory, Pin
+from ._buffers import Pin, Registrable
+from ._devices import Held
 from ._errors import Error, PendingError, Status, call, nanoseconds, text
 from ._memory import Memory, Region, allocate, register
 from ._peer import Peer
 from ._queue import Queue, create_queue
+from ._results import MemoryKind
 from ._transfer import TURN_NS, Transfer
 
 if TYPE_CHECKING:
@@ -78,8 +80,10 @@ class Engine:
 
     def __init__(self, **settings: str | int | bool) -> None:
         self._pointer = 0
-        self._pins: dict[int, Pin] = {}
+        self._pins: dict[int, Pin | Held] = {}
         self._orphans: list[int] = []
+        # What transfers that are not forgotten start after, by their handles.
+        self._points: dict[int, object] = {}
         self._process = os.getpid()
         self._queues: weakref.WeakSet[Queue] = weakref.WeakSet()
         self._loop_queues: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Queue] = (
@@ -140,21 +144,39 @@ class Engine:
         """Where to connect and whom to expect there, for `connect_descriptor` of a peer."""
         return text(library.ferry_descriptor_export, self._pointer)
 
-    def register(self, buffer: HostMemory, *, access: int | None = None, name: str | None = None) -> Region:
-        """Registers the memory of any object with the buffer protocol, and tells every peer.
+    def register(
+        self,
+        buffer: Registrable,
+        *,
+        access: int | None = None,
+        name: str | None = None,
+        kind: int = MemoryKind.AUTO,
+        device: int | None = None,
+    ) -> Region:
+        """Registers the memory of an object, of the host or of a device, and tells every peer.
 
-        Arrays that have DLPack instead are taken if they lie in host memory and numpy is imported.
+        It is one with the buffer protocol, a tensor of torch (`data_ptr` and `nbytes`), or an array with
+        `__cuda_array_interface__` or DLPack: of CUDA, or of the host if numpy is imported. Its elements must
+        follow one another. Work of a device that has yet to fill it is not waited for: a transfer does that
+        with `start_after`. A ctypes array made by `from_address` takes memory that has only an address.
 
         `access` is of `Access`; without it peers may read, and write if the buffer is writable. The object
         is held, so that it neither moves nor goes, until the region is unregistered or the engine gone.
+        Which device's memory it is, the engine finds out; `kind` and `device` state it, and are checked.
         """
-        return register(self, [buffer], access, name)[0]
+        return register(self, [buffer], access, name, kind, device)[0]
 
     def register_many(
-        self, buffers: Sequence[HostMemory], *, access: int | None = None, name: str | None = None
+        self,
+        buffers: Sequence[Registrable],
+        *,
+        access: int | None = None,
+        name: str | None = None,
+        kind: int = MemoryKind.AUTO,
+        device: int | None = None,
     ) -> list[Region]:
         """Registers several buffers alike, all or none; an error's request_index is the one at fault."""
-        return register(self, buffers, access, name)
+        return register(self, buffers, access, name, kind, device)
 
     def alloc(self, length: int, *, access: int | None = None, name: str | None = None) -> Memory:
         """Allocates zeroed memory that is registered, and that peers on this host can map: the fastest."""
@@ -254,6 +276,8 @@ class Engine:
         except Error as error:
             if error.status == Status.BUSY:
                 self._orphans.append(transfer)
+                return
+        self._points.pop(transfer, None)
 
     def _release_orphans(self) -> None:
         dropped, self._orphans = self._orphans, []

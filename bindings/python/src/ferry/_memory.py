@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from ._abi import CRegionOptions, library
 from ._buffers import Pin, host_buffer
+from ._devices import Held, held
 from ._errors import ClosedError, Error, call, invalid, nanoseconds
-from ._results import Access
+from ._results import Access, MemoryKind
 
 if TYPE_CHECKING:
     from ._engine import Engine
@@ -21,7 +22,7 @@ _BOTH = Access.REMOTE_READ | Access.REMOTE_WRITE
 
 
 class Region:
-    """A buffer that is registered. `handle` is what peers name as remote_region."""
+    """A buffer or array that is registered. `handle` is what peers name as remote_region."""
 
     __slots__ = ("_engine", "handle", "address", "length")
 
@@ -56,27 +57,49 @@ class Region:
         return f"<ferry.Region {self.length} bytes at {self.address:#x}>"
 
 
-def region_options(access: int, name: str | None) -> CRegionOptions:
-    encoded = None if name is None else name.encode()
-    return CRegionOptions(struct_size=sizeof(CRegionOptions), access=access, name=encoded)
+def region_options(
+    access: int, name: str | None, kind: int = MemoryKind.AUTO, device: int | None = None
+) -> CRegionOptions:
+    if kind not in tuple(MemoryKind):
+        raise invalid(f"kind: {kind!r} is no MemoryKind")
+    if device is not None and kind == MemoryKind.AUTO:
+        raise invalid(f"device: {device} is stated without its kind")
+    if device is not None and not 0 <= device < 2**31:
+        raise invalid(f"device must be at least 0 and below 2**31, not {device}")
+    return CRegionOptions(
+        struct_size=sizeof(CRegionOptions),
+        access=access,
+        kind=kind,
+        device=device or 0,
+        name=None if name is None else name.encode(),
+    )
 
 
-def register(engine: Engine, buffers: Sequence[Any], access: int | None, name: str | None) -> list[Region]:
+def place(source: Any, name: str, writable: bool) -> Pin | Held:
+    """Where an object's bytes lie, and a hold on them."""
+    return held(source, name, writable) or Pin(host_buffer(source, name), name, writable=writable)
+
+
+def register(
+    engine: Engine,
+    buffers: Sequence[Any],
+    access: int | None,
+    name: str | None,
+    kind: int = MemoryKind.AUTO,
+    device: int | None = None,
+) -> list[Region]:
     """Registers buffers and leaves them in the engine's care. With no access named, all that they allow."""
-    pins: list[Pin] = []
+    pins: list[Pin | Held] = []
     try:
         for index, buffer in enumerate(buffers):
             label = "buffer" if len(buffers) == 1 else f"buffers[{index}]"
-            source = host_buffer(buffer, label)
-            pins.append(
-                Pin(source, label, writable=access is not None and bool(access & Access.REMOTE_WRITE))
-            )
+            pins.append(place(buffer, label, access is not None and bool(access & Access.REMOTE_WRITE)))
         if access is None:
             access = Access.REMOTE_READ if any(pin.readonly for pin in pins) else _BOTH
         addresses = (c_void_p * len(pins))(*(pin.address for pin in pins))
         lengths = (c_size_t * len(pins))(*(pin.length for pin in pins))
         handles = (c_uint64 * len(pins))()
-        options = region_options(access, name)
+        options = region_options(access, name, kind, device)
         call(
             library.ferry_region_register_batch,
             engine._pointer,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ._abi import READ, WRITE, CPathInfo, CPeerInfo, CRegionInfo, library
 from ._errors import ClosedError, Error, call, nanoseconds
 from ._requests import Blocks, give_back, options_of, requests_of
-from ._results import RESULT_BYTES, Access, RequestResult, Result, Transport
+from ._results import RESULT_BYTES, Access, MemoryKind, RequestResult, Result, Transport
 from ._transfer import Transfer
 
 if TYPE_CHECKING:
@@ -38,6 +38,10 @@ class RemoteRegion(NamedTuple):
     length: int
     access: Access
     name: str
+    kind: MemoryKind
+    """What kind of memory it is there."""
+    device: int
+    """Number of the device in the peer's process, for the kinds that have one; 0 otherwise."""
 
 
 class PeerInfo(NamedTuple):
@@ -119,7 +123,13 @@ class Peer:
         rows = listed(CRegionInfo, library.ferry_peer_regions, self._engine._pointer, self.handle)
         return [
             RemoteRegion(
-                row.region, row.address, row.length, Access(row.access), row.name.decode(errors="replace")
+                row.region,
+                row.address,
+                row.length,
+                Access(row.access),
+                row.name.decode(errors="replace"),
+                MemoryKind(row.kind),
+                row.device,
             )
             for row in rows
         ]
@@ -272,6 +282,9 @@ class Peer:
         handle = c_uint64()
         place = made.address if made else None
         call(function, self._engine._pointer, self.handle, *what, place, addressof(handle))
+        if "start_after" in options:
+            # Also of a transfer that is dropped: the device's event must last until it is final.
+            self._engine._points[handle.value] = options["start_after"]
         return Transfer(self._engine, handle.value, options.get("queue"))
 
     async def _move_async(self, op: int, requests: Any, progress: Any, options: Any) -> Result:

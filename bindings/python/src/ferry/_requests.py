@@ -20,6 +20,7 @@ from ._abi import (
     CTransferOptions,
 )
 from ._buffers import Pin, integers, numbers
+from ._devices import point_of
 from ._errors import invalid, nanoseconds
 
 if TYPE_CHECKING:
@@ -54,6 +55,10 @@ class Options(TypedDict, total=False):
     """The `Transport`s that may be used; with none of them usable the transfer fails."""
     priority: int
     user_data: int
+    start_after: object
+    """A device's event, or a stream whose work so far is to be done, after which the transfer starts: an
+    object of torch or torch_npu, or with `__cuda_stream__`, which is held; or a pair of a `StartAfter` and a
+    handle, which must last until the transfer is final."""
 
 
 class SubmitOptions(Options, total=False):
@@ -186,7 +191,7 @@ def give_back(requests: Requests | Lent) -> None:
         requests._pin.release()
 
 
-_PLAIN = frozenset(("deadline", "notify", "transports", "priority", "user_data", "queue"))
+_PLAIN = frozenset(("deadline", "notify", "transports", "priority", "user_data", "queue", "start_after"))
 _FLAGS = {"ordered": FLAG_ORDERED, "checksum": FLAG_CHECKSUM, "acked_only": FLAG_ACKED_ONLY}
 
 
@@ -221,6 +226,8 @@ def options_of(options: dict[str, Any]) -> COptions:
     made.user_data = options.get("user_data", 0)
     if "queue" in options:
         made.queue = options["queue"].handle
+    if "start_after" in options:
+        made.event_kind, made.event = point_of(options["start_after"], "start_after")
     return made
 
 

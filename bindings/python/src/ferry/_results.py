@@ -20,6 +20,17 @@ class Access(IntFlag):
     REMOTE_WRITE = 2
 
 
+class MemoryKind(IntEnum):
+    """What kind of memory a region is of; AUTO, of one that is to be registered: the engine finds out."""
+
+    AUTO = 0
+    HOST = 1
+    CUDA = 2
+    ASCEND = 3
+    CUDA_MANAGED = 4
+    CUDA_PINNED = 5
+
+
 class Transport(IntEnum):
     NONE = 0
     TCP = 1

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ._abi import FOREVER, RESULTS_FAILED, CError, library
+from ._devices import stream_and_kind
 from ._errors import ClosedError, Error, PendingError, Status, call, from_c, invalid, nanoseconds
 from ._results import RESULT_BYTES, Progress, RequestResult, Result, request_results
 
@@ -87,6 +88,16 @@ class Transfer:
     def cancel(self) -> None:
         """Asks the transfer to stop; what came of it, the final state tells. Never waits."""
         call(library.ferry_transfer_cancel, self._engine._pointer, self.handle)
+
+    def stream_wait(self, stream: object) -> None:
+        """Has a CUDA stream wait: what it is given from here on begins when the transfer is final, however
+        it ends; its result tells which. The call itself does not wait.
+
+        `stream` is the handle of a CUstream or cudaStream_t, 0 the default stream, or an object of torch or
+        with `__cuda_stream__`. UnsupportedError for streams of AscendCL.
+        """
+        handle, kind = stream_and_kind(stream, "stream")
+        call(library.ferry_transfer_stream_wait, self._engine._pointer, self.handle, handle, kind)
 
     def __enter__(self) -> Transfer:
         return self

@@ -13,6 +13,20 @@ FAILED = -1
 NOT_REGISTERED = -3
 OVERLAP = -7
 
+# What Mooncake calls the devices that ferry has memory of.
+DEVICES = {"cuda": ferry.MemoryKind.CUDA, "npu": ferry.MemoryKind.ASCEND}
+
+
+def stated(location: str) -> tuple[ferry.MemoryKind, int | None]:
+    """The device that "cuda:0" and "npu:0" name; with other words ferry finds out where the memory is."""
+    name, _, number = location.partition(":")
+    if name not in DEVICES:
+        return ferry.MemoryKind.AUTO, None
+    if not (number.isascii() and number.isdigit()) or int(number) >= 2**31:
+        message = f"location {location!r} names no device: {name}:0 is the first"
+        raise ferry.InvalidError(ferry.Status.INVALID, message)
+    return DEVICES[name], int(number)
+
 
 class Registered:
     """Regions and managed buffers by their addresses. Any thread may use it; results are codes."""
@@ -23,15 +37,17 @@ class Registered:
         self._regions: dict[int, ferry.Region] = {}
         self._managed: dict[int, ferry.Memory] = {}
 
-    def register(self, addresses: Sequence[int], lengths: Sequence[int]) -> int:
+    def register(self, addresses: Sequence[int], lengths: Sequence[int], location: str) -> int:
         """All of them or none."""
+        kind, device = stated(location)
         if len(addresses) != len(lengths) or not all(addresses) or not all(lengths):
             return FAILED
-        # Without an object behind it: the memory is the caller's, who unregisters before it goes.
+        # Without an object behind it: the memory is the caller's, who unregisters before it goes. Nothing here
+        # touches it, so it may be a device's.
         buffers = [(ctypes.c_char * length).from_address(at) for at, length in zip(addresses, lengths)]
         if not buffers:
             return OK
-        regions = self._engine.register_many(buffers)
+        regions = self._engine.register_many(buffers, kind=kind, device=device)
         with self._lock:
             self._regions.update((region.address, region) for region in regions)
         return OK

@@ -39,14 +39,14 @@ LOG = logging.getLogger("mooncake.engine")
 DONE, PENDING, TIMED_OUT = 1, 0, -2
 # Of batches that are over and may be asked for again.
 OUTCOMES_KEPT = 65_536
-# What "tcp" may use: between processes of one host copying is TCP with less work.
-TRANSPORTS = {"rdma": "auto", "tcp": "local,tcp"}
+# What "tcp" may use: between processes and devices of one host copying is TCP with less work.
+TRANSPORTS = {"rdma": "auto", "ascend": "auto", "tcp": "local,tcp,cuda,ascend"}
 
 
 def __getattr__(name: str) -> bool:
-    """SUPPORT_CUDA and its siblings: no memory of devices is part of this version."""
+    """SUPPORT_CUDA and its siblings: whether memory of such devices can be registered."""
     if name.startswith("SUPPORT_"):
-        return False
+        return name == "SUPPORT_CUDA" or name.startswith("SUPPORT_ASCEND")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -74,7 +74,7 @@ class TransferEngine:
     ) -> int:
         """Opens the engine on a free port of `local_hostname`; a port in that is ignored.
 
-        `protocol`: "tcp", or "rdma" and others, which use the best path that both sides have.
+        `protocol`: "tcp", or "rdma", "ascend" and others, which use the best path that both sides have.
         `device_name`: RDMA devices, separated by commas; None or "" takes all.
         """
         if self._engine is not None:
@@ -154,8 +154,11 @@ class TransferEngine:
 
     @coded
     def register_memory(self, buffer_addr: int, capacity: int, location: str = "*") -> int:
-        """-7 if it overlaps what is registered, -1 for no bytes."""
-        return self._registered().register([index(buffer_addr)], [index(capacity)])
+        """-7 if it overlaps what is registered, -1 for no bytes, -100 if it is not where `location` says.
+
+        Memory of the host or of a device. `location` "cuda:0" or "npu:0" is checked; otherwise ferry finds out.
+        """
+        return self._registered().register([index(buffer_addr)], [index(capacity)], location)
 
     @coded
     def batch_register_memory(
@@ -163,7 +166,7 @@ class TransferEngine:
     ) -> int:
         """All of them or none."""
         addresses = column(buffer_addresses, "buffer_addresses")
-        return self._registered().register(addresses, column(capacities, "capacities"))
+        return self._registered().register(addresses, column(capacities, "capacities"), location)
 
     @coded
     def unregister_memory(self, buffer_addr: int) -> int:
@@ -187,12 +190,14 @@ class TransferEngine:
         return self._registered().free(index(buffer_addr))
 
     def write_bytes_to_buffer(self, dest_address: int, src_ptr: bytes, length: int) -> int:
+        """Into memory of the host."""
         if not 0 <= index(length) <= len(src_ptr):
             return FAILED
         ctypes.memmove(index(dest_address), src_ptr, length)
         return OK
 
     def read_bytes_from_buffer(self, source_address: int, length: int) -> bytes:
+        """From memory of the host."""
         return ctypes.string_at(index(source_address), index(length))
 
     def get_first_buffer_address(self, session: str) -> int:

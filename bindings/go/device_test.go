@@ -1,0 +1,289 @@
+package ferry
+
+import (
+	"errors"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"ferry/internal/standin"
+)
+
+// More than a piece of staging memory, and a few words.
+const (
+	deviceBytes = 2<<20 + 64<<10
+	smallBytes  = 4096
+)
+
+// devices are two engines that know the driver: memory of the near one's device 0, and of the far one's device 1.
+type devices struct {
+	*pair
+	source, target standin.Memory
+	near, far      *Memory
+	there          RegionInfo
+}
+
+func newDevices(t *testing.T, length int) *devices {
+	t.Helper()
+	d := &devices{source: standin.Alloc(0, length), target: standin.Alloc(1, length)}
+	t.Cleanup(d.source.Free)
+	t.Cleanup(d.target.Free)
+	d.pair = newPair(t, length, Config{"cuda_library": standin.Library()})
+	var err error
+	if d.near, err = d.pair.near.RegisterDevice(d.source.Address, length, nil); err != nil {
+		t.Fatal(err)
+	}
+	options := &RegionOptions{Name: "device", Kind: MemoryCUDA, Device: 1}
+	if d.far, err = d.pair.far.RegisterDevice(d.target.Address, length, options); err != nil {
+		t.Fatal(err)
+	}
+	if _, err = d.peer.Probe(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	d.there = d.region(t, "device")
+	return d
+}
+
+func (d *devices) region(t *testing.T, name string) RegionInfo {
+	t.Helper()
+	regions, err := d.peer.Regions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, region := range regions {
+		if region.Name == name {
+			return region
+		}
+	}
+	t.Fatalf("the peer has no region %q", name)
+	return RegionInfo{}
+}
+
+// request is all of the memory, from the device or from the host.
+func (d *devices) request(local *Memory) []Request {
+	return []Request{{local.Address(), d.there.Address, uint64(local.Len()), d.there.Region}}
+}
+
+func filled(length int, seed uint64) []byte {
+	bytes := make([]byte, length)
+	fill(bytes, seed)
+	return bytes
+}
+
+func TestMemoryOfDevicesIsMovedBothWays(t *testing.T) {
+	d := newDevices(t, deviceBytes)
+	for name, local := range map[string]*Memory{"device": d.near, "host": d.here} {
+		t.Run(name, func(t *testing.T) {
+			put, get := d.source.Put, d.source.Get
+			if local == d.here {
+				put = func(bytes []byte) { copy(d.here.Bytes(), bytes) }
+				get = d.here.Bytes
+			}
+			put(filled(deviceBytes, 1))
+			result, err := d.peer.Write(soon(t), d.request(local), nil)
+			if err != nil || result.BytesConfirmed != deviceBytes {
+				t.Fatal(result, err)
+			}
+			check(t, d.target.Get(), 1)
+			d.target.Put(filled(deviceBytes, 2))
+			if _, err := d.peer.Read(soon(t), d.request(local), nil); err != nil {
+				t.Fatal(err)
+			}
+			check(t, get(), 2)
+		})
+	}
+}
+
+func TestMemoryOfDevicesIsNotForTheCPU(t *testing.T) {
+	d := newDevices(t, smallBytes)
+	if d.near.Bytes() != nil || d.near.Address() != uint64(d.source.Address) || d.near.Len() != smallBytes {
+		t.Error(d.near.Bytes(), d.near.Address(), d.near.Len())
+	}
+	if d.there.Kind != MemoryCUDA || d.there.Device != 1 || d.there.Kind.String() != "cuda" {
+		t.Error(d.there)
+	}
+	if plain := d.region(t, "there"); plain.Kind != MemoryHost || plain.Device != 0 {
+		t.Error(plain)
+	}
+}
+
+func TestSeveralDevicesAtOnce(t *testing.T) {
+	e := newEngine(t, Config{"cuda_library": standin.Library()})
+	first, second := standin.Alloc(0, smallBytes), standin.Alloc(1, smallBytes)
+	defer first.Free()
+	defer second.Free()
+	ranges := []DeviceRange{{first.Address, smallBytes}, {second.Address, smallBytes}}
+	registered, err := e.RegisterDeviceBatch(ranges, nil)
+	if err != nil || len(registered) != 2 {
+		t.Fatal(err)
+	}
+	for i, memory := range registered {
+		if memory.Address() != uint64(ranges[i].Address) {
+			t.Error(i, memory.Address())
+		}
+		if err := memory.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	ranges[1].Length *= 2
+	_, err = e.RegisterDeviceBatch(ranges, nil)
+	var failed *Error
+	if !errors.As(err, &failed) || failed.Status != ErrInvalid || failed.RequestIndex != 1 {
+		t.Error(err)
+	}
+	if none, err := e.RegisterDeviceBatch(nil, nil); none != nil || err != nil {
+		t.Error(none, err)
+	}
+}
+
+func TestAWrongStatementIsRefused(t *testing.T) {
+	e := newEngine(t, Config{"cuda_library": standin.Library()})
+	memory := standin.Alloc(1, smallBytes)
+	defer memory.Free()
+	host, err := e.Alloc(smallBytes, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	device := func(options *RegionOptions) error {
+		_, err := e.RegisterDevice(memory.Address, smallBytes, options)
+		return err
+	}
+	for _, c := range []struct {
+		name, says string
+		err        error
+	}{
+		{"device", "options.device", device(&RegionOptions{Kind: MemoryCUDA})},
+		{"kind", "options.kind", device(&RegionOptions{Kind: MemoryHost})},
+		{"unknown kind", "options.kind", device(&RegionOptions{Kind: 99})},
+		{"device without kind", "options.device", device(&RegionOptions{Device: 1})},
+		{"host memory", "options.kind", func() error {
+			_, err := e.Register(unsafe.Add(host.address, 0), smallBytes, &RegionOptions{Kind: MemoryCUDA})
+			return err
+		}()},
+	} {
+		if !errors.Is(c.err, ErrInvalid) || !strings.Contains(c.err.Error(), c.says) {
+			t.Errorf("%s: %v", c.name, c.err)
+		}
+	}
+	if _, err := e.Alloc(smallBytes, &RegionOptions{Kind: MemoryCUDA}); !errors.Is(err, ErrUnsupported) {
+		t.Error(err)
+	}
+	if _, err := e.RegisterDevice(memory.Address, 0, nil); !errors.Is(err, ErrInvalid) {
+		t.Error(err)
+	}
+}
+
+// A transfer waits for what a stream has yet to write.
+func TestATransferStartsAfterTheWorkOfADevice(t *testing.T) {
+	points := map[string]func(*standin.Stream) StartAfter{
+		"event":  func(s *standin.Stream) StartAfter { return AfterCUDAEvent(s.Event()) },
+		"stream": func(s *standin.Stream) StartAfter { return AfterCUDAStream(s.Handle()) },
+	}
+	for name, point := range points {
+		t.Run(name, func(t *testing.T) {
+			d := newDevices(t, smallBytes)
+			stream := standin.NewStream(smallBytes)
+			t.Cleanup(stream.Close)
+			stream.Block()
+			fill(stream.Staged(), 3)
+			stream.Write(d.source)
+			options := &TransferOptions{StartAfter: point(stream)}
+			transfer, err := d.peer.Submit(Write, d.request(d.near), options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case <-transfer.Done():
+				t.Fatal("it did not wait")
+			case <-time.After(50 * time.Millisecond):
+			}
+			if strings.Trim(string(d.target.Get()), "\x00") != "" {
+				t.Error("bytes have come")
+			}
+			stream.Go()
+			if _, err := transfer.Wait(soon(t)); err != nil {
+				t.Fatal(err)
+			}
+			check(t, d.target.Get(), 3)
+		})
+	}
+}
+
+// Small, from the host and to a peer on this host: what is otherwise one copy in the calling thread.
+func TestASmallTransferWaitsForAnEventToo(t *testing.T) {
+	d := newDevices(t, smallBytes)
+	stream := standin.NewStream(smallBytes)
+	t.Cleanup(stream.Close)
+	stream.Block()
+	stream.Write(d.source)
+	fill(d.here.Bytes(), 4)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := d.peer.Write(soon(t), []Request{d.pair.request(0, smallBytes)}, &TransferOptions{StartAfter: AfterCUDAEvent(stream.Event())})
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		t.Fatal("it did not wait", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	stream.Go()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	check(t, d.pair.there.Bytes(), 4)
+}
+
+func TestAStreamWaitsForATransfer(t *testing.T) {
+	d := newDevices(t, smallBytes)
+	held, waiting := standin.NewStream(smallBytes), standin.NewStream(smallBytes)
+	t.Cleanup(held.Close)
+	t.Cleanup(waiting.Close)
+	d.target.Put(filled(smallBytes, 5))
+	held.Block()
+	held.Write(d.source)
+	transfer, err := d.peer.Submit(Read, d.request(d.near), &TransferOptions{StartAfter: AfterCUDAEvent(held.Event())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := transfer.StreamWait(waiting.Handle()); err != nil {
+		t.Fatal(err)
+	}
+	waiting.Read(d.source)
+	if waiting.IsDone() {
+		t.Error("the stream did not wait")
+	}
+	held.Go()
+	for until := time.Now().Add(30 * time.Second); !waiting.IsDone(); runtime.Gosched() {
+		if time.Now().After(until) {
+			t.Fatal("the stream is stuck")
+		}
+	}
+	check(t, waiting.Staged(), 5)
+	if _, err := transfer.Wait(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := transfer.StreamWait(waiting.Handle()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWhatIsNoPointIsRefused(t *testing.T) {
+	p := newPair(t, smallBytes, Config{"ascend": "false"})
+	for _, c := range []struct {
+		point StartAfter
+		is    Status
+	}{
+		{AfterCUDAEvent(0), ErrInvalid},
+		{AfterACLEvent(0), ErrInvalid},
+		{AfterACLEvent(7), ErrUnavailable},
+		{AfterACLStream(7), ErrUnavailable},
+	} {
+		_, err := p.peer.Write(soon(t), []Request{p.request(0, 8)}, &TransferOptions{StartAfter: c.point})
+		if !errors.Is(err, c.is) {
+			t.Errorf("%v: %v", c.point, err)
+		}
+	}
+}
