@@ -141,7 +141,7 @@ fn alone(case: &str) {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("nic");
     std::fs::create_dir_all(&folder).unwrap();
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/standin/verbs/nic.c");
-    let fresh = folder.join(format!("nic-{}.so", std::process::id()));
+    let fresh = folder.join(format!("{case}-{}.so", std::process::id()));
     let built = Command::new("cc")
         .args([
             "-std=gnu11",
@@ -356,8 +356,8 @@ fn broken() {
         gpu.put(source.address, &pattern(2, 4 * MIB));
         let result = bench.run(Op::Write, here, there, &[(0, 0, 4 * MIB)]);
         assert_eq!(result.status, Status::Ok);
-        result.transport == Transport::Rdma
+        // By RDMA alone says too little: what is staged may go by it.
+        nic.count("writes_to_dmabuf") > 0
     });
     check("directly again", &gpu.get(target.address, 4 * MIB), &pattern(2, 4 * MIB));
-    assert!(nic.count("writes_to_dmabuf") > 0);
 }
