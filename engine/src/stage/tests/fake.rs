@@ -25,6 +25,8 @@ pub struct Fake {
     /// Whether `abort` can tell that everything has stopped.
     pub aborts: AtomicBool,
     pub copies: AtomicU64,
+    /// Batches that were started.
+    pub begun: AtomicU64,
     /// Locking host memory waits as long as this is set.
     pub lock_waits: AtomicBool,
     /// Events that have come; FAILED fails.
@@ -180,6 +182,7 @@ struct FakeQueue {
 impl Queue for FakeQueue {
     fn copy(&mut self, direction: Direction, pieces: &[Piece]) -> Result<Batch> {
         assert!(self.running.len() < self.depth);
+        self.fake.begun.fetch_add(1, Ordering::SeqCst);
         let fails = self.fake.fail_in.fetch_sub(1, Ordering::SeqCst) == 0;
         let due = Instant::now() + Duration::from_micros(self.fake.delay_us.load(Ordering::Relaxed));
         self.next += 1;

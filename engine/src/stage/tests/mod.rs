@@ -3,6 +3,7 @@
 
 mod events;
 pub mod fake;
+mod forgotten;
 mod struck;
 
 use crate::complete::{State, TransferResult};
