@@ -43,7 +43,11 @@ rdma() {
 }
 # CUDA against the stand-in for its driver, and on a GPU where there is one.
 # The stand-ins for device libraries keep their rules.
-standin() { tests/standin/test.sh "$target/standin"; }
+# Two processes with devices of the stand-ins, for every pair of memories and every failure.
+standin() {
+    tests/standin/test.sh "$target/standin" || return 1
+    FERRY_TEST_STANDIN=$(realpath "$target/standin/plain") cargo test -p ferry --test devices
+}
 cuda() {
     scripts/cuda.sh standin || return 1
     if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then
@@ -81,7 +85,14 @@ exchange() {
     fi
     tests/exchange.sh "${programs[@]}"
 }
-selftest() { cargo run --release -p ferry-bench -- selftest --json "$logs/selftest.json"; }
+# Both ends on loopback: memory of the host, and of the stand-ins' devices.
+selftest() {
+    local bench=$target/release/ferry-bench standin=$target/standin
+    cargo build --release -p ferry-bench && "$bench" selftest --json "$logs/selftest.json" || return 1
+    tests/standin/build.sh "$standin" && standin=$(realpath "$standin") || return 1
+    FERRY_CUDA_LIBRARY=$standin/cuda-12.8/libcuda.so.1 "$bench" selftest --use_cuda=0 &&
+        FERRY_ASCEND_LIBRARY=$standin/cann-9.1/libascendcl.so "$bench" selftest --use_ascend=0
+}
 # The Python ends of `make compare`, without the peers: ferry's library and the bare system call.
 agents() {
     if ! command -v python3 >/dev/null; then

@@ -81,6 +81,7 @@ fn setup(settings: &Settings) -> Setup {
         lanes,
         qps,
         rdma: settings.rdma.clone(),
+        device: settings.device,
         spin: settings.spin,
         ..Setup::default()
     }

@@ -1,6 +1,6 @@
 //! ferry-bench: measures ferry, and the raw-socket reference that ferry's speed is stated against.
 //!
-//! From the bottom up: memory and what is written into it (`memory`, `pattern`, `layout`, `walk`), what
+//! From the bottom up: memory and what is written into it (`memory`, `device`, `pattern`, `layout`, `walk`), what
 //! is measured and by whom (`workload`: the `Engine` trait), the two engines (`raw`, the references, and
 //! `subject`, ferry), what is made of the figures (`stats`, `cpu`, `turns`), and what the user sees (`options`,
 //! `commands`, `measure`, `table`, `report`, `selftest`, `compare`, `peers`, `rdma`).
@@ -9,6 +9,7 @@ pub mod child;
 pub mod commands;
 pub mod compare;
 pub mod cpu;
+pub mod device;
 pub mod dispense;
 pub mod layout;
 pub mod measure;

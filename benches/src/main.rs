@@ -1,6 +1,6 @@
 //! The `ferry-bench` program: reads the command line and hands over to the library.
 
-use std::io;
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -9,8 +9,9 @@ use clap::Parser;
 use ferry_bench::commands::run_test;
 use ferry_bench::compare::{self, Plan, WALK_BYTES};
 use ferry_bench::cpu::raise_descriptor_limit;
+use ferry_bench::device::find;
 use ferry_bench::options::{
-    Cli, Command, CompareArguments, FerryCrowdArguments, FerryTargetArguments, PeersArguments,
+    Cli, Command, CompareArguments, DeviceOptions, FerryCrowdArguments, FerryTargetArguments, PeersArguments,
     RawTargetArguments, RdmaCompareArguments, SameHostTargetArguments, SelftestArguments, Transport,
     VerbsTargetArguments,
 };
@@ -57,6 +58,26 @@ fn run(command: Command) -> anyhow::Result<()> {
 }
 
 fn selftest(arguments: &SelftestArguments) -> anyhow::Result<()> {
+    let out = &mut io::stdout().lock();
+    let Some(at) = arguments.device.location() else {
+        let mut pair = selftest_pair([DeviceOptions::default(); 2], arguments.spoil)?;
+        let result = selftest::run(&mut pair.client, out)?;
+        return arguments.json.as_deref().map_or(Ok(()), |path| write_json(path, &result));
+    };
+    let said = arguments.device.argument().unwrap_or_default();
+    let config = ferry::Config::new()?;
+    let described = find(at, &config).with_context(|| said.clone())?;
+    writeln!(out, "memory of {}", described.text)?;
+    let (device, host) = (arguments.device, DeviceOptions::default());
+    let mut results = Vec::new();
+    for devices in [[device, host], [host, device], [device, device]] {
+        let mut pair = selftest_pair(devices, arguments.spoil).with_context(|| said.clone())?;
+        results.push(selftest::run_devices(&mut pair.client, out)?);
+    }
+    arguments.json.as_deref().map_or(Ok(()), |path| write_json(path, &results))
+}
+
+fn selftest_pair(devices: [DeviceOptions; 2], spoil: bool) -> anyhow::Result<Pair> {
     let mut pair = Pair::start(&PairConfig {
         program: std::env::current_exe()?,
         memory_bytes: WALK_BYTES,
@@ -64,15 +85,15 @@ fn selftest(arguments: &SelftestArguments) -> anyhow::Result<()> {
         congestion_control: None,
         transport: Transport::Auto,
         rdma: Default::default(),
+        devices,
         qps: None,
         pingpong: false,
         memory: Origin::Alloc,
     })?;
-    if arguments.spoil {
+    if spoil {
         pair.client.spoil_checks();
     }
-    let result = selftest::run(&mut pair.client, &mut io::stdout().lock())?;
-    arguments.json.as_deref().map_or(Ok(()), |path| write_json(path, &result))
+    Ok(pair)
 }
 
 fn compare(arguments: &CompareArguments) -> anyhow::Result<()> {
@@ -123,6 +144,7 @@ fn pair_config(arguments: &CompareArguments) -> anyhow::Result<PairConfig> {
         // Measured against raw sockets; what ferry would choose on one host is in rows of its own.
         transport: Transport::Tcp,
         rdma: Default::default(),
+        devices: Default::default(),
         qps: None,
         pingpong: false,
         memory: arguments.memory,
@@ -151,10 +173,18 @@ fn ferry_crowd(arguments: FerryCrowdArguments) -> anyhow::Result<()> {
 }
 
 fn setup(arguments: FerryTargetArguments) -> Setup {
-    let FerryTargetArguments { secret_file, spin_us, congestion_control, workers, transport, qps, rdma } =
-        arguments;
+    let FerryTargetArguments {
+        secret_file,
+        spin_us,
+        congestion_control,
+        workers,
+        transport,
+        qps,
+        rdma,
+        device,
+    } = arguments;
     let spin = spin_us.map(|us| Duration::from_micros(u64::from(us)));
-    Setup { secret_file, spin, congestion_control, workers, transport, qps, rdma, ..Setup::default() }
+    Setup { secret_file, spin, congestion_control, workers, transport, qps, rdma, device, ..Setup::default() }
 }
 
 fn raw_target(arguments: RawTargetArguments) -> anyhow::Result<()> {

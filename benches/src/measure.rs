@@ -34,7 +34,7 @@ pub fn memory_bytes(settings: &Settings) -> anyhow::Result<usize> {
 
 /// Runs the test over all its sizes.
 pub fn run(settings: &Settings, engine: &mut dyn Engine, out: &mut dyn Write) -> anyhow::Result<Report> {
-    table::banner(out, settings, engine.name(), &engine.path())?;
+    table::banner(out, settings, engine.name(), &engine.path(), &engine.devices())?;
     let columns = BandwidthColumns { gbits: settings.report_gbits, cpu_util: settings.cpu_util };
     match settings.test.is_bandwidth() {
         true => writeln!(out, "{}", columns.heading())?,
@@ -48,7 +48,7 @@ pub fn run(settings: &Settings, engine: &mut dyn Engine, out: &mut dyn Write) ->
         });
     }
     table::rule(out)?;
-    Ok(Report::new(settings, engine.path(), sizes))
+    Ok(Report::new(settings, engine.path(), engine.devices(), sizes))
 }
 
 fn bandwidth(

@@ -8,6 +8,7 @@ use anyhow::Context;
 use serde::Serialize;
 
 use crate::cpu::Machine;
+use crate::device::Described;
 use crate::layout::Layout;
 use crate::options::{RdmaOptions, Settings, Test, Transport};
 use crate::stats::{median, Summary};
@@ -24,6 +25,8 @@ pub struct Report {
     pub machine: Machine,
     /// The path used, and why.
     pub path: String,
+    /// Whose memory is the client's and the server's; `null`: the host's.
+    pub devices: [Option<Described>; 2],
     pub sizes: Vec<SizeResult>,
 }
 
@@ -154,7 +157,12 @@ impl Latency {
 }
 
 impl Report {
-    pub fn new(settings: &Settings, path: String, sizes: Vec<SizeResult>) -> Report {
+    pub fn new(
+        settings: &Settings,
+        path: String,
+        devices: [Option<Described>; 2],
+        sizes: Vec<SizeResult>,
+    ) -> Report {
         Report {
             tool: "ferry-bench",
             version: env!("CARGO_PKG_VERSION"),
@@ -163,6 +171,7 @@ impl Report {
             options: Options::of(settings),
             machine: Machine::describe(),
             path,
+            devices,
             sizes,
         }
     }
@@ -200,6 +209,7 @@ mod tests {
         let report = Report::new(
             &crate::options::settings_of("write_lat -a host").expect("a client"),
             "tcp".to_owned(),
+            [None, None],
             sizes.into(),
         );
         let file = std::env::temp_dir().join(format!("ferry-bench-report-{}.json", std::process::id()));

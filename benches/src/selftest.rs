@@ -21,6 +21,16 @@ const PARTS: [&str; 7] = [
     "notify_lat -s 64 -n 10000 127.0.0.1",
 ];
 
+/// The same of memory that may be a device's, as short as they go: its copies may take their time.
+const PARTS_OF_DEVICES: [&str; 6] = [
+    "write_bw -s 1m -l 16 -n 40 -t 4 127.0.0.1",
+    "read_bw -s 1m -l 16 -n 40 -t 4 127.0.0.1",
+    "write_bw -s 16k -l 1024 -n 40 -t 4 --layout scattered 127.0.0.1",
+    "read_bw -s 4k -l 1024 -n 40 -t 4 --layout scattered 127.0.0.1",
+    "write_lat -s 4k -n 500 127.0.0.1",
+    "read_lat -s 4k -n 500 127.0.0.1",
+];
+
 #[derive(Debug, Serialize)]
 pub struct Selftest {
     pub engine: String,
@@ -29,7 +39,16 @@ pub struct Selftest {
 
 /// Runs the table over `engine`. Wrong data is an error, as is everything else.
 pub fn run(engine: &mut dyn Engine, out: &mut dyn Write) -> anyhow::Result<Selftest> {
-    let settings = PARTS.map(settings);
+    run_parts(&PARTS, engine, out)
+}
+
+/// The same where one of the two ends, or both, have memory of a device.
+pub fn run_devices(engine: &mut dyn Engine, out: &mut dyn Write) -> anyhow::Result<Selftest> {
+    run_parts(&PARTS_OF_DEVICES, engine, out)
+}
+
+fn run_parts(lines: &[&str], engine: &mut dyn Engine, out: &mut dyn Write) -> anyhow::Result<Selftest> {
+    let settings: Vec<_> = lines.iter().copied().map(settings).collect();
     let parts = settings.iter().map(|part| measure::run(part, engine, out)).collect::<anyhow::Result<_>>()?;
     Ok(Selftest { engine: engine.name().to_owned(), parts })
 }
@@ -51,10 +70,12 @@ mod tests {
 
     #[test]
     fn every_part_is_a_valid_command_line() {
+        let of_devices = PARTS_OF_DEVICES.map(settings);
+        assert!(of_devices.iter().all(|part| part.data_validation));
         let parts = PARTS.map(settings);
         assert_eq!(parts.iter().filter(|part| part.data_validation).count(), parts.len() - 1);
         // The pair keeps this many in flight; the banner must not claim another number.
-        let bandwidth = parts.iter().filter(|part| part.test.is_bandwidth());
+        let bandwidth = parts.iter().chain(&of_devices).filter(|part| part.test.is_bandwidth());
         assert!(bandwidth.into_iter().all(|part| part.tx_depth == IN_FLIGHT));
     }
 }

@@ -7,6 +7,7 @@ use std::io::{self, Write};
 
 use hdrhistogram::Histogram;
 
+use crate::device::Described;
 use crate::options::{Settings, Test, Transport};
 use crate::stats::Summary;
 use crate::workload::MIB;
@@ -19,6 +20,7 @@ const BANDWIDTH_MIB: &str =
 const BANDWIDTH_GBITS: &str =
     " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]";
 const CPU_UTIL: &str = "    CPU_Util[%]";
+const STANDIN: &str = "no device has moved a byte; the figures are a stand-in's and say nothing about speed";
 /// Three significant digits: no bucket is off by more than a thousandth.
 const HISTOGRAM_DIGITS: u8 = 3;
 
@@ -106,8 +108,28 @@ pub fn rule(out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{RULE}")
 }
 
+/// Whose memory it is, if a device's; and that a stand-in's times say nothing.
+fn devices(out: &mut dyn Write, devices: &[Option<Described>; 2]) -> io::Result<()> {
+    for (end, device) in ["Client", "Server"].into_iter().zip(devices) {
+        let text = device.as_ref().map_or("memory of the host", |device| &device.text);
+        if devices.iter().any(Option::is_some) {
+            writeln!(out, " {end:<16}: {text}")?;
+        }
+    }
+    if devices.iter().flatten().any(|device| device.is_standin) {
+        writeln!(out, " STAND-IN        : {STANDIN}")?;
+    }
+    Ok(())
+}
+
 /// What was set up, before the first figure.
-pub fn banner(out: &mut dyn Write, settings: &Settings, engine: &str, path: &str) -> io::Result<()> {
+pub fn banner(
+    out: &mut dyn Write,
+    settings: &Settings,
+    engine: &str,
+    path: &str,
+    devices: &[Option<Described>; 2],
+) -> io::Result<()> {
     rule(out)?;
     let direction = if settings.bidirectional { "Bidirectional " } else { "" };
     writeln!(out, "{:^87}", format!("{engine} {direction}{}", settings.test.title()))?;
@@ -125,6 +147,7 @@ pub fn banner(out: &mut dyn Write, settings: &Settings, engine: &str, path: &str
         writeln!(out, " RDMA            : {}", rdma(settings))?;
     }
     writeln!(out, " Path            : {path}")?;
+    self::devices(out, devices)?;
     match settings.test {
         Test::WriteBw | Test::ReadBw => {}
         Test::WriteLat if settings.pingpong => writeln!(

@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{bail, ensure};
 use serde::{Deserialize, Serialize};
 
+use crate::device::Described;
 use crate::layout::Layout;
 
 pub const KIB: usize = 1 << 10;
@@ -174,6 +175,11 @@ pub trait Engine {
 
     /// The path in use, its settings, and why it was chosen: one line.
     fn path(&self) -> String;
+
+    /// Whose memory is the initiator's and the target's; `None`: the host's.
+    fn devices(&self) -> [Option<Described>; 2] {
+        [None, None]
+    }
 
     /// Called once before a workload is measured, untimed: for tuning and for touching memory.
     fn prepare(&mut self, workload: &Workload) -> anyhow::Result<()>;

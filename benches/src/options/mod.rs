@@ -3,6 +3,7 @@
 //! clap and `parse` refuse what is malformed; `settings` refuses what contradicts the test, and fills in
 //! its defaults; `processes` is what the program's child processes are started with.
 
+mod device;
 mod parse;
 mod peers;
 mod processes;
@@ -21,6 +22,7 @@ use crate::layout::Layout;
 use crate::subject::Origin;
 use crate::workload::Operation;
 
+pub use device::DeviceOptions;
 use parse::{parse_bytes, parse_count, parse_rows, parse_seconds};
 pub use peers::PeersArguments;
 pub use processes::{
@@ -224,9 +226,11 @@ pub struct TestArguments {
     /// scattered permutes the blocks on both sides so that none can be merged
     #[arg(long, value_enum, default_value_t = Layout::Contiguous)]
     pub layout: Layout,
-    /// The memory of both ends
+    /// The memory of both ends, where it is the host's
     #[arg(long, value_enum, default_value_t = Origin::Alloc)]
     pub memory: Origin,
+    #[command(flatten)]
+    pub device: DeviceOptions,
     /// File with the shared secret; without it, peers are this user on this host only
     #[arg(long = "secret-file")]
     pub secret_file: Option<PathBuf>,
@@ -243,6 +247,9 @@ pub struct TestArguments {
 
 #[derive(Args, Debug)]
 pub struct SelftestArguments {
+    /// With memory of the device at one end, the other and both
+    #[command(flatten)]
+    pub device: DeviceOptions,
     /// Damage a byte before each check, to see the check fail
     #[arg(long, hide = true)]
     pub spoil: bool,

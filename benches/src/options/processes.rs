@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{RdmaOptions, Transport};
+use super::{DeviceOptions, RdmaOptions, Transport};
 use crate::raw::same_host::Kind;
 use crate::raw::verbs::Port;
 
@@ -24,6 +24,8 @@ pub struct FerryTargetArguments {
     pub qps: Option<u32>,
     #[command(flatten)]
     pub rdma: RdmaOptions,
+    #[command(flatten)]
+    pub device: DeviceOptions,
 }
 
 #[derive(Args, Debug)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ferry::limits::NOTIFY_BYTES_MAX;
 
-use super::{RdmaOptions, Test, TestArguments, Transport};
+use super::{DeviceOptions, RdmaOptions, Test, TestArguments, Transport};
 use crate::layout::Layout;
 use crate::subject::{Claims, Origin};
 use crate::workload::{Limit, Operation};
@@ -42,6 +42,8 @@ pub struct Settings {
     pub acked_only: bool,
     pub layout: Layout,
     pub memory: Origin,
+    /// Of this end.
+    pub device: DeviceOptions,
     pub secret_file: Option<PathBuf>,
     pub json: Option<PathBuf>,
     pub spin: Option<Duration>,
@@ -79,6 +81,7 @@ impl TestArguments {
             acked_only: self.acked_only,
             layout: self.layout,
             memory: self.memory,
+            device: self.device,
             secret_file: self.secret_file,
             json: self.json,
             spoil: self.spoil,
@@ -140,6 +143,14 @@ impl TestArguments {
             return Err(format!("--acked-only belongs to WRITE tests, and {} is none", test.title()));
         }
         self.rdma.refuse_without_rdma(self.transport, self.acked_only)?;
+        if let Some(option) = self.device.argument() {
+            if test == Test::NotifyLat {
+                return Err(format!("{option} is of memory, and a notification carries none"));
+            }
+            if self.pingpong {
+                return Err(format!("--pingpong polls its memory, and {option} says it is a device's"));
+            }
+        }
         if test == Test::NotifyLat && self.data_validation {
             return Err("--data_validation checks memory, and a notification carries none".to_owned());
         }

@@ -183,6 +183,7 @@ impl Field {
             congestion_control: None,
             transport: places.transport,
             rdma: [places.options(&places.initiator), places.options(&places.target)],
+            devices: Default::default(),
             qps: places.queue_pairs,
             pingpong: true,
             memory: Origin::Own,

@@ -14,6 +14,7 @@ use super::registered::Registered;
 use super::setup::{describe, Setup};
 use super::wire::{Area, Command, Outcome, OwnHalf, Preparation, Reply, VERSION};
 use crate::cpu::{own_cpu_seconds, Pinned};
+use crate::device::{find, Described};
 use crate::layout::mix;
 use crate::memory::{spoil, MEMORY_BYTES_MAX};
 use crate::walk::{End, Walk};
@@ -37,6 +38,8 @@ pub struct Client {
     flight: Flight,
     bidirectional: bool,
     pub(super) acked_only: bool,
+    /// Whose memory is this end's and the server's; `None`: the host's.
+    pub(super) devices: [Option<Described>; 2],
     /// Damages a byte before each check: a test of the check.
     spoil: bool,
     /// Last, so that memory and queue go before it.
@@ -56,12 +59,16 @@ impl Client {
             memory_bytes <= MEMORY_BYTES_MAX,
             "the test would walk {memory_bytes} bytes, which is too much"
         );
+        let device = setup.device.location();
+        ensure!(device.is_none() || !agreement.pingpong, "--pingpong polls its memory, not a device's");
         let engine = setup.open()?;
+        let described = device.map(|at| find(at, engine.config())).transpose();
+        let described = described.with_context(|| setup.device.argument().unwrap_or_default())?;
         let mut channel = Channel::new(&engine)?;
         let peer = engine.connect(address, Some(CONNECT_TIMEOUT))?;
         refuse_without_path(&engine, peer)?;
         let origin = agreement.memory;
-        let alloc = || Registered::new(&engine, origin, memory_bytes);
+        let alloc = || Registered::new(&engine, origin, device, memory_bytes);
         let outward = alloc().context("memory for the test")?;
         let inward = (agreement.bidirectional || agreement.pingpong).then(alloc).transpose();
         let inward = inward.context("memory for what the server starts")?;
@@ -70,8 +77,8 @@ impl Client {
         let area = inward.as_ref().map(Registered::area);
         let hello = Command::Hello { version: VERSION, agreement, memory_bytes, inward: area };
         channel.send(peer, &hello).context("introducing this end to the server")?;
-        let remote = match channel.receive(peer, ANSWER_TIMEOUT).context("the server")? {
-            Reply::Welcome { inward } => inward,
+        let (remote, there) = match channel.receive(peer, ANSWER_TIMEOUT).context("the server")? {
+            Reply::Welcome { inward, device } => (inward, device),
             Reply::Refused { reason } => bail!("the server refuses: {reason}"),
             other => bail!("the server answers with {other:?}"),
         };
@@ -87,6 +94,7 @@ impl Client {
             flight,
             bidirectional,
             acked_only,
+            devices: [described, there],
             spoil: false,
             engine,
         };
@@ -215,8 +223,10 @@ impl Client {
         let walk = Walk::new(workload);
         if validate {
             walk.fill(End::Initiator, &mut self.outward, seed);
+            self.outward.intact()?;
             if let Some(inward) = &mut self.inward {
                 walk.fill(End::Target, inward, mix(seed));
+                inward.intact()?;
             }
         }
         self.expect_ready()?;
@@ -236,10 +246,15 @@ impl Client {
             spoil(&mut self.outward, 0);
         }
         if self.validate {
-            walk.check(End::Initiator, &self.outward, seed, transfers).context("at the client")?;
+            let checked = walk.check(End::Initiator, &self.outward, seed, transfers);
+            // First, whether what was compared is what the memory holds.
+            self.outward.intact()?;
+            checked.context("at the client")?;
             if let Some(inward) = &self.inward {
                 let count = outcome.own_transfers;
-                walk.check(End::Target, inward, mix(seed), count).context("at the client, of -b")?;
+                let checked = walk.check(End::Target, inward, mix(seed), count);
+                inward.intact()?;
+                checked.context("at the client, of -b")?;
             }
         }
         Ok(outcome)

@@ -14,8 +14,9 @@ use super::secret::SecretFile;
 use super::setup::Setup;
 use super::wire::Listening;
 use crate::child::ChildProcess;
+use crate::device::Described;
 use crate::layout::Layout;
-use crate::options::{RdmaOptions, Transport};
+use crate::options::{DeviceOptions, RdmaOptions, Transport};
 use crate::workload::{Engine, LatencyWorkload, Limit, Sample, Workload};
 
 /// Transfers in flight, the same for every throughput row: enough that both lanes always have one under
@@ -35,6 +36,8 @@ pub struct PairConfig {
     pub transport: Transport,
     /// Of the client and of the server.
     pub rdma: [RdmaOptions; 2],
+    /// The same: whose memory they have.
+    pub devices: [DeviceOptions; 2],
     /// Queue pairs; `None` keeps ferry's default.
     pub qps: Option<u32>,
     /// Room for `Engine::ping_pongs`.
@@ -62,8 +65,9 @@ impl Pair {
             ..Setup::default()
         };
         let [rdma, target_rdma] = config.rdma.clone();
-        let target = Setup { rdma: target_rdma, ..setup.clone() };
-        let setup = Setup { rdma, ..setup };
+        let [device, target_device] = config.devices;
+        let target = Setup { rdma: target_rdma, device: target_device, ..setup.clone() };
+        let setup = Setup { rdma, device, ..setup };
         let mut child = ChildProcess::start(&config.program, &target.child_arguments("ferry-target")?)?;
         let Listening { address } = child.reply().context("ferry's target")?;
         let opened = setup.config()?;
@@ -100,6 +104,10 @@ impl Engine for Client {
 
     fn path(&self) -> String {
         format!("{}; {}", self.paths(), self.configuration())
+    }
+
+    fn devices(&self) -> [Option<Described>; 2] {
+        self.devices.clone()
     }
 
     /// Nothing is tuned: one configuration serves every workload.

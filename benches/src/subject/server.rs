@@ -13,6 +13,7 @@ use super::session::Session;
 use super::setup::Setup;
 use super::wire::{Command, Listening, Reply, VERSION};
 use crate::child::write_line;
+use crate::device::find;
 use crate::memory::MEMORY_BYTES_MAX;
 
 /// Serves one client and returns when it has said goodbye. `listening` is told the address first.
@@ -25,7 +26,7 @@ pub fn serve(
     let mut channel = Channel::new(&engine)?;
     listening(engine.address())?;
     let (peer, hello) = channel.receive_first()?;
-    let mut session = match welcome(&engine, &mut channel, peer, claims, hello) {
+    let mut session = match welcome(&engine, &mut channel, peer, (setup, claims), hello) {
         Ok(session) => session,
         Err(error) => {
             let reason = format!("{error:#}");
@@ -40,7 +41,7 @@ fn welcome<'a>(
     engine: &'a Engine,
     channel: &'a mut Channel,
     peer: u64,
-    claims: &Claims,
+    (setup, claims): (&Setup, &Claims),
     hello: Command,
 ) -> anyhow::Result<Session<'a>> {
     let Command::Hello { version, agreement, memory_bytes, inward: remote } = hello else {
@@ -49,11 +50,17 @@ fn welcome<'a>(
     ensure!(version == VERSION, "the client's ferry-bench speaks version {version}, this one {VERSION}");
     claims.accept(&agreement).map_err(anyhow::Error::msg)?;
     ensure!((1..=MEMORY_BYTES_MAX).contains(&memory_bytes), "the client asks for {memory_bytes} bytes");
-    let origin = agreement.memory;
-    let alloc = || Registered::new(engine, origin, memory_bytes).context("memory for the client");
+    let (origin, device) = (agreement.memory, setup.device.location());
+    ensure!(
+        device.is_none() || !agreement.pingpong,
+        "--pingpong polls its memory, and the server's is a device's"
+    );
+    let described = device.map(|at| find(at, engine.config())).transpose();
+    let described = described.with_context(|| setup.device.argument().unwrap_or_default())?;
+    let alloc = || Registered::new(engine, origin, device, memory_bytes).context("memory for the client");
     let inward = alloc()?;
     let outward = remote.map(|area| alloc().map(|memory| (memory, area))).transpose()?;
-    channel.send(peer, &Reply::Welcome { inward: inward.area() })?;
+    channel.send(peer, &Reply::Welcome { inward: inward.area(), device: described })?;
     Ok(Session { engine, channel, peer, inward, outward })
 }
 

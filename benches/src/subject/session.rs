@@ -59,8 +59,10 @@ impl Session<'_> {
         ensure!(workload.walk_bytes <= self.inward.length(), "the run exceeds the memory agreed upon");
         if validate {
             walk.fill(End::Target, &mut self.inward, seed);
+            self.inward.intact()?;
             if let Some((outward, _)) = &mut self.outward {
                 walk.fill(End::Initiator, outward, mix(seed));
+                outward.intact()?;
             }
         }
         let _pinned = cpu.map(Pinned::process_to).transpose()?;
@@ -77,7 +79,7 @@ impl Session<'_> {
             spoil(&mut self.inward, 0);
         }
         let mismatch = match validate {
-            true => self.check(&walk, seed, transfers, driven),
+            true => self.check(&walk, seed, transfers, driven)?,
             false => None,
         };
         let own_transfers = driven.map_or(0, |driven| driven.transfers);
@@ -97,7 +99,13 @@ impl Session<'_> {
         route.drive(walk, half.flight, half.limit).context("the server's half")
     }
 
-    fn check(&self, walk: &Walk, seed: u64, transfers: u64, driven: Option<Driven>) -> Option<String> {
+    fn check(
+        &self,
+        walk: &Walk,
+        seed: u64,
+        transfers: u64,
+        driven: Option<Driven>,
+    ) -> anyhow::Result<Option<String>> {
         let theirs = walk.check(End::Target, &self.inward, seed, transfers);
         let own = match (&self.outward, driven) {
             (Some((outward, _)), Some(driven)) => {
@@ -105,7 +113,10 @@ impl Session<'_> {
             }
             _ => Ok(()),
         };
-        theirs.and(own).err().map(|mismatch| format!("at the server: {mismatch}"))
+        // First, whether what was compared is what the memory holds.
+        self.inward.intact()?;
+        self.outward.as_ref().map_or(Ok(()), |(outward, _)| outward.intact())?;
+        Ok(theirs.and(own).err().map(|mismatch| format!("at the server: {mismatch}")))
     }
 
     /// Sends notifications back as they come.

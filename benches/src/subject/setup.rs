@@ -8,7 +8,7 @@ use anyhow::Context;
 use ferry::config::Transports;
 use ferry::{Config, Engine};
 
-use crate::options::{RdmaOptions, Transport};
+use crate::options::{DeviceOptions, RdmaOptions, Transport};
 
 /// What an end's engine is opened with.
 #[derive(Clone, Debug)]
@@ -22,6 +22,8 @@ pub struct Setup {
     /// Queue pairs to each device of a peer.
     pub qps: Option<u32>,
     pub rdma: RdmaOptions,
+    /// Whose memory this end has.
+    pub device: DeviceOptions,
     pub spin: Option<Duration>,
     /// `None` leaves the choice to ferry.
     pub congestion_control: Option<String>,
@@ -38,6 +40,7 @@ impl Default for Setup {
             lanes: None,
             qps: None,
             rdma: RdmaOptions::default(),
+            device: DeviceOptions::default(),
             spin: None,
             congestion_control: None,
             workers: None,
@@ -81,6 +84,7 @@ impl Setup {
         arguments.extend(self.workers.map(|workers| format!("--workers={workers}")));
         arguments.extend(self.qps.map(|qps| format!("--qps={qps}")));
         arguments.extend(self.rdma.arguments());
+        arguments.extend(self.device.argument());
         Ok(arguments)
     }
 

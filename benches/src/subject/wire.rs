@@ -5,10 +5,11 @@ use serde::{Deserialize, Serialize};
 use super::agreement::Agreement;
 use super::drive::Flight;
 use super::pingpong::PingPong;
+use crate::device::Described;
 use crate::workload::{Limit, Workload};
 
 /// Of these messages. Ends of different versions refuse each other.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Registered memory that the other end may name.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -68,6 +69,8 @@ pub enum Reply {
     /// The terms are accepted: `inward` is for the client's transfers.
     Welcome {
         inward: Area,
+        /// Whose memory the server has; `None`: the host's.
+        device: Option<Described>,
     },
     /// They are not; nothing will be measured.
     Refused {

@@ -28,6 +28,12 @@ fn program() -> Command {
     Command::new(env!("CARGO_BIN_EXE_ferry-bench"))
 }
 
+/// With these in its environment.
+pub fn run_in(environment: &[(&str, &str)], arguments: &[&str]) -> Ended {
+    let output = program().envs(environment.iter().copied()).args(arguments).output();
+    output.expect("the program starts").into()
+}
+
 pub fn run(arguments: &[&str]) -> Ended {
     program().args(arguments).output().expect("the program starts").into()
 }
@@ -41,8 +47,13 @@ pub struct Server {
 
 impl Server {
     pub fn start(test: &str, options: &str) -> Server {
+        Server::start_in(&[], test, options)
+    }
+
+    pub fn start_in(environment: &[(&str, &str)], test: &str, options: &str) -> Server {
         // The system chooses the port, and the server says which.
         let mut child = program()
+            .envs(environment.iter().copied())
             .args([test, "-p", "0"])
             .args(options.split_whitespace())
             .stdout(Stdio::piped())
@@ -58,9 +69,13 @@ impl Server {
     }
 
     pub fn client(&self, test: &str, options: &str) -> Ended {
+        self.client_in(&[], test, options)
+    }
+
+    pub fn client_in(&self, environment: &[(&str, &str)], test: &str, options: &str) -> Ended {
         let port = self.port.to_string();
         let words = [test, "-p", &port, "127.0.0.1"].into_iter().chain(options.split_whitespace());
-        run(&words.collect::<Vec<_>>())
+        run_in(environment, &words.collect::<Vec<_>>())
     }
 
     /// Waits for its end.

@@ -135,6 +135,11 @@ impl Engine {
     }
 
     #[cfg(test)]
+    pub fn stage(&self) -> &stage::Service {
+        &self.inner.stage
+    }
+
+    #[cfg(test)]
     pub fn whole(&self) -> &Context {
         &self.inner.context
     }

@@ -217,6 +217,18 @@ void for_each_part(const Span &span, const std::function<void(char *, size_t)> &
     }
 }
 
+// Eight aligned bytes at once, and once, as a device writes them. memmove may store them twice, and a host that has
+// seen the first store may have written there itself before the second.
+static void copy_bytes(char *to, const char *from, size_t bytes) {
+    if (bytes != sizeof(uint64_t) || reinterpret_cast<uintptr_t>(to) % sizeof(uint64_t) != 0) {
+        memmove(to, from, bytes);
+        return;
+    }
+    uint64_t word;
+    memcpy(&word, from, sizeof word);
+    __atomic_store_n(reinterpret_cast<uint64_t *>(to), word, __ATOMIC_RELEASE);
+}
+
 void copy_spans(const Span &target, const Span &source) {
     std::vector<std::pair<char *, size_t>> to;
     for_each_part(target, [&](char *part, size_t bytes) { to.emplace_back(part, bytes); });
@@ -224,7 +236,7 @@ void copy_spans(const Span &target, const Span &source) {
     for_each_part(source, [&](char *part, size_t bytes) {
         while (bytes != 0) {
             const size_t now = std::min(bytes, to[index].second - done);
-            memmove(to[index].first + done, part, now);
+            copy_bytes(to[index].first + done, part, now);
             part += now;
             bytes -= now;
             done += now;

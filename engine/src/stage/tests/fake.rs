@@ -205,9 +205,9 @@ struct FakeQueue {
 impl Queue for FakeQueue {
     fn copy(&mut self, direction: Direction, pieces: &[Piece]) -> Result<Batch> {
         assert!(self.running.len() < self.depth);
+        self.fake.begun.fetch_add(1, Ordering::SeqCst);
         let fails = self.fake.fail_in.fetch_sub(1, Ordering::SeqCst) == 0;
         let due = Instant::now() + Duration::from_micros(self.fake.delay_us.load(Ordering::Relaxed));
-        self.fake.begun.fetch_add(1, Ordering::SeqCst);
         self.next += 1;
         self.running.push_back((self.next, due, direction, pieces.to_vec(), fails));
         Ok(Batch(self.next))

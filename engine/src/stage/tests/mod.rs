@@ -4,6 +4,7 @@
 mod direct;
 mod events;
 pub mod fake;
+mod forgotten;
 mod struck;
 
 use crate::complete::{State, TransferResult};

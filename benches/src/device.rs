@@ -1,0 +1,176 @@
+//! Memory of a CUDA or Ascend device for one end of a test: made by the device library's own calls, filled and
+//! read back by its copies from and to host memory, so that the check of the data is the same as of any memory.
+//!
+//! Each memory has a thread that alone calls the library for it: contexts belong to threads, and a check copies
+//! from several.
+
+mod ascend;
+mod cuda;
+
+use std::ffi::CString;
+use std::sync::mpsc::{channel, sync_channel, Sender, SyncSender};
+use std::sync::{Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use anyhow::{bail, Context};
+use ferry::types::{Location, MemoryKind};
+use ferry::Config;
+use serde::{Deserialize, Serialize};
+
+use crate::memory::Store;
+
+/// What a device and its library say of themselves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Described {
+    pub text: String,
+    /// The library is one of `tests/standin`: its times are nobody's.
+    pub is_standin: bool,
+}
+
+/// Opens the library that the configuration names and looks for the device. UNAVAILABLE, with the reason, if
+/// one of them is not there.
+pub fn find(at: Location, config: &Config) -> anyhow::Result<Described> {
+    match at.kind {
+        MemoryKind::Cuda => cuda::describe(at.device, &config.cuda_library),
+        MemoryKind::Ascend => ascend::describe(at.device, &config.ascend_library),
+        other => bail!("{} memory is of no device", other.name()),
+    }
+}
+
+/// Refuses numbers that no device has.
+fn check_number(device: i32, count: i32, library: &str) -> anyhow::Result<()> {
+    if device < count {
+        return Ok(());
+    }
+    match count {
+        0 => bail!("UNAVAILABLE: {library} finds no device"),
+        1 => bail!("UNAVAILABLE: there is no device {device}: {library} has device 0 alone"),
+        _ => bail!("UNAVAILABLE: there is no device {device}: {library} has devices 0 to {}", count - 1),
+    }
+}
+
+/// Whether the library, which is open, is a stand-in: those have a function to turn their knobs.
+fn is_standin(library: &str) -> bool {
+    let Ok(name) = CString::new(library) else { return false };
+    // SAFETY: a C string. With RTLD_NOLOAD nothing is loaded; the library is never closed, so the reference that
+    // this takes need not be given back.
+    unsafe {
+        let handle = libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        !handle.is_null() && !libc::dlsym(handle, c"standin_set".as_ptr()).is_null()
+    }
+}
+
+/// One allocation, on the thread that made it.
+trait Held {
+    fn address(&self) -> u64;
+    /// `offset` and the length lie within the allocation.
+    fn copy_in(&self, offset: usize, from: &[u8]) -> anyhow::Result<()>;
+    fn copy_out(&self, offset: usize, into: &mut [u8]) -> anyhow::Result<()>;
+}
+
+enum Order {
+    CopyIn { offset: usize, from: Vec<u8>, done: SyncSender<anyhow::Result<()>> },
+    CopyOut { offset: usize, length: usize, done: SyncSender<anyhow::Result<Vec<u8>>> },
+}
+
+/// Failures are kept, for `Store` has no errors: whoever has copied must ask `intact` before believing
+/// anything.
+pub struct DeviceMemory {
+    address: u64,
+    bytes: usize,
+    /// Both are taken by drop.
+    orders: Option<Sender<Order>>,
+    thread: Option<JoinHandle<()>>,
+    failure: Mutex<Option<anyhow::Error>>,
+}
+
+impl DeviceMemory {
+    pub fn new(at: Location, config: &Config, bytes: usize) -> anyhow::Result<DeviceMemory> {
+        find(at, config)?;
+        let libraries = (config.cuda_library.clone(), config.ascend_library.clone());
+        let (orders, taken) = channel();
+        let (tell, told) = sync_channel(1);
+        let hold = move || -> anyhow::Result<Box<dyn Held>> {
+            match at.kind {
+                MemoryKind::Cuda => cuda::allocate(at.device, &libraries.0, bytes),
+                _ => ascend::allocate(at.device, &libraries.1, bytes),
+            }
+        };
+        let thread = thread::Builder::new().name("device-memory".to_owned()).spawn(move || match hold() {
+            Err(error) => drop(tell.send(Err(error))),
+            Ok(held) => {
+                let _ = tell.send(Ok(held.address()));
+                taken.into_iter().for_each(|order| obey(&*held, order));
+            }
+        })?;
+        let address = told.recv().context("the thread for the device's memory has ended")?;
+        let address = address.with_context(|| format!("{bytes} bytes of the device's memory"))?;
+        let failure = Mutex::new(None);
+        Ok(DeviceMemory { address, bytes, orders: Some(orders), thread: Some(thread), failure })
+    }
+
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// An error if any byte could not be copied since the last call.
+    pub fn intact(&self) -> anyhow::Result<()> {
+        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+        failure.map_or(Ok(()), |error| Err(error).context("copying between the device and the host"))
+    }
+
+    fn note(&self, error: anyhow::Error) {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    }
+
+    /// Has the thread carry out an order, and waits.
+    fn ask<T>(&self, order: impl FnOnce(SyncSender<anyhow::Result<T>>) -> Order) -> anyhow::Result<T> {
+        let (done, ended) = sync_channel(1);
+        let orders = self.orders.as_ref().context("the memory is being freed")?;
+        orders.send(order(done)).ok().context("the thread for the device's memory has ended")?;
+        ended.recv().context("the thread for the device's memory has ended")?
+    }
+}
+
+fn obey(held: &dyn Held, order: Order) {
+    // Who asked waits for the answer.
+    match order {
+        Order::CopyIn { offset, from, done } => drop(done.send(held.copy_in(offset, &from))),
+        Order::CopyOut { offset, length, done } => {
+            let mut into = vec![0; length];
+            let copied = held.copy_out(offset, &mut into);
+            drop(done.send(copied.map(|()| into)));
+        }
+    }
+}
+
+impl Store for DeviceMemory {
+    fn copy_in(&mut self, offset: usize, from: &[u8]) {
+        assert!(offset.checked_add(from.len()).is_some_and(|end| end <= self.bytes), "within the memory");
+        let copied = self.ask(|done| Order::CopyIn { offset, from: from.to_vec(), done });
+        copied.unwrap_or_else(|error| self.note(error));
+    }
+
+    fn copy_out(&self, offset: usize, into: &mut [u8]) {
+        let length = into.len();
+        assert!(offset.checked_add(length).is_some_and(|end| end <= self.bytes), "within the memory");
+        match self.ask(|done| Order::CopyOut { offset, length, done }) {
+            Ok(bytes) => into.copy_from_slice(&bytes),
+            Err(error) => self.note(error),
+        }
+    }
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        self.orders = None;
+        if let Some(thread) = self.thread.take() {
+            // It has freed the memory; that it panicked was seen by whoever asked it.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What was promised for later: a target that forgot what it was asked, answers that come too late, copies that end
+//! too late, and a device of no use that still has work waiting.
+
+use super::*;
+use crate::complete::Fence;
+use crate::device::{Direction, Job, Limits, Piece, Worker};
+use crate::notify::{EventBody, WHAT_PEERS};
+use crate::peer::Companion;
+use crate::stage::wire::Word;
+use crate::types::Location;
+use std::sync::atomic::AtomicU64;
+use std::sync::mpsc::channel;
+
+/// As if the peer had said it.
+fn hear(engine: &Engine, peer: u64, word: Word) {
+    let mut body = Vec::new();
+    word.encode(&mut body);
+    engine.stage().message(peer, &body);
+}
+
+/// The target lets go of a WRITE in the middle of its copy, and says UNKNOWN when it is asked again. The WRITE is
+/// done by a second copy; an answer to the first number is nobody's any more.
+#[test]
+fn what_the_target_forgot_begins_again_with_a_new_number() {
+    let two = Two::new(&[("transports", "tcp"), ("lease_ms", "600")]);
+    let (local, remote) = (two.place(&two.a, None, MIB), two.place(&two.b, Some(0), MIB));
+    let guest = two.b.peers().unwrap()[0];
+    local.write(0, &pattern(4, MIB));
+    two.fake.delay_us.store(200_000, Ordering::SeqCst);
+    let count = |what: &AtomicU64| what.load(Ordering::SeqCst);
+    let before = (count(&two.fake.begun), count(&two.fake.copies));
+    let (begun, ended) = (|| count(&two.fake.begun) - before.0, || count(&two.fake.copies) - before.1);
+    let requests = [request(&local, &remote, (0, 0), 4096)];
+    let transfer = two.a.submit(two.peer, Op::Write, &requests, &options()).unwrap();
+    until("the first copy has begun", || begun() == 1);
+    // The first operation of an engine has the number 1.
+    hear(&two.b, guest, Word::Release { op: 1 });
+    until("the first copy has ended", || ended() == 1);
+    two.fake.hangs.store(true, Ordering::SeqCst);
+    until("the second copy has begun", || begun() == 2);
+    hear(&two.a, two.peer, Word::Done { op: 1, faults: Vec::new() });
+    let early = transfer.wait(Some(Duration::from_millis(300)));
+    assert!(early.is_err(), "the first number's answer ended it");
+    two.fake.hangs.store(false, Ordering::SeqCst);
+    let result = transfer.wait(Some(BOUND)).unwrap();
+    assert_eq!((result.state, result.bytes_confirmed), (State::Done, 4096));
+    assert_eq!((begun(), ended()), (2, 2));
+    check(&requests, Op::Write, &local, &remote);
+}
+
+#[test]
+fn a_target_that_forgets_every_time_is_given_up() {
+    let two = Two::new(&[("transports", "tcp")]);
+    let (local, remote) = (two.place(&two.a, None, MIB), two.place(&two.b, Some(0), MIB));
+    two.fake.hangs.store(true, Ordering::SeqCst);
+    let requests = [request(&local, &remote, (0, 0), 4096)];
+    let transfer = two.a.submit(two.peer, Op::Write, &requests, &options()).unwrap();
+    // It begins again three times, each time with the next number. Only what waits for an answer listens.
+    until("it is given up", || {
+        (1..=4).for_each(|op| hear(&two.a, two.peer, Word::Unknown { op }));
+        transfer.state().is_final()
+    });
+    let result = transfer.wait(Some(BOUND)).unwrap();
+    assert_eq!((result.state, result.status), (State::Failed, Status::PeerLost));
+    two.fake.hangs.store(false, Ordering::SeqCst);
+}
+
+/// The device took longer than the initiator's lease: counted at the target, and said with what was written.
+#[test]
+fn a_copy_that_ends_after_its_lease_is_a_late_apply() {
+    let two = Two::new(&[("transports", "tcp"), ("lease_ms", "300"), ("drain_ms", "50")]);
+    let events = two.b.queue(WHAT_PEERS, 8).unwrap();
+    let (local, remote) = (two.place(&two.a, None, MIB), two.place(&two.b, Some(0), MIB));
+    let late = || two.b.stats().unwrap().counts.late_applies;
+    two.done(Op::Write, &[request(&local, &remote, (0, 0), 4096)]);
+    assert_eq!(late(), 0, "in time");
+    two.fake.delay_us.store(900_000, Ordering::SeqCst);
+    let options = TransferOptions { deadline: Deadline::After(Duration::from_millis(100)), ..options() };
+    let (result, _) = two.run(Op::Write, &[request(&local, &remote, (0, 64), 4096)], &options);
+    // All of it had begun before the deadline, and is there.
+    assert_eq!((result.state, result.fence), (State::Done, Fence::Confirmed));
+    let (mut seen, mut all) = (Vec::new(), Vec::new());
+    until("LATE_APPLY comes", || {
+        events.drain(&mut all, 8);
+        let found = all.drain(..).filter_map(|event| match event.body {
+            EventBody::LateApply { region, address, length } => Some((region, address, length)),
+            _ => None,
+        });
+        seen.extend(found);
+        !seen.is_empty()
+    });
+    assert_eq!(seen, [(remote.region, remote.address + 64, 4096)]);
+    assert_eq!(late(), 1);
+}
+
+/// As many copies as the device takes hang and can't be stopped: what waits behind them fails all the same.
+#[test]
+fn what_waits_for_a_device_of_no_use_fails_at_once() {
+    let two = Two::new(&[("transports", "tcp")]);
+    two.fake.aborts.store(false, Ordering::SeqCst);
+    two.fake.hangs.store(true, Ordering::SeqCst);
+    let (from, to) = (two.fake.alloc(0, 4096, 1), two.fake.alloc(0, 4096, 2));
+    let limits = Limits { batch_bytes: MIB, depth: 2, timeout: Duration::from_millis(50) };
+    let worker =
+        Worker::start(two.fake.clone(), Location { kind: MemoryKind::Cuda, device: 0 }, limits).unwrap();
+    let (tell, told) = channel();
+    for number in 0..6 {
+        let tell = tell.clone();
+        worker.copy(Job {
+            direction: Direction::DeviceToDevice,
+            pieces: vec![Piece { to, from, length: 4096 }],
+            not_after_ns: u64::MAX,
+            done: Box::new(move |result| tell.send((number, result.map_err(|it| it.status))).unwrap()),
+        });
+    }
+    let waiting: Vec<_> = (2..6).map(|_| told.recv_timeout(BOUND).expect("it fails at once")).collect();
+    assert_eq!(waiting, (2..6).map(|number| (number, Err(Status::Unavailable))).collect::<Vec<_>>());
+    assert!(told.try_recv().is_err(), "the device may still write what the first two named");
+    two.fake.hangs.store(false, Ordering::SeqCst);
+    for number in 0..2 {
+        assert_eq!(told.recv_timeout(BOUND).expect("it has ended"), (number, Ok(())));
+    }
+    worker.stop();
+}

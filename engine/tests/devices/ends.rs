@@ -1,0 +1,359 @@
+//! Two processes and what is said to them.
+
+use crate::common::data::{check, pattern, Random, Span};
+use crate::common::PATIENCE;
+use crate::role::{FOLDER, LIBRARIES};
+use ferry::types::Op;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{channel, Receiver};
+use std::sync::OnceLock;
+
+pub const KIB: usize = 1 << 10;
+pub const MIB: usize = 1 << 20;
+pub const BOTH: [Op; 2] = [Op::Write, Op::Read];
+
+/// Versions of the two libraries.
+pub const NEW: (&str, &str) = ("12.8", "9.1");
+pub const OLD: (&str, &str) = ("12.4", "8.1");
+
+/// Where the stand-ins are: built once, unless FERRY_TEST_STANDIN names a folder that has them.
+fn standins() -> &'static Path {
+    static STANDINS: OnceLock<PathBuf> = OnceLock::new();
+    STANDINS.get_or_init(|| {
+        if let Some(folder) = std::env::var_os("FERRY_TEST_STANDIN") {
+            return folder.into();
+        }
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("standin");
+        std::fs::create_dir_all(&folder).unwrap();
+        let build = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/standin/build.sh");
+        // Other test programs may be at it too.
+        let built = Command::new("flock").arg(folder.join("lock")).arg(build).arg(&folder).status().unwrap();
+        assert!(built.success(), "{build}: {built}");
+        folder
+    })
+}
+
+/// The library of a place's device, and whether there is one.
+pub fn library(place: &str) -> Option<&str> {
+    ["cuda", "ascend"].into_iter().find(|library| place.starts_with(library))
+}
+
+/// Memory of an end, by its number there.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    index: usize,
+    pub region: u64,
+    pub address: u64,
+    pub bytes: usize,
+}
+
+impl Memory {
+    pub fn index(self) -> usize {
+        self.index
+    }
+}
+
+/// A process with an engine.
+pub struct End {
+    process: Child,
+    input: Option<ChildStdin>,
+    answers: Receiver<String>,
+    places: usize,
+    pub address: String,
+    audit: PathBuf,
+}
+
+impl End {
+    pub fn new(folder: &Path, (cuda, ascend): (&str, &str), settings: &str) -> End {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let cuda = standins().join(format!("cuda-{cuda}/libcuda.so.1")).display().to_string();
+        let ascend = standins().join(format!("cann-{ascend}/libascendcl.so")).display().to_string();
+        let audit = folder.join(format!("audit-{}", COUNT.fetch_add(1, Ordering::Relaxed)));
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "role::role", "--ignored", "--nocapture", "--test-threads=1"])
+            .env(LIBRARIES, format!("{cuda} {ascend}"))
+            .env(FOLDER, folder)
+            .env("FERRY_STANDIN_DIR", folder)
+            .env("FERRY_STANDIN_AUDIT", &audit)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (sender, answers) = channel();
+        let output = BufReader::new(process.stdout.take().unwrap());
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                // The first answer stands behind the test's name.
+                if let Some((_, answer)) = line.split_once("@@ ") {
+                    let _ = sender.send(answer.to_owned());
+                }
+            }
+        });
+        let input = process.stdin.take();
+        let mut end = End { process, input, answers, places: 0, address: String::new(), audit };
+        end.address = end.ask(&format!("open cuda_library={cuda} ascend_library={ascend} {settings}"));
+        assert!(end.address.contains(':'), "open: {}", end.address);
+        end
+    }
+
+    pub fn tell(&mut self, command: &str) {
+        writeln!(self.input.as_ref().unwrap(), "{command}").unwrap();
+    }
+
+    #[track_caller]
+    pub fn answer(&mut self) -> String {
+        self.answers.recv_timeout(2 * PATIENCE).expect("the process must answer")
+    }
+
+    /// One command and its answer; an error is answered in words.
+    #[track_caller]
+    pub fn ask(&mut self, command: &str) -> String {
+        self.tell(command);
+        self.answer()
+    }
+
+    #[track_caller]
+    pub fn ok(&mut self, command: &str) {
+        assert_eq!(self.ask(command), "OK", "{command}");
+    }
+
+    #[track_caller]
+    pub fn number(&mut self, command: &str) -> u64 {
+        let answer = self.ask(command);
+        answer.parse().unwrap_or_else(|_| panic!("{command}: {answer}"))
+    }
+
+    /// Memory of the host or a device, or why not.
+    pub fn try_place(&mut self, place: &str, bytes: usize) -> Result<Memory, String> {
+        let answer = self.ask(&format!("place {place} {bytes}"));
+        let Some((region, address)) =
+            answer.split_once(' ').filter(|(region, _)| region.parse::<u64>().is_ok())
+        else {
+            return Err(answer);
+        };
+        let index = self.places;
+        self.places += 1;
+        Ok(Memory { index, region: region.parse().unwrap(), address: address.parse().unwrap(), bytes })
+    }
+
+    #[track_caller]
+    pub fn place(&mut self, place: &str, bytes: usize) -> Memory {
+        self.try_place(place, bytes).unwrap_or_else(|error| panic!("{place}: {error}"))
+    }
+
+    pub fn fill(&mut self, memory: Memory, tag: u32) {
+        self.ok(&format!("fill {} {tag} {}", memory.index, memory.bytes));
+    }
+
+    pub fn contents(&mut self, memory: Memory) -> Vec<u8> {
+        let path = self.ask(&format!("dump {}", memory.index));
+        take(&path)
+    }
+
+    pub fn free(&mut self, memory: Memory) {
+        self.ok(&format!("free {}", memory.index));
+    }
+
+    /// The next notification's text, and what was in the memory when it had come.
+    pub fn notified(&mut self, memory: Memory) -> (String, Vec<u8>) {
+        let answer = self.ask(&format!("notified {}", memory.index));
+        let (text, path) = answer.split_once(' ').unwrap();
+        (text.into(), take(path))
+    }
+
+    pub fn knob(&mut self, library: &str, knob: &str, value: &str) {
+        self.ok(&format!("knob {library} {knob} {value}"));
+    }
+
+    pub fn calls(&mut self, library: &str, function: &str) -> u64 {
+        self.number(&format!("calls {library} {function}"))
+    }
+
+    pub fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Has it close its engine and end, having given back all that its libraries gave out.
+    pub fn end(mut self) {
+        self.ok("close");
+        drop(self.input.take());
+        assert!(self.process.wait().unwrap().success());
+        let audit = std::fs::read_to_string(&self.audit).unwrap_or_default();
+        assert!(audit.is_empty(), "{audit}");
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn take(path: &str) -> Vec<u8> {
+    let bytes = std::fs::read(path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    std::fs::remove_file(path).unwrap();
+    bytes
+}
+
+/// A folder that goes with its test.
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    pub fn new() -> Folder {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("devices-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Two connected processes; `a` initiates.
+pub struct Ends {
+    pub a: End,
+    pub b: End,
+    /// `b`, as `a` names it.
+    pub peer: u64,
+    pub folder: Folder,
+}
+
+impl Ends {
+    pub fn new(settings: &str) -> Ends {
+        Ends::of(NEW, NEW, settings)
+    }
+
+    pub fn of(at_a: (&str, &str), at_b: (&str, &str), settings: &str) -> Ends {
+        let folder = Folder::new();
+        let (mut a, b) = (End::new(&folder.0, at_a, settings), End::new(&folder.0, at_b, settings));
+        let peer = a.number(&format!("connect {}", b.address));
+        Ends { a, b, peer, folder }
+    }
+
+    /// Memory of `a`, and memory of `b` that `a` has heard of.
+    #[track_caller]
+    pub fn places(&mut self, (here, there): (&str, &str), bytes: usize) -> (Memory, Memory) {
+        let (local, remote) = (self.a.place(here, bytes), self.b.place(there, bytes));
+        self.a.ok(&format!("knows {} {}", self.peer, remote.region));
+        (local, remote)
+    }
+
+    /// A transfer that has begun, by its number.
+    #[track_caller]
+    pub fn submit(&mut self, op: Op, flags: &str, requests: &str) -> u64 {
+        self.a.number(&format!("submit {op:?} {} {flags} {requests}", self.peer))
+    }
+
+    /// How it ended.
+    #[track_caller]
+    pub fn wait(&mut self, transfer: u64) -> Ended {
+        Ended::parse(&self.a.ask(&format!("wait {transfer}")))
+    }
+
+    #[track_caller]
+    pub fn run(&mut self, op: Op, flags: &str, requests: &str) -> Ended {
+        let transfer = self.submit(op, flags, requests);
+        self.wait(transfer)
+    }
+
+    /// Moves `spans` and checks every byte of both memories.
+    #[track_caller]
+    pub fn case(&mut self, what: &str, op: Op, flags: &str, local: Memory, remote: Memory, spans: &[Span]) {
+        let what = format!("{what} {op:?} {flags} {} requests", spans.len());
+        let ended = self.attempt(op, flags, local, remote, spans);
+        let bytes: usize = spans.iter().map(|span| span.2).sum();
+        assert_eq!(
+            (ended.state.as_str(), ended.bytes, ended.requests.as_str()),
+            ("Done", bytes as u64, "OK/0"),
+            "{what}"
+        );
+        self.assert_moved(&what, op, local, remote, spans);
+    }
+
+    /// Fills both memories anew, and moves `spans`.
+    #[track_caller]
+    pub fn attempt(&mut self, op: Op, flags: &str, local: Memory, remote: Memory, spans: &[Span]) -> Ended {
+        self.fill(local, remote);
+        self.run(op, flags, &list(local, remote, spans))
+    }
+
+    /// As `case` and `assert_moved` expect it before a transfer.
+    pub fn fill(&mut self, local: Memory, remote: Memory) {
+        self.a.fill(local, 1);
+        self.b.fill(remote, 2);
+    }
+
+    /// What `spans` name has moved, and no other byte of either memory.
+    #[track_caller]
+    pub fn assert_moved(&mut self, what: &str, op: Op, local: Memory, remote: Memory, spans: &[Span]) {
+        let (mut here, mut there) = (pattern(1, local.bytes), pattern(2, remote.bytes));
+        for &(at, to, length) in spans {
+            match op {
+                Op::Write => there[to..to + length].copy_from_slice(&here[at..at + length]),
+                Op::Read => here[at..at + length].copy_from_slice(&there[to..to + length]),
+            }
+        }
+        check(&format!("{what}, here"), &self.a.contents(local), &here);
+        check(&format!("{what}, there"), &self.b.contents(remote), &there);
+    }
+
+    /// Both end in order.
+    pub fn end(self) {
+        let Ends { a, b, folder, .. } = self;
+        a.end();
+        b.end();
+        drop(folder);
+    }
+}
+
+/// What a transfer came to.
+#[derive(Debug)]
+pub struct Ended {
+    pub state: String,
+    pub status: String,
+    pub bytes: u64,
+    /// Status and library's code of the requests, those side by side that are alike but once.
+    pub requests: String,
+}
+
+impl Ended {
+    #[track_caller]
+    fn parse(answer: &str) -> Ended {
+        let words: Vec<&str> = answer.split(' ').collect();
+        let [state, status, bytes, requests] = words[..] else { panic!("wait: {answer}") };
+        let bytes = bytes.parse().unwrap_or_else(|_| panic!("wait: {answer}"));
+        let text = str::to_owned;
+        Ended { state: text(state), status: text(status), bytes, requests: text(requests) }
+    }
+}
+
+/// Requests as a process takes them.
+pub fn list(local: Memory, remote: Memory, spans: &[Span]) -> String {
+    let one = |&(at, to, length): &Span| {
+        let (here, there) = (local.address + at as u64, remote.address + to as u64);
+        format!("{here}:{there}:{length}:{}", remote.region)
+    };
+    spans.iter().map(one).collect::<Vec<_>>().join(" ")
+}
+
+/// The whole of both memories.
+pub fn whole(memory: Memory) -> Vec<Span> {
+    vec![(0, 0, memory.bytes)]
+}
+
+/// Blocks permuted on both sides, at odd places and with gaps: none can be merged.
+pub fn scattered(random: &mut Random, count: usize, length: usize) -> Vec<Span> {
+    let stride = length + 16;
+    let (at, to) = (random.permutation(count), random.permutation(count));
+    at.iter().zip(&to).map(|(a, b)| (a * stride, b * stride + 5, length - a % length.min(4))).collect()
+}

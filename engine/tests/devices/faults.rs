@@ -1,0 +1,226 @@
+//! Calls of the libraries' that fail, copies that hang, contexts that are spoiled. Whatever happens to the device, a
+//! transfer ends, says what the library said, and the engine moves host memory as before.
+
+use crate::common::eventually;
+use crate::ends::{list, whole, Ends, Memory, BOTH, KIB, MIB};
+use ferry::types::Op;
+
+fn host_memory_moves(ends: &mut Ends, what: &str, (local, remote): (Memory, Memory)) {
+    for op in BOTH {
+        ends.case(what, op, "-", local, remote, &whole(local));
+    }
+}
+
+/// The n-th call of the function fails once, at the end that has the device. The transfer fails with that code or is
+/// done all the same; the next one is done.
+fn each_call(place: &str, library: &str, faults: &[(&str, u32, i32)]) {
+    for at_target in [false, true] {
+        let mut ends = Ends::new("transports=auto");
+        let pair = if at_target { ("host", place) } else { (place, "host") };
+        let (local, remote) = ends.places(pair, 256 * KIB);
+        let host = ends.places(("host", "host"), 64 * KIB);
+        let spans: Vec<_> = (0..24).map(|nth| (nth * 9000, (23 - nth) * 9000 + 3, 8000 + nth)).collect();
+        for op in BOTH {
+            ends.case(place, op, "-", local, remote, &spans);
+            for (function, nth, code) in faults {
+                let what = format!(
+                    "{library} at the {} {op:?} {function}:{nth}",
+                    ["initiator", "target"][usize::from(at_target)]
+                );
+                // The last one named is the one that failed.
+                println!("{what}");
+                ends.fill(local, remote);
+                let end = if at_target { &mut ends.b } else { &mut ends.a };
+                end.knob(library, "FAULT", &format!("{function}:{nth}:{code}"));
+                let ended = ends.run(op, "-", &list(local, remote, &spans));
+                let end = if at_target { &mut ends.b } else { &mut ends.a };
+                end.knob(library, "FAULT", "");
+                match ended.state.as_str() {
+                    "Done" => ends.assert_moved(&what, op, local, remote, &spans),
+                    "Failed" => {
+                        assert_eq!(ended.bytes, 0, "{what}: {ended:?}");
+                        assert!(
+                            ended.requests.split(',').all(|it| it.ends_with(&format!("/{code}"))),
+                            "{what}: {ended:?}"
+                        );
+                    }
+                    _ => panic!("{what}: {ended:?}"),
+                }
+                host_memory_moves(&mut ends, &what, host);
+                ends.case(&what, op, "-", local, remote, &spans);
+            }
+        }
+        ends.end();
+    }
+}
+
+/// OUT_OF_MEMORY and INVALID_VALUE spoil nothing.
+#[test]
+fn each_call_of_cuda_may_fail_once() {
+    each_call(
+        "cuda0",
+        "cuda",
+        &[
+            ("cuMemcpyBatchAsync", 1, 2),
+            ("cuMemcpyHtoDAsync_v2", 1, 2),
+            ("cuMemcpyDtoHAsync_v2", 1, 1),
+            ("cuLaunchKernel", 1, 2),
+            ("cuEventRecord", 1, 400),
+            ("cuEventQuery", 1, 400),
+        ],
+    );
+}
+
+/// PARAMETER and OUT_OF_DEVICE_MEMORY spoil nothing.
+#[test]
+fn each_call_of_acl_may_fail_once() {
+    each_call(
+        "ascend0",
+        "ascend",
+        &[
+            ("aclrtMemcpyBatchAsync", 1, 107_000),
+            ("aclrtMemcpyAsync", 1, 207_001),
+            ("aclrtMemcpyAsync", 2, 107_000),
+        ],
+    );
+}
+
+/// A task fails on the device: its stream does nothing any more, and what needs it says why from then on.
+#[test]
+fn an_ascend_stream_that_failed_is_given_up() {
+    for (pair, at_target) in [(("ascend0", "host"), false), (("host", "ascend0"), true)] {
+        for op in BOTH {
+            let mut ends = Ends::new("transports=auto");
+            let (local, remote) = ends.places(pair, MIB);
+            let host = ends.places(("host", "host"), MIB);
+            ends.case("before", op, "-", local, remote, &whole(local));
+            let end = if at_target { &mut ends.b } else { &mut ends.a };
+            end.knob("ascend", "FAULT", "task:1:507035");
+            for _ in 0..3 {
+                let ended = ends.run(op, "-", &list(local, remote, &whole(local)));
+                let found = (ended.state.as_str(), ended.requests.as_str());
+                assert_eq!(found, ("Failed", "UNAVAILABLE/507035"), "{pair:?} {op:?}");
+            }
+            host_memory_moves(&mut ends, "after it", host);
+        }
+    }
+}
+
+/// Locking a slot fails: that transfer does, and the next one tries again.
+#[test]
+fn host_memory_that_can_t_be_locked_fails_the_transfer() {
+    for (place, library, function, code) in
+        [("cuda0", "cuda", "cuMemHostRegister_v2", 2), ("ascend0", "ascend", "aclrtHostRegister", 207_001)]
+    {
+        for pair in [(place, "host"), ("host", place)] {
+            let mut ends = Ends::new("transports=tcp");
+            let (local, remote) = ends.places(pair, 64 * KIB);
+            let end = if pair.0 == place { &mut ends.a } else { &mut ends.b };
+            end.knob(library, "FAULT", &format!("{function}:1:{code}"));
+            let ended = ends.run(Op::Write, "-", &list(local, remote, &whole(local)));
+            let failed = ("Failed", format!("NO_MEMORY/{code}"));
+            assert_eq!((ended.state.as_str(), ended.requests), failed, "{library} {pair:?}");
+            for op in BOTH {
+                ends.case(library, op, "-", local, remote, &whole(local));
+            }
+            ends.end();
+        }
+    }
+}
+
+/// A device can't be opened when its memory is registered: the reason is said, and the next try works.
+#[test]
+fn a_device_that_can_t_be_opened_says_why() {
+    for (place, library, function, code) in [
+        ("cuda0", "cuda", "cuStreamCreate", 2),
+        ("ascend0", "ascend", "aclrtCreateStreamWithConfig", 207_001),
+    ] {
+        let mut ends = Ends::new("transports=auto");
+        ends.a.knob(library, "FAULT", &format!("{function}:1:{code}"));
+        let error = ends.a.try_place(place, MIB).expect_err("the device's queue can't be made");
+        assert!(error.starts_with("NO_MEMORY") && error.contains(function), "{error}");
+        assert!(error.ends_with(&format!("({code})")), "{error}");
+        let (local, remote) = ends.places((place, "host"), MIB);
+        for op in BOTH {
+            ends.case(library, op, "-", local, remote, &whole(local));
+        }
+        ends.end();
+    }
+}
+
+/// A copy hangs for good. AscendCL can stop it: the transfer fails. The device is of no use any more, and says so.
+#[test]
+fn an_ascend_device_that_hangs_is_given_up() {
+    for (pair, at_target) in [(("ascend0", "host"), false), (("host", "ascend0"), true)] {
+        for op in BOTH {
+            let mut ends = Ends::new("transports=auto device_timeout_ms=200");
+            let (local, remote) = ends.places(pair, MIB);
+            let host = ends.places(("host", "host"), MIB);
+            ends.case("before", op, "-", local, remote, &whole(local));
+            let end = if at_target { &mut ends.b } else { &mut ends.a };
+            end.knob("ascend", "HANG", "1");
+            for _ in 0..3 {
+                let ended = ends.run(op, "-", &list(local, remote, &whole(local)));
+                assert_eq!(
+                    (ended.state.as_str(), ended.status.as_str()),
+                    ("Failed", "UNAVAILABLE"),
+                    "{pair:?} {op:?}"
+                );
+            }
+            host_memory_moves(&mut ends, "after a hang", host);
+        }
+    }
+}
+
+/// CUDA can't stop it: what it may still touch is kept until it has ended, and only that.
+#[test]
+fn a_cuda_device_that_hangs_keeps_what_it_has() {
+    for (pair, at_target) in [(("cuda0", "host"), false), (("host", "cuda0"), true)] {
+        for op in BOTH {
+            let mut ends = Ends::new("transports=auto device_timeout_ms=200");
+            let (local, remote) = ends.places(pair, MIB);
+            let host = ends.places(("host", "host"), MIB);
+            ends.case("before", op, "-", local, remote, &whole(local));
+            let end = if at_target { &mut ends.b } else { &mut ends.a };
+            end.knob("cuda", "HANG", "1");
+            let request = list(local, remote, &whole(local));
+            let first = ends.submit(op, "deadline=100", &request);
+            // Until the device is given up, what comes later hangs behind the first.
+            eventually("it is given up", || {
+                let later = ends.submit(op, "deadline=100", &request);
+                let mut state = String::new();
+                eventually("its deadline, at the latest", || {
+                    state = ends.a.ask(&format!("state {later}"));
+                    state != "Pending"
+                });
+                state == "Failed" && ends.wait(later).status == "UNAVAILABLE"
+            });
+            assert_eq!(ends.a.ask(&format!("state {first}")), "Draining", "{pair:?} {op:?}");
+            host_memory_moves(&mut ends, "beside a hang", host);
+            let end = if at_target { &mut ends.b } else { &mut ends.a };
+            end.ok("release cuda");
+            // It may have been its last copy.
+            let ended = ends.wait(first);
+            assert!(["Done", "TimedOut"].contains(&ended.state.as_str()), "{pair:?} {op:?}: {ended:?}");
+        }
+    }
+}
+
+/// An error that stays with the context: all that needs the device fails with it from then on.
+#[test]
+fn a_spoiled_context_says_the_same_every_time() {
+    for (pair, at_target) in [(("cuda0", "host"), false), (("host", "cuda0"), true)] {
+        let mut ends = Ends::new("transports=auto");
+        let (local, remote) = ends.places(pair, MIB);
+        let host = ends.places(("host", "host"), MIB);
+        ends.case("before", Op::Write, "-", local, remote, &whole(local));
+        let end = if at_target { &mut ends.b } else { &mut ends.a };
+        end.knob("cuda", "STICKY", "719");
+        for op in [Op::Write, Op::Read, Op::Write] {
+            let ended = ends.run(op, "-", &list(local, remote, &whole(local)));
+            let found = (ended.state.as_str(), ended.requests.as_str());
+            assert_eq!(found, ("Failed", "UNAVAILABLE/719"), "{pair:?} {op:?}");
+        }
+        host_memory_moves(&mut ends, "after it", host);
+    }
+}

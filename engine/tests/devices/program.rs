@@ -1,0 +1,160 @@
+//! The host program in a process of a test: memory of the host and of the stand-ins' devices, made, filled and read
+//! by the libraries' own calls, and the stand-ins' knobs.
+
+use ferry::sys::acl::{self, Library, Runtime, ACL_COPY_DEVICE_TO_HOST, ACL_COPY_HOST_TO_DEVICE};
+use ferry::sys::cuda;
+use std::ffi::{c_char, c_int, c_long, c_void, CString};
+use std::sync::Arc;
+
+/// Libraries, by their paths.
+pub struct Program {
+    cuda: String,
+    ascend: String,
+    npu: Option<Npu>,
+}
+
+/// The current context of this thread, which is the only one that plays the program.
+struct Npu {
+    _context: acl::Context,
+    runtime: Arc<Runtime>,
+}
+
+pub enum Bytes {
+    /// Allocated by ferry, for others to map.
+    Shared(ferry::Memory),
+    Host(Box<[u64]>, usize),
+    Cuda(cuda::DeviceMemory, Arc<cuda::Context>, usize),
+    Ascend(acl::DeviceMemory, Arc<Runtime>, usize),
+}
+
+impl Program {
+    pub fn new(cuda: &str, ascend: &str) -> Program {
+        Program { cuda: cuda.into(), ascend: ascend.into(), npu: None }
+    }
+
+    /// `host`, `cuda0`, `cuda1` or `ascend0`.
+    pub fn allocate(&mut self, place: &str, bytes: usize) -> Result<Bytes, ferry::Error> {
+        if place == "host" {
+            return Ok(Bytes::Host(vec![0; bytes.div_ceil(8)].into_boxed_slice(), bytes));
+        }
+        if let Some(device) = place.strip_prefix("cuda") {
+            let context = cuda::Context::retain(cuda::load(&self.cuda)?, device.parse().unwrap())?;
+            return Ok(Bytes::Cuda(cuda::DeviceMemory::new(&context, bytes)?, context, bytes));
+        }
+        assert_eq!(place, "ascend0");
+        if self.npu.is_none() {
+            let runtime = Runtime::begin(Library::open(&self.ascend)?)?;
+            self.npu = Some(Npu { _context: acl::Context::create(&runtime, 0)?, runtime });
+        }
+        let runtime = &self.npu.as_ref().unwrap().runtime;
+        Ok(Bytes::Ascend(acl::DeviceMemory::new(runtime, bytes)?, runtime.clone(), bytes))
+    }
+
+    fn symbol(&self, library: &str, name: &str) -> *mut c_void {
+        let library = if library == "cuda" { &self.cuda } else { &self.ascend };
+        let (path, name) = (CString::new(library.as_str()).unwrap(), CString::new(name).unwrap());
+        // SAFETY: C strings; the library is a stand-in, which any thread may open.
+        let found = unsafe { libc::dlsym(libc::dlopen(path.as_ptr(), libc::RTLD_NOW), name.as_ptr()) };
+        assert!(!found.is_null(), "{library} has no {name:?}");
+        found
+    }
+
+    /// `knob` without FERRY_STANDIN_; no value is the initial one.
+    pub fn set(&self, library: &str, knob: &str, value: &str) {
+        let (name, value) =
+            (CString::new(format!("FERRY_STANDIN_{knob}")).unwrap(), CString::new(value).unwrap());
+        let function = self.symbol(library, "standin_set");
+        // SAFETY: the function's type, as the stand-ins' page has it, and C strings for the call.
+        let code = unsafe {
+            let set: unsafe extern "C" fn(*const c_char, *const c_char) -> c_int =
+                std::mem::transmute(function);
+            set(name.as_ptr(), value.as_ptr())
+        };
+        assert_eq!(code, 0, "{knob}={value:?}");
+    }
+
+    /// How often the library was called so.
+    pub fn calls(&self, library: &str, function: &str) -> i64 {
+        let (name, calls) = (CString::new(function).unwrap(), self.symbol(library, "standin_calls"));
+        // SAFETY: as in `set`.
+        unsafe {
+            let calls: unsafe extern "C" fn(*const c_char) -> c_long = std::mem::transmute(calls);
+            calls(name.as_ptr())
+        }
+    }
+
+    /// Lets what hangs go on.
+    pub fn release(&self, library: &str) {
+        let release = self.symbol(library, "standin_release");
+        // SAFETY: as in `set`.
+        unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn()>(release)() }
+    }
+}
+
+impl Bytes {
+    pub fn address(&self) -> u64 {
+        match self {
+            Bytes::Shared(memory) => memory.address(),
+            Bytes::Host(words, _) => words.as_ptr() as u64,
+            Bytes::Cuda(memory, ..) => memory.address,
+            Bytes::Ascend(memory, ..) => memory.address(),
+        }
+    }
+
+    pub fn write(&self, bytes: &[u8]) {
+        let (address, length) = (self.address(), bytes.len());
+        match self {
+            Bytes::Shared(memory) => memory.write(0, bytes),
+            // SAFETY: as long as that (the test fills whole memories), and Rust refers to none of it.
+            Bytes::Host(..) => unsafe {
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, length)
+            },
+            Bytes::Cuda(_, context, _) => {
+                let _entered = context.enter().unwrap();
+                // SAFETY: as above; the copy has ended when the stream is synchronised.
+                unsafe {
+                    context.api.memcpy_host_to_device(address, bytes.as_ptr().cast(), length, 0).unwrap();
+                    context.api.stream_synchronize(0).unwrap();
+                }
+            }
+            Bytes::Ascend(_, runtime, _) => {
+                let (to, from) = (address as *mut c_void, bytes.as_ptr().cast());
+                // SAFETY: as above; the call returns when it has copied.
+                let code =
+                    unsafe { (runtime.calls.aclrtMemcpy)(to, length, from, length, ACL_COPY_HOST_TO_DEVICE) };
+                assert_eq!(code, 0);
+            }
+        }
+    }
+
+    pub fn read(&self) -> Vec<u8> {
+        let length = match self {
+            Bytes::Shared(memory) => memory.length(),
+            Bytes::Host(_, length) | Bytes::Cuda(.., length) | Bytes::Ascend(.., length) => *length,
+        };
+        let (address, mut out) = (self.address(), vec![0; length]);
+        match self {
+            Bytes::Shared(memory) => memory.read(0, &mut out),
+            // SAFETY: as in `write`.
+            Bytes::Host(..) => unsafe {
+                std::ptr::copy_nonoverlapping(address as *const u8, out.as_mut_ptr(), length)
+            },
+            Bytes::Cuda(_, context, _) => {
+                let _entered = context.enter().unwrap();
+                // SAFETY: as in `write`.
+                unsafe {
+                    context.api.memcpy_device_to_host(out.as_mut_ptr().cast(), address, length, 0).unwrap();
+                    context.api.stream_synchronize(0).unwrap();
+                }
+            }
+            Bytes::Ascend(_, runtime, _) => {
+                let (to, from) = (out.as_mut_ptr().cast(), address as *const c_void);
+                // SAFETY: as in `write`.
+                let code =
+                    unsafe { (runtime.calls.aclrtMemcpy)(to, length, from, length, ACL_COPY_DEVICE_TO_HOST) };
+                assert_eq!(code, 0);
+            }
+        }
+        out
+    }
+}

@@ -1,0 +1,91 @@
+//! Deadlines and cancels while a device copies: when the transfer is final the memory is the caller's.
+
+use crate::common::eventually;
+use crate::ends::{library, list, whole, Ended, Ends, Memory, BOTH, KIB, MIB};
+use ferry::types::Op;
+
+const PLACES: [(&str, &str); 6] = [
+    ("host", "cuda0"),
+    ("cuda0", "host"),
+    ("host", "ascend0"),
+    ("ascend0", "host"),
+    ("cuda0", "ascend0"),
+    ("ascend0", "cuda0"),
+];
+/// Of each copy, in microseconds: longer than the deadline, so that one is under way when it comes. There are fewer
+/// slots than copies, so that some have not begun.
+const COPY_US: &str = "250000";
+
+/// All devices of both ends, so slow.
+fn slow(ends: &mut Ends, places: (&str, &str), us: &str) {
+    for (end, place) in [(&mut ends.a, places.0), (&mut ends.b, places.1)] {
+        if let Some(library) = library(place) {
+            end.knob(library, "COPY_US", us);
+        }
+    }
+}
+
+/// Copies that the devices of both ends have begun.
+fn begun(ends: &mut Ends, places: (&str, &str)) -> u64 {
+    let each = [(&mut ends.a, places.0), (&mut ends.b, places.1)];
+    each.map(|(end, place)| library(place).map_or(0, |library| end.calls(library, "task"))).iter().sum()
+}
+
+/// Both memories are given other bytes. What then comes late would show in them, once as slow a copy as any
+/// late one has been made by each device after it.
+fn assert_quiet(ends: &mut Ends, what: &str, (local, remote): (Memory, Memory), others: (Memory, Memory)) {
+    ends.a.fill(local, 1);
+    ends.b.fill(remote, 2);
+    for op in BOTH {
+        let ended = ends.run(op, "-", &list(others.0, others.1, &[(0, 0, 8)]));
+        assert_eq!(ended.state, "Done", "{what}");
+    }
+    ends.assert_moved(what, Op::Write, local, remote, &[]);
+}
+
+fn strike(settings: &str, flags: &str, state: &str, act: impl Fn(&mut Ends, u64, (&str, &str), u64)) {
+    for places in PLACES {
+        let mut ends = Ends::new(settings);
+        let memories = ends.places(places, 8 * MIB);
+        let others = ends.places(places, 4 * KIB);
+        for op in BOTH {
+            let what = format!("{places:?} {op:?} {flags}");
+            ends.a.fill(memories.0, 5);
+            ends.b.fill(memories.1, 6);
+            slow(&mut ends, places, COPY_US);
+            let before = begun(&mut ends, places);
+            let transfer = ends.submit(op, flags, &list(memories.0, memories.1, &whole(memories.0)));
+            act(&mut ends, transfer, places, before);
+            let Ended { state: found, status, .. } = ends.wait(transfer);
+            assert_eq!(found, state, "{what}: {status}");
+            assert_quiet(&mut ends, &what, memories, others);
+            slow(&mut ends, places, "0");
+            ends.case(&what, op, "-", memories.0, memories.1, &whole(memories.0));
+        }
+        ends.end();
+    }
+}
+
+#[test]
+fn a_deadline_ends_a_transfer_whose_device_is_slow() {
+    strike("transports=auto staging_slots=2", "deadline=60", "TimedOut", |_, _, _, _| {});
+}
+
+#[test]
+fn a_cancel_ends_a_transfer_whose_device_is_slow() {
+    strike("transports=auto staging_slots=2", "-", "Cancelled", |ends, transfer, places, before| {
+        eventually("a copy begins", || begun(ends, places) > before);
+        ends.a.ok(&format!("cancel {transfer}"));
+    });
+}
+
+/// The initiator's lease is over before the target's device is: it waits for the device all the same.
+#[test]
+fn a_device_that_copies_beyond_the_lease_is_waited_for() {
+    strike(
+        "transports=auto lease_ms=120 drain_ms=20 staging_slots=2",
+        "deadline=60",
+        "TimedOut",
+        |_, _, _, _| {},
+    );
+}
