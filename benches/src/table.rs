@@ -243,8 +243,14 @@ mod tests {
 
     fn banner_of(line: &str, path: &str) -> String {
         let mut out = Vec::new();
-        banner(&mut out, &crate::options::settings_of(line).expect("a valid line"), "ferry", path)
-            .expect("written");
+        banner(
+            &mut out,
+            &crate::options::settings_of(line).expect("a valid line"),
+            "ferry",
+            path,
+            &[None, None],
+        )
+        .expect("written");
         String::from_utf8(out).expect("text")
     }
 
