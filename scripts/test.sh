@@ -41,13 +41,13 @@ rdma() {
     FERRY_TEST_TRANSPORTS=rdma FERRY_BENCH=$target/release/ferry-bench \
         scripts/rdma-vm.sh --limit 1200 run tests/rdma/guest.sh "${binaries[@]}"
 }
-# CUDA against the stand-in for its driver, and on a GPU where there is one.
-# The stand-ins for device libraries keep their rules.
-# Two processes with devices of the stand-ins, for every pair of memories and every failure.
+# The stand-ins for device libraries keep their rules; and two processes with their devices, for every pair of
+# memories and every failure.
 standin() {
     tests/standin/test.sh "$target/standin" || return 1
     FERRY_TEST_STANDIN=$(realpath "$target/standin/plain") cargo test -p ferry --test devices
 }
+# CUDA against the stand-in for its driver, and on a GPU where there is one.
 cuda() {
     scripts/cuda.sh standin || return 1
     if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then

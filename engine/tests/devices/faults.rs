@@ -185,6 +185,8 @@ fn a_cuda_device_that_hangs_keeps_what_it_has() {
             end.knob("cuda", "HANG", "1");
             let request = list(local, remote, &whole(local));
             let first = ends.submit(op, "deadline=100", &request);
+            // It is this one that hangs, not a later one on the device's other stream.
+            eventually("its deadline is over", || ends.a.ask(&format!("state {first}")) == "Draining");
             // Until the device is given up, what comes later hangs behind the first.
             eventually("it is given up", || {
                 let later = ends.submit(op, "deadline=100", &request);
