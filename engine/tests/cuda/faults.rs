@@ -77,7 +77,7 @@ fn a_copy_that_is_refused_has_not_begun() {
     let (device, host) = (gpu.device(MIB), gpu.pinned(MIB));
     let piece = [Piece { from: device.address, to: host.address, length: 4096 }];
     let mut queue = gpu.queue(1);
-    for (code, status) in [(1, Status::Invalid), (2, Status::NoMemory), (999, Status::Unavailable)] {
+    for (code, status) in [(1, Status::Invalid), (2, Status::NoMemory), (999, Status::System)] {
         gpu.standin().fault("cuMemcpyDtoHAsync_v2", "1", code);
         let error = queue.copy(Direction::DeviceToHost, &piece).unwrap_err();
         assert_eq!((error.status, error.vendor_error), (status, code), "{error}");

@@ -54,7 +54,7 @@ fn each_call(place: &str, library: &str, faults: &[(&str, u32, i32)]) {
     }
 }
 
-/// OUT_OF_MEMORY and INVALID_VALUE spoil nothing.
+/// OUT_OF_MEMORY, INVALID_VALUE, a launch out of resources spoil nothing.
 #[test]
 fn each_call_of_cuda_may_fail_once() {
     each_call(
@@ -65,6 +65,7 @@ fn each_call_of_cuda_may_fail_once() {
             ("cuMemcpyHtoDAsync_v2", 1, 2),
             ("cuMemcpyDtoHAsync_v2", 1, 1),
             ("cuLaunchKernel", 1, 2),
+            ("cuLaunchKernel", 1, 701),
             ("cuEventRecord", 1, 400),
             ("cuEventQuery", 1, 400),
         ],

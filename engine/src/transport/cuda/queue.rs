@@ -272,11 +272,14 @@ impl Parts {
         Ok(Batch(number))
     }
 
-    /// Makes an error of a failure; remembers one that is the context's.
+    /// Makes an error of a failure; remembers one that is the context's. Any other is of the batch alone, so it is not
+    /// UNAVAILABLE, which would be the device's end.
     fn note(&mut self, failure: Failure) -> Error {
-        let error = Error::from(failure);
+        let mut error = Error::from(failure);
         if failure.is_sticky() {
             self.broken.get_or_insert_with(|| error.clone());
+        } else if error.status == Status::Unavailable {
+            error.status = Status::System;
         }
         error
     }
