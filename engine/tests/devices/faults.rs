@@ -86,25 +86,32 @@ fn each_call_of_acl_may_fail_once() {
     );
 }
 
-/// A task fails on the device: its stream does nothing any more, and what needs it says why from then on.
-#[test]
-fn an_ascend_stream_that_failed_is_given_up() {
-    for (pair, at_target) in [(("ascend0", "host"), false), (("host", "ascend0"), true)] {
+/// All that needs the device fails for this reason from the moment on at which the knob is turned, whichever end has it
+/// and whichever way the first transfer goes; host memory moves all the same.
+fn fails_from_then_on(settings: &str, place: &str, (library, knob, value): (&str, &str, &str), reason: &str) {
+    for (pair, at_target) in [((place, "host"), false), (("host", place), true)] {
         for op in BOTH {
-            let mut ends = Ends::new("transports=auto");
+            let mut ends = Ends::new(settings);
             let (local, remote) = ends.places(pair, MIB);
             let host = ends.places(("host", "host"), MIB);
             ends.case("before", op, "-", local, remote, &whole(local));
             let end = if at_target { &mut ends.b } else { &mut ends.a };
-            end.knob("ascend", "FAULT", "task:1:507035");
-            for _ in 0..3 {
+            end.knob(library, knob, value);
+            for op in [op, Op::Read, Op::Write] {
                 let ended = ends.run(op, "-", &list(local, remote, &whole(local)));
                 let found = (ended.state.as_str(), ended.requests.as_str());
-                assert_eq!(found, ("Failed", "UNAVAILABLE/507035"), "{pair:?} {op:?}");
+                assert_eq!(found, ("Failed", reason), "{pair:?} {op:?}");
             }
             host_memory_moves(&mut ends, "after it", host);
         }
     }
+}
+
+/// A task fails on the device: its stream does nothing any more, and what needs it says why from then on.
+#[test]
+fn an_ascend_stream_that_failed_is_given_up() {
+    let knob = ("ascend", "FAULT", "task:1:507035");
+    fails_from_then_on("transports=auto", "ascend0", knob, "UNAVAILABLE/507035");
 }
 
 /// Locking a slot fails: that transfer does, and the next one tries again.
@@ -152,25 +159,8 @@ fn a_device_that_can_t_be_opened_says_why() {
 /// A copy hangs for good. AscendCL can stop it: the transfer fails. The device is of no use any more, and says so.
 #[test]
 fn an_ascend_device_that_hangs_is_given_up() {
-    for (pair, at_target) in [(("ascend0", "host"), false), (("host", "ascend0"), true)] {
-        for op in BOTH {
-            let mut ends = Ends::new("transports=auto device_timeout_ms=200");
-            let (local, remote) = ends.places(pair, MIB);
-            let host = ends.places(("host", "host"), MIB);
-            ends.case("before", op, "-", local, remote, &whole(local));
-            let end = if at_target { &mut ends.b } else { &mut ends.a };
-            end.knob("ascend", "HANG", "1");
-            for _ in 0..3 {
-                let ended = ends.run(op, "-", &list(local, remote, &whole(local)));
-                assert_eq!(
-                    (ended.state.as_str(), ended.status.as_str()),
-                    ("Failed", "UNAVAILABLE"),
-                    "{pair:?} {op:?}"
-                );
-            }
-            host_memory_moves(&mut ends, "after a hang", host);
-        }
-    }
+    let settings = "transports=auto device_timeout_ms=200";
+    fails_from_then_on(settings, "ascend0", ("ascend", "HANG", "1"), "UNAVAILABLE/0");
 }
 
 /// CUDA can't stop it: what it may still touch is kept until it has ended, and only that.
@@ -212,18 +202,5 @@ fn a_cuda_device_that_hangs_keeps_what_it_has() {
 /// An error that stays with the context: all that needs the device fails with it from then on.
 #[test]
 fn a_spoiled_context_says_the_same_every_time() {
-    for (pair, at_target) in [(("cuda0", "host"), false), (("host", "cuda0"), true)] {
-        let mut ends = Ends::new("transports=auto");
-        let (local, remote) = ends.places(pair, MIB);
-        let host = ends.places(("host", "host"), MIB);
-        ends.case("before", Op::Write, "-", local, remote, &whole(local));
-        let end = if at_target { &mut ends.b } else { &mut ends.a };
-        end.knob("cuda", "STICKY", "719");
-        for op in [Op::Write, Op::Read, Op::Write] {
-            let ended = ends.run(op, "-", &list(local, remote, &whole(local)));
-            let found = (ended.state.as_str(), ended.requests.as_str());
-            assert_eq!(found, ("Failed", "UNAVAILABLE/719"), "{pair:?} {op:?}");
-        }
-        host_memory_moves(&mut ends, "after it", host);
-    }
+    fails_from_then_on("transports=auto", "cuda0", ("cuda", "STICKY", "719"), "UNAVAILABLE/719");
 }
