@@ -132,8 +132,7 @@ def test_the_log_says_that_it_is_ferry_and_which_way_transfers_take(caplog):
             assert f"{peer.session}: tcp is not: the last resort" in caplog.text
     assert (
         f"initialize: ferry {ferry.__version__} at 127.0.0.1:{engine.get_rpc_port()}, "
-        "transports local,tcp,cuda,ascend"
-        in caplog.text
+        "transports local,tcp,cuda,ascend" in caplog.text
     )
 
 

@@ -61,6 +61,7 @@ _release_buffer = pythonapi.PyBuffer_Release
 _release_buffer.argtypes = [POINTER(_PyBuffer)]
 _release_buffer.restype = None
 
+
 def host_buffer(source: Any, name: str) -> Any:
     """`source` as something with the buffer protocol."""
     try:
