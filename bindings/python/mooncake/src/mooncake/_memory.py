@@ -42,8 +42,8 @@ class Registered:
         kind, device = stated(location)
         if len(addresses) != len(lengths) or not all(addresses) or not all(lengths):
             return FAILED
-        # Without an object behind it: the memory is the caller's, who unregisters before it goes. Nothing here
-        # touches it, so it may be a device's.
+        # Without an object behind it: the memory is the caller's, who unregisters before it goes. Nothing
+        # here touches it, so it may be a device's.
         buffers = [(ctypes.c_char * length).from_address(at) for at, length in zip(addresses, lengths)]
         if not buffers:
             return OK

@@ -156,7 +156,7 @@ class TransferEngine:
     def register_memory(self, buffer_addr: int, capacity: int, location: str = "*") -> int:
         """-7 if it overlaps what is registered, -1 for no bytes, -100 if it is not where `location` says.
 
-        Memory of the host or of a device. `location` "cuda:0" or "npu:0" is checked; otherwise ferry finds out.
+        Memory of the host or of a device. `location` "cuda:0" or "npu:0" is checked; else ferry finds out.
         """
         return self._registered().register([index(buffer_addr)], [index(capacity)], location)
 
