@@ -6,11 +6,6 @@
 //! Sides take turns, and the data of each is checked. `--rounds N` (101); FERRY_CUDA_LIBRARY names another
 //! driver library: on the stand-in the figures mean nothing.
 
-#![allow(
-    clippy::undocumented_unsafe_blocks,
-    reason = "each block calls the driver, with handles and memory of the bench's own"
-)]
-
 use ferry::device::{Direction, Limits, Piece, Queue, Start, Worker};
 use ferry::sys::cuda::{Api, Context, DeviceMemory, PinnedMemory, Stream};
 use ferry::types::{Location, MemoryKind};
@@ -112,6 +107,7 @@ impl Bench {
     fn by_calls(&self, direction: Direction, pieces: &[Piece]) {
         for piece in pieces {
             let length = piece.length as usize;
+            // SAFETY: memory of the bench's own, which outlives the stream's work.
             unsafe {
                 match direction {
                     Direction::DeviceToHost => self.api.memcpy_device_to_host(
@@ -136,6 +132,7 @@ impl Bench {
     }
 
     fn words(&self) -> &'static mut [u64] {
+        // SAFETY: BYTES of pinned memory that the bench never frees; it is looked at only while no copy is under way.
         unsafe { std::slice::from_raw_parts_mut(self.host.pointer(), BYTES / 8) }
     }
 
@@ -197,11 +194,13 @@ impl Bench {
         rounds: usize,
     ) {
         let flag = PinnedMemory::new(context, 4096).unwrap();
+        // SAFETY: the beginning of a page, which outlives the word; the device only reads it.
         let word = unsafe { &*flag.pointer::<AtomicU32>() };
         let (mut ours, mut bare) = (Vec::new(), Vec::new());
         for round in 0..2 * rounds {
             word.store(0, Ordering::Release);
             let _entered = context.enter().unwrap();
+            // SAFETY: the stream lives, and the word until what waits for it has ended.
             unsafe { self.api.stream_wait_value_32(self.stream.raw, flag.address, 1, 0) }.unwrap();
             let point = driver.point(Start::Stream(self.stream.raw as u64)).unwrap();
             let (done, reached) = mpsc::channel();
