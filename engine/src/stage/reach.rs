@@ -12,7 +12,7 @@ use super::steps::{add, Batches};
 use super::wire::Word;
 use crate::complete::{Fence, Transfer};
 use crate::device::{Direction, Piece, Worker};
-use crate::peer::{Kept, Link, Peer};
+use crate::peer::{Kept, Link};
 use crate::region::grants::Use;
 use crate::status::{Error, Result, Status};
 use crate::types::{Location, MemoryKind, Op, Slice, Transport};
@@ -68,16 +68,12 @@ fn device(at: Location) -> Location {
     Location { kind: at.kind.driver(), device: at.device }
 }
 
-/// Whether a device may move these slices by itself, from and to memory of these kinds.
-pub fn may_reach(
-    peer: &Peer,
-    transfer: &Transfer,
-    kinds: (Option<MemoryKind>, Option<MemoryKind>),
-) -> Option<MemoryKind> {
+/// Whether a device may move slices of this transfer by itself, from and to memory of these kinds.
+pub fn may_reach(transfer: &Transfer, kinds: (Option<MemoryKind>, Option<MemoryKind>)) -> Option<MemoryKind> {
     let (Some(here), Some(there)) = kinds else { return None };
     // A checksum is of what is sent.
     let allowed = transfer.spec.allowed & transport_of(here).bit() != 0 && !transfer.spec.checksum;
-    (here == there && allowed && peer.link_of(Transport::Local).is_some()).then_some(here)
+    (here == there && allowed).then_some(here)
 }
 
 impl Stage {

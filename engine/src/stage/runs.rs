@@ -43,13 +43,14 @@ impl Stage {
     pub fn split(&mut self, peer: u64, transfer: &Arc<Transfer>, (first, end): (u32, u32), over: bool) {
         let Some(side) = self.sides.get(&peer) else { return };
         let (local, remote) = (self.registry.snapshot(), side.peer.remote.snapshot());
+        let over = over && side.peer.link_of(Transport::Local).is_some();
         let device = |kind: MemoryKind| kind.is_device().then(|| kind.driver());
         let slices = &transfer.spec.slices[first as usize..end as usize];
         let kinds = slices.iter().map(|slice: &Slice| {
             let length = u64::from(slice.length);
             let here = local.find(slice.local, length).and_then(|region| device(region.location.kind));
             let there = remote.kind_at(slice.region, slice.remote, length).and_then(device);
-            let over = may_reach(&side.peer, transfer, (here, there)).filter(|_| over);
+            let over = may_reach(transfer, (here, there)).filter(|_| over);
             (here.is_some(), there.is_some(), over)
         });
         let kinds: Vec<_> = kinds.collect();
