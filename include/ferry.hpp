@@ -1,5 +1,6 @@
 /** @file
- * ferry for C++17: ownership, results and spans over ferry.h. Header only; link libferry.
+ * ferry for C++17: ownership, results and spans over ferry.h. Header only; link libferry. One long file, because
+ * a header that stands alone is copied and installed alone.
  *
  * ferry.h has the contract of each call, its constants (FERRY_*) and its plain structs, which are used
  * here as they are. What this header adds, and what holds everywhere in it:
