@@ -10,6 +10,7 @@ mod common;
 mod gpu;
 
 use common::data::check;
+use common::standin;
 use common::{eventually, Pair, PATIENCE};
 use ferry::complete::TransferResult;
 use ferry::sys::cuda::DeviceMemory;

@@ -10,3 +10,5 @@ mod faults;
 mod npu;
 mod places;
 mod shared;
+#[path = "../common/standin.rs"]
+mod standin;

@@ -1,16 +1,17 @@
 //! The driver under test, the program around it and the stand-in's knobs, in a process for each test.
 
+use crate::standin;
 use ferry::device::{Batch, Driver, Queue};
 use ferry::status::{Error, Result};
 use ferry::sys::acl::{Library, ACL_COPY_DEVICE_TO_HOST, ACL_COPY_HOST_TO_DEVICE};
 use ferry::transport::ascend;
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_long, c_void, CString};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -30,23 +31,6 @@ thread_local! {
     static CALLS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Where the stand-ins are: built once, unless FERRY_TEST_STANDIN names a folder that has them.
-fn standins() -> &'static Path {
-    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    FOLDER.get_or_init(|| {
-        if let Some(folder) = std::env::var_os("FERRY_TEST_STANDIN") {
-            return folder.into();
-        }
-        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("standin");
-        std::fs::create_dir_all(&folder).unwrap();
-        let build = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/standin/build.sh");
-        // Other test programs may be at it too.
-        let built = Command::new("flock").arg(folder.join("lock")).arg(build).arg(&folder).status().unwrap();
-        assert!(built.success(), "{build}: {built}");
-        folder
-    })
-}
-
 /// Runs the body of `test`, the function that calls this, in a process of its own that has this version of the
 /// library and these knobs (FERRY_STANDIN_ left out). It fails if the body does, if the library complains, or
 /// if something is left that the library gave out.
@@ -62,7 +46,7 @@ pub fn alone<F>(_test: F, version: &str, knobs: &[(&str, &str)], body: impl FnOn
         return;
     }
     let call = CALLS.with(|calls| calls.replace(calls.get() + 1));
-    let library = standins().join(format!("cann-{version}/libascendcl.so"));
+    let library = standin::folder().join(format!("cann-{version}/libascendcl.so"));
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!(
         "{}-{}-{call}",
         name.replace("::", "-"),

@@ -5,6 +5,8 @@
 pub mod data;
 pub mod inline;
 pub mod process;
+pub mod role;
+pub mod standin;
 pub mod suite;
 
 use ferry::complete::TransferResult;

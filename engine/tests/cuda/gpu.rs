@@ -1,13 +1,13 @@
 //! The library under test and the program around it: memory of each kind, data that says where it belongs,
 //! and the stand-in's knobs.
 
+use crate::standin;
 use ferry::device::{Batch, Direction, Driver, Piece, Queue};
 use ferry::status::Result;
 use ferry::sys::cuda::{Api, Context, DeviceMemory, PinnedMemory, Stream};
 use std::ffi::{c_char, c_int, c_long, c_void, CString};
 use std::path::PathBuf;
-use std::process::Command;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -17,23 +17,9 @@ pub fn is_real() -> bool {
     std::env::var("FERRY_TEST_CUDA").as_deref() == Ok("real")
 }
 
-/// The stand-in of this CUDA version; built on first use unless FERRY_TEST_STANDIN names where it is.
+/// The stand-in of this CUDA version.
 pub fn standin_library(version: &str) -> PathBuf {
-    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    let folder = FOLDER.get_or_init(|| {
-        if let Some(folder) = std::env::var_os("FERRY_TEST_STANDIN") {
-            return folder.into();
-        }
-        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("standin");
-        let build = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/standin/build.sh");
-        std::fs::create_dir_all(&folder).unwrap();
-        // Other test programs may be at it too.
-        let lock = folder.join("lock");
-        let built = Command::new("flock").arg(&lock).arg(build).arg(&folder).status().unwrap();
-        assert!(built.success(), "{build}: {built}");
-        folder
-    });
-    folder.join(format!("cuda-{version}/libcuda.so.1"))
+    standin::folder().join(format!("cuda-{version}/libcuda.so.1"))
 }
 
 /// The stand-in's own functions.

@@ -11,4 +11,6 @@ mod gpu;
 mod loading;
 mod ptx;
 mod shared;
+#[path = "../common/standin.rs"]
+mod standin;
 mod streams;

@@ -1,15 +1,14 @@
 //! Two processes and what is said to them.
 
 use crate::common::data::{check, pattern, Random, Span};
-use crate::common::PATIENCE;
+use crate::common::{role, standin, PATIENCE};
 use crate::role::{FOLDER, LIBRARIES};
 use ferry::types::Op;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc::{channel, Receiver};
-use std::sync::OnceLock;
+use std::sync::mpsc::Receiver;
 
 pub const KIB: usize = 1 << 10;
 pub const MIB: usize = 1 << 20;
@@ -18,23 +17,6 @@ pub const BOTH: [Op; 2] = [Op::Write, Op::Read];
 /// Versions of the two libraries.
 pub const NEW: (&str, &str) = ("12.8", "9.1");
 pub const OLD: (&str, &str) = ("12.4", "8.1");
-
-/// Where the stand-ins are: built once, unless FERRY_TEST_STANDIN names a folder that has them.
-fn standins() -> &'static Path {
-    static STANDINS: OnceLock<PathBuf> = OnceLock::new();
-    STANDINS.get_or_init(|| {
-        if let Some(folder) = std::env::var_os("FERRY_TEST_STANDIN") {
-            return folder.into();
-        }
-        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("standin");
-        std::fs::create_dir_all(&folder).unwrap();
-        let build = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/standin/build.sh");
-        // Other test programs may be at it too.
-        let built = Command::new("flock").arg(folder.join("lock")).arg(build).arg(&folder).status().unwrap();
-        assert!(built.success(), "{build}: {built}");
-        folder
-    })
-}
 
 /// The library of a place's device, and whether there is one.
 pub fn library(place: &str) -> Option<&str> {
@@ -69,30 +51,17 @@ pub struct End {
 impl End {
     pub fn new(folder: &Path, (cuda, ascend): (&str, &str), settings: &str) -> End {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let cuda = standins().join(format!("cuda-{cuda}/libcuda.so.1")).display().to_string();
-        let ascend = standins().join(format!("cann-{ascend}/libascendcl.so")).display().to_string();
+        let cuda = standin::folder().join(format!("cuda-{cuda}/libcuda.so.1")).display().to_string();
+        let ascend = standin::folder().join(format!("cann-{ascend}/libascendcl.so")).display().to_string();
         let audit = folder.join(format!("audit-{}", COUNT.fetch_add(1, Ordering::Relaxed)));
-        let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "role::role", "--ignored", "--nocapture", "--test-threads=1"])
-            .env(LIBRARIES, format!("{cuda} {ascend}"))
-            .env(FOLDER, folder)
-            .env("FERRY_STANDIN_DIR", folder)
-            .env("FERRY_STANDIN_AUDIT", &audit)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let (sender, answers) = channel();
-        let output = BufReader::new(process.stdout.take().unwrap());
-        std::thread::spawn(move || {
-            for line in output.lines().map_while(Result::ok) {
-                // The first answer stands behind the test's name.
-                if let Some((_, answer)) = line.split_once("@@ ") {
-                    let _ = sender.send(answer.to_owned());
-                }
-            }
+        let (process, input, answers) = role::start("role::role", |command| {
+            command
+                .env(LIBRARIES, format!("{cuda} {ascend}"))
+                .env(FOLDER, folder)
+                .env("FERRY_STANDIN_DIR", folder)
+                .env("FERRY_STANDIN_AUDIT", &audit);
         });
-        let input = process.stdin.take();
+        let input = Some(input);
         let mut end = End { process, input, answers, places: 0, address: String::new(), audit };
         end.address = end.ask(&format!("open cuda_library={cuda} ascend_library={ascend} {settings}"));
         assert!(end.address.contains(':'), "open: {}", end.address);

@@ -1,14 +1,15 @@
 //! Engines in other processes. A child is this test binary again, running only `child_role`, which obeys
 //! one command per line and answers with one line. It ends with its input, so none outlives a test.
 
+use crate::role;
 use crate::support::{config, fill, pattern, rounds, BOUND};
 use ferry::notify::{EventBody, WHAT_PEERS};
 use ferry::types::{Op, Transport};
 use ferry::{Deadline, Engine, Memory, RegionOptions, TransferOptions};
-use std::io::{BufRead, BufReader, Write};
-use std::process::{ChildStdin, Command, Stdio};
+use std::io::{BufRead, Write};
+use std::process::ChildStdin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{channel, Receiver};
+use std::sync::mpsc::Receiver;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,24 +23,9 @@ pub struct Child {
 
 impl Child {
     pub fn start() -> Child {
-        let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child::child_role", "--ignored", "--nocapture", "--test-threads=1"])
-            .env(ROLE, "1")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let (sender, answers) = channel();
-        let output = BufReader::new(process.stdout.take().unwrap());
-        std::thread::spawn(move || {
-            for line in output.lines().map_while(Result::ok) {
-                // The first answer stands behind the test's name.
-                if let Some((_, answer)) = line.split_once("@@ ") {
-                    let _ = sender.send(answer.to_owned());
-                }
-            }
+        let (process, input, answers) = role::start("child::child_role", |command| {
+            command.env(ROLE, "1");
         });
-        let input = process.stdin.take().unwrap();
         Child { process, input, answers }
     }
 

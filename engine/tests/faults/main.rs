@@ -8,6 +8,8 @@
 
 mod child;
 mod proxy;
+#[path = "../common/role.rs"]
+mod role;
 mod support;
 
 mod exhaustion;

@@ -10,6 +10,7 @@
 mod child;
 #[path = "../common/mod.rs"]
 mod common;
+use common::role;
 mod guest;
 #[path = "../faults/support.rs"]
 #[allow(dead_code)]

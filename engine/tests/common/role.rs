@@ -1,0 +1,26 @@
+//! This test program once more, as another process that runs one of its `#[ignore]`d tests: a role, which is told
+//! what to do line by line and answers with a line that begins with "@@ ".
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{channel, Receiver};
+
+/// Starts it. It should end with its input, so that none outlives a test.
+pub fn start(role: &str, set: impl FnOnce(&mut Command)) -> (Child, ChildStdin, Receiver<String>) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", role, "--ignored", "--nocapture", "--test-threads=1"]);
+    set(&mut command);
+    let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let (sender, answers) = channel();
+    let output = BufReader::new(process.stdout.take().unwrap());
+    std::thread::spawn(move || {
+        for line in output.lines().map_while(Result::ok) {
+            // The first answer stands behind the test's name.
+            if let Some((_, answer)) = line.split_once("@@ ") {
+                let _ = sender.send(answer.to_owned());
+            }
+        }
+    });
+    let input = process.stdin.take().unwrap();
+    (process, input, answers)
+}

@@ -1,0 +1,22 @@
+//! Where the stand-ins for device libraries are.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The folder that has them: built once, unless FERRY_TEST_STANDIN names one.
+pub fn folder() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        if let Some(folder) = std::env::var_os("FERRY_TEST_STANDIN") {
+            return folder.into();
+        }
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("standin");
+        std::fs::create_dir_all(&folder).unwrap();
+        let build = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/standin/build.sh");
+        // Other test programs may be at it too.
+        let built = Command::new("flock").arg(folder.join("lock")).arg(build).arg(&folder).status().unwrap();
+        assert!(built.success(), "{build}: {built}");
+        folder
+    })
+}
