@@ -10,7 +10,7 @@ mod tests;
 mod value;
 
 pub use secret::{Secret, SecretFile};
-pub use value::{Congestion, Names, TcpPoller, Transports, Valid};
+pub use value::{AscendFabric, Congestion, Names, TcpPoller, Transports, Valid};
 
 use crate::limits;
 use crate::status::{Error, Result, Status};
@@ -106,6 +106,10 @@ settings! {
         "Use memory of Ascend devices, if AscendCL is there.";
     ascend_library: String = String::new(), Valid::Library,
         "AscendCL's library; empty opens libascendcl.so, or else libacl_rt.so.";
+    ascend_fabric: AscendFabric = AscendFabric::Off, Valid::Words(AscendFabric::WORDS),
+        "What Ascend devices of different hosts move data over by themselves (HIXL), the same at both ends; it is neither authenticated nor sealed, so it needs a network of its own.";
+    hixl_library: String = String::new(), Valid::Library,
+        "HIXL's library, 9.1 or later, for `ascend_fabric`; empty opens libcann_hixl.so.";
     staging_slots: u32 = 8, Valid::Range(2, 64),
         "Pieces of locked host memory, of 2 MiB each, through which memory of devices goes out; as many again are for what comes in.";
     device_timeout_ms: u64 = 10_000, Valid::Range(10, 600_000),

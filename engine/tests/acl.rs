@@ -18,7 +18,7 @@ fn generate() -> Option<String> {
     }
     let bindings = bindgen::Builder::default()
         .header(folder().join("facts.h").to_str().unwrap())
-        .allowlist_item("(?i)acl.*")
+        .allowlist_item("(?i)(acl|hixl).*")
         .raw_line(OPENING)
         .raw_line("")
         .raw_line("#![allow(non_camel_case_types)]")

@@ -4,7 +4,7 @@ use super::transfers::{prepare, submit_to, Deadline, TransferOptions};
 use super::Engine;
 use crate::complete::transfer::Strike;
 use crate::complete::{Transfer, TransferSpec};
-use crate::config::Config;
+use crate::config::{AscendFabric, Config};
 use crate::device::{Drivers, Hold, Library, Limits, Point, Start, Worker};
 use crate::limits::STAGE_BYTES;
 use crate::peer::Peer;
@@ -26,7 +26,7 @@ pub(super) fn drivers(config: &Config) -> Drivers {
         libraries.push(cuda_library(config));
     }
     if config.ascend {
-        libraries.push(ascend::library(&config.ascend_library));
+        libraries.push(ascend::library(&config.ascend_library, fabric(config)));
     }
     let limits = Limits {
         batch_bytes: STAGE_BYTES as usize,
@@ -34,6 +34,16 @@ pub(super) fn drivers(config: &Config) -> Drivers {
         timeout: Duration::from_millis(config.device_timeout_ms),
     };
     Drivers::new(libraries, limits)
+}
+
+fn fabric(config: &Config) -> Option<ascend::Fabric> {
+    let protocol = match config.ascend_fabric {
+        AscendFabric::Off => return None,
+        AscendFabric::Hccs => ascend::Protocol::Hccs,
+        AscendFabric::Roce => ascend::Protocol::Roce,
+    };
+    let patience = Duration::from_millis(config.connect_timeout_ms);
+    Some(ascend::Fabric { protocol, library: config.hixl_library.clone(), patience })
 }
 
 #[cfg(not(test))]

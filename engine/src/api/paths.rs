@@ -200,10 +200,14 @@ fn states(peer: &Peer) -> ([PathState; 5], Vec<(Transport, String)>) {
 /// Whether devices move what lies in the memory of two of them, or why not. Nothing else goes that way.
 fn by_device(peer: &Peer, transport: Transport) -> String {
     let kind = if transport == Transport::Ascend { MemoryKind::Ascend } else { MemoryKind::Cuda };
-    if let Way::Pending(why) | Way::Shut(why) = peer.way(Transport::Local) {
-        return format!("only between processes of one host: {why}");
+    let link = peer.link_of(Transport::Staged);
+    match peer.way(Transport::Local) {
+        Way::Pending(why) | Way::Shut(why) if !link.as_ref().is_some_and(|link| link.crosses(kind)) => {
+            return format!("only between processes of one host: {why}");
+        }
+        _ => {}
     }
-    match peer.link_of(Transport::Staged).and_then(|link| link.obstacle(kind)) {
+    match link.and_then(|link| link.obstacle(kind)) {
         Some(why) => format!("memory of devices goes through the hosts: {why}"),
         None => format!("taken where the memory on both sides is of {} devices", kind.name()),
     }

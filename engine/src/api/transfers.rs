@@ -320,10 +320,10 @@ pub(super) fn prepare(
             remote_tag: peer.identity.tag,
         })?;
         let ranges = &plan.ranges;
-        let there = |range: &Range| remote.kind_at(range.region, range.remote, range.length);
+        let there = |range: &Range| remote.location_at(range.region, range.remote, range.length);
         device = plan.local_regions.iter().any(|region| region.is_device())
             || (remote.has_devices()
-                && ranges.iter().any(|range| there(range).is_some_and(MemoryKind::is_device)));
+                && ranges.iter().any(|range| there(range).is_some_and(|at| at.kind.is_device())));
         transport = match device {
             true if !options.checksum && is_direct(peer, &plan, &remote, allowed) => Transport::Rdma,
             true => Transport::Staged,

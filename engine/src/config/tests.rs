@@ -46,19 +46,19 @@ impl Drop for Scratch {
 
 #[test]
 fn a_library_is_a_name_of_bounded_length() {
-    accepted("cuda_library", "");
-    accepted("cuda_library", "./lib cuda.so");
-    accepted("cuda_library", &"l".repeat(4096));
-    refused("cuda_library", &"l".repeat(4097));
-    refused("cuda_library", "lib\0cuda");
+    for name in ["cuda_library", "ascend_library", "hixl_library"] {
+        accepted(name, "");
+        accepted(name, "./lib cuda.so");
+        accepted(name, &"l".repeat(4096));
+        refused(name, &"l".repeat(4097));
+        refused(name, "lib\0cuda");
+    }
 }
 
 #[test]
-fn ascends_library_is_a_name_of_bounded_length() {
-    accepted("ascend_library", "");
-    accepted("ascend_library", &"l".repeat(4096));
-    refused("ascend_library", &"l".repeat(4097));
-    refused("ascend_library", "lib\0ascend");
+fn a_fabric_is_one_of_three_words() {
+    ["off", "hccs", "roce"].into_iter().for_each(|word| accepted("ascend_fabric", word));
+    ["", "HCCS", "rdma", "auto"].into_iter().for_each(|word| refused("ascend_fabric", word));
 }
 
 #[test]

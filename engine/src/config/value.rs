@@ -245,35 +245,46 @@ impl Value for Transports {
     }
 }
 
-/// How lane threads wait for sockets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TcpPoller {
-    Auto,
-    Epoll,
-    IoUring,
-}
-
-impl TcpPoller {
-    pub(super) const WORDS: &'static [&'static str] = &["auto", "epoll", "io_uring"];
-}
-
-impl Value for TcpPoller {
-    fn parse(text: &str) -> Result<TcpPoller> {
-        match text {
-            "auto" => Ok(TcpPoller::Auto),
-            "epoll" => Ok(TcpPoller::Epoll),
-            "io_uring" => Ok(TcpPoller::IoUring),
-            _ => Err(Error::invalid("no such poller")),
+/// A choice among words.
+macro_rules! words {
+    ($(#[$doc:meta])* $type:ident: $($(#[$why:meta])* $variant:ident $word:literal),+) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $type {
+            $($(#[$why])* $variant,)+
         }
-    }
 
-    fn show(&self) -> String {
-        TcpPoller::WORDS[*self as usize].into()
-    }
+        impl $type {
+            pub(super) const WORDS: &'static [&'static str] = &[$($word),+];
+        }
 
-    fn is_valid(&self, _: &Valid) -> bool {
-        true
-    }
+        impl Value for $type {
+            fn parse(text: &str) -> Result<$type> {
+                match text {
+                    $($word => Ok($type::$variant),)+
+                    _ => Err(Error::invalid("no such choice")),
+                }
+            }
+
+            fn show(&self) -> String {
+                $type::WORDS[*self as usize].into()
+            }
+
+            fn is_valid(&self, _: &Valid) -> bool {
+                true
+            }
+        }
+    };
+}
+
+words! {
+    /// How lane threads wait for sockets.
+    TcpPoller: Auto "auto", Epoll "epoll", IoUring "io_uring"
+}
+
+words! {
+    /// By what Ascend devices of different hosts reach each other.
+    AscendFabric: /** They don't. */ Off "off", Hccs "hccs", Roce "roce"
 }
 
 /// Congestion control of data lanes.

@@ -2,7 +2,7 @@
 //! of the devices in use.
 
 use super::worker::{Limits, Worker};
-use super::Driver;
+use super::{Driver, Queue};
 use crate::status::{Error, Result, Status};
 use crate::types::{Location, MemoryKind};
 use std::collections::HashMap;
@@ -57,6 +57,11 @@ impl Drivers {
         loaded.filter_map(|library| self.get(library.kind).ok()).collect()
     }
 
+    /// Whether devices of this kind are to reach those of other hosts. Opens nothing.
+    pub fn crosses(&self, kind: MemoryKind) -> bool {
+        self.lock().drivers.get(&kind.driver()).is_some_and(|driver| driver.crosses())
+    }
+
     /// The thread that copies from and to this device, started when first asked for.
     pub fn worker(&self, at: Location) -> Result<Arc<Worker>> {
         let at = Location { kind: at.kind.driver(), device: at.device };
@@ -67,6 +72,16 @@ impl Drivers {
         let worker = Worker::start(driver, at, self.limits)?;
         let mut open = self.lock();
         Ok(open.workers.entry(at).or_insert(worker).clone())
+    }
+
+    /// A thread for what a device here is attached to; see `Worker::start_with`.
+    pub fn start_attached(
+        &self,
+        at: Location,
+        open: impl FnOnce() -> Option<Box<dyn Queue>> + Send + 'static,
+        ended: impl FnOnce() + Send + 'static,
+    ) -> Result<Arc<Worker>> {
+        Worker::start_with(at, self.limits, open, ended)
     }
 
     /// A thread of a device of this kind: one that runs, or else the first device's.

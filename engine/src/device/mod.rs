@@ -13,6 +13,7 @@ pub use worker::{Job, Limits, Worker};
 
 use crate::status::{Error, Result, Status};
 use crate::types::{Location, MemoryKind};
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
 /// A device library that is loaded and works. Any thread.
@@ -43,6 +44,18 @@ pub trait Driver: Send + Sync {
     /// Makes all later work of the program's `stream` wait until `Hold::release`.
     fn hold(&self, stream: u64) -> Result<Box<dyn Hold>>;
 
+    /// Whether devices of other hosts are to reach memory of these by themselves, and these theirs: `Queue::expose`,
+    /// `attach`.
+    fn crosses(&self) -> bool {
+        false
+    }
+
+    /// Attaches new memory of a device, `length` bytes, to what a device of another host exposes: the peer made
+    /// `offer`, and is at `host`. Takes as long as connecting may. For the calling thread alone.
+    fn attach(&self, _device: i32, _length: u64, _offer: &[u8], _host: IpAddr) -> Result<Attachment> {
+        Err(not_across())
+    }
+
     /// This process as its driver knows it: what a peer that exports memory to it hands to `Queue::export`.
     fn process_id(&self) -> i32 {
         std::process::id() as i32
@@ -61,6 +74,31 @@ pub trait Driver: Send + Sync {
 pub struct DmaBuf {
     pub fd: OwnedFd,
     pub offset: u64,
+}
+
+/// Memory of a device here and memory of a device of another host, which this one reads and writes by itself.
+pub struct Attachment {
+    /// Its pieces go from the one to the other, one in each batch. Dropped, both are free to go.
+    pub queue: Box<dyn Queue>,
+    /// Where they begin: here, and there as the other device knows it.
+    pub local: u64,
+    pub remote: u64,
+}
+
+/// Memory of a device here that a device of another host reaches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exposed {
+    pub address: u64,
+    /// What the other attaches by, at most 512 bytes.
+    pub offer: Vec<u8>,
+}
+
+fn not_across() -> Error {
+    Error::new(Status::Unsupported, "devices of other hosts don't reach this memory by themselves")
+}
+
+fn not_shared() -> Error {
+    Error::new(Status::Unsupported, "nothing is mapped by this queue")
 }
 
 /// A piece of device memory that was allocated as one. Where the library can't tell what was, it begins at
@@ -124,17 +162,32 @@ pub trait Queue {
 
     /// What another process (`pid`) of this host needs to reach this memory, with `import`: at most 512
     /// bytes. The memory must be kept until the other has closed it, or has ended.
-    fn export(&mut self, address: u64, length: u64, pid: i32) -> Result<Vec<u8>>;
+    fn export(&mut self, _address: u64, _length: u64, _pid: i32) -> Result<Vec<u8>> {
+        Err(not_shared())
+    }
 
     /// Gives up what this queue keeps for those who have yet to import what it exported. Who has imported it
     /// keeps it.
     fn withdraw(&mut self, _exported: &[u8]) {}
 
     /// Maps what another process exported: the address at which the queue's device knows it.
-    fn import(&mut self, exported: &[u8]) -> Result<u64>;
+    fn import(&mut self, _exported: &[u8]) -> Result<u64> {
+        Err(not_shared())
+    }
 
     /// Unmaps what `import` mapped; nothing of it is under way.
-    fn close(&mut self, imported: u64) -> Result<()>;
+    fn close(&mut self, _imported: u64) -> Result<()> {
+        Err(not_shared())
+    }
+
+    /// New memory of this device, `length` bytes, which one device of another host may attach to and then reads
+    /// and writes by itself. `host`: this host's address, as the other knows it.
+    fn expose(&mut self, _length: u64, _host: IpAddr) -> Result<Exposed> {
+        Err(not_across())
+    }
+
+    /// Takes exposed memory back. It is freed when the other has let go of it.
+    fn conceal(&mut self, _address: u64) {}
 }
 
 /// Names a batch of one queue. They rise.

@@ -66,39 +66,51 @@ struct Running {
 impl Worker {
     /// Starts the thread and opens the device on it; fails if that does.
     pub fn start(driver: Arc<dyn Driver>, at: Location, limits: Limits) -> Result<Arc<Worker>> {
+        let (tell, told) = std::sync::mpsc::sync_channel(1);
+        let open = move || {
+            let (queue, result) = match driver.open(at.device, limits.batch_bytes, limits.depth) {
+                Ok(queue) => (Some(queue), Ok(())),
+                Err(error) => (None, Err(error)),
+            };
+            let _ = tell.send(result);
+            queue
+        };
+        let worker = Worker::start_with(at, limits, open, || ())?;
+        let opened = told.recv().unwrap_or_else(|_| {
+            Err(Error::new(Status::Unavailable, "the device's thread ended while it opened the device"))
+        });
+        if opened.is_err() {
+            worker.stop();
+        }
+        opened.map(|()| worker)
+    }
+
+    /// Starts a thread for whatever `open` opens on it, which tells of that itself. `ended` is called when it is closed,
+    /// or was not opened.
+    pub fn start_with(
+        at: Location,
+        limits: Limits,
+        open: impl FnOnce() -> Option<Box<dyn Queue>> + Send + 'static,
+        ended: impl FnOnce() + Send + 'static,
+    ) -> Result<Arc<Worker>> {
         let worker = Arc::new(Worker {
             at,
             orders: Mutex::default(),
             changed: Condvar::new(),
             thread: Mutex::new(None),
         });
-        let (tell, told) = std::sync::mpsc::sync_channel(1);
         let own = worker.clone();
+        let body = move || {
+            if let Some(queue) = open() {
+                let (running, points) = (VecDeque::new(), Vec::new());
+                Loop { worker: &own, queue, limits, running, points, failed: None }.run();
+            }
+            ended();
+        };
         let thread = std::thread::Builder::new()
             .name(format!("ferry-{}-{}", at.kind.name(), at.device))
-            .spawn(move || match driver.open(at.device, limits.batch_bytes, limits.depth) {
-                Ok(queue) => {
-                    let _ = tell.send(Ok(()));
-                    Loop {
-                        worker: &own,
-                        queue,
-                        limits,
-                        running: VecDeque::new(),
-                        points: Vec::new(),
-                        failed: None,
-                    }
-                    .run();
-                }
-                Err(error) => drop(tell.send(Err(error))),
-            })
+            .spawn(body)
             .map_err(|error| Error::system("starting a device's thread", &error))?;
-        let opened = told.recv().unwrap_or_else(|_| {
-            Err(Error::new(Status::Unavailable, "the device's thread ended while it opened the device"))
-        });
-        if let Err(error) = opened {
-            let _ = thread.join();
-            return Err(error);
-        }
         *worker.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
         Ok(worker)
     }
@@ -117,10 +129,15 @@ impl Worker {
         self.push(Order::With(Box::new(work)));
     }
 
-    /// Ends the thread; what was ordered before is done first.
-    pub fn stop(&self) {
+    /// Has the thread end when it has done what was ordered before.
+    pub fn finish(&self) {
         self.lock().stopping = true;
         self.changed.notify_all();
+    }
+
+    /// Ends the thread; what was ordered before is done first.
+    pub fn stop(&self) {
+        self.finish();
         if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
             let _ = thread.join();
         }

@@ -7,6 +7,7 @@ use crate::notify::Hub;
 use crate::peer::outbox::Class;
 use crate::stats::Stats;
 use crate::sys::clock;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
@@ -30,6 +31,8 @@ pub struct PeerIdentity {
     pub address: String,
     pub tag: Tag,
     pub same_host: bool,
+    /// Where the first connection was: our end, and the peer's.
+    pub hosts: (IpAddr, IpAddr),
     /// Payload of one frame at most, of what both ends take: no slice may be longer.
     pub frame_bytes_max: u32,
 }

@@ -51,6 +51,10 @@ pub trait Link: Send + Sync {
     fn obstacle(&self, _kind: MemoryKind) -> Option<String> {
         None
     }
+    /// Whether devices of this kind reach those of other hosts by themselves.
+    fn crosses(&self, _kind: MemoryKind) -> bool {
+        false
+    }
     /// Lanes in use, for the statistics.
     fn lanes(&self) -> usize;
 }

@@ -5,7 +5,7 @@
 use super::{range_contains, reserve};
 use crate::handle::INDEX_MAX;
 use crate::status::Result;
-use crate::types::{end_of, Access, Location, MemoryKind};
+use crate::types::{end_of, Access, Location};
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 
 /// More than an engine can have registered at once; a peer that announces more is cut off here.
@@ -182,13 +182,13 @@ impl RemoteMap {
         self.has_devices
     }
 
-    /// What kind of memory the range lies in, as far as is known.
-    pub fn kind_at(&self, region: u64, address: u64, length: u64) -> Option<MemoryKind> {
+    /// Where the memory of the range is, as far as is known.
+    pub fn location_at(&self, region: u64, address: u64, length: u64) -> Option<Location> {
         let region = match region {
             0 => self.find(address, length),
             id => self.get(id),
         };
-        region.map(|region| region.location.kind)
+        region.map(|region| region.location)
     }
 
     /// By rising address.

@@ -2,7 +2,8 @@
 //! the region is to be unregistered, and what the driver keeps for it goes when nobody has it mapped any
 //! more. Who has it mapped the same-host path counts: see `region::grants`.
 
-use super::service::{Event, Inbox, Stage};
+use super::event::{Event, Inbox};
+use super::service::Stage;
 use super::wire::Word;
 use crate::device::Drivers;
 use crate::region::holder::Lender;

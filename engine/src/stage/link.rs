@@ -1,7 +1,8 @@
 //! The way of device memory to one peer, as `peer` sees it: it only calls the stage's thread.
 
-use super::service::{Event, Inbox};
+use super::event::{Event, Inbox};
 use crate::complete::Transfer;
+use crate::device::Drivers;
 use crate::peer::outbox::Class;
 use crate::peer::Link;
 use crate::region::RemoteMap;
@@ -11,13 +12,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub struct StageLink {
     inbox: Arc<Inbox>,
+    drivers: Arc<Drivers>,
     /// Why memory of the peer's devices could not be mapped, last.
     obstacles: Mutex<HashMap<MemoryKind, String>>,
 }
 
 impl StageLink {
-    pub fn new(inbox: Arc<Inbox>) -> StageLink {
-        StageLink { inbox, obstacles: Mutex::default() }
+    pub fn new(inbox: Arc<Inbox>, drivers: Arc<Drivers>) -> StageLink {
+        StageLink { inbox, drivers, obstacles: Mutex::default() }
     }
 
     pub fn note_obstacle(&self, kind: MemoryKind, why: &str) {
@@ -50,6 +52,10 @@ impl Link for StageLink {
 
     fn obstacle(&self, kind: MemoryKind) -> Option<String> {
         self.lock().get(&kind).cloned()
+    }
+
+    fn crosses(&self, kind: MemoryKind) -> bool {
+        self.drivers.crosses(kind)
     }
 
     fn lanes(&self) -> usize {

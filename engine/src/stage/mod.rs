@@ -19,6 +19,9 @@
 //! processes' devices, which those `lend`. `wire` is what both sides say, `service` the thread on which all of it
 //! happens.
 
+mod bridge;
+mod event;
+mod expose;
 mod lend;
 mod link;
 mod operation;

@@ -1,7 +1,8 @@
 //! A run of slices of one transfer on its way: where it stands, and what is asked and moved for it. All slices
 //! of a run are alike: device memory or not, here and there. `steps` takes it from one step to the next.
 
-use super::reach::Held;
+use super::bridge::Berth;
+use super::reach::{Held, Pair};
 use super::ring::Slot;
 use super::wire::{layout, Block, Blocks, Fault};
 use crate::complete::transfer::Failure;
@@ -20,17 +21,29 @@ pub enum Step {
     Answer,
 }
 
+/// How it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Through slots of host memory.
+    Hosts,
+    /// Devices of this kind copy it by themselves, over memory that is mapped.
+    Mapped(MemoryKind),
+    /// Through slots of these devices, which reach each other.
+    Bridged(Pair),
+}
+
 pub struct Operation {
     pub transfer: Arc<Transfer>,
     pub first: u32,
     pub end: u32,
     pub local_device: bool,
     pub remote_device: bool,
-    /// The devices that move it by themselves, over memory that is mapped.
-    pub over: Option<MemoryKind>,
+    pub way: Way,
     pub held: Vec<Held>,
     pub step: Step,
     pub slot: Option<Slot>,
+    /// BRIDGED: its slots, unless the devices are moving it between them.
+    pub berth: Option<Berth>,
     /// The target's slot: its region and address.
     pub remote: Option<(u64, u64)>,
     pub part: Option<Arc<Transfer>>,
@@ -49,7 +62,7 @@ impl Operation {
         transfer: Arc<Transfer>,
         run: (u32, u32),
         (local_device, remote_device): (bool, bool),
-        over: Option<MemoryKind>,
+        way: Way,
     ) -> Operation {
         Operation {
             transfer,
@@ -57,10 +70,11 @@ impl Operation {
             end: run.1,
             local_device,
             remote_device,
-            over,
+            way,
             held: Vec::new(),
             step: Step::Grant,
             slot: None,
+            berth: None,
             remote: None,
             part: None,
             copying: 0,
@@ -120,10 +134,20 @@ impl Operation {
         self.good().map(request).collect()
     }
 
+    /// Where its slot here begins.
+    pub fn slot_address(&self) -> u64 {
+        match (&self.berth, &self.slot) {
+            (Some(berth), _) => berth.address(),
+            (None, Some(slot)) => slot.address(),
+            (None, None) => 0,
+        }
+    }
+
     pub fn blocks(&self, not_after_ns: u64) -> Blocks {
         let block =
             |slice: &Slice| Block { region: slice.region, address: slice.remote, length: slice.length };
-        Blocks { not_after_ns, list: self.slices().iter().map(block).collect() }
+        let place = self.berth.as_ref().map(Berth::place);
+        Blocks { not_after_ns, place, list: self.slices().iter().map(block).collect() }
     }
 
     pub fn index_of(&self, slice: &Slice) -> u32 {

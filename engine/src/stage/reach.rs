@@ -6,8 +6,9 @@
 //! owner can't give the memory away before; and for COPY while something is copied, so that nothing begins when
 //! the region or the session is over. What can't be mapped is staged.
 
-use super::operation::Step;
-use super::service::{Event, Stage};
+use super::event::Event;
+use super::operation::{Step, Way};
+use super::service::Stage;
 use super::steps::{add, Batches};
 use super::wire::Word;
 use crate::complete::{Fence, Transfer};
@@ -20,6 +21,9 @@ use std::sync::Arc;
 
 /// A region of the peer's, and the device here that reaches it.
 pub type Place = (u64, Location);
+
+/// A device here and one of the peer's.
+pub type Pair = (Location, Location);
 
 pub enum Reach {
     /// The peer is asked what the driver needs.
@@ -56,7 +60,7 @@ impl Drop for Mapped {
 pub type Held = (Kept, Arc<Mapped>);
 
 /// The way that a device of this kind goes by itself.
-fn transport_of(kind: MemoryKind) -> Transport {
+pub fn transport_of(kind: MemoryKind) -> Transport {
     match kind {
         MemoryKind::Ascend => Transport::Ascend,
         _ => Transport::Cuda,
@@ -64,16 +68,15 @@ fn transport_of(kind: MemoryKind) -> Transport {
 }
 
 /// As the threads of devices are told apart.
-fn device(at: Location) -> Location {
+pub fn device(at: Location) -> Location {
     Location { kind: at.kind.driver(), device: at.device }
 }
 
-/// Whether a device may move slices of this transfer by itself, from and to memory of these kinds.
-pub fn may_reach(transfer: &Transfer, kinds: (Option<MemoryKind>, Option<MemoryKind>)) -> Option<MemoryKind> {
-    let (Some(here), Some(there)) = kinds else { return None };
+/// The kind of both devices, if they may move slices of this transfer by themselves.
+pub fn may_reach(transfer: &Transfer, (here, there): Pair) -> Option<MemoryKind> {
     // A checksum is of what is sent.
-    let allowed = transfer.spec.allowed & transport_of(here).bit() != 0 && !transfer.spec.checksum;
-    (here == there && allowed).then_some(here)
+    let allowed = transfer.spec.allowed & transport_of(here.kind).bit() != 0 && !transfer.spec.checksum;
+    (here.kind == there.kind && allowed).then_some(here.kind)
 }
 
 impl Stage {
@@ -204,11 +207,11 @@ impl Stage {
         self.look_at_waiting(peer);
     }
 
-    fn look_at_waiting(&mut self, peer: u64) {
+    pub fn look_at_waiting(&mut self, peer: u64) {
         let Some(side) = self.sides.get(&peer) else { return };
         let waiting = side.operations.iter().filter(|(_, it)| it.step == Step::Reach);
         let waiting: Vec<u64> = waiting.map(|(op, _)| *op).collect();
-        waiting.into_iter().for_each(|op| self.reach(peer, op));
+        waiting.into_iter().for_each(|op| self.begin(peer, op));
     }
 
     /// One batch for each device here.
@@ -243,14 +246,14 @@ impl Stage {
     pub fn copied_over(&mut self, peer: u64, op: u64) {
         let Some(operation) = self.operation(peer, op) else { return };
         operation.held.clear();
-        if let Some(kind) = operation.over {
+        if let Way::Mapped(kind) = operation.way {
             operation.transfer.note_carrier(transport_of(kind));
         }
         self.finish(peer, op, None);
     }
 
     /// Takes the long way.
-    fn stage_instead(&mut self, peer: u64, op: u64) {
+    pub fn stage_instead(&mut self, peer: u64, op: u64) {
         let Some(operation) = self.operation(peer, op) else { return };
         if operation.is_struck() {
             return self.finish(peer, op, Some(Fence::Confirmed));
@@ -259,6 +262,7 @@ impl Stage {
         if let Some(side) = self.sides.get_mut(&peer) {
             side.operations.remove(&op);
         }
+        self.say(peer, Word::Release { op });
         self.under_way -= 1;
         self.split(peer, &transfer, (first, end), false);
     }

@@ -1,12 +1,13 @@
 //! What is queued becomes operations: runs of slices that are alike, as long as their way takes.
 
-use super::operation::Operation;
-use super::reach::may_reach;
-use super::service::{waker, Event, Stage};
+use super::event::{waker, Event};
+use super::operation::{Operation, Way};
+use super::reach::{device, may_reach, Pair};
+use super::service::Stage;
 use crate::complete::Transfer;
 use crate::limits::{DEVICE_PIECE_BYTES, FRAME_DESCRIPTORS_MAX, STAGE_BYTES};
 use crate::peer::outbox::{PullLimits, Pulled};
-use crate::types::{MemoryKind, Slice, Transport};
+use crate::types::{Location, Slice, Transport};
 use std::sync::Arc;
 
 impl Stage {
@@ -43,28 +44,31 @@ impl Stage {
     pub fn split(&mut self, peer: u64, transfer: &Arc<Transfer>, (first, end): (u32, u32), over: bool) {
         let Some(side) = self.sides.get(&peer) else { return };
         let (local, remote) = (self.registry.snapshot(), side.peer.remote.snapshot());
-        let over = over && side.peer.link_of(Transport::Local).is_some();
-        let device = |kind: MemoryKind| kind.is_device().then(|| kind.driver());
+        let same_host = side.peer.link_of(Transport::Local).is_some();
+        let device = |at: Location| at.kind.is_device().then(|| device(at));
         let slices = &transfer.spec.slices[first as usize..end as usize];
         let kinds = slices.iter().map(|slice: &Slice| {
             let length = u64::from(slice.length);
-            let here = local.find(slice.local, length).and_then(|region| device(region.location.kind));
-            let there = remote.kind_at(slice.region, slice.remote, length).and_then(device);
-            let over = may_reach(transfer, (here, there)).filter(|_| over);
-            (here.is_some(), there.is_some(), over)
+            let here = local.find(slice.local, length).and_then(|region| device(region.location));
+            let there = remote.location_at(slice.region, slice.remote, length).and_then(device);
+            let way = match here.zip(there).filter(|_| over) {
+                Some(pair) => self.way(transfer, pair, same_host),
+                None => Way::Hosts,
+            };
+            (here.is_some(), there.is_some(), way)
         });
         let kinds: Vec<_> = kinds.collect();
         let mut at = first;
         for alike in kinds.chunk_by(|a, b| a == b) {
-            let (local_device, remote_device, over) = alike[0];
+            let (local_device, remote_device, way) = alike[0];
             let stretch_end = at + alike.len() as u32;
             while at < stretch_end {
-                let run_end = match over {
-                    Some(_) => stretch_end,
-                    None => at + fitting(&transfer.spec.slices[at as usize..stretch_end as usize]),
+                let run_end = match way {
+                    Way::Mapped(_) => stretch_end,
+                    _ => at + fitting(&transfer.spec.slices[at as usize..stretch_end as usize]),
                 };
                 let devices = (local_device, remote_device);
-                let operation = Operation::new(transfer.clone(), (at, run_end), devices, over);
+                let operation = Operation::new(transfer.clone(), (at, run_end), devices, way);
                 at = run_end;
                 let op = self.next_op;
                 self.next_op += 1;
@@ -74,6 +78,15 @@ impl Stage {
                 }
                 self.begin(peer, op);
             }
+        }
+    }
+
+    /// Between two devices: by themselves if they may and can.
+    fn way(&self, transfer: &Transfer, pair: Pair, same_host: bool) -> Way {
+        match may_reach(transfer, pair) {
+            Some(kind) if same_host => Way::Mapped(kind),
+            Some(kind) if self.drivers.crosses(kind) => Way::Bridged(pair),
+            _ => Way::Hosts,
         }
     }
 

@@ -2,8 +2,11 @@
 //! any access of a peer is: region, generation, rights and bounds; the region is entered for as long as the
 //! device copies, and nothing begins when the initiator's time is over.
 
+use super::event::Event;
+use super::expose::Seat;
+use super::reach::device;
 use super::ring::Slot;
-use super::service::{cause, Event, Stage};
+use super::service::{cause, Stage};
 use super::wire::{layout, Blocks, Fault, Word};
 use crate::command::Command;
 use crate::device::{Direction, Job, Piece};
@@ -26,6 +29,8 @@ pub struct Served {
     op: Op,
     state: State,
     pub slot: Option<Slot>,
+    /// The slot, if it is one of a bridge.
+    seat: Option<Seat>,
     blocks: Option<Blocks>,
     faults: Vec<Fault>,
     /// Entered while something is copied.
@@ -51,6 +56,7 @@ impl Served {
             op,
             state: State::Waiting,
             slot: None,
+            seat: None,
             blocks,
             faults: Vec::new(),
             regions: Vec::new(),
@@ -66,6 +72,14 @@ impl Served {
 
     fn place(&self) -> (u64, u64) {
         self.slot.as_ref().map_or((0, 0), |slot| (slot.region, slot.address()))
+    }
+
+    fn slot_address(&self) -> u64 {
+        self.seat.as_ref().map_or(self.place().1, Seat::address)
+    }
+
+    fn has_slot(&self) -> bool {
+        self.slot.is_some() || self.seat.is_some()
     }
 }
 
@@ -131,22 +145,34 @@ impl Stage {
     }
 
     pub fn committed(&mut self, peer: u64, op: u64, blocks: Blocks) {
-        let Some(served) = self.guest(peer, op) else { return self.say(peer, Word::Unknown { op }) };
-        served.blocks = Some(blocks);
-        match served.state {
-            State::Waiting if served.slot.is_some() => self.copy_blocks(peer, op),
-            State::Waiting | State::Copying => {}
-            State::Told => self.tell(peer, op),
+        match self.guest(peer, op).is_some() || self.take_seat(peer, op, Op::Write, &blocks) {
+            true => self.asked(peer, op, blocks),
+            false => self.say(peer, Word::Unknown { op }),
         }
     }
 
     pub fn fetched(&mut self, peer: u64, op: u64, blocks: Blocks) {
-        let Some(served) = self.guest(peer, op) else {
-            return self.add(peer, op, Served::new(Op::Read, Some(blocks)));
-        };
+        match self.guest(peer, op).is_some() || self.take_seat(peer, op, Op::Read, &blocks) {
+            true => self.asked(peer, op, blocks),
+            false if blocks.place.is_some() => self.say(peer, Word::Unknown { op }),
+            false => self.add(peer, op, Served::new(Op::Read, Some(blocks))),
+        }
+    }
+
+    /// What names a slot of a bridge has it at once.
+    fn take_seat(&mut self, peer: u64, op: u64, kind: Op, blocks: &Blocks) -> bool {
+        let Some(seat) = blocks.place.and_then(|place| self.seat(peer, place)) else { return false };
+        let Some(side) = self.sides.get_mut(&peer) else { return false };
+        let served = Served { seat: Some(seat), ..Served::new(kind, None) };
+        side.served.insert(op, served);
+        true
+    }
+
+    fn asked(&mut self, peer: u64, op: u64, blocks: Blocks) {
+        let Some(served) = self.guest(peer, op) else { return };
         served.blocks = Some(blocks);
         match served.state {
-            State::Waiting if served.slot.is_some() => self.copy_blocks(peer, op),
+            State::Waiting if served.has_slot() => self.copy_blocks(peer, op),
             State::Waiting | State::Copying => {}
             State::Told => self.tell(peer, op),
         }
@@ -176,12 +202,15 @@ impl Stage {
         let mut batches: Vec<Batch> = Vec::new();
         let Some(served) = self.guest(peer, op) else { return batches };
         let Some(blocks) = served.blocks.clone() else { return batches };
-        let (_, slot_at) = served.place();
+        let (slot_at, seat) = (served.slot_address(), served.seat.as_ref().map(Seat::at));
         let (offsets, _) = layout(blocks.list.iter().map(|block| block.length));
         for (at, (block, offset)) in blocks.list.iter().zip(offsets).enumerate() {
             let wanted = (block.region, block.address, u64::from(block.length));
             let admitted = registry.admit(served.op, wanted).and_then(|region| match region {
                 region if !region.is_device() => Err(Status::Unsupported),
+                region if seat.is_some_and(|seat| seat.kind != device(region.location).kind) => {
+                    Err(Status::Unsupported)
+                }
                 region if !region.enter() => Err(Status::Stale),
                 region => Ok(region),
             });
@@ -212,13 +241,17 @@ impl Stage {
         let Some(served) = self.sides.get_mut(&peer).and_then(|side| side.served.get_mut(&op)) else {
             return;
         };
-        let Some(slot) = &mut served.slot else { return };
-        let ready = self.incoming.lock(slot, at.kind).and_then(|()| self.drivers.worker(at));
+        let locked = match &mut served.slot {
+            Some(slot) => self.incoming.lock(slot, at.kind),
+            None => Ok(()),
+        };
+        let ready = locked.and_then(|()| self.drivers.worker(at));
         match ready {
             Err(error) => served.fail(blocks.into_iter(), cause(&error)),
             Ok(worker) => {
                 served.copying += 1;
                 let direction = match served.op {
+                    _ if served.seat.is_some() => Direction::DeviceToDevice,
                     Op::Write => Direction::HostToDevice,
                     Op::Read => Direction::DeviceToHost,
                 };
@@ -278,7 +311,7 @@ impl Stage {
         let Some(served) = self.guest(peer, op) else { return };
         let (faults, (region, address)) = (served.faults.clone(), served.place());
         let word = match served.op {
-            Op::Read if served.slot.is_some() => Word::Ready { op, region, address, faults },
+            Op::Read if served.has_slot() => Word::Ready { op, region, address, faults },
             _ => Word::Done { op, faults },
         };
         self.say(peer, word);

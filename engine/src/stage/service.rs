@@ -1,24 +1,27 @@
 //! The stage's thread, and what it is called with. It alone knows the operations under way; everybody else
-//! leaves it an event. Control loop: sessions begin and end (`Companion`). Devices and transfers: a step has
+//! leaves it an `event`. Control loop: sessions begin and end (`Companion`). Devices and transfers: a step has
 //! ended. Callers: something is to be posted, or was struck.
 
+use super::bridge::Bridge;
+use super::event::{Event, Inbox};
+use super::expose::Shown;
 use super::lend::Loans;
 use super::link::StageLink;
 use super::operation::Operation;
-use super::reach::{Mapped, Place, Reach};
+use super::reach::{Pair, Place, Reach};
 use super::ring::{Ring, Slot};
 use super::serve::Served;
 use super::wire::{Word, MESSAGE_BYTES};
 use crate::command::{Command, Commands};
 use crate::complete::Transfer;
-use crate::device::Drivers;
+use crate::device::{Drivers, Worker};
 use crate::peer::{Companion, Link, Peer, Posted, Ticket};
-use crate::region::{Region, Registry};
+use crate::region::Registry;
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
 use crate::types::{Access, MemoryKind, Op, Request, Transport};
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -46,79 +49,6 @@ pub struct Settings {
     pub slots: u32,
 }
 
-pub enum Event {
-    Begin(Ticket),
-    End(u64),
-    /// The peer is lost, ...
-    Forget(u64),
-    /// ... and nothing of it can land here any more.
-    Quiet(u64),
-    Said(u64, Vec<u8>),
-    /// Something was queued.
-    Post,
-    Struck(u64, u64),
-    /// A part of an operation is final.
-    Moved {
-        peer: u64,
-        op: u64,
-    },
-    /// Copies of an operation have ended; ours, or one that is served.
-    Copied {
-        peer: u64,
-        op: u64,
-        result: Result<()>,
-    },
-    Served {
-        peer: u64,
-        op: u64,
-        blocks: Vec<u32>,
-        result: Result<()>,
-    },
-    /// A device of ours has mapped what a peer lent in this session.
-    Mapped {
-        peer: u64,
-        session: Option<[u8; 16]>,
-        place: Place,
-        result: Result<Arc<Mapped>>,
-    },
-    /// A device of ours has said what a peer needs to map this region.
-    Exported {
-        peer: u64,
-        region: Arc<Region>,
-        result: Result<Vec<u8>>,
-    },
-    /// This region is being unregistered.
-    Recall(u64),
-    Stop,
-}
-
-#[derive(Default)]
-pub struct Inbox {
-    events: Mutex<VecDeque<Event>>,
-    changed: Condvar,
-}
-
-impl Inbox {
-    pub fn push(&self, event: Event) {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner).push_back(event);
-        self.changed.notify_one();
-    }
-
-    /// What has come, after at most `timeout`.
-    fn take(&self, timeout: Option<Duration>) -> VecDeque<Event> {
-        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        if events.is_empty() {
-            events = match timeout {
-                Some(timeout) => {
-                    self.changed.wait_timeout(events, timeout).unwrap_or_else(PoisonError::into_inner).0
-                }
-                None => self.changed.wait(events).unwrap_or_else(PoisonError::into_inner),
-            };
-        }
-        std::mem::take(&mut *events)
-    }
-}
-
 /// What other threads may look at.
 #[derive(Default)]
 struct Shared {
@@ -138,6 +68,7 @@ pub struct Service {
     inbox: Arc<Inbox>,
     shared: Arc<Mutex<Shared>>,
     commands: Arc<Commands>,
+    drivers: Arc<Drivers>,
     thread: Mutex<Option<JoinHandle<()>>>,
     start: Mutex<Option<Stage>>,
 }
@@ -174,11 +105,15 @@ impl Service {
             next_op: 1,
             under_way: 0,
             under_way_max: settings.slots as usize * 2,
+            attached: HashMap::new(),
+            next_bridge: 1,
+            bridge_slots: settings.slots,
         };
         Arc::new(Service {
             inbox,
             shared,
             commands,
+            drivers,
             thread: Mutex::new(None),
             start: Mutex::new(Some(stage)),
         })
@@ -208,7 +143,7 @@ impl Companion for Service {
         let peer = ticket.peer.handle;
         {
             let mut shared = lock(&self.shared);
-            let link = || Arc::new(StageLink::new(self.inbox.clone()));
+            let link = || Arc::new(StageLink::new(self.inbox.clone(), self.drivers.clone()));
             shared.links.entry(peer).or_insert_with(link);
             shared.served.entry(peer).or_default().welcome = true;
         }
@@ -268,6 +203,10 @@ pub(super) struct Side {
     pub watched: HashMap<u64, Waker>,
     /// What devices here reach of the peer's, in the session that stands.
     pub reached: HashMap<Place, Reach>,
+    /// Devices here and there that reach each other, which outlast connections.
+    pub bridges: HashMap<Pair, Bridge>,
+    /// Memory here for the peer's bridges; none yet while it is being made.
+    pub shown: HashMap<u64, Option<Arc<Shown>>>,
     /// What is to be said.
     out: Vec<u8>,
     /// Slots that the peer had when it was lost.
@@ -307,6 +246,11 @@ pub(super) struct Stage {
     pub next_op: u64,
     pub under_way: usize,
     pub under_way_max: usize,
+    /// The threads of bridges, by these.
+    pub attached: HashMap<u64, Arc<Worker>>,
+    pub next_bridge: u64,
+    /// Of each bridge.
+    pub bridge_slots: u32,
 }
 
 impl Stage {
@@ -332,6 +276,7 @@ impl Stage {
             let served = side.served.into_values().filter_map(|served| served.slot);
             served.chain(side.lost_slots).for_each(|slot| self.incoming.give(slot));
         }
+        self.attached.into_values().for_each(|worker| worker.stop());
         self.outgoing.end();
         self.incoming.end();
     }
@@ -344,11 +289,14 @@ impl Stage {
                     side.session = None;
                     side.out.clear();
                     side.reached.clear();
+                    side.bridges.retain(|_, bridge| bridge.stands());
                 }
             }
             Event::Forget(peer) => {
                 if let Some(side) = self.sides.get_mut(&peer) {
                     side.lost = true;
+                    side.bridges.clear();
+                    side.shown.clear();
                 }
                 self.drop_served(peer, &[]);
             }
@@ -381,6 +329,10 @@ impl Stage {
             }
             Event::Exported { peer, region, result } => self.exported(peer, &region, result),
             Event::Recall(region) => self.recall(region),
+            Event::Shown { peer, bridge, result } => self.shown(peer, bridge, result),
+            Event::Attached { peer, bridge, result } => self.attached(peer, bridge, result),
+            Event::Detached { peer, bridge } => self.detached(peer, bridge),
+            Event::Carried { peer, op, berth, result } => self.carried(peer, op, berth, result),
         }
     }
 
@@ -393,6 +345,8 @@ impl Stage {
             served: HashMap::new(),
             watched: HashMap::new(),
             reached: HashMap::new(),
+            bridges: HashMap::new(),
+            shown: HashMap::new(),
             out: Vec::new(),
             lost_slots: Vec::new(),
             lost: false,
@@ -400,7 +354,7 @@ impl Stage {
         side.session = Some(ticket.session_id);
         side.lost = false;
         let ops: Vec<u64> = side.operations.keys().copied().collect();
-        self.say(handle, Word::Live { ops: ops.clone() });
+        self.say(handle, Word::Live { ops: ops.clone(), bridges: self.bridges(handle) });
         ops.into_iter().for_each(|op| self.say_again(handle, op));
     }
 
@@ -410,7 +364,12 @@ impl Stage {
             Word::Commit { op, blocks } => self.committed(peer, op, blocks),
             Word::Fetch { op, blocks } => self.fetched(peer, op, blocks),
             Word::Release { op } => self.released(peer, op),
-            Word::Live { ops } => self.drop_served(peer, &ops),
+            Word::Live { ops, bridges } => {
+                self.drop_served(peer, &ops);
+                if let Some(side) = self.sides.get_mut(&peer) {
+                    side.shown.retain(|bridge, _| bridges.contains(bridge));
+                }
+            }
             Word::Grant { op, region, address } => self.granted(peer, op, (region, address)),
             Word::Ready { op, region, address, faults } => self.ready(peer, op, (region, address), &faults),
             Word::Done { op, faults } => self.done(peer, op, &faults),
@@ -421,6 +380,12 @@ impl Stage {
             Word::Lent { region, memory } => self.lent(peer, region, &memory),
             Word::Refused { region, status, why } => self.refused(peer, region, &Error::new(status, why)),
             Word::Recalled { region } => self.recalled(peer, region),
+            Word::Expose { bridge, at, slots } => self.expose(peer, bridge, at, slots),
+            Word::Exposed { bridge, offer } => self.exposed(peer, bridge, offer),
+            Word::Hidden { bridge, status, why } => {
+                self.refuse_bridge(peer, bridge, &Error::new(status, why))
+            }
+            Word::Conceal { bridge } => self.conceal(peer, bridge),
         }
     }
 
@@ -469,19 +434,6 @@ impl Stage {
             self.commands.push(Command::CompanionQuiet { peer });
         }
     }
-}
-
-/// Leaves an event when it is woken.
-struct Wake<F>(Arc<Inbox>, F);
-
-impl<F: Fn() -> Event + Send + Sync + 'static> std::task::Wake for Wake<F> {
-    fn wake(self: Arc<Self>) {
-        self.0.push(self.1());
-    }
-}
-
-pub(super) fn waker(inbox: &Arc<Inbox>, event: impl Fn() -> Event + Send + Sync + 'static) -> Waker {
-    Waker::from(Arc::new(Wake(inbox.clone(), event)))
 }
 
 fn flush(side: &mut Side, commands: &Commands) {

@@ -4,13 +4,16 @@
 //! WRITE  GRANT? ─▶ SLOT? ─▶ COPY? ─▶ MOVE ─▶ ANSWER?       ?: if there is a device on that side
 //! READ   ANSWER? ─▶ SLOT? ─▶ MOVE ─▶ COPY?
 //! both   REACH ─▶ COPY                                     where the device reaches both memories (`reach`)
+//! WRITE  REACH ─▶ COPY ─▶ MOVE ─▶ ANSWER                   where devices of two hosts reach each other (`bridge`)
+//! READ   REACH ─▶ ANSWER ─▶ MOVE ─▶ COPY
 //! ```
 //! A run settles its slices once, when nothing of it can touch memory any more: confirmed, refused, or given
 //! up because its transfer was struck. What the target may do by itself (ANSWER) it may do for a lease.
 
-use super::operation::{Operation, Step};
+use super::event::{waker, Event};
+use super::operation::{Operation, Step, Way};
 use super::ring::Slot;
-use super::service::{cause, waker, Event, Part, Stage};
+use super::service::{cause, Part, Stage};
 use super::wire::{Fault, Word};
 use crate::command::Command;
 use crate::complete::transfer::{Failure, Strike};
@@ -47,8 +50,10 @@ impl Stage {
 
     pub fn begin(&mut self, peer: u64, op: u64) {
         let Some(operation) = self.operation(peer, op) else { return };
-        if operation.over.is_some() {
-            return self.reach(peer, op);
+        match operation.way {
+            Way::Mapped(_) => return self.reach(peer, op),
+            Way::Bridged(_) => return self.cross(peer, op),
+            Way::Hosts => {}
         }
         match (operation.remote_device, operation.op()) {
             (true, Op::Write) => {
@@ -97,7 +102,7 @@ impl Stage {
     }
 
     /// Between the slot and the devices here: one batch for each.
-    fn copy(&mut self, peer: u64, op: u64) {
+    pub fn copy(&mut self, peer: u64, op: u64) {
         let started = self.try_copy(peer, op);
         self.note_start(peer, op, started);
     }
@@ -117,7 +122,7 @@ impl Stage {
             return Ok(());
         };
         let local = self.registry.snapshot();
-        let slot_at = operation.slot.as_ref().map_or(0, Slot::address);
+        let slot_at = operation.slot_address();
         let write = operation.op() == Op::Write;
         let mut batches = Batches::new();
         for (slice, offset) in operation.good() {
@@ -127,7 +132,11 @@ impl Stage {
             let (to, from) = if write { (slot, here) } else { (here, slot) };
             add(&mut batches, at, Piece { to, from, length });
         }
-        let direction = if write { Direction::DeviceToHost } else { Direction::HostToDevice };
+        let direction = match operation.way {
+            Way::Bridged(_) => Direction::DeviceToDevice,
+            _ if write => Direction::DeviceToHost,
+            _ => Direction::HostToDevice,
+        };
         self.start_copies(peer, op, direction, batches)
     }
 
@@ -158,11 +167,11 @@ impl Stage {
         if operation.copying > 0 {
             return;
         }
-        if operation.over.is_some() {
-            return self.copied_over(peer, op);
-        }
+        let to_be_moved = !operation.has_failed() && !operation.is_struck();
         match operation.op() {
-            Op::Write if !operation.has_failed() && !operation.is_struck() => self.move_part(peer, op),
+            _ if matches!(operation.way, Way::Mapped(_)) => self.copied_over(peer, op),
+            Op::Write if to_be_moved && operation.berth.is_some() => self.carry(peer, op),
+            Op::Write if to_be_moved => self.move_part(peer, op),
             Op::Write if operation.is_struck() => self.finish(peer, op, Some(Fence::Confirmed)),
             _ => self.finish(peer, op, None),
         }
@@ -244,7 +253,7 @@ impl Stage {
     }
 
     /// Asks the target to copy; or asks it once more, so that it has more time.
-    fn ask(&mut self, peer: u64, op: u64) {
+    pub fn ask(&mut self, peer: u64, op: u64) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
         let connected = side.is_connected();
         let Some(operation) = side.operations.get_mut(&op) else { return };
@@ -271,7 +280,7 @@ impl Stage {
     /// A new connection: what the target may not have heard.
     pub fn say_again(&mut self, peer: u64, op: u64) {
         match self.operation(peer, op).map(|operation| (operation.step, operation.is_struck())) {
-            Some((Step::Reach, _)) => self.reach(peer, op),
+            Some((Step::Reach, _)) => self.begin(peer, op),
             Some((Step::Grant, _)) => self.say(peer, Word::Want { op }),
             Some((Step::Answer, false)) => self.ask(peer, op),
             Some((Step::Answer, true)) => self.stop(peer, op),
@@ -295,11 +304,13 @@ impl Stage {
         if operation.step != Step::Answer || operation.op() != Op::Read {
             return;
         }
-        operation.remote = Some(slot);
         operation.take_faults(faults);
+        let bridged = operation.berth.is_some();
+        operation.remote = Some(slot).filter(|_| !bridged);
         match operation.is_struck() {
             true => self.finish(peer, op, Some(Fence::Confirmed)),
             false if operation.has_failed() => self.finish(peer, op, None),
+            false if bridged => self.carry(peer, op),
             false => self.find_slot(peer, op),
         }
     }
@@ -322,7 +333,10 @@ impl Stage {
     pub fn unknown(&mut self, peer: u64, op: u64) {
         match self.at(peer, op, Step::Answer).map(|operation| operation.is_struck()) {
             Some(true) => self.finish(peer, op, Some(Fence::Confirmed)),
-            Some(false) => self.begin_again(peer, op),
+            Some(false) => {
+                self.retire_bridge(peer, op);
+                self.begin_again(peer, op);
+            }
             None => {}
         }
     }
@@ -360,6 +374,7 @@ impl Stage {
         let Some(side) = self.sides.get_mut(&peer) else { return };
         let Some(mut operation) = side.operations.remove(&op) else { return };
         operation.remote = None;
+        operation.berth = None;
         operation.failures.clear();
         side.operations.insert(renewed, operation);
         self.begin(peer, renewed);
@@ -375,6 +390,8 @@ impl Stage {
             let Some(operation) = self.operation(peer, op) else { continue };
             match operation.step {
                 Step::Reach | Step::Grant | Step::Slot => self.finish(peer, op, Some(Fence::Confirmed)),
+                // A slot of a bridge stays taken until the devices are through with it.
+                Step::Move if operation.part.is_none() => self.finish(peer, op, Some(Fence::Confirmed)),
                 Step::Move => {
                     let part = operation.part.clone();
                     let object = self.sides.get(&peer).map(|side| side.peer.clone());
@@ -407,7 +424,10 @@ impl Stage {
             let over = self.at(peer, op, Step::Answer).is_some_and(|it| it.exposed_until_ns <= now_ns);
             match struck {
                 // The target may not any more, and is silent.
-                true if over => self.finish(peer, op, Some(Fence::Lease)),
+                true if over => {
+                    self.retire_bridge(peer, op);
+                    self.finish(peer, op, Some(Fence::Lease));
+                }
                 true => self.stop(peer, op),
                 false => self.ask(peer, op),
             }
@@ -435,12 +455,12 @@ impl Stage {
         let Some(mut operation) = side.operations.remove(&op) else { return };
         let object = side.peer.clone();
         self.under_way -= 1;
-        if operation.remote_device && operation.over.is_none() {
+        if operation.remote_device && !matches!(operation.way, Way::Mapped(_)) {
             self.say(peer, Word::Release { op });
         }
         let slot = operation.slot.take();
         self.give_back(slot);
-        let Operation { transfer, first, end, mut failures, .. } = operation;
+        let Operation { transfer, first, end, mut failures, berth, .. } = operation;
         match given_up {
             Some(fence) => object.abandon(&transfer, end - first, fence),
             None => {
@@ -452,6 +472,10 @@ impl Stage {
         }
         if let Some(side) = self.sides.get_mut(&peer).filter(|_| transfer.is_final()) {
             side.watched.remove(&transfer.handle);
+        }
+        if berth.is_some() {
+            drop(berth);
+            self.look_at_waiting(peer);
         }
     }
 }

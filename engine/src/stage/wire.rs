@@ -6,13 +6,14 @@
 //! READ from a device     FETCH ─▶ ◀─ READY  data from the slot                       RELEASE ─▶
 //! struck meanwhile       STOP ─▶ ◀─ UNKNOWN, the answer, or BUSY as long as a device copies
 //! memory to map          BORROW ─▶ ◀─ LENT or REFUSED; ◀─ RECALLED when it is to go
+//! a bridge               EXPOSE ─▶ ◀─ EXPOSED or HIDDEN; CONCEAL ─▶ when the device here has let go
 //! ```
 
 use crate::complete::transfer::Failure;
-use crate::limits::{FRAME_DESCRIPTORS_MAX, STAGE_ALIGN, STAGE_BYTES};
+use crate::limits::{BRIDGES_MAX, FRAME_DESCRIPTORS_MAX, STAGE_ALIGN, STAGE_BYTES};
 use crate::session::message::{BadMessage, Reader};
 use crate::status::{Error, Status};
-use crate::types::MemoryKind;
+use crate::types::{Location, MemoryKind};
 
 /// Bytes of one message, well below what the channel takes.
 pub const MESSAGE_BYTES: usize = 32 << 10;
@@ -30,11 +31,20 @@ pub struct Block {
     pub length: u32,
 }
 
+/// A slot of a bridge, which the initiator numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub bridge: u64,
+    pub slot: u32,
+}
+
 /// Blocks that an operation moves, in the order in which they lie in a slot, and how long the target may.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocks {
     /// On the target's clock.
     pub not_after_ns: u64,
+    /// The slot, if it is one of a bridge.
+    pub place: Option<Place>,
     pub list: Vec<Block>,
 }
 
@@ -62,8 +72,8 @@ pub enum Word {
     Done { op: u64, faults: Vec<Fault> },
     /// The initiator is through with it.
     Release { op: u64 },
-    /// All that the initiator has under way, first thing on a new connection.
-    Live { ops: Vec<u64> },
+    /// All that the initiator has under way, and its bridges, first thing on a new connection.
+    Live { ops: Vec<u64>, bridges: Vec<u64> },
     /// The target has no slot for it, and nothing of it happens there.
     Unknown { op: u64 },
     /// The initiator has given it up: nothing of it is to begin.
@@ -79,7 +89,18 @@ pub enum Word {
     Refused { region: u64, status: Status, why: String },
     /// The region is to go: close it.
     Recalled { region: u64 },
+    /// The initiator wants memory of this device for a bridge: so many slots.
+    Expose { bridge: u64, at: Location, slots: u32 },
+    /// By this its device attaches to it.
+    Exposed { bridge: u64, offer: Vec<u8> },
+    /// There is none, for this reason.
+    Hidden { bridge: u64, status: Status, why: String },
+    /// The initiator's device has let go of it.
+    Conceal { bridge: u64 },
 }
+
+/// Bridges are numbered from 1.
+const NO_PLACE: Place = Place { bridge: 0, slot: 0 };
 
 /// Where blocks of these lengths lie in a slot, and the bytes that they take there.
 pub fn layout(lengths: impl Iterator<Item = u32>) -> (Vec<u64>, u64) {
@@ -101,10 +122,12 @@ impl Fault {
 }
 
 impl Word {
-    /// A reason that is too long is cut.
     pub fn refused(region: u64, error: &Error) -> Word {
-        let why = error.message.char_indices().take_while(|(at, _)| *at < LENT_BYTES_MAX - 4);
-        Word::Refused { region, status: error.status, why: why.map(|(_, char)| char).collect() }
+        Word::Refused { region, status: error.status, why: short(error) }
+    }
+
+    pub fn hidden(bridge: u64, error: &Error) -> Word {
+        Word::Hidden { bridge, status: error.status, why: short(error) }
     }
 
     pub fn encode(&self, out: &mut Vec<u8>) {
@@ -128,9 +151,9 @@ impl Word {
                 encode_faults(faults, out);
             }
             Word::Release { op } => numbers(out, 7, &[*op]),
-            Word::Live { ops } => {
-                numbers(out, 8, &[ops.len() as u64]);
-                ops.iter().for_each(|op| out.extend_from_slice(&op.to_le_bytes()));
+            Word::Live { ops, bridges } => {
+                numbers(out, 8, &[ops.len() as u64, bridges.len() as u64]);
+                ops.iter().chain(bridges).for_each(|one| out.extend_from_slice(&one.to_le_bytes()));
             }
             Word::Unknown { op } => numbers(out, 9, &[*op]),
             Word::Stop { op } => numbers(out, 10, &[*op]),
@@ -140,16 +163,24 @@ impl Word {
                 out.extend_from_slice(&(*kind as u32).to_le_bytes());
                 out.extend_from_slice(&process.to_le_bytes());
             }
-            Word::Lent { region, memory } => {
-                numbers(out, 13, &[*region, memory.len() as u64]);
-                out.extend_from_slice(memory);
-            }
+            Word::Lent { region, memory } => named_bytes(out, 13, *region, memory),
             Word::Refused { region, status, why } => {
-                numbers(out, 14, &[*region, why.len() as u64]);
-                out.extend_from_slice(why.as_bytes());
+                named_bytes(out, 14, *region, why.as_bytes());
                 out.extend_from_slice(&(*status as i32).to_le_bytes());
             }
             Word::Recalled { region } => numbers(out, 15, &[*region]),
+            Word::Expose { bridge, at, slots } => {
+                numbers(out, 16, &[*bridge]);
+                out.extend_from_slice(&(at.kind as u32).to_le_bytes());
+                out.extend_from_slice(&at.device.to_le_bytes());
+                out.extend_from_slice(&slots.to_le_bytes());
+            }
+            Word::Exposed { bridge, offer } => named_bytes(out, 17, *bridge, offer),
+            Word::Hidden { bridge, status, why } => {
+                named_bytes(out, 18, *bridge, why.as_bytes());
+                out.extend_from_slice(&(*status as i32).to_le_bytes());
+            }
+            Word::Conceal { bridge } => numbers(out, 19, &[*bridge]),
         }
     }
 
@@ -178,24 +209,36 @@ impl Word {
             6 => Word::Done { op: reader.u64()?, faults: decode_faults(reader)? },
             7 => Word::Release { op: reader.u64()? },
             8 => {
-                let count = bounded(reader.u64()?, LIVE_MAX)?;
-                Word::Live { ops: (0..count).map(|_| reader.u64()).collect::<Result<_, _>>()? }
+                let (ops, bridges) =
+                    (bounded(reader.u64()?, LIVE_MAX)?, bounded(reader.u64()?, BRIDGES_MAX)?);
+                let mut list = |count| (0..count).map(|_| reader.u64()).collect::<Result<_, _>>();
+                Word::Live { ops: list(ops)?, bridges: list(bridges)? }
             }
             9 => Word::Unknown { op: reader.u64()? },
             10 => Word::Stop { op: reader.u64()? },
             11 => Word::Busy { op: reader.u64()? },
             12 => Word::Borrow {
                 region: reader.u64()?,
-                kind: MemoryKind::from_number(reader.u32()?).ok_or(BadMessage)?,
+                kind: decode_kind(reader)?,
                 process: reader.u32()? as i32,
             },
             13 => Word::Lent { region: reader.u64()?, memory: decode_bytes(reader)? },
             14 => {
-                let (region, why) = (reader.u64()?, decode_bytes(reader)?);
-                let why = String::from_utf8(why).map_err(|_| BadMessage)?;
+                let (region, why) = (reader.u64()?, decode_text(reader)?);
                 Word::Refused { region, status: decode_failure(reader)?, why }
             }
             15 => Word::Recalled { region: reader.u64()? },
+            16 => Word::Expose {
+                bridge: reader.u64()?,
+                at: Location { kind: decode_kind(reader)?, device: reader.u32()? as i32 },
+                slots: reader.u32()?,
+            },
+            17 => Word::Exposed { bridge: reader.u64()?, offer: decode_bytes(reader)? },
+            18 => {
+                let (bridge, why) = (reader.u64()?, decode_text(reader)?);
+                Word::Hidden { bridge, status: decode_failure(reader)?, why }
+            }
+            19 => Word::Conceal { bridge: reader.u64()? },
             _ => return Err(BadMessage),
         })
     }
@@ -203,7 +246,10 @@ impl Word {
 
 impl Blocks {
     fn encode(&self, out: &mut Vec<u8>) {
+        let Place { bridge, slot } = self.place.unwrap_or(NO_PLACE);
         out.extend_from_slice(&self.not_after_ns.to_le_bytes());
+        out.extend_from_slice(&bridge.to_le_bytes());
+        out.extend_from_slice(&slot.to_le_bytes());
         out.extend_from_slice(&(self.list.len() as u64).to_le_bytes());
         for block in &self.list {
             out.extend_from_slice(&block.region.to_le_bytes());
@@ -214,7 +260,8 @@ impl Blocks {
 
     /// What fits a slot, and nothing else.
     fn decode(reader: &mut Reader) -> Result<Blocks, BadMessage> {
-        let not_after_ns = reader.u64()?;
+        let (not_after_ns, place) = (reader.u64()?, Place { bridge: reader.u64()?, slot: reader.u32()? });
+        let place = Some(place).filter(|place| *place != NO_PLACE);
         let count = bounded(reader.u64()?, FRAME_DESCRIPTORS_MAX)?;
         let block = |reader: &mut Reader| {
             Ok(Block { region: reader.u64()?, address: reader.u64()?, length: reader.u32()? })
@@ -224,13 +271,24 @@ impl Blocks {
         if list.is_empty() || bytes > u64::from(STAGE_BYTES) {
             return Err(BadMessage);
         }
-        Ok(Blocks { not_after_ns, list })
+        Ok(Blocks { not_after_ns, place, list })
     }
 }
 
 fn numbers(out: &mut Vec<u8>, kind: u8, values: &[u64]) {
     out.push(kind);
     values.iter().for_each(|value| out.extend_from_slice(&value.to_le_bytes()));
+}
+
+fn named_bytes(out: &mut Vec<u8>, kind: u8, name: u64, bytes: &[u8]) {
+    numbers(out, kind, &[name, bytes.len() as u64]);
+    out.extend_from_slice(bytes);
+}
+
+/// A reason that is too long is cut.
+fn short(error: &Error) -> String {
+    let why = error.message.char_indices().take_while(|(at, _)| *at < LENT_BYTES_MAX - 4);
+    why.map(|(_, char)| char).collect()
 }
 
 fn encode_faults(faults: &[Fault], out: &mut Vec<u8>) {
@@ -256,6 +314,14 @@ fn decode_bytes(reader: &mut Reader) -> Result<Vec<u8>, BadMessage> {
     (0..length).map(|_| reader.u8()).collect()
 }
 
+fn decode_text(reader: &mut Reader) -> Result<String, BadMessage> {
+    String::from_utf8(decode_bytes(reader)?).map_err(|_| BadMessage)
+}
+
+fn decode_kind(reader: &mut Reader) -> Result<MemoryKind, BadMessage> {
+    MemoryKind::from_number(reader.u32()?).ok_or(BadMessage)
+}
+
 fn decode_failure(reader: &mut Reader) -> Result<Status, BadMessage> {
     let status = Status::from_number(reader.u32()? as i32);
     status.filter(|status| (*status as i32) < 0).ok_or(BadMessage)
@@ -272,17 +338,19 @@ mod tests {
 
     fn all() -> Vec<Word> {
         let block = |at: u64| Block { region: 5, address: at << 20, length: 4096 };
-        let blocks = Blocks { not_after_ns: 77, list: (1..4).map(block).collect() };
+        let blocks = Blocks { not_after_ns: 77, place: None, list: (1..4).map(block).collect() };
+        let placed = Blocks { place: Some(Place { bridge: 1, slot: 63 }), ..blocks.clone() };
         let faults = vec![Fault { block: 2, status: Status::Stale, vendor_error: -7 }];
         vec![
             Word::Want { op: 1 },
             Word::Grant { op: 1, region: 2, address: 3 },
             Word::Commit { op: 1, blocks: blocks.clone() },
             Word::Fetch { op: u64::MAX, blocks },
+            Word::Fetch { op: 7, blocks: placed },
             Word::Ready { op: 1, region: 2, address: 3, faults: faults.clone() },
             Word::Done { op: 1, faults },
             Word::Release { op: 9 },
-            Word::Live { ops: vec![1, 2, 3] },
+            Word::Live { ops: vec![1, 2, 3], bridges: vec![4, 5] },
             Word::Unknown { op: 4 },
             Word::Stop { op: 5 },
             Word::Busy { op: 6 },
@@ -290,6 +358,10 @@ mod tests {
             Word::Lent { region: 2, memory: (0..=255).chain(0..=255).collect() },
             Word::Refused { region: 3, status: Status::Access, why: "no".into() },
             Word::Recalled { region: 4 },
+            Word::Expose { bridge: 1, at: Location { kind: MemoryKind::Ascend, device: 7 }, slots: 8 },
+            Word::Exposed { bridge: 1, offer: vec![1, 2, 3] },
+            Word::Hidden { bridge: 2, status: Status::Unsupported, why: "off".into() },
+            Word::Conceal { bridge: 1 },
         ]
     }
 
@@ -312,7 +384,7 @@ mod tests {
     fn what_does_not_fit_a_slot_is_refused() {
         let decode = |list: Vec<Block>| {
             let mut bytes = Vec::new();
-            Word::Commit { op: 1, blocks: Blocks { not_after_ns: 1, list } }.encode(&mut bytes);
+            Word::Commit { op: 1, blocks: Blocks { not_after_ns: 1, place: None, list } }.encode(&mut bytes);
             Word::decode_all(&bytes).is_ok()
         };
         let block = |length| Block { region: 1, address: 4096, length };
@@ -332,7 +404,7 @@ mod tests {
         assert!(end <= crate::limits::STAGE_SLOT_BYTES);
         assert!(offsets.iter().all(|offset| offset % STAGE_ALIGN == 0));
         let mut bytes = Vec::new();
-        Word::Commit { op: 1, blocks: Blocks { not_after_ns: 1, list } }.encode(&mut bytes);
+        Word::Commit { op: 1, blocks: Blocks { not_after_ns: 1, place: None, list } }.encode(&mut bytes);
         assert!(bytes.len() < MESSAGE_BYTES);
     }
 

@@ -140,7 +140,7 @@ pub struct Npu {
 impl Npu {
     fn open() -> Npu {
         let path = std::env::var(LIBRARY).unwrap();
-        let library = ascend::library(&path);
+        let library = ascend::library(&path, None);
         let driver = (library.open)().unwrap();
         Npu { driver, program: Library::open(&path).unwrap(), others: Others::find(&path), path, set: vec![] }
     }

@@ -86,7 +86,7 @@ fn versions_say_what_they_lack() {
 #[test]
 fn a_library_that_is_not_there_or_another_is_unavailable() {
     alone(a_library_that_is_not_there_or_another_is_unavailable, "9.1", &[], |npu| {
-        let refused = |name: &str| (ascend::library(name).open)().err().unwrap();
+        let refused = |name: &str| (ascend::library(name, None).open)().err().unwrap();
         let absent = refused("libferry-nobody-has-this.so");
         assert_eq!(absent.status, Status::Unavailable);
         assert!(absent.message.contains("libferry-nobody-has-this.so"), "{absent}");
@@ -95,13 +95,16 @@ fn a_library_that_is_not_there_or_another_is_unavailable() {
         assert!(other.message.contains("libc.so.6 has no aclInit"), "{other}");
         assert_eq!(refused("a\0b").status, Status::Invalid);
 
-        assert!((ascend::library(&npu.path).is_loaded)());
-        assert!(!(ascend::library("libferry-nobody-has-this.so").is_loaded)());
+        assert!((ascend::library(&npu.path, None).is_loaded)());
+        assert!(!(ascend::library("libferry-nobody-has-this.so", None).is_loaded)());
         // By the name that it says it has.
-        assert!((ascend::library("libascendcl.so").is_loaded)());
+        assert!((ascend::library("libascendcl.so", None).is_loaded)());
         // By nobody: looking must not open it.
         let unopened = npu.path.replace("cann-9.1", "cann-8.1");
-        assert!(!(ascend::library(&unopened).is_loaded)() && !(ascend::library(&unopened).is_loaded)());
+        assert!(
+            !(ascend::library(&unopened, None).is_loaded)()
+                && !(ascend::library(&unopened, None).is_loaded)()
+        );
     });
 }
 
@@ -114,18 +117,18 @@ fn the_library_is_ended_for_nobody_else() {
             let ended = || calls(&path, "aclFinalize");
             // Nobody but ferry.
             npu.with_queue(0, MIB, 1, |_| ()).unwrap();
-            let again = (ascend::library(&npu.path).open)().unwrap();
+            let again = (ascend::library(&npu.path, None).open)().unwrap();
             again.point(Start::Event(1)).unwrap();
             npu.driver = again;
             assert_eq!(ended(), 0);
-            npu.driver = (ascend::library(&npu.path).open)().unwrap();
+            npu.driver = (ascend::library(&npu.path, None).open)().unwrap();
             assert_eq!(ended(), 1);
 
             // The program first: it goes on when ferry is gone.
             npu.start(0);
             let memory = npu.device_memory(MIB);
             npu.with_queue(0, MIB, 1, |_| ()).unwrap();
-            npu.driver = (ascend::library(&npu.path).open)().unwrap();
+            npu.driver = (ascend::library(&npu.path, None).open)().unwrap();
             assert_eq!(ended(), 1);
             npu.expect_device_is_there(memory);
             npu.free(memory);

@@ -52,7 +52,9 @@ impl End {
     pub fn new(folder: &Path, (cuda, ascend): (&str, &str), settings: &str) -> End {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let cuda = standin::folder().join(format!("cuda-{cuda}/libcuda.so.1")).display().to_string();
-        let ascend = standin::folder().join(format!("cann-{ascend}/libascendcl.so")).display().to_string();
+        let cann = standin::folder().join(format!("cann-{ascend}"));
+        let ascend = cann.join("libascendcl.so").display().to_string();
+        let hixl = cann.join("libcann_hixl.so").display().to_string();
         let audit = folder.join(format!("audit-{}", COUNT.fetch_add(1, Ordering::Relaxed)));
         let (process, input, answers) = role::start("role::role", |command| {
             command
@@ -63,7 +65,8 @@ impl End {
         });
         let input = Some(input);
         let mut end = End { process, input, answers, places: 0, address: String::new(), audit };
-        end.address = end.ask(&format!("open cuda_library={cuda} ascend_library={ascend} {settings}"));
+        let libraries = format!("cuda_library={cuda} ascend_library={ascend} hixl_library={hixl}");
+        end.address = end.ask(&format!("open {libraries} {settings}"));
         assert!(end.address.contains(':'), "open: {}", end.address);
         end
     }
@@ -203,8 +206,13 @@ impl Ends {
     }
 
     pub fn of(at_a: (&str, &str), at_b: (&str, &str), settings: &str) -> Ends {
+        Ends::apart((at_a, at_b), |_| settings.into())
+    }
+
+    /// Each with settings of its own.
+    pub fn apart((at_a, at_b): ((&str, &str), (&str, &str)), settings: impl Fn(usize) -> String) -> Ends {
         let folder = Folder::new();
-        let (mut a, b) = (End::new(&folder.0, at_a, settings), End::new(&folder.0, at_b, settings));
+        let (mut a, b) = (End::new(&folder.0, at_a, &settings(0)), End::new(&folder.0, at_b, &settings(1)));
         let peer = a.number(&format!("connect {}", b.address));
         Ends { a, b, peer, folder }
     }
@@ -276,6 +284,12 @@ impl Ends {
         check(&format!("{what}, there"), &self.b.contents(remote), &there);
     }
 
+    /// Both close their engines; what a device may still write to is kept.
+    pub fn close(mut self) {
+        self.a.ok("close");
+        self.b.ok("close");
+    }
+
     /// Both end in order.
     pub fn end(self) {
         let Ends { a, b, folder, .. } = self;
@@ -293,16 +307,19 @@ pub struct Ended {
     pub bytes: u64,
     /// Status and library's code of the requests, those side by side that are alike but once.
     pub requests: String,
+    /// What carried it, last.
+    pub carrier: String,
 }
 
 impl Ended {
     #[track_caller]
     fn parse(answer: &str) -> Ended {
         let words: Vec<&str> = answer.split(' ').collect();
-        let [state, status, bytes, requests] = words[..] else { panic!("wait: {answer}") };
+        let [state, status, bytes, requests, carrier] = words[..] else { panic!("wait: {answer}") };
         let bytes = bytes.parse().unwrap_or_else(|_| panic!("wait: {answer}"));
         let text = str::to_owned;
-        Ended { state: text(state), status: text(status), bytes, requests: text(requests) }
+        let (state, status, requests, carrier) = (text(state), text(status), text(requests), text(carrier));
+        Ended { state, status, bytes, requests, carrier }
     }
 }
 

@@ -12,6 +12,7 @@ mod ends;
 mod program;
 mod role;
 
+mod across;
 mod faults;
 mod lost;
 mod moves;

@@ -51,7 +51,11 @@ impl Program {
     }
 
     fn symbol(&self, library: &str, name: &str) -> *mut c_void {
-        let library = if library == "cuda" { &self.cuda } else { &self.ascend };
+        let library = match library {
+            "cuda" => self.cuda.clone(),
+            "hixl" => self.ascend.replace("libascendcl", "libcann_hixl"),
+            _ => self.ascend.clone(),
+        };
         let (path, name) = (CString::new(library.as_str()).unwrap(), CString::new(name).unwrap());
         // SAFETY: C strings; the library is a stand-in, which any thread may open.
         let found = unsafe { libc::dlsym(libc::dlopen(path.as_ptr(), libc::RTLD_NOW), name.as_ptr()) };

@@ -191,7 +191,8 @@ impl Role {
                 let requests: Vec<_> =
                     requests.iter().map(|(status, code)| format!("{status}/{code}")).collect();
                 let (state, status) = (result.state, result.status);
-                Ok(format!("{state:?} {status} {} {}", result.bytes_confirmed, requests.join(",")))
+                let (bytes, carrier) = (result.bytes_confirmed, result.transport.name());
+                Ok(format!("{state:?} {status} {bytes} {} {carrier}", requests.join(",")))
             }
             // The next notification's text, and at once what is in the memory.
             ["notified", index] => {
@@ -215,6 +216,11 @@ impl Role {
                 ok()
             }
             ["calls", library, function] => Ok(self.program.calls(library, function).to_string()),
+            // What is said of a way to the peer.
+            ["way", peer, transport] => {
+                let paths = self.engine().peer_paths(number(peer))?;
+                Ok(paths.into_iter().find(|path| path.transport.name() == transport).unwrap().why)
+            }
             ["close"] => {
                 self.transfers.clear();
                 self.engine().close(Some(PATIENCE))?;

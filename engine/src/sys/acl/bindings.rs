@@ -28,6 +28,7 @@ pub const ACL_COPY_HOST_TO_DEVICE: i32 = 1;
 pub const ACL_COPY_DEVICE_TO_HOST: i32 = 2;
 pub const ACL_COPY_DEVICE_TO_DEVICE: i32 = 3;
 pub const ACL_MALLOC_HUGE_FIRST: i32 = 0;
+pub const ACL_MALLOC_HUGE_ONLY: i32 = 1;
 pub const ACL_AT_HOST: i32 = 0;
 pub const ACL_AT_DEVICE: i32 = 1;
 pub const ACL_AT_UNREGISTERED: i32 = 2;
@@ -45,6 +46,17 @@ pub const ACL_EVENT_COMPLETE: i32 = 1;
 pub const ACL_SHARE_DEFAULT: i32 = 1;
 pub const ACL_IPC_ENABLE_PEER_ACCESS: i32 = 1;
 pub const ACL_IPC_KEY_BYTES: i32 = 65;
+pub const HIXL_PARAMETER: i32 = 103900;
+pub const HIXL_TIMEOUT: i32 = 103901;
+pub const HIXL_NOT_CONNECTED: i32 = 103902;
+pub const HIXL_FAILED: i32 = 503900;
+pub const HIXL_OVER_HCCS: i32 = 0;
+pub const HIXL_OVER_ROCE: i32 = 1;
+pub const HIXL_ADDRESS_IPV4: i32 = 0;
+pub const HIXL_ADDRESS_ID: i32 = 2;
+pub const HIXL_AT_DEVICE: i32 = 0;
+pub const HIXL_WAITING: i32 = 0;
+pub const HIXL_COMPLETED: i32 = 1;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct acl_location {
@@ -322,4 +334,142 @@ pub type aclrtMapMem = ::std::option::Option<
 >;
 pub type aclrtUnmapMem = ::std::option::Option<
     unsafe extern "C" fn(address: *mut ::std::os::raw::c_void) -> ::std::os::raw::c_int,
+>;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct hixl_endpoint {
+    pub protocol: i32,
+    pub address_type: i32,
+    pub address: [u8; 36usize],
+    pub location: i32,
+    pub physical_device: u32,
+    pub super_device: u32,
+    pub rest: [u8; 104usize],
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct hixl_memory {
+    pub location: i32,
+    pub address: *mut ::std::os::raw::c_void,
+    pub length: u64,
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct hixl_server_description {
+    pub endpoints: *const hixl_endpoint,
+    pub host: *const ::std::os::raw::c_char,
+    pub port: u32,
+    pub count: u32,
+    pub reserved: [u8; 104usize],
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct hixl_client_description {
+    pub local: *const hixl_endpoint,
+    pub remote: *const hixl_endpoint,
+    pub host: *const ::std::os::raw::c_char,
+    pub port: u32,
+    pub traffic_class: u8,
+    pub service_level: u8,
+    pub reserved: [u8; 98usize],
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct hixl_options {
+    pub reserved: [u8; 128usize],
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct hixl_piece {
+    pub remote: *mut ::std::os::raw::c_void,
+    pub local: *mut ::std::os::raw::c_void,
+    pub length: u64,
+}
+pub type HixlCSServerCreate = ::std::option::Option<
+    unsafe extern "C" fn(
+        description: *const hixl_server_description,
+        options: *const hixl_options,
+        server: *mut *mut ::std::os::raw::c_void,
+    ) -> u32,
+>;
+pub type HixlCSServerRegMem = ::std::option::Option<
+    unsafe extern "C" fn(
+        server: *mut ::std::os::raw::c_void,
+        tag: *const ::std::os::raw::c_char,
+        memory: *const hixl_memory,
+        handle: *mut *mut ::std::os::raw::c_void,
+    ) -> u32,
+>;
+pub type HixlCSServerUnregMem = ::std::option::Option<
+    unsafe extern "C" fn(
+        server: *mut ::std::os::raw::c_void,
+        handle: *mut ::std::os::raw::c_void,
+    ) -> u32,
+>;
+pub type HixlCSServerListen = ::std::option::Option<
+    unsafe extern "C" fn(server: *mut ::std::os::raw::c_void, backlog: u32) -> u32,
+>;
+pub type HixlCSServerDestroy = ::std::option::Option<
+    unsafe extern "C" fn(server: *mut ::std::os::raw::c_void) -> u32,
+>;
+pub type HixlCSClientCreate = ::std::option::Option<
+    unsafe extern "C" fn(
+        description: *const hixl_client_description,
+        options: *const hixl_options,
+        client: *mut *mut ::std::os::raw::c_void,
+    ) -> u32,
+>;
+pub type HixlCSClientRegMem = ::std::option::Option<
+    unsafe extern "C" fn(
+        client: *mut ::std::os::raw::c_void,
+        tag: *const ::std::os::raw::c_char,
+        memory: *const hixl_memory,
+        handle: *mut *mut ::std::os::raw::c_void,
+    ) -> u32,
+>;
+pub type HixlCSClientConnect = ::std::option::Option<
+    unsafe extern "C" fn(client: *mut ::std::os::raw::c_void, timeout_ms: u32) -> u32,
+>;
+pub type HixlCSClientGetRemoteMem = ::std::option::Option<
+    unsafe extern "C" fn(
+        client: *mut ::std::os::raw::c_void,
+        memory: *mut *mut hixl_memory,
+        tags: *mut *mut *mut ::std::os::raw::c_char,
+        count: *mut u32,
+        timeout_ms: u32,
+    ) -> u32,
+>;
+pub type HixlCSClientBatchPutAsync = ::std::option::Option<
+    unsafe extern "C" fn(
+        client: *mut ::std::os::raw::c_void,
+        count: u32,
+        pieces: *const hixl_piece,
+        complete: *mut *mut ::std::os::raw::c_void,
+    ) -> u32,
+>;
+pub type HixlCSClientBatchGetAsync = ::std::option::Option<
+    unsafe extern "C" fn(
+        client: *mut ::std::os::raw::c_void,
+        count: u32,
+        pieces: *const hixl_piece,
+        complete: *mut *mut ::std::os::raw::c_void,
+    ) -> u32,
+>;
+pub type HixlCSClientBatchPutSync = ::std::option::Option<
+    unsafe extern "C" fn(
+        client: *mut ::std::os::raw::c_void,
+        count: u32,
+        pieces: *const hixl_piece,
+        timeout_ms: u32,
+    ) -> u32,
+>;
+pub type HixlCSClientQueryCompleteStatus = ::std::option::Option<
+    unsafe extern "C" fn(
+        client: *mut ::std::os::raw::c_void,
+        complete: *mut ::std::os::raw::c_void,
+        status: *mut i32,
+    ) -> u32,
+>;
+pub type HixlCSClientDestroy = ::std::option::Option<
+    unsafe extern "C" fn(client: *mut ::std::os::raw::c_void) -> u32,
 >;

@@ -44,6 +44,7 @@
 #define ACL_COPY_DEVICE_TO_HOST 2
 #define ACL_COPY_DEVICE_TO_DEVICE 3
 #define ACL_MALLOC_HUGE_FIRST 0
+#define ACL_MALLOC_HUGE_ONLY 1
 #define ACL_AT_HOST 0
 #define ACL_AT_DEVICE 1
 #define ACL_AT_UNREGISTERED 2
@@ -164,5 +165,93 @@ typedef int (*aclrtReserveMemAddress)(void **address, size_t length, size_t alig
 typedef int (*aclrtReleaseMemAddress)(void *address);
 typedef int (*aclrtMapMem)(void *address, size_t length, size_t offset, void *handle, uint64_t flags);
 typedef int (*aclrtUnmapMem)(void *address);
+
+/* ---- memory of other hosts: HIXL's C interface, in a library of its own, with these layouts from 9.1 on ---- */
+
+#define HIXL_PARAMETER 103900
+#define HIXL_TIMEOUT 103901
+#define HIXL_NOT_CONNECTED 103902
+#define HIXL_FAILED 503900
+#define HIXL_OVER_HCCS 0
+#define HIXL_OVER_ROCE 1
+#define HIXL_ADDRESS_IPV4 0
+#define HIXL_ADDRESS_ID 2
+#define HIXL_AT_DEVICE 0
+#define HIXL_WAITING 0
+#define HIXL_COMPLETED 1
+
+/* What is not used is 0xff. */
+typedef struct {
+    int32_t protocol;
+    int32_t address_type;
+    /* An IPv4 address in the network's order, or a number. */
+    uint8_t address[36];
+    int32_t location;
+    uint32_t physical_device;
+    uint32_t super_device;
+    uint8_t rest[104];
+} hixl_endpoint;
+
+typedef struct {
+    int32_t location;
+    void *address;
+    uint64_t length;
+} hixl_memory;
+
+typedef struct {
+    const hixl_endpoint *endpoints;
+    const char *host;
+    uint32_t port;
+    uint32_t count;
+    uint8_t reserved[104];
+} hixl_server_description;
+
+typedef struct {
+    const hixl_endpoint *local;
+    const hixl_endpoint *remote;
+    const char *host;
+    uint32_t port;
+    uint8_t traffic_class;
+    uint8_t service_level;
+    uint8_t reserved[98];
+} hixl_client_description;
+
+/* All zeros: as the library likes it. */
+typedef struct {
+    uint8_t reserved[128];
+} hixl_options;
+
+typedef struct {
+    void *remote;
+    void *local;
+    uint64_t length;
+} hixl_piece;
+
+typedef uint32_t (*HixlCSServerCreate)(const hixl_server_description *description, const hixl_options *options,
+                                       void **server);
+/* Memory is registered before the first client comes, and stays until the last has gone. */
+typedef uint32_t (*HixlCSServerRegMem)(void *server, const char *tag, const hixl_memory *memory, void **handle);
+typedef uint32_t (*HixlCSServerUnregMem)(void *server, void *handle);
+typedef uint32_t (*HixlCSServerListen)(void *server, uint32_t backlog);
+typedef uint32_t (*HixlCSServerDestroy)(void *server);
+typedef uint32_t (*HixlCSClientCreate)(const hixl_client_description *description, const hixl_options *options,
+                                       void **client);
+/* Before it connects. */
+typedef uint32_t (*HixlCSClientRegMem)(void *client, const char *tag, const hixl_memory *memory, void **handle);
+typedef uint32_t (*HixlCSClientConnect)(void *client, uint32_t timeout_ms);
+/* The lists are the client's, until the next call. */
+typedef uint32_t (*HixlCSClientGetRemoteMem)(void *client, hixl_memory **memory, char ***tags, uint32_t *count,
+                                             uint32_t timeout_ms);
+/* At most 4,096 pieces are outstanding; `complete` names them until their status was asked for. */
+typedef uint32_t (*HixlCSClientBatchPutAsync)(void *client, uint32_t count, const hixl_piece *pieces,
+                                              void **complete);
+typedef uint32_t (*HixlCSClientBatchGetAsync)(void *client, uint32_t count, const hixl_piece *pieces,
+                                              void **complete);
+/* Its presence tells of these layouts. */
+typedef uint32_t (*HixlCSClientBatchPutSync)(void *client, uint32_t count, const hixl_piece *pieces,
+                                             uint32_t timeout_ms);
+typedef uint32_t (*HixlCSClientQueryCompleteStatus)(void *client, void *complete, int32_t *status);
+/* After a failure or a time-out nothing else is left to do with a client. */
+typedef uint32_t (*HixlCSClientDestroy)(void *client);
 
 #endif

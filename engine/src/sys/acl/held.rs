@@ -51,9 +51,18 @@ pub struct DeviceMemory {
 
 impl DeviceMemory {
     pub fn new(runtime: &Arc<Runtime>, length: usize) -> Result<DeviceMemory> {
+        DeviceMemory::with(runtime, length, ffi::ACL_MALLOC_HUGE_FIRST)
+    }
+
+    /// Of huge pages alone: it begins at a multiple of 2 MiB.
+    pub fn huge(runtime: &Arc<Runtime>, length: usize) -> Result<DeviceMemory> {
+        DeviceMemory::with(runtime, length, ffi::ACL_MALLOC_HUGE_ONLY)
+    }
+
+    fn with(runtime: &Arc<Runtime>, length: usize, policy: c_int) -> Result<DeviceMemory> {
         let mut address = null_mut();
         // SAFETY: the pointer outlives the call.
-        unsafe { call!(runtime, aclrtMalloc(&mut address, length, ffi::ACL_MALLOC_HUGE_FIRST))? };
+        unsafe { call!(runtime, aclrtMalloc(&mut address, length, policy))? };
         Ok(DeviceMemory { runtime: runtime.clone(), address })
     }
 

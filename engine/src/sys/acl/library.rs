@@ -2,9 +2,10 @@
 //! codes. Once open it stays open: it has threads of its own.
 
 use super::bindings as ffi;
+use super::object::{calls, unavailable, Object};
 use crate::status::{Error, Result, Status};
 use crate::types::Transport;
-use std::ffi::{c_char, c_int, c_void, CStr, CString};
+use std::ffi::{c_char, c_int, c_void, CStr};
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,42 +14,8 @@ const NAMES: [&str; 2] = ["libascendcl.so", "libacl_rt.so"];
 /// Of the library's own words in an error.
 const TEXT_CHARS_MAX: usize = 300;
 
-macro_rules! calls {
-    (required: $($name:ident),+; optional: $($maybe:ident),+;) => {
-        /// The library's functions. Fields have their names, which errors repeat; versions lack the optional ones.
-        #[allow(non_snake_case)]
-        pub struct Calls {
-            $(pub $name: <ffi::$name as IntoIterator>::Item,)+
-            $(pub $maybe: ffi::$maybe,)+
-        }
-
-        impl Calls {
-            /// UNAVAILABLE names the function that is not there.
-            fn look_up(object: Object, library: &str) -> Result<Calls> {
-                $(
-                    // SAFETY: the type is that of the function of this name.
-                    #[allow(non_snake_case)]
-                    let $name = unsafe { object.find(concat!(stringify!($name), "\0")) }
-                        .ok_or_else(|| unavailable(format!("{library} has no {}", stringify!($name))))?;
-                )+
-                $(
-                    // SAFETY: as above.
-                    #[allow(non_snake_case)]
-                    let $maybe = unsafe { object.find(concat!(stringify!($maybe), "\0")) };
-                )+
-                Ok(Calls { $($name,)+ $($maybe,)+ })
-            }
-
-            /// The optional functions that this version lacks.
-            pub fn absent(&self) -> Vec<&'static str> {
-                let all = [$((stringify!($maybe), self.$maybe.is_some())),+];
-                all.into_iter().filter(|(_, there)| !there).map(|(name, _)| name).collect()
-            }
-        }
-    };
-}
-
 calls! {
+    Calls
     required: aclInit, aclFinalize, aclGetRecentErrMsg, aclrtGetSocName, aclrtGetDeviceCount,
         aclrtGetPhyDevIdByLogicDevId, aclrtCreateContext, aclrtDestroyContext, aclrtSetCurrentContext,
         aclrtGetCurrentContext, aclrtDeviceCanAccessPeer, aclrtDeviceEnablePeerAccess, aclrtMalloc, aclrtFree,
@@ -61,42 +28,6 @@ calls! {
         aclrtReleaseMemAddress, aclrtMapMem, aclrtUnmapMem;
     optional: aclFinalizeReference, aclrtDeviceGetBareTgid, aclrtMemGetAddressRange, aclrtMemcpyBatchAsync,
         aclrtIpcMemGetExportKey, aclrtIpcMemSetImportPid, aclrtIpcMemImportByKey, aclrtIpcMemClose;
-}
-
-/// A shared object that stays open.
-#[derive(Clone, Copy)]
-struct Object(*mut c_void);
-
-impl Object {
-    fn open(name: &str, flags: c_int) -> Result<Object> {
-        let path = CString::new(name)
-            .map_err(|_| Error::invalid(format!("{name:?} can't be the name of a library")))?;
-        // SAFETY: a C string, borrowed for the call. Whoever names a library lets it run its constructors.
-        let object = unsafe { libc::dlopen(path.as_ptr(), flags | libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        if !object.is_null() {
-            return Ok(Object(object));
-        }
-        // SAFETY: NULL, or a C string of this thread that stands until its next call of the loader.
-        let text = unsafe { libc::dlerror().as_ref().map(|text| CStr::from_ptr(text).to_string_lossy()) };
-        Err(unavailable(text.map_or_else(|| format!("{name} can't be opened"), |text| text.into_owned())))
-    }
-
-    /// The function of this name, which ends with a zero.
-    ///
-    /// # Safety
-    ///
-    /// `F` is the type of a pointer to that function.
-    unsafe fn find<F: Copy>(self, name: &str) -> Option<F> {
-        let name = CStr::from_bytes_with_nul(name.as_bytes()).ok()?;
-        // SAFETY: the object stays open.
-        let found = unsafe { libc::dlsym(self.0, name.as_ptr()) };
-        // SAFETY: not null, and a pointer to a function of this type, as the caller says.
-        (!found.is_null()).then(|| unsafe { std::mem::transmute_copy(&found) })
-    }
-}
-
-fn unavailable(text: String) -> Error {
-    Error::new(Status::Unavailable, format!("AscendCL: {text}")).over(Transport::Ascend)
 }
 
 /// AscendCL, open but perhaps not yet begun: without `Runtime` only what the program itself has begun can
@@ -126,7 +57,7 @@ impl Library {
             if let Some(known) = open.iter().find(|known| known.name == name) {
                 return Ok(known);
             }
-            match Object::open(name, 0).and_then(|object| Calls::look_up(object, name)) {
+            match Object::open(name).and_then(|object| Calls::look_up(object, name)) {
                 Ok(calls) => {
                     let library = Library { calls, name: name.into(), uses: Mutex::default() };
                     let library: &'static Library = Box::leak(Box::new(library));
@@ -142,14 +73,7 @@ impl Library {
 
     /// Whether the program has it open already. Opens nothing.
     pub fn is_loaded(wanted: &str) -> bool {
-        candidates(wanted).into_iter().any(|name| match Object::open(name, libc::RTLD_NOLOAD) {
-            Ok(object) => {
-                // SAFETY: gives back what the line above took; others still have it open.
-                unsafe { libc::dlclose(object.0) };
-                true
-            }
-            Err(_) => false,
-        })
+        candidates(wanted).into_iter().any(Object::is_loaded)
     }
 
     /// An error of `function` if the code is one.

@@ -1,19 +1,22 @@
 //! Ascend as `device` knows it: where memory is, host memory locked, queues opened, the program's events.
 
+use super::across::{self, Fabric};
 use super::contexts::Contexts;
 use super::queue::AscendQueue;
-use crate::device::{Allocation, Driver, Hold, Point, Queue, Start};
+use crate::device::{Allocation, Attachment, Driver, Hold, Point, Queue, Start};
 use crate::status::{Error, Result, Status};
 use crate::sys::acl::{self, Event, Library, Runtime};
 use crate::types::{Location, MemoryKind, Transport};
 use std::collections::HashSet;
 use std::ffi::{c_void, CStr};
+use std::net::IpAddr;
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub struct Ascend {
     library: &'static Library,
     contexts: Arc<Contexts>,
+    fabric: Option<Fabric>,
     /// Begun when it is first needed, which is after the program has if there is any memory of its devices.
     runtime: Mutex<Option<Arc<Runtime>>>,
     /// What `pin` has locked: what the program had locked before stays so.
@@ -21,10 +24,11 @@ pub struct Ascend {
 }
 
 impl Ascend {
-    pub fn open(wanted: &str) -> Result<Ascend> {
+    pub fn open(wanted: &str, fabric: Option<Fabric>) -> Result<Ascend> {
         Ok(Ascend {
             library: Library::open(wanted)?,
             contexts: Arc::default(),
+            fabric,
             runtime: Mutex::default(),
             pinned: Mutex::default(),
         })
@@ -116,8 +120,16 @@ impl Driver for Ascend {
     }
 
     fn open(&self, device: i32, batch_bytes: usize, depth: usize) -> Result<Box<dyn Queue>> {
-        let queue = AscendQueue::open(self.runtime()?, self.contexts.clone(), device, batch_bytes, depth)?;
-        Ok(Box::new(queue))
+        let (runtime, contexts, fabric) = (self.runtime()?, self.contexts.clone(), self.fabric.clone());
+        Ok(Box::new(AscendQueue::open(runtime, (contexts, fabric), device, batch_bytes, depth)?))
+    }
+
+    fn crosses(&self) -> bool {
+        self.fabric.is_some()
+    }
+
+    fn attach(&self, device: i32, length: u64, offer: &[u8], host: IpAddr) -> Result<Attachment> {
+        across::attach(&self.runtime()?, self.fabric.as_ref(), (device, length), offer, host)
     }
 
     fn point(&self, at: Start) -> Result<Box<dyn Point>> {
@@ -162,6 +174,15 @@ pub fn location_of(library: &Library, address: u64) -> Result<acl::acl_location>
     let code = unsafe { (library.calls.aclrtPointerGetAttributes)(address as *const c_void, &mut found) };
     library.check("aclrtPointerGetAttributes", code)?;
     Ok(found.location)
+}
+
+/// The device as the machine numbers it.
+pub fn physical_device(library: &Library, device: i32) -> Result<i32> {
+    let mut physical = 0;
+    // SAFETY: the number outlives the call.
+    let code = unsafe { (library.calls.aclrtGetPhyDevIdByLogicDevId)(device, &mut physical) };
+    library.check("aclrtGetPhyDevIdByLogicDevId", code)?;
+    Ok(physical)
 }
 
 /// Base and length of the allocation, where the library tells.

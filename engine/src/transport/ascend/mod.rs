@@ -1,10 +1,11 @@
 //! Ascend NPUs. `driver` is what `device` knows of them, `queue` one device's copies; `gather` decides which
-//! copies a batch becomes, `share` reaches memory of other processes of this host, `contexts` makes calls for
-//! threads that have no context.
+//! copies a batch becomes, `share` reaches memory of other processes of this host, `across` that of other hosts,
+//! `contexts` makes calls for threads that have no context.
 //!
 //! The program's devices, contexts and streams stay as they are: a queue has a context of its own on its own
 //! thread, no device is ever set or reset, and the library is ended only if ferry has begun it.
 
+mod across;
 mod contexts;
 mod driver;
 mod gather;
@@ -16,14 +17,17 @@ use crate::sys::acl;
 use crate::types::MemoryKind;
 use std::sync::Arc;
 
-/// AscendCL: the library of this name or path, or the system's if it is empty.
-pub fn library(wanted: &str) -> Library {
+pub use across::{Fabric, Protocol};
+
+/// AscendCL: the library of this name or path, or the system's if it is empty. `fabric`: if there is one, by what
+/// its devices reach those of other hosts.
+pub fn library(wanted: &str, fabric: Option<Fabric>) -> Library {
     let (loaded, opened) = (wanted.to_owned(), wanted.to_owned());
     Library {
         kind: MemoryKind::Ascend,
         is_loaded: Box::new(move || acl::Library::is_loaded(&loaded)),
         open: Box::new(move || {
-            let driver: Arc<dyn Driver> = Arc::new(driver::Ascend::open(&opened)?);
+            let driver: Arc<dyn Driver> = Arc::new(driver::Ascend::open(&opened, fabric.clone())?);
             Ok(driver)
         }),
     }

@@ -9,16 +9,18 @@
 //! stream:   … copies of batch 7 │ word 7 = 1 │ copies of batch 8 │ word 8 = 1 …
 //! ```
 
+use super::across::{Fabric, Shown};
 use super::contexts::Contexts;
 use super::driver::location_of;
 use super::gather::{self, Across, Scratch, Step};
 use super::share::Sharing;
-use crate::device::{Batch, Direction, Piece, Queue};
+use crate::device::{Batch, Direction, Exposed, Piece, Queue};
 use crate::status::{Error, Result, Status};
 use crate::sys::acl::{self, Context, DeviceMemory, PinnedMemory, Runtime, Stream};
 use crate::types::Transport;
 use std::collections::HashSet;
 use std::mem::ManuallyDrop;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
@@ -56,6 +58,7 @@ struct Held {
     one: DeviceMemory,
     words: PinnedMemory,
     sharing: Sharing,
+    shown: Shown,
     context: Context,
 }
 
@@ -63,7 +66,7 @@ impl AscendQueue {
     /// The calling thread's current context is the queue's from now on.
     pub fn open(
         runtime: Arc<Runtime>,
-        contexts: Arc<Contexts>,
+        (contexts, fabric): (Arc<Contexts>, Option<Fabric>),
         device: i32,
         batch_bytes: usize,
         depth: usize,
@@ -77,13 +80,14 @@ impl AscendQueue {
         let scratch = DeviceMemory::new(&runtime, batch_bytes)?;
         let stream = Stream::create(&runtime)?;
         let sharing = Sharing::new(&runtime, device);
+        let shown = Shown::new(&runtime, device, fabric);
         contexts.add(&context);
         Ok(AscendQueue {
             contexts,
             device,
             depth,
             scratch: Scratch { address: scratch.address(), length: batch_bytes as u64 },
-            held: ManuallyDrop::new(Held { stream, _scratch: scratch, one, words, sharing, context }),
+            held: ManuallyDrop::new(Held { stream, _scratch: scratch, one, words, sharing, shown, context }),
             reached: HashSet::from([device]),
             next: 0,
             first: 0,
@@ -294,6 +298,14 @@ impl Queue for AscendQueue {
 
     fn close(&mut self, imported: u64) -> Result<()> {
         self.held.sharing.close(imported)
+    }
+
+    fn expose(&mut self, length: u64, host: IpAddr) -> Result<Exposed> {
+        self.held.shown.expose(length, host)
+    }
+
+    fn conceal(&mut self, address: u64) {
+        self.held.shown.conceal(address);
     }
 }
 

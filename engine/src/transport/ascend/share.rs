@@ -8,7 +8,7 @@
 //! Before CANN 9.0 nobody tells where an allocation begins. Then the range asked for is exported as if it
 //! were the whole, and the library refuses what doesn't begin an allocation.
 
-use super::driver::range_of;
+use super::driver::{physical_device, range_of};
 use crate::status::{Error, Result, Status};
 use crate::sys::acl::{self, Runtime};
 use crate::types::{end_of, Transport};
@@ -139,8 +139,7 @@ impl Sharing {
         };
         self.exports[at].users += 1;
         let ways = self.exports[at].ways;
-        let exported = self
-            .physical_device(self.device)
+        let exported = physical_device(&self.runtime, self.device)
             .map(|device| Exported { device, offset: address - base, length: whole, ways }.encode());
         let allowed = exported.and_then(|exported| self.allow(&ways, pid).map(|()| exported));
         if allowed.is_err() {
@@ -165,7 +164,7 @@ impl Sharing {
             import.users += 1;
             return Ok(base + offset);
         }
-        let same = self.physical_device(self.device)? == device;
+        let same = physical_device(&self.runtime, self.device)? == device;
         let (base, physical) = match ways.key.map(|key| self.import_key(&key, same)) {
             Some(Ok(base)) => (base, None),
             Some(Err(error)) if ways.handle.is_none() || error.status == Status::Access => {
@@ -309,21 +308,13 @@ impl Sharing {
     /// Lets this queue's device reach another one of the host, if this process knows it.
     fn reach(&self, physical: i32) -> Result<()> {
         for device in 0..self.runtime.device_count()? {
-            if device != self.device && self.physical_device(device)? == physical {
+            if device != self.device && physical_device(&self.runtime, device)? == physical {
                 // SAFETY: no memory is involved.
                 let code = unsafe { (self.runtime.calls.aclrtDeviceEnablePeerAccess)(device, 0) };
                 return self.runtime.check("aclrtDeviceEnablePeerAccess", code);
             }
         }
         Ok(())
-    }
-
-    fn physical_device(&self, device: i32) -> Result<i32> {
-        let mut physical = 0;
-        // SAFETY: the number outlives the call.
-        let code = unsafe { (self.runtime.calls.aclrtGetPhyDevIdByLogicDevId)(device, &mut physical) };
-        self.runtime.check("aclrtGetPhyDevIdByLogicDevId", code)?;
-        Ok(physical)
     }
 
     fn end_import(&self, base: u64, import: &Import) -> Result<()> {

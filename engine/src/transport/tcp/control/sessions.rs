@@ -316,13 +316,15 @@ impl Control {
 
     fn new_session(&mut self, token: u64, control: &mut ControlConn, fresh: u64) -> Option<u64> {
         let theirs = control.identity.clone();
-        let own_address = control.stream.local_address().map(|address| address.ip());
+        let theirs_at = control.remote.ip();
+        let ours_at = control.stream.local_address().map_or(theirs_at, |address| address.ip());
         let identity = PeerIdentity {
             engine_id: theirs.engine_id,
             incarnation: theirs.incarnation,
             address: theirs.address.clone(),
             tag: Tag::from_random(theirs.tag),
-            same_host: control.remote.ip().is_loopback() || Some(control.remote.ip()) == own_address,
+            same_host: theirs_at.is_loopback() || theirs_at == ours_at,
+            hosts: (ours_at, theirs_at),
             frame_bytes_max: theirs.frame_bytes_max.min(self.context.local.frame_bytes_max),
         };
         let address = theirs.address.clone();

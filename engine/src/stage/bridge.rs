@@ -1,0 +1,285 @@
+//! Devices of two hosts that reach each other's memory: a *bridge* is memory of a device here and memory of one of
+//! the peer's, in as many slots, and a way of the devices' own between them. What goes over it is staged like anything
+//! else, only that the slots are on the devices and no host memory is involved.
+//!
+//! ```text
+//! initiator: EXPOSE ─▶ target: memory of its device ── EXPOSED ─▶ initiator: as much here, attached
+//! WRITE      device ─▶ slot (copy) ═put═▶ slot ── COMMIT ─▶ target: checks each block, slot ─▶ device (copy) ── DONE ─▶
+//! READ       FETCH ─▶ target: device ─▶ slot (copy) ── READY ─▶ slot ═get═▶ slot, RELEASE ─▶ device (copy)
+//! ```
+//! The initiator gives out the slots, one here and the one of the same number there. So what others write by
+//! themselves is memory of ferry's, and a put that comes too late is lost in it. A run whose end the target has not
+//! told keeps its bridge from being used again, because a copy there may yet read or write the slot.
+
+use super::event::{Event, Inbox};
+use super::operation::{Operation, Step, Way};
+use super::reach::{transport_of, Pair};
+use super::service::Stage;
+use super::wire::{layout, Place, Word};
+use crate::complete::Fence;
+use crate::device::{Attachment, Direction, Job, Piece, Worker};
+use crate::limits::{BRIDGES_MAX, STAGE_SLOT_BYTES};
+use crate::status::{Error, Result};
+use crate::types::Op;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Whole pages of the largest size that devices have.
+const PAGE_BYTES: u64 = 2 << 20;
+
+/// Bytes of so many slots, at either end.
+pub fn bytes_of(slots: u32) -> u64 {
+    (u64::from(slots) * STAGE_SLOT_BYTES).next_multiple_of(PAGE_BYTES)
+}
+
+/// How far a bridge is.
+pub enum Bridge {
+    /// The peer is asked for memory of its device.
+    Asked(u64),
+    /// Memory of the device here is attached to that.
+    Attaching(u64, Attached),
+    Open(Arc<Span>),
+    /// There is none: what needs it goes through the hosts.
+    Refused,
+}
+
+impl Bridge {
+    /// Whether it outlasts the connection. What was asked the peer may not have heard.
+    pub fn stands(&self) -> bool {
+        matches!(self, Bridge::Attaching(..) | Bridge::Open(_))
+    }
+
+    fn id(&self) -> Option<u64> {
+        match self {
+            Bridge::Asked(id) | Bridge::Attaching(id, _) => Some(*id),
+            Bridge::Open(span) => Some(span.id),
+            Bridge::Refused => None,
+        }
+    }
+}
+
+/// The thread that moves what goes over it. Dropped, it ends when that has arrived, and lets go of the memory.
+pub struct Attached(Arc<Worker>);
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        self.0.finish();
+    }
+}
+
+/// One that is open.
+pub struct Span {
+    id: u64,
+    attached: Attached,
+    /// Where the slots begin: here, and there.
+    local: u64,
+    remote: u64,
+    free: Mutex<Vec<u32>>,
+}
+
+impl Span {
+    fn free(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A slot at each end, for one operation.
+pub struct Berth {
+    span: Arc<Span>,
+    slot: u32,
+}
+
+impl Berth {
+    fn take(span: &Arc<Span>) -> Option<Berth> {
+        let slot = span.free().pop()?;
+        Some(Berth { span: span.clone(), slot })
+    }
+
+    /// Where the one here is.
+    pub fn address(&self) -> u64 {
+        self.span.local + u64::from(self.slot) * STAGE_SLOT_BYTES
+    }
+
+    pub fn place(&self) -> Place {
+        Place { bridge: self.span.id, slot: self.slot }
+    }
+
+    fn piece(&self, op: Op, length: u64) -> Piece {
+        let there = self.span.remote + u64::from(self.slot) * STAGE_SLOT_BYTES;
+        let (to, from) = if op == Op::Write { (there, self.address()) } else { (self.address(), there) };
+        Piece { to, from, length }
+    }
+}
+
+impl Drop for Berth {
+    fn drop(&mut self) {
+        self.span.free().push(self.slot);
+    }
+}
+
+impl Stage {
+    /// Finds an operation a slot of its bridge, or has one built.
+    pub fn cross(&mut self, peer: u64, op: u64) {
+        let Some(side) = self.sides.get_mut(&peer) else { return };
+        let connected = side.is_connected();
+        let Some(operation) = side.operations.get_mut(&op) else { return };
+        let Way::Bridged(pair) = operation.way else { return };
+        operation.step = Step::Reach;
+        match side.bridges.get(&pair) {
+            Some(Bridge::Asked(_) | Bridge::Attaching(..)) => {}
+            Some(Bridge::Refused) => self.stage_instead(peer, op),
+            Some(Bridge::Open(span)) => {
+                operation.berth = Berth::take(span);
+                match (operation.berth.is_some(), operation.op()) {
+                    (false, _) => {}
+                    (true, Op::Write) => self.copy(peer, op),
+                    (true, Op::Read) => self.ask(peer, op),
+                }
+            }
+            None if side.bridges.len() >= BRIDGES_MAX => self.stage_instead(peer, op),
+            None if connected => {
+                let bridge = self.next_bridge;
+                self.next_bridge += 1;
+                side.bridges.insert(pair, Bridge::Asked(bridge));
+                let slots = self.bridge_slots;
+                self.say(peer, Word::Expose { bridge, at: pair.1, slots });
+            }
+            None => {}
+        }
+    }
+
+    fn bridge(&mut self, peer: u64, id: u64) -> Option<(Pair, &mut Bridge)> {
+        let side = self.sides.get_mut(&peer)?;
+        let found = side.bridges.iter_mut().find(|(_, bridge)| bridge.id() == Some(id));
+        found.map(|(pair, bridge)| (*pair, bridge))
+    }
+
+    /// The peer's device shows its memory: ours is attached to it.
+    pub fn exposed(&mut self, peer: u64, id: u64, offer: Vec<u8>) {
+        let Some((pair, Bridge::Asked(_))) = self.bridge(peer, id) else {
+            // Not wanted any more.
+            return self.say(peer, Word::Conceal { bridge: id });
+        };
+        if let Err(error) = self.attach(peer, (id, pair), offer) {
+            self.say(peer, Word::Conceal { bridge: id });
+            self.refuse_bridge(peer, id, &error);
+        }
+    }
+
+    fn attach(&mut self, peer: u64, (id, pair): (u64, Pair), offer: Vec<u8>) -> Result<()> {
+        let Some(side) = self.sides.get(&peer) else { return Ok(()) };
+        let (at, host) = (pair.0, side.peer.identity.hosts.1);
+        let (driver, slots) = (self.drivers.get(at.kind)?, self.bridge_slots);
+        let (inbox, gone): (Arc<Inbox>, _) = (self.inbox.clone(), self.inbox.clone());
+        let open = move || {
+            let (queue, result) = match driver.attach(at.device, bytes_of(slots), &offer, host) {
+                Ok(Attachment { queue, local, remote }) => (Some(queue), Ok((local, remote))),
+                Err(error) => (None, Err(error)),
+            };
+            inbox.push(Event::Attached { peer, bridge: id, result });
+            queue
+        };
+        let ended = move || gone.push(Event::Detached { peer, bridge: id });
+        let worker = self.drivers.start_attached(at, open, ended)?;
+        self.attached.insert(id, worker.clone());
+        if let Some((_, bridge)) = self.bridge(peer, id) {
+            *bridge = Bridge::Attaching(id, Attached(worker));
+        }
+        Ok(())
+    }
+
+    pub fn attached(&mut self, peer: u64, id: u64, result: Result<(u64, u64)>) {
+        let slots = self.bridge_slots;
+        let Some((_, bridge @ Bridge::Attaching(..))) = self.bridge(peer, id) else { return };
+        match result {
+            Err(error) => return self.refuse_bridge(peer, id, &error),
+            Ok((local, remote)) => {
+                let Bridge::Attaching(_, attached) = std::mem::replace(bridge, Bridge::Refused) else {
+                    return;
+                };
+                let free = Mutex::new((0..slots).rev().collect());
+                *bridge = Bridge::Open(Arc::new(Span { id, attached, local, remote, free }));
+            }
+        }
+        self.look_at_waiting(peer);
+    }
+
+    /// The device here has let go.
+    pub fn detached(&mut self, peer: u64, id: u64) {
+        if let Some(worker) = self.attached.remove(&id) {
+            worker.stop();
+        }
+        self.say(peer, Word::Conceal { bridge: id });
+    }
+
+    /// There is none between these devices, as long as the session lasts.
+    pub fn refuse_bridge(&mut self, peer: u64, id: u64, error: &Error) {
+        let Some((pair, bridge)) = self.bridge(peer, id) else { return };
+        *bridge = Bridge::Refused;
+        self.note_obstacle(peer, pair.0.kind, &error.message);
+        self.look_at_waiting(peer);
+    }
+
+    /// Nothing more begins on the bridge that an operation has a slot of: what becomes of the slot there is not known.
+    pub fn retire_bridge(&mut self, peer: u64, op: u64) {
+        let Some(side) = self.sides.get_mut(&peer) else { return };
+        let berth = side.operations.get(&op).and_then(|operation| operation.berth.as_ref());
+        let Some(id) = berth.map(|berth| berth.span.id) else { return };
+        side.bridges.retain(|_, bridge| bridge.id() != Some(id));
+    }
+
+    /// Between the slots, by the devices.
+    pub fn carry(&mut self, peer: u64, op: u64) {
+        let Some(operation) = self.operation(peer, op) else { return };
+        let Some(berth) = operation.berth.take() else { return };
+        operation.step = Step::Move;
+        let (_, length) = layout(operation.slices().iter().map(|slice| slice.length));
+        let pieces = vec![berth.piece(operation.op(), length)];
+        let (inbox, span) = (self.inbox.clone(), berth.span.clone());
+        let done = Box::new(move |result| inbox.push(Event::Carried { peer, op, berth, result }));
+        let direction = Direction::DeviceToDevice;
+        span.attached.0.copy(Job { direction, pieces, not_after_ns: u64::MAX, done });
+    }
+
+    pub fn carried(&mut self, peer: u64, op: u64, berth: Berth, result: Result<()>) {
+        if let Err(error) = &result {
+            self.refuse_bridge(peer, berth.span.id, error);
+        }
+        let here = |operation: &&mut Operation| operation.step == Step::Move;
+        let Some(operation) = self.operation(peer, op).filter(here) else {
+            // It was struck, and did not wait.
+            drop(berth);
+            return self.look_at_waiting(peer);
+        };
+        match (result, operation.op()) {
+            // The target was not told to do anything with it.
+            (Err(_), _) => self.stage_instead(peer, op),
+            (Ok(()), kind) => {
+                if let Way::Bridged((at, _)) = operation.way {
+                    operation.transfer.note_carrier(transport_of(at.kind));
+                }
+                operation.berth = Some(berth);
+                match kind {
+                    _ if operation.is_struck() => self.finish(peer, op, Some(Fence::Confirmed)),
+                    Op::Write => self.ask(peer, op),
+                    Op::Read => {
+                        self.say(peer, Word::Release { op });
+                        self.copy(peer, op);
+                    }
+                }
+            }
+        }
+    }
+
+    /// What the peer is to keep for them.
+    pub fn bridges(&self, peer: u64) -> Vec<u64> {
+        let side = self.sides.get(&peer);
+        let spans = side.into_iter().flat_map(|side| side.bridges.values().filter_map(Bridge::id));
+        let used = side.into_iter().flat_map(|side| side.operations.values());
+        let used = used.filter_map(|operation| Some(operation.berth.as_ref()?.span.id));
+        let mut all: Vec<u64> = spans.chain(used).collect();
+        all.sort_unstable();
+        all.dedup();
+        all.truncate(BRIDGES_MAX);
+        all
+    }
+}

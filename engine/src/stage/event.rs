@@ -1,0 +1,122 @@
+//! What the stage's thread is told, and where others leave it.
+
+use super::bridge::Berth;
+use super::expose::Shown;
+use super::reach::{Mapped, Place};
+use crate::peer::Ticket;
+use crate::region::Region;
+use crate::status::Result;
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::task::Waker;
+use std::time::Duration;
+
+pub enum Event {
+    Begin(Ticket),
+    End(u64),
+    /// The peer is lost, ...
+    Forget(u64),
+    /// ... and nothing of it can land here any more.
+    Quiet(u64),
+    Said(u64, Vec<u8>),
+    /// Something was queued.
+    Post,
+    Struck(u64, u64),
+    /// A part of an operation is final.
+    Moved {
+        peer: u64,
+        op: u64,
+    },
+    /// Copies of an operation have ended; ours, or one that is served.
+    Copied {
+        peer: u64,
+        op: u64,
+        result: Result<()>,
+    },
+    Served {
+        peer: u64,
+        op: u64,
+        blocks: Vec<u32>,
+        result: Result<()>,
+    },
+    /// A device of ours has mapped what a peer lent in this session.
+    Mapped {
+        peer: u64,
+        session: Option<[u8; 16]>,
+        place: Place,
+        result: Result<Arc<Mapped>>,
+    },
+    /// A device of ours has said what a peer needs to map this region.
+    Exported {
+        peer: u64,
+        region: Arc<Region>,
+        result: Result<Vec<u8>>,
+    },
+    /// This region is being unregistered.
+    Recall(u64),
+    /// A device of ours shows memory for a peer's bridge.
+    Shown {
+        peer: u64,
+        bridge: u64,
+        result: Result<(Arc<Shown>, Vec<u8>)>,
+    },
+    /// A device of ours is attached to a peer's, ...
+    Attached {
+        peer: u64,
+        bridge: u64,
+        result: Result<(u64, u64)>,
+    },
+    /// ... and not any more.
+    Detached {
+        peer: u64,
+        bridge: u64,
+    },
+    /// Devices have moved what a bridge carries.
+    Carried {
+        peer: u64,
+        op: u64,
+        berth: Berth,
+        result: Result<()>,
+    },
+    Stop,
+}
+
+#[derive(Default)]
+pub struct Inbox {
+    events: Mutex<VecDeque<Event>>,
+    changed: Condvar,
+}
+
+impl Inbox {
+    pub fn push(&self, event: Event) {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).push_back(event);
+        self.changed.notify_one();
+    }
+
+    /// What has come, after at most `timeout`.
+    pub fn take(&self, timeout: Option<Duration>) -> VecDeque<Event> {
+        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        if events.is_empty() {
+            events = match timeout {
+                Some(timeout) => {
+                    self.changed.wait_timeout(events, timeout).unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.changed.wait(events).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+        std::mem::take(&mut *events)
+    }
+}
+
+/// Leaves an event when it is woken.
+struct Wake<F>(Arc<Inbox>, F);
+
+impl<F: Fn() -> Event + Send + Sync + 'static> std::task::Wake for Wake<F> {
+    fn wake(self: Arc<Self>) {
+        self.0.push(self.1());
+    }
+}
+
+pub fn waker(inbox: &Arc<Inbox>, event: impl Fn() -> Event + Send + Sync + 'static) -> Waker {
+    Waker::from(Arc::new(Wake(inbox.clone(), event)))
+}

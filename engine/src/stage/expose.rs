@@ -1,0 +1,108 @@
+//! The target's side of bridges: memory of devices here, of ferry's own, that a peer's device fills and empties by
+//! itself (see `bridge`). What `serve` copies from and to it is checked there.
+
+use super::bridge::bytes_of;
+use super::event::Event;
+use super::reach::device;
+use super::service::Stage;
+use super::wire::{Place, Word};
+use crate::device::Worker;
+use crate::limits::{BRIDGES_MAX, BRIDGE_SLOTS_MAX, STAGE_SLOT_BYTES};
+use crate::status::{Error, Result, Status};
+use crate::types::Location;
+use std::sync::Arc;
+
+/// Memory that a peer's device reaches. Dropped, it is taken back.
+pub struct Shown {
+    at: Location,
+    address: u64,
+    slots: u32,
+    worker: Arc<Worker>,
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        let address = self.address;
+        self.worker.with(move |queue| {
+            if let Ok(queue) = queue {
+                queue.conceal(address);
+            }
+        });
+    }
+}
+
+/// A slot of it.
+pub struct Seat {
+    shown: Arc<Shown>,
+    slot: u32,
+}
+
+impl Seat {
+    pub fn at(&self) -> Location {
+        self.shown.at
+    }
+
+    pub fn address(&self) -> u64 {
+        self.shown.address + u64::from(self.slot) * STAGE_SLOT_BYTES
+    }
+}
+
+impl Stage {
+    /// A peer wants memory of a device for a bridge.
+    pub fn expose(&mut self, peer: u64, bridge: u64, at: Location, slots: u32) {
+        if let Err(error) = self.try_expose(peer, bridge, device(at), slots) {
+            self.say(peer, Word::hidden(bridge, &error));
+        }
+    }
+
+    fn try_expose(&mut self, peer: u64, bridge: u64, at: Location, slots: u32) -> Result<()> {
+        let Some(side) = self.sides.get_mut(&peer) else { return Ok(()) };
+        if slots == 0 || slots > BRIDGE_SLOTS_MAX || side.shown.len() >= BRIDGES_MAX {
+            let text = format!("{slots} slots for one more than {} bridges are too many", side.shown.len());
+            return Err(Error::invalid(text));
+        }
+        if !self.registry.snapshot().iter().any(|region| device(region.location) == at) {
+            return Err(Error::new(Status::Unsupported, "no region is memory of such a device"));
+        }
+        let worker = self.drivers.worker(at)?;
+        side.shown.insert(bridge, None);
+        let (host, inbox, own) = (side.peer.identity.hosts.0, self.inbox.clone(), worker.clone());
+        worker.with(move |queue| {
+            let result = queue.and_then(|queue| queue.expose(bytes_of(slots), host)).map(|exposed| {
+                let shown = Shown { at, address: exposed.address, slots, worker: own };
+                (Arc::new(shown), exposed.offer)
+            });
+            inbox.push(Event::Shown { peer, bridge, result });
+        });
+        Ok(())
+    }
+
+    pub fn shown(&mut self, peer: u64, bridge: u64, result: Result<(Arc<Shown>, Vec<u8>)>) {
+        let Some(side) = self.sides.get_mut(&peer) else { return };
+        let Some(place @ None) = side.shown.get_mut(&bridge) else { return };
+        let word = match result {
+            Ok((shown, offer)) => {
+                *place = Some(shown);
+                Word::Exposed { bridge, offer }
+            }
+            Err(error) => {
+                side.shown.remove(&bridge);
+                Word::hidden(bridge, &error)
+            }
+        };
+        self.say(peer, word);
+    }
+
+    /// The peer's device has let go of it.
+    pub fn conceal(&mut self, peer: u64, bridge: u64) {
+        if let Some(side) = self.sides.get_mut(&peer) {
+            side.shown.remove(&bridge);
+        }
+    }
+
+    /// The slot that a peer means. None: there is no such.
+    pub fn seat(&self, peer: u64, place: Place) -> Option<Seat> {
+        let shown = self.sides.get(&peer)?.shown.get(&place.bridge)?.as_ref()?;
+        (place.slot < shown.slots).then(|| Seat { shown: shown.clone(), slot: place.slot })
+    }
+}

@@ -1,0 +1,292 @@
+//! HIXL: memory of devices that devices of other hosts read and write by themselves. A library of its own, opened
+//! when it is first wanted; what it hands out is given back when it is dropped. Each call is made under a context of
+//! the device whose memory it is.
+
+use super::bindings as ffi;
+use super::held::DeviceMemory;
+use super::object::{calls, unavailable, Object};
+use crate::status::{Error, Result, Status};
+use crate::types::{Op, Transport};
+use std::ffi::{c_void, CStr, CString};
+use std::net::IpAddr;
+use std::ptr::null_mut;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+const NAME: &str = "libcann_hixl.so";
+/// Clients that may wait for the server to accept them; there is one.
+const BACKLOG: u32 = 1;
+/// What the memory is called.
+const TAG: &CStr = c"ferry";
+
+calls! {
+    Calls
+    required: HixlCSServerCreate, HixlCSServerRegMem, HixlCSServerUnregMem, HixlCSServerListen,
+        HixlCSServerDestroy, HixlCSClientCreate, HixlCSClientRegMem, HixlCSClientConnect,
+        HixlCSClientGetRemoteMem, HixlCSClientBatchPutAsync, HixlCSClientBatchGetAsync,
+        HixlCSClientBatchPutSync, HixlCSClientQueryCompleteStatus, HixlCSClientDestroy;
+}
+
+pub struct Hixl {
+    pub calls: Calls,
+    /// As it was opened.
+    name: String,
+}
+
+impl Hixl {
+    /// Opens `wanted`, or if that is empty what the system has; once. UNAVAILABLE with the reason, which for a
+    /// library before 9.1 is the function that it lacks.
+    pub fn open(wanted: &str) -> Result<&'static Hixl> {
+        static OPEN: Mutex<Vec<&'static Hixl>> = Mutex::new(Vec::new());
+        let name = if wanted.is_empty() { NAME } else { wanted };
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = open.iter().find(|known| known.name == name) {
+            return Ok(known);
+        }
+        let calls = Calls::look_up(Object::open(name)?, name)?;
+        let library: &'static Hixl = Box::leak(Box::new(Hixl { calls, name: name.into() }));
+        open.push(library);
+        Ok(library)
+    }
+
+    /// UNAVAILABLE for every failure but a wrong parameter: nothing more can be done with what failed.
+    fn check(&self, function: &str, code: u32) -> Result<()> {
+        let status = match code as i32 {
+            0 => return Ok(()),
+            ffi::HIXL_PARAMETER => Status::Invalid,
+            _ => Status::Unavailable,
+        };
+        let why = match code as i32 {
+            ffi::HIXL_TIMEOUT => " (the time was over)",
+            ffi::HIXL_NOT_CONNECTED => " (not connected)",
+            _ => "",
+        };
+        let error = Error::new(status, format!("{function} failed with {code}{why}"));
+        Err(Error { vendor_error: code as i32, ..error }.over(Transport::Ascend))
+    }
+}
+
+fn of_device(memory: &DeviceMemory, length: u64) -> ffi::hixl_memory {
+    ffi::hixl_memory { location: ffi::HIXL_AT_DEVICE, address: memory.address() as *mut c_void, length }
+}
+
+fn host_name(host: IpAddr) -> CString {
+    // An address has no zero in it.
+    CString::new(host.to_string()).unwrap_or_default()
+}
+
+/// Memory that one client reads and writes by itself.
+pub struct Server {
+    library: &'static Hixl,
+    raw: *mut c_void,
+    registered: *mut c_void,
+    /// None: given away, because the server could not be ended.
+    memory: Option<DeviceMemory>,
+}
+
+impl Server {
+    /// Lets clients come to `endpoint` by asking at this port of the host. The memory begins at a multiple of its
+    /// pages.
+    pub fn open(
+        library: &'static Hixl,
+        endpoint: &ffi::hixl_endpoint,
+        (host, port): (IpAddr, u16),
+        (memory, length): (DeviceMemory, u64),
+    ) -> Result<Server> {
+        let (calls, host) = (&library.calls, host_name(host));
+        let description = ffi::hixl_server_description {
+            endpoints: endpoint,
+            host: host.as_ptr(),
+            port: port.into(),
+            count: 1,
+            reserved: [0; 104],
+        };
+        let options = ffi::hixl_options { reserved: [0; 128] };
+        let mut raw = null_mut();
+        // SAFETY: everything that the structs name outlives the call.
+        let code = unsafe { (calls.HixlCSServerCreate)(&description, &options, &mut raw) };
+        library.check("HixlCSServerCreate", code)?;
+        let region = of_device(&memory, length);
+        let mut server = Server { library, raw, registered: null_mut(), memory: Some(memory) };
+        // SAFETY: the memory is kept until the server has ended.
+        let code = unsafe { (calls.HixlCSServerRegMem)(raw, TAG.as_ptr(), &region, &mut server.registered) };
+        library.check("HixlCSServerRegMem", code)?;
+        // SAFETY: the server was made above.
+        library.check("HixlCSServerListen", unsafe { (calls.HixlCSServerListen)(raw, BACKLOG) })?;
+        Ok(server)
+    }
+
+    pub fn address(&self) -> u64 {
+        self.memory.as_ref().map_or(0, DeviceMemory::address)
+    }
+
+    /// Ends it, and frees the memory. False: a client is still there.
+    pub fn end(&mut self) -> bool {
+        let calls = &self.library.calls;
+        if !self.registered.is_null() {
+            // SAFETY: both from `open`.
+            if unsafe { (calls.HixlCSServerUnregMem)(self.raw, self.registered) } != 0 {
+                return false;
+            }
+            self.registered = null_mut();
+        }
+        if !self.raw.is_null() {
+            // SAFETY: from `open`, and not used any more if this succeeds.
+            if unsafe { (calls.HixlCSServerDestroy)(self.raw) } != 0 {
+                return false;
+            }
+            self.raw = null_mut();
+        }
+        self.memory = None;
+        true
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if !self.end() {
+            // A client may still write to it.
+            std::mem::forget(self.memory.take());
+        }
+    }
+}
+
+/// Memory here, and a server's.
+pub struct Client {
+    library: &'static Hixl,
+    raw: *mut c_void,
+    memory: Option<DeviceMemory>,
+    /// Where the server's memory begins, as its device knows it, and its length.
+    remote: (u64, u64),
+    /// What is under way was not seen to end.
+    failed: bool,
+}
+
+impl Client {
+    /// Takes at most twice `patience`.
+    pub fn connect(
+        library: &'static Hixl,
+        (local, remote): (&ffi::hixl_endpoint, &ffi::hixl_endpoint),
+        (host, port): (IpAddr, u16),
+        (memory, length): (DeviceMemory, u64),
+        patience: Duration,
+    ) -> Result<Client> {
+        let (calls, host) = (&library.calls, host_name(host));
+        let timeout_ms = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
+        let description = ffi::hixl_client_description {
+            local,
+            remote,
+            host: host.as_ptr(),
+            port: port.into(),
+            // As the library likes them.
+            traffic_class: u8::MAX,
+            service_level: u8::MAX,
+            reserved: [0; 98],
+        };
+        let options = ffi::hixl_options { reserved: [0; 128] };
+        let mut raw = null_mut();
+        // SAFETY: everything that the structs name outlives the call.
+        let code = unsafe { (calls.HixlCSClientCreate)(&description, &options, &mut raw) };
+        library.check("HixlCSClientCreate", code)?;
+        let region = of_device(&memory, length);
+        let mut client = Client { library, raw, memory: Some(memory), remote: (0, 0), failed: false };
+        let mut registered = null_mut();
+        // SAFETY: the memory is kept until the client has ended, with which the registration goes.
+        let code = unsafe { (calls.HixlCSClientRegMem)(raw, TAG.as_ptr(), &region, &mut registered) };
+        library.check("HixlCSClientRegMem", code)?;
+        // SAFETY: the client was made above.
+        let code = unsafe { (calls.HixlCSClientConnect)(raw, timeout_ms) };
+        library.check("HixlCSClientConnect", code)?;
+        let (mut list, mut tags, mut count) = (null_mut(), null_mut(), 0);
+        // SAFETY: pointers and number outlive the call.
+        let code =
+            unsafe { (calls.HixlCSClientGetRemoteMem)(raw, &mut list, &mut tags, &mut count, timeout_ms) };
+        library.check("HixlCSClientGetRemoteMem", code)?;
+        if count != 1 || list.is_null() {
+            let text = format!("HIXL shows {count} pieces of memory where there should be one");
+            return Err(Error::new(Status::Unavailable, text).over(Transport::Ascend));
+        }
+        // SAFETY: the list has as many entries as it says, until the next such call.
+        let shown = unsafe { &*list };
+        client.remote = (shown.address as u64, shown.length);
+        Ok(client)
+    }
+
+    pub fn address(&self) -> u64 {
+        self.memory.as_ref().map_or(0, DeviceMemory::address)
+    }
+
+    pub fn remote(&self) -> (u64, u64) {
+        self.remote
+    }
+
+    /// Begins to move a piece; what is returned is asked for with `is_done`.
+    ///
+    /// # Safety
+    ///
+    /// The local side is within this client's memory.
+    pub unsafe fn start(&mut self, op: Op, (local, remote): (u64, u64), length: u64) -> Result<*mut c_void> {
+        let calls = &self.library.calls;
+        let piece = ffi::hixl_piece { remote: remote as *mut c_void, local: local as *mut c_void, length };
+        let mut complete = null_mut();
+        // SAFETY: the piece outlives the call; its memory is kept until the client has ended.
+        let (name, code) = unsafe {
+            match op {
+                Op::Write => (
+                    "HixlCSClientBatchPutAsync",
+                    (calls.HixlCSClientBatchPutAsync)(self.raw, 1, &piece, &mut complete),
+                ),
+                Op::Read => (
+                    "HixlCSClientBatchGetAsync",
+                    (calls.HixlCSClientBatchGetAsync)(self.raw, 1, &piece, &mut complete),
+                ),
+            }
+        };
+        self.library.check(name, code).inspect_err(|_| self.failed = true)?;
+        Ok(complete)
+    }
+
+    /// An error: it has failed, and the client is of no use any more.
+    pub fn is_done(&mut self, complete: *mut c_void) -> Result<bool> {
+        let mut status = ffi::HIXL_WAITING;
+        let query = self.library.calls.HixlCSClientQueryCompleteStatus;
+        // SAFETY: from `start`, and not seen to end before; the number outlives the call.
+        let code = unsafe { query(self.raw, complete, &mut status) };
+        let told = self.library.check("HixlCSClientQueryCompleteStatus", code);
+        let told = match (told, status) {
+            (Ok(()), ffi::HIXL_COMPLETED) => Ok(true),
+            (Ok(()), ffi::HIXL_WAITING) => Ok(false),
+            (Ok(()), status) => {
+                let text = format!("HIXL moved nothing: its status is {status}");
+                Err(Error { vendor_error: status, ..Error::new(Status::Unavailable, text) }
+                    .over(Transport::Ascend))
+            }
+            (Err(error), _) => Err(error),
+        };
+        told.inspect_err(|_| self.failed = true)
+    }
+
+    /// Ends it. What is under way may not stop at once, so the memory is kept for good.
+    pub fn give_up(&mut self) {
+        self.failed = true;
+        self.end();
+    }
+
+    fn end(&mut self) {
+        if self.raw.is_null() {
+            return;
+        }
+        // SAFETY: from `connect`, and not used any more.
+        let ended = unsafe { (self.library.calls.HixlCSClientDestroy)(self.raw) } == 0;
+        self.raw = null_mut();
+        if self.failed || !ended {
+            std::mem::forget(self.memory.take());
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,313 @@
+//! Memory of devices of other hosts, by HIXL: one device writes to and reads from another's memory by itself. It asks
+//! nobody who comes to a port of its, and nothing on the way is sealed; so what it is shown is memory of
+//! ferry's own, never the program's, and only if the settings say so.
+//!
+//! ```text
+//! exposing end    Shown: memory, a server, a port ──── offer, by the sealed channel ───▶ attaching end
+//! attaching end   memory, a client; connected, its puts and gets are the batches of a queue
+//! ```
+
+use super::driver::physical_device;
+use crate::device::{Attachment, Batch, Direction, Exposed, Piece, Queue};
+use crate::status::{Error, Result, Status};
+use crate::sys::acl::{self, Client, Context, DeviceMemory, Hixl, Runtime, Server};
+use crate::types::{Op, Transport};
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Where the network addresses of the devices are.
+const ADDRESSES: &str = "/etc/hccn.conf";
+/// Of an offer, before what it says.
+const VERSION: u8 = 1;
+/// A port that was free may be somebody else's by the time the server wants it.
+const PORTS_TRIED: u32 = 3;
+/// How long the end of a queue waits for those that are still attached.
+const PATIENCE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// What carries it between the devices. Both ends have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    Hccs,
+    Roce,
+}
+
+/// By what devices reach those of other hosts.
+#[derive(Clone, Debug)]
+pub struct Fabric {
+    pub protocol: Protocol,
+    /// HIXL's library, or "".
+    pub library: String,
+    /// For connecting.
+    pub patience: Duration,
+}
+
+/// What the exposing end says of its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Offer {
+    protocol: Protocol,
+    port: u16,
+    address: Ipv4Addr,
+    physical: u32,
+}
+
+impl Offer {
+    fn encode(&self) -> Vec<u8> {
+        let mut out = vec![VERSION, self.protocol as u8];
+        out.extend_from_slice(&self.port.to_le_bytes());
+        out.extend_from_slice(&self.address.octets());
+        out.extend_from_slice(&self.physical.to_le_bytes());
+        out
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Offer> {
+        let refuse = || Error::invalid("what the peer's device offers is not understood");
+        let &[VERSION, protocol, p0, p1, a, b, c, d, d0, d1, d2, d3] = bytes else { return Err(refuse()) };
+        let all = [Protocol::Hccs, Protocol::Roce];
+        let protocol = all.into_iter().find(|known| *known as u8 == protocol).ok_or_else(refuse)?;
+        let (address, physical) = (Ipv4Addr::new(a, b, c, d), u32::from_le_bytes([d0, d1, d2, d3]));
+        Ok(Offer { protocol, port: u16::from_le_bytes([p0, p1]), address, physical })
+    }
+
+    fn endpoint(&self) -> acl::hixl_endpoint {
+        endpoint(self.protocol, self.address, self.physical)
+    }
+}
+
+fn endpoint(protocol: Protocol, address: Ipv4Addr, physical: u32) -> acl::hixl_endpoint {
+    let (protocol, address_type, first) = match protocol {
+        Protocol::Hccs => (acl::HIXL_OVER_HCCS, acl::HIXL_ADDRESS_ID, physical.to_ne_bytes()),
+        Protocol::Roce => (acl::HIXL_OVER_ROCE, acl::HIXL_ADDRESS_IPV4, address.octets()),
+    };
+    let mut out = acl::hixl_endpoint {
+        protocol,
+        address_type,
+        address: [0xff; 36],
+        location: acl::HIXL_AT_DEVICE,
+        physical_device: physical,
+        super_device: u32::MAX,
+        rest: [0xff; 104],
+    };
+    out.address[..4].copy_from_slice(&first);
+    out
+}
+
+/// The device's own address on the network, which HCCS has no need of.
+fn network_address(protocol: Protocol, physical: u32) -> Result<Ipv4Addr> {
+    if protocol == Protocol::Hccs {
+        return Ok(Ipv4Addr::UNSPECIFIED);
+    }
+    let unavailable = |text: String| Error::new(Status::Unavailable, text).over(Transport::Ascend);
+    let text = std::fs::read_to_string(ADDRESSES)
+        .map_err(|error| unavailable(format!("{ADDRESSES} has the devices' addresses: {error}")))?;
+    address_in(&text, physical)
+        .ok_or_else(|| unavailable(format!("{ADDRESSES} has no address_{physical}, an IPv4 address")))
+}
+
+fn address_in(text: &str, physical: u32) -> Option<Ipv4Addr> {
+    let wanted = format!("address_{physical}");
+    let lines = text.lines().filter_map(|line| line.split_once('='));
+    lines.filter(|(name, _)| name.trim() == wanted).find_map(|(_, value)| value.trim().parse().ok())
+}
+
+/// What one queue exposes. Used and dropped under its context.
+pub struct Shown {
+    runtime: Arc<Runtime>,
+    device: i32,
+    fabric: Option<Fabric>,
+    servers: Vec<Server>,
+    /// Those that are to end, whose clients have not gone yet.
+    ending: Vec<Server>,
+}
+
+impl Shown {
+    pub fn new(runtime: &Arc<Runtime>, device: i32, fabric: Option<Fabric>) -> Shown {
+        Shown { runtime: runtime.clone(), device, fabric, servers: Vec::new(), ending: Vec::new() }
+    }
+
+    pub fn expose(&mut self, length: u64, host: IpAddr) -> Result<Exposed> {
+        self.end_some();
+        let fabric = wanted(self.fabric.as_ref())?;
+        let library = Hixl::open(&fabric.library)?;
+        let physical = physical_device(&self.runtime, self.device)? as u32;
+        let address = network_address(fabric.protocol, physical)?;
+        let mut offer = Offer { protocol: fabric.protocol, port: 0, address, physical };
+        let mut tried = 1;
+        let server = loop {
+            let memory = DeviceMemory::huge(&self.runtime, length as usize)?;
+            offer.port = free_port(host)?;
+            match Server::open(library, &offer.endpoint(), (host, offer.port), (memory, length)) {
+                Err(_) if tried < PORTS_TRIED => tried += 1,
+                opened => break opened?,
+            }
+        };
+        let exposed = Exposed { address: server.address(), offer: offer.encode() };
+        self.servers.push(server);
+        Ok(exposed)
+    }
+
+    pub fn conceal(&mut self, address: u64) {
+        self.ending.extend(self.servers.extract_if(.., |server| server.address() == address));
+        self.end_some();
+    }
+
+    fn end_some(&mut self) {
+        self.ending.retain_mut(|server| !server.end());
+    }
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        self.ending.append(&mut self.servers);
+        let since = Instant::now();
+        self.end_some();
+        while !self.ending.is_empty() && since.elapsed() < PATIENCE {
+            std::thread::sleep(PAUSE);
+            self.end_some();
+        }
+    }
+}
+
+fn wanted(fabric: Option<&Fabric>) -> Result<&Fabric> {
+    fabric.ok_or_else(|| {
+        let text = "the setting ascend_fabric is off, so devices of other hosts reach none of these";
+        Error::new(Status::Unsupported, text).over(Transport::Ascend)
+    })
+}
+
+/// A port of the host that nobody has at this moment: the library takes no 0.
+fn free_port(host: IpAddr) -> Result<u16> {
+    let bound = TcpListener::bind((host, 0)).and_then(|listener| listener.local_addr());
+    Ok(bound.map_err(|error| Error::system("looking for a free port", &error))?.port())
+}
+
+/// The client and what it moves, for one thread.
+struct Attached {
+    // In the order in which they go.
+    client: Client,
+    _context: Context,
+    local: (u64, u64),
+    /// Handles of what is under way, from batch `first` on.
+    running: VecDeque<*mut c_void>,
+    first: u64,
+}
+
+pub fn attach(
+    runtime: &Arc<Runtime>,
+    fabric: Option<&Fabric>,
+    (device, length): (i32, u64),
+    offer: &[u8],
+    host: IpAddr,
+) -> Result<Attachment> {
+    let fabric = wanted(fabric)?;
+    let offer = Offer::decode(offer)?;
+    if offer.protocol != fabric.protocol {
+        let text = format!("ascend_fabric differs: {:?} here, {:?} there", fabric.protocol, offer.protocol);
+        return Err(Error::new(Status::Unsupported, text.to_lowercase()).over(Transport::Ascend));
+    }
+    let library = Hixl::open(&fabric.library)?;
+    let physical = physical_device(runtime, device)? as u32;
+    let address = network_address(fabric.protocol, physical)?;
+    let context = Context::create(runtime, device)?;
+    let memory = DeviceMemory::huge(runtime, length as usize)?;
+    let ends = (&endpoint(fabric.protocol, address, physical), &offer.endpoint());
+    let client = Client::connect(library, ends, (host, offer.port), (memory, length), fabric.patience)?;
+    let (local, (remote, there)) = (client.address(), client.remote());
+    if there < length {
+        let text = format!("the peer shows {there} bytes instead of {length}");
+        return Err(Error::new(Status::Unavailable, text).over(Transport::Ascend));
+    }
+    let queue =
+        Attached { client, _context: context, local: (local, length), running: VecDeque::new(), first: 0 };
+    Ok(Attachment { queue: Box::new(queue), local, remote })
+}
+
+impl Queue for Attached {
+    fn copy(&mut self, _direction: Direction, pieces: &[Piece]) -> Result<Batch> {
+        let inside = |address: u64, length: u64| {
+            let (begin, all) = self.local;
+            address >= begin && address - begin <= all && length <= all - (address - begin)
+        };
+        let (op, sides, length) = match pieces {
+            [Piece { to, from, length }] if inside(*from, *length) => (Op::Write, (*from, *to), *length),
+            [Piece { to, from, length }] if inside(*to, *length) => (Op::Read, (*to, *from), *length),
+            _ => return Err(Error::invalid("one piece at a time, from or to the memory that is attached")),
+        };
+        // SAFETY: the local side is within the client's memory, as was seen above.
+        let complete = unsafe { self.client.start(op, sides, length)? };
+        self.running.push_back(complete);
+        Ok(Batch(self.first + self.running.len() as u64 - 1))
+    }
+
+    fn is_done(&mut self, batch: Batch) -> Result<bool> {
+        while self.first <= batch.0 {
+            let Some(&complete) = self.running.front() else { break };
+            if !self.client.is_done(complete)? {
+                return Ok(false);
+            }
+            self.running.pop_front();
+            self.first += 1;
+        }
+        Ok(true)
+    }
+
+    /// Whatever goes on, it goes on in memory that is kept for good.
+    fn abort(&mut self) -> bool {
+        self.client.give_up();
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OFFER: Offer =
+        Offer { protocol: Protocol::Roce, port: 40_001, address: Ipv4Addr::new(10, 20, 30, 40), physical: 5 };
+
+    #[test]
+    fn an_offer_is_read_back_and_nothing_else_is() {
+        let bytes = OFFER.encode();
+        assert_eq!(Offer::decode(&bytes).unwrap(), OFFER);
+        let hccs = Offer { protocol: Protocol::Hccs, ..OFFER };
+        assert_eq!(Offer::decode(&hccs.encode()).unwrap(), hccs);
+        for length in (0..bytes.len()).chain([bytes.len() + 1]) {
+            let mut cut = bytes.clone();
+            cut.resize(length, 0);
+            assert_eq!(Offer::decode(&cut).unwrap_err().status, Status::Invalid, "{length} bytes");
+        }
+        for (at, byte) in [(0, 0), (0, 2), (1, 2)] {
+            let mut bad = bytes.clone();
+            bad[at] = byte;
+            assert!(Offer::decode(&bad).is_err(), "{at}");
+        }
+    }
+
+    #[test]
+    fn an_endpoint_says_where_the_device_is_and_nothing_more() {
+        let roce = OFFER.endpoint();
+        assert_eq!((roce.protocol, roce.address_type, roce.location), (1, 0, 0));
+        assert_eq!((&roce.address[..5], roce.physical_device), (&[10, 20, 30, 40, 0xff][..], 5));
+        assert_eq!((roce.super_device, roce.rest), (u32::MAX, [0xff; 104]));
+        let hccs = Offer { protocol: Protocol::Hccs, physical: 0x0102, ..OFFER }.endpoint();
+        assert_eq!((hccs.protocol, hccs.address_type), (0, 2));
+        assert_eq!(&hccs.address[..5], &[2, 1, 0, 0, 0xff]);
+    }
+
+    #[test]
+    fn a_device_s_address_is_found_by_its_whole_number() {
+        let text =
+            "# addresses\naddress_1=10.0.0.1\nnetmask_1=255.0.0.0\n address_12 = 10.0.0.12 \naddress_3=ten\n";
+        assert_eq!(address_in(text, 1), Some(Ipv4Addr::new(10, 0, 0, 1)));
+        assert_eq!(address_in(text, 12), Some(Ipv4Addr::new(10, 0, 0, 12)));
+        assert_eq!([address_in(text, 2), address_in(text, 3), address_in("", 1)], [None; 3]);
+    }
+
+    #[test]
+    fn hccs_needs_no_address() {
+        assert!(network_address(Protocol::Hccs, 0).is_ok());
+    }
+}
