@@ -155,9 +155,10 @@ impl Stage {
 
     /// The peer's device shows its memory: ours is attached to it.
     pub fn exposed(&mut self, peer: u64, id: u64, offer: Vec<u8>) {
-        let Some((pair, Bridge::Asked(_))) = self.bridge(peer, id) else {
-            // Not wanted any more.
-            return self.say(peer, Word::Conceal { bridge: id });
+        let pair = match self.bridge(peer, id) {
+            Some((pair, Bridge::Asked(_))) => pair,
+            Some(_) => return,
+            None => return self.say(peer, Word::Conceal { bridge: id }), // not wanted any more
         };
         if let Err(error) = self.attach(peer, (id, pair), offer) {
             self.say(peer, Word::Conceal { bridge: id });

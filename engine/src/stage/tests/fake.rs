@@ -1,10 +1,13 @@
 //! A device for tests: its addresses are nothing that this process could touch, its copies take time, and can
 //! be made to fail or to hang. One for all engines of the process, like a real library.
 
-use crate::device::{Allocation, Batch, Direction, Driver, Hold, Library, Piece, Point, Queue, Start};
+use crate::device::{
+    Allocation, Attachment, Batch, Direction, Driver, Exposed, Hold, Library, Piece, Point, Queue, Start,
+};
 use crate::status::{Error, Result, Status};
 use crate::types::{Location, MemoryKind};
 use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -42,6 +45,17 @@ pub struct Fake {
     pub exported: AtomicI32,
     /// Streams that wait.
     pub streams: Mutex<Vec<u64>>,
+    /// Whether devices reach those of other hosts, ...
+    pub crosses: AtomicBool,
+    /// ... but not at this moment: what is on its way stays there.
+    pub crossing_hangs: AtomicBool,
+    /// Memory that is exposed, and memory that is attached.
+    pub shown: AtomicI32,
+    pub attached: AtomicI32,
+    /// How often some was attached.
+    pub attachments: AtomicU64,
+    /// Threads that wait to lock host memory.
+    pub waiting: AtomicI32,
 }
 
 /// An event of work that fails.
@@ -135,9 +149,13 @@ impl Fake {
             Direction::DeviceToDevice => {
                 let (to, from) = (self.behind(to), self.behind(from));
                 self.write(to, &self.read(from, length as usize));
-                self.crossings.fetch_add(1, Ordering::Relaxed);
             }
         }
+    }
+
+    fn count(&self, direction: Direction) {
+        let crosses = u64::from(direction == Direction::DeviceToDevice);
+        self.crossings.fetch_add(crosses, Ordering::Relaxed);
         self.copies.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -164,9 +182,11 @@ impl Driver for Fake {
     }
 
     fn pin(&self, address: u64, length: usize) -> Result<()> {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
         while self.lock_waits.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(1));
         }
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
         lock(&self.locked).push((address, length as u64));
         Ok(())
     }
@@ -179,7 +199,20 @@ impl Driver for Fake {
         if device > 1 {
             return Err(Error::new(Status::Unavailable, format!("there is no device {device}")));
         }
-        Ok(Box::new(FakeQueue { fake: Fake::get(), depth, next: 0, running: VecDeque::new() }))
+        Ok(Box::new(FakeQueue::new(depth, None)))
+    }
+
+    fn crosses(&self) -> bool {
+        self.crosses.load(Ordering::SeqCst)
+    }
+
+    fn attach(&self, device: i32, length: u64, offer: &[u8], host: IpAddr) -> Result<Attachment> {
+        assert!(host.is_loopback());
+        let remote = u64::from_le_bytes(offer.try_into().unwrap());
+        let local = self.alloc(device, length as usize, 0xdd);
+        self.attached.fetch_add(1, Ordering::SeqCst);
+        self.attachments.fetch_add(1, Ordering::SeqCst);
+        Ok(Attachment { queue: Box::new(FakeQueue::new(4, Some(local))), local, remote })
     }
 
     fn point(&self, at: Start) -> Result<Box<dyn Point>> {
@@ -200,6 +233,29 @@ struct FakeQueue {
     depth: usize,
     next: u64,
     running: VecDeque<(u64, Instant, Direction, Vec<Piece>, bool)>,
+    /// Of what is attached to another host's, where its memory begins.
+    attached: Option<u64>,
+}
+
+impl FakeQueue {
+    fn new(depth: usize, attached: Option<u64>) -> FakeQueue {
+        FakeQueue { fake: Fake::get(), depth, next: 0, running: VecDeque::new(), attached }
+    }
+
+    fn hangs(&self) -> bool {
+        let hangs = if self.attached.is_some() { &self.fake.crossing_hangs } else { &self.fake.hangs };
+        hangs.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for FakeQueue {
+    fn drop(&mut self) {
+        if let Some(local) = self.attached {
+            assert!(self.running.is_empty() || self.fake.aborts.load(Ordering::SeqCst));
+            lock(&self.fake.memories).remove(&local);
+            self.fake.attached.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
 }
 
 impl Queue for FakeQueue {
@@ -218,7 +274,7 @@ impl Queue for FakeQueue {
             if *at > batch.0 {
                 break;
             }
-            if Instant::now() < *due || self.fake.hangs.load(Ordering::SeqCst) {
+            if Instant::now() < *due || self.hangs() {
                 return Ok(false);
             }
             if *fails {
@@ -227,7 +283,13 @@ impl Queue for FakeQueue {
                 let error = Error { vendor_error: CODE, ..Error::new(Status::System, "the copy failed") };
                 return if this { Err(error) } else { Ok(false) };
             }
-            pieces.iter().for_each(|piece| self.fake.carry_out(*direction, piece));
+            for piece in pieces {
+                self.fake.carry_out(*direction, piece);
+                // What goes from slot to slot is no copy of a device's.
+                if self.attached.is_none() {
+                    self.fake.count(*direction);
+                }
+            }
             self.running.pop_front();
         }
         Ok(true)
@@ -271,5 +333,21 @@ impl Queue for FakeQueue {
             "closed while it is copied"
         );
         lock(&self.fake.mapped).remove(&imported).map(drop).ok_or_else(|| Error::invalid("nothing is mapped"))
+    }
+
+    fn expose(&mut self, length: u64, host: IpAddr) -> Result<Exposed> {
+        assert!(host.is_loopback());
+        if !self.fake.crosses.load(Ordering::SeqCst) {
+            return Err(Error::new(Status::Unsupported, "nothing is exposed"));
+        }
+        self.fake.shown.fetch_add(1, Ordering::SeqCst);
+        let address = self.fake.alloc(0, length as usize, 0xcc);
+        Ok(Exposed { address, offer: address.to_le_bytes().to_vec() })
+    }
+
+    /// The memory stays: somebody may be attached.
+    fn conceal(&mut self, address: u64) {
+        assert!(lock(&self.fake.memories).contains_key(&address));
+        self.fake.shown.fetch_sub(1, Ordering::SeqCst);
     }
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::channel;
 
 /// As if the peer had said it.
-fn hear(engine: &Engine, peer: u64, word: Word) {
+pub fn hear(engine: &Engine, peer: u64, word: Word) {
     let mut body = Vec::new();
     word.encode(&mut body);
     engine.stage().message(peer, &body);

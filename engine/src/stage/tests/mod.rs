@@ -1,6 +1,7 @@
 //! Two engines and a device whose memory only its own copies reach: what staging moves, and what becomes of
 //! it when devices, transfers and sessions fail.
 
+mod bridged;
 mod direct;
 mod events;
 pub mod fake;
@@ -68,6 +69,7 @@ impl Two {
         fake.hangs.store(false, Ordering::SeqCst);
         fake.aborts.store(true, Ordering::SeqCst);
         fake.shares.store(false, Ordering::SeqCst);
+        fake.crosses.store(false, Ordering::SeqCst);
         let open = || {
             let mut config = Config::default();
             for (key, value) in [("lease_ms", "1500")].iter().chain(settings) {

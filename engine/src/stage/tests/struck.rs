@@ -30,9 +30,13 @@ fn a_copy_that_fails_says_so_and_spoils_nothing_else() {
 #[test]
 fn a_struck_transfer_is_final_when_the_devices_are_through_with_it() {
     let two = Two::new(&[("transports", "tcp")]);
+    strike(&two, &[(Some(0), None), (None, Some(1)), (Some(0), Some(1))]);
+}
+
+pub fn strike(two: &Two, pairs: &[(Option<i32>, Option<i32>)]) {
     two.fake.delay_us.store(3000, Ordering::SeqCst);
     let bytes = 64 * MIB;
-    for (here, there) in [(Some(0), None), (None, Some(1)), (Some(0), Some(1))] {
+    for (here, there) in pairs.iter().copied() {
         let (local, remote) = (two.place(&two.a, here, bytes), two.place(&two.b, there, bytes));
         for op in [Op::Write, Op::Read] {
             for cancel in [false, true] {
@@ -59,7 +63,10 @@ fn a_struck_transfer_is_final_when_the_devices_are_through_with_it() {
 /// The connection goes while all of it is under way; what was asked is asked again.
 #[test]
 fn a_broken_session_is_taken_up_again() {
-    let two = Two::new(&[("transports", "tcp")]);
+    break_and_take_up(&Two::new(&[("transports", "tcp")]));
+}
+
+pub fn break_and_take_up(two: &Two) {
     two.fake.delay_us.store(2000, Ordering::SeqCst);
     let bytes = 48 * MIB;
     let (local, remote) = (two.place(&two.a, Some(0), bytes), two.place(&two.b, Some(1), bytes));

@@ -1,0 +1,176 @@
+//! Devices that reach those of another host: what they move, and what becomes of slots whose end nobody knows.
+
+use super::forgotten::hear;
+use super::*;
+use crate::complete::Fence;
+use crate::stage::wire::Word;
+
+/// Two engines whose devices reach each other, and that don't know that they are on one host.
+fn crossing(settings: &[(&str, &str)]) -> Two {
+    let two = Two::new(&[&[("transports", "tcp,cuda")], settings].concat());
+    two.fake.crosses.store(true, Ordering::SeqCst);
+    two.fake.attachments.store(0, Ordering::SeqCst);
+    two
+}
+
+fn attachments(two: &Two) -> u64 {
+    two.fake.attachments.load(Ordering::SeqCst)
+}
+
+/// (memory exposed, memory attached) at this moment.
+fn kept(two: &Two) -> (i32, i32) {
+    (two.fake.shown.load(Ordering::SeqCst), two.fake.attached.load(Ordering::SeqCst))
+}
+
+impl Two {
+    /// One transfer between the devices, after which there is a bridge.
+    fn cross(&self, op: Op, local: &Place, remote: &Place) {
+        local.write(0, &pattern(op as u64, MIB));
+        remote.write(0, &pattern(op as u64 + 7, MIB));
+        let requests = [request(local, remote, (0, 0), MIB)];
+        assert_eq!(self.done(op, &requests).transport, Transport::Cuda);
+        check(&requests, op, local, remote);
+    }
+}
+
+#[test]
+fn between_devices_of_two_hosts_no_host_memory_is_touched() {
+    let two = crossing(&[]);
+    let copied = || (two.fake.copies.load(Ordering::SeqCst), two.fake.crossings.load(Ordering::SeqCst));
+    let before = copied();
+    every_pair(&two, &[(Some(0), Some(1)), (Some(1), Some(0)), (Some(0), Some(0))], Transport::Cuda);
+    let after = copied();
+    assert!(after.0 > before.0 && after.0 - before.0 == after.1 - before.1, "{before:?} {after:?}");
+    // One bridge for each pair of devices, until the end.
+    assert_eq!((attachments(&two), kept(&two)), (3, (3, 3)));
+    two.a.close(Some(BOUND)).unwrap();
+    two.b.close(Some(BOUND)).unwrap();
+    assert_eq!(kept(&two), (0, 0));
+}
+
+#[test]
+fn a_struck_transfer_leaves_the_program_s_memory_alone() {
+    struck::strike(&crossing(&[]), &[(Some(0), Some(1))]);
+}
+
+/// What moves between the slots when the transfer is struck concerns nobody's memory.
+#[test]
+fn a_struck_transfer_does_not_wait_for_what_is_on_its_way() {
+    let two = crossing(&[("staging_slots", "2")]);
+    let (local, remote) = (two.place(&two.a, Some(0), MIB), two.place(&two.b, Some(1), MIB));
+    two.cross(Op::Write, &local, &remote);
+    for op in [Op::Write, Op::Read] {
+        two.fake.crossing_hangs.store(true, Ordering::SeqCst);
+        // Twice as many as there are slots.
+        for _ in 0..4 {
+            let requests = [request(&local, &remote, (0, 0), 4096)];
+            let transfer = two.a.submit(two.peer, op, &requests, &options()).unwrap();
+            transfer.cancel().unwrap();
+            let result = transfer.wait(Some(Duration::from_secs(5))).unwrap();
+            assert_eq!((result.state, result.fence), (State::Cancelled, Fence::Confirmed));
+        }
+        two.fake.crossing_hangs.store(false, Ordering::SeqCst);
+        two.cross(op, &local, &remote);
+    }
+    assert_eq!(attachments(&two), 1);
+}
+
+#[test]
+fn a_bridge_outlasts_the_connection() {
+    let two = crossing(&[]);
+    struck::break_and_take_up(&two);
+    assert_eq!(attachments(&two), 1);
+}
+
+/// A target that stands still after it was asked: a copy there may yet read the slot, so nothing else is put there.
+#[test]
+fn a_slot_whose_end_nobody_told_is_not_used_again() {
+    for op in [Op::Write, Op::Read] {
+        let two = crossing(&[("deadline_ms", "0")]);
+        let (local, remote) = (two.place(&two.a, Some(0), MIB), two.place(&two.b, Some(1), MIB));
+        two.cross(op, &local, &remote);
+        // The target's thread waits where it locks a slot for somebody else's transfer, of another kind.
+        let other = Engine::open(Config::default()).unwrap();
+        let memory = other.alloc(4096, &RegionOptions::default()).unwrap();
+        let peer = other.connect(two.b.address(), Some(BOUND)).unwrap();
+        two.fake.lock_waits.store(true, Ordering::SeqCst);
+        let (address, to) = (memory.address(), remote.address);
+        let stuck = Request { local: address, remote: to, length: 64, remote_region: remote.region };
+        until("the region is announced", || !other.peer_regions(peer).unwrap().is_empty());
+        let stuck = other.submit(peer, Op::Write, &[stuck], &options()).unwrap();
+        until("the target stands still", || two.fake.waiting.load(Ordering::SeqCst) > 0);
+        let late = TransferOptions { deadline: Deadline::After(Duration::from_millis(100)), ..options() };
+        let (result, _) = two.run(op, &[request(&local, &remote, (4096, 4096), 4096)], &late);
+        assert_eq!((result.state, result.fence), (State::TimedOut, Fence::Lease));
+        until("the bridge is given up", || kept(&two).1 == 0);
+        two.fake.lock_waits.store(false, Ordering::SeqCst);
+        stuck.wait(Some(BOUND)).unwrap();
+        until("its memory is taken back", || kept(&two).0 == 0);
+        two.cross(op, &local, &remote);
+        assert_eq!(attachments(&two), 2);
+    }
+}
+
+/// The target lets go of what it copies, or of the whole bridge: both are begun again, over another one.
+#[test]
+fn what_the_target_forgot_goes_over_another_bridge() {
+    for op in [Op::Write, Op::Read] {
+        let two = crossing(&[("lease_ms", "600")]);
+        let (local, remote) = (two.place(&two.a, Some(0), MIB), two.place(&two.b, Some(1), MIB));
+        let guest = two.b.peers().unwrap()[0];
+        two.cross(op, &local, &remote);
+        assert_eq!(attachments(&two), 1);
+        hear(&two.b, guest, Word::Conceal { bridge: 1 });
+        until("it is taken back", || kept(&two).0 == 0);
+        two.cross(op, &local, &remote);
+        assert_eq!(attachments(&two), 2);
+        until("the first one is over", || kept(&two) == (1, 1));
+    }
+}
+
+/// Words that come too late, and such as nobody should say.
+#[test]
+fn words_about_bridges_that_are_none_change_nothing() {
+    let two = crossing(&[]);
+    let (local, remote) = (two.place(&two.a, Some(0), MIB), two.place(&two.b, Some(1), MIB));
+    let guest = two.b.peers().unwrap()[0];
+    let at = crate::types::Location { kind: MemoryKind::Cuda, device: 1 };
+    hear(&two.a, two.peer, Word::Exposed { bridge: 9, offer: vec![1; 8] });
+    hear(&two.a, two.peer, Word::Hidden { bridge: 9, status: Status::Unsupported, why: String::new() });
+    hear(&two.b, guest, Word::Conceal { bridge: 9 });
+    // No slots, more than there may be, and a device that no region is of.
+    for (at, slots) in [(at, 0), (at, 65), (crate::types::Location { device: 0, ..at }, 1)] {
+        hear(&two.b, guest, Word::Expose { bridge: 77, at, slots });
+    }
+    two.cross(Op::Write, &local, &remote);
+    hear(&two.a, two.peer, Word::Exposed { bridge: 1, offer: vec![1; 8] });
+    two.cross(Op::Read, &local, &remote);
+    assert_eq!((attachments(&two), kept(&two)), (1, (1, 1)));
+}
+
+/// A peer may have so many bridges and no more.
+#[test]
+fn bridges_are_bounded() {
+    let two = crossing(&[]);
+    let _remote = two.place(&two.b, Some(1), MIB);
+    let guest = two.b.peers().unwrap()[0];
+    let at = crate::types::Location { kind: MemoryKind::Cuda, device: 1 };
+    let most = crate::limits::BRIDGES_MAX as u64;
+    (1..=most + 1)
+        .for_each(|bridge| hear(&two.b, guest, Word::Expose { bridge: bridge + 100, at, slots: 1 }));
+    until("all that may be are shown", || kept(&two).0 == most as i32);
+    hear(&two.b, guest, Word::Expose { bridge: 500, at, slots: 1 });
+    hear(&two.b, guest, Word::Live { ops: Vec::new(), bridges: vec![101] });
+    until("those that don't live are taken back", || kept(&two).0 <= 1);
+}
+
+/// A peer that is fenced off: what it was shown goes with it.
+#[test]
+fn a_lost_peer_s_bridges_are_taken_back() {
+    let two = crossing(&[]);
+    let (local, remote) = (two.place(&two.a, Some(0), MIB), two.place(&two.b, Some(1), MIB));
+    two.cross(Op::Write, &local, &remote);
+    let guest = two.b.peers().unwrap()[0];
+    two.b.fence(guest, Some(BOUND)).unwrap();
+    until("nothing of it is left", || kept(&two) == (0, 0));
+}
