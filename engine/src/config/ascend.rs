@@ -7,7 +7,7 @@
 //! | ASCEND_CONNECT_TIMEOUT, ms | `connect_timeout_ms` |
 //! | ASCEND_TRANSFER_TIMEOUT, ms | `deadline_ms` |
 //!
-//! HCCL_INTRA_ROCE_ENABLE chooses between paths that ferry doesn't have, and is not read.
+//! HCCL_INTRA_ROCE_ENABLE is about the devices of one server, for which ferry has no choice, and is not read.
 
 use super::Config;
 use crate::limits::STAGE_BYTES;

@@ -60,6 +60,15 @@ impl Place {
     }
 }
 
+/// A test that fails leaves nothing waiting, so that its engines can close.
+impl Drop for Two {
+    fn drop(&mut self) {
+        for waits in [&self.fake.hangs, &self.fake.crossing_hangs, &self.fake.lock_waits] {
+            waits.store(false, Ordering::SeqCst);
+        }
+    }
+}
+
 impl Two {
     fn new(settings: &[(&str, &str)]) -> Two {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
