@@ -151,6 +151,9 @@ impl Drop for Server {
     }
 }
 
+/// A piece on its way.
+pub struct Moving(*mut c_void);
+
 /// Memory here, and a server's.
 pub struct Client {
     library: &'static Hixl,
@@ -225,7 +228,7 @@ impl Client {
     /// # Safety
     ///
     /// The local side is within this client's memory.
-    pub unsafe fn start(&mut self, op: Op, (local, remote): (u64, u64), length: u64) -> Result<*mut c_void> {
+    pub unsafe fn start(&mut self, op: Op, (local, remote): (u64, u64), length: u64) -> Result<Moving> {
         let calls = &self.library.calls;
         let piece = ffi::hixl_piece { remote: remote as *mut c_void, local: local as *mut c_void, length };
         let mut complete = null_mut();
@@ -243,15 +246,15 @@ impl Client {
             }
         };
         self.library.check(name, code).inspect_err(|_| self.failed = true)?;
-        Ok(complete)
+        Ok(Moving(complete))
     }
 
     /// An error: it has failed, and the client is of no use any more.
-    pub fn is_done(&mut self, complete: *mut c_void) -> Result<bool> {
+    pub fn is_done(&mut self, moving: &Moving) -> Result<bool> {
         let mut status = ffi::HIXL_WAITING;
         let query = self.library.calls.HixlCSClientQueryCompleteStatus;
-        // SAFETY: from `start`, and not seen to end before; the number outlives the call.
-        let code = unsafe { query(self.raw, complete, &mut status) };
+        // SAFETY: from `start`; the library refuses one that was seen to end. The number outlives the call.
+        let code = unsafe { query(self.raw, moving.0, &mut status) };
         let told = self.library.check("HixlCSClientQueryCompleteStatus", code);
         let told = match (told, status) {
             (Ok(()), ffi::HIXL_COMPLETED) => Ok(true),

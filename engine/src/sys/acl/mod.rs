@@ -14,7 +14,7 @@ mod object;
 
 pub use bindings::*;
 pub use held::{Context, DeviceMemory, Event, PinnedMemory, Stream};
-pub use hixl::{Client, Hixl, Server};
+pub use hixl::{Client, Hixl, Moving, Server};
 pub use library::{Library, Runtime};
 
 // As documented, and as a C compiler has them on 64-bit machines.

@@ -10,10 +10,9 @@
 use super::driver::physical_device;
 use crate::device::{Attachment, Batch, Direction, Exposed, Piece, Queue};
 use crate::status::{Error, Result, Status};
-use crate::sys::acl::{self, Client, Context, DeviceMemory, Hixl, Runtime, Server};
+use crate::sys::acl::{self, Client, Context, DeviceMemory, Hixl, Moving, Runtime, Server};
 use crate::types::{Op, Transport};
 use std::collections::VecDeque;
-use std::ffi::c_void;
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -190,8 +189,8 @@ struct Attached {
     client: Client,
     _context: Context,
     local: (u64, u64),
-    /// Handles of what is under way, from batch `first` on.
-    running: VecDeque<*mut c_void>,
+    /// What is under way, from batch `first` on.
+    running: VecDeque<Moving>,
     first: u64,
 }
 
@@ -237,15 +236,15 @@ impl Queue for Attached {
             _ => return Err(Error::invalid("one piece at a time, from or to the memory that is attached")),
         };
         // SAFETY: the local side is within the client's memory, as was seen above.
-        let complete = unsafe { self.client.start(op, sides, length)? };
-        self.running.push_back(complete);
+        let moving = unsafe { self.client.start(op, sides, length)? };
+        self.running.push_back(moving);
         Ok(Batch(self.first + self.running.len() as u64 - 1))
     }
 
     fn is_done(&mut self, batch: Batch) -> Result<bool> {
         while self.first <= batch.0 {
-            let Some(&complete) = self.running.front() else { break };
-            if !self.client.is_done(complete)? {
+            let Some(moving) = self.running.front() else { break };
+            if !self.client.is_done(moving)? {
                 return Ok(false);
             }
             self.running.pop_front();
