@@ -2,7 +2,8 @@
 //! can be reached now, and at which address, changes with its port.
 
 use super::endpoint::Endpoint;
-use super::topology::{choose_gid, Place};
+use super::place::{Place, SYSFS};
+use super::topology::choose_gid;
 use super::wire::DeviceOffer;
 use super::words::{self, Word, Words};
 use super::DeviceSettings;
@@ -14,6 +15,7 @@ use crate::sys::poller::{Interest, Poller, PollerKind};
 use crate::sys::verbs::{Channel, Completion, Context, Cq, Gid, Mr, Pd, PortState};
 use std::collections::HashMap;
 use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
@@ -92,7 +94,7 @@ impl Device {
             received,
             receiver: Mutex::new(vec![Completion::default(); 32]),
             port: ports.clone().find(is_active).unwrap_or(1),
-            place: Place::of(context.name()),
+            place: Place::of_nic(Path::new(SYSFS), context.name()),
             settings: settings.clone(),
             address: RwLock::new(Err("its port was not looked at yet".into())),
             page_key,
