@@ -198,6 +198,7 @@ cases! {
     it_can_be_switched_off = off;
     what_a_path_that_breaks_has_left_over_is_staged = broken;
     nics_that_are_nowhere_are_used_alike = nowhere;
+    only_what_the_peers_nic_does_not_grant_is_refused = answered;
 }
 
 /// The NICs and the GPU in a tree like sysfs, the second NIC beside the GPU.
@@ -460,4 +461,30 @@ fn nowhere() {
     gpu.put(source.address, &pattern(1, 4 * MIB));
     assert_eq!(bench.shares(here, there, 4 * MIB, 4), [2, 2]);
     check("all of it", &gpu.get(target.address, 4 * MIB), &pattern(1, 4 * MIB));
+}
+
+/// ACCESS is for a key that doesn't grant it. That a request was invalid, as the next packet of a connection, says
+/// something of the connection: the same request goes by another.
+#[test]
+#[ignore = "another test runs it, in a process of its own"]
+fn answered() {
+    const REM_INV_REQ_ERR: i64 = 9;
+    const REM_ACCESS_ERR: i64 = 10;
+    let bench = Bench::with_nics(1, &[("transports", "rdma")]);
+    let Bench { pair, nic, .. } = &bench;
+    let near = pair.a.alloc(MIB, &RegionOptions::default()).unwrap();
+    let far = pair.b.alloc(MIB, &RegionOptions::default()).unwrap();
+    common::hears_of(&pair.a, pair.b_at_a, far.region());
+    let lost = || pair.a.stats().unwrap().counts.lanes_lost;
+    for (seed, status, expected) in [(1, REM_INV_REQ_ERR, Status::Ok), (2, REM_ACCESS_ERR, Status::Access)] {
+        common::data::fill(&near, seed);
+        let before = lost();
+        nic.set("answer", status);
+        let result = bench.run(Op::Write, place(&near), place(&far), &[(0, 0, MIB)]);
+        assert_eq!((result.status, result.transport), (expected, Transport::Rdma));
+        eventually("the endpoint is given up", || lost() > before);
+        if expected == Status::Ok {
+            check("after all", &common::data::contents(&far), &common::data::contents(&near));
+        }
+    }
 }

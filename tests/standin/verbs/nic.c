@@ -3,7 +3,8 @@
 // one: a descriptor of memory that is mapped here, from the position that it stands at.
 //
 // `nic_set` turns a knob: nics (how many there are), refuse_dmabuf (an errno), hold (what is posted stays where it is,
-// until hold is 0), down (the ports go down and what is held is flushed). `nic_count` says how often something has
+// until hold is 0), answer (how the next WRITE or READ is answered, by its status), down (the ports go down and what is
+// held is flushed). `nic_count` says how often something has
 // happened: see COUNTS.
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -37,7 +38,7 @@ struct qp { struct ibv_qp base; uint32_t peer; struct held held[HELD]; unsigned 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct mr *keys[KEYS];
 static struct qp *qps[QPS];
-static long counts[COUNTS], nics = 1, refuse_dmabuf, hold, down;
+static long counts[COUNTS], nics = 1, refuse_dmabuf, hold, answer, down;
 static struct ibv_device devices[NICS] = {
     {.node_type = IBV_NODE_CA, .transport_type = IBV_TRANSPORT_IB, .name = "nic0"},
     {.node_type = IBV_NODE_CA, .transport_type = IBV_TRANSPORT_IB, .name = "nic1"},
@@ -104,6 +105,11 @@ static enum ibv_wc_status carry_out(struct qp *qp, const struct ibv_send_wr *wr)
         struct ibv_wc entry = {.wr_id = srq->entries[at].id, .opcode = IBV_WC_RECV, .byte_len = piece.length, .qp_num = peer->base.qp_num};
         complete(peer->base.recv_cq, &entry);
         return IBV_WC_SUCCESS;
+    }
+    if (answer != IBV_WC_SUCCESS) {
+        const enum ibv_wc_status given = (enum ibv_wc_status)answer;
+        answer = IBV_WC_SUCCESS;
+        return given;
     }
     remote = reach(wr->wr.rdma.rkey, wr->wr.rdma.remote_addr, piece.length,
                    is_read ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE, &theirs);
@@ -209,6 +215,7 @@ int nic_set(const char *knob, long value) {
     pthread_mutex_lock(&lock);
     if (strcmp(knob, "refuse_dmabuf") == 0) refuse_dmabuf = value;
     else if (strcmp(knob, "nics") == 0 && value >= 1 && value <= NICS) nics = value;
+    else if (strcmp(knob, "answer") == 0) answer = value;
     else if (strcmp(knob, "hold") == 0) {
         hold = value;
         for (int i = 0; !hold && i < QPS; i++)
