@@ -2,6 +2,7 @@
 //! allowed, and what came back is used again.
 
 use crate::guest::{self, connect, down, engine, enter, leads_over, memories, pair, path, sent, up};
+use crate::proxy::Proxy;
 use crate::support::*;
 use ferry::complete::{State, TransferResult};
 use ferry::types::{Op, Transport};
@@ -178,6 +179,31 @@ fn a_flap_of_all_ports_is_waited_out() {
         println!("{ports:?} up: the rest took {:?}", flapped.elapsed());
         leads_over(&a, peer, &["rva0", "rvb0"]);
     }
+}
+
+/// The session is lost and made anew while all ports are down. They are waited for as if it had stood.
+#[test]
+fn a_session_made_anew_between_ports_that_went_down_waits_for_them_too() {
+    const TIMES: usize = 12;
+    let name = "ports::a_session_made_anew_between_ports_that_went_down_waits_for_them_too";
+    let Some(_guest) = enter(name) else { return };
+    let patient = [("reconnect_timeout_ms", "30000"), ("progress_timeout_ms", "30000")];
+    let (a, b) = (engine(0, &patient), engine(1, &patient));
+    let proxy = Proxy::new(b.address());
+    let peer = connect(&a, &proxy.address);
+    leads_over(&a, peer, &["rva0", "rvb0"]);
+    let (local, remote) = memories(&a, &b, peer, BYTES, 5);
+    let transfer = start_and_meet(&a, peer, &local, &remote, TIMES);
+    ["va0", "vb0"].into_iter().for_each(down);
+    wait_until("the path is gone", || !path(&a, peer).0);
+    proxy.cut(true);
+    let sessions = |engine: &Engine| engine.stats().unwrap().counts.sessions_up;
+    wait_until("there is another session", || sessions(&a) == 2 && sessions(&b) == 2);
+    wait_until("both have said what they have", || path(&a, peer).1.contains("the port is down"));
+    let meanwhile = start(&a, peer, &local, &remote, 1);
+    ["va0", "vb0"].into_iter().for_each(up);
+    assert_all_arrived(&finish(&transfer), &remote, 5, TIMES);
+    assert_all_arrived(&finish(&meanwhile), &remote, 5, 1);
 }
 
 #[test]

@@ -34,6 +34,15 @@ pub struct Address {
     pub mtu: u32,
 }
 
+/// One device: whether it can be reached, and what it has moved for this engine as the initiator.
+pub struct DeviceStats<'a> {
+    pub name: &'a str,
+    pub is_up: bool,
+    pub bytes: u64,
+    /// Flushes and notifications included.
+    pub work_requests: u64,
+}
+
 pub struct Device {
     /// Its number in this engine, and in what peers are told.
     pub index: usize,
@@ -115,6 +124,15 @@ impl Device {
 
     pub fn name(&self) -> &str {
         self.pd.context().name()
+    }
+
+    pub fn stats(&self) -> DeviceStats<'_> {
+        DeviceStats {
+            name: self.name(),
+            is_up: self.is_up(),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            work_requests: self.work_requests.load(Ordering::Relaxed),
+        }
     }
 
     /// Has the poller say so when the device has an event.

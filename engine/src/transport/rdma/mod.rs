@@ -37,8 +37,9 @@ mod topology;
 mod wire;
 mod words;
 
+pub use device::DeviceStats;
 pub use direct::{why_staged, Direct};
-pub use service::{DeviceStats, Service, Settings};
+pub use service::{Service, Settings};
 
 /// What a device is opened with.
 #[derive(Clone, Debug)]
