@@ -163,8 +163,8 @@ fn with_all_devices_down_and_rdma_alone_transfers_are_unavailable() {
 fn a_flap_of_all_ports_is_waited_out() {
     const TIMES: usize = 12;
     let Some(_guest) = enter("ports::a_flap_of_all_ports_is_waited_out") else { return };
-    // Links come and go slowly on a busy machine.
-    let (a, b, peer) = pair(&[("reconnect_timeout_ms", "30000")]);
+    // Links come and go slowly on a busy machine, and so do endpoints, on whose end the session waits.
+    let (a, b, peer) = pair(&[("reconnect_timeout_ms", "30000"), ("progress_timeout_ms", "30000")]);
     leads_over(&a, peer, &["rva0", "rvb0"]);
     let (local, remote) = memories(&a, &b, peer, BYTES, 5);
     for ports in [["va0", "vb0"], ["va1", "vb1"]] {
