@@ -19,7 +19,7 @@ use ferry::*;
 use gpu::{pattern, Gpu, MIB};
 use std::cell::Cell;
 use std::ffi::CString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What the stand-in for libibverbs is asked besides verbs.
@@ -60,7 +60,7 @@ impl Nic {
     }
 }
 
-/// Two engines, a GPU and a NIC.
+/// Two engines, a GPU and NICs.
 struct Bench {
     pair: Pair,
     gpu: Gpu,
@@ -78,9 +78,14 @@ struct Place {
 
 impl Bench {
     fn new(settings: &[(&str, &str)]) -> Bench {
+        Bench::with_nics(1, settings)
+    }
+
+    fn with_nics(nics: i64, settings: &[(&str, &str)]) -> Bench {
         let gpu = gpu::standin("gpudirect").unwrap();
         gpu.standin().set("FERRY_STANDIN_DMA_BUF", "1");
         let nic = Nic::find();
+        nic.set("nics", nics);
         let library = gpu.library.clone();
         let mut all =
             vec![("cuda_library", library.as_str()), ("transports", "tcp,rdma"), ("local", "false")];
@@ -137,8 +142,8 @@ fn is_direct(bench: &Bench, op: Op, here: Place, there: Place, spans: &[(usize, 
     assert_eq!(bench.copies.get(), 0);
 }
 
-/// Has the case run in a process that finds the stand-in.
-fn alone(case: &str) {
+/// Has the case run in a process that finds the stand-in, started by `prefix` if that has words.
+fn alone(prefix: &[&str], case: &str) {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("nic");
     std::fs::create_dir_all(&folder).unwrap();
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/standin/verbs/nic.c");
@@ -161,8 +166,10 @@ fn alone(case: &str) {
     assert!(built.unwrap().success(), "a C compiler and verbs.h build the library that stands in");
     // Other tests may be at it: whole files take each other's place.
     std::fs::rename(&fresh, folder.join("libibverbs.so.1")).unwrap();
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", case, "--ignored", "--nocapture"])
+    let program = std::env::current_exe().unwrap();
+    let words = [prefix, &[program.to_str().unwrap(), "--exact", case, "--ignored", "--nocapture"]].concat();
+    let output = Command::new(words[0])
+        .args(&words[1..])
         .env("LD_LIBRARY_PATH", &folder)
         .env_remove("FERRY_TEST_TRANSPORTS")
         .output()
@@ -179,7 +186,7 @@ macro_rules! cases {
             if gpu::is_real() {
                 return eprintln!("SKIPPED {}: it is for the stand-ins", stringify!($name));
             }
-            alone(stringify!($case));
+            alone(&[], stringify!($case));
         })*
     };
 }
@@ -190,6 +197,40 @@ cases! {
     what_the_gpu_would_not_see_is_staged = unordered;
     it_can_be_switched_off = off;
     what_a_path_that_breaks_has_left_over_is_staged = broken;
+    nics_that_are_nowhere_are_used_alike = nowhere;
+    only_what_the_peers_nic_does_not_grant_is_refused = answered;
+}
+
+/// The NICs and the GPU in a tree like sysfs, the second NIC beside the GPU.
+fn sysfs() -> PathBuf {
+    let root = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("sysfs");
+    let _ = std::fs::remove_dir_all(&root);
+    for (link, folder) in [
+        ("class/infiniband/nic0/device", "pci0000:40/0000:40:01.0/0000:41:00.0"),
+        ("class/infiniband/nic1/device", "pci0000:00/0000:00:01.0/0000:02:00.0/0000:03:01.0/0000:04:00.0"),
+        ("bus/pci/devices/0000:01:00.0", "pci0000:00/0000:00:01.0/0000:02:00.0/0000:03:00.0/0000:01:00.0"),
+    ] {
+        let (link, folder) = (root.join(link), Path::new("devices").join(folder));
+        std::fs::create_dir_all(link.parent().unwrap()).unwrap();
+        std::fs::create_dir_all(root.join(&folder)).unwrap();
+        std::os::unix::fs::symlink(Path::new("/sys").join(folder), link).unwrap();
+    }
+    root
+}
+
+#[test]
+fn the_nic_beside_the_gpu_is_taken_unless_it_is_much_busier() {
+    let name = "the_nic_beside_the_gpu_is_taken_unless_it_is_much_busier";
+    if gpu::is_real() {
+        return eprintln!("SKIPPED {name}: it is for the stand-ins");
+    }
+    let root = sysfs();
+    let mount = "mount --bind \"$0\" /sys && exec \"$@\"";
+    let behind = ["unshare", "--map-root-user", "--mount", "sh", "-c", mount, root.to_str().unwrap()];
+    if !Command::new(behind[0]).args(&behind[1..]).arg("true").status().is_ok_and(|it| it.success()) {
+        return eprintln!("SKIPPED {name}: it needs a mount namespace for a /sys of its own");
+    }
+    alone(&behind, "near");
 }
 
 #[test]
@@ -361,4 +402,89 @@ fn broken() {
         nic.count("writes_to_dmabuf") > 0
     });
     check("directly again", &gpu.get(target.address, 4 * MIB), &pattern(2, 4 * MIB));
+}
+
+impl Bench {
+    /// Moves so much while the NICs hold what is posted: MiB that each of them had got by then, `sum` in all.
+    fn shares(&self, here: Place, there: Place, length: usize, sum: i64) -> [i64; 2] {
+        let Bench { pair, nic, .. } = self;
+        let posted = || ["bytes_0", "bytes_1"].map(|name| nic.count(name));
+        let before = posted();
+        let shares = || [0, 1].map(|at| (posted()[at] - before[at]) / MIB as i64);
+        nic.set("hold", 1);
+        let request = Request {
+            local: here.address,
+            remote: there.address,
+            length: length as u64,
+            remote_region: there.region,
+        };
+        let transfer =
+            pair.a.submit(pair.b_at_a, Op::Write, &[request], &TransferOptions::default()).unwrap();
+        eventually("it is posted", || shares().iter().sum::<i64>() >= sum);
+        let found = shares();
+        nic.set("hold", 0);
+        is_done_by(&transfer.wait(Some(PATIENCE)).unwrap(), Transport::Rdma);
+        assert_eq!(shares().iter().sum::<i64>(), (length / MIB) as i64);
+        found
+    }
+}
+
+#[test]
+#[ignore = "another test runs it, in a process of its own"]
+fn near() {
+    const BYTES: usize = 24 * MIB;
+    let bench = Bench::with_nics(2, &[]);
+    let Bench { pair, gpu, .. } = &bench;
+    let (source, target) = (gpu.device(BYTES), gpu.device(BYTES));
+    let near = pair.a.alloc(2 * MIB, &RegionOptions::default()).unwrap();
+    let far = pair.b.alloc(2 * MIB, &RegionOptions::default()).unwrap();
+    common::hears_of(&pair.a, pair.b_at_a, far.region());
+    let (here, there) =
+        (bench.register(&pair.a, &source, Access::BOTH), bench.register(&pair.b, &target, Access::BOTH));
+    // Whichever end the GPU is at. Between host memory both are as good.
+    assert_eq!(bench.shares(here, place(&far), 2 * MIB, 2), [0, 2]);
+    assert_eq!(bench.shares(place(&near), there, 2 * MIB, 2), [0, 2]);
+    // The other one helps with what would take several times as long; what is left waits for the near one.
+    gpu.put(source.address, &pattern(1, BYTES));
+    assert_eq!(bench.shares(here, there, BYTES, 9), [1, 8]);
+    check("all of it", &gpu.get(target.address, BYTES), &pattern(1, BYTES));
+}
+
+#[test]
+#[ignore = "another test runs it, in a process of its own"]
+fn nowhere() {
+    let bench = Bench::with_nics(2, &[]);
+    let Bench { pair, gpu, .. } = &bench;
+    let (source, target) = (gpu.device(4 * MIB), gpu.device(4 * MIB));
+    let (here, there) =
+        (bench.register(&pair.a, &source, Access::BOTH), bench.register(&pair.b, &target, Access::BOTH));
+    gpu.put(source.address, &pattern(1, 4 * MIB));
+    assert_eq!(bench.shares(here, there, 4 * MIB, 4), [2, 2]);
+    check("all of it", &gpu.get(target.address, 4 * MIB), &pattern(1, 4 * MIB));
+}
+
+/// ACCESS is for a key that doesn't grant it. That a request was invalid, as the next packet of a connection, says
+/// something of the connection: the same request goes by another.
+#[test]
+#[ignore = "another test runs it, in a process of its own"]
+fn answered() {
+    const REM_INV_REQ_ERR: i64 = 9;
+    const REM_ACCESS_ERR: i64 = 10;
+    let bench = Bench::with_nics(1, &[("transports", "rdma")]);
+    let Bench { pair, nic, .. } = &bench;
+    let near = pair.a.alloc(MIB, &RegionOptions::default()).unwrap();
+    let far = pair.b.alloc(MIB, &RegionOptions::default()).unwrap();
+    common::hears_of(&pair.a, pair.b_at_a, far.region());
+    let lost = || pair.a.stats().unwrap().counts.lanes_lost;
+    for (seed, status, expected) in [(1, REM_INV_REQ_ERR, Status::Ok), (2, REM_ACCESS_ERR, Status::Access)] {
+        common::data::fill(&near, seed);
+        let before = lost();
+        nic.set("answer", status);
+        let result = bench.run(Op::Write, place(&near), place(&far), &[(0, 0, MIB)]);
+        assert_eq!((result.status, result.transport), (expected, Transport::Rdma));
+        eventually("the endpoint is given up", || lost() > before);
+        if expected == Status::Ok {
+            check("after all", &common::data::contents(&far), &common::data::contents(&near));
+        }
+    }
 }

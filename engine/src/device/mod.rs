@@ -61,6 +61,11 @@ pub trait Driver: Send + Sync {
         std::process::id() as i32
     }
 
+    /// The PCI function that a device is, as sysfs names it ("0000:3b:00.0"). None: the library doesn't tell.
+    fn pci_address(&self, _device: i32) -> Option<String> {
+        None
+    }
+
     /// The dma-buf behind device memory, by which a NIC reads and writes it. UNAVAILABLE with the reason, also where
     /// the device's work wouldn't see what the NIC has written without a call in between.
     fn dmabuf(&self, _address: u64, _length: u64) -> Result<DmaBuf> {

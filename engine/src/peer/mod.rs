@@ -23,7 +23,7 @@ use crate::complete::{Fence, Notification, State, Transfer};
 use crate::notify::{Event, EventBody};
 use crate::region::remote::RemoteRegions;
 use crate::status::{Error, Result, Status};
-use crate::types::Transport;
+use crate::types::{Slice, Transport};
 use inbox::Inbox;
 use lease::LeaseClock;
 use outbox::{Class, OrderedNext, Outbox, PullLimits, Pulled};
@@ -262,9 +262,9 @@ impl Peer {
         lock(&self.outbox).has_work(via, express)
     }
 
-    /// Where in local memory the next frame of this transport begins; a hint.
-    pub fn front_address(&self, via: Transport, express: bool) -> Option<u64> {
-        lock(&self.outbox).front_address(via, express)
+    /// What the next frame of this transport begins with; a hint.
+    pub fn front(&self, via: Transport, express: bool) -> Option<Slice> {
+        lock(&self.outbox).front(via, express)
     }
 
     /// A frame was acknowledged: slices [first, end) are done but for `failures`. `notified`: the frame

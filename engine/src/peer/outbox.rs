@@ -9,7 +9,7 @@
 
 use crate::complete::Transfer;
 use crate::limits::{FRAME_DESCRIPTORS_MAX, NOTIFY_CREDITS, RDMA_WORD_BYTES_MAX};
-use crate::types::{Op, Transport};
+use crate::types::{Op, Slice, Transport};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -294,12 +294,12 @@ impl Outbox {
         None
     }
 
-    /// Where in local memory the next frame would begin.
-    pub fn front_address(&self, via: Transport, express: bool) -> Option<u64> {
+    /// What the next frame would begin with.
+    pub fn front(&self, via: Transport, express: bool) -> Option<Slice> {
         let runs = &self.lineups[via as usize].runs;
         let queues = if express { &runs[..1] } else { &runs[1..] };
         let front = queues.iter().flatten().find_map(|queue| queue.front())?;
-        Some(front.transfer.spec.slices[front.next as usize].local)
+        Some(front.transfer.spec.slices[front.next as usize])
     }
 
     /// Whether anything could be pulled with these limits.

@@ -300,6 +300,7 @@ fn the_caller_s_context_is_as_it_was() {
         driver.unpin(page);
         assert_eq!(gpu.current(), before, "unpin");
         driver.describe();
+        assert!(driver.pci_address(0).is_some_and(|it| it.len() == 12));
         let _ = driver.dmabuf(device.address, 4096);
         assert_eq!(gpu.current(), before, "dmabuf");
         let queue = driver.open(0, 4096, 1).unwrap();

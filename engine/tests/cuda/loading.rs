@@ -87,7 +87,9 @@ fn a_driver_without_devices_is_unavailable_and_said_to_be_loaded() {
     assert!(error.message.contains("CUDA_ERROR_NO_DEVICE"), "{error}");
     // And is asked again when it is wanted again.
     gpu.standin_at(path).set("FERRY_STANDIN_DEVICES", "3");
-    let text = (library.open)().unwrap().describe();
+    let driver = (library.open)().unwrap();
+    let text = driver.describe();
     assert!(text.starts_with("CUDA 12.8") && text.contains("2: Stand-in GPU 2"), "{text}");
+    assert_eq!([2, 3].map(|device| driver.pci_address(device)), [Some("0000:03:00.0".into()), None]);
     std::fs::remove_dir_all(folder).unwrap();
 }

@@ -12,6 +12,9 @@ mod child;
 mod common;
 use common::role;
 mod guest;
+#[path = "../faults/proxy.rs"]
+#[allow(dead_code)]
+mod proxy;
 #[path = "../faults/support.rs"]
 #[allow(dead_code)]
 mod support;

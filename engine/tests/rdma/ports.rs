@@ -2,6 +2,7 @@
 //! allowed, and what came back is used again.
 
 use crate::guest::{self, connect, down, engine, enter, leads_over, memories, pair, path, sent, up};
+use crate::proxy::Proxy;
 use crate::support::*;
 use ferry::complete::{State, TransferResult};
 use ferry::types::{Op, Transport};
@@ -97,10 +98,19 @@ fn with_all_devices_down_tcp_takes_over_and_rdma_returns() {
     let peer = connect(&a, b.address());
     leads_over(&a, peer, &["rva0", "rvb0"]);
     let (local, remote) = memories(&a, &b, peer, BYTES, 5);
-    let transfer = start_and_meet(&a, peer, &local, &remote, TIMES);
+    // One that was done before both were down is made again.
+    let down_in_time = || {
+        let transfer = start_and_meet(&a, peer, &local, &remote, TIMES);
+        ["va0", "vb0"].into_iter().for_each(down);
+        if transfer.state() == State::Pending {
+            return Some(transfer);
+        }
+        ["va0", "vb0"].into_iter().for_each(up);
+        leads_over(&a, peer, &["rva0", "rvb0"]);
+        None
+    };
+    let transfer = (0..10).find_map(|_| down_in_time()).expect("a transfer that the ports leave behind");
     let started = Instant::now();
-    down("va0");
-    down("vb0");
     let result = finish(&transfer);
     println!("both down: the rest took {:?}, by {:?}", started.elapsed(), result.transport);
     assert_all_arrived(&result, &remote, 5, TIMES);
@@ -162,8 +172,8 @@ fn with_all_devices_down_and_rdma_alone_transfers_are_unavailable() {
 fn a_flap_of_all_ports_is_waited_out() {
     const TIMES: usize = 12;
     let Some(_guest) = enter("ports::a_flap_of_all_ports_is_waited_out") else { return };
-    // Links come and go slowly on a busy machine.
-    let (a, b, peer) = pair(&[("reconnect_timeout_ms", "30000")]);
+    // Links come and go slowly on a busy machine, and so do endpoints, on whose end the session waits.
+    let (a, b, peer) = pair(&[("reconnect_timeout_ms", "30000"), ("progress_timeout_ms", "30000")]);
     leads_over(&a, peer, &["rva0", "rvb0"]);
     let (local, remote) = memories(&a, &b, peer, BYTES, 5);
     for ports in [["va0", "vb0"], ["va1", "vb1"]] {
@@ -178,6 +188,31 @@ fn a_flap_of_all_ports_is_waited_out() {
         println!("{ports:?} up: the rest took {:?}", flapped.elapsed());
         leads_over(&a, peer, &["rva0", "rvb0"]);
     }
+}
+
+/// The session is lost and made anew while all ports are down. They are waited for as if it had stood.
+#[test]
+fn a_session_made_anew_between_ports_that_went_down_waits_for_them_too() {
+    const TIMES: usize = 12;
+    let name = "ports::a_session_made_anew_between_ports_that_went_down_waits_for_them_too";
+    let Some(_guest) = enter(name) else { return };
+    let patient = [("reconnect_timeout_ms", "30000"), ("progress_timeout_ms", "30000")];
+    let (a, b) = (engine(0, &patient), engine(1, &patient));
+    let proxy = Proxy::new(b.address());
+    let peer = connect(&a, &proxy.address);
+    leads_over(&a, peer, &["rva0", "rvb0"]);
+    let (local, remote) = memories(&a, &b, peer, BYTES, 5);
+    let transfer = start_and_meet(&a, peer, &local, &remote, TIMES);
+    ["va0", "vb0"].into_iter().for_each(down);
+    wait_until("the path is gone", || !path(&a, peer).0);
+    proxy.cut(true);
+    let sessions = |engine: &Engine| engine.stats().unwrap().counts.sessions_up;
+    wait_until("there is another session", || sessions(&a) == 2 && sessions(&b) == 2);
+    wait_until("both have said what they have", || path(&a, peer).1.contains("the port is down"));
+    let meanwhile = start(&a, peer, &local, &remote, 1);
+    ["va0", "vb0"].into_iter().for_each(up);
+    assert_all_arrived(&finish(&transfer), &remote, 5, TIMES);
+    assert_all_arrived(&finish(&meanwhile), &remote, 5, 1);
 }
 
 #[test]

@@ -1,9 +1,11 @@
-// Stands in for libibverbs with one NIC, "nic0", that reaches the queue pairs of its own process: work is done in the
-// call that posts it, by memcpy, with keys, rights and bounds checked. A dma-buf is what the CUDA stand-in gives for
+// Stands in for libibverbs with a NIC, "nic0", or two, that reach the queue pairs of their own process: work is done in
+// the call that posts it, by memcpy, with keys, rights and bounds checked. A dma-buf is what the CUDA stand-in gives for
 // one: a descriptor of memory that is mapped here, from the position that it stands at.
 //
-// `nic_set` turns a knob: refuse_dmabuf (an errno), hold (what is posted stays where it is), down (the port goes down
-// and what is held is flushed). `nic_count` says how often something has happened: see COUNTS.
+// `nic_set` turns a knob: nics (how many there are), refuse_dmabuf (an errno), hold (what is posted stays where it is,
+// until hold is 0), answer (how the next WRITE or READ is answered, by its status), down (the ports go down and what is
+// held is flushed). `nic_count` says how often something has
+// happened: see COUNTS.
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <pthread.h>
@@ -17,27 +19,31 @@
 #undef ibv_get_device_list
 #undef ibv_reg_mr
 
-enum { KEYS = 4096, QPS = 256, HELD = 2048, CQES = 16384, RECEIVES = 4096, PAGE = 4096 };
+enum { NICS = 2, KEYS = 4096, QPS = 256, HELD = 2048, CQES = 16384, RECEIVES = 4096, PAGE = 4096 };
 
 // COUNTS: registrations of dma-bufs made and ended; WRITEs, inline or not, and READs by where they lead; bytes that
-// were read to prove WRITEs visible.
+// were read to prove WRITEs visible; payload posted on each NIC, held or not.
 enum count { DMABUFS, DMABUFS_ENDED, WRITES_TO_DMABUF, WRITES_FROM_DMABUF, READS_FROM_DMABUF, INLINE, PROOFS_OF_DMABUF,
-             PROOFS_OF_HOST, COUNTS };
+             PROOFS_OF_HOST, BYTES_0, BYTES_1, COUNTS };
 static const char *const count_names[COUNTS] = {"dmabufs", "dmabufs_ended", "writes_to_dmabuf", "writes_from_dmabuf",
-                                                "reads_from_dmabuf", "inline", "proofs_of_dmabuf", "proofs_of_host"};
+                                                "reads_from_dmabuf", "inline", "proofs_of_dmabuf", "proofs_of_host",
+                                                "bytes_0", "bytes_1"};
 
 struct mr { struct ibv_mr base; uint64_t start; char *memory; int access, dmabuf; void *map; size_t map_bytes; };
 struct cq { struct ibv_cq base; struct ibv_wc entries[CQES]; unsigned head, tail; int armed, reported; };
 struct srq { struct ibv_srq base; struct { uint64_t id; struct ibv_sge piece; } entries[RECEIVES]; unsigned head, tail; };
-struct held { uint64_t id; int signaled; };
+struct held { struct ibv_send_wr wr; struct ibv_sge piece; };
 struct qp { struct ibv_qp base; uint32_t peer; struct held held[HELD]; unsigned held_count; };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct mr *keys[KEYS];
 static struct qp *qps[QPS];
-static long counts[COUNTS], refuse_dmabuf, hold, down;
-static struct ibv_device device = {.node_type = IBV_NODE_CA, .transport_type = IBV_TRANSPORT_IB, .name = "nic0"};
-static struct ibv_device *devices[2] = {&device, NULL};
+static long counts[COUNTS], nics = 1, refuse_dmabuf, hold, answer, down;
+static struct ibv_device devices[NICS] = {
+    {.node_type = IBV_NODE_CA, .transport_type = IBV_TRANSPORT_IB, .name = "nic0"},
+    {.node_type = IBV_NODE_CA, .transport_type = IBV_TRANSPORT_IB, .name = "nic1"},
+};
+static struct ibv_device *listed[NICS + 1] = {&devices[0], &devices[1], NULL};
 static struct { struct ibv_context *context; int told; } contexts[64];
 
 static void *fail(int code) { errno = code; return NULL; }
@@ -62,7 +68,7 @@ static void finish(struct qp *qp, uint64_t id, enum ibv_wc_status status, enum i
 
 static void flush(struct qp *qp) {
     qp->base.state = IBV_QPS_ERR;
-    for (unsigned i = 0; i < qp->held_count; i++) finish(qp, qp->held[i].id, IBV_WC_WR_FLUSH_ERR, IBV_WC_RDMA_WRITE, 0);
+    for (unsigned i = 0; i < qp->held_count; i++) finish(qp, qp->held[i].wr.wr_id, IBV_WC_WR_FLUSH_ERR, IBV_WC_RDMA_WRITE, 0);
     qp->held_count = 0;
 }
 
@@ -100,6 +106,11 @@ static enum ibv_wc_status carry_out(struct qp *qp, const struct ibv_send_wr *wr)
         complete(peer->base.recv_cq, &entry);
         return IBV_WC_SUCCESS;
     }
+    if (answer != IBV_WC_SUCCESS) {
+        const enum ibv_wc_status given = (enum ibv_wc_status)answer;
+        answer = IBV_WC_SUCCESS;
+        return given;
+    }
     remote = reach(wr->wr.rdma.rkey, wr->wr.rdma.remote_addr, piece.length,
                    is_read ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE, &theirs);
     if (remote == NULL) return IBV_WC_REM_ACCESS_ERR;
@@ -117,22 +128,36 @@ static enum ibv_wc_status carry_out(struct qp *qp, const struct ibv_send_wr *wr)
     return IBV_WC_SUCCESS;
 }
 
+static void perform(struct qp *qp, const struct ibv_send_wr *wr) {
+    const enum ibv_wc_opcode opcode = wr->opcode == IBV_WR_RDMA_READ ? IBV_WC_RDMA_READ : IBV_WC_RDMA_WRITE;
+    const int broken = qp->base.state == IBV_QPS_ERR;
+    const enum ibv_wc_status status = broken ? IBV_WC_WR_FLUSH_ERR : carry_out(qp, wr);
+    if (status != IBV_WC_SUCCESS) qp->base.state = IBV_QPS_ERR;
+    if (status != IBV_WC_SUCCESS || (wr->send_flags & IBV_SEND_SIGNALED) != 0)
+        finish(qp, wr->wr_id, status, opcode, wr->num_sge == 0 ? 0 : wr->sg_list->length);
+}
+
+// What is inline lies where it lay when it was posted: nobody here touches memory that is under way.
+static void let_go(struct qp *qp) {
+    for (unsigned i = 0; i < qp->held_count; i++) {
+        qp->held[i].wr.sg_list = &qp->held[i].piece;
+        perform(qp, &qp->held[i].wr);
+    }
+    qp->held_count = 0;
+}
+
 static int post_send(struct ibv_qp *base, struct ibv_send_wr *wr, struct ibv_send_wr **bad) {
     struct qp *qp = (struct qp *)base;
     pthread_mutex_lock(&lock);
     for (; wr != NULL; wr = wr->next) {
-        const int signaled = (wr->send_flags & IBV_SEND_SIGNALED) != 0;
-        const enum ibv_wc_opcode opcode = wr->opcode == IBV_WR_RDMA_READ ? IBV_WC_RDMA_READ : IBV_WC_RDMA_WRITE;
-        if (base->state == IBV_QPS_ERR) {
-            finish(qp, wr->wr_id, IBV_WC_WR_FLUSH_ERR, opcode, 0);
-        } else if (hold && wr->opcode != IBV_WR_SEND) {
+        const struct ibv_sge piece = wr->num_sge == 0 ? (struct ibv_sge){0} : *wr->sg_list;
+        // One byte is a proof.
+        if (wr->opcode != IBV_WR_SEND && piece.length > 1) counts[BYTES_0 + (base->context->device - devices)] += piece.length;
+        if (hold && wr->opcode != IBV_WR_SEND && base->state != IBV_QPS_ERR) {
             if (qp->held_count == HELD) { *bad = wr; pthread_mutex_unlock(&lock); return ENOMEM; }
-            qp->held[qp->held_count++] = (struct held){wr->wr_id, signaled};
+            qp->held[qp->held_count++] = (struct held){*wr, piece};
         } else {
-            const enum ibv_wc_status status = carry_out(qp, wr);
-            if (status != IBV_WC_SUCCESS) base->state = IBV_QPS_ERR;
-            if (status != IBV_WC_SUCCESS || signaled)
-                finish(qp, wr->wr_id, status, opcode, wr->num_sge == 0 ? 0 : wr->sg_list->length);
+            perform(qp, wr);
         }
     }
     pthread_mutex_unlock(&lock);
@@ -189,7 +214,13 @@ int nic_set(const char *knob, long value) {
     int code = 0;
     pthread_mutex_lock(&lock);
     if (strcmp(knob, "refuse_dmabuf") == 0) refuse_dmabuf = value;
-    else if (strcmp(knob, "hold") == 0) hold = value;
+    else if (strcmp(knob, "nics") == 0 && value >= 1 && value <= NICS) nics = value;
+    else if (strcmp(knob, "answer") == 0) answer = value;
+    else if (strcmp(knob, "hold") == 0) {
+        hold = value;
+        for (int i = 0; !hold && i < QPS; i++)
+            if (qps[i] != NULL) let_go(qps[i]);
+    }
     else if (strcmp(knob, "down") == 0) {
         down = value;
         for (int i = 0; i < 64; i++) {
@@ -206,7 +237,7 @@ int nic_set(const char *knob, long value) {
 }
 
 int ibv_fork_init(void) { return 0; }
-struct ibv_device **ibv_get_device_list(int *count) { *count = 1; return devices; }
+struct ibv_device **ibv_get_device_list(int *count) { *count = (int)nics; return listed; }
 void ibv_free_device_list(struct ibv_device **list) { (void)list; }
 const char *ibv_get_device_name(struct ibv_device *of) { return of->name; }
 

@@ -77,6 +77,9 @@ pub const MEMORY_TYPE_DEVICE: u64 = 2;
 
 /// `CUdevice_attribute`.
 pub const ATTRIBUTE_MULTIPROCESSOR_COUNT: i32 = 16;
+pub const ATTRIBUTE_PCI_BUS: i32 = 33;
+pub const ATTRIBUTE_PCI_DEVICE: i32 = 34;
+pub const ATTRIBUTE_PCI_DOMAIN: i32 = 50;
 pub const ATTRIBUTE_RDMA_WRITES_ORDERING: i32 = 118;
 pub const ATTRIBUTE_DMA_BUF_SUPPORTED: i32 = 124;
 /// `CUGPUDirectRDMAWritesOrdering`: the device sees what NICs have written without being told; the next higher one

@@ -8,7 +8,8 @@ use super::{locate, point};
 use crate::device::{Allocation, DmaBuf, Driver, Hold, Point, Queue, Start};
 use crate::status::{Error, Result, Status};
 use crate::sys::cuda::{
-    self, Api, Context, ATTRIBUTE_DMA_BUF_SUPPORTED, ATTRIBUTE_RDMA_WRITES_ORDERING, RANGE_HANDLE_DMA_BUF_FD,
+    self, Api, Context, ATTRIBUTE_DMA_BUF_SUPPORTED, ATTRIBUTE_PCI_BUS, ATTRIBUTE_PCI_DEVICE,
+    ATTRIBUTE_PCI_DOMAIN, ATTRIBUTE_RDMA_WRITES_ORDERING, RANGE_HANDLE_DMA_BUF_FD,
     RDMA_WRITES_ORDERED_FOR_OWNER,
 };
 use crate::sys::memory::page_bytes;
@@ -95,6 +96,14 @@ impl Driver for Cuda {
 
     fn hold(&self, stream: u64) -> Result<Box<dyn Hold>> {
         hold::hold(&self.contexts, &self.flags, stream)
+    }
+
+    /// A GPU is function 0 of its PCI device.
+    fn pci_address(&self, device: i32) -> Option<String> {
+        let context = self.contexts.get(device).ok()?;
+        let [domain, bus, device] = [ATTRIBUTE_PCI_DOMAIN, ATTRIBUTE_PCI_BUS, ATTRIBUTE_PCI_DEVICE]
+            .map(|attribute| context.attribute(attribute).ok());
+        Some(format!("{:04x}:{:02x}:{:02x}.0", domain?, bus?, device?))
     }
 
     /// Addresses and lengths that the call takes are multiples of the host's page, so whole pages are asked

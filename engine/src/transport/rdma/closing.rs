@@ -112,7 +112,8 @@ impl Endpoint {
     }
 }
 
-/// Whether an error concerns the request alone, so that sending it again is of no use.
+/// Whether an error concerns the request alone, so that sending it again is of no use. REM_INV_REQ_ERR doesn't: the
+/// target didn't expect the packet where it came, as after others were sent again, and keys are another matter.
 fn is_refusal(status: u32) -> bool {
-    matches!(status, wc::REM_ACCESS_ERR | wc::REM_INV_REQ_ERR | wc::LOC_PROT_ERR | wc::LOC_LEN_ERR)
+    matches!(status, wc::REM_ACCESS_ERR | wc::LOC_PROT_ERR | wc::LOC_LEN_ERR)
 }

@@ -2,7 +2,8 @@
 //! can be reached now, and at which address, changes with its port.
 
 use super::endpoint::Endpoint;
-use super::topology::{choose_gid, Place};
+use super::place::{Place, SYSFS};
+use super::topology::choose_gid;
 use super::wire::DeviceOffer;
 use super::words::{self, Word, Words};
 use super::DeviceSettings;
@@ -14,6 +15,7 @@ use crate::sys::poller::{Interest, Poller, PollerKind};
 use crate::sys::verbs::{Channel, Completion, Context, Cq, Gid, Mr, Pd, PortState};
 use std::collections::HashMap;
 use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
@@ -30,6 +32,15 @@ pub struct Address {
     pub lid: u16,
     pub is_ethernet: bool,
     pub mtu: u32,
+}
+
+/// One device: whether it can be reached, and what it has moved for this engine as the initiator.
+pub struct DeviceStats<'a> {
+    pub name: &'a str,
+    pub is_up: bool,
+    pub bytes: u64,
+    /// Flushes and notifications included.
+    pub work_requests: u64,
 }
 
 pub struct Device {
@@ -92,7 +103,7 @@ impl Device {
             received,
             receiver: Mutex::new(vec![Completion::default(); 32]),
             port: ports.clone().find(is_active).unwrap_or(1),
-            place: Place::of(context.name()),
+            place: Place::of_nic(Path::new(SYSFS), context.name()),
             settings: settings.clone(),
             address: RwLock::new(Err("its port was not looked at yet".into())),
             page_key,
@@ -113,6 +124,15 @@ impl Device {
 
     pub fn name(&self) -> &str {
         self.pd.context().name()
+    }
+
+    pub fn stats(&self) -> DeviceStats<'_> {
+        DeviceStats {
+            name: self.name(),
+            is_up: self.is_up(),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            work_requests: self.work_requests.load(Ordering::Relaxed),
+        }
     }
 
     /// Has the poller say so when the device has an event.

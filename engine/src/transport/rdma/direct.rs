@@ -3,10 +3,12 @@
 //! is staged, and `why_staged` says why.
 
 use super::memory::Pinned;
+use super::place::{Place, SYSFS};
 use crate::device::{DmaBuf, Drivers};
 use crate::region::{Region, RegionSpec};
 use crate::types::Access;
 use std::io;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 /// Where dma-bufs come from.
@@ -17,6 +19,8 @@ pub struct Direct {
 /// What a region is registered from.
 pub struct Source {
     buffer: Option<DmaBuf>,
+    /// Of the device whose memory it is.
+    place: Option<Place>,
     /// Why the NICs don't reach it, as the first of them said.
     why: OnceLock<String>,
 }
@@ -29,17 +33,14 @@ impl Direct {
 
     /// Host memory is its own source.
     pub fn source(&self, spec: &RegionSpec) -> Source {
-        let (buffer, why) = match spec.location.kind.is_device() {
-            false => (None, None),
-            true => match self.buffer(spec) {
-                Ok(buffer) => (Some(buffer), None),
-                Err(why) => (None, Some(why)),
-            },
-        };
-        Source { buffer, why: why.map_or_else(OnceLock::new, OnceLock::from) }
+        let host = Source { buffer: None, place: None, why: OnceLock::new() };
+        match spec.location.kind.is_device() {
+            false => host,
+            true => self.of_device(spec).unwrap_or_else(|why| Source { why: OnceLock::from(why), ..host }),
+        }
     }
 
-    fn buffer(&self, spec: &RegionSpec) -> Result<DmaBuf, String> {
+    fn of_device(&self, spec: &RegionSpec) -> Result<Source, String> {
         let Some(drivers) = &self.drivers else { return Err("rdma_gpudirect is false".into()) };
         let has = |right: Access| spec.access.0 & right.0 != 0;
         // The READ behind WRITEs must be of the memory itself: one of host memory says nothing of a GPU's.
@@ -47,13 +48,21 @@ impl Direct {
             return Err("peers may WRITE but not READ it, and a READ is what proves a WRITE visible".into());
         }
         let driver = drivers.get(spec.location.kind).map_err(|error| error.message)?;
-        driver.dmabuf(spec.address, spec.length).map_err(|error| error.message)
+        let buffer = driver.dmabuf(spec.address, spec.length).map_err(|error| error.message)?;
+        let place = driver.pci_address(spec.location.device);
+        let place = place.map(|address| Place::of_pci(Path::new(SYSFS), &address));
+        Ok(Source { buffer: Some(buffer), place, why: OnceLock::new() })
     }
 }
 
 impl Source {
     pub fn buffer(&self) -> Option<&DmaBuf> {
         self.buffer.as_ref()
+    }
+
+    /// None: it is host memory, or nobody knows.
+    pub fn place(&self) -> Option<&Place> {
+        self.place.as_ref()
     }
 
     pub fn why(&self) -> Option<String> {
@@ -111,7 +120,7 @@ mod tests {
     #[test]
     fn the_first_nic_that_refuses_is_named() {
         let fd = std::fs::File::open("/dev/null").unwrap().into();
-        let source = Source { buffer: Some(DmaBuf { fd, offset: 0 }), why: OnceLock::new() };
+        let source = Source { buffer: Some(DmaBuf { fd, offset: 0 }), place: None, why: OnceLock::new() };
         for nic in ["first", "second"] {
             assert!(source.refused(nic, &io::Error::from_raw_os_error(libc::EOPNOTSUPP)));
         }

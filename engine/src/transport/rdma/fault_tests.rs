@@ -234,6 +234,7 @@ fn spoil(link: &RdmaLink, region: u64) -> Vec<KeysOffer> {
         length: keys.length,
         readable: keys.readable,
         device,
+        detour: 0,
         piece_bytes: 1 << 30,
         first: 0,
         rkeys: vec![keys.find(device as usize, keys.address).unwrap().0],

@@ -152,6 +152,7 @@ impl Service {
                     length: region.length,
                     readable: region.access.0 & Access::REMOTE_READ.0 != 0,
                     device: device as u8,
+                    detour: pieces.detour,
                     piece_bytes: pieces.bytes,
                     first: (part * RKEYS_PER_MESSAGE) as u32,
                     rkeys: keys.iter().map(|key| key.rkey).collect(),

@@ -23,6 +23,7 @@ pub struct RegionKeys {
 #[derive(Clone, Debug)]
 struct Pieces {
     bytes: u64,
+    detour: u8,
     rkeys: Vec<u32>,
 }
 
@@ -45,6 +46,11 @@ impl RegionKeys {
         let rkey = *pieces.rkeys.get(usize::try_from(piece).ok()?)?;
         let end = ((piece + 1).saturating_mul(pieces.bytes)).min(self.length);
         Some((rkey, end.checked_sub(offset)?))
+    }
+
+    /// How much longer than the shortest the way from this device of the peer's to the region is.
+    pub fn detour(&self, device: usize) -> u8 {
+        self.devices.get(device).and_then(Option::as_ref).map_or(0, |pieces| pieces.detour)
     }
 
     /// Whether all of a range can be reached through this device.
@@ -81,11 +87,11 @@ impl Keys {
             if region.devices.len() <= device {
                 region.devices.resize(device + 1, None);
             }
-            let pieces =
-                region.devices[device].get_or_insert(Pieces { bytes: offer.piece_bytes, rkeys: Vec::new() });
+            let (bytes, detour) = (offer.piece_bytes, offer.detour);
+            let pieces = region.devices[device].get_or_insert(Pieces { bytes, detour, rkeys: Vec::new() });
             // Parts come in order; a first part begins anew.
             if offer.first == 0 {
-                *pieces = Pieces { bytes: offer.piece_bytes, rkeys: offer.rkeys };
+                *pieces = Pieces { bytes, detour, rkeys: offer.rkeys };
             } else if pieces.bytes == offer.piece_bytes && pieces.rkeys.len() == offer.first as usize {
                 pieces.rkeys.extend(offer.rkeys);
             }
@@ -115,6 +121,7 @@ mod tests {
             length: 2 * MIB + MIB / 2,
             readable: true,
             device: 1,
+            detour: 3,
             piece_bytes: MIB,
             first,
             rkeys: rkeys.into(),
@@ -133,6 +140,7 @@ mod tests {
         assert_eq!(region.find(1, MIB - 1), None);
         assert_eq!(region.find(1, 4 * MIB), None);
         assert_eq!(region.find(0, MIB), None);
+        assert_eq!([0, 1, 2].map(|device| region.detour(device)), [0, 3, 0]);
         let all = 2 * MIB + MIB / 2;
         assert!(region.covers(1, MIB, all) && !region.covers(1, MIB, all + 1) && !region.covers(1, MIB, 0));
         assert!(keys.splits());

@@ -4,20 +4,19 @@
 //! nothing more.
 
 use super::endpoint::Endpoint;
-use super::keys::Keys;
+use super::keys::{Keys, RegionKeys};
 use super::memory::Pinned;
+use super::place::DETOUR_UNIT;
 use crate::complete::Transfer;
 use crate::notify::{is_waking, WakeLater};
 use crate::peer::outbox::Class;
 use crate::peer::{Link, Peer};
-use crate::region::{Registry, RemoteMap};
+use crate::region::{Region, Registry, RemoteMap};
 use crate::sys::clock;
-use crate::types::{Range, Transport};
+use crate::types::{Range, Slice, Transport};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-/// What a hop between NUMA nodes costs, in parts of the whole way.
-const FAR_PENALTY: u64 = 4;
 /// Looks at the completion queues between two at the clock.
 const CLOCK_ROUNDS: u32 = 8;
 /// What one thread posts before it looks whether another can go on.
@@ -143,25 +142,64 @@ impl RdmaLink {
     /// One chain. False when there is nothing to post, or no room.
     fn dispatch(&self, endpoints: &[Arc<Endpoint>], express: bool) -> bool {
         // With one endpoint there is nothing to choose.
-        let place =
-            (endpoints.len() > 1).then(|| self.peer.front_address(Transport::Rdma, express)).flatten();
-        let node = place.and_then(|at| Pinned::of(self.registry.snapshot().find(at, 1)?)?.node);
-        let Some((endpoint, qp)) = choose(endpoints, node, express) else { return false };
-        endpoint.post(qp, |limits| self.peer.pull(Transport::Rdma, express, limits))
+        let front = (endpoints.len() > 1).then(|| self.peer.front(Transport::Rdma, express)).flatten();
+        let (here, there) = front.map_or((None, None), |slice| self.ends_of(&slice));
+        let pinned = here.as_deref().and_then(Pinned::of);
+        // Who has not moved anything yet counts as being as fast as the fastest.
+        let fastest = endpoints.iter().map(|endpoint| endpoint.rate()).max().unwrap_or(0);
+        let candidates = endpoints.iter().map(|endpoint| {
+            let own = if endpoint.rate() == 0 { fastest } else { endpoint.rate() };
+            let near = pinned.map_or(0, |it| it.detour(endpoint.device.index));
+            let far = there.as_ref().map_or(0, |it| it.detour(endpoint.remote.index as usize));
+            Candidate {
+                delay_ns: endpoint.delay_with(own),
+                detour: near.saturating_add(far),
+                qp: endpoint.room(express),
+                moves: !endpoint.is_broken() && endpoint.has_work(),
+            }
+        });
+        let Some((at, qp)) = choose(candidates, express) else { return false };
+        endpoints[at].post(qp, |limits| self.peer.pull(Transport::Rdma, express, limits))
+    }
+
+    /// The memory at both ends of a slice, which knows how near the devices are.
+    fn ends_of(&self, slice: &Slice) -> (Option<Arc<Region>>, Option<Arc<RegionKeys>>) {
+        let here = self.registry.snapshot().find(slice.local, 1).cloned();
+        let there = match slice.region {
+            0 => self.peer.remote.snapshot().find(slice.remote, 1).map(|region| region.id),
+            id => Some(id),
+        };
+        (here, there.and_then(|id| self.keys.snapshot().get(&id).cloned()))
     }
 }
 
-/// The endpoint that will have moved one more chain soonest, of those with room.
-fn choose(endpoints: &[Arc<Endpoint>], node: Option<u32>, express: bool) -> Option<(&Arc<Endpoint>, usize)> {
-    // Who has not moved anything yet counts as being as fast as the fastest.
-    let fastest = endpoints.iter().map(|endpoint| endpoint.rate()).max().unwrap_or(0);
-    let cost = |endpoint: &Arc<Endpoint>| {
-        let own = if endpoint.rate() == 0 { fastest } else { endpoint.rate() };
-        let delay = endpoint.delay_with(own);
-        delay + delay / FAR_PENALTY * u64::from(endpoint.device.place.distance_to_node(node))
-    };
-    let with_room = endpoints.iter().filter_map(|endpoint| Some((endpoint, endpoint.room(express)?)));
-    with_room.min_by_key(|(endpoint, _)| cost(endpoint))
+/// An endpoint, for the next chain.
+#[derive(Clone, Copy)]
+struct Candidate {
+    /// Until the chain would have left, were the ways to the memory at both ends the shortest.
+    delay_ns: u64,
+    detour: u8,
+    /// The queue pair that has room.
+    qp: Option<usize>,
+    /// Whether room will come by itself.
+    moves: bool,
+}
+
+impl Candidate {
+    fn cost(&self) -> u64 {
+        self.delay_ns.saturating_add((self.delay_ns / DETOUR_UNIT).saturating_mul(self.detour.into()))
+    }
+}
+
+/// The endpoint that will have moved one more chain soonest, of those with room, and its queue pair. None: there is
+/// none, or one that is nearer to the memory will have moved it sooner once it has room. For what is large alone: it
+/// would fill the farther one, too, and leave the chains to whichever has room, near or far.
+fn choose(mut candidates: impl Iterator<Item = Candidate> + Clone, express: bool) -> Option<(usize, usize)> {
+    let with_room = candidates.clone().enumerate().filter_map(|(at, it)| Some((at, it.qp?, it)));
+    let (at, qp, best) = with_room.min_by_key(|(_, _, it)| (it.cost(), it.detour))?;
+    let is_better = |it: Candidate| it.moves && it.detour < best.detour && it.cost() < best.cost();
+    let waits = !express && candidates.any(is_better);
+    (!waits).then_some((at, qp))
 }
 
 impl Link for RdmaLink {
@@ -250,5 +288,58 @@ impl Link for RdmaLink {
 
     fn lanes(&self) -> usize {
         self.endpoints().len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FREE: Candidate = Candidate { delay_ns: 1000, detour: 0, qp: Some(1), moves: false };
+
+    /// So many chains are under way, of eight at most; `detour` is in quarters.
+    fn with(chains: u64, detour: u8) -> Candidate {
+        let (delay_ns, qp) = ((chains + 1) * 1000, Some(1).filter(|_| chains < 8));
+        Candidate { delay_ns, detour, qp, moves: chains > 0 }
+    }
+
+    fn chosen(all: &[Candidate], express: bool) -> Option<usize> {
+        choose(all.iter().copied(), express).map(|(at, _)| at)
+    }
+
+    #[test]
+    fn among_equals_the_one_with_the_least_to_do() {
+        assert_eq!(chosen(&[with(0, 0), with(0, 0)], false), Some(0));
+        assert_eq!(chosen(&[with(3, 0), with(2, 0)], false), Some(1));
+        // Only room counts, however much sooner the other would be.
+        assert_eq!(chosen(&[Candidate { delay_ns: 1, ..with(8, 0) }, with(7, 0)], false), Some(1));
+        assert_eq!(chosen(&[with(8, 0), with(8, 0)], false), None);
+        assert_eq!(chosen(&[], false), None);
+        let all = [Candidate { qp: None, ..FREE }, Candidate { qp: Some(2), ..FREE }];
+        assert_eq!(choose(all.iter().copied(), true), Some((1, 2)));
+    }
+
+    #[test]
+    fn the_nearer_one_unless_it_is_much_busier() {
+        for (chains, expected) in [(0, 1), (3, 1), (4, 0)] {
+            assert_eq!(chosen(&[with(0, 12), with(chains, 0)], false), Some(expected), "{chains}");
+        }
+        // Without room it is waited for as long as it would be sooner nevertheless.
+        assert_eq!(chosen(&[with(1, 12), with(8, 0)], false), Some(0));
+        assert_eq!(chosen(&[with(2, 12), with(8, 0)], false), None);
+        // Host memory on the other node is near enough to be used at the same time.
+        assert_eq!(chosen(&[with(6, 1), with(8, 0)], false), Some(0));
+    }
+
+    #[test]
+    fn nobody_waits_for_what_is_small_or_for_room_that_does_not_come() {
+        assert_eq!(chosen(&[with(2, 12), with(8, 0)], true), Some(0));
+        assert_eq!(chosen(&[with(2, 12), Candidate { moves: false, ..with(8, 0) }], false), Some(0));
+    }
+
+    #[test]
+    fn the_longest_delays_have_a_cost() {
+        let endless = Candidate { delay_ns: u64::MAX / 2, detour: u8::MAX, ..FREE };
+        assert_eq!(endless.cost(), u64::MAX);
     }
 }

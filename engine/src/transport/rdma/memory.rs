@@ -21,8 +21,6 @@ const THREADS_MAX: usize = 4;
 pub struct Pinned {
     pub address: u64,
     pub length: u64,
-    /// The NUMA node of its first page.
-    pub node: Option<u32>,
     /// By device; empty where they don't reach it.
     pub devices: Vec<Pieces>,
     /// Whether the CPU can't read it.
@@ -36,6 +34,8 @@ pub struct Pinned {
 /// One region on one device.
 pub struct Pieces {
     pub bytes: u64,
+    /// How much longer than the shortest the device's way to it is (`place`).
+    pub detour: u8,
     pub keys: Box<[PieceKeys]>,
 }
 
@@ -71,6 +71,11 @@ impl Pinned {
         let keys = pieces.keys.get(usize::try_from(piece).ok()?)?;
         let end = ((piece + 1) * pieces.bytes).min(self.length);
         Some((keys.lkey, end.checked_sub(offset)?))
+    }
+
+    /// How much longer than the shortest this device's way to it is (`place`).
+    pub fn detour(&self, device: usize) -> u8 {
+        self.devices.get(device).map_or(0, |pieces| pieces.detour)
     }
 
     /// Takes the memory off the devices; nobody uses its keys any more.
@@ -185,18 +190,17 @@ fn gather(
     jobs: Vec<Job>,
     made: Vec<Mutex<Option<Mr>>>,
 ) -> Vec<Arc<Pinned>> {
-    let all = specs.iter().zip(sources.iter().map(Source::why));
+    let all = specs.iter().zip(sources);
     let mut pinned: Vec<Pinned> = all
-        .map(|(spec, staged)| Pinned {
+        .map(|(spec, source)| Pinned {
             address: spec.address,
             length: spec.length,
-            node: (!spec.location.kind.is_device()).then(|| node_of(spec.address)).flatten(),
-            devices: match staged {
-                None => devices.iter().map(|it| Pieces::new(spec.length, it.piece_bytes())).collect(),
+            devices: match source.why() {
+                None => pieces(devices, spec, source),
                 Some(_) => Vec::new(),
             },
             is_device: spec.location.kind.is_device(),
-            staged,
+            staged: source.why(),
             registrations: Mutex::default(),
         })
         .collect();
@@ -212,10 +216,21 @@ fn gather(
     pinned.into_iter().map(Arc::new).collect()
 }
 
+/// A region on each device, before its keys are known.
+fn pieces(devices: &[Arc<Device>], spec: &RegionSpec, source: &Source) -> Vec<Pieces> {
+    // Of its first page.
+    let node = (!spec.location.kind.is_device()).then(|| node_of(spec.address)).flatten();
+    let detour = |device: &Device| match source.place() {
+        Some(place) => device.place.detour_to(place),
+        None => device.place.detour_to_node(node),
+    };
+    devices.iter().map(|it| Pieces::new(spec.length, it.piece_bytes(), detour(it))).collect()
+}
+
 impl Pieces {
-    fn new(length: u64, bytes: u64) -> Pieces {
+    fn new(length: u64, bytes: u64, detour: u8) -> Pieces {
         let count = length.div_ceil(bytes) as usize;
-        Pieces { bytes, keys: vec![PieceKeys::default(); count].into_boxed_slice() }
+        Pieces { bytes, detour, keys: vec![PieceKeys::default(); count].into_boxed_slice() }
     }
 }
 
@@ -225,12 +240,11 @@ mod tests {
 
     #[test]
     fn each_address_has_the_key_of_its_piece() {
-        let mut pieces = Pieces::new(250, 100);
+        let mut pieces = Pieces::new(250, 100, 0);
         (0..3).for_each(|at| pieces.keys[at] = PieceKeys { lkey: at as u32 + 7, rkey: 0 });
         let pinned = Pinned {
             address: 1000,
             length: 250,
-            node: None,
             devices: vec![pieces],
             is_device: false,
             staged: None,

@@ -6,7 +6,8 @@
 //! link ─ a peer's endpoints as one path: which of them posts what
 //!    └▶ endpoint ─ queue pairs between two devices: `batch`es are posted, `reaping` settles them, `closing` flushes
 //! poller ─ a thread per device: polls while there is work, sleeps on the completion channel otherwise
-//! discovery, device, memory, keys, topology: what is found, opened, registered, told by peers, and near to what
+//! discovery, device, memory, keys, topology: what is found, opened, registered, told by peers, and paired with what
+//! place: how far a device is from memory
 //! direct: memory of GPUs and NPUs that the NICs reach by themselves
 //! ```
 //! Sessions are the TCP transport's, which keeps this one as a `peer::Companion`: an endpoint is a lane to
@@ -25,6 +26,7 @@ mod keys;
 mod link;
 mod mail;
 mod memory;
+mod place;
 mod poller;
 mod reaping;
 mod rest;
@@ -35,8 +37,9 @@ mod topology;
 mod wire;
 mod words;
 
+pub use device::DeviceStats;
 pub use direct::{why_staged, Direct};
-pub use service::{DeviceStats, Service, Settings};
+pub use service::{Service, Settings};
 
 /// What a device is opened with.
 #[derive(Clone, Debug)]

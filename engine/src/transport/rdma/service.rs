@@ -2,7 +2,7 @@
 //! makes endpoints and gives them up. The control loop tells it which sessions stand (`Companion`), and has it
 //! close endpoints as it closes lanes. No payload passes here.
 
-use super::device::Device;
+use super::device::{Device, DeviceStats};
 use super::direct::Direct;
 use super::discovery;
 use super::held::Held;
@@ -43,15 +43,6 @@ pub struct Settings {
     pub idle: Duration,
 }
 
-/// One device: whether it can be reached, and what it has moved for this engine as the initiator.
-pub struct DeviceStats<'a> {
-    pub name: &'a str,
-    pub is_up: bool,
-    pub bytes: u64,
-    /// Flushes and notifications included.
-    pub work_requests: u64,
-}
-
 pub struct Service {
     pub(super) settings: Settings,
     pub(super) registry: Arc<Registry>,
@@ -70,6 +61,8 @@ pub struct Service {
 pub(super) struct Sessions {
     /// By the peer's handle, from the session's beginning to its end.
     pub(super) all: HashMap<u64, Session>,
+    /// Peers whose sessions are over, and since when they have had no endpoint where there was one.
+    parted: HashMap<u64, Instant>,
     /// Those that have something to look at.
     work: BTreeSet<u64>,
     /// Regions that are being unregistered, whose holders have not been asked yet.
@@ -151,12 +144,7 @@ impl Service {
 
     /// Each device as it is now.
     pub fn devices(&self) -> impl Iterator<Item = DeviceStats<'_>> {
-        self.devices.iter().map(|device| DeviceStats {
-            name: device.name(),
-            is_up: device.is_up(),
-            bytes: device.bytes.load(Ordering::Relaxed),
-            work_requests: device.work_requests.load(Ordering::Relaxed),
-        })
+        self.devices.iter().map(|device| device.stats())
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Sessions> {
@@ -398,10 +386,11 @@ impl Companion for Service {
         let poller = self.poller.clone();
         let call = Box::new(move || poller.wake());
         let link = RdmaLink::new(ticket.peer.clone(), self.registry.clone(), self.settings.spin_ns, call);
-        let session = Session::new(ticket, Arc::new(link), self.settings.patience);
         let regions = self.registry.snapshot();
         // Under the lock: a region that is revoked meanwhile finds the session there to ask.
         let mut sessions = self.lock();
+        let parted = sessions.parted.remove(&peer);
+        let session = Session::new(ticket, Arc::new(link), self.settings.patience, parted);
         for word in regions.iter().flat_map(|region| self.keys_of(region, peer)) {
             self.tell(&session, &word);
         }
@@ -483,14 +472,21 @@ impl Companion for Service {
     }
 
     fn end(&self, peer: u64) -> Vec<(u32, Vec<Posted>)> {
-        let ended = self.lock().all.remove(&peer);
-        let Some(mut session) = ended else { return Vec::new() };
+        let mut sessions = self.lock();
+        let Some(mut session) = sessions.all.remove(&peer) else { return Vec::new() };
+        // Whoever may be reached again is waited for as if the session had stood.
+        if let Some(since) = session.parted() {
+            sessions.parted.insert(peer, since);
+        }
+        drop(sessions);
         let lanes = session.take_all().into_iter().map(|it| (it.lane, it.close())).collect();
         self.held.release_all(peer);
         lanes
     }
 
-    fn forget(&self, _peer: u64) {}
+    fn forget(&self, peer: u64) {
+        self.lock().parted.remove(&peer);
+    }
 
     /// Ending a session destroys its queue pairs: nothing comes after that.
     fn is_quiet(&self, _peer: u64) -> bool {

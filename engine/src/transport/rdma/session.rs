@@ -86,7 +86,8 @@ pub struct Session {
 }
 
 impl Session {
-    pub fn new(ticket: Ticket, link: Arc<RdmaLink>, patience: Duration) -> Session {
+    /// `parted`: since when there has been no endpoint, if the session before this one had some.
+    pub fn new(ticket: Ticket, link: Arc<RdmaLink>, patience: Duration, parted: Option<Instant>) -> Session {
         Session {
             ticket,
             link,
@@ -97,7 +98,7 @@ impl Session {
             tried: HashMap::new(),
             is_settled: false,
             begun: Instant::now(),
-            parted: None,
+            parted,
             patience,
             asked: Vec::new(),
             acks: Vec::new(),
@@ -229,6 +230,16 @@ impl Session {
             false => None,
         };
         self.link.set(open.into_iter().map(|(_, endpoint)| endpoint).collect());
+    }
+
+    /// Since when there is no endpoint where there was one, if the session ends now.
+    pub fn parted(&self) -> Option<Instant> {
+        let open = self.rests || self.entries.values().any(|entry| entry.stage == Stage::Open);
+        if open {
+            Some(Instant::now())
+        } else {
+            self.parted
+        }
     }
 
     /// Whether the dialer has tried each pair, so that both sides may go on with what there is.

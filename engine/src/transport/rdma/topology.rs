@@ -1,34 +1,7 @@
-//! How near a device is to memory, which addresses of a port to use, and which devices of two hosts belong
-//! together. Pure, but for the look into sysfs.
+//! Which addresses of a port to use, and which devices of two hosts belong together. Pure.
 
 use super::wire::DeviceOffer;
 use crate::sys::verbs::{Gid, GidKind};
-use std::fs;
-use std::path::Path;
-
-/// Where a device sits.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
-    pub node: Option<u32>,
-}
-
-impl Place {
-    /// What sysfs knows of the device with this name; nothing, for one that is made of software.
-    pub fn of(device: &str) -> Place {
-        let folder = Path::new("/sys/class/infiniband").join(device).join("device");
-        let node = fs::read_to_string(folder.join("numa_node")).ok();
-        let node = node.and_then(|text| text.trim().parse::<i64>().ok());
-        Place { node: node.and_then(|node| u32::try_from(node).ok()) }
-    }
-
-    /// Hops to host memory on this NUMA node: 0 for the same one, or if nobody knows.
-    pub fn distance_to_node(&self, node: Option<u32>) -> u32 {
-        match (self.node, node) {
-            (Some(here), Some(there)) if here != there => 1,
-            _ => 0,
-        }
-    }
-}
 
 /// Which of a port's addresses to use. `wanted` is the user's index; else the first of the best kind.
 pub fn choose_gid(gids: &[Gid], is_ethernet: bool, wanted: Option<u32>) -> Result<Gid, String> {
@@ -150,14 +123,5 @@ mod tests {
         assert_eq!(pair(&same, &same), [(0, 0), (1, 1)]);
         let infiniband = [DeviceOffer { is_ethernet: false, ..device([0; 16]) }];
         assert!(pair(&infiniband, &theirs).is_empty());
-    }
-
-    #[test]
-    fn distance_counts_hops() {
-        let nic = Place { node: Some(1) };
-        assert_eq!(nic.distance_to_node(Some(1)), 0);
-        assert_eq!(nic.distance_to_node(Some(0)), 1);
-        assert_eq!(nic.distance_to_node(None), 0);
-        assert_eq!(Place { node: None }.distance_to_node(Some(0)), 0);
     }
 }

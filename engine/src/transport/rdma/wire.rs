@@ -36,6 +36,8 @@ pub struct KeysOffer {
     pub length: u64,
     pub readable: bool,
     pub device: u8,
+    /// How much longer than the shortest the device's way to it is (`place`).
+    pub detour: u8,
     /// The region is registered in pieces of this many bytes; `rkeys` begins with the piece `first`.
     pub piece_bytes: u64,
     pub first: u32,
@@ -102,7 +104,7 @@ impl Word {
                 encode_text(why, &mut out);
             }
             Word::Keys(keys) => {
-                out.extend_from_slice(&[2, keys.readable as u8, keys.device]);
+                out.extend_from_slice(&[2, keys.readable as u8, keys.device, keys.detour]);
                 for value in [keys.region, keys.address, keys.length, keys.piece_bytes] {
                     out.extend_from_slice(&value.to_le_bytes());
                 }
@@ -202,12 +204,12 @@ fn decode_ids(reader: &mut Reader) -> Result<Vec<u64>, BadMessage> {
 }
 
 fn decode_keys(reader: &mut Reader) -> Result<KeysOffer, BadMessage> {
-    let (readable, device) = (boolean(reader.u8()?)?, reader.u8()?);
+    let (readable, device, detour) = (boolean(reader.u8()?)?, reader.u8()?, reader.u8()?);
     let (region, address, length) = (reader.u64()?, reader.u64()?, reader.u64()?);
     let (piece_bytes, first) = (reader.u64()?, reader.u32()?);
     let count = bounded(reader.u32()? as usize, RKEYS_PER_MESSAGE)?;
     let rkeys = (0..count).map(|_| reader.u32()).collect::<Result<_, _>>()?;
-    Ok(KeysOffer { region, address, length, readable, device, piece_bytes, first, rkeys })
+    Ok(KeysOffer { region, address, length, readable, device, detour, piece_bytes, first, rkeys })
 }
 
 impl DeviceOffer {
@@ -279,6 +281,7 @@ mod tests {
             length: 1 << 33,
             readable: true,
             device: 1,
+            detour: 255,
             piece_bytes: 1 << 30,
             first: 2,
             rkeys: vec![1; RKEYS_PER_MESSAGE],
