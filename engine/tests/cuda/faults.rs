@@ -327,3 +327,28 @@ fn pinning_fails_with_the_driver_s_reason() {
         assert_eq!(gpu.driver().locate(8).unwrap(), None);
     }
 }
+
+/// What is not the driver's memory needs no context of the program's.
+#[test]
+fn memory_is_found_on_a_thread_whose_context_is_gone() {
+    let Some(gpu) = standin("memory_is_found_on_a_thread_whose_context_is_gone") else { return };
+    let (heap, device) = (vec![0u8; 4096], gpu.device(4096));
+    // A device that no test leaves something on.
+    gpu.standin().set("FERRY_STANDIN_DEVICES", "3");
+    let gone = Context::retain(gpu.api, 2).unwrap();
+    let entered = gone.enter().unwrap();
+    drop(gone);
+    gpu.standin().set("FERRY_STANDIN_DEVICES", "");
+    let asked = gpu.count("cuPointerGetAttributes");
+    assert_eq!(gpu.driver().locate(heap.as_ptr() as u64).unwrap(), None);
+    assert_eq!(gpu.count("cuPointerGetAttributes") - asked, 2, "the context was not gone");
+    let found = gpu.driver().locate(device.address).unwrap().unwrap();
+    assert_eq!(found.location, Location { kind: MemoryKind::Cuda, device: 0 });
+    drop(entered);
+    // As if there were no context but that one; and as if the one that there is were gone too.
+    gpu.standin().set("FERRY_STANDIN_FAULT", "cuPointerGetAttributes:1:709,cuDeviceGetCount:*:999");
+    assert_eq!(gpu.driver().locate(heap.as_ptr() as u64).unwrap(), None);
+    gpu.standin().fault("cuPointerGetAttributes", "*", 709);
+    assert_eq!(gpu.driver().locate(heap.as_ptr() as u64).unwrap_err().vendor_error, 709);
+    gpu.standin().set("FERRY_STANDIN_FAULT", "");
+}
