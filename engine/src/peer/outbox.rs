@@ -133,8 +133,11 @@ impl Outbox {
         starts
     }
 
-    /// What it waited for has come. Its class, if it has its turn.
+    /// What it waited for has come. Its class, if it has its turn. One that is struck the strike takes out.
     pub fn start(&mut self, transfer: &Arc<Transfer>) -> Option<Class> {
+        if !transfer.is_pending() {
+            return None;
+        }
         transfer.start();
         let place = self.held.iter().position(|(other, _)| other.handle == transfer.handle)?;
         let (transfer, class) = self.held.swap_remove(place);
