@@ -40,6 +40,18 @@ fn between_devices_there_is_one_copy_and_no_host_memory() {
     assert!(why(&two.a, two.peer, Transport::Cuda).1.starts_with("taken where"));
 }
 
+/// Staged meanwhile.
+#[test]
+fn a_device_without_memory_for_a_mapping_is_asked_again() {
+    let two = shared();
+    let (local, remote) = (two.place(&two.a, Some(0), MIB), two.place(&two.b, Some(1), MIB));
+    let requests = [request(&local, &remote, (0, 0), MIB)];
+    *two.fake.import_fails.lock().unwrap() = Some(Status::NoMemory);
+    assert_eq!(two.done(Op::Write, &requests).transport, Transport::Local);
+    assert!(why(&two.a, two.peer, Transport::Cuda).1.contains("it can't be mapped"));
+    until("it is mapped", || two.done(Op::Write, &requests).transport == Transport::Cuda);
+}
+
 #[test]
 fn a_batch_goes_over_the_devices_and_through_the_hosts() {
     let two = shared();
