@@ -61,7 +61,8 @@ impl Drop for Mapped {
         let (address, kept) = (self.address, self.kept.take());
         self.worker.with(move |queue| {
             if queue.and_then(|queue| queue.close(address)).is_err() {
-                // Mapped for all that is known, so its owner has to keep it until this process ends.
+                // Mapped for all that is known, so its owner has to keep it until this process ends: no driver says
+                // that a context which has failed, or is destroyed, has no mapping any more.
                 std::mem::forget(kept);
             }
         });
