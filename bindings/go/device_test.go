@@ -94,6 +94,10 @@ func TestMemoryOfDevicesIsMovedBothWays(t *testing.T) {
 			check(t, get(), 2)
 		})
 	}
+	// The engines are of one host, so device and device need no memory of it.
+	if stats, err := d.pair.near.Stats(); err != nil || stats.BytesDevice != 2*deviceBytes {
+		t.Error(stats, err)
+	}
 }
 
 func TestMemoryOfDevicesIsNotForTheCPU(t *testing.T) {

@@ -192,6 +192,7 @@ TEST(Devices, MemoryIsMovedBothWays)
     devices.b_device.put(words(LENGTH, 2));
     must(devices.peer.read(devices.request));
     EXPECT_EQ(devices.a_device.get(), words(LENGTH, 2));
+    EXPECT_EQ(must(devices.a.stats()).bytes_device, 2 * LENGTH);
 }
 
 TEST(Devices, TheHostAndADeviceExchange)

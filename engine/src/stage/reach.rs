@@ -17,6 +17,7 @@ use crate::region::grants::Use;
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
 use crate::types::{Location, MemoryKind, Op, Slice, Transport};
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// A region of the peer's, and the device here that reaches it.
@@ -261,8 +262,12 @@ impl Stage {
     pub fn copied_over(&mut self, peer: u64, op: u64) {
         let Some(operation) = self.operation(peer, op) else { return };
         operation.held.clear();
+        let bytes = operation.good().map(|(slice, _)| u64::from(slice.length)).sum();
         if let Some(kind) = operation.over {
             operation.transfer.note_carrier(transport_of(kind));
+        }
+        if let Some(side) = self.sides.get(&peer) {
+            side.peer.around().stats.bytes_device.fetch_add(bytes, Ordering::Relaxed);
         }
         self.finish(peer, op, None);
     }

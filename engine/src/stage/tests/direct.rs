@@ -34,6 +34,9 @@ fn between_devices_there_is_one_copy_and_no_host_memory() {
     let before = copied(&two);
     every_pair(&two, &[(Some(0), Some(1)), (Some(1), Some(0)), (Some(0), Some(0))], Transport::Cuda);
     let after = copied(&two);
+    let counts = two.a.stats().unwrap().counts;
+    assert_eq!(counts.bytes_device, counts.bytes_written + counts.bytes_read);
+    assert_eq!(two.b.stats().unwrap().counts.bytes_device, 0);
     assert!(after.0 > before.0 && after.0 - before.0 == after.1 - before.1, "staged: {before:?} {after:?}");
     // Each of the three regions is mapped once.
     assert_eq!((mapped(&two), two.fake.exported.load(Ordering::SeqCst)), (3, 3));
