@@ -283,7 +283,7 @@ impl Stage {
             side.operations.remove(&op);
         }
         self.under_way -= 1;
-        self.split(peer, &transfer, (first, end), false);
+        self.split(peer, &transfer, (first, end), true, false);
     }
 }
 

@@ -27,20 +27,29 @@ impl Stage {
                     write: true,
                 };
                 let pull = |express| side.peer.pull(Transport::Staged, express, limits);
-                let Some(Pulled::Slices { transfer, first, end, .. }) = pull(true).or_else(|| pull(false))
+                let Some(Pulled::Slices { transfer, first, end, is_device, .. }) =
+                    pull(true).or_else(|| pull(false))
                 else {
                     break;
                 };
                 transfer.mark_started();
-                self.split(peer, &transfer, (first, end), true);
+                self.split(peer, &transfer, (first, end), is_device, true);
                 self.watch(peer, &transfer);
             }
         }
     }
 
     /// Makes operations of slices [first, end): one for each stretch of those that are alike, and that fit a slot if they
-    /// go through one. `over`: devices may move them by themselves.
-    pub fn split(&mut self, peer: u64, transfer: &Arc<Transfer>, (first, end): (u32, u32), over: bool) {
+    /// go through one. `is_device`: so is the peer's memory, whatever is known of it. `over`: devices may move them by
+    /// themselves.
+    pub fn split(
+        &mut self,
+        peer: u64,
+        transfer: &Arc<Transfer>,
+        (first, end): (u32, u32),
+        is_device: bool,
+        over: bool,
+    ) {
         let Some(side) = self.sides.get(&peer) else { return };
         let (local, remote) = (self.registry.snapshot(), side.peer.remote.snapshot());
         let over = over && side.peer.link_of(Transport::Local).is_some();
@@ -51,7 +60,7 @@ impl Stage {
             let here = local.find(slice.local, length).and_then(|region| device(region.location.kind));
             let there = remote.kind_at(slice.region, slice.remote, length).and_then(device);
             let over = may_reach(transfer, (here, there)).filter(|_| over);
-            (here.is_some(), there.is_some(), over)
+            (here.is_some(), there.is_some() || is_device, over)
         });
         let kinds: Vec<_> = kinds.collect();
         let mut at = first;

@@ -440,14 +440,17 @@ impl Stage {
         }
         let slot = operation.slot.take();
         self.give_back(slot);
-        let Operation { transfer, first, end, mut failures, .. } = operation;
+        let Operation { transfer, first, end, remote_device, mut failures, .. } = operation;
         match given_up {
             Some(fence) => object.abandon(&transfer, end - first, fence),
             None => {
                 failures.sort_unstable_by_key(|failure| failure.slice);
                 let slices = &transfer.spec.slices[first as usize..end as usize];
                 let bytes = slices.iter().map(|slice| u64::from(slice.length)).sum();
-                object.confirm(&transfer, (first, end), bytes, &failures, false);
+                match remote_device {
+                    true => object.confirm(&transfer, (first, end), bytes, &failures, false),
+                    false => object.answered(&transfer, (first, end), bytes, &failures, false),
+                }
             }
         }
         if let Some(side) = self.sides.get_mut(&peer).filter(|_| transfer.is_final()) {
