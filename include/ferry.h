@@ -1197,6 +1197,8 @@ typedef struct ferry_stats {
     uint64_t transfers;
     /// Payload bytes that this engine copied over same-host paths.
     uint64_t bytes_local;
+    /// Payload bytes that devices here copied by themselves from or to memory of a peer's devices.
+    uint64_t bytes_device;
 } ferry_stats;
 
 /// Reads the engine's statistics.

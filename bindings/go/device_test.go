@@ -81,6 +81,10 @@ func TestMemoryOfDevicesIsMovedBothWays(t *testing.T) {
 				put = func(bytes []byte) { copy(d.here.Bytes(), bytes) }
 				get = d.here.Bytes
 			}
+			before, err := d.pair.near.Stats()
+			if err != nil {
+				t.Fatal(err)
+			}
 			put(filled(deviceBytes, 1))
 			result, err := d.peer.Write(soon(t), d.request(local), nil)
 			if err != nil || result.BytesConfirmed != deviceBytes {
@@ -92,6 +96,14 @@ func TestMemoryOfDevicesIsMovedBothWays(t *testing.T) {
 				t.Fatal(err)
 			}
 			check(t, get(), 2)
+			// Devices of one host copy by themselves.
+			want := before.BytesDevice
+			if local == d.near {
+				want += 2 * deviceBytes
+			}
+			if after, err := d.pair.near.Stats(); err != nil || after.BytesDevice != want {
+				t.Error(after, err)
+			}
 		})
 	}
 }

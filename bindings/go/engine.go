@@ -186,7 +186,7 @@ type Stats struct {
 	RequestsRefused, NotificationsReceived                 uint64
 	SessionsUp, SessionsLost, LanesLost, HandshakesRefused uint64
 	LateApplies, SendCalls, ReceiveCalls                   uint64
-	PeersUp, Regions, Transfers, BytesLocal                uint64
+	PeersUp, Regions, Transfers, BytesLocal, BytesDevice   uint64
 }
 
 // Stats reads the engine's counters.
@@ -205,6 +205,6 @@ func (e *Engine) Stats() (Stats, error) {
 		uint64(s.requests_refused), uint64(s.notifications_received),
 		uint64(s.sessions_up), uint64(s.sessions_lost), uint64(s.lanes_lost), uint64(s.handshakes_refused),
 		uint64(s.late_applies), uint64(s.send_calls), uint64(s.receive_calls),
-		uint64(s.peers_up), uint64(s.regions), uint64(s.transfers), uint64(s.bytes_local),
+		uint64(s.peers_up), uint64(s.regions), uint64(s.transfers), uint64(s.bytes_local), uint64(s.bytes_device),
 	}, nil
 }

@@ -67,6 +67,8 @@ pub struct ferry_stats {
     pub transfers: u64,
     /// Payload bytes that this engine copied over same-host paths.
     pub bytes_local: u64,
+    /// Payload bytes that devices here copied by themselves from or to memory of a peer's devices.
+    pub bytes_device: u64,
 }
 
 // SAFETY: repr(C), begins with struct_size, integers only, no padding (asserted from C).
@@ -142,6 +144,7 @@ impl From<EngineStats> for ferry_stats {
             regions: stats.regions,
             transfers: stats.transfers,
             bytes_local: counts.bytes_local,
+            bytes_device: counts.bytes_device,
         }
     }
 }

@@ -160,8 +160,8 @@ private:
 
 // A region of a in memory of its device 0, and one of b in memory of device 1, named "device".
 struct Devices : Pair {
-    explicit Devices(std::size_t size)
-        : a_device(0, size), b_device(1, size), a_region(must(a.register_memory(a_device.data(), size))),
+    explicit Devices(std::size_t size, const char *transports = nullptr)
+        : Pair(4096, transports), a_device(0, size), b_device(1, size), a_region(must(a.register_memory(a_device.data(), size))),
           b_region(must(b.register_memory(b_device.data(), size,
                                           ferry::RegionOptions().name("device").kind(FERRY_MEMORY_CUDA, 1)))),
           there(find_there()), request(ferry::request(a_device.data(), size, there))
@@ -192,6 +192,17 @@ TEST(Devices, MemoryIsMovedBothWays)
     devices.b_device.put(words(LENGTH, 2));
     must(devices.peer.read(devices.request));
     EXPECT_EQ(devices.a_device.get(), words(LENGTH, 2));
+}
+
+TEST(Devices, OnOneHostTheyCopyByThemselves)
+{
+    Devices devices(LENGTH, "auto");
+    devices.a_device.put(words(LENGTH, 1));
+    ferry::TransferResult result;
+    must(devices.peer.write(devices.request, {}, &result));
+    EXPECT_EQ(result.transport, static_cast<std::uint32_t>(FERRY_TRANSPORT_CUDA));
+    EXPECT_EQ(must(devices.a.stats()).bytes_device, LENGTH);
+    EXPECT_EQ(devices.b_device.get(), words(LENGTH, 1));
 }
 
 TEST(Devices, TheHostAndADeviceExchange)

@@ -29,17 +29,18 @@ inline void must(ferry::Result<void> result)
     if (!result) give_up(result.error().message);
 }
 
-inline ferry::Engine open_engine()
+inline ferry::Engine open_engine(const char *transports = nullptr)
 {
     ferry::Config config = must(ferry::Config::create());
     must(config.set("workers", 1));
+    if (transports) must(config.set("transports", transports));
     return must(ferry::Engine::open(config));
 }
 
 // Engine a is connected to b, which has memory named "b". The engines go last.
 struct Pair {
-    explicit Pair(std::size_t size = 4096)
-        : a_memory(must(a.alloc(size))), b_memory(must(b.alloc(size, ferry::AllocOptions().name("b")))),
+    explicit Pair(std::size_t size = 4096, const char *transports = nullptr)
+        : a(open_engine(transports)), b(open_engine(transports)), a_memory(must(a.alloc(size))), b_memory(must(b.alloc(size, ferry::AllocOptions().name("b")))),
           peer(must(a.connect(must(b.address()), patience))), remote(must(peer.region("b")))
     {
     }
@@ -56,7 +57,7 @@ struct Pair {
         return peers[0];
     }
 
-    ferry::Engine a = open_engine(), b = open_engine();
+    ferry::Engine a, b;
     ferry::Memory a_memory, b_memory;
     ferry::Peer peer;
     ferry::RegionInfo remote;

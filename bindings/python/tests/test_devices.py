@@ -83,6 +83,7 @@ def test_arrays_of_devices_are_sent_and_filled(devices: Devices, way: str, devic
     region = devices.source.register(WAYS[way](address, LENGTH))
     assert (region.address, region.length) == (address, LENGTH)
     # One way through memory of the host, the other as is best: devices of one host copy by themselves.
+    before = devices.source.stats()["bytes_device"]
     result = devices.peer.write(devices.request(region, LENGTH), transports=[ferry.Transport.TCP])
     assert (result.bytes_confirmed, result.transport) == (LENGTH, ferry.Transport.TCP)
     assert cuda.read(devices.remote, LENGTH) == positions(LENGTH, 1)
@@ -90,6 +91,7 @@ def test_arrays_of_devices_are_sent_and_filled(devices: Devices, way: str, devic
     cuda.write(devices.remote, positions(LENGTH, 2))
     result = devices.peer.read(devices.request(region, LENGTH))
     assert (result.bytes_confirmed, result.transport) == (LENGTH, ferry.Transport.CUDA)
+    assert devices.source.stats()["bytes_device"] - before == LENGTH
     assert cuda.read(address, LENGTH) == positions(LENGTH, 2)
     region.unregister()
     cuda.free(address)

@@ -309,6 +309,7 @@ pub(super) fn prepare(
 ) -> Result<TransferSpec> {
     let (mut order, mut slices, mut regions, mut bytes) = (Vec::new(), Vec::new(), Vec::new(), 0);
     let (allowed, mut device, mut transport) = (allowed(context, options), false, Transport::Tcp);
+    let mut has_unknown = false;
     if !requests.is_empty() {
         let (local, remote) = (context.registry.snapshot(), peer.remote.snapshot());
         let plan = plan::plan(&PlanInput {
@@ -334,7 +335,7 @@ pub(super) fn prepare(
             _ => u32::MAX,
         });
         slices = route::slice(&plan.ranges, &plan.order, requests, slice_bytes_max)?;
-        (order, regions, bytes) = (plan.order, plan.local_regions, plan.bytes);
+        (order, regions, bytes, has_unknown) = (plan.order, plan.local_regions, plan.bytes, plan.has_unknown);
     }
     let deadline = match options.deadline {
         Deadline::Never => None,
@@ -368,6 +369,7 @@ pub(super) fn prepare(
         user_data: options.user_data,
         queue: options.queue.clone(),
         device,
+        has_unknown,
         transport,
         allowed,
     })

@@ -51,6 +51,8 @@ pub struct TransferSpec {
     pub queue: Option<Arc<Queue>>,
     /// Some of it is memory of a device: out of reach for TCP.
     pub device: bool,
+    /// Some of the peer's memory was in no region that was known here: it may turn out to be a device's.
+    pub has_unknown: bool,
     /// The way it starts on; `Transfer::via` is the present one.
     pub transport: Transport,
     /// Mask of `Transport::bit`: the ways it may take.
@@ -229,6 +231,12 @@ impl Transfer {
         if self.spec.device || self.spec.allowed & to.bit() != 0 {
             self.via.store(to as u32, Ordering::Relaxed);
         }
+    }
+
+    /// Some of it turned out to be memory of a device: what is queued from here on is staged. Under the outbox's
+    /// lock.
+    pub fn stage(&self) {
+        self.via.store(Transport::Staged as u32, Ordering::Relaxed);
     }
 
     /// Marks the moment the first slice is posted.

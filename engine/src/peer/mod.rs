@@ -12,6 +12,7 @@ pub mod lease;
 mod link;
 pub mod outbox;
 mod posted;
+mod unknown;
 
 pub use identity::{PeerIdentity, PeerState, PeerStats, Surroundings};
 pub use link::{Beside, Companion, Kept, Link, Ticket, Way};

@@ -29,6 +29,8 @@ struct Run {
     transfer: Arc<Transfer>,
     next: u32,
     end: u32,
+    /// The peer's memory turned out to be a device's.
+    is_device: bool,
 }
 
 /// Notifications apart from data.
@@ -48,7 +50,15 @@ impl Word {
 
 /// One frame's worth of work.
 pub enum Pulled {
-    Slices { transfer: Arc<Transfer>, first: u32, end: u32, bytes: u32, with_notification: bool },
+    Slices {
+        transfer: Arc<Transfer>,
+        first: u32,
+        end: u32,
+        bytes: u32,
+        with_notification: bool,
+        /// The peer's memory turned out to be a device's, whatever is known of it here.
+        is_device: bool,
+    },
     Notify(Arc<Transfer>),
     Skip(u64),
 }
@@ -133,8 +143,11 @@ impl Outbox {
         starts
     }
 
-    /// What it waited for has come. Its class, if it has its turn.
+    /// What it waited for has come. Its class, if it has its turn. One that is struck the strike takes out.
     pub fn start(&mut self, transfer: &Arc<Transfer>) -> Option<Class> {
+        if !transfer.is_pending() {
+            return None;
+        }
         transfer.start();
         let place = self.held.iter().position(|(other, _)| other.handle == transfer.handle)?;
         let (transfer, class) = self.held.swap_remove(place);
@@ -153,7 +166,7 @@ impl Outbox {
             return;
         }
         let end = transfer.spec.slices.len() as u32;
-        self.push_run(Run { transfer, next: 0, end }, class);
+        self.push_run(Run { transfer, next: 0, end, is_device: false }, class);
     }
 
     fn push_run(&mut self, run: Run, class: Class) {
@@ -166,8 +179,19 @@ impl Outbox {
 
     /// Queues slices again that a lost lane had carried.
     pub fn requeue(&mut self, transfer: Arc<Transfer>, first: u32, end: u32, class: Class) {
-        let lineup = self.lineup_of(&transfer);
-        lineup.runs[class as usize][side(transfer.spec.op)].push_front(Run { transfer, next: first, end });
+        let run = Run { transfer, next: first, end, is_device: false };
+        self.push_front(run, class);
+    }
+
+    /// Queues slices to be staged that another way could not reach.
+    pub fn stage(&mut self, transfer: Arc<Transfer>, first: u32, end: u32, class: Class) {
+        transfer.stage();
+        self.push_front(Run { transfer, next: first, end, is_device: true }, class);
+    }
+
+    fn push_front(&mut self, run: Run, class: Class) {
+        let lineup = self.lineup_of(&run.transfer);
+        lineup.runs[class as usize][side(run.transfer.spec.op)].push_front(run);
     }
 
     /// From here on the transport carries what is queued for it.
@@ -276,7 +300,7 @@ impl Outbox {
             let queue = &mut lineup.runs[class as usize][side];
             let Some(run) = queue.front_mut() else { continue };
             let (first, bytes) = (run.next, run.advance(limits));
-            let (transfer, end) = (run.transfer.clone(), run.next);
+            let (transfer, end, is_device) = (run.transfer.clone(), run.next, run.is_device);
             if run.next == run.end {
                 queue.pop_front();
             }
@@ -287,9 +311,11 @@ impl Outbox {
                 && via == Transport::Tcp
                 && transfer.spec.op == Op::Write
                 && transfer.spec.notify.is_some()
+                // What is refused in this frame may be staged, and the notification comes after that.
+                && !transfer.spec.has_unknown
                 && transfer.notify_sequence.load(Ordering::Relaxed) < notify_limit
                 && transfer.take_notification();
-            return Some(Pulled::Slices { transfer, first, end, bytes, with_notification });
+            return Some(Pulled::Slices { transfer, first, end, bytes, with_notification, is_device });
         }
         None
     }

@@ -23,6 +23,8 @@ pub(super) struct Home {
 pub(super) struct Checker<'a> {
     pub(super) input: &'a PlanInput<'a>,
     bytes: u64,
+    /// Some request was in no remote region that the map knows.
+    pub(super) has_unknown: bool,
     local: LocalSide<'a>,
     remote: RemoteSide<'a>,
 }
@@ -32,6 +34,7 @@ impl<'a> Checker<'a> {
         Checker {
             input,
             bytes: 0,
+            has_unknown: false,
             local: LocalSide { map: input.local, last: None, seen: Vec::new(), touched: Vec::new() },
             remote: RemoteSide { input, named: 0, last: None },
         }
@@ -63,6 +66,7 @@ impl<'a> Checker<'a> {
         }
         let local = self.local.find(local, length)?;
         let remote = self.remote.find(remote_region, remote, length)?;
+        self.has_unknown |= remote == UNKNOWN;
         self.bytes = self
             .bytes
             .checked_add(length)

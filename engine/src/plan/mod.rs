@@ -42,6 +42,8 @@ pub struct Plan {
     /// by the time it is.
     pub local_regions: Vec<Arc<Region>>,
     pub bytes: u64,
+    /// Some of it is in no remote region that the map knows.
+    pub has_unknown: bool,
 }
 
 /// Checks every request, then makes as few ranges of them as there are contiguous runs.
@@ -57,8 +59,9 @@ pub fn plan(input: &PlanInput) -> Result<Plan> {
     let in_place = !input.coalesce || input.requests.len() == 1;
     let (ranges, order) =
         if in_place { coalesce::in_place(&mut checker)? } else { coalesce::merged(&mut checker)? };
+    let has_unknown = checker.has_unknown;
     let (local_regions, bytes) = checker.finish();
-    Ok(Plan { ranges, order, local_regions, bytes })
+    Ok(Plan { ranges, order, local_regions, bytes, has_unknown })
 }
 
 /// The shortest plan: one request that fits one slice, its remote region known. None for any other, and for

@@ -16,6 +16,7 @@ use crate::device::{Direction, Piece, Worker};
 use crate::peer::{Kept, Link};
 use crate::region::grants::Use;
 use crate::status::{Error, Result, Status};
+use crate::sys::clock;
 use crate::types::{Location, MemoryKind, Op, Slice, Transport};
 use std::sync::Arc;
 
@@ -31,8 +32,23 @@ pub enum Reach {
     /// The driver maps it.
     Mapping,
     Mapped(Arc<Mapped>),
-    /// It can't be: what needs it is staged.
-    Refused,
+    /// It can't be: what needs it is staged. Asked for again from this time on.
+    Refused {
+        again_ns: u64,
+    },
+}
+
+/// A device that had no memory for it may have some later. No other reason goes away while a session lasts.
+const MEMORY_PAUSE_NS: u64 = 1_000_000_000;
+
+impl Reach {
+    fn refused(why: Status, now_ns: u64) -> Reach {
+        Reach::Refused { again_ns: if why == Status::NoMemory { now_ns + MEMORY_PAUSE_NS } else { u64::MAX } }
+    }
+
+    fn is_due(&self, now_ns: u64) -> bool {
+        matches!(self, Reach::Refused { again_ns } if *again_ns <= now_ns)
+    }
 }
 
 /// Dropped, it is closed.
@@ -49,7 +65,8 @@ impl Drop for Mapped {
         let (address, kept) = (self.address, self.kept.take());
         self.worker.with(move |queue| {
             if queue.and_then(|queue| queue.close(address)).is_err() {
-                // Mapped for all that is known, so its owner has to keep it until this process ends.
+                // Mapped for all that is known, so its owner has to keep it until this process ends: no driver says
+                // that a context which has failed, or is destroyed, has no mapping any more.
                 std::mem::forget(kept);
             }
         });
@@ -83,16 +100,17 @@ impl Stage {
     /// Copies over mapped memory, or has mapped what is not.
     pub fn reach(&mut self, peer: u64, op: u64) {
         let Some(places) = self.places(peer, op) else { return self.stage_instead(peer, op) };
+        let now_ns = clock::monotonic_ns();
         for place in &places {
             let Some(side) = self.sides.get_mut(&peer) else { return };
-            if side.is_connected() && !side.reached.contains_key(place) {
+            if side.is_connected() && side.reached.get(place).is_none_or(|reach| reach.is_due(now_ns)) {
                 side.reached.insert(*place, Reach::Asked);
                 self.borrow(peer, *place);
             }
         }
         let Some(side) = self.sides.get(&peer) else { return };
         let all = || places.iter().map(|place| side.reached.get(place));
-        if all().any(|reach| matches!(reach, Some(Reach::Refused))) {
+        if all().any(|reach| matches!(reach, Some(Reach::Refused { .. }))) {
             return self.stage_instead(peer, op);
         }
         let ready = all().all(|reach| matches!(reach, Some(Reach::Mapped(_))));
@@ -188,7 +206,7 @@ impl Stage {
     fn refuse(&mut self, peer: u64, place: Place, error: &Error) {
         self.note_obstacle(peer, place.1.kind, &error.message);
         if let Some(side) = self.sides.get_mut(&peer) {
-            side.reached.insert(place, Reach::Refused);
+            side.reached.insert(place, Reach::refused(error.status, clock::monotonic_ns()));
         }
     }
 
@@ -264,6 +282,21 @@ impl Stage {
         }
         self.say(peer, Word::Release { op });
         self.under_way -= 1;
-        self.split(peer, &transfer, (first, end), false);
+        self.split(peer, &transfer, (first, end), true, false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_lacked_memory_is_asked_for_again_and_not_at_once() {
+        let lacking = Reach::refused(Status::NoMemory, 5);
+        assert!(!lacking.is_due(5 + MEMORY_PAUSE_NS - 1) && lacking.is_due(5 + MEMORY_PAUSE_NS));
+        for why in [Status::Unsupported, Status::Unavailable, Status::Access, Status::System] {
+            assert!(!Reach::refused(why, 5).is_due(u64::MAX - 1), "{why:?}");
+        }
+        assert!(!Reach::Asked.is_due(u64::MAX) && !Reach::Mapping.is_due(u64::MAX));
     }
 }

@@ -28,20 +28,29 @@ impl Stage {
                     write: true,
                 };
                 let pull = |express| side.peer.pull(Transport::Staged, express, limits);
-                let Some(Pulled::Slices { transfer, first, end, .. }) = pull(true).or_else(|| pull(false))
+                let Some(Pulled::Slices { transfer, first, end, is_device, .. }) =
+                    pull(true).or_else(|| pull(false))
                 else {
                     break;
                 };
                 transfer.mark_started();
-                self.split(peer, &transfer, (first, end), true);
+                self.split(peer, &transfer, (first, end), is_device, true);
                 self.watch(peer, &transfer);
             }
         }
     }
 
     /// Makes operations of slices [first, end): one for each stretch of those that are alike, and that fit a slot if they
-    /// go through one. `over`: devices may move them by themselves.
-    pub fn split(&mut self, peer: u64, transfer: &Arc<Transfer>, (first, end): (u32, u32), over: bool) {
+    /// go through one. `is_device`: so is the peer's memory, whatever is known of it. `over`: devices may move them by
+    /// themselves.
+    pub fn split(
+        &mut self,
+        peer: u64,
+        transfer: &Arc<Transfer>,
+        (first, end): (u32, u32),
+        is_device: bool,
+        over: bool,
+    ) {
         let Some(side) = self.sides.get(&peer) else { return };
         let (local, remote) = (self.registry.snapshot(), side.peer.remote.snapshot());
         let same_host = side.peer.link_of(Transport::Local).is_some();
@@ -55,7 +64,7 @@ impl Stage {
                 Some(pair) => self.way(transfer, pair, same_host),
                 None => Way::Hosts,
             };
-            (here.is_some(), there.is_some(), way)
+            (here.is_some(), there.is_some() || is_device, way)
         });
         let kinds: Vec<_> = kinds.collect();
         let mut at = first;

@@ -22,6 +22,7 @@ use crate::device::{Direction, Job, Piece};
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
 use crate::types::{Location, Op};
+use std::sync::atomic::Ordering;
 
 /// Until the next try when the peer's clock was not known well enough.
 const CLOCK_PAUSE_NS: u64 = 2_000_000;
@@ -460,14 +461,21 @@ impl Stage {
         }
         let slot = operation.slot.take();
         self.give_back(slot);
-        let Operation { transfer, first, end, mut failures, berth, .. } = operation;
+        if operation.way != Way::Hosts && given_up.is_none() {
+            let bytes = operation.good().map(|(slice, _)| u64::from(slice.length)).sum();
+            object.around().stats.bytes_device.fetch_add(bytes, Ordering::Relaxed);
+        }
+        let Operation { transfer, first, end, remote_device, mut failures, berth, .. } = operation;
         match given_up {
             Some(fence) => object.abandon(&transfer, end - first, fence),
             None => {
                 failures.sort_unstable_by_key(|failure| failure.slice);
                 let slices = &transfer.spec.slices[first as usize..end as usize];
                 let bytes = slices.iter().map(|slice| u64::from(slice.length)).sum();
-                object.confirm(&transfer, (first, end), bytes, &failures, false);
+                match remote_device {
+                    true => object.confirm(&transfer, (first, end), bytes, &failures, false),
+                    false => object.answered(&transfer, (first, end), bytes, &failures, false),
+                }
             }
         }
         if let Some(side) = self.sides.get_mut(&peer).filter(|_| transfer.is_final()) {

@@ -71,6 +71,48 @@ fn a_kernel_that_does_not_start_is_replaced_by_copies() {
     assert!(gpu.count("cuMemcpyBatchAsync") > 0);
 }
 
+/// The copies to scratch memory have been started by then.
+#[test]
+fn a_scatter_whose_kernel_does_not_start_is_copied_too() {
+    for version in ["12.4", "12.8"] {
+        let Some(gpu) = standin_of("a_scatter_whose_kernel_does_not_start_is_copied_too", version) else {
+            return;
+        };
+        let mut queue = gpu.queue(2);
+        let (device, host) = (gpu.device(MIB), gpu.pinned(MIB));
+        host_bytes(&host).copy_from_slice(&pattern(8, MIB));
+        let pieces: Vec<Piece> = blocks(device.address, host.address, 32)
+            .iter()
+            .map(|piece| Piece { from: piece.to, to: piece.from, length: piece.length })
+            .collect();
+        for nth in 0..3 {
+            gpu.put(device.address, &vec![0; MIB]);
+            gpu.standin().fault("cuLaunchKernel", "1", 701);
+            let copies = gpu.count("cuMemcpyHtoDAsync_v2");
+            copy(&mut *queue, Direction::HostToDevice, &pieces).unwrap();
+            assert!(gpu.count("cuMemcpyHtoDAsync_v2") > copies, "the kernel was not tried");
+            let got = gpu.get(device.address, MIB);
+            for at in 0..32 {
+                let expected = &pattern(8, MIB)[at * 4096..(at + 1) * 4096];
+                assert!(
+                    &got[at * 8192..at * 8192 + 4096] == expected,
+                    "{version}: block {at} of round {nth}"
+                );
+                assert!(got[at * 8192 + 4096..(at + 1) * 8192].iter().all(|byte| *byte == 0));
+            }
+        }
+        // The copies that follow fail too: what was started before reads host memory until the batch has ended.
+        let copies = if version == "12.4" { "cuMemcpyHtoDAsync_v2:2:1" } else { "cuMemcpyBatchAsync:1:1" };
+        gpu.standin().set("FERRY_STANDIN_COPY_US", "50000");
+        gpu.standin().set("FERRY_STANDIN_FAULT", &format!("cuLaunchKernel:1:701,{copies}"));
+        let batch = queue.copy(Direction::HostToDevice, &pieces).unwrap();
+        assert!(!queue.is_done(batch).unwrap(), "{version}: the copy to scratch memory is under way");
+        assert_eq!(wait(&mut *queue, batch).unwrap_err().status, Status::Invalid);
+        gpu.standin().set("FERRY_STANDIN_COPY_US", "0");
+        still_works(&gpu, &mut *queue);
+    }
+}
+
 #[test]
 fn a_copy_that_is_refused_has_not_begun() {
     let Some(gpu) = standin("a_copy_that_is_refused_has_not_begun") else { return };
@@ -284,4 +326,29 @@ fn pinning_fails_with_the_driver_s_reason() {
         gpu.standin().fault("cuPointerGetAttributes", "1", not_ours);
         assert_eq!(gpu.driver().locate(8).unwrap(), None);
     }
+}
+
+/// What is not the driver's memory needs no context of the program's.
+#[test]
+fn memory_is_found_on_a_thread_whose_context_is_gone() {
+    let Some(gpu) = standin("memory_is_found_on_a_thread_whose_context_is_gone") else { return };
+    let (heap, device) = (vec![0u8; 4096], gpu.device(4096));
+    // A device that no test leaves something on.
+    gpu.standin().set("FERRY_STANDIN_DEVICES", "3");
+    let gone = Context::retain(gpu.api, 2).unwrap();
+    let entered = gone.enter().unwrap();
+    drop(gone);
+    gpu.standin().set("FERRY_STANDIN_DEVICES", "");
+    let asked = gpu.count("cuPointerGetAttributes");
+    assert_eq!(gpu.driver().locate(heap.as_ptr() as u64).unwrap(), None);
+    assert_eq!(gpu.count("cuPointerGetAttributes") - asked, 2, "the context was not gone");
+    let found = gpu.driver().locate(device.address).unwrap().unwrap();
+    assert_eq!(found.location, Location { kind: MemoryKind::Cuda, device: 0 });
+    drop(entered);
+    // As if there were no context but that one; and as if the one that there is were gone too.
+    gpu.standin().set("FERRY_STANDIN_FAULT", "cuPointerGetAttributes:1:709,cuDeviceGetCount:*:999");
+    assert_eq!(gpu.driver().locate(heap.as_ptr() as u64).unwrap(), None);
+    gpu.standin().fault("cuPointerGetAttributes", "*", 709);
+    assert_eq!(gpu.driver().locate(heap.as_ptr() as u64).unwrap_err().vendor_error, 709);
+    gpu.standin().set("FERRY_STANDIN_FAULT", "");
 }

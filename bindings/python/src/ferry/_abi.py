@@ -181,7 +181,7 @@ STATISTICS = (
     "transfers_submitted transfers_done transfers_failed transfers_cancelled transfers_timed_out requests_in "
     "slices_out bytes_written bytes_read bytes_applied bytes_served requests_refused notifications_received "
     "sessions_up sessions_lost lanes_lost handshakes_refused late_applies send_calls receive_calls peers_up "
-    "regions transfers bytes_local"
+    "regions transfers bytes_local bytes_device"
 ).split()
 
 

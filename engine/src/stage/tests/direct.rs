@@ -34,10 +34,25 @@ fn between_devices_there_is_one_copy_and_no_host_memory() {
     let before = copied(&two);
     every_pair(&two, &[(Some(0), Some(1)), (Some(1), Some(0)), (Some(0), Some(0))], Transport::Cuda);
     let after = copied(&two);
+    let counts = two.a.stats().unwrap().counts;
+    assert_eq!(counts.bytes_device, counts.bytes_written + counts.bytes_read);
+    assert_eq!(two.b.stats().unwrap().counts.bytes_device, 0);
     assert!(after.0 > before.0 && after.0 - before.0 == after.1 - before.1, "staged: {before:?} {after:?}");
     // Each of the three regions is mapped once.
     assert_eq!((mapped(&two), two.fake.exported.load(Ordering::SeqCst)), (3, 3));
     assert!(why(&two.a, two.peer, Transport::Cuda).1.starts_with("taken where"));
+}
+
+/// Staged meanwhile.
+#[test]
+fn a_device_without_memory_for_a_mapping_is_asked_again() {
+    let two = shared();
+    let (local, remote) = (two.place(&two.a, Some(0), MIB), two.place(&two.b, Some(1), MIB));
+    let requests = [request(&local, &remote, (0, 0), MIB)];
+    *two.fake.import_fails.lock().unwrap() = Some(Status::NoMemory);
+    assert_eq!(two.done(Op::Write, &requests).transport, Transport::Local);
+    assert!(why(&two.a, two.peer, Transport::Cuda).1.contains("it can't be mapped"));
+    until("it is mapped", || two.done(Op::Write, &requests).transport == Transport::Cuda);
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Transfers that start after the program's own work on a device, and streams that wait for transfers.
 
 use super::*;
+use crate::complete::transfer::Strike;
+use crate::complete::Fence;
 
 fn after(event: u64) -> TransferOptions<'static> {
     TransferOptions { start: Some((MemoryKind::Cuda, Start::Event(event))), ..options() }
@@ -55,6 +57,24 @@ fn an_event_that_does_not_come_or_fails_ends_the_transfer() {
     two.fake.events.lock().unwrap().push(9);
     std::thread::sleep(Duration::from_millis(20));
     assert!(remote.read(0, MIB) == pattern(1, MIB));
+}
+
+/// Who waits for the event lets go of what is struck, perhaps before the strike has taken it out of the queue.
+#[test]
+fn what_is_struck_while_it_waits_for_its_event_never_starts() {
+    let two = Two::new(&[("transports", "tcp")]);
+    let (local, remote) = (two.place(&two.a, None, 16), two.place(&two.b, None, 16));
+    remote.write(0, &pattern(1, 16));
+    let held = [request(&local, &remote, (0, 0), 8)];
+    let transfer = two.a.submit_core(two.peer, Op::Write, &held, &after(8)).unwrap();
+    let peer = two.a.whole().peers.get(two.peer).unwrap();
+    assert!(transfer.strike(Strike { status: Status::Cancelled, os_error: 0 }));
+    peer.start(&transfer);
+    // On the same lane, behind what was started.
+    two.done(Op::Write, &[request(&local, &remote, (8, 8), 8)]);
+    assert!(remote.read(0, 8) == pattern(1, 8) && !transfer.is_final());
+    peer.abandon(&transfer, transfer.units(), Fence::Confirmed);
+    assert_eq!(transfer.state(), State::Cancelled);
 }
 
 #[test]

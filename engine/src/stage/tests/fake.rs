@@ -39,6 +39,8 @@ pub struct Fake {
     pub events: Mutex<Vec<u64>>,
     /// Whether memory can be mapped by others.
     pub shares: AtomicBool,
+    /// Why the next memory can't be mapped.
+    pub import_fails: Mutex<Option<Status>>,
     /// Memory that is mapped once more, by where it is.
     pub mapped: Mutex<BTreeMap<u64, u64>>,
     /// What is exported and was not withdrawn.
@@ -319,6 +321,9 @@ impl Queue for FakeQueue {
 
     /// Elsewhere than the memory itself.
     fn import(&mut self, exported: &[u8]) -> Result<u64> {
+        if let Some(status) = lock(&self.fake.import_fails).take() {
+            return Err(Error::new(status, "it can't be mapped"));
+        }
         let address = u64::from_le_bytes(exported.try_into().unwrap());
         let alias = FIRST * 2 + self.fake.next.fetch_add(1 << 32, Ordering::Relaxed);
         lock(&self.fake.mapped).insert(alias, address);

@@ -7,6 +7,7 @@ mod events;
 pub mod fake;
 mod forgotten;
 mod struck;
+mod unannounced;
 
 use crate::complete::{State, TransferResult};
 use crate::device::Start;

@@ -31,11 +31,12 @@ impl Contexts {
     }
 
     /// Makes a call that some drivers refuse where no context is current (`cuPointerGetAttributes` does, on
-    /// threads that have not used CUDA yet), whichever it is. Creates no context: where there is none the
-    /// driver knows no memory and no streams either.
+    /// threads that have not used CUDA yet), or one that the program has destroyed, whichever it is. Creates no
+    /// context: where there is none the driver knows no memory and no streams either.
     pub fn with_some<T>(&self, call: impl Fn() -> Result<T, Failure>) -> Result<T, Failure> {
+        use result::*;
         match call() {
-            Err(failure) if failure.code == result::INVALID_CONTEXT => {
+            Err(failure) if matches!(failure.code, INVALID_CONTEXT | CONTEXT_IS_DESTROYED) => {
                 let Some(context) = self.active() else { return Err(failure) };
                 let _entered = context.enter()?;
                 call()
@@ -62,7 +63,7 @@ impl Contexts {
         Ok((unsafe { Entered::new(self.api, context) }?, context))
     }
 
-    fn active(&self) -> Option<Arc<Context>> {
+    pub fn active(&self) -> Option<Arc<Context>> {
         if let Some(context) = self.lock().values().find_map(Weak::upgrade) {
             return Some(context);
         }

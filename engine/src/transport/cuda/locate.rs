@@ -29,6 +29,8 @@ pub fn attributes<const N: usize>(
             | result::NOT_INITIALIZED
             | result::DEINITIALIZED
             | result::INVALID_CONTEXT => Ok(None),
+            // This thread's, and there is no other.
+            result::CONTEXT_IS_DESTROYED if contexts.active().is_none() => Ok(None),
             _ => Err(failure),
         },
     }

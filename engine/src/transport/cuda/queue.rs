@@ -229,24 +229,34 @@ impl Parts {
                 }
             }
         }
+        let mut before = 0;
         if let Some(gather) = self.gather.as_ref().filter(|_| by_kernel) {
             if gather.takes(direction, lists) {
                 let calls = gather.start(&self.context, direction, lists, at, stream);
-                // A kernel that could not be started has done nothing, and copies may do.
+                // A kernel that could not be started has done nothing, and copies may do. On the way from the host
+                // what was started before it writes scratch memory alone.
+                let nothing_written = calls.started == 0 || direction == Direction::HostToDevice;
                 match calls.failed {
-                    Some(failure) if calls.started == 0 && !failure.is_sticky() => {}
+                    Some(failure) if nothing_written && !failure.is_sticky() => before = calls.started,
                     _ => return Ok(calls),
                 }
             }
         }
+        let mut calls = self.start_copies(direction, stream);
+        calls.started += before;
+        Ok(calls)
+    }
+
+    /// Without the kernel.
+    fn start_copies(&mut self, direction: Direction, stream: Handle) -> Calls {
         if self.has_batches && self.lists.joined.len() > 1 {
             let calls = self.lists.copy_batch(&self.context, stream);
             match calls.failed {
                 Some(failure) if failure.code == result::NOT_SUPPORTED => self.has_batches = false,
-                _ => return Ok(calls),
+                _ => return calls,
             }
         }
-        Ok(self.lists.copy_each(&self.context, direction, stream))
+        self.lists.copy_each(&self.context, direction, stream)
     }
 
     /// Puts the batch's end behind what was started.

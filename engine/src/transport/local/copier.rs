@@ -92,7 +92,7 @@ impl Copier {
             let bytes: u64 = slices[..at].iter().map(length).sum();
             let refused: u64 = failures.iter().map(|it| length(&slices[(it.slice - first) as usize])).sum();
             peer.around().stats.bytes_local.fetch_add(bytes - refused, Ordering::Relaxed);
-            peer.confirm(transfer, (first, stop), bytes, &failures, false);
+            peer.answered(transfer, (first, stop), bytes, &failures, false);
         }
         if stop < end {
             peer.release_run(transfer, (stop, end), false, Fence::Confirmed);

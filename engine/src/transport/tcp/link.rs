@@ -8,7 +8,7 @@ use crate::region::RemoteMap;
 use crate::sys::{clock, socket};
 use crate::transport::tcp::lane::Lane;
 use crate::transport::tcp::worker::GAP_SPINS;
-use crate::types::Range;
+use crate::types::{Range, Transport};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -78,7 +78,9 @@ impl Link for TcpLink {
         loop {
             lane.drive_rx(true);
             let now_ns = clock::monotonic_ns();
-            if transfer.is_final() || now_ns >= deadline_ns || lane.is_closed() {
+            // What goes on another way ends without waking who sleeps here.
+            let elsewhere = transfer.via() != Transport::Tcp;
+            if transfer.is_final() || elsewhere || now_ns >= deadline_ns || lane.is_closed() {
                 break;
             }
             if may_spin && !asked_cpu {

@@ -279,7 +279,7 @@ fn settle(lane: &Lane, posted: Posted, faults: &[Fault]) {
                 })
                 .filter(|failure| failure.slice < *end)
                 .collect();
-            lane.peer.confirm(transfer, (*first, *end), *bytes as u64, &failures, *notified);
+            lane.peer.answered(transfer, (*first, *end), *bytes as u64, &failures, *notified);
         }
         What::Notify(transfer) => lane.peer.confirm_notification(transfer),
         What::Skip(_) => {}

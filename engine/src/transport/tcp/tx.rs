@@ -221,7 +221,7 @@ impl Tx {
         let Some(pulled) = lane.peer.pull(Transport::Tcp, lane.is_express(), limits) else { return false };
         let base = Header { not_after_ns, ..Tx::header(Kind::Write, 0, now_ns) };
         match pulled {
-            Pulled::Slices { transfer, first, end, bytes, with_notification } => {
+            Pulled::Slices { transfer, first, end, bytes, with_notification, .. } => {
                 transfer.mark_started();
                 let what = What::Slices { transfer, first, end, bytes, notified: with_notification };
                 self.add_slices(lane, base, what);
