@@ -663,7 +663,8 @@ ferry_status ferry_descriptor_import(ferry_engine *engine,
 /// the default stream.
 #define FERRY_START_AFTER_CUDA_STREAM 3
 
-/// The same for a stream of AscendCL, an aclrtStream.
+/// The same for a stream of AscendCL, an aclrtStream, whose context must be the calling thread's current one:
+/// FERRY_ERR_UNSUPPORTED otherwise.
 #define FERRY_START_AFTER_ACL_STREAM 4
 
 /// Options of a transfer. Zero it, set struct_size to sizeof, then what is wanted; NULL is all defaults.

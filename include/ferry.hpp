@@ -542,7 +542,7 @@ public:
     }
     /// Starts it after an event or the work of a stream so far: FERRY_START_AFTER_* says which, and `handle` is the
     /// CUevent, CUstream, aclrtEvent or aclrtStream; nullptr is CUDA's default stream. It must last until the
-    /// transfer is final.
+    /// transfer is final. An aclrtStream's context must be the submitting thread's current one.
     TransferOptions &start_after(std::uint32_t kind, const void *handle) noexcept
     {
         c_.event_kind = kind;

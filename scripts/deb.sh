@@ -2,7 +2,7 @@
 # Makes two Debian packages of what `make install` installs: the libraries, and what programs are built with
 # (headers, static library, pkg-config and CMake files, ferry-bench). Names, version and licence come from
 # Cargo's metadata of the crate ferry-ffi, the description from the crate ferry, dependencies from
-# dpkg-shlibdeps.
+# dpkg-shlibdeps. Who maintains the packages is in the metadata too, unless DEBEMAIL and DEBFULLNAME say who.
 #
 # usage: deb.sh OUT    a folder for the packages
 set -euo pipefail
@@ -31,6 +31,16 @@ strip --strip-unneeded "${libraries[@]}" "$work/$development/usr/bin/ferry-bench
 strip --strip-debug --enable-deterministic-archives "$work/$development$folder/libferry.a"
 chmod 644 "${libraries[@]}"
 
+maintainer() {
+    local known
+    known=$(field metadata.deb.maintainer)
+    case ${DEBEMAIL:-} in
+    "") echo "$known" ;;
+    *"<"*">") echo "$DEBEMAIL" ;;
+    *) echo "${DEBFULLNAME:-${known% <*}} <$DEBEMAIL>" ;;
+    esac
+}
+
 needs() { # what these programs or libraries are linked with, as a Depends field
     mkdir -p "$work/shlibs/debian"
     printf 'Source: ferry\n\nPackage: ferry\nArchitecture: any\n' >"$work/shlibs/debian/control"
@@ -55,7 +65,7 @@ pack() {
         echo "Source: ferry"
         echo "Version: $version"
         echo "Architecture: $architecture"
-        echo "Maintainer: $(field metadata.deb.maintainer)"
+        echo "Maintainer: $(maintainer)"
         echo "Section: $(field metadata.deb.section)"
         echo "Priority: optional"
         echo "Depends: $depends"

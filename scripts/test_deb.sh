@@ -8,9 +8,15 @@ target=${CARGO_TARGET_DIR:-target}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 root=$work/root
+DEBFULLNAME="Who Packs" DEBEMAIL=packs@example.org make deb
+for package in "$target"/debian/*.deb; do
+    [ "$(dpkg-deb --field "$package" Maintainer)" = "Who Packs <packs@example.org>" ]
+done
+named='^[^<>]+ <[^<>@ ]+@[^<>@ ]+>$'
 make deb
 for package in "$target"/debian/*.deb; do
     dpkg-deb --info "$package"
+    [[ $(dpkg-deb --field "$package" Maintainer) =~ $named ]]
     dpkg-deb --contents "$package"
 done
 

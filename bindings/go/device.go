@@ -93,7 +93,8 @@ func AfterCUDAStream(stream uintptr) StartAfter {
 // AfterACLEvent is AfterCUDAEvent for an aclrtEvent.
 func AfterACLEvent(event uintptr) StartAfter { return StartAfter{C.FERRY_START_AFTER_ACL_EVENT, event} }
 
-// AfterACLStream is AfterCUDAStream for an aclrtStream.
+// AfterACLStream is AfterCUDAStream for an aclrtStream, whose context must be current on the thread that submits (see
+// runtime.LockOSThread); ErrUnsupported elsewhere. Goroutines that change threads use AfterACLEvent.
 func AfterACLStream(stream uintptr) StartAfter {
 	return StartAfter{C.FERRY_START_AFTER_ACL_STREAM, stream}
 }

@@ -17,7 +17,29 @@ const (
 	smallBytes  = 4096
 )
 
-// devices are two engines that know the driver: memory of the near one's device 0, and of the far one's device 1.
+// library is a device library, and what is called after it.
+type library struct {
+	*standin.Library
+	kind   MemoryKind
+	event  func(uintptr) StartAfter
+	stream func(uintptr) StartAfter
+}
+
+var (
+	cuda   = library{standin.CUDA, MemoryCUDA, AfterCUDAEvent, AfterCUDAStream}
+	ascend = library{standin.Ascend, MemoryAscend, AfterACLEvent, AfterACLStream}
+)
+
+// withEach runs a test with each library.
+func withEach(t *testing.T, test func(*testing.T, library)) {
+	for _, l := range []library{cuda, ascend} {
+		t.Run(l.Name, func(t *testing.T) { test(t, l) })
+	}
+}
+
+func (l library) config() Config { return Config{l.Name + "_library": l.Path()} }
+
+// devices are two engines that know the library: memory of the near one's device 0, and of the far one's device 1.
 type devices struct {
 	*pair
 	source, target standin.Memory
@@ -25,17 +47,17 @@ type devices struct {
 	there          RegionInfo
 }
 
-func newDevices(t *testing.T, length int) *devices {
+func newDevices(t *testing.T, l library, length int) *devices {
 	t.Helper()
-	d := &devices{source: standin.Alloc(0, length), target: standin.Alloc(1, length)}
+	d := &devices{source: l.Alloc(0, length), target: l.Alloc(1, length)}
 	t.Cleanup(d.source.Free)
 	t.Cleanup(d.target.Free)
-	d.pair = newPair(t, length, Config{"cuda_library": standin.Library()})
+	d.pair = newPair(t, length, l.config())
 	var err error
 	if d.near, err = d.pair.near.RegisterDevice(d.source.Address, length, nil); err != nil {
 		t.Fatal(err)
 	}
-	options := &RegionOptions{Name: "device", Kind: MemoryCUDA, Device: 1}
+	options := &RegionOptions{Name: "device", Kind: l.kind, Device: 1}
 	if d.far, err = d.pair.far.RegisterDevice(d.target.Address, length, options); err != nil {
 		t.Fatal(err)
 	}
@@ -72,8 +94,10 @@ func filled(length int, seed uint64) []byte {
 	return bytes
 }
 
-func TestMemoryOfDevicesIsMovedBothWays(t *testing.T) {
-	d := newDevices(t, deviceBytes)
+func TestMemoryOfDevicesIsMovedBothWays(t *testing.T) { withEach(t, memoryOfDevicesIsMovedBothWays) }
+
+func memoryOfDevicesIsMovedBothWays(t *testing.T, l library) {
+	d := newDevices(t, l, deviceBytes)
 	for name, local := range map[string]*Memory{"device": d.near, "host": d.here} {
 		t.Run(name, func(t *testing.T) {
 			put, get := d.source.Put, d.source.Get
@@ -108,12 +132,14 @@ func TestMemoryOfDevicesIsMovedBothWays(t *testing.T) {
 	}
 }
 
-func TestMemoryOfDevicesIsNotForTheCPU(t *testing.T) {
-	d := newDevices(t, smallBytes)
+func TestMemoryOfDevicesIsNotForTheCPU(t *testing.T) { withEach(t, memoryOfDevicesIsNotForTheCPU) }
+
+func memoryOfDevicesIsNotForTheCPU(t *testing.T, l library) {
+	d := newDevices(t, l, smallBytes)
 	if d.near.Bytes() != nil || d.near.Address() != uint64(d.source.Address) || d.near.Len() != smallBytes {
 		t.Error(d.near.Bytes(), d.near.Address(), d.near.Len())
 	}
-	if d.there.Kind != MemoryCUDA || d.there.Device != 1 || d.there.Kind.String() != "cuda" {
+	if d.there.Kind != l.kind || d.there.Device != 1 || d.there.Kind.String() != l.Name {
 		t.Error(d.there)
 	}
 	if plain := d.region(t, "there"); plain.Kind != MemoryHost || plain.Device != 0 {
@@ -121,9 +147,11 @@ func TestMemoryOfDevicesIsNotForTheCPU(t *testing.T) {
 	}
 }
 
-func TestSeveralDevicesAtOnce(t *testing.T) {
-	e := newEngine(t, Config{"cuda_library": standin.Library()})
-	first, second := standin.Alloc(0, smallBytes), standin.Alloc(1, smallBytes)
+func TestSeveralDevicesAtOnce(t *testing.T) { withEach(t, severalDevicesAtOnce) }
+
+func severalDevicesAtOnce(t *testing.T, l library) {
+	e := newEngine(t, l.config())
+	first, second := l.Alloc(0, smallBytes), l.Alloc(1, smallBytes)
 	defer first.Free()
 	defer second.Free()
 	ranges := []DeviceRange{{first.Address, smallBytes}, {second.Address, smallBytes}}
@@ -150,9 +178,11 @@ func TestSeveralDevicesAtOnce(t *testing.T) {
 	}
 }
 
-func TestAWrongStatementIsRefused(t *testing.T) {
-	e := newEngine(t, Config{"cuda_library": standin.Library()})
-	memory := standin.Alloc(1, smallBytes)
+func TestAWrongStatementIsRefused(t *testing.T) { withEach(t, aWrongStatementIsRefused) }
+
+func aWrongStatementIsRefused(t *testing.T, l library) {
+	e := newEngine(t, l.config())
+	memory := l.Alloc(1, smallBytes)
 	defer memory.Free()
 	host, err := e.Alloc(smallBytes, nil)
 	if err != nil {
@@ -166,12 +196,12 @@ func TestAWrongStatementIsRefused(t *testing.T) {
 		name, says string
 		err        error
 	}{
-		{"device", "options.device", device(&RegionOptions{Kind: MemoryCUDA})},
+		{"device", "options.device", device(&RegionOptions{Kind: l.kind})},
 		{"kind", "options.kind", device(&RegionOptions{Kind: MemoryHost})},
 		{"unknown kind", "options.kind", device(&RegionOptions{Kind: 99})},
 		{"device without kind", "options.device", device(&RegionOptions{Device: 1})},
 		{"host memory", "options.kind", func() error {
-			_, err := e.Register(unsafe.Add(host.address, 0), smallBytes, &RegionOptions{Kind: MemoryCUDA})
+			_, err := e.Register(unsafe.Add(host.address, 0), smallBytes, &RegionOptions{Kind: l.kind})
 			return err
 		}()},
 	} {
@@ -179,7 +209,7 @@ func TestAWrongStatementIsRefused(t *testing.T) {
 			t.Errorf("%s: %v", c.name, c.err)
 		}
 	}
-	if _, err := e.Alloc(smallBytes, &RegionOptions{Kind: MemoryCUDA}); !errors.Is(err, ErrUnsupported) {
+	if _, err := e.Alloc(smallBytes, &RegionOptions{Kind: l.kind}); !errors.Is(err, ErrUnsupported) {
 		t.Error(err)
 	}
 	if _, err := e.RegisterDevice(memory.Address, 0, nil); !errors.Is(err, ErrInvalid) {
@@ -189,20 +219,26 @@ func TestAWrongStatementIsRefused(t *testing.T) {
 
 // A transfer waits for what a stream has yet to write.
 func TestATransferStartsAfterTheWorkOfADevice(t *testing.T) {
+	withEach(t, aTransferStartsAfterTheWorkOfADevice)
+}
+
+func aTransferStartsAfterTheWorkOfADevice(t *testing.T, l library) {
 	points := map[string]func(*standin.Stream) StartAfter{
-		"event":  func(s *standin.Stream) StartAfter { return AfterCUDAEvent(s.Event()) },
-		"stream": func(s *standin.Stream) StartAfter { return AfterCUDAStream(s.Handle()) },
+		"event":  func(s *standin.Stream) StartAfter { return l.event(s.Event()) },
+		"stream": func(s *standin.Stream) StartAfter { return l.stream(s.Handle()) },
 	}
 	for name, point := range points {
 		t.Run(name, func(t *testing.T) {
-			d := newDevices(t, smallBytes)
-			stream := standin.NewStream(smallBytes)
+			d := newDevices(t, l, smallBytes)
+			stream := l.NewStream(smallBytes)
 			t.Cleanup(stream.Close)
 			stream.Block()
 			fill(stream.Staged(), 3)
 			stream.Write(d.source)
 			options := &TransferOptions{StartAfter: point(stream)}
-			transfer, err := d.peer.Submit(Write, d.request(d.near), options)
+			var transfer *Transfer
+			var err error
+			standin.Do(func() { transfer, err = d.peer.Submit(Write, d.request(d.near), options) })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -225,15 +261,19 @@ func TestATransferStartsAfterTheWorkOfADevice(t *testing.T) {
 
 // Small, from the host and to a peer on this host: what is otherwise one copy in the calling thread.
 func TestASmallTransferWaitsForAnEventToo(t *testing.T) {
-	d := newDevices(t, smallBytes)
-	stream := standin.NewStream(smallBytes)
+	withEach(t, aSmallTransferWaitsForAnEventToo)
+}
+
+func aSmallTransferWaitsForAnEventToo(t *testing.T, l library) {
+	d := newDevices(t, l, smallBytes)
+	stream := l.NewStream(smallBytes)
 	t.Cleanup(stream.Close)
 	stream.Block()
 	stream.Write(d.source)
 	fill(d.here.Bytes(), 4)
 	ended := make(chan error, 1)
 	go func() {
-		_, err := d.peer.Write(soon(t), []Request{d.pair.request(0, smallBytes)}, &TransferOptions{StartAfter: AfterCUDAEvent(stream.Event())})
+		_, err := d.peer.Write(soon(t), []Request{d.pair.request(0, smallBytes)}, &TransferOptions{StartAfter: l.event(stream.Event())})
 		ended <- err
 	}()
 	select {
@@ -248,9 +288,26 @@ func TestASmallTransferWaitsForAnEventToo(t *testing.T) {
 	check(t, d.pair.there.Bytes(), 4)
 }
 
+// Streams of AscendCL have a context, which is a thread's own; goroutines have none.
+func TestAGoroutineNamesAnEventRatherThanAStreamOfAscend(t *testing.T) {
+	d := newDevices(t, ascend, smallBytes)
+	stream := ascend.NewStream(smallBytes)
+	t.Cleanup(stream.Close)
+	fill(stream.Staged(), 6)
+	stream.Write(d.source)
+	_, err := d.peer.Write(soon(t), d.request(d.near), &TransferOptions{StartAfter: AfterACLStream(stream.Handle())})
+	if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), "record an event there instead") {
+		t.Fatal(err)
+	}
+	if _, err := d.peer.Write(soon(t), d.request(d.near), &TransferOptions{StartAfter: AfterACLEvent(stream.Event())}); err != nil {
+		t.Fatal(err)
+	}
+	check(t, d.target.Get(), 6)
+}
+
 func TestAStreamWaitsForATransfer(t *testing.T) {
-	d := newDevices(t, smallBytes)
-	held, waiting := standin.NewStream(smallBytes), standin.NewStream(smallBytes)
+	d := newDevices(t, cuda, smallBytes)
+	held, waiting := cuda.NewStream(smallBytes), cuda.NewStream(smallBytes)
 	t.Cleanup(held.Close)
 	t.Cleanup(waiting.Close)
 	d.target.Put(filled(smallBytes, 5))

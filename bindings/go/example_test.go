@@ -84,10 +84,17 @@ func onStreams(peer ferry.Peer, requests []ferry.Request, event, stream uintptr)
 	return err
 }
 
-func TestThePiecesOfTheReadmeWithADevice(t *testing.T) {
+// A pair is a target that has memory, and an engine that is connected to it.
+type pair struct {
+	inbox  *ferry.Memory
+	engine *ferry.Engine
+	peer   ferry.Peer
+}
+
+func connected(t *testing.T, config ferry.Config) (p pair, ctx context.Context, must func(error)) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	must := func(err error) {
+	t.Cleanup(cancel)
+	must = func(err error) {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)
@@ -95,23 +102,28 @@ func TestThePiecesOfTheReadmeWithADevice(t *testing.T) {
 	}
 	target, err := ferry.Open(nil)
 	must(err)
-	defer target.Close()
-	inbox, err := target.Alloc(4096, nil)
+	t.Cleanup(func() { target.Close() })
+	p.inbox, err = target.Alloc(4096, nil)
 	must(err)
-	copy(inbox.Bytes(), "for a device")
-	there, stream := standin.Alloc(0, 4096), standin.NewStream(4096)
-	defer stream.Close()
-	defer there.Free()
-	engine, err := ferry.Open(ferry.Config{"cuda_library": standin.Library()})
+	p.engine, err = ferry.Open(config)
 	must(err)
-	defer engine.Close()
-	memory, err := device(engine, there.Address, there.Length)
+	t.Cleanup(func() { p.engine.Close() })
+	p.peer, err = p.engine.Connect(ctx, target.Address())
 	must(err)
-	peer, err := engine.Connect(ctx, target.Address())
+	return p, ctx, must
+}
+
+func TestThePiecesOfTheReadmeWithADevice(t *testing.T) {
+	there, stream := standin.CUDA.Alloc(0, 4096), standin.CUDA.NewStream(4096)
+	t.Cleanup(there.Free)
+	t.Cleanup(stream.Close)
+	p, ctx, must := connected(t, ferry.Config{"cuda_library": standin.CUDA.Path()})
+	copy(p.inbox.Bytes(), "for a device")
+	memory, err := device(p.engine, there.Address, there.Length)
 	must(err)
 	stream.Write(there) // records the event
-	all := ferry.Request{Local: memory.Address(), Remote: inbox.Address(), Length: 4096, RemoteRegion: inbox.Region()}
-	must(onStreams(peer, []ferry.Request{all}, stream.Event(), stream.Handle()))
+	all := ferry.Request{Local: memory.Address(), Remote: p.inbox.Address(), Length: 4096, RemoteRegion: p.inbox.Region()}
+	must(onStreams(p.peer, []ferry.Request{all}, stream.Event(), stream.Handle()))
 	stream.Read(there)
 	for !stream.IsDone() {
 		must(ctx.Err())
@@ -123,25 +135,9 @@ func TestThePiecesOfTheReadmeWithADevice(t *testing.T) {
 }
 
 func TestThePiecesOfTheReadme(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	target, err := ferry.Open(nil)
-	must(err)
-	defer target.Close()
-	inbox, err := target.Alloc(4096, nil)
-	must(err)
-	engine, err := ferry.Open(nil)
-	must(err)
-	defer engine.Close()
-	memory, err := engine.Alloc(4096, nil)
-	must(err)
-	peer, err := engine.Connect(ctx, target.Address())
+	p, ctx, must := connected(t, nil)
+	inbox, peer := p.inbox, p.peer
+	memory, err := p.engine.Alloc(4096, nil)
 	must(err)
 	regions, err := peer.Regions()
 	must(err)

@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 	code := m.Run()
 	// What is left here was not given back by ferry: the tests give back their own.
 	if left := standin.Complaints(); left != 0 && code == 0 {
-		fmt.Fprintf(os.Stderr, "the stand-in for the CUDA driver has %d complaints\n", left)
+		fmt.Fprintf(os.Stderr, "the stand-ins for device libraries have %d complaints\n", left)
 		code = 1
 	}
 	os.Exit(code)

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Tests the Go module against a libferry that it builds and installs under the target folder. Ends with 77
-# where there is no Go, or too old a one. Nothing is downloaded. Memory of devices is tested against a stand-in for the
-# CUDA driver, which takes a C++ compiler.
+# where there is no Go, or too old a one. Nothing is downloaded. Memory of devices is tested against stand-ins for the
+# CUDA driver and AscendCL, which takes a C++ compiler.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 # Neither another toolchain nor a module from outside.

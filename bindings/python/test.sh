@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs the package into a virtual environment of its own and tests it there: format, types, tests, the tag and
 # the size of the wheel, the time to import it. FERRY_LIBRARY names a library that is built already. Memory of
-# devices is tested against a stand-in for the CUDA driver, which takes a C++ compiler.
+# devices is tested against stand-ins for the CUDA driver and AscendCL, which takes a C++ compiler.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 mkdir -p "${CARGO_TARGET_DIR:-target}/python"

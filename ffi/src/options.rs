@@ -53,7 +53,8 @@ pub const FERRY_START_AFTER_ACL_EVENT: u32 = 2;
 /// Start after all that a CUDA stream has been given so far: options.event is the CUstream or cudaStream_t, 0
 /// the default stream.
 pub const FERRY_START_AFTER_CUDA_STREAM: u32 = 3;
-/// The same for a stream of AscendCL, an aclrtStream.
+/// The same for a stream of AscendCL, an aclrtStream, whose context must be the calling thread's current one:
+/// FERRY_ERR_UNSUPPORTED otherwise.
 pub const FERRY_START_AFTER_ACL_STREAM: u32 = 4;
 
 /// Options of a transfer. Zero it, set struct_size to sizeof, then what is wanted; NULL is all defaults.

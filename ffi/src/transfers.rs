@@ -245,14 +245,7 @@ pub unsafe extern "C" fn ferry_write(
     error: *mut ferry_error,
 ) -> ferry_status {
     // SAFETY: the pointers are the caller's for the length of the call, in which the transfer ends.
-    unsafe {
-        call(error, || {
-            let (engine, outcome) =
-                (ferry_engine::blocking(engine, FERRY_FOREVER)?, Outcome::new(out_result)?);
-            let options = options::read(engine, options)?;
-            run(engine, peer, Op::Write, self::requests(requests, count)?, &options, outcome)
-        })
-    }
+    unsafe { run(engine, peer, Op::Write, (requests, count), options, out_result, error) }
 }
 
 /// READ in one call; otherwise as ferry_write.
@@ -267,14 +260,7 @@ pub unsafe extern "C" fn ferry_read(
     error: *mut ferry_error,
 ) -> ferry_status {
     // SAFETY: the pointers are the caller's for the length of the call, in which the transfer ends.
-    unsafe {
-        call(error, || {
-            let (engine, outcome) =
-                (ferry_engine::blocking(engine, FERRY_FOREVER)?, Outcome::new(out_result)?);
-            let options = options::read(engine, options)?;
-            run(engine, peer, Op::Read, self::requests(requests, count)?, &options, outcome)
-        })
-    }
+    unsafe { run(engine, peer, Op::Read, (requests, count), options, out_result, error) }
 }
 
 /// WRITE or READ here and now, if this thread can do that without waiting: by one copy, for one request of at
@@ -307,22 +293,34 @@ pub unsafe extern "C" fn ferry_transfer_try(
 }
 
 /// Submits, waits, tells, releases.
-fn run(
-    engine: &ferry_engine,
+///
+/// # Safety
+/// As for `ferry_write`: the pointers are NULL or the caller's for the length of the call.
+unsafe fn run(
+    engine: *mut ferry_engine,
     peer: ferry_peer,
     op: Op,
-    requests: &[Request],
-    options: &TransferOptions,
-    outcome: Outcome,
-) -> Result<ferry_status> {
-    check_no_queue(options)?;
-    if let Some(result) = engine.engine.at_once(peer, op, requests, options)? {
-        return Ok(outcome.done(&result));
+    (requests, count): (*const ferry_request, usize),
+    options: *const ferry_transfer_options,
+    out_result: *mut ferry_result,
+    error: *mut ferry_error,
+) -> ferry_status {
+    // SAFETY: as the caller says.
+    unsafe {
+        call(error, || {
+            let (engine, outcome) =
+                (ferry_engine::blocking(engine, FERRY_FOREVER)?, Outcome::new(out_result)?);
+            let (requests, options) = (self::requests(requests, count)?, options::read(engine, options)?);
+            check_no_queue(&options)?;
+            if let Some(result) = engine.engine.at_once(peer, op, requests, &options)? {
+                return Ok(outcome.done(&result));
+            }
+            let core = engine.engine.submit_core(peer, op, requests, &options.awaited())?;
+            let result = engine.engine.wait(&core, None)?;
+            engine.engine.release(core.handle)?;
+            outcome.tell(&core, result)
+        })
     }
-    let core = engine.engine.submit_core(peer, op, requests, &options.awaited())?;
-    let result = engine.engine.wait(&core, None)?;
-    engine.engine.release(core.handle)?;
-    outcome.tell(&core, result)
 }
 
 fn check_no_queue(options: &TransferOptions) -> Result<()> {

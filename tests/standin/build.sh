@@ -5,6 +5,8 @@
 #                           from 8.5 on libhcomm.so and libcann_hixl.so
 #   OUTDIR/cuda-VERSION/    12.4, 12.8: libcuda.so.1
 #
+# and to cann-9.1/ and cuda-12.8/ libprogram.so, by which the tests of the bindings use either (program/program.h).
+#
 # CXX, CXXFLAGS and SANITIZE (address, thread) are taken from the environment.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -20,7 +22,7 @@ mkdir -p "$objects"
 
 # One object for each source that is newer, or whose headers are; two at a time.
 newest_header=$(ls -t "$here"/*/*.h "$here/build.sh" | head -1)
-for source in "$here"/core/*.cpp "$here"/ascend/*.cpp "$here"/cuda/*.cpp "$here"/net/*.cpp; do
+for source in "$here"/core/*.cpp "$here"/ascend/*.cpp "$here"/cuda/*.cpp "$here"/net/*.cpp "$here"/program/*.cpp; do
     part=$(basename "$(dirname "$source")")
     object=$objects/$part-$(basename "$source" .cpp).o
     case $source in */profile.cpp) continue ;; esac
@@ -34,7 +36,7 @@ link() {
     shift 4
     mkdir -p "$(dirname "$library")"
     # A version script hides what this version lacks, so that dlsym doesn't find it.
-    { echo "{ global: acl*; Hccl*; Hixl*; cu[A-Z]*; standin_*; local:"; for name in $hidden; do echo "$name;"; done; echo "*; };"; } \
+    { echo "{ global: acl*; Hccl*; Hixl*; cu[A-Z]*; standin_*; program_*; local:"; for name in $hidden; do echo "$name;"; done; echo "*; };"; } \
         >"$objects/script"
     # shellcheck disable=SC2086 # words are meant to split
     $CXX $flags -shared -Wl,-soname,"$soname" -Wl,-z,defs -Wl,-Bsymbolic -Wl,--version-script="$objects/script" \
@@ -71,6 +73,9 @@ for version in 12.4 12.8; do
     link "$out/cuda-$version/libcuda.so.1" libcuda.so.1 \
         "-DSTANDIN_CUDA=$(echo $version | sed 's/\./0/')0 $here/cuda/profile.cpp" "$lacks" $core "$objects"/cuda-*.o -ldl
 done
+
+link "$out/cann-9.1/libprogram.so" libprogram.so "" "" "$objects/program-ascend.o" -L"$out/cann-9.1" -lascendcl
+link "$out/cuda-12.8/libprogram.so" libprogram.so "" "" "$objects/program-cuda.o" -L"$out/cuda-12.8" -l:libcuda.so.1
 
 [ "$tests" = --tests ] || exit 0
 # shellcheck disable=SC2086

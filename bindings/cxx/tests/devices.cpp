@@ -1,11 +1,18 @@
-// ferry.hpp with memory of devices: registered, moved both ways, after an event, before a stream. run.sh has
-// FERRY_CUDA_LIBRARY name the stand-in for CUDA's driver; the program opens it as any other would.
+// ferry.hpp with memory of devices: registered, moved both ways, after an event, before a stream. run.sh builds it with
+// the stand-in for CUDA's driver, and with ASCEND with that for AscendCL, and has ferry open the same.
 #include "engines.hpp"
 
-#include <cuda.h>
-#include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <program.h>
 #include <thread>
+
+#ifdef ASCEND
+static constexpr std::uint32_t KIND = FERRY_MEMORY_ASCEND, AFTER_EVENT = FERRY_START_AFTER_ACL_EVENT,
+                               AFTER_STREAM = FERRY_START_AFTER_ACL_STREAM;
+#else
+static constexpr std::uint32_t KIND = FERRY_MEMORY_CUDA, AFTER_EVENT = FERRY_START_AFTER_CUDA_EVENT,
+                               AFTER_STREAM = FERRY_START_AFTER_CUDA_STREAM;
+#endif
 
 // More than a piece of staging memory.
 static constexpr std::size_t LENGTH = (2 << 20) + (64 << 10);
@@ -21,128 +28,57 @@ static Words words(std::size_t bytes, std::uint64_t seed)
     return made;
 }
 
-static void ok(CUresult result, const char *call)
-{
-    if (result == CUDA_SUCCESS) return;
-    std::fprintf(stderr, "%s: %d\n", call, static_cast<int>(result));
-    std::abort();
-}
-
-// The driver's functions, by dlsym.
-#define CALL(function, ...) ok(find<decltype(&function)>(#function)(__VA_ARGS__), #function)
-
-static void *library()
-{
-    const char *name = std::getenv("FERRY_CUDA_LIBRARY");
-    if (!name) give_up("FERRY_CUDA_LIBRARY names no stand-in: run.sh builds one");
-    static void *const opened = dlopen(name, RTLD_NOW);
-    if (!opened) give_up(dlerror());
-    return opened;
-}
-
-template <class Function> static Function find(const char *name)
-{
-    void *symbol = dlsym(library(), name);
-    if (!symbol) give_up(name);
-    return reinterpret_cast<Function>(symbol);
-}
-
-static CUcontext contexts[2];
-
-// What follows is of this device, on this thread.
-static void use(int device)
-{
-    if (!contexts[device]) {
-        CALL(cuInit, 0);
-        CALL(cuDevicePrimaryCtxRetain, &contexts[device], device);
-    }
-    CALL(cuCtxSetCurrent, contexts[device]);
-}
-
-// At the end everything has been given back to the driver, by ferry too.
+// At the end everything has been given back to the library, by ferry too.
 class Audit : public testing::Environment {
-    void TearDown() override
-    {
-        CALL(cuCtxSetCurrent, nullptr);
-        for (int device = 0; device < 2; device++)
-            if (contexts[device]) CALL(cuDevicePrimaryCtxRelease_v2, device);
-        EXPECT_EQ(find<long (*)()>("standin_audit")(), 0);
-    }
+    void SetUp() override { program_begin(); }
+    void TearDown() override { EXPECT_EQ(program_end(), 0); }
 };
 static testing::Environment *const audit = testing::AddGlobalTestEnvironment(new Audit);
 
 class DeviceMemory {
 public:
-    DeviceMemory(int device, std::size_t size) : size_(size)
-    {
-        use(device);
-        CALL(cuMemAlloc_v2, &address_, size);
-        CALL(cuMemsetD8_v2, address_, 0, size);
-    }
+    DeviceMemory(int device, std::size_t size) : address_(program_alloc(device, size)), size_(size) {}
     DeviceMemory(const DeviceMemory &) = delete;
-    ~DeviceMemory() { CALL(cuMemFree_v2, address_); }
-    CUdeviceptr address() const { return address_; }
+    ~DeviceMemory() { program_free(address_); }
+    std::uint64_t address() const { return address_; }
     void *data() const { return reinterpret_cast<void *>(address_); }
-    void put(const Words &from) { CALL(cuMemcpyHtoD_v2, address_, from.data(), from.size() * 8); }
+    void put(const Words &from) { program_put(address_, from.data(), from.size() * 8); }
     Words get() const
     {
         Words into(size_ / 8);
-        CALL(cuMemcpyDtoH_v2, into.data(), address_, size_);
+        program_get(into.data(), address_, size_);
         return into;
     }
 
 private:
-    CUdeviceptr address_ = 0;
+    std::uint64_t address_;
     std::size_t size_;
 };
 
 // A stream of the program's, memory that it copies from and to, and a gate that it waits at.
 class Stream {
 public:
-    Stream()
-    {
-        use(0);
-        CALL(cuStreamCreate, &stream_, CU_STREAM_NON_BLOCKING);
-        CALL(cuEventCreate, &event_, CU_EVENT_DISABLE_TIMING);
-        CALL(cuMemHostAlloc, &gate_, SMALL, 0);
-        CALL(cuMemHostAlloc, &staged_, SMALL, 0);
-        *static_cast<volatile std::uint32_t *>(gate_) = 0;
-        std::fill_n(static_cast<std::uint64_t *>(staged_), SMALL / 8, 0);
-    }
+    Stream() : made_(program_stream_make(SMALL)) {}
     Stream(const Stream &) = delete;
-    ~Stream()
-    {
-        CALL(cuStreamDestroy_v2, stream_);
-        CALL(cuEventDestroy_v2, event_);
-        CALL(cuMemFreeHost, gate_);
-        CALL(cuMemFreeHost, staged_);
-    }
-    CUstream handle() const { return stream_; }
-    void block()
-    {
-        CALL(cuStreamWaitValue32_v2, stream_, reinterpret_cast<CUdeviceptr>(gate_), 1, CU_STREAM_WAIT_VALUE_GEQ);
-    }
-    void go() { *static_cast<volatile std::uint32_t *>(gate_) = 1; }
+    ~Stream() { program_stream_end(made_); }
+    void *handle() const { return made_->handle; }
+    void block() { program_stream_block(made_); }
+    void go() { program_stream_go(made_); }
     // Has the stream write to a device, and records the event behind that.
-    CUevent write(const DeviceMemory &to, const Words &from)
+    void *write(const DeviceMemory &to, const Words &from)
     {
-        std::copy(from.begin(), from.end(), static_cast<std::uint64_t *>(staged_));
-        CALL(cuMemcpyHtoDAsync_v2, to.address(), staged_, SMALL, stream_);
-        CALL(cuEventRecord, event_, stream_);
-        return event_;
+        std::copy(from.begin(), from.end(), static_cast<std::uint64_t *>(made_->staged));
+        program_stream_write(made_, to.address());
+        program_stream_record(made_);
+        return made_->event;
     }
-    void read(const DeviceMemory &from) { CALL(cuMemcpyDtoHAsync_v2, staged_, from.address(), SMALL, stream_); }
+    void read(const DeviceMemory &from) { program_stream_read(made_, from.address()); }
     Words staged() const
     {
-        const auto *first = static_cast<const std::uint64_t *>(staged_);
+        const auto *first = static_cast<const std::uint64_t *>(made_->staged);
         return Words(first, first + SMALL / 8);
     }
-    bool is_done() const
-    {
-        const CUresult result = find<decltype(&cuStreamQuery)>("cuStreamQuery")(stream_);
-        if (result != CUDA_ERROR_NOT_READY) ok(result, "cuStreamQuery");
-        return result == CUDA_SUCCESS;
-    }
+    bool is_done() const { return program_stream_is_done(made_) != 0; }
     void wait() const
     {
         const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
@@ -153,9 +89,7 @@ public:
     }
 
 private:
-    CUstream stream_ = nullptr;
-    CUevent event_ = nullptr;
-    void *gate_ = nullptr, *staged_ = nullptr;
+    program_stream *made_;
 };
 
 // A region of a in memory of its device 0, and one of b in memory of device 1, named "device".
@@ -163,7 +97,7 @@ struct Devices : Pair {
     explicit Devices(std::size_t size, const char *transports = nullptr)
         : Pair(4096, transports), a_device(0, size), b_device(1, size), a_region(must(a.register_memory(a_device.data(), size))),
           b_region(must(b.register_memory(b_device.data(), size,
-                                          ferry::RegionOptions().name("device").kind(FERRY_MEMORY_CUDA, 1)))),
+                                          ferry::RegionOptions().name("device").kind(KIND, 1)))),
           there(find_there()), request(ferry::request(a_device.data(), size, there))
     {
     }
@@ -181,7 +115,7 @@ struct Devices : Pair {
 TEST(Devices, MemoryIsMovedBothWays)
 {
     Devices devices(LENGTH);
-    EXPECT_EQ(devices.there.kind, static_cast<std::uint32_t>(FERRY_MEMORY_CUDA));
+    EXPECT_EQ(devices.there.kind, KIND);
     EXPECT_EQ(devices.there.device, 1);
     EXPECT_EQ(devices.remote.kind, static_cast<std::uint32_t>(FERRY_MEMORY_HOST));
     devices.a_device.put(words(LENGTH, 1));
@@ -227,10 +161,10 @@ TEST(Devices, AWrongStatementIsRefused)
         return std::string(result.message());
     };
     using Options = ferry::RegionOptions;
-    EXPECT_NE(refused(memory.data(), Options().kind(FERRY_MEMORY_CUDA, 0)).find("options.device"), std::string::npos);
+    EXPECT_NE(refused(memory.data(), Options().kind(KIND, 0)).find("options.device"), std::string::npos);
     EXPECT_NE(refused(memory.data(), Options().kind(FERRY_MEMORY_HOST)).find("options.kind"), std::string::npos);
     std::vector<std::uint64_t> plain(SMALL / 8);
-    EXPECT_NE(refused(plain.data(), Options().kind(FERRY_MEMORY_CUDA)).find("options.kind"), std::string::npos);
+    EXPECT_NE(refused(plain.data(), Options().kind(KIND)).find("options.kind"), std::string::npos);
 }
 
 // A transfer waits for what the stream has yet to write, by its event or by itself.
@@ -239,9 +173,8 @@ static void starts_after(std::uint32_t kind)
     Devices devices(SMALL);
     Stream stream;
     stream.block();
-    const CUevent event = stream.write(devices.a_device, words(SMALL, 5));
-    const void *handle = event;
-    if (kind == FERRY_START_AFTER_CUDA_STREAM) handle = stream.handle();
+    const void *event = stream.write(devices.a_device, words(SMALL, 5));
+    const void *handle = kind == AFTER_EVENT ? event : stream.handle();
     const ferry::Transfer transfer = must(devices.peer.submit(
         FERRY_OP_WRITE, devices.request, ferry::TransferOptions().start_after(kind, handle)));
     EXPECT_TRUE(transfer.wait(std::chrono::milliseconds(50)).pending());
@@ -251,18 +184,48 @@ static void starts_after(std::uint32_t kind)
     EXPECT_EQ(devices.b_device.get(), words(SMALL, 5));
 }
 
-TEST(Streams, ATransferStartsAfterAnEvent) { starts_after(FERRY_START_AFTER_CUDA_EVENT); }
-TEST(Streams, ATransferStartsAfterTheWorkOfAStream) { starts_after(FERRY_START_AFTER_CUDA_STREAM); }
+TEST(Streams, ATransferStartsAfterAnEvent) { starts_after(AFTER_EVENT); }
+TEST(Streams, ATransferStartsAfterTheWorkOfAStream) { starts_after(AFTER_STREAM); }
 
+#ifdef ASCEND
+TEST(Streams, NoStreamWaitsForATransfer)
+{
+    Devices devices(SMALL);
+    Stream stream;
+    const ferry::Transfer transfer = must(devices.peer.submit(FERRY_OP_WRITE, devices.request));
+    const ferry::Result<void> refused = transfer.stream_wait(stream.handle(), KIND);
+    EXPECT_EQ(refused.status(), FERRY_ERR_UNSUPPORTED);
+    EXPECT_NE(std::string(refused.message()).find("no way to hold a stream"), std::string::npos);
+    must(transfer.wait(patience));
+}
+
+// Streams have a context, which is a thread's own.
+TEST(Streams, AnotherThreadNamesAnEventRatherThanTheStream)
+{
+    Devices devices(SMALL);
+    Stream stream;
+    const void *event = stream.write(devices.a_device, words(SMALL, 7));
+    const auto write = [&](std::uint32_t kind, const void *handle) {
+        return devices.peer.write(devices.request, ferry::TransferOptions().start_after(kind, handle));
+    };
+    std::thread([&] {
+        const ferry::Result<void> refused = write(AFTER_STREAM, stream.handle());
+        EXPECT_EQ(refused.status(), FERRY_ERR_UNSUPPORTED);
+        EXPECT_NE(std::string(refused.message()).find("record an event there"), std::string::npos);
+        must(write(AFTER_EVENT, event));
+    }).join();
+    EXPECT_EQ(devices.b_device.get(), words(SMALL, 7));
+}
+#else
 TEST(Streams, AStreamWaitsForATransfer)
 {
     Devices devices(SMALL);
     devices.b_device.put(words(SMALL, 6));
     Stream held_up, waiting;
     held_up.block();
-    const CUevent event = held_up.write(devices.a_device, Words(SMALL / 8));
+    const void *event = held_up.write(devices.a_device, Words(SMALL / 8));
     const ferry::Transfer transfer = must(devices.peer.submit(
-        FERRY_OP_READ, devices.request, ferry::TransferOptions().start_after(FERRY_START_AFTER_CUDA_EVENT, event)));
+        FERRY_OP_READ, devices.request, ferry::TransferOptions().start_after(AFTER_EVENT, event)));
     must(transfer.stream_wait(waiting.handle()));
     waiting.read(devices.a_device);
     EXPECT_FALSE(waiting.is_done());
@@ -272,6 +235,7 @@ TEST(Streams, AStreamWaitsForATransfer)
     must(transfer.wait(patience));
     EXPECT_EQ(transfer.stream_wait(waiting.handle(), FERRY_MEMORY_HOST).status(), FERRY_ERR_INVALID);
 }
+#endif
 
 TEST(Streams, WhatIsNoEventIsRefused)
 {
@@ -279,6 +243,6 @@ TEST(Streams, WhatIsNoEventIsRefused)
     const auto submit = [&](std::uint32_t kind) {
         return pair.peer.submit(FERRY_OP_WRITE, pair.range(0, 0, 8), ferry::TransferOptions().start_after(kind, nullptr));
     };
-    EXPECT_EQ(submit(FERRY_START_AFTER_CUDA_EVENT).status(), FERRY_ERR_INVALID);
+    EXPECT_EQ(submit(AFTER_EVENT).status(), FERRY_ERR_INVALID);
     EXPECT_EQ(submit(99).status(), FERRY_ERR_INVALID);
 }

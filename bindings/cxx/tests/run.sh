@@ -1,7 +1,7 @@
 #!/bin/bash
 # The C++ binding against libferry as it is shipped: the suite under ASan and UBSan over TCP and over the
-# same-host path, the same for memory of devices with a stand-in for CUDA's driver, programs without exceptions and
-# with coroutines, the examples, the README's programs, and a few rounds of the benchmark. Warnings are errors. Arguments go to the suite (--gtest_filter=...).
+# same-host path, the same for memory of devices with stand-ins for CUDA's driver and AscendCL, programs without
+# exceptions and with coroutines, the examples, the README's programs, and a few rounds of the benchmark. Warnings are errors. Arguments go to the suite (--gtest_filter=...).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../.." && pwd)
@@ -22,9 +22,14 @@ compile() { # program, then flags and sources
     "$CXX" "${warnings[@]}" -I"$root/include" -I"$here" "$@" "$out/libferry.so.0" -Wl,-rpath,"$out" -pthread -o "$program"
 }
 compile suite -std=c++17 "${sanitizers[@]}" "$here/suite.cpp" "$here/count.cpp" -lgtest -lgtest_main
-"$root/tests/standin/build.sh" "$target/standin"
-compile devices -std=c++17 "${sanitizers[@]}" -isystem "$root/tests/standin/cuda" "$here/devices.cpp" -lgtest \
-    -lgtest_main -ldl
+standin=$target/standin
+"$root/tests/standin/build.sh" "$standin"
+devices() { # program, folder of the stand-in, then flags
+    compile "$1" -std=c++17 "${sanitizers[@]}" -isystem "$root/tests/standin/program" "${@:3}" "$here/devices.cpp" -lgtest \
+        -lgtest_main -L"$standin/$2" -lprogram -Wl,-rpath,"$standin/$2"
+}
+devices devices-cuda cuda-12.8
+devices devices-ascend cann-9.1 -DASCEND
 compile noexcept -std=c++17 -fno-exceptions -fno-rtti "${sanitizers[@]}" "$here/noexcept.cpp"
 programs=(noexcept)
 if echo '#include <coroutine>' | "$CXX" -std=c++20 -x c++ -fsyntax-only - 2>/dev/null; then
@@ -50,11 +55,12 @@ for source in "$out"/readme-*.cpp; do
     programs+=("$name")
 done
 
+export FERRY_CUDA_LIBRARY=$standin/cuda-12.8/libcuda.so.1 FERRY_ASCEND_LIBRARY=$standin/cann-9.1/libascendcl.so
 for transports in tcp local,tcp; do
     export FERRY_TRANSPORTS=$transports
     echo "== transports $transports"
     timeout 300 "$out/suite" --gtest_brief=1 "$@"
-    FERRY_CUDA_LIBRARY=$target/standin/cuda-12.8/libcuda.so.1 timeout 300 "$out/devices" --gtest_brief=1
+    for library in cuda ascend; do timeout 300 "$out/devices-$library" --gtest_brief=1; done
     for program in "${programs[@]}" worker; do timeout 120 "$out/$program"; done
     "$root/tests/exchange.sh" "c++=$out/exchange" "c=$out/exchange-c"
 done
@@ -64,5 +70,5 @@ if "$out/exchange" connect 127.0.0.1:1 2>/dev/null || "$out/exchange-c" connect 
 fi
 unset FERRY_TRANSPORTS
 echo "== devices of one host by themselves"
-FERRY_CUDA_LIBRARY=$target/standin/cuda-12.8/libcuda.so.1 timeout 300 "$out/devices" --gtest_brief=1
+for library in cuda ascend; do timeout 300 "$out/devices-$library" --gtest_brief=1; done
 timeout 60 "$out/overhead" 5 200

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Tests ferry-mooncake in the virtual environment that ../test.sh made, and asks Mooncake's own wheel the same
 # where that can be installed: what it answers otherwise is printed, and no failure. Memory of devices is tested
-# against a stand-in for the CUDA driver, which takes a C++ compiler.
+# against stand-ins for the CUDA driver and AscendCL, which takes a C++ compiler.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 cargo build --release -p ferry-mooncake

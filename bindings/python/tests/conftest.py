@@ -94,14 +94,13 @@ class Enough(Exception):
 
 
 class Shown(list[tuple[int, int]]):
-    """What a transfer has told of its progress, until that is enough."""
+    """What a transfer has told of its progress, until it has been at three places."""
 
     def __call__(self, confirmed: int, total: int) -> None:
         self.append((confirmed, total))
-        if len(self) == 3:
+        if len(set(self)) == 3:
             raise Enough
 
     def check(self) -> None:
-        counts = [confirmed for confirmed, _ in self]
-        assert len(self) == 3 and counts == sorted(set(counts)) and counts[-1] < LONG * ROUNDS
-        assert {total for _, total in self} == {LONG * ROUNDS}
+        assert self == sorted(self) and len(set(self)) == 3
+        assert {total for _, total in self} == {LONG * ROUNDS} and self[-1][0] < LONG * ROUNDS

@@ -1,4 +1,4 @@
-"""A program's use of a CUDA driver: the stand-in of tests/standin, as ferry opens it.
+"""A program's use of a device library: one of the stand-ins of tests/standin, as ferry opens it.
 
 FERRY_TEST_STANDIN names the folder that tests/standin/build.sh made; test.sh sees to that.
 """
@@ -8,144 +8,151 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from ctypes import addressof, byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
-from typing import Any
+from ctypes import POINTER, addressof, c_char_p, c_int, c_size_t, c_uint64, c_void_p
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
-NOT_READY = 600
+from ferry import MemoryKind, StartAfter, Transport
+
 PATIENCE_S = 30
 
 
-def library() -> str:
-    """Its path, as the setting cuda_library takes it."""
-    folder = os.environ.get("FERRY_TEST_STANDIN")
-    assert folder, "FERRY_TEST_STANDIN names no folder: tests/standin/build.sh FOLDER makes one"
-    path = os.path.join(folder, "cuda-12.8", "libcuda.so.1")
-    assert os.path.exists(path), f"there is no {path}"
-    return path
+class Library(NamedTuple):
+    """A device library, and what is called after it."""
+
+    folder: str
+    file: str
+    kind: MemoryKind
+    transport: Transport
+    event: StartAfter
+    stream: StartAfter
+    # In attributes of torch's events and streams, and in locations.
+    word: str
+
+    @property
+    def name(self) -> str:
+        return self.kind.name.lower()
+
+    def path(self, file: str) -> str:
+        folder = os.environ.get("FERRY_TEST_STANDIN")
+        assert folder, "FERRY_TEST_STANDIN names no folder: tests/standin/build.sh FOLDER makes one"
+        path = os.path.join(folder, self.folder, file)
+        assert os.path.exists(path), f"there is no {path}"
+        return path
+
+    def settings(self) -> dict[str, str]:
+        """With which an engine opens it."""
+        return {f"{self.name}_library": self.path(self.file)}
 
 
-class Cuda:
-    """Devices, their memory, streams and events; copies by the driver itself. For one thread."""
+CUDA = Library(
+    "cuda-12.8",
+    "libcuda.so.1",
+    MemoryKind.CUDA,
+    Transport.CUDA,
+    StartAfter.CUDA_EVENT,
+    StartAfter.CUDA_STREAM,
+    "cuda",
+)
+ASCEND = Library(
+    "cann-9.1",
+    "libascendcl.so",
+    MemoryKind.ASCEND,
+    Transport.ASCEND,
+    StartAfter.ACL_EVENT,
+    StartAfter.ACL_STREAM,
+    "npu",
+)
+LIBRARIES = (CUDA, ASCEND)
 
-    def __init__(self) -> None:
-        self._driver = ctypes.CDLL(library())
-        self._contexts: dict[int, c_void_p] = {}
-        # What `close` is to call, and with what.
-        self._made: list[tuple[str, c_void_p]] = []
-        self("cuInit", c_uint(0))
-        self.use(0)
 
-    def __call__(self, function: str, *arguments: Any, allowed: tuple[int, ...] = (0,)) -> int:
-        code: int = getattr(self._driver, function)(*arguments)
-        assert code in allowed, f"{function}: {code}"
-        return code
+class _Stream(ctypes.Structure):
+    """program_stream of tests/standin/program/program.h."""
 
-    def use(self, device: int) -> None:
-        """What is made from here on is of this device."""
-        if device not in self._contexts:
-            context = c_void_p()
-            self("cuDevicePrimaryCtxRetain", byref(context), c_int(device))
-            self._contexts[device] = context
-        self("cuCtxSetCurrent", self._contexts[device])
+    _fields_ = [("handle", c_void_p), ("event", c_void_p), ("staged", c_void_p)]
 
-    def keep(self, made: c_void_p, undo: str) -> int:
-        self._made.append((undo, made))
-        return made.value or 0
 
-    def close(self) -> None:
-        """Gives back everything that was made here, and nothing else."""
-        for undo, made in reversed(self._made):
-            self(undo, made)
-        # A thread whose context is gone can't ask the driver anything.
-        self("cuCtxSetCurrent", None)
-        for device in self._contexts:
-            self("cuDevicePrimaryCtxRelease_v2", c_int(device))
+class Program:
+    """Devices and their memory; copies by the library itself. For one thread."""
 
-    def complaints(self) -> int:
-        """How many things have not been given back to the driver in this process, and what else it saw."""
-        return int(self._driver.standin_audit())
+    def __init__(self, library: Library) -> None:
+        self.library = library
+        # Its functions, and those of the device library that it is linked with.
+        self.functions: Any = ctypes.CDLL(library.path("libprogram.so"))
+        self.functions.program_alloc.restype = c_uint64
+        self.functions.program_end.restype = ctypes.c_long
+        self.functions.program_stream_make.restype = POINTER(_Stream)
+        self._streams: list[Stream] = []
+        self.functions.program_begin()
+
+    def close(self) -> int:
+        """Gives back everything that was made here but memory, and counts what the library complains of: what
+        has not been given back in this process, and what else it saw."""
+        for stream in self._streams:
+            stream.close()
+        return int(self.functions.program_end())
 
     def alloc(self, length: int, device: int = 0) -> int:
-        address = c_uint64()
-        self.use(device)
-        self("cuMemAlloc_v2", byref(address), c_size_t(length))
-        return address.value
-
-    def managed(self, length: int) -> int:
-        address = c_void_p()
-        self("cuMemAllocManaged", byref(address), c_size_t(length), c_uint(1))
-        return self.keep(address, "cuMemFree_v2")
-
-    def pinned(self, length: int) -> int:
-        address = c_void_p()
-        self("cuMemHostAlloc", byref(address), c_size_t(length), c_uint(0))
-        return self.keep(address, "cuMemFreeHost")
+        return int(self.functions.program_alloc(c_int(device), c_size_t(length)))
 
     def free(self, address: int) -> None:
-        self("cuMemFree_v2", c_uint64(address))
+        self.functions.program_free(c_uint64(address))
 
     def write(self, address: int, data: bytes) -> None:
-        self("cuMemcpyHtoD_v2", c_uint64(address), c_char_p(data), c_size_t(len(data)))
+        self.functions.program_put(c_uint64(address), c_char_p(data), c_size_t(len(data)))
 
     def read(self, address: int, length: int) -> bytes:
         into = ctypes.create_string_buffer(length)
-        self("cuMemcpyDtoH_v2", into, c_uint64(address), c_size_t(length))
+        self.functions.program_get(into, c_uint64(address), c_size_t(length))
         return into.raw
 
-    def event(self) -> int:
-        event = c_void_p()
-        self("cuEventCreate", byref(event), c_uint(2))
-        return self.keep(event, "cuEventDestroy_v2")
+    def stream(self, length: int = 4096) -> Stream:
+        made = Stream(self.functions, length)
+        self._streams.append(made)
+        return made
 
     def calls(self, function: str) -> int:
         """How often it was called in this process, by whomever."""
-        return int(self._driver.standin_calls(function.encode()))
+        return int(self.functions.standin_calls(function.encode()))
 
 
 class Stream:
-    """A stream that can be held up, and what it is to do then."""
+    """A stream of device 0 that can be held up, and what it is to do then."""
 
-    def __init__(self, cuda: Cuda, length: int = 4096) -> None:
-        self._cuda = cuda
-        made = c_void_p()
-        cuda("cuStreamCreate", byref(made), c_uint(1))
-        self.handle = cuda.keep(made, "cuStreamDestroy_v2")
-        self._gate = cuda.pinned(4096)
-        self._staged = cuda.pinned(length)
-        ctypes.memset(self._gate, 0, 4096)
-        ctypes.memset(self._staged, 0, length)
+    def __init__(self, functions: Any, length: int) -> None:
+        self._functions = functions
+        self._made = functions.program_stream_make(c_size_t(length))
+        self.handle: int = self._made.contents.handle
+
+    def close(self) -> None:
+        self._functions.program_stream_end(self._made)
 
     def block(self) -> None:
         """What is given to the stream from here on waits for `go`."""
-        self._cuda(
-            "cuStreamWaitValue32_v2", c_void_p(self.handle), c_uint64(self._gate), c_uint(1), c_uint(0)
-        )
+        self._functions.program_stream_block(self._made)
 
     def go(self) -> None:
-        ctypes.c_uint32.from_address(self._gate).value = 1
+        self._functions.program_stream_go(self._made)
 
     def write(self, address: int, data: bytes) -> None:
-        """Has the stream copy data to a device."""
-        ctypes.memmove(self._staged, data, len(data))
-        staged, stream = c_void_p(self._staged), c_void_p(self.handle)
-        self._cuda("cuMemcpyHtoDAsync_v2", c_uint64(address), staged, c_size_t(len(data)), stream)
+        """Has the stream copy data, as long as it was made for, to a device."""
+        ctypes.memmove(self._made.contents.staged, data, len(data))
+        self._functions.program_stream_write(self._made, c_uint64(address))
 
-    def read(self, address: int, length: int) -> None:
+    def read(self, address: int) -> None:
         """Has the stream copy from a device; `staged` has it when the stream is done."""
-        staged, stream = c_void_p(self._staged), c_void_p(self.handle)
-        self._cuda("cuMemcpyDtoHAsync_v2", staged, c_uint64(address), c_size_t(length), stream)
+        self._functions.program_stream_read(self._made, c_uint64(address))
 
     def staged(self, length: int) -> bytes:
-        return ctypes.string_at(self._staged, length)
+        return ctypes.string_at(self._made.contents.staged, length)
 
     def record(self) -> int:
-        """An event behind all that the stream was given so far."""
-        event = self._cuda.event()
-        self._cuda("cuEventRecord", c_void_p(event), c_void_p(self.handle))
-        return event
+        """Its event, behind all that it was given so far."""
+        self._functions.program_stream_record(self._made)
+        return int(self._made.contents.event)
 
     def is_done(self) -> bool:
-        return self._cuda("cuStreamQuery", c_void_p(self.handle), allowed=(0, NOT_READY)) == 0
+        return bool(self._functions.program_stream_is_done(self._made))
 
     def wait(self) -> None:
         until = time.monotonic() + PATIENCE_S
@@ -182,6 +189,18 @@ class Tensor:
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         raise RuntimeError("a tensor that requires grad has none")
+
+
+class NpuTensor(Tensor):
+    """As torch's with torch_npu: its device is npu, which DLPack knows as an extension's."""
+
+    device = SimpleNamespace(type="npu", index=0)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 12, self.device.index
+
+    def __dlpack__(self, **options: Any) -> Any:
+        raise BufferError("no DLPack of an NPU's tensor")
 
 
 class _DlTensor(ctypes.Structure):

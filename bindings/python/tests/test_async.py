@@ -117,8 +117,11 @@ def test_progress_is_shown_and_what_it_raises_cancels(long: Long) -> None:
             await peer.write_async(requests, coalesce=False, progress=shown)
         shown.check()
         assert long.cancelled() == 1
-        task = asyncio.create_task(peer.read_async(requests, coalesce=False, progress=lambda *_: None))
-        await asyncio.sleep(0.15)
+        moving = asyncio.Event()
+        task = asyncio.create_task(
+            peer.read_async(requests, coalesce=False, progress=lambda *_: moving.set())
+        )
+        await moving.wait()
         while not task.done():
             task.cancel()
             await asyncio.sleep(0)
@@ -129,8 +132,8 @@ def test_progress_is_shown_and_what_it_raises_cancels(long: Long) -> None:
 
 def test_progress_ends_with_all(pair: Pair) -> None:
     async def main() -> None:
-        shown = Shown()
-        await pair.peer.write_async([pair.request()], progress=shown)
+        shown: list[tuple[int, int]] = []
+        await pair.peer.write_async([pair.request()], progress=lambda *at: shown.append(at))
         assert shown[-1] == (LENGTH, LENGTH)
 
     run(main())

@@ -460,10 +460,13 @@ pub fn result_or_error(core: &Core, result: TransferResult) -> Result<TransferRe
     }
     let first = core.results().into_iter().find(|request| request.status != Status::Ok);
     let why = first.map_or(result.status, |request| request.status);
-    let text =
-        format!("{} of {} requests failed, the first with {why}", result.requests_failed, result.requests_in);
+    let vendor_error = first.map_or(0, |request| request.vendor_error);
+    let code = if vendor_error == 0 { String::new() } else { format!(", code {vendor_error}") };
+    let (failed, all) = (result.requests_failed, result.requests_in);
+    let text = format!("{failed} of {all} requests failed, the first with {why}{code}");
     let mut error = Error::new(result.status, text).over(result.transport);
     error.os_error = result.os_error;
+    error.vendor_error = vendor_error;
     error.request_index = first.map(|request| request.index);
     Err(error)
 }

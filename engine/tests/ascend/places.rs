@@ -65,6 +65,23 @@ fn each_kind_of_memory_is_told_from_the_others() {
     }
 }
 
+/// The toolkit is installed, and the program has begun it, where no device is to be had: what the program registers
+/// is the host's.
+#[test]
+fn without_a_device_all_memory_is_the_hosts() {
+    for (devices, fault) in [("0", ""), ("2", "aclInit")] {
+        alone(without_a_device_all_memory_is_the_hosts, "9.1", &[("DEVICES", devices)], |npu| {
+            let plain = [0u8; 64];
+            // SAFETY: no file of settings is named, which is allowed.
+            good(unsafe { (npu.program.calls.aclInit)(std::ptr::null()) });
+            npu.fault(fault, "*", 500_000);
+            assert_eq!(npu.driver.locate(plain.as_ptr() as u64).unwrap(), None);
+            assert!(npu.with_queue(0, MIB, 1, |_| ()).is_err());
+            npu.end();
+        });
+    }
+}
+
 #[test]
 fn versions_say_what_they_lack() {
     for version in VERSIONS {

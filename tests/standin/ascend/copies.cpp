@@ -133,10 +133,10 @@ int aclrtMemcpyAsync(void *target, size_t target_max, const void *source, size_t
     if ((imported(to) || imported(from)) && kind != ACL_MEMCPY_DEVICE_TO_DEVICE) {
         return fail(ACL_ERROR_RT_PARAM_INVALID, "imported memory is copied device to device only");
     }
-    if (actual == ACL_MEMCPY_HOST_TO_HOST) return fail(ACL_ERROR_RT_FEATURE_NOT_SUPPORT, "host to host, asynchronously");
     if (kind != ACL_MEMCPY_DEFAULT && kind != actual) {
         return fail(ACL_ERROR_RT_PARAM_INVALID, "kind %d, and the memory is of kind %d", kind, actual);
     }
+    if (actual == ACL_MEMCPY_HOST_TO_HOST) return fail(ACL_ERROR_RT_FEATURE_NOT_SUPPORT, "host to host, asynchronously");
     return outcome_code(*stream, queue_copy(*stream, to, from, to.pageable() || from.pageable()), 0);
 }
 

@@ -1,256 +1,194 @@
-// Package standin is a program's use of a CUDA driver, for the tests: the stand-in of tests/standin, which
+// Package standin is a program's use of device libraries, for the tests: the stand-ins of tests/standin, which
 // FERRY_TEST_STANDIN says where to find.
 package standin
 
 /*
-#cgo CFLAGS: -I${SRCDIR}/../../../../tests/standin/cuda
+#cgo CFLAGS: -I${SRCDIR}/../../../../tests/standin/program
 #cgo LDFLAGS: -ldl
-#include <cuda.h>
 #include <dlfcn.h>
+#include <program.h>
 #include <stdlib.h>
-#include <string.h>
 
-static void *library;
-static CUcontext contexts[2];
+static void *find(const char *path) { return dlopen(path, RTLD_NOW); }
 
-static int find(const char *path)
-{
-    library = dlopen(path, RTLD_NOW);
-    return library != NULL;
-}
+// Calls a function of a libprogram.so, by name.
+#define CALL(library, function, ...) ((__typeof__(&function))dlsym(library, #function))(__VA_ARGS__)
 
-// Calls a function of the driver, by name; a missing one is CUDA_ERROR_NOT_FOUND.
-#define CALL(function, ...) \
-    (dlsym(library, #function) ? ((__typeof__(&function))dlsym(library, #function))(__VA_ARGS__) : CUDA_ERROR_NOT_FOUND)
-#define TRY(call) do { CUresult result_ = (call); if (result_ != CUDA_SUCCESS) return result_; } while (0)
-
-// Goroutines change threads, so each call enters the device's context by itself.
-static CUresult enter(int device)
-{
-    if (contexts[device] == NULL) {
-        TRY(CALL(cuInit, 0));
-        TRY(CALL(cuDevicePrimaryCtxRetain, &contexts[device], device));
-    }
-    return CALL(cuCtxSetCurrent, contexts[device]);
-}
-
-static CUresult leave(CUresult result)
-{
-    CUresult left = CALL(cuCtxSetCurrent, NULL);
-    return result == CUDA_SUCCESS ? left : result;
-}
-
-static CUresult allocate(int device, size_t length, CUdeviceptr *address)
-{
-    TRY(enter(device));
-    TRY(CALL(cuMemAlloc_v2, address, length));
-    return leave(CALL(cuMemsetD8_v2, *address, 0, length));
-}
-
-static CUresult release(CUdeviceptr address)
-{
-    TRY(enter(0));
-    return leave(CALL(cuMemFree_v2, address));
-}
-
-static CUresult put(CUdeviceptr address, const void *from, size_t length)
-{
-    TRY(enter(0));
-    return leave(CALL(cuMemcpyHtoD_v2, address, from, length));
-}
-
-static CUresult get(void *into, CUdeviceptr address, size_t length)
-{
-    TRY(enter(0));
-    return leave(CALL(cuMemcpyDtoH_v2, into, address, length));
-}
-
-typedef struct stream {
-    CUstream handle;
-    CUevent event;
-    void *gate, *staged;
-} stream;
-
-static CUresult stream_make(stream *made, size_t length)
-{
-    TRY(enter(0));
-    TRY(CALL(cuStreamCreate, &made->handle, CU_STREAM_NON_BLOCKING));
-    TRY(CALL(cuEventCreate, &made->event, CU_EVENT_DISABLE_TIMING));
-    TRY(CALL(cuMemHostAlloc, &made->gate, 4096, 0));
-    TRY(CALL(cuMemHostAlloc, &made->staged, length, 0));
-    memset(made->gate, 0, 4096);
-    memset(made->staged, 0, length);
-    return leave(CUDA_SUCCESS);
-}
-
-static CUresult stream_end(stream *made)
-{
-    TRY(enter(0));
-    TRY(CALL(cuStreamDestroy_v2, made->handle));
-    TRY(CALL(cuEventDestroy_v2, made->event));
-    TRY(CALL(cuMemFreeHost, made->gate));
-    return leave(CALL(cuMemFreeHost, made->staged));
-}
-
-static CUresult stream_block(stream *made)
-{
-    TRY(enter(0));
-    return leave(CALL(cuStreamWaitValue32_v2, made->handle, (CUdeviceptr)(uintptr_t)made->gate, 1, CU_STREAM_WAIT_VALUE_GEQ));
-}
-
-static void stream_go(stream *made) { *(volatile uint32_t *)made->gate = 1; }
-
-static CUresult stream_write(stream *made, CUdeviceptr to, size_t length)
-{
-    TRY(enter(0));
-    TRY(CALL(cuMemcpyHtoDAsync_v2, to, made->staged, length, made->handle));
-    return leave(CALL(cuEventRecord, made->event, made->handle));
-}
-
-static CUresult stream_read(stream *made, CUdeviceptr from, size_t length)
-{
-    TRY(enter(0));
-    return leave(CALL(cuMemcpyDtoHAsync_v2, made->staged, from, length, made->handle));
-}
-
-static CUresult stream_query(stream *made)
-{
-    CUresult asked;
-    TRY(enter(0));
-    asked = CALL(cuStreamQuery, made->handle);
-    return leave(asked);
-}
-
-static long end(void)
-{
-    long (*audit)(void);
-    if (library == NULL) return 0;
-    audit = (long (*)(void))dlsym(library, "standin_audit");
-    for (int device = 0; device < 2; device++) {
-        if (contexts[device] != NULL && CALL(cuDevicePrimaryCtxRelease_v2, device) != CUDA_SUCCESS) return -1;
-    }
-    return audit == NULL ? -1 : audit();
-}
+static void begin(void *library) { CALL(library, program_begin); }
+static long end(void *library) { return CALL(library, program_end); }
+static uint64_t allocate(void *library, int device, size_t length) { return CALL(library, program_alloc, device, length); }
+static void release(void *library, uint64_t address) { CALL(library, program_free, address); }
+static void put(void *library, uint64_t to, const void *from, size_t length) { CALL(library, program_put, to, from, length); }
+static void get(void *library, void *to, uint64_t from, size_t length) { CALL(library, program_get, to, from, length); }
+static program_stream *stream_make(void *library, size_t length) { return CALL(library, program_stream_make, length); }
+static void stream_end(void *library, program_stream *s) { CALL(library, program_stream_end, s); }
+static void stream_block(void *library, program_stream *s) { CALL(library, program_stream_block, s); }
+static void stream_go(void *library, program_stream *s) { CALL(library, program_stream_go, s); }
+static void stream_write(void *library, program_stream *s, uint64_t to) { CALL(library, program_stream_write, s, to); }
+static void stream_read(void *library, program_stream *s, uint64_t from) { CALL(library, program_stream_read, s, from); }
+static void stream_record(void *library, program_stream *s) { CALL(library, program_stream_record, s); }
+static int stream_is_done(void *library, program_stream *s) { return CALL(library, program_stream_is_done, s); }
 */
 import "C"
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"unsafe"
 )
 
-// Library is the path of the stand-in for CUDA 12.8; it is opened, and the devices are there. It panics without one.
-var Library = sync.OnceValue(func() string {
+// A Library is a device library.
+type Library struct {
+	// Name begins its settings.
+	Name    string
+	folder  string
+	file    string
+	once    sync.Once
+	program unsafe.Pointer // its libprogram.so
+}
+
+// The libraries.
+var (
+	CUDA   = &Library{Name: "cuda", folder: "cuda-12.8", file: "libcuda.so.1"}
+	Ascend = &Library{Name: "ascend", folder: "cann-9.1", file: "libascendcl.so"}
+)
+
+var work = sync.OnceValue(func() chan<- func() {
+	list := make(chan func())
+	go func() {
+		runtime.LockOSThread()
+		for next := range list {
+			next()
+		}
+	}()
+	return list
+})
+
+// Do calls something on the program's thread, the only one that has a device's context: others never had one.
+func Do(call func()) {
+	done := make(chan struct{})
+	work() <- func() {
+		defer close(done)
+		call()
+	}
+	<-done
+}
+
+func (l *Library) path(file string) string {
 	folder := os.Getenv("FERRY_TEST_STANDIN")
 	if folder == "" {
 		panic("FERRY_TEST_STANDIN names no folder: tests/standin/build.sh FOLDER makes one, as test.sh does")
 	}
-	path := filepath.Join(folder, "cuda-12.8", "libcuda.so.1")
-	name := C.CString(path)
-	defer C.free(unsafe.Pointer(name))
-	if C.find(name) == 0 {
-		panic(path + " can't be opened")
-	}
-	return path
-})
-
-// Complaints gives back what is left of this package's own, once at the end, and counts what else has not been given
-// back to the driver. 0 without the library.
-func Complaints() int {
-	return int(C.end())
+	return filepath.Join(folder, l.folder, file)
 }
 
-func must(call string, result C.CUresult) {
-	if result != C.CUDA_SUCCESS {
-		panic(fmt.Sprintf("%s: %d", call, result))
+// open begins the program's use of the library.
+func (l *Library) open() unsafe.Pointer {
+	l.once.Do(func() {
+		path := C.CString(l.path("libprogram.so"))
+		defer C.free(unsafe.Pointer(path))
+		if l.program = C.find(path); l.program == nil {
+			panic(C.GoString(path) + " can't be opened")
+		}
+		Do(func() { C.begin(l.program) })
+	})
+	return l.program
+}
+
+// Path is where the library is; it is open, and the devices are there. It panics without one.
+func (l *Library) Path() string {
+	l.open()
+	return l.path(l.file)
+}
+
+// Complaints gives back what is left of this package's own, once at the end, and counts what else has not been given
+// back to the libraries.
+func Complaints() (count int) {
+	for _, library := range []*Library{CUDA, Ascend} {
+		if library.program != nil {
+			Do(func() { count += int(C.end(library.program)) })
+		}
 	}
+	return count
 }
 
 // Memory of a device, zeroed.
 type Memory struct {
 	Address uintptr
 	Length  int
+	program unsafe.Pointer
 }
 
 // Alloc allocates memory of a device.
-func Alloc(device, length int) Memory {
-	Library()
-	var address C.CUdeviceptr
-	must("allocate", C.allocate(C.int(device), C.size_t(length), &address))
-	return Memory{uintptr(address), length}
+func (l *Library) Alloc(device, length int) Memory {
+	m := Memory{Length: length, program: l.open()}
+	Do(func() { m.Address = uintptr(C.allocate(m.program, C.int(device), C.size_t(length))) })
+	return m
 }
 
 // Free gives it back.
-func (m Memory) Free() { must("free", C.release(C.CUdeviceptr(m.Address))) }
+func (m Memory) Free() { Do(func() { C.release(m.program, C.uint64_t(m.Address)) }) }
 
 // Put copies bytes to the device.
 func (m Memory) Put(bytes []byte) {
-	must("put", C.put(C.CUdeviceptr(m.Address), unsafe.Pointer(&bytes[0]), C.size_t(len(bytes))))
+	Do(func() { C.put(m.program, C.uint64_t(m.Address), unsafe.Pointer(&bytes[0]), C.size_t(len(bytes))) })
 }
 
 // Get copies all bytes from the device.
 func (m Memory) Get() []byte {
 	bytes := make([]byte, m.Length)
-	must("get", C.get(unsafe.Pointer(&bytes[0]), C.CUdeviceptr(m.Address), C.size_t(len(bytes))))
+	Do(func() { C.get(m.program, unsafe.Pointer(&bytes[0]), C.uint64_t(m.Address), C.size_t(len(bytes))) })
 	return bytes
 }
 
-// A Stream has memory of the host to copy from and to, and a gate to wait at.
+// A Stream of device 0 has memory of the host to copy from and to, and a gate to wait at.
 type Stream struct {
-	made   C.stream
-	length int
+	made    *C.program_stream
+	program unsafe.Pointer
 }
 
 // NewStream makes a stream.
-func NewStream(length int) *Stream {
-	Library()
-	s := &Stream{length: length}
-	var made C.stream
-	must("stream", C.stream_make(&made, C.size_t(length)))
-	s.made = made
+func (l *Library) NewStream(length int) *Stream {
+	s := &Stream{program: l.open()}
+	Do(func() { s.made = C.stream_make(s.program, C.size_t(length)) })
 	return s
 }
 
-// Close ends it.
-func (s *Stream) Close() { made := s.made; must("close", C.stream_end(&made)) }
+// Close ends it, blocked or not.
+func (s *Stream) Close() { Do(func() { C.stream_end(s.program, s.made) }) }
 
-// Handle is the CUstream.
-func (s *Stream) Handle() uintptr { return uintptr(unsafe.Pointer(s.made.handle)) }
+// Handle is the library's name for it.
+func (s *Stream) Handle() uintptr { return uintptr(s.made.handle) }
 
-// Event is the CUevent behind the last Write.
-func (s *Stream) Event() uintptr { return uintptr(unsafe.Pointer(s.made.event)) }
+// Event is recorded behind the last Write.
+func (s *Stream) Event() uintptr { return uintptr(s.made.event) }
 
 // Staged is what Write sends, and what Read has brought when the stream IsDone.
-func (s *Stream) Staged() []byte { return unsafe.Slice((*byte)(s.made.staged), s.length) }
+func (s *Stream) Staged() []byte { return unsafe.Slice((*byte)(s.made.staged), s.made.length) }
 
-// Block has what the stream is given from here on wait for Go.
-func (s *Stream) Block() { made := s.made; must("block", C.stream_block(&made)) }
+// Block has what the stream is given from here on wait for Go, once.
+func (s *Stream) Block() { Do(func() { C.stream_block(s.program, s.made) }) }
 
 // Go opens the gate.
-func (s *Stream) Go() { made := s.made; C.stream_go(&made) }
+func (s *Stream) Go() { C.stream_go(s.program, s.made) }
 
 // Write has the stream copy Staged to a device.
 func (s *Stream) Write(to Memory) {
-	made := s.made
-	must("write", C.stream_write(&made, C.CUdeviceptr(to.Address), C.size_t(s.length)))
+	Do(func() {
+		C.stream_write(s.program, s.made, C.uint64_t(to.Address))
+		C.stream_record(s.program, s.made)
+	})
 }
 
 // Read has the stream copy to Staged from a device.
 func (s *Stream) Read(from Memory) {
-	made := s.made
-	must("read", C.stream_read(&made, C.CUdeviceptr(from.Address), C.size_t(s.length)))
+	Do(func() { C.stream_read(s.program, s.made, C.uint64_t(from.Address)) })
 }
 
 // IsDone says whether the stream has done all that it was given.
-func (s *Stream) IsDone() bool {
-	made := s.made
-	result := C.stream_query(&made)
-	if result == C.CUDA_ERROR_NOT_READY {
-		return false
-	}
-	must("query", result)
-	return true
+func (s *Stream) IsDone() (done bool) {
+	Do(func() { done = C.stream_is_done(s.program, s.made) != 0 })
+	return done
 }

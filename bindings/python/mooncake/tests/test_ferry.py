@@ -15,9 +15,9 @@ import pytest
 import ferry
 from mooncake import engine as module
 
-# What uses a CUDA driver is shared with the tests of ferry itself.
+# What uses devices is shared with the tests of ferry itself.
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
-from standin import Cuda, library  # noqa: E402
+from standin import LIBRARIES, Program  # noqa: E402
 
 PEER = """
 import ctypes, sys
@@ -153,14 +153,14 @@ def test_memory_that_is_not_the_cpus_is_refused_when_it_is_registered(caplog):
     assert f"4096 bytes at {at:#x} are not mapped in this process, or are memory of a device" in caplog.text
 
 
-@pytest.fixture
-def cuda(monkeypatch):
-    monkeypatch.setenv("FERRY_CUDA_LIBRARY", library())
-    made = Cuda()
+@pytest.fixture(params=LIBRARIES, ids=lambda library: library.name)
+def program(request, monkeypatch):
+    for setting, value in request.param.settings().items():
+        monkeypatch.setenv(f"FERRY_{setting.upper()}", value)
+    made = Program(request.param)
     yield made
-    made.close()
     gc.collect()
-    assert made.complaints() == 0
+    assert made.close() == 0
 
 
 DEVICE_BYTES = (2 << 20) + 4096
@@ -171,50 +171,68 @@ def words(length, seed):
     return b"".join((seed << 40 | place).to_bytes(8, "little") for place in range(length // 8))
 
 
-@pytest.mark.parametrize("locations", [("*", "*"), ("cuda:0", "cuda:1"), ("", "cpu:0")])
+@pytest.mark.parametrize("locations", [("*", "*"), ("{}:0", "{}:1"), ("", "cpu:0")])
 @pytest.mark.parametrize("protocol", ["tcp", "rdma", "ascend"])
-def test_memory_of_devices_is_registered_and_moved(cuda, caplog, locations, protocol):
+def test_memory_of_devices_is_registered_and_moved(program, caplog, locations, protocol):
     ends = []
     with caplog.at_level(logging.WARNING, "mooncake.engine"):
         for device, location in enumerate(locations):
             engine = module.TransferEngine()
             assert engine.initialize("127.0.0.1", "P2PHANDSHAKE", protocol, "") == 0
-            address = cuda.alloc(DEVICE_BYTES, device)
+            address = program.alloc(DEVICE_BYTES, device)
+            location = location.format(program.library.word)
             assert engine.register_memory(address, DEVICE_BYTES, location) == 0
             ends.append((engine, address))
     assert not caplog.records
     (near, here), (far, there) = ends
     session = f"127.0.0.1:{far.get_rpc_port()}"
     assert near.get_first_buffer_address(session) == there
-    cuda.write(here, words(DEVICE_BYTES, 1))
+    program.write(here, words(DEVICE_BYTES, 1))
     assert near.transfer_sync_write(session, here, there, DEVICE_BYTES) == 0
-    assert cuda.read(there, DEVICE_BYTES) == words(DEVICE_BYTES, 1)
-    cuda.write(there, words(DEVICE_BYTES, 2))
+    assert program.read(there, DEVICE_BYTES) == words(DEVICE_BYTES, 1)
+    program.write(there, words(DEVICE_BYTES, 2))
     half = DEVICE_BYTES // 2
     columns = [[at, at + half] for at in (here, there)]
     assert near.batch_transfer_sync_read(session, *columns, [half, half]) == 0
-    assert cuda.read(here, DEVICE_BYTES) == words(DEVICE_BYTES, 2)
+    assert program.read(here, DEVICE_BYTES) == words(DEVICE_BYTES, 2)
     for engine, address in ends:
         assert engine.unregister_memory(address) == 0
-        cuda.free(address)
+        program.free(address)
 
 
-def test_a_location_that_is_wrong_is_refused(cuda, caplog):
+def test_a_location_that_is_wrong_is_refused(program, caplog):
     engine = module.TransferEngine()
     assert engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0
-    address = cuda.alloc(4096, 1)
+    address = program.alloc(4096, 1)
     plain = (ctypes.c_ubyte * 4096)()
-    assert engine.register_memory(address, 4096, "cuda:0") == ferry.Status.INVALID
-    assert "address is memory of cuda device 1" in caplog.text
-    batch = engine.batch_register_memory([address, ctypes.addressof(plain)], [4096, 4096], "cuda:1")
+    name, word = program.library.name, program.library.word
+    assert engine.register_memory(address, 4096, f"{word}:0") == ferry.Status.INVALID
+    assert f"address is memory of {name} device 1" in caplog.text
+    batch = engine.batch_register_memory([address, ctypes.addressof(plain)], [4096, 4096], f"{word}:1")
     assert batch == ferry.Status.INVALID
-    assert "address is no memory of a cuda device" in caplog.text
+    assert f"address is no memory of a {name} device" in caplog.text
     for location in ("cuda", "cuda:", "cuda:x", "cuda:-1", "npu:2147483648"):
         assert engine.register_memory(address, 4096, location) == ferry.Status.INVALID
         assert f"location {location!r} names no device" in caplog.text
-    assert engine.register_memory(address, 4096, "cuda:1") == 0
+    assert engine.register_memory(address, 4096, f"{word}:1") == 0
     assert engine.unregister_memory(address) == 0
-    cuda.free(address)
+    program.free(address)
+    caplog.clear()  # The errors in it hold the engine.
+
+
+def test_memory_that_was_freed_is_refused_and_said(program, caplog):
+    engine = module.TransferEngine()
+    assert engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") == 0
+    target, memory, there = opened()
+    here = program.alloc(4096)
+    assert engine.register_memory(here, 4096) == 0
+    program.free(here)
+    assert engine.transfer_sync_write(f"127.0.0.1:{target.get_rpc_port()}", here, there, 4096) < 0
+    assert "1 of 1 requests failed, the first with INVALID" in caplog.text
+    assert bytes(memory[:8]) == b"ferried!"
+    assert engine.unregister_memory(here) == 0
+    assert engine.register_memory(here, 4096) == ferry.Status.INVALID
+    assert f"4096 bytes at {here:#x} are not mapped in this process" in caplog.text
     caplog.clear()  # The errors in it hold the engine.
 
 
@@ -256,7 +274,7 @@ def test_a_port_in_the_name_is_ignored(hostname, host):
     assert engine.get_rpc_port() not in (0, 12345)
 
 
-def test_memory_of_devices_through_the_c_interface(cuda):
+def test_memory_of_devices_through_the_c_interface(program):
     if "MOONCAKE_C_LIBRARY" not in os.environ:
         pytest.skip("MOONCAKE_C_LIBRARY names no library")
     c = ctypes.CDLL(os.environ["MOONCAKE_C_LIBRARY"])
@@ -265,22 +283,23 @@ def test_memory_of_devices_through_the_c_interface(cuda):
     there = ctypes.c_void_p(c.createTransferEngine(b"P2PHANDSHAKE", b"127.0.0.1", b"", ctypes.c_uint64(0), 0))
     assert c.installTransport(there, b"ascend", None) and not c.installTransport(there, b"nvlink", None)
     length = ctypes.c_size_t(DEVICE_BYTES)
-    theirs = cuda.alloc(DEVICE_BYTES, 1)
+    theirs = program.alloc(DEVICE_BYTES, 1)
     at = ctypes.c_void_p(theirs)
-    for location in (b"cuda:0", b"npu:1", b"cuda:", b"cuda:x", b"cuda:-1", b"cuda:2147483648"):
+    word = program.library.word.encode()
+    for location in (b"cuda:0", b"npu:0", b"cuda:", b"cuda:x", b"cuda:-1", b"cuda:2147483648"):
         assert c.registerLocalMemory(there, at, length, location, 1) < 0, location
     assert c.registerLocalMemory(there, at, length, None, 1) == 0
     assert c.unregisterLocalMemory(there, at) == 0
     entries = (ctypes.c_uint64 * 2)(theirs, DEVICE_BYTES)
-    assert c.registerLocalMemoryBatch(there, entries, ctypes.c_size_t(1), b"cuda:0") < 0
-    assert c.registerLocalMemoryBatch(there, entries, ctypes.c_size_t(1), b"cuda:1") == 0
+    assert c.registerLocalMemoryBatch(there, entries, ctypes.c_size_t(1), b"%s:0" % word) < 0
+    assert c.registerLocalMemoryBatch(there, entries, ctypes.c_size_t(1), b"%s:1" % word) == 0
 
     engine, memory, _ = opened()
-    ours = cuda.alloc(DEVICE_BYTES)
+    ours = program.alloc(DEVICE_BYTES)
     assert engine.register_memory(ours, DEVICE_BYTES) == 0
     segment = c.openSegment(there, f"127.0.0.1:{engine.get_rpc_port()}".encode())
     for opcode, source, target in ((1, theirs, ours), (0, ours, theirs)):
-        cuda.write(source, words(DEVICE_BYTES, 3 + opcode))
+        program.write(source, words(DEVICE_BYTES, 3 + opcode))
         batch = ctypes.c_uint64(c.allocateBatchID(there, ctypes.c_size_t(1)))
         request = Request(opcode, theirs, segment, ours, DEVICE_BYTES)
         assert c.submitTransfer(there, batch, ctypes.byref(request), ctypes.c_size_t(1)) == 0
@@ -288,13 +307,13 @@ def test_memory_of_devices_through_the_c_interface(cuda):
         while status.status == 0:  # At most as long as the deadline.
             assert c.getTransferStatus(there, batch, ctypes.c_size_t(0), ctypes.byref(status)) == 0
         assert (status.status, status.transferred_bytes) == (4, DEVICE_BYTES)
-        assert cuda.read(target, DEVICE_BYTES) == words(DEVICE_BYTES, 3 + opcode)
+        assert program.read(target, DEVICE_BYTES) == words(DEVICE_BYTES, 3 + opcode)
         assert c.freeBatchID(there, batch) == 0
     assert c.unregisterLocalMemoryBatch(there, ctypes.byref(at), ctypes.c_size_t(1)) == 0
     c.destroyTransferEngine(there)
     assert engine.unregister_memory(ours) == 0
-    cuda.free(ours)
-    cuda.free(theirs)
+    program.free(ours)
+    program.free(theirs)
 
 
 class Notice(ctypes.Structure):

@@ -78,7 +78,15 @@ impl Driver for Ascend {
 
     fn locate(&self, address: u64) -> Result<Option<Allocation>> {
         match self.look_up(address) {
-            Err(_) => self.contexts.run(&self.runtime()?, || self.look_up(address))?,
+            // This thread has no context. Where none can be had there is no device whose memory it could be: the
+            // toolkit may be installed, and begun, without one.
+            Err(_) => {
+                let Ok(runtime) = self.runtime() else { return Ok(None) };
+                match self.contexts.run(&runtime, || self.look_up(address)) {
+                    Err(error) if error.status == Status::Unavailable => Ok(None),
+                    found => found?,
+                }
+            }
             found => found,
         }
     }
