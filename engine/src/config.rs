@@ -107,7 +107,7 @@ settings! {
     ascend_library: String = String::new(), Valid::Library,
         "AscendCL's library; empty opens libascendcl.so, or else libacl_rt.so.";
     ascend_fabric: AscendFabric = AscendFabric::Off, Valid::Words(AscendFabric::WORDS),
-        "What Ascend devices of different hosts move data over by themselves (HIXL), the same at both ends; it is neither authenticated nor sealed, so it needs a network of its own.";
+        "What Ascend devices of different hosts move data over by themselves (HIXL), the same at both ends; it is neither authenticated nor sealed, so the networks of devices and hosts must be your own.";
     hixl_library: String = String::new(), Valid::Library,
         "HIXL's library, 9.1 or later, for `ascend_fabric`; empty opens libcann_hixl.so.";
     staging_slots: u32 = 8, Valid::Range(2, 64),

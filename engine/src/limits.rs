@@ -38,8 +38,6 @@ pub const STAGE_SLOT_BYTES: u64 = STAGE_BYTES as u64 + FRAME_DESCRIPTORS_MAX as 
 pub const STAGE_ALIGN: u64 = 16;
 /// Pairs of devices, one here and one of the peer's, that reach each other across hosts.
 pub const BRIDGES_MAX: usize = 64;
-/// Slots of such a pair: as many as a ring may have.
-pub const BRIDGE_SLOTS_MAX: u32 = 64;
 /// Handshakes in progress on the accepting side; others wait in the listener's backlog.
 pub const HANDSHAKES_MAX: usize = 512;
 /// Data lanes per peer, the express lane not counted.

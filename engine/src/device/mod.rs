@@ -134,7 +134,8 @@ pub trait Hold: Send + Sync {
 }
 
 /// Between what a batch copies. Host memory is locked by the same driver; device memory is of the queue's
-/// device, of another one of this process, or imported.
+/// device, of another one of this process, or imported. Of an `Attachment` the memory at the other end stands for the
+/// host's: addresses alone don't tell the two apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     HostToDevice,
@@ -193,6 +194,11 @@ pub trait Queue {
 
     /// Takes exposed memory back. It is freed when the other has let go of it.
     fn conceal(&mut self, _address: u64) {}
+
+    /// Frees what was concealed and could not be freed yet. Whether some is left.
+    fn tidy(&mut self) -> bool {
+        false
+    }
 }
 
 /// Names a batch of one queue. They rise.

@@ -6,12 +6,15 @@ use crate::status::{Error, Result, Status};
 use crate::sys::{clock, sched};
 use crate::types::Location;
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long the thread looks without a pause after something has happened.
 const SPIN: Duration = Duration::from_micros(50);
+/// Between two tries to free what others have yet to let go of.
+const TIDY_PAUSE: Duration = Duration::from_millis(500);
 /// Between two looks later on. A transfer that waits for an event is late by this at most.
 const PAUSE: Duration = Duration::from_micros(5);
 
@@ -49,6 +52,10 @@ pub struct Worker {
     orders: Mutex<Orders>,
     changed: Condvar,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// The queue is open.
+    opened: AtomicBool,
+    /// What is under way is to be given up.
+    quitting: AtomicBool,
 }
 
 #[derive(Default)]
@@ -98,14 +105,18 @@ impl Worker {
             orders: Mutex::default(),
             changed: Condvar::new(),
             thread: Mutex::new(None),
+            opened: AtomicBool::new(false),
+            quitting: AtomicBool::new(false),
         });
         let own = worker.clone();
+        let ended = AtEnd(Some(ended));
         let body = move || {
+            let _ended = ended;
             if let Some(queue) = open() {
+                own.opened.store(true, Ordering::SeqCst);
                 let (running, points) = (VecDeque::new(), Vec::new());
-                Loop { worker: &own, queue, limits, running, points, failed: None }.run();
+                Loop { worker: &own, queue, limits, running, points, failed: None, given_up: false }.run();
             }
-            ended();
         };
         let thread = std::thread::Builder::new()
             .name(format!("ferry-{}-{}", at.kind.name(), at.device))
@@ -143,13 +154,41 @@ impl Worker {
         }
     }
 
+    /// Ends the thread without waiting for what is under way, or being opened.
+    pub fn quit(&self) {
+        self.quitting.store(true, Ordering::SeqCst);
+        match self.opened.load(Ordering::SeqCst) {
+            true => self.stop(),
+            false => self.finish(),
+        }
+    }
+
     fn push(&self, order: Order) {
         self.lock().list.push_back(order);
         self.changed.notify_all();
     }
 
+    /// Until something changes, or the time is over.
+    fn pause<'a>(&self, orders: MutexGuard<'a, Orders>, time: Option<Duration>) -> MutexGuard<'a, Orders> {
+        match time {
+            Some(time) => self.changed.wait_timeout(orders, time).unwrap_or_else(PoisonError::into_inner).0,
+            None => self.changed.wait(orders).unwrap_or_else(PoisonError::into_inner),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Orders> {
         self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Calls it when it is dropped, in a panic too.
+struct AtEnd<F: FnOnce()>(Option<F>);
+
+impl<F: FnOnce()> Drop for AtEnd<F> {
+    fn drop(&mut self) {
+        if let Some(call) = self.0.take() {
+            call();
+        }
     }
 }
 
@@ -161,6 +200,8 @@ struct Loop<'a> {
     points: Vec<(Box<dyn Point>, Done)>,
     /// Why nothing is started any more.
     failed: Option<Error>,
+    /// What was under way was to be stopped.
+    given_up: bool,
 }
 
 impl Loop<'_> {
@@ -172,6 +213,9 @@ impl Loop<'_> {
                 busy_since = Instant::now();
                 self.start(order);
             }
+            if self.worker.quitting.load(Ordering::SeqCst) && !self.given_up {
+                self.give_up(Error::new(Status::Unavailable, "the engine is being closed"));
+            }
             if self.look() {
                 busy_since = Instant::now();
             }
@@ -180,8 +224,9 @@ impl Loop<'_> {
 
     /// The next order that can be begun, or None inside after a short wait if something is under way.
     /// None at the end.
-    fn next(&self, busy_since: Instant) -> Option<Option<Order>> {
-        let mut orders = self.worker.lock();
+    fn next(&mut self, busy_since: Instant) -> Option<Option<Order>> {
+        let worker = self.worker;
+        let mut orders = worker.lock();
         loop {
             // What is ordered from a device that is of no use fails at once.
             let full = self.running.len() >= self.limits.depth && self.failed.is_none();
@@ -194,7 +239,12 @@ impl Loop<'_> {
                 if orders.stopping {
                     return None;
                 }
-                orders = self.worker.changed.wait(orders).unwrap_or_else(PoisonError::into_inner);
+                drop(orders);
+                let is_left = self.queue.tidy();
+                orders = worker.lock();
+                if orders.list.is_empty() && !orders.stopping {
+                    orders = worker.pause(orders, is_left.then_some(TIDY_PAUSE));
+                }
                 continue;
             }
             drop(orders);
@@ -241,8 +291,10 @@ impl Loop<'_> {
         while let Some(first) = self.running.front() {
             match self.queue.is_done(first.batch) {
                 Ok(false) => {
-                    if first.since.elapsed() > self.limits.timeout && self.failed.is_none() {
-                        self.give_up();
+                    if first.since.elapsed() > self.limits.timeout && !self.given_up {
+                        let seconds = self.limits.timeout.as_secs_f32();
+                        let text = format!("a copy on the device took longer than {seconds} s");
+                        self.give_up(Error::new(Status::Unavailable, text));
                     }
                     break;
                 }
@@ -269,11 +321,9 @@ impl Loop<'_> {
         self.points.len() < before
     }
 
-    /// A batch takes too long. What can't be stopped stays under way, and its memory with it.
-    fn give_up(&mut self) {
-        let seconds = self.limits.timeout.as_secs_f32();
-        let error =
-            Error::new(Status::Unavailable, format!("a copy on the device took longer than {seconds} s"));
+    /// Stops what is under way. What can't be stays so, and its memory with it.
+    fn give_up(&mut self, error: Error) {
+        self.given_up = true;
         self.failed = Some(error.clone());
         if self.queue.abort() {
             self.running.drain(..).for_each(|running| (running.done)(Err(error.clone())));

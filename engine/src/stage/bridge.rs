@@ -19,7 +19,7 @@ use super::wire::{layout, Place, Word};
 use crate::complete::Fence;
 use crate::device::{Attachment, Direction, Job, Piece, Worker};
 use crate::limits::{BRIDGES_MAX, STAGE_SLOT_BYTES};
-use crate::status::{Error, Result};
+use crate::status::{Error, Result, Status};
 use crate::types::Op;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -38,21 +38,24 @@ pub enum Bridge {
     /// Memory of the device here is attached to that.
     Attaching(u64, Attached),
     Open(Arc<Span>),
-    /// There is none: what needs it goes through the hosts.
+    /// It could not be built: what needs it goes through the hosts until the next connection.
     Refused,
+    /// It failed in use: what needs it goes through the hosts as long as the peer is not lost, so that no two pieces of
+    /// memory have to be kept for what may still be written there.
+    Broken,
 }
 
 impl Bridge {
     /// Whether it outlasts the connection. What was asked the peer may not have heard.
     pub fn stands(&self) -> bool {
-        matches!(self, Bridge::Attaching(..) | Bridge::Open(_))
+        matches!(self, Bridge::Attaching(..) | Bridge::Open(_) | Bridge::Broken)
     }
 
     fn id(&self) -> Option<u64> {
         match self {
             Bridge::Asked(id) | Bridge::Attaching(id, _) => Some(*id),
             Bridge::Open(span) => Some(span.id),
-            Bridge::Refused => None,
+            Bridge::Refused | Bridge::Broken => None,
         }
     }
 }
@@ -126,7 +129,7 @@ impl Stage {
         operation.step = Step::Reach;
         match side.bridges.get(&pair) {
             Some(Bridge::Asked(_) | Bridge::Attaching(..)) => {}
-            Some(Bridge::Refused) => self.stage_instead(peer, op),
+            Some(Bridge::Refused | Bridge::Broken) => self.stage_instead(peer, op),
             Some(Bridge::Open(span)) => {
                 operation.berth = Berth::take(span);
                 match (operation.berth.is_some(), operation.op()) {
@@ -135,7 +138,11 @@ impl Stage {
                     (true, Op::Read) => self.ask(peer, op),
                 }
             }
-            None if side.bridges.len() >= BRIDGES_MAX => self.stage_instead(peer, op),
+            None if side.bridges.len() >= BRIDGES_MAX => {
+                let text = format!("there are {BRIDGES_MAX} pairs of devices, and there may be no more");
+                self.note_obstacle(peer, pair.0.kind, &text);
+                self.stage_instead(peer, op);
+            }
             None if connected => {
                 let bridge = self.next_bridge;
                 self.next_bridge += 1;
@@ -154,26 +161,29 @@ impl Stage {
     }
 
     /// The peer's device shows its memory: ours is attached to it.
-    pub fn exposed(&mut self, peer: u64, id: u64, offer: Vec<u8>) {
+    pub fn exposed(&mut self, peer: u64, id: u64, slots: u32, offer: Vec<u8>) {
         let pair = match self.bridge(peer, id) {
             Some((pair, Bridge::Asked(_))) => pair,
             Some(_) => return,
             None => return self.say(peer, Word::Conceal { bridge: id }), // not wanted any more
         };
-        if let Err(error) = self.attach(peer, (id, pair), offer) {
+        if let Err(error) = self.attach(peer, (id, pair), slots, offer) {
             self.say(peer, Word::Conceal { bridge: id });
             self.refuse_bridge(peer, id, &error);
         }
     }
 
-    fn attach(&mut self, peer: u64, (id, pair): (u64, Pair), offer: Vec<u8>) -> Result<()> {
+    fn attach(&mut self, peer: u64, (id, pair): (u64, Pair), slots: u32, offer: Vec<u8>) -> Result<()> {
         let Some(side) = self.sides.get(&peer) else { return Ok(()) };
+        if slots == 0 || slots > self.bridge_slots {
+            return Err(Error::invalid("the peer exposes another number of slots than it was asked for"));
+        }
         let (at, host) = (pair.0, side.peer.identity.hosts.1);
-        let (driver, slots) = (self.drivers.get(at.kind)?, self.bridge_slots);
+        let driver = self.drivers.get(at.kind)?;
         let (inbox, gone): (Arc<Inbox>, _) = (self.inbox.clone(), self.inbox.clone());
         let open = move || {
             let (queue, result) = match driver.attach(at.device, bytes_of(slots), &offer, host) {
-                Ok(Attachment { queue, local, remote }) => (Some(queue), Ok((local, remote))),
+                Ok(Attachment { queue, local, remote }) => (Some(queue), Ok((local, remote, slots))),
                 Err(error) => (None, Err(error)),
             };
             inbox.push(Event::Attached { peer, bridge: id, result });
@@ -181,19 +191,18 @@ impl Stage {
         };
         let ended = move || gone.push(Event::Detached { peer, bridge: id });
         let worker = self.drivers.start_attached(at, open, ended)?;
-        self.attached.insert(id, worker.clone());
+        self.attached.insert(id, (peer, worker.clone()));
         if let Some((_, bridge)) = self.bridge(peer, id) {
             *bridge = Bridge::Attaching(id, Attached(worker));
         }
         Ok(())
     }
 
-    pub fn attached(&mut self, peer: u64, id: u64, result: Result<(u64, u64)>) {
-        let slots = self.bridge_slots;
+    pub fn attached(&mut self, peer: u64, id: u64, result: Result<(u64, u64, u32)>) {
         let Some((_, bridge @ Bridge::Attaching(..))) = self.bridge(peer, id) else { return };
         match result {
             Err(error) => return self.refuse_bridge(peer, id, &error),
-            Ok((local, remote)) => {
+            Ok((local, remote, slots)) => {
                 let Bridge::Attaching(_, attached) = std::mem::replace(bridge, Bridge::Refused) else {
                     return;
                 };
@@ -204,18 +213,36 @@ impl Stage {
         self.look_at_waiting(peer);
     }
 
-    /// The device here has let go.
+    /// The thread of a bridge has ended: the device here has let go, unless something failed. What was given up
+    /// may still be written there, so the peer keeps its memory.
     pub fn detached(&mut self, peer: u64, id: u64) {
-        if let Some(worker) = self.attached.remove(&id) {
+        if let Some((_, Bridge::Attaching(..))) = self.bridge(peer, id) {
+            self.refuse_bridge(peer, id, &Error::new(Status::Unavailable, "attaching the device failed"));
+        }
+        if self.broken.contains(&id) {
+            return;
+        }
+        if let Some((_, worker)) = self.attached.remove(&id) {
             worker.stop();
         }
         self.say(peer, Word::Conceal { bridge: id });
     }
 
-    /// There is none between these devices, as long as the session lasts.
+    /// Of a lost peer nothing is kept any more.
+    pub fn forget_bridges(&mut self, peer: u64) {
+        if let Some(side) = self.sides.get_mut(&peer) {
+            side.bridges.clear();
+            side.shown.clear();
+        }
+        let broken = &mut self.broken;
+        self.attached.retain(|id, (of, _)| *of != peer || !broken.remove(id));
+    }
+
+    /// There is none between these devices.
     pub fn refuse_bridge(&mut self, peer: u64, id: u64, error: &Error) {
+        let is_broken = self.broken.contains(&id);
         let Some((pair, bridge)) = self.bridge(peer, id) else { return };
-        *bridge = Bridge::Refused;
+        *bridge = if is_broken { Bridge::Broken } else { Bridge::Refused };
         self.note_obstacle(peer, pair.0.kind, &error.message);
         self.look_at_waiting(peer);
     }
@@ -235,14 +262,18 @@ impl Stage {
         operation.step = Step::Move;
         let (_, length) = layout(operation.slices().iter().map(|slice| slice.length));
         let pieces = vec![berth.piece(operation.op(), length)];
+        let direction = match operation.op() {
+            Op::Write => Direction::DeviceToHost,
+            Op::Read => Direction::HostToDevice,
+        };
         let (inbox, span) = (self.inbox.clone(), berth.span.clone());
         let done = Box::new(move |result| inbox.push(Event::Carried { peer, op, berth, result }));
-        let direction = Direction::DeviceToDevice;
         span.attached.0.copy(Job { direction, pieces, not_after_ns: u64::MAX, done });
     }
 
     pub fn carried(&mut self, peer: u64, op: u64, berth: Berth, result: Result<()>) {
         if let Err(error) = &result {
+            self.broken.insert(berth.span.id);
             self.refuse_bridge(peer, berth.span.id, error);
         }
         let here = |operation: &&mut Operation| operation.step == Step::Move;
@@ -271,16 +302,8 @@ impl Stage {
         }
     }
 
-    /// What the peer is to keep for them.
+    /// What the peer is to keep.
     pub fn bridges(&self, peer: u64) -> Vec<u64> {
-        let side = self.sides.get(&peer);
-        let spans = side.into_iter().flat_map(|side| side.bridges.values().filter_map(Bridge::id));
-        let used = side.into_iter().flat_map(|side| side.operations.values());
-        let used = used.filter_map(|operation| Some(operation.berth.as_ref()?.span.id));
-        let mut all: Vec<u64> = spans.chain(used).collect();
-        all.sort_unstable();
-        all.dedup();
-        all.truncate(BRIDGES_MAX);
-        all
+        self.attached.iter().filter(|(_, (of, _))| *of == peer).map(|(id, _)| *id).collect()
     }
 }

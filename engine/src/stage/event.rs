@@ -64,7 +64,7 @@ pub enum Event {
     Attached {
         peer: u64,
         bridge: u64,
-        result: Result<(u64, u64)>,
+        result: Result<(u64, u64, u32)>,
     },
     /// ... and not any more.
     Detached {

@@ -7,7 +7,7 @@ use super::reach::device;
 use super::service::Stage;
 use super::wire::{Place, Word};
 use crate::device::Worker;
-use crate::limits::{BRIDGES_MAX, BRIDGE_SLOTS_MAX, STAGE_SLOT_BYTES};
+use crate::limits::{BRIDGES_MAX, STAGE_SLOT_BYTES};
 use crate::status::{Error, Result, Status};
 use crate::types::Location;
 use std::sync::Arc;
@@ -38,6 +38,10 @@ pub struct Seat {
 }
 
 impl Seat {
+    pub fn is_same(&self, other: &Seat) -> bool {
+        Arc::ptr_eq(&self.shown, &other.shown) && self.slot == other.slot
+    }
+
     pub fn at(&self) -> Location {
         self.shown.at
     }
@@ -57,10 +61,11 @@ impl Stage {
 
     fn try_expose(&mut self, peer: u64, bridge: u64, at: Location, slots: u32) -> Result<()> {
         let Some(side) = self.sides.get_mut(&peer) else { return Ok(()) };
-        if slots == 0 || slots > BRIDGE_SLOTS_MAX || side.shown.len() >= BRIDGES_MAX {
-            let text = format!("{slots} slots for one more than {} bridges are too many", side.shown.len());
+        if slots == 0 || side.shown.len() >= BRIDGES_MAX {
+            let text = format!("{slots} slots for one more than {} bridges", side.shown.len());
             return Err(Error::invalid(text));
         }
+        let slots = slots.min(self.bridge_slots);
         if !self.registry.snapshot().iter().any(|region| device(region.location) == at) {
             return Err(Error::new(Status::Unsupported, "no region is memory of such a device"));
         }
@@ -82,8 +87,9 @@ impl Stage {
         let Some(place @ None) = side.shown.get_mut(&bridge) else { return };
         let word = match result {
             Ok((shown, offer)) => {
+                let slots = shown.slots;
                 *place = Some(shown);
-                Word::Exposed { bridge, offer }
+                Word::Exposed { bridge, slots, offer }
             }
             Err(error) => {
                 side.shown.remove(&bridge);

@@ -163,6 +163,10 @@ impl Stage {
     fn take_seat(&mut self, peer: u64, op: u64, kind: Op, blocks: &Blocks) -> bool {
         let Some(seat) = blocks.place.and_then(|place| self.seat(peer, place)) else { return false };
         let Some(side) = self.sides.get_mut(&peer) else { return false };
+        // Whatever the peer takes for free, a copy may still be at it.
+        if side.served.values().filter_map(|it| it.seat.as_ref()).any(|taken| taken.is_same(&seat)) {
+            return false;
+        }
         let served = Served { seat: Some(seat), ..Served::new(kind, None) };
         side.served.insert(op, served);
         true

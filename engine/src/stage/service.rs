@@ -20,7 +20,7 @@ use crate::region::Registry;
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
 use crate::types::{Access, MemoryKind, Op, Request, Transport};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::thread::JoinHandle;
@@ -106,6 +106,7 @@ impl Service {
             under_way: 0,
             under_way_max: settings.slots as usize * 2,
             attached: HashMap::new(),
+            broken: HashSet::new(),
             next_bridge: 1,
             bridge_slots: settings.slots,
         };
@@ -246,8 +247,10 @@ pub(super) struct Stage {
     pub next_op: u64,
     pub under_way: usize,
     pub under_way_max: usize,
-    /// The threads of bridges, by these.
-    pub attached: HashMap<u64, Arc<Worker>>,
+    /// The peers and threads of bridges, by these.
+    pub attached: HashMap<u64, (u64, Arc<Worker>)>,
+    /// Bridges that failed in use.
+    pub broken: HashSet<u64>,
     pub next_bridge: u64,
     /// Of each bridge.
     pub bridge_slots: u32,
@@ -276,7 +279,7 @@ impl Stage {
             let served = side.served.into_values().filter_map(|served| served.slot);
             served.chain(side.lost_slots).for_each(|slot| self.incoming.give(slot));
         }
-        self.attached.into_values().for_each(|worker| worker.stop());
+        self.attached.into_values().for_each(|(_, worker)| worker.quit());
         self.outgoing.end();
         self.incoming.end();
     }
@@ -295,9 +298,8 @@ impl Stage {
             Event::Forget(peer) => {
                 if let Some(side) = self.sides.get_mut(&peer) {
                     side.lost = true;
-                    side.bridges.clear();
-                    side.shown.clear();
                 }
+                self.forget_bridges(peer);
                 self.drop_served(peer, &[]);
             }
             Event::Quiet(peer) => {
@@ -352,6 +354,8 @@ impl Stage {
             lost: false,
         });
         side.session = Some(ticket.session_id);
+        // Some may have failed after the last one had ended.
+        side.bridges.retain(|_, bridge| bridge.stands());
         side.lost = false;
         let ops: Vec<u64> = side.operations.keys().copied().collect();
         self.say(handle, Word::Live { ops: ops.clone(), bridges: self.bridges(handle) });
@@ -381,7 +385,7 @@ impl Stage {
             Word::Refused { region, status, why } => self.refused(peer, region, &Error::new(status, why)),
             Word::Recalled { region } => self.recalled(peer, region),
             Word::Expose { bridge, at, slots } => self.expose(peer, bridge, at, slots),
-            Word::Exposed { bridge, offer } => self.exposed(peer, bridge, offer),
+            Word::Exposed { bridge, slots, offer } => self.exposed(peer, bridge, slots, offer),
             Word::Hidden { bridge, status, why } => {
                 self.refuse_bridge(peer, bridge, &Error::new(status, why))
             }

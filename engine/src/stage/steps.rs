@@ -375,6 +375,7 @@ impl Stage {
         let Some(side) = self.sides.get_mut(&peer) else { return };
         let Some(mut operation) = side.operations.remove(&op) else { return };
         operation.remote = None;
+        operation.exposed_until_ns = 0;
         operation.berth = None;
         operation.failures.clear();
         side.operations.insert(renewed, operation);
@@ -422,8 +423,11 @@ impl Stage {
             );
         }
         for (peer, op, struck) in due {
-            let over = self.at(peer, op, Step::Answer).is_some_and(|it| it.exposed_until_ns <= now_ns);
+            let until_ns = self.at(peer, op, Step::Answer).map_or(u64::MAX, |it| it.exposed_until_ns);
+            let over = until_ns <= now_ns;
             match struck {
+                // The target was not asked.
+                true if until_ns == 0 => self.finish(peer, op, Some(Fence::Confirmed)),
                 // The target may not any more, and is silent.
                 true if over => {
                     self.retire_bridge(peer, op);

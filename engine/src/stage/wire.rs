@@ -10,7 +10,7 @@
 //! ```
 
 use crate::complete::transfer::Failure;
-use crate::limits::{BRIDGES_MAX, FRAME_DESCRIPTORS_MAX, STAGE_ALIGN, STAGE_BYTES};
+use crate::limits::{FRAME_DESCRIPTORS_MAX, STAGE_ALIGN, STAGE_BYTES};
 use crate::session::message::{BadMessage, Reader};
 use crate::status::{Error, Status};
 use crate::types::{Location, MemoryKind};
@@ -91,8 +91,8 @@ pub enum Word {
     Recalled { region: u64 },
     /// The initiator wants memory of this device for a bridge: so many slots.
     Expose { bridge: u64, at: Location, slots: u32 },
-    /// By this its device attaches to it.
-    Exposed { bridge: u64, offer: Vec<u8> },
+    /// So many at most, and by this its device attaches to them.
+    Exposed { bridge: u64, slots: u32, offer: Vec<u8> },
     /// There is none, for this reason.
     Hidden { bridge: u64, status: Status, why: String },
     /// The initiator's device has let go of it.
@@ -175,7 +175,10 @@ impl Word {
                 out.extend_from_slice(&at.device.to_le_bytes());
                 out.extend_from_slice(&slots.to_le_bytes());
             }
-            Word::Exposed { bridge, offer } => named_bytes(out, 17, *bridge, offer),
+            Word::Exposed { bridge, slots, offer } => {
+                named_bytes(out, 17, *bridge, offer);
+                out.extend_from_slice(&slots.to_le_bytes());
+            }
             Word::Hidden { bridge, status, why } => {
                 named_bytes(out, 18, *bridge, why.as_bytes());
                 out.extend_from_slice(&(*status as i32).to_le_bytes());
@@ -209,8 +212,7 @@ impl Word {
             6 => Word::Done { op: reader.u64()?, faults: decode_faults(reader)? },
             7 => Word::Release { op: reader.u64()? },
             8 => {
-                let (ops, bridges) =
-                    (bounded(reader.u64()?, LIVE_MAX)?, bounded(reader.u64()?, BRIDGES_MAX)?);
+                let (ops, bridges) = (bounded(reader.u64()?, LIVE_MAX)?, bounded(reader.u64()?, LIVE_MAX)?);
                 let mut list = |count| (0..count).map(|_| reader.u64()).collect::<Result<_, _>>();
                 Word::Live { ops: list(ops)?, bridges: list(bridges)? }
             }
@@ -233,7 +235,10 @@ impl Word {
                 at: Location { kind: decode_kind(reader)?, device: reader.u32()? as i32 },
                 slots: reader.u32()?,
             },
-            17 => Word::Exposed { bridge: reader.u64()?, offer: decode_bytes(reader)? },
+            17 => {
+                let (bridge, offer) = (reader.u64()?, decode_bytes(reader)?);
+                Word::Exposed { bridge, slots: reader.u32()?, offer }
+            }
             18 => {
                 let (bridge, why) = (reader.u64()?, decode_text(reader)?);
                 Word::Hidden { bridge, status: decode_failure(reader)?, why }
@@ -359,7 +364,7 @@ mod tests {
             Word::Refused { region: 3, status: Status::Access, why: "no".into() },
             Word::Recalled { region: 4 },
             Word::Expose { bridge: 1, at: Location { kind: MemoryKind::Ascend, device: 7 }, slots: 8 },
-            Word::Exposed { bridge: 1, offer: vec![1, 2, 3] },
+            Word::Exposed { bridge: 1, slots: 8, offer: vec![1, 2, 3] },
             Word::Hidden { bridge: 2, status: Status::Unsupported, why: "off".into() },
             Word::Conceal { bridge: 1 },
         ]

@@ -3,13 +3,14 @@
 use super::forgotten::hear;
 use super::*;
 use crate::complete::Fence;
-use crate::stage::wire::Word;
+use crate::stage::wire::{Block, Blocks, Word};
 
 /// Two engines whose devices reach each other, and that don't know that they are on one host.
 fn crossing(settings: &[(&str, &str)]) -> Two {
     let two = Two::new(&[&[("transports", "tcp,cuda")], settings].concat());
     two.fake.crosses.store(true, Ordering::SeqCst);
     two.fake.attachments.store(0, Ordering::SeqCst);
+    two.fake.exposures.store(0, Ordering::SeqCst);
     two
 }
 
@@ -62,9 +63,12 @@ fn a_struck_transfer_does_not_wait_for_what_is_on_its_way() {
     for op in [Op::Write, Op::Read] {
         two.fake.crossing_hangs.store(true, Ordering::SeqCst);
         // Twice as many as there are slots.
-        for _ in 0..4 {
+        for nth in 0..4 {
             let requests = [request(&local, &remote, (0, 0), 4096)];
             let transfer = two.a.submit(two.peer, op, &requests, &options()).unwrap();
+            if nth < 2 {
+                until("it is on its way", || two.fake.crossing.load(Ordering::SeqCst) > nth);
+            }
             transfer.cancel().unwrap();
             let result = transfer.wait(Some(Duration::from_secs(5))).unwrap();
             assert_eq!((result.state, result.fence), (State::Cancelled, Fence::Confirmed));
@@ -135,15 +139,15 @@ fn words_about_bridges_that_are_none_change_nothing() {
     let (local, remote) = (two.place(&two.a, Some(0), MIB), two.place(&two.b, Some(1), MIB));
     let guest = two.b.peers().unwrap()[0];
     let at = crate::types::Location { kind: MemoryKind::Cuda, device: 1 };
-    hear(&two.a, two.peer, Word::Exposed { bridge: 9, offer: vec![1; 8] });
+    hear(&two.a, two.peer, Word::Exposed { bridge: 9, slots: 8, offer: vec![1; 8] });
     hear(&two.a, two.peer, Word::Hidden { bridge: 9, status: Status::Unsupported, why: String::new() });
     hear(&two.b, guest, Word::Conceal { bridge: 9 });
-    // No slots, more than there may be, and a device that no region is of.
-    for (at, slots) in [(at, 0), (at, 65), (crate::types::Location { device: 0, ..at }, 1)] {
+    // No slots, and a device that no region is of.
+    for (at, slots) in [(at, 0), (crate::types::Location { device: 0, ..at }, 1)] {
         hear(&two.b, guest, Word::Expose { bridge: 77, at, slots });
     }
     two.cross(Op::Write, &local, &remote);
-    hear(&two.a, two.peer, Word::Exposed { bridge: 1, offer: vec![1; 8] });
+    hear(&two.a, two.peer, Word::Exposed { bridge: 1, slots: 8, offer: vec![1; 8] });
     two.cross(Op::Read, &local, &remote);
     assert_eq!((attachments(&two), kept(&two)), (1, (1, 1)));
 }
@@ -158,10 +162,78 @@ fn bridges_are_bounded() {
     let most = crate::limits::BRIDGES_MAX as u64;
     (1..=most + 1)
         .for_each(|bridge| hear(&two.b, guest, Word::Expose { bridge: bridge + 100, at, slots: 1 }));
-    until("all that may be are shown", || kept(&two).0 == most as i32);
+    // In order: what there is room for was exposed before this is.
+    hear(&two.b, guest, Word::Conceal { bridge: 101 });
     hear(&two.b, guest, Word::Expose { bridge: 500, at, slots: 1 });
-    hear(&two.b, guest, Word::Live { ops: Vec::new(), bridges: vec![101] });
-    until("those that don't live are taken back", || kept(&two).0 <= 1);
+    until("all that may be were shown", || two.fake.exposures.load(Ordering::SeqCst) >= most + 1);
+    assert_eq!((two.fake.exposures.load(Ordering::SeqCst), kept(&two).0), (most + 1, most as i32));
+    hear(&two.b, guest, Word::Live { ops: Vec::new(), bridges: vec![500] });
+    hear(&two.b, guest, Word::Expose { bridge: 501, at, slots: 1 });
+    until("those that don't live are taken back", || kept(&two).0 == 2);
+}
+
+/// A second run in a slot that is still somebody's is not begun: the target doesn't trust what the peer gives out.
+#[test]
+fn a_slot_that_is_taken_is_nobody_else_s() {
+    let two = crossing(&[]);
+    let (local, remote) = (two.place(&two.a, Some(0), MIB), two.place(&two.b, Some(1), MIB));
+    let guest = two.b.peers().unwrap()[0];
+    two.cross(Op::Write, &local, &remote);
+    let begun = || two.fake.begun.load(Ordering::SeqCst);
+    let before = begun();
+    let block = Block { region: remote.region, address: remote.address, length: 64 };
+    let place = Some(crate::stage::wire::Place { bridge: 1, slot: 3 });
+    for op in 1001..1100 {
+        let blocks = Blocks { not_after_ns: u64::MAX, place, list: vec![block] };
+        hear(&two.b, guest, Word::Commit { op, blocks });
+    }
+    two.cross(Op::Read, &local, &remote);
+    // One of those, and of the READ a copy there, one across and one here.
+    assert_eq!(begun() - before, 4);
+}
+
+/// A put that fails takes those with it that were on their way, the hung ones among them, and all go through the hosts.
+#[test]
+fn what_fails_fails_all_that_is_on_its_way() {
+    let two = crossing(&[("device_timeout_ms", "300")]);
+    let (local, remote) = (two.place(&two.a, Some(0), 8 * MIB), two.place(&two.b, Some(1), 8 * MIB));
+    two.cross(Op::Write, &local, &remote);
+    two.fake.crossing_hangs.store(true, Ordering::SeqCst);
+    local.write(0, &pattern(5, 8 * MIB));
+    let requests = [request(&local, &remote, (0, 0), 8 * MIB)];
+    assert_eq!(two.done(Op::Write, &requests).transport, Transport::Tcp);
+    check(&requests, Op::Write, &local, &remote);
+    two.fake.crossing_hangs.store(false, Ordering::SeqCst);
+    // Not tried again: memory was kept for what may still be written.
+    assert_eq!(two.done(Op::Write, &requests).transport, Transport::Tcp);
+    assert_eq!((attachments(&two), kept(&two)), (1, (1, 0)));
+}
+
+/// Closing does not wait for what hangs, nor for what is being attached.
+#[test]
+fn closing_waits_for_no_bridge() {
+    for attaching in [false, true] {
+        let two = crossing(&[]);
+        let (local, remote) = (two.place(&two.a, Some(0), MIB), two.place(&two.b, Some(1), MIB));
+        let (hangs, count) = match attaching {
+            true => (&two.fake.attach_waits, &two.fake.waiting_to_attach),
+            false => (&two.fake.crossing_hangs, &two.fake.crossing),
+        };
+        if !attaching {
+            two.cross(Op::Write, &local, &remote);
+        }
+        hangs.store(true, Ordering::SeqCst);
+        let requests = [request(&local, &remote, (0, 0), 4096)];
+        let transfer = two.a.submit(two.peer, Op::Write, &requests, &options()).unwrap();
+        until("it hangs", || count.load(Ordering::SeqCst) > 0);
+        transfer.cancel().unwrap();
+        assert_eq!(transfer.wait(Some(BOUND)).unwrap().state, State::Cancelled);
+        let started = Instant::now();
+        two.a.close(Some(BOUND)).unwrap();
+        assert!(started.elapsed() < Duration::from_secs(5), "the device's timeout is 10 s");
+        hangs.store(false, Ordering::SeqCst);
+        until("nothing is left", || kept(&two).1 == 0);
+    }
 }
 
 /// A peer that is fenced off: what it was shown goes with it.

@@ -54,8 +54,14 @@ pub struct Fake {
     /// Memory that is exposed, and memory that is attached.
     pub shown: AtomicI32,
     pub attached: AtomicI32,
-    /// How often some was attached.
+    /// How often some was attached, and exposed.
     pub attachments: AtomicU64,
+    pub exposures: AtomicU64,
+    /// What is on its way between such memories.
+    pub crossing: AtomicI32,
+    /// Attaching waits as long as this is set, and what does.
+    pub attach_waits: AtomicBool,
+    pub waiting_to_attach: AtomicI32,
     /// Threads that wait to lock host memory.
     pub waiting: AtomicI32,
 }
@@ -210,6 +216,11 @@ impl Driver for Fake {
 
     fn attach(&self, device: i32, length: u64, offer: &[u8], host: IpAddr) -> Result<Attachment> {
         assert!(host.is_loopback());
+        self.waiting_to_attach.fetch_add(1, Ordering::SeqCst);
+        while self.attach_waits.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.waiting_to_attach.fetch_sub(1, Ordering::SeqCst);
         let remote = u64::from_le_bytes(offer.try_into().unwrap());
         let local = self.alloc(device, length as usize, 0xdd);
         self.attached.fetch_add(1, Ordering::SeqCst);
@@ -263,6 +274,11 @@ impl Drop for FakeQueue {
 impl Queue for FakeQueue {
     fn copy(&mut self, direction: Direction, pieces: &[Piece]) -> Result<Batch> {
         assert!(self.running.len() < self.depth);
+        if let Some(local) = self.attached {
+            let ours = if direction == Direction::DeviceToHost { pieces[0].from } else { pieces[0].to };
+            self.fake.crossing.fetch_add(1, Ordering::SeqCst);
+            assert!(direction != Direction::DeviceToDevice && (local..local + (1 << 32)).contains(&ours));
+        }
         self.fake.begun.fetch_add(1, Ordering::SeqCst);
         let fails = self.fake.fail_in.fetch_sub(1, Ordering::SeqCst) == 0;
         let due = Instant::now() + Duration::from_micros(self.fake.delay_us.load(Ordering::Relaxed));
@@ -286,9 +302,12 @@ impl Queue for FakeQueue {
                 return if this { Err(error) } else { Ok(false) };
             }
             for piece in pieces {
-                self.fake.carry_out(*direction, piece);
                 // What goes from slot to slot is no copy of a device's.
-                if self.attached.is_none() {
+                if self.attached.is_some() {
+                    self.fake.crossing.fetch_sub(1, Ordering::SeqCst);
+                    self.fake.carry_out(Direction::DeviceToDevice, piece);
+                } else {
+                    self.fake.carry_out(*direction, piece);
                     self.fake.count(*direction);
                 }
             }
@@ -300,6 +319,8 @@ impl Queue for FakeQueue {
     fn abort(&mut self) -> bool {
         let stopped = self.fake.aborts.load(Ordering::SeqCst);
         if stopped {
+            let crossing = if self.attached.is_some() { self.running.len() as i32 } else { 0 };
+            self.fake.crossing.fetch_sub(crossing, Ordering::SeqCst);
             self.running.clear();
         }
         stopped
@@ -346,6 +367,7 @@ impl Queue for FakeQueue {
             return Err(Error::new(Status::Unsupported, "nothing is exposed"));
         }
         self.fake.shown.fetch_add(1, Ordering::SeqCst);
+        self.fake.exposures.fetch_add(1, Ordering::SeqCst);
         let address = self.fake.alloc(0, length as usize, 0xcc);
         Ok(Exposed { address, offer: address.to_le_bytes().to_vec() })
     }

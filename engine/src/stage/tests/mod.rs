@@ -64,7 +64,8 @@ impl Place {
 /// A test that fails leaves nothing waiting, so that its engines can close.
 impl Drop for Two {
     fn drop(&mut self) {
-        for waits in [&self.fake.hangs, &self.fake.crossing_hangs, &self.fake.lock_waits] {
+        let fake = &self.fake;
+        for waits in [&fake.hangs, &fake.crossing_hangs, &fake.lock_waits, &fake.attach_waits] {
             waits.store(false, Ordering::SeqCst);
         }
     }

@@ -250,10 +250,14 @@ impl Client {
     }
 
     /// An error: it has failed, and the client is of no use any more.
-    pub fn is_done(&mut self, moving: &Moving) -> Result<bool> {
+    ///
+    /// # Safety
+    ///
+    /// It was not said to be done, nor to have failed, before.
+    pub unsafe fn is_done(&mut self, moving: &Moving) -> Result<bool> {
         let mut status = ffi::HIXL_WAITING;
         let query = self.library.calls.HixlCSClientQueryCompleteStatus;
-        // SAFETY: from `start`; the library refuses one that was seen to end. The number outlives the call.
+        // SAFETY: from `start`, and not seen to end, as the caller says; the number outlives the call.
         let code = unsafe { query(self.raw, moving.0, &mut status) };
         let told = self.library.check("HixlCSClientQueryCompleteStatus", code);
         let told = match (told, status) {
@@ -269,27 +273,20 @@ impl Client {
         told.inspect_err(|_| self.failed = true)
     }
 
-    /// Ends it. What is under way may not stop at once, so the memory is kept for good.
+    /// What is under way may go on at both ends, for all that is known.
     pub fn give_up(&mut self) {
         self.failed = true;
-        self.end();
-    }
-
-    fn end(&mut self) {
-        if self.raw.is_null() {
-            return;
-        }
-        // SAFETY: from `connect`, and not used any more.
-        let ended = unsafe { (self.library.calls.HixlCSClientDestroy)(self.raw) } == 0;
-        self.raw = null_mut();
-        if self.failed || !ended {
-            std::mem::forget(self.memory.take());
-        }
     }
 }
 
 impl Drop for Client {
+    /// Where something has failed the client stays connected, so that the server keeps its memory, and ours is kept: both
+    /// until the process ends.
     fn drop(&mut self) {
-        self.end();
+        // SAFETY: from `connect`, and not used any more.
+        let ended = !self.failed && unsafe { (self.library.calls.HixlCSClientDestroy)(self.raw) } == 0;
+        if !ended {
+            std::mem::forget(self.memory.take());
+        }
     }
 }

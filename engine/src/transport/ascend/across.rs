@@ -23,6 +23,8 @@ const ADDRESSES: &str = "/etc/hccn.conf";
 const VERSION: u8 = 1;
 /// A port that was free may be somebody else's by the time the server wants it.
 const PORTS_TRIED: u32 = 3;
+/// Pieces of memory that can't be freed, before no more are exposed.
+const ENDING_MAX: usize = 16;
 /// How long the end of a queue waits for those that are still attached.
 const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(1);
@@ -128,7 +130,10 @@ impl Shown {
     }
 
     pub fn expose(&mut self, length: u64, host: IpAddr) -> Result<Exposed> {
-        self.end_some();
+        if self.tidy() && self.ending.len() >= ENDING_MAX {
+            let text = "too much memory was taken back to which devices of other hosts are still attached";
+            return Err(Error::new(Status::NoMemory, text).over(Transport::Ascend));
+        }
         let fabric = wanted(self.fabric.as_ref())?;
         let library = Hixl::open(&fabric.library)?;
         let physical = physical_device(&self.runtime, self.device)? as u32;
@@ -150,11 +155,13 @@ impl Shown {
 
     pub fn conceal(&mut self, address: u64) {
         self.ending.extend(self.servers.extract_if(.., |server| server.address() == address));
-        self.end_some();
+        self.tidy();
     }
 
-    fn end_some(&mut self) {
+    /// Ends those whose clients have gone; whether some are left.
+    pub fn tidy(&mut self) -> bool {
         self.ending.retain_mut(|server| !server.end());
+        !self.ending.is_empty()
     }
 }
 
@@ -162,10 +169,8 @@ impl Drop for Shown {
     fn drop(&mut self) {
         self.ending.append(&mut self.servers);
         let since = Instant::now();
-        self.end_some();
-        while !self.ending.is_empty() && since.elapsed() < PATIENCE {
+        while self.tidy() && since.elapsed() < PATIENCE {
             std::thread::sleep(PAUSE);
-            self.end_some();
         }
     }
 }
@@ -192,6 +197,8 @@ struct Attached {
     /// What is under way, from batch `first` on.
     running: VecDeque<Moving>,
     first: u64,
+    /// Why nothing is moved any more.
+    lost: Option<Error>,
 }
 
 pub fn attach(
@@ -219,35 +226,53 @@ pub fn attach(
         let text = format!("the peer shows {there} bytes instead of {length}");
         return Err(Error::new(Status::Unavailable, text).over(Transport::Ascend));
     }
-    let queue =
-        Attached { client, _context: context, local: (local, length), running: VecDeque::new(), first: 0 };
+    let running = VecDeque::new();
+    let queue = Attached { client, _context: context, local: (local, length), running, first: 0, lost: None };
     Ok(Attachment { queue: Box::new(queue), local, remote })
 }
 
+impl Attached {
+    /// Nothing more is begun or asked for.
+    fn lose(&mut self, error: Error) -> Error {
+        self.client.give_up();
+        self.lost.get_or_insert(error).clone()
+    }
+}
+
 impl Queue for Attached {
-    fn copy(&mut self, _direction: Direction, pieces: &[Piece]) -> Result<Batch> {
-        let inside = |address: u64, length: u64| {
-            let (begin, all) = self.local;
-            address >= begin && address - begin <= all && length <= all - (address - begin)
-        };
-        let (op, sides, length) = match pieces {
-            [Piece { to, from, length }] if inside(*from, *length) => (Op::Write, (*from, *to), *length),
-            [Piece { to, from, length }] if inside(*to, *length) => (Op::Read, (*to, *from), *length),
+    fn copy(&mut self, direction: Direction, pieces: &[Piece]) -> Result<Batch> {
+        if let Some(lost) = &self.lost {
+            return Err(lost.clone());
+        }
+        let (op, sides, length) = match (direction, pieces) {
+            (Direction::DeviceToHost, [piece]) => (Op::Write, (piece.from, piece.to), piece.length),
+            (Direction::HostToDevice, [piece]) => (Op::Read, (piece.to, piece.from), piece.length),
             _ => return Err(Error::invalid("one piece at a time, from or to the memory that is attached")),
         };
+        let (begin, all) = self.local;
+        let inside = sides.0.checked_sub(begin).is_some_and(|at| at <= all && length <= all - at);
+        if !inside {
+            return Err(Error::invalid("the piece is not within the memory that is attached"));
+        }
         // SAFETY: the local side is within the client's memory, as was seen above.
-        let moving = unsafe { self.client.start(op, sides, length)? };
+        let moving = unsafe { self.client.start(op, sides, length) }.map_err(|error| self.lose(error))?;
         self.running.push_back(moving);
         Ok(Batch(self.first + self.running.len() as u64 - 1))
     }
 
+    /// Once one has failed all have, for all that is known.
     fn is_done(&mut self, batch: Batch) -> Result<bool> {
         while self.first <= batch.0 {
-            let Some(moving) = self.running.front() else { break };
-            if !self.client.is_done(moving)? {
-                return Ok(false);
+            if let Some(lost) = &self.lost {
+                return Err(lost.clone());
             }
-            self.running.pop_front();
+            let Some(moving) = self.running.front() else { break };
+            // SAFETY: what has ended leaves the list, and behind a failure nothing is asked for.
+            match unsafe { self.client.is_done(moving) } {
+                Ok(true) => drop(self.running.pop_front()),
+                Ok(false) => return Ok(false),
+                Err(error) => return Err(self.lose(error)),
+            }
             self.first += 1;
         }
         Ok(true)
@@ -255,7 +280,9 @@ impl Queue for Attached {
 
     /// Whatever goes on, it goes on in memory that is kept for good.
     fn abort(&mut self) -> bool {
-        self.client.give_up();
+        if !self.running.is_empty() {
+            self.lose(Error::new(Status::Unavailable, "what the devices moved was given up"));
+        }
         true
     }
 }

@@ -307,6 +307,10 @@ impl Queue for AscendQueue {
     fn conceal(&mut self, address: u64) {
         self.held.shown.conceal(address);
     }
+
+    fn tidy(&mut self) -> bool {
+        self.held.shown.tidy()
+    }
 }
 
 impl Drop for AscendQueue {
