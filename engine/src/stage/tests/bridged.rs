@@ -3,6 +3,7 @@
 use super::forgotten::hear;
 use super::*;
 use crate::complete::Fence;
+use crate::peer::Companion;
 use crate::stage::wire::{Block, Blocks, Word};
 
 /// Two engines whose devices reach each other, and that don't know that they are on one host.
@@ -160,16 +161,27 @@ fn bridges_are_bounded() {
     let guest = two.b.peers().unwrap()[0];
     let at = crate::types::Location { kind: MemoryKind::Cuda, device: 1 };
     let most = crate::limits::BRIDGES_MAX as u64;
-    (1..=most + 1)
-        .for_each(|bridge| hear(&two.b, guest, Word::Expose { bridge: bridge + 100, at, slots: 1 }));
-    // In order: what there is room for was exposed before this is.
-    hear(&two.b, guest, Word::Conceal { bridge: 101 });
-    hear(&two.b, guest, Word::Expose { bridge: 500, at, slots: 1 });
-    until("all that may be were shown", || two.fake.exposures.load(Ordering::SeqCst) >= most + 1);
-    assert_eq!((two.fake.exposures.load(Ordering::SeqCst), kept(&two).0), (most + 1, most as i32));
-    hear(&two.b, guest, Word::Live { ops: Vec::new(), bridges: vec![500] });
-    hear(&two.b, guest, Word::Expose { bridge: 501, at, slots: 1 });
-    until("those that don't live are taken back", || kept(&two).0 == 2);
+    let mut body = Vec::new();
+    (101..=101 + most).for_each(|bridge| Word::Expose { bridge, at, slots: 1 }.encode(&mut body));
+    two.b.stage().message(guest, &body);
+    // The real initiator has not asked for them, and has them taken back.
+    let exposures = || two.fake.exposures.load(Ordering::SeqCst);
+    until("all that may be were shown", || exposures() >= most && kept(&two).0 == 0);
+    assert_eq!(exposures(), most);
+}
+
+/// On a new connection the initiator names what it still has.
+#[test]
+fn what_does_not_live_is_taken_back() {
+    let two = crossing(&[]);
+    let (local, remote) = (two.place(&two.a, Some(0), MIB), two.place(&two.b, Some(1), MIB));
+    let guest = two.b.peers().unwrap()[0];
+    two.cross(Op::Write, &local, &remote);
+    hear(&two.b, guest, Word::Live { ops: Vec::new(), bridges: vec![1, 7] });
+    two.cross(Op::Read, &local, &remote);
+    assert_eq!((attachments(&two), kept(&two)), (1, (1, 1)));
+    hear(&two.b, guest, Word::Live { ops: Vec::new(), bridges: vec![7] });
+    until("it is taken back", || kept(&two).0 == 0);
 }
 
 /// A second run in a slot that is still somebody's is not begun: the target doesn't trust what the peer gives out.
@@ -183,10 +195,12 @@ fn a_slot_that_is_taken_is_nobody_else_s() {
     let before = begun();
     let block = Block { region: remote.region, address: remote.address, length: 64 };
     let place = Some(crate::stage::wire::Place { bridge: 1, slot: 3 });
+    let mut body = Vec::new();
     for op in 1001..1100 {
         let blocks = Blocks { not_after_ns: u64::MAX, place, list: vec![block] };
-        hear(&two.b, guest, Word::Commit { op, blocks });
+        Word::Commit { op, blocks }.encode(&mut body);
     }
+    two.b.stage().message(guest, &body);
     two.cross(Op::Read, &local, &remote);
     // One of those, and of the READ a copy there, one across and one here.
     assert_eq!(begun() - before, 4);
@@ -232,7 +246,8 @@ fn closing_waits_for_no_bridge() {
         two.a.close(Some(BOUND)).unwrap();
         assert!(started.elapsed() < Duration::from_secs(5), "the device's timeout is 10 s");
         hangs.store(false, Ordering::SeqCst);
-        until("nothing is left", || kept(&two).1 == 0);
+        let waiting = || two.fake.waiting_to_attach.load(Ordering::SeqCst);
+        until("nothing is left", || waiting() == 0 && kept(&two).1 == 0);
     }
 }
 

@@ -220,11 +220,11 @@ impl Driver for Fake {
         while self.attach_waits.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.waiting_to_attach.fetch_sub(1, Ordering::SeqCst);
         let remote = u64::from_le_bytes(offer.try_into().unwrap());
         let local = self.alloc(device, length as usize, 0xdd);
         self.attached.fetch_add(1, Ordering::SeqCst);
         self.attachments.fetch_add(1, Ordering::SeqCst);
+        self.waiting_to_attach.fetch_sub(1, Ordering::SeqCst);
         Ok(Attachment { queue: Box::new(FakeQueue::new(4, Some(local))), local, remote })
     }
 
@@ -248,11 +248,20 @@ struct FakeQueue {
     running: VecDeque<(u64, Instant, Direction, Vec<Piece>, bool)>,
     /// Of what is attached to another host's, where its memory begins.
     attached: Option<u64>,
+    /// What it exposes.
+    exposed: Vec<u64>,
 }
 
 impl FakeQueue {
     fn new(depth: usize, attached: Option<u64>) -> FakeQueue {
-        FakeQueue { fake: Fake::get(), depth, next: 0, running: VecDeque::new(), attached }
+        FakeQueue {
+            fake: Fake::get(),
+            depth,
+            next: 0,
+            running: VecDeque::new(),
+            attached,
+            exposed: Vec::new(),
+        }
     }
 
     fn hangs(&self) -> bool {
@@ -263,6 +272,7 @@ impl FakeQueue {
 
 impl Drop for FakeQueue {
     fn drop(&mut self) {
+        self.fake.shown.fetch_sub(self.exposed.len() as i32, Ordering::SeqCst);
         if let Some(local) = self.attached {
             assert!(self.running.is_empty() || self.fake.aborts.load(Ordering::SeqCst));
             lock(&self.fake.memories).remove(&local);
@@ -369,12 +379,15 @@ impl Queue for FakeQueue {
         self.fake.shown.fetch_add(1, Ordering::SeqCst);
         self.fake.exposures.fetch_add(1, Ordering::SeqCst);
         let address = self.fake.alloc(0, length as usize, 0xcc);
+        self.exposed.push(address);
         Ok(Exposed { address, offer: address.to_le_bytes().to_vec() })
     }
 
     /// The memory stays: somebody may be attached.
     fn conceal(&mut self, address: u64) {
-        assert!(lock(&self.fake.memories).contains_key(&address));
+        let before = self.exposed.len();
+        self.exposed.retain(|exposed| *exposed != address);
+        assert_eq!(self.exposed.len(), before - 1, "it was not exposed, or is concealed twice");
         self.fake.shown.fetch_sub(1, Ordering::SeqCst);
     }
 }
