@@ -405,26 +405,31 @@ fn broken() {
 }
 
 impl Bench {
-    /// Moves so much while the NICs hold what is posted: MiB that each of them had got by then, `sum` in all.
-    fn shares(&self, here: Place, there: Place, length: usize, sum: i64) -> [i64; 2] {
+    /// Moves so much, by a transfer for each length, while the NICs hold what is posted: MiB that each of them had got by
+    /// then, `sum` in all.
+    fn shares(&self, here: Place, there: Place, lengths: &[usize], sum: i64) -> [i64; 2] {
         let Bench { pair, nic, .. } = self;
         let posted = || ["bytes_0", "bytes_1"].map(|name| nic.count(name));
         let before = posted();
         let shares = || [0, 1].map(|at| (posted()[at] - before[at]) / MIB as i64);
         nic.set("hold", 1);
-        let request = Request {
-            local: here.address,
-            remote: there.address,
-            length: length as u64,
-            remote_region: there.region,
+        let submit = |length: &usize| {
+            let request = Request {
+                local: here.address,
+                remote: there.address,
+                length: *length as u64,
+                remote_region: there.region,
+            };
+            pair.a.submit(pair.b_at_a, Op::Write, &[request], &TransferOptions::default()).unwrap()
         };
-        let transfer =
-            pair.a.submit(pair.b_at_a, Op::Write, &[request], &TransferOptions::default()).unwrap();
+        let transfers: Vec<_> = lengths.iter().map(submit).collect();
         eventually("it is posted", || shares().iter().sum::<i64>() >= sum);
         let found = shares();
         nic.set("hold", 0);
-        is_done_by(&transfer.wait(Some(PATIENCE)).unwrap(), Transport::Rdma);
-        assert_eq!(shares().iter().sum::<i64>(), (length / MIB) as i64);
+        for transfer in transfers {
+            is_done_by(&transfer.wait(Some(PATIENCE)).unwrap(), Transport::Rdma);
+        }
+        assert_eq!(shares().iter().sum::<i64>(), (lengths.iter().sum::<usize>() / MIB) as i64);
         found
     }
 }
@@ -442,11 +447,13 @@ fn near() {
     let (here, there) =
         (bench.register(&pair.a, &source, Access::BOTH), bench.register(&pair.b, &target, Access::BOTH));
     // Whichever end the GPU is at. Between host memory both are as good.
-    assert_eq!(bench.shares(here, place(&far), 2 * MIB, 2), [0, 2]);
-    assert_eq!(bench.shares(place(&near), there, 2 * MIB, 2), [0, 2]);
+    assert_eq!(bench.shares(here, place(&far), &[2 * MIB], 2), [0, 2]);
+    assert_eq!(bench.shares(place(&near), there, &[2 * MIB], 2), [0, 2]);
     // The other one helps with what would take several times as long; what is left waits for the near one.
     gpu.put(source.address, &pattern(1, BYTES));
-    assert_eq!(bench.shares(here, there, BYTES, 9), [1, 8]);
+    assert_eq!(bench.shares(here, there, &[BYTES], 9), [1, 8]);
+    // Nothing waits so that something else waits behind it.
+    assert_eq!(bench.shares(here, there, &[BYTES, BYTES], 16), [8, 8]);
     check("all of it", &gpu.get(target.address, BYTES), &pattern(1, BYTES));
 }
 
@@ -459,7 +466,7 @@ fn nowhere() {
     let (here, there) =
         (bench.register(&pair.a, &source, Access::BOTH), bench.register(&pair.b, &target, Access::BOTH));
     gpu.put(source.address, &pattern(1, 4 * MIB));
-    assert_eq!(bench.shares(here, there, 4 * MIB, 4), [2, 2]);
+    assert_eq!(bench.shares(here, there, &[4 * MIB], 4), [2, 2]);
     check("all of it", &gpu.get(target.address, 4 * MIB), &pattern(1, 4 * MIB));
 }
 
@@ -487,4 +494,15 @@ fn answered() {
             check("after all", &common::data::contents(&far), &common::data::contents(&near));
         }
     }
+    // A target that always says so means it.
+    nic.set("answers", REM_INV_REQ_ERR);
+    let request = Request {
+        local: near.address(),
+        remote: far.address(),
+        length: MIB as u64,
+        remote_region: far.region(),
+    };
+    let transfer = pair.a.submit(pair.b_at_a, Op::Write, &[request], &TransferOptions::default()).unwrap();
+    assert_eq!(transfer.wait(Some(PATIENCE)).unwrap().status, Status::Access);
+    assert_eq!(i64::from(transfer.results()[0].vendor_error), REM_INV_REQ_ERR);
 }

@@ -128,14 +128,22 @@ TEST(Devices, MemoryIsMovedBothWays)
     EXPECT_EQ(devices.a_device.get(), words(LENGTH, 2));
 }
 
+// If the library lets a process map what it has exported itself: AscendCL refuses a key of its own process.
 TEST(Devices, OnOneHostTheyCopyByThemselves)
 {
+#ifdef ASCEND
+    constexpr std::uint32_t best = FERRY_TRANSPORT_LOCAL;
+    constexpr std::uint64_t copied = 0;
+#else
+    constexpr std::uint32_t best = FERRY_TRANSPORT_CUDA;
+    constexpr std::uint64_t copied = LENGTH;
+#endif
     Devices devices(LENGTH, "auto");
     devices.a_device.put(words(LENGTH, 1));
     ferry::TransferResult result;
     must(devices.peer.write(devices.request, {}, &result));
-    EXPECT_EQ(result.transport, static_cast<std::uint32_t>(FERRY_TRANSPORT_CUDA));
-    EXPECT_EQ(must(devices.a.stats()).bytes_device, LENGTH);
+    EXPECT_EQ(result.transport, best);
+    EXPECT_EQ(must(devices.a.stats()).bytes_device, copied);
     EXPECT_EQ(devices.b_device.get(), words(LENGTH, 1));
 }
 

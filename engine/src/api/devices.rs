@@ -9,10 +9,10 @@ use crate::device::{Drivers, Hold, Library, Limits, Point, Start, Worker};
 use crate::limits::STAGE_BYTES;
 use crate::peer::Peer;
 use crate::stage::{Mover, Part, Service, Settings};
-use crate::status::Result;
+use crate::status::{Error, Result, Status};
 use crate::transport::ascend;
 use crate::transport::tcp::Context;
-use crate::types::MemoryKind;
+use crate::types::{MemoryKind, Transport};
 use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 use std::time::Duration;
@@ -75,6 +75,10 @@ impl Mover for Submitter {
             ..TransferOptions::default()
         };
         let spec = prepare(&self.0, peer, part.op, part.requests, &options)?;
+        // It was announced meanwhile. What is staged must not wait for more of the same, and begins again.
+        if spec.transport == Transport::Staged {
+            return Err(Error::new(Status::Unsupported, "the peer's memory is a device's"));
+        }
         submit_to(&self.0, peer, TransferSpec { is_part: true, ..spec })
     }
 

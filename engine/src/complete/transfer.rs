@@ -85,6 +85,8 @@ pub struct Transfer {
     via: AtomicU32,
     /// See `note_carrier`; 0 is unknown.
     carrier: AtomicU32,
+    /// How often the target's NIC took one of its requests for invalid.
+    pub invalid: AtomicU32,
     /// PENDING, DRAINING or a final `State`. Partner: `detail`, written before a final value is stored.
     state: AtomicU32,
     settled: AtomicU32,
@@ -127,6 +129,7 @@ impl Transfer {
             started_ns: AtomicU64::new(0),
             via: AtomicU32::new(spec.transport as u32),
             carrier: AtomicU32::new(0),
+            invalid: AtomicU32::new(0),
             state: AtomicU32::new(PENDING),
             settled: AtomicU32::new(0),
             units,
@@ -226,9 +229,11 @@ impl Transfer {
     /// The way it is on carries nothing any more: what is not posted yet goes by the last resort from here on, if it
     /// may. Under the outbox's lock.
     pub fn reroute(&self) {
-        let to = if self.spec.device { Transport::Staged } else { Transport::Tcp };
+        // A part is never staged itself: the target refuses it, and its whole begins again.
+        let staged = self.spec.device && !self.spec.is_part;
+        let to = if staged { Transport::Staged } else { Transport::Tcp };
         // Of what is staged each part is asked which ways it may take.
-        if self.spec.device || self.spec.allowed & to.bit() != 0 {
+        if staged || self.spec.allowed & to.bit() != 0 {
             self.via.store(to as u32, Ordering::Relaxed);
         }
     }
@@ -430,7 +435,6 @@ impl Transfer {
     /// What became of each request, in the caller's order. Meaningful once final.
     pub fn results(&self) -> Vec<RequestResult> {
         let detail = self.detail();
-
         self.request_results(&detail).collect()
     }
 

@@ -263,8 +263,8 @@ impl Peer {
         lock(&self.outbox).has_work(via, express)
     }
 
-    /// What the next frame of this transport begins with; a hint.
-    pub fn front(&self, via: Transport, express: bool) -> Option<Slice> {
+    /// What the next frame of this transport begins with, and whether nothing else waits; a hint.
+    pub fn front(&self, via: Transport, express: bool) -> Option<(Slice, bool)> {
         lock(&self.outbox).front(via, express)
     }
 

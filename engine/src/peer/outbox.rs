@@ -84,6 +84,22 @@ struct Lineup {
     last_side: [usize; 3],
 }
 
+impl Lineup {
+    /// The classes of the bulk lanes, the one that has its turn first.
+    fn bulk(&self) -> [Class; 2] {
+        match self.large_was_last {
+            true => [Class::Medium, Class::Large],
+            false => [Class::Large, Class::Medium],
+        }
+    }
+
+    /// The sides of a class in the same way.
+    fn sides(&self, class: Class) -> [usize; 2] {
+        let last = self.last_side[class as usize];
+        [1 - last, last]
+    }
+}
+
 #[derive(Default)]
 pub struct Outbox {
     words: VecDeque<Word>,
@@ -253,12 +269,10 @@ impl Outbox {
             }
             return self.pull_run(via, Class::Express, limits);
         }
-        let classes = match self.lineups[via as usize].large_was_last {
-            true => [Class::Medium, Class::Large],
-            false => [Class::Large, Class::Medium],
-        };
-        let (class, pulled) =
-            classes.into_iter().find_map(|class| Some((class, self.pull_run(via, class, limits)?)))?;
+        let (class, pulled) = self.lineups[via as usize]
+            .bulk()
+            .into_iter()
+            .find_map(|class| Some((class, self.pull_run(via, class, limits)?)))?;
         self.lineups[via as usize].large_was_last = class == Class::Large;
         Some(pulled)
     }
@@ -292,8 +306,7 @@ impl Outbox {
     fn pull_run(&mut self, via: Transport, class: Class, limits: PullLimits) -> Option<Pulled> {
         let notify_limit = self.notify_limit;
         let lineup = &mut self.lineups[via as usize];
-        let last_side = lineup.last_side[class as usize];
-        for side in [1 - last_side, last_side] {
+        for side in lineup.sides(class) {
             if !(if side == 1 { limits.write } else { limits.read }) {
                 continue;
             }
@@ -320,12 +333,15 @@ impl Outbox {
         None
     }
 
-    /// What the next frame would begin with.
-    pub fn front(&self, via: Transport, express: bool) -> Option<Slice> {
-        let runs = &self.lineups[via as usize].runs;
-        let queues = if express { &runs[..1] } else { &runs[1..] };
-        let front = queues.iter().flatten().find_map(|queue| queue.front())?;
-        Some(front.transfer.spec.slices[front.next as usize])
+    /// What the next frame would begin with, and whether it is of the only run that waits.
+    pub fn front(&self, via: Transport, express: bool) -> Option<(Slice, bool)> {
+        let lineup = &self.lineups[via as usize];
+        let bulk = lineup.bulk();
+        let classes = if express { &[Class::Express][..] } else { &bulk };
+        let sides = |class: &Class| lineup.sides(*class).map(|side| &lineup.runs[*class as usize][side]);
+        let mut runs = classes.iter().flat_map(sides).flatten();
+        let front = runs.next()?;
+        Some((front.transfer.spec.slices[front.next as usize], runs.next().is_none()))
     }
 
     /// Whether anything could be pulled with these limits.

@@ -50,6 +50,10 @@ impl Peer {
             }
             outbox.stage(transfer.clone(), first, end, self.class_of(transfer));
         }
+        // Who drives it sleeps for an answer on the way that it was on.
+        if let Some(link) = self.link() {
+            link.wake();
+        }
         self.strike_stranded();
         self.nudge(Transport::Staged);
         true

@@ -50,6 +50,8 @@ pub struct Operation {
     /// Batches of copies under way.
     pub copying: u32,
     pub failures: Vec<Failure>,
+    /// The part could not be submitted or failed: the peer's memory may be a device's, and not announced yet.
+    pub part_failed: bool,
     /// ANSWER: until when the target may do what it was asked, and when to ask again.
     pub exposed_until_ns: u64,
     pub ask_again_ns: u64,
@@ -79,6 +81,7 @@ impl Operation {
             part: None,
             copying: 0,
             failures: Vec::new(),
+            part_failed: false,
             exposed_until_ns: 0,
             ask_again_ns: 0,
             restarts: 0,

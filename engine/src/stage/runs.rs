@@ -90,6 +90,26 @@ impl Stage {
         }
     }
 
+    /// Makes others of an operation if some of the peer's memory has been announced as a device's since it began. False:
+    /// none has.
+    pub fn split_again(&mut self, peer: u64, op: u64) -> bool {
+        let Some(side) = self.sides.get_mut(&peer) else { return false };
+        let remote = side.peer.remote.snapshot();
+        let is_device = |slice: &Slice| {
+            let at = remote.location_at(slice.region, slice.remote, u64::from(slice.length));
+            at.is_some_and(|at| at.kind.is_device())
+        };
+        let changed = |it: &Operation| !it.remote_device && it.slices().iter().any(is_device);
+        if !side.operations.get(&op).is_some_and(changed) {
+            return false;
+        }
+        let Some(operation) = side.operations.remove(&op) else { return false };
+        self.under_way -= 1;
+        self.split(peer, &operation.transfer, (operation.first, operation.end), false, false);
+        self.give_back(operation.slot);
+        true
+    }
+
     /// Between two devices: by themselves if they may and can.
     fn way(&self, transfer: &Transfer, pair: Pair, same_host: bool) -> Way {
         match may_reach(transfer, pair) {

@@ -195,7 +195,12 @@ impl Stage {
             },
         );
         match submitted {
-            Err(error) => self.fail(peer, op, &error),
+            Err(error) => {
+                operation.part_failed = true;
+                if !self.split_again(peer, op) {
+                    self.fail(peer, op, &error);
+                }
+            }
             Ok(part) => {
                 operation.part = Some(part.clone());
                 side.peer.attend(&part);
@@ -218,6 +223,7 @@ impl Stage {
         let struck = operation.is_struck();
         let mut stale = false;
         if result.state != State::Done {
+            operation.part_failed = true;
             let whole = operation.slot.is_some() && operation.remote.is_some();
             let results = part.results();
             stale = operation.remote.is_some() && results.iter().any(|it| it.status == Status::Stale);
@@ -378,6 +384,7 @@ impl Stage {
         operation.exposed_until_ns = 0;
         operation.berth = None;
         operation.failures.clear();
+        operation.part_failed = false;
         side.operations.insert(renewed, operation);
         self.begin(peer, renewed);
     }
@@ -446,7 +453,7 @@ impl Stage {
         self.finish(peer, op, None);
     }
 
-    fn give_back(&mut self, slot: Option<Slot>) {
+    pub fn give_back(&mut self, slot: Option<Slot>) {
         if let Some(slot) = slot {
             self.outgoing.give(slot);
             self.give_out_slots();
@@ -469,16 +476,18 @@ impl Stage {
             let bytes = operation.good().map(|(slice, _)| u64::from(slice.length)).sum();
             object.around().stats.bytes_device.fetch_add(bytes, Ordering::Relaxed);
         }
-        let Operation { transfer, first, end, remote_device, mut failures, berth, .. } = operation;
+        // Of the peer's memory a part's failure says something; a failure of this side's copies doesn't.
+        let doubtful = operation.part_failed && !operation.remote_device;
+        let Operation { transfer, first, end, mut failures, berth, .. } = operation;
         match given_up {
             Some(fence) => object.abandon(&transfer, end - first, fence),
             None => {
                 failures.sort_unstable_by_key(|failure| failure.slice);
                 let slices = &transfer.spec.slices[first as usize..end as usize];
                 let bytes = slices.iter().map(|slice| u64::from(slice.length)).sum();
-                match remote_device {
-                    true => object.confirm(&transfer, (first, end), bytes, &failures, false),
-                    false => object.answered(&transfer, (first, end), bytes, &failures, false),
+                match doubtful {
+                    true => object.answered(&transfer, (first, end), bytes, &failures, false),
+                    false => object.confirm(&transfer, (first, end), bytes, &failures, false),
                 }
             }
         }

@@ -87,7 +87,9 @@ void program_stream_end(program_stream *stream) {
     OK(aclrtDestroyStream(stream->handle));
     OK(aclrtDestroyEvent(stream->event));
     OK(aclrtFreeHost(stream->staged));
-    delete static_cast<sem_t *>(stream->gate);
+    auto *gate = static_cast<sem_t *>(stream->gate);
+    OK(sem_destroy(gate));
+    delete gate;
     delete stream;
 }
 

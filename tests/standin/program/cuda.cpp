@@ -3,6 +3,7 @@
 #include "../cuda/cuda.h"
 #include "program.h"
 
+#include <algorithm>
 #include <vector>
 
 namespace {

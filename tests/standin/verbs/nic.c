@@ -3,7 +3,8 @@
 // one: a descriptor of memory that is mapped here, from the position that it stands at.
 //
 // `nic_set` turns a knob: nics (how many there are), refuse_dmabuf (an errno), hold (what is posted stays where it is,
-// until hold is 0), answer (how the next WRITE or READ is answered, by its status), down (the ports go down and what is
+// until hold is 0), answer (how the next WRITE or READ is answered, by its status), answers (the same for all WRITEs, until
+// answers is 0), down (the ports go down and what is
 // held is flushed). `nic_count` says how often something has
 // happened: see COUNTS.
 #include <errno.h>
@@ -38,12 +39,12 @@ struct qp { struct ibv_qp base; uint32_t peer; struct held held[HELD]; unsigned 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct mr *keys[KEYS];
 static struct qp *qps[QPS];
-static long counts[COUNTS], nics = 1, refuse_dmabuf, hold, answer, down;
+static long counts[COUNTS], nics = 1, refuse_dmabuf, hold, answer, answers, down;
 static struct ibv_device devices[NICS] = {
     {.node_type = IBV_NODE_CA, .transport_type = IBV_TRANSPORT_IB, .name = "nic0"},
     {.node_type = IBV_NODE_CA, .transport_type = IBV_TRANSPORT_IB, .name = "nic1"},
 };
-static struct ibv_device *listed[NICS + 1] = {&devices[0], &devices[1], NULL};
+static struct ibv_device *listed[NICS + 1];
 static struct { struct ibv_context *context; int told; } contexts[64];
 
 static void *fail(int code) { errno = code; return NULL; }
@@ -106,6 +107,7 @@ static enum ibv_wc_status carry_out(struct qp *qp, const struct ibv_send_wr *wr)
         complete(peer->base.recv_cq, &entry);
         return IBV_WC_SUCCESS;
     }
+    if (!is_read && answers != IBV_WC_SUCCESS) return (enum ibv_wc_status)answers;
     if (answer != IBV_WC_SUCCESS) {
         const enum ibv_wc_status given = (enum ibv_wc_status)answer;
         answer = IBV_WC_SUCCESS;
@@ -216,6 +218,7 @@ int nic_set(const char *knob, long value) {
     if (strcmp(knob, "refuse_dmabuf") == 0) refuse_dmabuf = value;
     else if (strcmp(knob, "nics") == 0 && value >= 1 && value <= NICS) nics = value;
     else if (strcmp(knob, "answer") == 0) answer = value;
+    else if (strcmp(knob, "answers") == 0) answers = value;
     else if (strcmp(knob, "hold") == 0) {
         hold = value;
         for (int i = 0; !hold && i < QPS; i++)
@@ -237,7 +240,11 @@ int nic_set(const char *knob, long value) {
 }
 
 int ibv_fork_init(void) { return 0; }
-struct ibv_device **ibv_get_device_list(int *count) { *count = (int)nics; return listed; }
+struct ibv_device **ibv_get_device_list(int *count) {
+    *count = (int)nics;
+    for (int i = 0; i < NICS; i++) listed[i] = i < nics ? &devices[i] : NULL;
+    return listed;
+}
 void ibv_free_device_list(struct ibv_device **list) { (void)list; }
 const char *ibv_get_device_name(struct ibv_device *of) { return of->name; }
 

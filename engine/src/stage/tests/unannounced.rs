@@ -39,6 +39,32 @@ fn memory_of_a_device_that_is_not_announced_yet_is_staged() {
     }
 }
 
+/// What is announced while its bytes are in a slot here: neither the slots nor the host's share of a run are in its way.
+#[test]
+fn memory_of_a_device_that_is_announced_in_mid_transfer() {
+    for transports in ["tcp", "auto"] {
+        let two = Two::new(&[("transports", transports), ("staging_slots", "2")]);
+        let (local, remote) = (two.place(&two.a, Some(0), 16 * MIB), two.place(&two.b, Some(1), 16 * MIB));
+        let (from, host) = (two.place(&two.a, Some(0), MIB), two.place(&two.b, None, MIB));
+        local.write(0, &pattern(1, 16 * MIB));
+        from.write(0, &pattern(2, MIB));
+        let announced = &two.a.whole().peers.get(two.peer).unwrap().remote;
+        let known = announced.snapshot().get(remote.region).unwrap().clone();
+        forget(&two, &[&remote]);
+        let mut requests = scattered(&local, &remote, 200, 64 << 10);
+        requests.extend(scattered(&from, &host, 8, 64 << 10));
+        let begun = two.fake.begun.load(Ordering::SeqCst);
+        two.fake.hangs.store(true, Ordering::SeqCst);
+        let transfer = two.a.submit(two.peer, Op::Write, &requests, &options()).unwrap();
+        until("both slots are in use", || two.fake.begun.load(Ordering::SeqCst) >= begun + 2);
+        announced.add(vec![known]);
+        two.fake.hangs.store(false, Ordering::SeqCst);
+        assert_eq!(transfer.wait(Some(BOUND)).unwrap().status, Status::Ok);
+        check(&requests[..200], Op::Write, &local, &remote);
+        check(&requests[200..], Op::Write, &from, &host);
+    }
+}
+
 /// Some of it is host memory, some known, and the rest is told from that by the target alone.
 #[test]
 fn a_batch_of_what_is_announced_and_what_is_not() {

@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 const FLUSH_PATIENCE: Duration = Duration::from_millis(500);
 /// What may be under way in the network when an endpoint is gone, at the longest.
 const FABRIC_DRAIN_NS: u64 = 1_000_000_000;
+/// How often a transfer's requests may be taken for invalid until one of them is.
+const INVALID_MAX: u32 = 3;
 
 impl Endpoint {
     /// Ends the endpoint: nothing of it moves on this side any more. What was not confirmed comes back, to
@@ -69,11 +71,11 @@ impl Endpoint {
     ) {
         batch.slot.into_iter().for_each(|slot| self.device.words.give_back(slot));
         let Some(Run { transfer, first, end, .. }) = batch.run else { return };
-        let refused = error.filter(|(id, status, _)| id.is_of(batch.sequence) && is_refusal(*status));
-        let refused = refused.and_then(|(id, status, _)| Some((first + id.slice()?, status as i32)));
+        let ours = error.filter(|(id, _, _)| id.is_of(batch.sequence));
         let mut bad: Vec<Failure> = batch.failures;
-        if let Some((slice, vendor_error)) = refused {
+        if let Some((slice, vendor_error)) = ours.and_then(|it| refused(&transfer, first, it)) {
             let status = self.why_refused(&transfer, slice);
+            bad.retain(|failure| failure.slice != slice);
             bad.push(Failure { slice, status, os_error: libc::EREMOTEIO, vendor_error });
         }
         bad.sort_unstable_by_key(|failure| failure.slice);
@@ -112,8 +114,16 @@ impl Endpoint {
     }
 }
 
-/// Whether an error concerns the request alone, so that sending it again is of no use. REM_INV_REQ_ERR doesn't: the
-/// target didn't expect the packet where it came, as after others were sent again, and keys are another matter.
-fn is_refusal(status: u32) -> bool {
-    matches!(status, wc::REM_ACCESS_ERR | wc::LOC_PROT_ERR | wc::LOC_LEN_ERR)
+/// The slice of a transfer that an error settles, and the error. An error of the request alone is one, because sending it
+/// again is of no use. REM_INV_REQ_ERR isn't at first: the target didn't expect the packet where it came, as after others
+/// were sent again, and keys are another matter. A target that says so again and again means it. The READ behind WRITEs
+/// stands for the first of them.
+fn refused(transfer: &Transfer, first: u32, (id, status, _): (WrId, u32, u32)) -> Option<(u32, i32)> {
+    let alone = matches!(status, wc::REM_ACCESS_ERR | wc::LOC_PROT_ERR | wc::LOC_LEN_ERR);
+    if !alone && status != wc::REM_INV_REQ_ERR {
+        return None;
+    }
+    let settles =
+        alone && id.slice().is_some() || transfer.invalid.fetch_add(1, Ordering::Relaxed) + 1 >= INVALID_MAX;
+    settles.then(|| (first + id.slice().unwrap_or(0), status as i32))
 }

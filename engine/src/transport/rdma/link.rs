@@ -143,7 +143,8 @@ impl RdmaLink {
     fn dispatch(&self, endpoints: &[Arc<Endpoint>], express: bool) -> bool {
         // With one endpoint there is nothing to choose.
         let front = (endpoints.len() > 1).then(|| self.peer.front(Transport::Rdma, express)).flatten();
-        let (here, there) = front.map_or((None, None), |slice| self.ends_of(&slice));
+        let (here, there) = front.map_or((None, None), |(slice, _)| self.ends_of(&slice));
+        let may_wait = !express && front.is_some_and(|(_, alone)| alone);
         let pinned = here.as_deref().and_then(Pinned::of);
         // Who has not moved anything yet counts as being as fast as the fastest.
         let fastest = endpoints.iter().map(|endpoint| endpoint.rate()).max().unwrap_or(0);
@@ -158,7 +159,7 @@ impl RdmaLink {
                 moves: !endpoint.is_broken() && endpoint.has_work(),
             }
         });
-        let Some((at, qp)) = choose(candidates, express) else { return false };
+        let Some((at, qp)) = choose(candidates, may_wait) else { return false };
         endpoints[at].post(qp, |limits| self.peer.pull(Transport::Rdma, express, limits))
     }
 
@@ -192,13 +193,14 @@ impl Candidate {
 }
 
 /// The endpoint that will have moved one more chain soonest, of those with room, and its queue pair. None: there is
-/// none, or one that is nearer to the memory will have moved it sooner once it has room. For what is large alone: it
-/// would fill the farther one, too, and leave the chains to whichever has room, near or far.
-fn choose(mut candidates: impl Iterator<Item = Candidate> + Clone, express: bool) -> Option<(usize, usize)> {
+/// none, or, if it may wait, one that is nearer to the memory will have moved it sooner once it has room. That is for what
+/// is large and waits alone: it would fill the farther one, too, and leave the chains to whichever has room, near or far.
+/// What waits behind it may be near the other one, so it doesn't keep that from it.
+fn choose(mut candidates: impl Iterator<Item = Candidate> + Clone, may_wait: bool) -> Option<(usize, usize)> {
     let with_room = candidates.clone().enumerate().filter_map(|(at, it)| Some((at, it.qp?, it)));
     let (at, qp, best) = with_room.min_by_key(|(_, _, it)| (it.cost(), it.detour))?;
     let is_better = |it: Candidate| it.moves && it.detour < best.detour && it.cost() < best.cost();
-    let waits = !express && candidates.any(is_better);
+    let waits = may_wait && candidates.any(is_better);
     (!waits).then_some((at, qp))
 }
 
@@ -303,38 +305,38 @@ mod tests {
         Candidate { delay_ns, detour, qp, moves: chains > 0 }
     }
 
-    fn chosen(all: &[Candidate], express: bool) -> Option<usize> {
-        choose(all.iter().copied(), express).map(|(at, _)| at)
+    fn chosen(all: &[Candidate], may_wait: bool) -> Option<usize> {
+        choose(all.iter().copied(), may_wait).map(|(at, _)| at)
     }
 
     #[test]
     fn among_equals_the_one_with_the_least_to_do() {
-        assert_eq!(chosen(&[with(0, 0), with(0, 0)], false), Some(0));
-        assert_eq!(chosen(&[with(3, 0), with(2, 0)], false), Some(1));
+        assert_eq!(chosen(&[with(0, 0), with(0, 0)], true), Some(0));
+        assert_eq!(chosen(&[with(3, 0), with(2, 0)], true), Some(1));
         // Only room counts, however much sooner the other would be.
-        assert_eq!(chosen(&[Candidate { delay_ns: 1, ..with(8, 0) }, with(7, 0)], false), Some(1));
-        assert_eq!(chosen(&[with(8, 0), with(8, 0)], false), None);
-        assert_eq!(chosen(&[], false), None);
+        assert_eq!(chosen(&[Candidate { delay_ns: 1, ..with(8, 0) }, with(7, 0)], true), Some(1));
+        assert_eq!(chosen(&[with(8, 0), with(8, 0)], true), None);
+        assert_eq!(chosen(&[], true), None);
         let all = [Candidate { qp: None, ..FREE }, Candidate { qp: Some(2), ..FREE }];
-        assert_eq!(choose(all.iter().copied(), true), Some((1, 2)));
+        assert_eq!(choose(all.iter().copied(), false), Some((1, 2)));
     }
 
     #[test]
     fn the_nearer_one_unless_it_is_much_busier() {
         for (chains, expected) in [(0, 1), (3, 1), (4, 0)] {
-            assert_eq!(chosen(&[with(0, 12), with(chains, 0)], false), Some(expected), "{chains}");
+            assert_eq!(chosen(&[with(0, 12), with(chains, 0)], true), Some(expected), "{chains}");
         }
         // Without room it is waited for as long as it would be sooner nevertheless.
-        assert_eq!(chosen(&[with(1, 12), with(8, 0)], false), Some(0));
-        assert_eq!(chosen(&[with(2, 12), with(8, 0)], false), None);
+        assert_eq!(chosen(&[with(1, 12), with(8, 0)], true), Some(0));
+        assert_eq!(chosen(&[with(2, 12), with(8, 0)], true), None);
         // Host memory on the other node is near enough to be used at the same time.
-        assert_eq!(chosen(&[with(6, 1), with(8, 0)], false), Some(0));
+        assert_eq!(chosen(&[with(6, 1), with(8, 0)], true), Some(0));
     }
 
     #[test]
-    fn nobody_waits_for_what_is_small_or_for_room_that_does_not_come() {
-        assert_eq!(chosen(&[with(2, 12), with(8, 0)], true), Some(0));
-        assert_eq!(chosen(&[with(2, 12), Candidate { moves: false, ..with(8, 0) }], false), Some(0));
+    fn nobody_waits_who_may_not_or_for_room_that_does_not_come() {
+        assert_eq!(chosen(&[with(2, 12), with(8, 0)], false), Some(0));
+        assert_eq!(chosen(&[with(2, 12), Candidate { moves: false, ..with(8, 0) }], true), Some(0));
     }
 
     #[test]

@@ -27,7 +27,7 @@ use crate::transport::tcp::worker::Worker;
 use crate::transport::tcp::Context;
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Turns of receiving that a lane gets after its peer has left; a socket's buffer holds no more.
@@ -284,6 +284,8 @@ impl Lane {
             },
         };
         self.caller_sleeps.store(true, Ordering::SeqCst);
+        // What `ready` looks at was changed before `wake_caller`, or is seen here.
+        fence(Ordering::SeqCst);
         if !ready() && !self.is_closed() {
             socket::poll_readable(&[self.fd(), wake.as_raw_fd()], timeout_ns);
         }

@@ -78,9 +78,9 @@ impl Link for TcpLink {
         loop {
             lane.drive_rx(true);
             let now_ns = clock::monotonic_ns();
-            // What goes on another way ends without waking who sleeps here.
-            let elsewhere = transfer.via() != Transport::Tcp;
-            if transfer.is_final() || elsewhere || now_ns >= deadline_ns || lane.is_closed() {
+            // What goes on another way ends without waking who sleeps here; that it does wakes them.
+            let is_over = || transfer.is_final() || transfer.via() != Transport::Tcp;
+            if is_over() || now_ns >= deadline_ns || lane.is_closed() {
                 break;
             }
             if may_spin && !asked_cpu {
@@ -99,7 +99,7 @@ impl Link for TcpLink {
                 continue;
             }
             slept = true;
-            lane.sleep_for_input(deadline_ns.saturating_sub(now_ns), || transfer.is_final());
+            lane.sleep_for_input(deadline_ns.saturating_sub(now_ns), is_over);
         }
         if spins && slept {
             lane.context.stats.spins_vain.fetch_add(1, Ordering::Relaxed);

@@ -22,7 +22,7 @@ use crate::transport::tcp::lane::{Lane, LaneSpec};
 use crate::transport::tcp::link::TcpLink;
 use crate::transport::tcp::wire;
 use std::collections::{HashMap, VecDeque};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -317,14 +317,14 @@ impl Control {
     fn new_session(&mut self, token: u64, control: &mut ControlConn, fresh: u64) -> Option<u64> {
         let theirs = control.identity.clone();
         let theirs_at = control.remote.ip();
-        let ours_at = control.stream.local_address().map_or(theirs_at, |address| address.ip());
+        let ours_at = control.stream.local_address().map(|address| address.ip());
         let identity = PeerIdentity {
             engine_id: theirs.engine_id,
             incarnation: theirs.incarnation,
             address: theirs.address.clone(),
             tag: Tag::from_random(theirs.tag),
-            same_host: theirs_at.is_loopback() || theirs_at == ours_at,
-            hosts: (ours_at, theirs_at),
+            same_host: theirs_at.is_loopback() || Some(theirs_at) == ours_at,
+            hosts: (ours_at.unwrap_or(Ipv4Addr::UNSPECIFIED.into()), theirs_at),
             frame_bytes_max: theirs.frame_bytes_max.min(self.context.local.frame_bytes_max),
         };
         let address = theirs.address.clone();
