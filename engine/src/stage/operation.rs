@@ -88,6 +88,14 @@ impl Operation {
         }
     }
 
+    /// As if it had not begun.
+    pub fn reset(&mut self) {
+        (self.remote, self.berth) = (None, None);
+        self.exposed_until_ns = 0;
+        self.failures.clear();
+        self.part_failed = false;
+    }
+
     pub fn slices(&self) -> &[Slice] {
         &self.transfer.spec.slices[self.first as usize..self.end as usize]
     }

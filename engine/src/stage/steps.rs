@@ -380,11 +380,7 @@ impl Stage {
         self.next_op += 1;
         let Some(side) = self.sides.get_mut(&peer) else { return };
         let Some(mut operation) = side.operations.remove(&op) else { return };
-        operation.remote = None;
-        operation.exposed_until_ns = 0;
-        operation.berth = None;
-        operation.failures.clear();
-        operation.part_failed = false;
+        operation.reset();
         side.operations.insert(renewed, operation);
         self.begin(peer, renewed);
     }
