@@ -2,7 +2,8 @@
 //! the CUDA driver gives descriptors for dma-bufs, and one for libibverbs (`tests/standin/verbs`), with a NIC that reaches
 //! the engines of its process, takes them. What the host must not touch faults, and the NIC counts what it did.
 //!
-//! One process for each case, because libibverbs is opened once and found by its name.
+//! One process for each case, because libibverbs is opened once and found by its name. Above 500 lines: the cases share
+//! what starts those processes and asks the NIC.
 
 mod common;
 #[path = "cuda/gpu.rs"]

@@ -1,4 +1,7 @@
-"""Memory of devices, against stand-ins for their libraries: registered in every way, moved, waited for."""
+"""Memory of devices, against stand-ins for their libraries: registered in every way, moved, waited for.
+
+Above 500 lines: all share the two engines and the program at the top, which both libraries are run with.
+"""
 
 from __future__ import annotations
 

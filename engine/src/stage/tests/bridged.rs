@@ -3,8 +3,12 @@
 use super::forgotten::hear;
 use super::*;
 use crate::complete::Fence;
+use crate::device::{Batch, Direction, Limits, Piece, Queue, Worker};
 use crate::peer::Companion;
 use crate::stage::wire::{Block, Blocks, Word};
+use crate::types::Location;
+use crate::Error;
+use std::sync::atomic::AtomicU32;
 
 /// Two engines whose devices reach each other, and that don't know that they are on one host.
 fn crossing(settings: &[(&str, &str)]) -> Two {
@@ -139,12 +143,12 @@ fn words_about_bridges_that_are_none_change_nothing() {
     let two = crossing(&[]);
     let (local, remote) = (two.place(&two.a, Some(0), MIB), two.place(&two.b, Some(1), MIB));
     let guest = two.b.peers().unwrap()[0];
-    let at = crate::types::Location { kind: MemoryKind::Cuda, device: 1 };
+    let at = Location { kind: MemoryKind::Cuda, device: 1 };
     hear(&two.a, two.peer, Word::Exposed { bridge: 9, slots: 8, offer: vec![1; 8] });
     hear(&two.a, two.peer, Word::Hidden { bridge: 9, status: Status::Unsupported, why: String::new() });
     hear(&two.b, guest, Word::Conceal { bridge: 9 });
     // No slots, and a device that no region is of.
-    for (at, slots) in [(at, 0), (crate::types::Location { device: 0, ..at }, 1)] {
+    for (at, slots) in [(at, 0), (Location { device: 0, ..at }, 1)] {
         hear(&two.b, guest, Word::Expose { bridge: 77, at, slots });
     }
     two.cross(Op::Write, &local, &remote);
@@ -159,7 +163,7 @@ fn bridges_are_bounded() {
     let two = crossing(&[]);
     let _remote = two.place(&two.b, Some(1), MIB);
     let guest = two.b.peers().unwrap()[0];
-    let at = crate::types::Location { kind: MemoryKind::Cuda, device: 1 };
+    let at = Location { kind: MemoryKind::Cuda, device: 1 };
     let most = crate::limits::BRIDGES_MAX as u64;
     let mut body = Vec::new();
     (101..=101 + most).for_each(|bridge| Word::Expose { bridge, at, slots: 1 }.encode(&mut body));
@@ -260,4 +264,37 @@ fn a_lost_peer_s_bridges_are_taken_back() {
     let guest = two.b.peers().unwrap()[0];
     two.b.fence(guest, Some(BOUND)).unwrap();
     until("nothing of it is left", || kept(&two) == (0, 0));
+}
+
+/// Memory that others have yet to let go of, so many tries.
+struct Left(Arc<AtomicU32>);
+
+impl Queue for Left {
+    fn copy(&mut self, _direction: Direction, _pieces: &[Piece]) -> Result<Batch, Error> {
+        unreachable!("nothing is copied")
+    }
+
+    fn is_done(&mut self, _batch: Batch) -> Result<bool, Error> {
+        Ok(true)
+    }
+
+    fn abort(&mut self) -> bool {
+        true
+    }
+
+    fn tidy(&mut self) -> bool {
+        let before = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        before.is_ok_and(|left| left > 1)
+    }
+}
+
+#[test]
+fn what_can_t_be_freed_yet_is_tried_again_without_being_asked() {
+    let left = Arc::new(AtomicU32::new(3));
+    let (queue, at) = (left.clone(), Location { kind: MemoryKind::Cuda, device: 0 });
+    let limits = Limits { batch_bytes: MIB, depth: 1, timeout: BOUND };
+    let open = move || Some(Box::new(Left(queue)) as Box<dyn Queue>);
+    let worker = Worker::start_with(at, limits, open, || ()).unwrap();
+    until("all is freed", || left.load(Ordering::SeqCst) == 0);
+    worker.stop();
 }
