@@ -75,6 +75,10 @@ pub enum Command {
     RefreshClock {
         peer: u64,
     },
+    /// The last transfer of a lost peer is final, or what counted as one has ended.
+    PeerIdle {
+        peer: u64,
+    },
     /// Some transfer has a deadline before the loop's next look at them.
     Deadline,
     /// Ask the peer for a sign of life.

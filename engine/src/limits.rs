@@ -42,6 +42,8 @@ pub const BRIDGES_MAX: usize = 64;
 pub const HANDSHAKES_MAX: usize = 512;
 /// Data lanes per peer, the express lane not counted.
 pub const LANES_MAX: u32 = 16;
+/// Fenced lanes of one session that are remembered one by one.
+pub const FENCED_LANES_MAX: usize = 256;
 /// Lane threads of an engine.
 pub const WORKERS_MAX: u32 = 64;
 /// Pieces of memory that ferry allocated so that processes of this host can map them: each takes a

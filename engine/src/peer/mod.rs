@@ -56,7 +56,7 @@ pub struct Busy<'a>(&'a Peer);
 
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
-        self.0.active.fetch_sub(1, Ordering::AcqRel);
+        self.0.one_less();
     }
 }
 
@@ -103,7 +103,8 @@ impl Peer {
 
     /// Marks the peer as lost for good.
     pub fn set_lost(&self, why: Status) {
-        let _ = self.lost.compare_exchange(0, why as i32 as u32, Ordering::AcqRel, Ordering::Acquire);
+        // SeqCst: see `one_less`.
+        let _ = self.lost.compare_exchange(0, why as i32 as u32, Ordering::SeqCst, Ordering::Acquire);
         self.state.store(PeerState::Lost as u32, Ordering::Release);
     }
 
@@ -162,7 +163,17 @@ impl Peer {
 
     /// Transfers that are not final.
     pub fn active(&self) -> u64 {
-        self.active.load(Ordering::Acquire)
+        self.active.load(Ordering::SeqCst)
+    }
+
+    /// A transfer is final, or what counted as one has ended. Whoever closes a lost peer, or the engine, waits for the
+    /// last.
+    fn one_less(&self) {
+        // Pairs with `set_lost`: either the control loop, which looks at the count after that, sees none left, or
+        // the loss is seen here.
+        if self.active.fetch_sub(1, Ordering::SeqCst) == 1 && self.lost.load(Ordering::SeqCst) != 0 {
+            self.around.commands.push(Command::PeerIdle { peer: self.handle });
+        }
     }
 
     /// Counts work that is no transfer among them, for as long as the guard lives.
@@ -440,7 +451,7 @@ impl Peer {
             }
             None => transfer.publish(state),
         }
-        self.active.fetch_sub(1, Ordering::AcqRel);
+        self.one_less();
         transfer.waiter.notify_all();
         if let Some(link) = self.link_of(transfer.via()) {
             link.wake();

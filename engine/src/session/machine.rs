@@ -75,8 +75,14 @@ enum Connection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slot {
     Attached(u32),
-    Opening,
-    Retry { at_ns: u64, backoff_ns: u64 },
+    /// `backoff_ns`: the pause after which it is tried again, should it fail.
+    Opening {
+        backoff_ns: u64,
+    },
+    Retry {
+        at_ns: u64,
+        backoff_ns: u64,
+    },
 }
 
 struct FenceWait<R> {
@@ -110,13 +116,17 @@ impl<R: Carried> Machine<R> {
                 backoff_ns: timing.backoff_min_ns,
                 dialing: true,
             },
-            slots: vec![Slot::Retry { at_ns: u64::MAX, backoff_ns: timing.backoff_min_ns }; lanes as usize],
+            slots: vec![Slot::Opening { backoff_ns: timing.backoff_min_ns }; lanes as usize],
             next_lane: 1,
             fences: Vec::new(),
             drains: Vec::new(),
             ping: None,
             next_nonce: 1,
         }
+    }
+
+    fn is_connected(&self) -> bool {
+        matches!(self.connection, Connection::Up | Connection::Starting { .. })
     }
 
     pub fn is_up(&self) -> bool {
@@ -143,15 +153,16 @@ impl<R: Carried> Machine<R> {
         self.connection = Connection::Starting { since_ns: now_ns, ready: false };
         self.ping = None;
         for slot in 0..self.slots.len() {
-            self.slots[slot] = Slot::Opening;
-            if role == Role::Dialer {
-                self.open(slot, out);
-            }
+            self.reopen(slot, self.timing.backoff_min_ns, out);
         }
     }
 
-    fn open(&mut self, slot: usize, out: &mut Vec<Action<R>>) {
-        self.slots[slot] = Slot::Opening;
+    /// The slot has no lane: the dialer opens one.
+    fn reopen(&mut self, slot: usize, backoff_ns: u64, out: &mut Vec<Action<R>>) {
+        self.slots[slot] = Slot::Opening { backoff_ns };
+        if !self.is_connected() || self.role != Role::Dialer {
+            return;
+        }
         out.push(Action::OpenLane { slot: slot as u32, lane: self.next_lane });
         self.next_lane += 1;
     }
@@ -163,15 +174,12 @@ impl<R: Carried> Machine<R> {
         self.rise(out);
     }
 
-    /// A lane could not be opened; tried again later.
+    /// A lane could not be opened; tried again after a pause that doubles each time.
     pub fn lane_failed(&mut self, now_ns: u64, slot: u32) {
-        let (first, last) = (self.timing.backoff_min_ns, self.timing.backoff_max_ns);
         if let Some(place) = self.slots.get_mut(slot as usize) {
-            let backoff_ns = match *place {
-                Slot::Retry { backoff_ns, .. } => (backoff_ns * 2).min(last),
-                _ => first,
-            };
-            *place = Slot::Retry { at_ns: now_ns + backoff_ns, backoff_ns };
+            if let Slot::Opening { backoff_ns } = *place {
+                *place = Slot::Retry { at_ns: now_ns + backoff_ns, backoff_ns };
+            }
         }
     }
 
@@ -185,13 +193,10 @@ impl<R: Carried> Machine<R> {
 
     /// An attached lane is gone and can no longer touch memory on this side. `records`: what it carried.
     pub fn lane_lost(&mut self, now_ns: u64, lane: u32, records: Vec<R>, out: &mut Vec<Action<R>>) {
-        let connected = matches!(self.connection, Connection::Up | Connection::Starting { .. });
+        let connected = self.is_connected();
         let place = self.slots.iter().position(|slot| *slot == Slot::Attached(lane));
         if let Some(slot) = place {
-            self.slots[slot] = Slot::Opening;
-            if connected && self.role == Role::Dialer {
-                self.open(slot, out);
-            }
+            self.reopen(slot, self.timing.backoff_min_ns, out);
         }
         if connected {
             out.push(Action::Send(Message::Fence { lane }));
@@ -246,7 +251,7 @@ impl<R: Carried> Machine<R> {
             dialing: false,
         };
         self.unask();
-        self.slots.fill(Slot::Opening);
+        self.slots.fill(Slot::Opening { backoff_ns: self.timing.backoff_min_ns });
     }
 
     /// The redial failed. `fatal`: trying again cannot help (refused, replaced by a new incarnation).
@@ -300,7 +305,7 @@ impl<R: Carried> Machine<R> {
         }
         let nonce = self.next_nonce;
         self.next_nonce += 1;
-        if matches!(self.connection, Connection::Up | Connection::Starting { .. }) {
+        if self.is_connected() {
             self.ping = Some((nonce, now_ns));
             out.push(Action::Send(Message::Ping { nonce }));
         }
@@ -337,13 +342,12 @@ impl<R: Carried> Machine<R> {
         for (_, transfer) in self.drains.extract_if(.., |(at_ns, _)| *at_ns <= now_ns) {
             out.push(Action::DrainOver(transfer));
         }
-        let connected = matches!(self.connection, Connection::Up | Connection::Starting { .. });
         for slot in 0..self.slots.len() {
-            if matches!(self.slots[slot], Slot::Retry { at_ns, .. } if at_ns <= now_ns) {
-                self.slots[slot] = Slot::Opening;
-                if connected && self.role == Role::Dialer {
-                    self.open(slot, out);
+            match self.slots[slot] {
+                Slot::Retry { at_ns, backoff_ns } if at_ns <= now_ns => {
+                    self.reopen(slot, (backoff_ns * 2).min(self.timing.backoff_max_ns), out)
                 }
+                _ => {}
             }
         }
     }

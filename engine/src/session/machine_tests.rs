@@ -254,3 +254,29 @@ fn lanes_lost_empty_with_their_connection_leave_nothing_to_wait_for() {
     assert!(machine.is_idle());
     assert_timer_settles(&mut machine, 3 * MS);
 }
+
+#[test]
+fn a_lane_that_cannot_be_opened_is_tried_after_pauses_that_double() {
+    let (mut machine, mut out) = (up(Role::Dialer), Vec::new());
+    machine.lane_lost(0, 1, Vec::new(), &mut out);
+    machine.message(0, &Message::FenceAck { lane: 1 }, &mut out);
+    let (mut now, mut pauses) = (0, Vec::new());
+    for _ in 0..8 {
+        machine.lane_failed(now, 0);
+        let at = machine.slots.iter().find_map(|slot| match slot {
+            Slot::Retry { at_ns, .. } => Some(*at_ns),
+            _ => None,
+        });
+        pauses.push((at.unwrap() - now) / MS);
+        now = at.unwrap();
+        out.clear();
+        machine.timer(now, &mut out);
+        assert!(out.iter().any(|action| matches!(action, Action::OpenLane { slot: 0, .. })), "{out:?}");
+    }
+    assert_eq!(pauses, [20, 40, 80, 160, 320, 640, 1000, 1000]);
+    // One that stood begins anew.
+    machine.lane_attached(0, 99, &mut out);
+    machine.lane_lost(now, 99, Vec::new(), &mut out);
+    machine.lane_failed(now, 0);
+    assert!(matches!(machine.slots[0], Slot::Retry { backoff_ns, .. } if backoff_ns == 20 * MS));
+}

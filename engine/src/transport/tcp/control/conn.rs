@@ -1,6 +1,5 @@
 //! The kinds of connection that the control loop holds, and what each waits for.
 
-use crate::command::Reply;
 use crate::session::channel::Channel;
 use crate::session::handshake::{Acceptor, Dialer, Identity, Nonce};
 use crate::session::machine::Role;
@@ -12,8 +11,9 @@ use std::time::Instant;
 
 /// Who asked for a dial.
 pub enum Target {
-    /// `connect`: the reply gets the peer's handle.
-    New { address: String, waiting: Vec<Reply<u64>> },
+    /// `connect`: the callers get the peer's handle. `asked`: how many fences the application had put up when the
+    /// last of them came.
+    New { address: String, asked: u64, waiting: Vec<u64> },
     /// A lost session, by its peer.
     Again { peer: u64 },
 }
@@ -104,7 +104,7 @@ pub struct Dialing {
     pub connected: bool,
     pub nonce: Option<Nonce>,
     pub pidfd: Option<OwnedFd>,
-    /// When the caller of `connect` stops waiting.
+    /// When the last caller of `connect` stops waiting.
     pub deadline: Instant,
 }
 

@@ -22,6 +22,7 @@ impl Control {
         let now = Instant::now();
         let half_open = self.half_open.first().map(|(at, _)| *at).into_iter();
         let half_open = half_open.chain(self.expected.iter().map(|expected| expected.until));
+        let half_open = half_open.chain(self.callers.next());
         let half_open = half_open.chain(self.crowded.iter().map(|later| later.at)).min();
         let half_open = half_open.map(|at| {
             clock::monotonic_ns()
@@ -88,12 +89,8 @@ impl Control {
         while let Some(&(_, token)) = self.half_open.first().filter(|(at, _)| *at <= now) {
             let Some(conn) = self.take(token) else { return };
             match conn.state {
-                State::Dialing(dialing) => {
-                    let what = if dialing.connected { "no answer to the handshake" } else { "no connection" };
-                    let text = format!("{}: {what} in time", dialing.remote);
-                    self.dial_failed(dialing.target, Error::new(Status::Unreachable, text), None);
-                }
-                State::Greeting { peer, greeting, .. } => self.lane_not_opened(peer, greeting.slot),
+                State::Dialing(dialing) => self.dial_expired(token, dialing, now),
+                State::Greeting { peer, greeting, .. } => self.lane_not_opened(peer, &greeting),
                 State::Control(mut control) => {
                     if let Some(target) = control.target.take() {
                         let text = format!("{}: no session in time", control.remote);
@@ -105,6 +102,7 @@ impl Control {
                 }
             }
         }
+        self.callers.expire(now);
     }
 
     /// A session is over: its peer's handle goes on answering PEER_LOST for a while.

@@ -2,6 +2,7 @@
 
 use super::conn::{ControlConn, Dialing, State, Target};
 use super::greeting::{Greeting, WELCOME_BYTES};
+use super::sessions::PeerSession;
 use super::stream::{Input, Stream};
 use super::Control;
 use crate::command::Reply;
@@ -79,25 +80,34 @@ impl Control {
             !session.machine.is_given_up()
                 && (session.dialed == address || session.identity.address == address)
         });
-        if let Some(peer) = known.map(|session| session.peer.handle) {
-            return self.join(peer, vec![reply]);
+        let known = known.map(|session| session.peer.handle);
+        let caller = self.callers.add(&address, deadline, reply);
+        if let Some(peer) = known {
+            return self.join(peer, vec![caller]);
         }
+        let now_asked = self.fences;
         for conn in self.conns.values_mut() {
             match &mut conn.state {
                 State::Dialing(dialing) => {
-                    if let Target::New { address: other, waiting } = &mut dialing.target {
+                    if let Target::New { address: other, asked, waiting } = &mut dialing.target {
                         if *other == address {
-                            return waiting.push(reply);
+                            *asked = now_asked;
+                            dialing.deadline = dialing.deadline.max(deadline);
+                            return waiting.push(caller);
                         }
                     }
                 }
                 // It dialed us, and its session is about to begin.
                 State::Control(control) if control.peer.is_none() && control.identity.address == address => {
                     match &mut control.target {
-                        Some(Target::New { waiting, .. }) => return waiting.push(reply),
+                        Some(Target::New { asked, waiting, .. }) => {
+                            *asked = now_asked;
+                            return waiting.push(caller);
+                        }
                         Some(Target::Again { .. }) => {}
                         None => {
-                            control.target = Some(Target::New { address, waiting: vec![reply] });
+                            let waiting = vec![caller];
+                            control.target = Some(Target::New { address, asked: now_asked, waiting });
                             return;
                         }
                     }
@@ -105,7 +115,7 @@ impl Control {
                 _ => {}
             }
         }
-        let target = Target::New { address, waiting: vec![reply] };
+        let target = Target::New { address, asked: now_asked, waiting: vec![caller] };
         self.dial_next(target, resolved, deadline, Error::invalid("address: resolves to nothing"));
     }
 
@@ -129,6 +139,10 @@ impl Control {
             let remote = addresses.remove(0);
             match self.try_dial(remote) {
                 Ok((token, stream, dialer)) => {
+                    // One that does not answer leaves time for the others.
+                    let share =
+                        deadline.saturating_duration_since(Instant::now()) / (addresses.len() as u32 + 1);
+                    let until = Instant::now() + share;
                     let dialing = Dialing {
                         stream,
                         dialer,
@@ -140,7 +154,7 @@ impl Control {
                         pidfd: None,
                         deadline,
                     };
-                    return self.insert(token, State::Dialing(Box::new(dialing)), Some(deadline));
+                    return self.insert(token, State::Dialing(Box::new(dialing)), Some(until));
                 }
                 Err(error) => last = error,
             }
@@ -176,14 +190,22 @@ impl Control {
         Ok((token, stream, dialer))
     }
 
+    /// An address did not answer in its share of the time: the next one is tried; the last one has what is left.
+    pub(super) fn dial_expired(&mut self, token: u64, dialing: Box<Dialing>, now: Instant) {
+        if dialing.others.is_empty() && dialing.deadline > now {
+            let deadline = dialing.deadline;
+            return self.insert(token, State::Dialing(dialing), Some(deadline));
+        }
+        let what = if dialing.connected { "no answer to the handshake" } else { "no connection" };
+        let error = Error::new(Status::Unreachable, format!("{}: {what} in time", dialing.remote));
+        let Dialing { target, others, deadline, .. } = *dialing;
+        self.dial_next(target, others, deadline, error);
+    }
+
     /// A dial came to nothing.
     pub(super) fn dial_failed(&mut self, target: Target, error: Error, refusal: Option<RefusalCode>) {
         match target {
-            Target::New { waiting, .. } => {
-                for reply in waiting {
-                    reply.send(Err(error.clone()));
-                }
-            }
+            Target::New { waiting, .. } => self.callers.fail(waiting, &error),
             Target::Again { peer } => {
                 let fatal = !matches!(error.status, Status::Unreachable | Status::System | Status::Timeout)
                     && refusal != Some(RefusalCode::Duplicate)
@@ -372,20 +394,42 @@ impl Control {
             stream.out().extend_from_slice(&bytes);
             Ok(stream)
         });
+        if let Some(session) = self.sessions.get_mut(&peer) {
+            session.greetings.insert(lane, token);
+        }
         match opened {
             Ok(stream) => {
                 let deadline = Some(self.handshake_deadline());
                 self.insert(token, State::Greeting { stream, peer, greeting, seen: Vec::new() }, deadline);
             }
-            Err(_) => self.lane_not_opened(peer, slot),
+            Err(_) => self.lane_not_opened(peer, &greeting),
         }
     }
 
-    pub(super) fn lane_not_opened(&mut self, peer: u64, slot: u32) {
+    /// Nothing came of a greeting of ours; another lane is tried later.
+    pub(super) fn lane_not_opened(&mut self, peer: u64, greeting: &Greeting) {
         if let Some(session) = self.sessions.get_mut(&peer) {
-            session.machine.lane_failed(clock::monotonic_ns(), slot);
+            session.greetings.remove(&greeting.lane);
+            session.machine.lane_failed(clock::monotonic_ns(), greeting.slot);
         }
         self.touch(peer);
+    }
+
+    /// Gives up the greeting of this lane, if it is on its way: the lane can't be attached any more.
+    pub(super) fn forget_greeting(&mut self, peer: u64, lane: u32) {
+        let Some(session) = self.sessions.get_mut(&peer) else { return };
+        let Some(token) = session.greetings.remove(&lane) else { return };
+        if let Some(State::Greeting { greeting, .. }) = self.take(token).map(|conn| conn.state) {
+            self.lane_not_opened(peer, &greeting);
+        }
+    }
+
+    /// The session's connection is over, and with it the lanes that were to join it.
+    pub(super) fn end_greetings(&mut self, peer: u64) {
+        let Some(session) = self.sessions.get_mut(&peer) else { return };
+        for token in std::mem::take(&mut session.greetings).into_values() {
+            self.take(token);
+        }
     }
 
     pub(super) fn greeting(
@@ -397,8 +441,8 @@ impl Control {
         mut seen: Vec<u8>,
         deadline: Option<Instant>,
     ) {
-        let current = self.sessions.get(&peer).filter(|session| session.session_id == greeting.session_id);
-        let Some(session) = current else { return };
+        let is_awaited = |session: &&PeerSession| session.greetings.get(&greeting.lane) == Some(&token);
+        let Some(session) = self.sessions.get(&peer).filter(is_awaited) else { return };
         let key = session.lane_key;
         let read = match stream.flush(&self.poller) {
             Ok(()) => stream.read(WELCOME_BYTES - seen.len()),
@@ -409,13 +453,16 @@ impl Control {
         match read {
             Ok(Input::Bytes(bytes)) => seen.extend_from_slice(&bytes),
             Ok(Input::Nothing) => {}
-            Ok(Input::End) | Err(_) => return self.lane_not_opened(peer, greeting.slot),
+            Ok(Input::End) | Err(_) => return self.lane_not_opened(peer, &greeting),
         }
         let Ok(welcome) = <[u8; WELCOME_BYTES]>::try_from(seen.as_slice()) else {
             return self.insert(token, State::Greeting { stream, peer, greeting, seen }, deadline);
         };
         if !greeting.is_welcome(&key, &welcome) {
-            return self.lane_not_opened(peer, greeting.slot);
+            return self.lane_not_opened(peer, &greeting);
+        }
+        if let Some(session) = self.sessions.get_mut(&peer) {
+            session.greetings.remove(&greeting.lane);
         }
         let socket = stream.release();
         self.attach(peer, greeting, socket);
@@ -441,13 +488,13 @@ fn is_crowded(error: &Error, refusal: Option<RefusalCode>) -> bool {
 pub struct Expected {
     address: String,
     pub until: Instant,
-    waiting: Vec<Reply<u64>>,
+    waiting: Vec<u64>,
 }
 
 impl Control {
     /// A simultaneous dial lost the tie: the callers wait for the peer's own session, which may be here
     /// already or on its way.
-    pub(super) fn wait_for_inbound(&mut self, address: String, waiting: Vec<Reply<u64>>) {
+    pub(super) fn wait_for_inbound(&mut self, address: String, waiting: Vec<u64>) {
         let found = self
             .sessions
             .values()
@@ -462,7 +509,7 @@ impl Control {
     }
 
     /// Who waits for this engine to come by itself.
-    pub(super) fn take_expected(&mut self, address: &str) -> Vec<Reply<u64>> {
+    pub(super) fn take_expected(&mut self, address: &str) -> Vec<u64> {
         let came = self.expected.extract_if(.., |expected| expected.address == address);
         came.flat_map(|expected| expected.waiting).collect()
     }
@@ -471,9 +518,7 @@ impl Control {
     pub(super) fn expire_expected(&mut self, now: Instant) {
         for late in self.expected.extract_if(.., |expected| expected.until <= now) {
             let text = format!("{}: it dials us at the same time, but does not come through", late.address);
-            for reply in late.waiting {
-                reply.send(Err(Error::new(Status::Unreachable, text.clone())));
-            }
+            self.callers.fail(late.waiting, &Error::new(Status::Unreachable, text));
         }
     }
 }

@@ -92,6 +92,7 @@ impl Control {
 
     /// Closes a session's control connection and lanes; the machine starts over.
     pub(super) fn drop_connection(&mut self, peer: u64) {
+        self.end_greetings(peer);
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         let Some(token) = session.conn.take() else { return };
         session.machine.control_lost(clock::monotonic_ns());
@@ -139,13 +140,13 @@ impl Control {
     }
 
     pub(super) fn given_up(&mut self, handle: u64, status: Status) {
+        self.end_greetings(handle);
         let Some(session) = self.sessions.get_mut(&handle) else { return };
         let peer = session.peer.clone();
         let conn = session.conn.take();
         peer.set_lost(status);
-        for reply in session.waiting.drain(..) {
-            reply.send(Err(Error::new(status, "the peer was lost before its session was up")));
-        }
+        let error = Error::new(status, "the peer was lost before its session was up");
+        self.callers.fail(std::mem::take(&mut session.waiting), &error);
         for (_, _, reply) in session.probes.drain(..) {
             reply.send(Err(Error::new(status, "the peer is lost")));
         }
@@ -175,7 +176,9 @@ impl Control {
     /// The application wants nothing of this peer to land any more.
     pub(super) fn fence_peer(&mut self, peer: u64, reply: Reply<()>) {
         if let Some(session) = self.sessions.get(&peer) {
-            self.fenced.insert((session.identity.engine_id, session.identity.incarnation));
+            self.fences += 1;
+            let theirs = (session.identity.engine_id, session.identity.incarnation);
+            self.fenced.insert(theirs, self.fences);
             self.farewell(peer, Status::Refused);
         }
         self.answer_when_faded(peer, reply);

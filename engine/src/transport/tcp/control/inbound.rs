@@ -241,7 +241,7 @@ impl Control {
     /// Why an authenticated engine gets no session after all.
     fn objection(&self, established: &Established) -> Option<RefusalCode> {
         let theirs = &established.peer;
-        if self.fenced.contains(&(theirs.engine_id, theirs.incarnation)) {
+        if self.fenced.contains_key(&(theirs.engine_id, theirs.incarnation)) {
             return Some(RefusalCode::Fenced);
         }
         // Both dialed at once: the session that the engine with the smaller id dialed stays.

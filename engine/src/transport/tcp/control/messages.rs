@@ -101,6 +101,7 @@ impl Control {
             Message::Ready { notify_limit } => {
                 session.peer.remote.settle();
                 session.peer.grant(*notify_limit);
+                self.confirm_predecessors(peer);
             }
             Message::Bye { .. } => {
                 // The peer closed its lanes before it said so: what it answered last is here, and when
@@ -120,12 +121,14 @@ impl Control {
         }
     }
 
-    /// The peer asks that nothing of this lane can land here any more.
+    /// The peer asks that nothing of this lane can land here any more: neither from it as it stands, nor when it is
+    /// attached later, because its welcome or its greeting is still on the way.
     fn fence(&mut self, peer: u64, lane: u32) {
-        if let Some(session) = self.sessions.get_mut(&peer) {
-            if let Some(attached) = session.lanes.get(&lane).cloned() {
-                self.lane_lost(peer, &attached);
-            }
+        self.forget_greeting(peer, lane);
+        let Some(session) = self.sessions.get_mut(&peer) else { return };
+        session.refuse_lane(lane);
+        if let Some(attached) = session.lanes.get(&lane).cloned() {
+            self.lane_lost(peer, &attached);
         }
         self.companion_lane_lost(peer, lane);
         self.say(peer, Message::FenceAck { lane });

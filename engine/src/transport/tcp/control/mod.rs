@@ -2,6 +2,7 @@
 //! peer's session. It moves no payload. `inbound` and `dial` bring connections to the point where they
 //! are authenticated, `sessions` says what happens on them, `deadlines` looks after time.
 
+mod callers;
 mod companion;
 mod conn;
 mod deadlines;
@@ -12,6 +13,8 @@ mod inbound;
 mod messages;
 mod sessions;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 use crate::command::Command;
 use crate::complete::Fence;
@@ -27,11 +30,12 @@ use crate::sys::socket;
 use crate::transport::tcp::lane::Lane;
 use crate::transport::tcp::worker::Workers;
 use crate::transport::tcp::Context;
+use callers::Callers;
 use companion::Fading;
 use conn::{Conn, State};
 use dial::{Expected, Later};
 use sessions::PeerSession;
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -79,11 +83,13 @@ pub struct Control {
     alarms: BTreeSet<(u64, u64)>,
     /// Processes' end: the token of a pidfd, and its session.
     pidfds: HashMap<u64, (OwnedFd, u64)>,
-    /// Incarnations that the application fenced.
-    fenced: HashSet<([u8; 16], u64)>,
+    /// Incarnations that the application fenced, and the number of the fence among all.
+    fenced: HashMap<([u8; 16], u64), u64>,
+    fences: u64,
     issued: ProofTable,
     /// Messages whose connection is being read; worked off when it is back in `conns`.
     inbox: VecDeque<(u64, Message)>,
+    callers: Callers,
     expected: Vec<Expected>,
     crowded: Vec<Later>,
     /// Peers that are lost and may still be copying here: the loss is told when that is over.
@@ -125,9 +131,11 @@ impl Control {
             by_engine: HashMap::new(),
             alarms: BTreeSet::new(),
             pidfds: HashMap::new(),
-            fenced: HashSet::new(),
+            fenced: HashMap::new(),
+            fences: 0,
             issued: ProofTable::new(handshake_ns),
             inbox: VecDeque::new(),
+            callers: Callers::default(),
             expected: Vec::new(),
             crowded: Vec::new(),
             lost: VecDeque::new(),
@@ -281,6 +289,7 @@ impl Control {
             Command::RefreshClock { peer } => {
                 self.ping(peer, None);
             }
+            Command::PeerIdle { peer } => self.touch(peer),
             Command::Deadline => {}
             Command::Probe { peer, reply } => self.ping(peer, Some(reply)),
             Command::FencePeer { peer, reply } => self.fence_peer(peer, reply),

@@ -11,6 +11,7 @@ use super::Control;
 use crate::command::Reply;
 use crate::complete::Fence;
 use crate::handle::Tag;
+use crate::limits::FENCED_LANES_MAX;
 use crate::notify::EventBody;
 use crate::peer::{Peer, PeerIdentity, PeerState, Posted};
 use crate::session::handshake::Identity;
@@ -21,7 +22,7 @@ use crate::sys::clock;
 use crate::transport::tcp::lane::{Lane, LaneSpec};
 use crate::transport::tcp::link::TcpLink;
 use crate::transport::tcp::wire;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -42,13 +43,22 @@ pub struct PeerSession {
     /// The control connection, while there is one.
     pub conn: Option<u64>,
     /// Callers of `connect` that wait for the session to be up.
-    pub waiting: Vec<Reply<u64>>,
+    pub waiting: Vec<u64>,
     pub(super) link: Arc<TcpLink>,
     pub(super) lanes: HashMap<u32, Arc<Lane>>,
     lanes_max: u32,
     /// The highest lane number attached in each slot since the session began. Numbers only rise, so
     /// what is not above it was used before, or given up.
     used: Vec<u32>,
+    /// Lanes that we dialed and that the peer has not welcomed: their connections. They end with the session's.
+    pub(super) greetings: HashMap<u32, u64>,
+    /// Lanes that the peer fenced. One whose greeting or welcome is still on its way is never attached; nor is one
+    /// below the second, which is how many are remembered.
+    fenced: BTreeSet<u32>,
+    fenced_below: u32,
+    /// Peers whose place this one took while the process behind them may have been the same: it has let go of them
+    /// when it says Ready.
+    predecessors: Vec<u64>,
     /// The peer's name for its memory of us.
     remote_link: u64,
     pub(super) probes: Vec<(u64, u64, Reply<u64>)>,
@@ -66,8 +76,20 @@ impl PeerSession {
     /// Whether a lane with this greeting may be attached.
     pub fn takes(&self, greeting: &Greeting) -> bool {
         self.conn.is_some()
+            && self.session_id == greeting.session_id
             && greeting.slot < self.lanes_max
             && greeting.lane > self.used[greeting.slot as usize]
+            && greeting.lane >= self.fenced_below
+            && !self.fenced.contains(&greeting.lane)
+    }
+
+    /// This lane is not to be attached, whenever its greeting comes.
+    pub(super) fn refuse_lane(&mut self, lane: u32) {
+        self.fenced.insert(lane);
+        if self.fenced.len() > FENCED_LANES_MAX {
+            // Numbers rise: what is refused for being old is tried again with a new one.
+            self.fenced_below = self.fenced.pop_first().map_or(0, |oldest| oldest.saturating_add(1));
+        }
     }
 
     pub fn forget_alarm(&mut self) {
@@ -103,7 +125,7 @@ impl Control {
         let start = Message::Start { link, known, fresh }.encode();
         let sealed = control.channel.seal(&start, control.stream.out());
         if sealed.is_err() || control.stream.flush(&self.poller).is_err() {
-            return self.control_ended(control, Status::PeerLost);
+            return self.control_ended(control, Status::Unreachable);
         }
         let deadline = Some(self.handshake_deadline());
         self.insert(token, State::Control(Box::new(control)), deadline);
@@ -129,7 +151,7 @@ impl Control {
             // What was said before the end still counts: a Bye above all.
             let peer = self.handle_input(token, &mut control);
             control.peer = peer.or(control.peer);
-            return self.control_ended(*control, Status::PeerLost);
+            return self.control_ended(*control, Status::Unreachable);
         }
         self.read_messages(token, control);
     }
@@ -145,7 +167,7 @@ impl Control {
                     self.pump(token, peer, before.is_none());
                 }
             }
-            Ok(false) => self.control_ended(*control, Status::PeerLost),
+            Ok(false) => self.control_ended(*control, Status::Unreachable),
             Err(error) => self.control_ended(*control, error.status),
         }
     }
@@ -206,34 +228,76 @@ impl Control {
         fresh: u64,
     ) -> Option<u64> {
         let theirs = control.identity.clone();
-        if control.role == Role::Dialer {
-            // Dialing a peer is how the application lifts a fence that it put up.
-            self.fenced.remove(&(theirs.engine_id, theirs.incarnation));
+        if !self.is_wanted(control) {
+            return None;
+        }
+        let old = self.by_engine.get(&theirs.engine_id).copied();
+        let same = old.and_then(|old| self.sessions.get(&old)).is_some_and(|session| {
+            session.identity.incarnation == theirs.incarnation && !session.machine.is_given_up()
+        });
+        if resumes {
+            // The peer goes on with its memory of us, in which notifications are numbered. Without ours, which has
+            // been given up since we said that we have it, this connection is of no use: the next one says so.
+            let old = old.filter(|old| same && control.offered.peer == Some(*old))?;
+            self.drop_connection(old);
+            self.replace_session(old, token, control);
+            return Some(old);
         }
         let mut waiting = Vec::new();
-        if let Some(&old) = self.by_engine.get(&theirs.engine_id) {
-            let same = self.sessions.get(&old).is_some_and(|session| {
-                session.identity.incarnation == theirs.incarnation && !session.machine.is_given_up()
-            });
-            if same && resumes && control.offered.peer == Some(old) {
-                self.drop_connection(old);
-                self.replace_session(old, token, control);
-                return Some(old);
-            }
-            if same && !resumes && self.loses_the_tie(old, control) {
+        let mut predecessors = Vec::new();
+        if let Some(old) = old {
+            if same && self.loses_the_tie(old, control) {
                 let waiting = self.adopt_target(control, old);
                 self.join(old, waiting);
                 return None;
             }
-            // Another incarnation, or one side has forgotten the other: nothing of it can land any more.
-            let fence = if same { Fence::Confirmed } else { Fence::Dead };
             waiting = self.take_waiting(old);
-            self.lose(old, Status::PeerLost, Some(fence));
+            if same {
+                // It may remember this session yet, with lanes that stand. When it says Ready it has closed them.
+                predecessors.push(old);
+                self.lose(old, Status::PeerLost, None);
+            } else {
+                self.lose(old, Status::PeerLost, Some(Fence::Dead));
+            }
         }
         let peer = self.new_session(token, control, fresh)?;
         self.by_engine.insert(theirs.engine_id, peer);
+        if let Some(session) = self.sessions.get_mut(&peer) {
+            session.predecessors = predecessors;
+        }
         self.join(peer, waiting);
         Some(peer)
+    }
+
+    /// Whether a session may come of this connection: the application may have fenced the peer, or given up the one that
+    /// was to be reached again, since the handshake began.
+    fn is_wanted(&mut self, control: &ControlConn) -> bool {
+        if let Some(Target::Again { peer }) = &control.target {
+            if self.sessions.get(peer).is_none_or(|session| session.machine.is_given_up()) {
+                return false;
+            }
+        }
+        let theirs = (control.identity.engine_id, control.identity.incarnation);
+        let Some(&fence) = self.fenced.get(&theirs) else { return true };
+        // To connect to a peer is how the application lifts a fence that it put up before.
+        let lifts = matches!(&control.target, Some(Target::New { asked, .. }) if *asked >= fence);
+        if lifts {
+            self.fenced.remove(&theirs);
+        }
+        lifts
+    }
+
+    /// The peer says Ready: it has closed the lanes of each earlier session, also of those that it shared with a peer
+    /// object that is lost here.
+    pub(super) fn confirm_predecessors(&mut self, peer: u64) {
+        let Some(session) = self.sessions.get_mut(&peer) else { return };
+        for old in std::mem::take(&mut session.predecessors) {
+            let mut actions = Actions::new();
+            if let Some(session) = self.sessions.get_mut(&old) {
+                session.machine.give_up(Status::PeerLost, Some(Fence::Confirmed), &mut actions);
+            }
+            self.act(old, actions);
+        }
     }
 
     /// Two connections that were dialed from both sides at once came this far: both ends keep the one
@@ -258,7 +322,7 @@ impl Control {
     }
 
     /// These callers of `connect` get the session's peer, now or when it is up.
-    pub(super) fn join(&mut self, peer: u64, waiting: Vec<Reply<u64>>) {
+    pub(super) fn join(&mut self, peer: u64, waiting: Vec<u64>) {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         session.waiting.extend(waiting);
         self.answer_connects(peer);
@@ -269,12 +333,12 @@ impl Control {
         let mask = self.companions_mask();
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         if session.machine.is_up() && session.companions_settled & mask == mask {
-            session.waiting.drain(..).for_each(|reply| reply.send(Ok(peer)));
+            session.waiting.drain(..).for_each(|caller| self.callers.answer(caller, Ok(peer)));
         }
     }
 
     /// Callers of `connect` that asked for whoever is at an address, not for the session they found there.
-    fn take_waiting(&mut self, peer: u64) -> Vec<Reply<u64>> {
+    fn take_waiting(&mut self, peer: u64) -> Vec<u64> {
         self.sessions.get_mut(&peer).map(|session| std::mem::take(&mut session.waiting)).unwrap_or_default()
     }
 
@@ -288,6 +352,8 @@ impl Control {
             session.lane_key = control.lane_key;
             session.identity = control.identity.clone();
             session.used.fill(0);
+            session.fenced.clear();
+            session.fenced_below = 0;
             if control.role == Role::Dialer {
                 session.remote = control.remote;
             }
@@ -296,9 +362,9 @@ impl Control {
     }
 
     /// Who waits for this dial; and what becomes of the peer it was meant for, if that is another one.
-    fn adopt_target(&mut self, control: &mut ControlConn, peer: u64) -> Vec<Reply<u64>> {
+    fn adopt_target(&mut self, control: &mut ControlConn, peer: u64) -> Vec<u64> {
         match control.target.take() {
-            Some(Target::New { address, waiting }) => {
+            Some(Target::New { address, waiting, .. }) => {
                 if let Some(session) = self.sessions.get_mut(&peer) {
                     session.dialed = address;
                 }
@@ -334,7 +400,7 @@ impl Control {
             Ok(peer) => peer,
             Err(error) => {
                 if let Some(Target::New { waiting, .. }) = control.target.take() {
-                    waiting.into_iter().for_each(|reply| reply.send(Err(error.clone())));
+                    self.callers.fail(waiting, &error);
                 }
                 return None;
             }
@@ -358,6 +424,10 @@ impl Control {
             lanes: HashMap::new(),
             lanes_max: lanes,
             used: vec![0; lanes as usize],
+            greetings: HashMap::new(),
+            fenced: BTreeSet::new(),
+            fenced_below: 0,
+            predecessors: Vec::new(),
             remote_link: fresh,
             probes: Vec::new(),
             closing: Vec::new(),
@@ -400,10 +470,16 @@ impl Control {
         self.begin_companions(peer, role == Role::Dialer);
     }
 
-    /// A greeted lane joins its session.
+    /// A greeted lane joins its session, if that still takes it.
     pub(super) fn attach(&mut self, peer: u64, greeting: Greeting, socket: OwnedFd) {
         let token = self.token();
         let Some(session) = self.sessions.get_mut(&peer) else { return };
+        if !session.takes(&greeting) {
+            if session.machine.role() == Role::Dialer {
+                self.lane_not_opened(peer, &greeting);
+            }
+            return;
+        }
         if let Some(older) = session.link.get(greeting.slot) {
             // The peer lost it and we have not noticed.
             self.lane_lost(peer, &older);
@@ -425,7 +501,7 @@ impl Control {
             Arc::new(Lane::new(spec, session.peer.clone(), self.context.clone(), worker.clone(), token));
         if worker.add(&lane).is_err() {
             if dialed {
-                self.lane_not_opened(peer, greeting.slot);
+                self.lane_not_opened(peer, &greeting);
             }
             return;
         }

@@ -1,0 +1,84 @@
+//! Who waits in `connect`, each with a deadline of its own: several may wait for one dial, or for one session.
+//! Dials and sessions name them by number; a number that has been answered means nobody.
+
+use crate::command::Reply;
+use crate::status::{Error, Result, Status};
+use std::collections::{BTreeSet, HashMap};
+use std::time::Instant;
+
+struct Caller {
+    address: String,
+    until: Instant,
+    reply: Reply<u64>,
+}
+
+#[derive(Default)]
+pub struct Callers {
+    waiting: HashMap<u64, Caller>,
+    by_deadline: BTreeSet<(Instant, u64)>,
+    last: u64,
+}
+
+impl Callers {
+    /// Answered with UNREACHABLE if nobody has answered before `until`.
+    pub fn add(&mut self, address: &str, until: Instant, reply: Reply<u64>) -> u64 {
+        self.last += 1;
+        self.waiting.insert(self.last, Caller { address: address.to_owned(), until, reply });
+        self.by_deadline.insert((until, self.last));
+        self.last
+    }
+
+    pub fn answer(&mut self, caller: u64, result: Result<u64>) {
+        if let Some(Caller { until, reply, .. }) = self.waiting.remove(&caller) {
+            self.by_deadline.remove(&(until, caller));
+            reply.send(result);
+        }
+    }
+
+    pub fn fail(&mut self, callers: Vec<u64>, error: &Error) {
+        callers.into_iter().for_each(|caller| self.answer(caller, Err(error.clone())));
+    }
+
+    /// When the first of them stops waiting.
+    pub fn next(&self) -> Option<Instant> {
+        self.by_deadline.first().map(|(until, _)| *until)
+    }
+
+    pub fn expire(&mut self, now: Instant) {
+        while let Some(&(_, caller)) = self.by_deadline.first().filter(|(until, _)| *until <= now) {
+            let address = self.waiting.get(&caller).map_or("", |it| it.address.as_str());
+            let error = Error::new(Status::Unreachable, format!("{address}: no session in time"));
+            self.answer(caller, Err(error));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn each_caller_has_its_own_deadline_and_one_answer() {
+        let (mut callers, now) = (Callers::default(), Instant::now());
+        let at = |ms| now + Duration::from_millis(ms);
+        let mut add = |ms| {
+            let (reply, answer) = Reply::pair();
+            (callers.add("there:1", at(ms), reply), answer)
+        };
+        let (late, early, other) = (add(50), add(10), add(20));
+        assert_eq!(callers.next(), Some(at(10)));
+        callers.expire(at(9));
+        callers.answer(other.0, Ok(7));
+        callers.expire(at(49));
+        let error = early.1.wait(Some(Duration::ZERO), "").unwrap_err();
+        assert_eq!(
+            (error.status, error.message.as_str()),
+            (Status::Unreachable, "there:1: no session in time")
+        );
+        assert_eq!(other.1.wait(Some(Duration::ZERO), "").unwrap(), 7);
+        callers.fail(vec![early.0, late.0], &Error::new(Status::Refused, "no"));
+        assert_eq!(late.1.wait(Some(Duration::ZERO), "").unwrap_err().status, Status::Refused);
+        assert!(callers.next().is_none() && callers.waiting.is_empty());
+    }
+}
