@@ -1,9 +1,12 @@
 //! What the loop must notice though it happens outside of it, and what a test can only do from within.
 
+use crate::command::{Command, Reply};
+use crate::status::Result;
 use crate::{Config, Engine, Status};
-use std::sync::mpsc;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const BOUND: Duration = Duration::from_secs(20);
 
@@ -23,7 +26,7 @@ fn settle(engine: &Engine, witness: u64) {
 }
 
 /// Runs a call that blocks; what it returned, when it has.
-fn spawn<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> mpsc::Receiver<T> {
+fn spawn<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
     let (told, result) = mpsc::channel();
     thread::spawn(move || told.send(call()));
     result
@@ -62,4 +65,50 @@ fn an_engine_is_closed_when_the_last_use_ends_outside_the_loop() {
     assert!(closed.try_recv().is_err(), "something of the peer is in use");
     drop(busy);
     closed.recv_timeout(BOUND).expect("the end of the last use is heard of").unwrap();
+}
+
+/// An address at which nobody ever says anything.
+fn silent() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+/// Has the loop dial as `connect` does; when the answer came, and which.
+fn dial(
+    engine: &Engine,
+    address: &str,
+    at: &[SocketAddr],
+    timeout: Duration,
+) -> Receiver<(Duration, Result<u64>)> {
+    let (told, result) = mpsc::channel();
+    let begun = Instant::now();
+    let reply = Reply::new(move |result| drop(told.send((begun.elapsed(), result))));
+    let (address, resolved, deadline) = (address.to_owned(), at.to_vec(), begun + timeout);
+    engine.whole().commands.push(Command::Dial { address, resolved, deadline, reply });
+    result
+}
+
+#[test]
+fn an_address_that_is_silent_leaves_time_for_the_others_of_its_name() {
+    let (a, b) = (engine(&[]), engine(&[]));
+    let (_listener, silent) = silent();
+    let good: SocketAddr = b.address().parse().unwrap();
+    let answer = dial(&a, "name:1", &[silent, silent, good], Duration::from_secs(3));
+    let (took, peer) = answer.recv_timeout(BOUND).unwrap();
+    assert_eq!(peer.map_err(|error| error.to_string()), Ok(a.peers().unwrap()[0]), "after {took:?}");
+    assert!(took >= Duration::from_millis(1900), "two of three shares were waited for: {took:?}");
+}
+
+#[test]
+fn connects_that_wait_for_one_dial_keep_their_own_deadlines() {
+    let a = engine(&[]);
+    let (_listener, at) = silent();
+    let ms = Duration::from_millis;
+    let waits = [1500, 200, 2500].map(|limit| (ms(limit), dial(&a, "name:1", &[at], ms(limit))));
+    for (limit, answer) in waits {
+        let (took, result) = answer.recv_timeout(BOUND).unwrap();
+        assert_eq!(result.unwrap_err().status, Status::Unreachable);
+        assert!(took >= limit && took < limit + ms(900), "{took:?} for a limit of {limit:?}");
+    }
 }
