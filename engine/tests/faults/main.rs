@@ -7,6 +7,7 @@
 //! one at a time (`support::alone`), because most of them state times.
 
 mod child;
+#[path = "../common/proxy/mod.rs"]
 mod proxy;
 #[path = "../common/role.rs"]
 mod role;

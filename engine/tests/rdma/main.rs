@@ -12,8 +12,7 @@ mod child;
 mod common;
 use common::role;
 mod guest;
-#[path = "../faults/proxy.rs"]
-#[allow(dead_code)]
+#[path = "../common/proxy/mod.rs"]
 mod proxy;
 #[path = "../faults/support.rs"]
 #[allow(dead_code)]

@@ -1,0 +1,286 @@
+//! A peer that is authenticated and means harm: it speaks the real handshake, the real sealed channel and the
+//! real lane frames, in one thread with blocking sockets, and says whatever the test wants, in any order.
+//!
+//! ```text
+//! let mut peer = Hostile::dial(engine.address(), Who::new());     or Door::open(who) … door.accept()
+//! peer.start(); peer.ready();                                     or peer.up(), which opens the lanes too
+//! let mut lane = peer.lane(0);                                    greeted, by whoever dialed
+//! lane.send(Header { kind: Kind::Write, sequence: 7, ..lane.header() }, &[descriptor], b"", b"payload");
+//! ```
+//! What it waits for comes within `PATIENCE`, or the test fails. While it waits for a message it answers pings.
+#![allow(dead_code)]
+
+mod lane;
+
+#[allow(unused_imports)]
+pub use lane::{HostileLane, Received};
+
+use ferry::session::channel::Channel;
+use ferry::session::handshake::{
+    derive_secret, Acceptor, AuthPolicy, Dialer, Established, Identity, Local, Next,
+};
+use ferry::session::message::Message;
+use ferry::sys::{clock, random_u64};
+use ferry::transport::tcp::control::greeting::{Greeting, GREETING_BYTES, WELCOME_BYTES};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+/// Longer than anything here takes; what is not there by then never comes.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// The secret of the engines that it attacks: it is one of those who have it.
+pub const SECRET: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+
+/// How it presents itself; any field may be changed before it is used.
+pub struct Who(pub Local);
+
+impl Who {
+    /// An engine of its own, with one bulk lane beside the express lane.
+    pub fn new() -> Who {
+        let id = [random_u64().to_le_bytes(), random_u64().to_le_bytes()].concat();
+        let secret: Vec<u8> = (0..SECRET.len())
+            .step_by(2)
+            .map(|at| u8::from_str_radix(&SECRET[at..at + 2], 16).unwrap())
+            .collect();
+        Who(Local {
+            engine_id: id.try_into().unwrap(),
+            incarnation: random_u64(),
+            address: String::new(),
+            tag: 7,
+            lanes_max: 1,
+            frame_bytes_max: 1 << 20,
+            reads_max: 64,
+            notify_credits: 1024,
+            unix_name: None,
+            auth: AuthPolicy { secret: Some(derive_secret(&secret).unwrap()), ..AuthPolicy::default() },
+        })
+    }
+}
+
+/// Where it waits for engines that connect to it.
+pub struct Door {
+    pub address: String,
+    who: Who,
+    listener: TcpListener,
+}
+
+impl Door {
+    pub fn open(mut who: Who) -> Door {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        who.0.address.clone_from(&address);
+        Door { address, who, listener }
+    }
+
+    /// Takes the next connection, which must be a control connection, through the handshake.
+    pub fn accept(&self) -> Hostile {
+        let mut socket = patient(self.listener.accept().unwrap().0);
+        let mut acceptor = Acceptor::new(&self.who.0).unwrap();
+        loop {
+            let bytes = receive(&mut socket).unwrap();
+            let step = acceptor.input(&bytes, &mut |_| None, clock::boottime_ns()).unwrap();
+            socket.write_all(&step.output).unwrap();
+            if let Next::Done(established) = step.next {
+                let listener = self.listener.try_clone().unwrap();
+                return Hostile::new(socket, *established, acceptor.leftover(), Some(listener), &self.who.0);
+            }
+        }
+    }
+}
+
+/// One session with an engine.
+pub struct Hostile {
+    /// The engine, as it described itself.
+    pub engine: Identity,
+    pub session_id: [u8; 16],
+    pub lane_key: [u8; 32],
+    /// The memory of the engine that the next `start` names; `start` fills it in. To resume, take both from
+    /// an earlier session.
+    pub link: u64,
+    pub known: u64,
+    /// The lanes of the session, the express lane included.
+    pub slots: u32,
+    next_lane: u32,
+    listener: Option<TcpListener>,
+    socket: TcpStream,
+    channel: Channel,
+    input: Vec<u8>,
+}
+
+fn patient(socket: TcpStream) -> TcpStream {
+    socket.set_nodelay(true).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_write_timeout(Some(PATIENCE)).unwrap();
+    socket
+}
+
+/// What has come; None when the engine has closed the connection.
+fn receive(socket: &mut TcpStream) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; 32 << 10];
+    match socket.read(&mut bytes) {
+        Ok(0) => None,
+        Ok(count) => {
+            bytes.truncate(count);
+            Some(bytes)
+        }
+        Err(error) if error.kind() == ErrorKind::WouldBlock => panic!("the engine said nothing"),
+        Err(_) => None,
+    }
+}
+
+impl Hostile {
+    fn new(
+        socket: TcpStream,
+        established: Established,
+        input: Vec<u8>,
+        listener: Option<TcpListener>,
+        who: &Local,
+    ) -> Hostile {
+        Hostile {
+            slots: who.lanes_max.min(established.peer.lanes_max) + 1,
+            engine: established.peer,
+            session_id: established.session_id,
+            lane_key: *established.lane_key.bytes(),
+            link: 0,
+            known: 0,
+            next_lane: 1,
+            listener,
+            socket,
+            channel: established.channel,
+            input,
+        }
+    }
+
+    /// Connects to an engine; the handshake is over then, and nothing more is said.
+    pub fn dial(address: &str, who: &Who) -> Hostile {
+        let mut socket = patient(TcpStream::connect(address).unwrap());
+        let (mut dialer, first) = Dialer::start(&who.0).unwrap();
+        socket.write_all(&first).unwrap();
+        loop {
+            let bytes = receive(&mut socket).expect("the engine ended the handshake");
+            let step = dialer.input(&bytes, clock::boottime_ns()).unwrap();
+            socket.write_all(&step.output).unwrap();
+            if let Next::Done(established) = step.next {
+                return Hostile::new(socket, *established, dialer.leftover(), None, &who.0);
+            }
+        }
+    }
+
+    /// Says a message, or fails silently when the engine has ended the session.
+    pub fn say(&mut self, message: &Message) {
+        self.say_bytes(&message.encode());
+    }
+
+    /// Says these bytes in place of a message.
+    pub fn say_bytes(&mut self, plain: &[u8]) {
+        let mut sealed = Vec::new();
+        self.channel.seal(plain, &mut sealed).unwrap();
+        let _ = self.socket.write_all(&sealed);
+    }
+
+    /// Seals many messages and sends them in one go.
+    pub fn say_all<'a>(&mut self, messages: impl IntoIterator<Item = &'a Message>) {
+        let mut sealed = Vec::new();
+        messages.into_iter().for_each(|it| self.channel.seal(&it.encode(), &mut sealed).unwrap());
+        let _ = self.socket.write_all(&sealed);
+    }
+
+    /// The next message, pings too; None when the engine has ended the connection.
+    pub fn hear_any(&mut self) -> Option<Message> {
+        loop {
+            if let Some(plain) = self.channel.open(&mut self.input).unwrap() {
+                return Some(Message::decode(&plain).unwrap());
+            }
+            let bytes = receive(&mut self.socket)?;
+            self.input.extend_from_slice(&bytes);
+        }
+    }
+
+    /// The next message; pings are answered.
+    pub fn hear(&mut self) -> Option<Message> {
+        loop {
+            match self.hear_any()? {
+                Message::Ping { nonce } => self.say(&Message::Pong { nonce, clock_ns: clock::boottime_ns() }),
+                message => return Some(message),
+            }
+        }
+    }
+
+    /// Hears until `pick` takes a message; the others are forgotten.
+    #[track_caller]
+    pub fn hear_until<T>(&mut self, mut pick: impl FnMut(&Message) -> Option<T>) -> T {
+        loop {
+            let message = self.hear().expect("the engine ended the session");
+            if let Some(picked) = pick(&message) {
+                return picked;
+            }
+        }
+    }
+
+    /// Hears until the engine ends the connection; the status of its Bye, if it said one.
+    pub fn hear_end(&mut self) -> Option<i32> {
+        let mut bye = None;
+        while let Some(message) = self.hear() {
+            if let Message::Bye { status } = message {
+                bye = Some(status);
+            }
+        }
+        bye
+    }
+
+    /// Exchanges Start, with `link` and `known` as they are; notes what the engine offers for the next time.
+    pub fn start(&mut self) {
+        let fresh = random_u64().max(1);
+        self.say(&Message::Start { link: self.link, known: self.known, fresh });
+        let theirs = self.hear_until(|message| match message {
+            Message::Start { link, known, fresh } => Some((*link, *known, *fresh)),
+            _ => None,
+        });
+        let resumes = self.link != 0 && (theirs.1, theirs.0) == (self.link, self.known);
+        if !resumes {
+            (self.link, self.known) = (fresh, theirs.2);
+        }
+    }
+
+    /// Says Ready, and hears the engine's.
+    pub fn ready(&mut self) {
+        self.say(&Message::Ready { notify_limit: 1024 });
+        self.hear_until(|message| matches!(message, Message::Ready { .. }).then_some(()));
+    }
+
+    /// All that brings a session up: Start, Ready and the lanes, by slot.
+    pub fn up(&mut self) -> Vec<HostileLane> {
+        self.start();
+        self.ready();
+        let mut lanes: Vec<HostileLane> = (0..self.slots).map(|slot| self.lane(slot)).collect();
+        lanes.sort_by_key(|lane| lane.slot);
+        lanes
+    }
+
+    /// A lane: one that it opens with the next number in this slot, or, where the engine dialed, the next one
+    /// that the engine opens.
+    pub fn lane(&mut self, slot: u32) -> HostileLane {
+        let Some(listener) = &self.listener else {
+            self.next_lane += 1;
+            return self.open_lane(self.next_lane - 1, slot).expect("the engine refused the lane");
+        };
+        let mut socket = patient(listener.accept().unwrap().0);
+        let mut bytes = [0; GREETING_BYTES];
+        socket.read_exact(&mut bytes).unwrap();
+        let (greeting, mac) = Greeting::decode(&bytes);
+        assert!(greeting.verify(&self.lane_key, &mac), "another session's lane");
+        socket.write_all(&greeting.welcome(&self.lane_key)).unwrap();
+        HostileLane::new(socket, &greeting, &self.lane_key, false)
+    }
+
+    /// Greets the engine with these numbers; None when it closes the connection.
+    pub fn open_lane(&self, lane: u32, slot: u32) -> Option<HostileLane> {
+        let greeting = Greeting { session_id: self.session_id, lane, slot };
+        let mut socket = patient(TcpStream::connect(self.socket.peer_addr().unwrap()).unwrap());
+        socket.write_all(&greeting.encode(&self.lane_key)).unwrap();
+        let mut welcome = [0; WELCOME_BYTES];
+        socket.read_exact(&mut welcome).ok()?;
+        assert!(greeting.is_welcome(&self.lane_key, &welcome));
+        Some(HostileLane::new(socket, &greeting, &self.lane_key, true))
+    }
+}

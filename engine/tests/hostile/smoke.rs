@@ -1,0 +1,72 @@
+//! That the tools can behave: a hostile peer that does what an engine's peer does in good order, either way
+//! round, and a proxy that holds bytes and lets them go.
+
+use crate::hostile::{Door, Hostile, Who, PATIENCE};
+use crate::proxy::{Passing, Proxy, Verdict, Way};
+use crate::support::{alloc, engine};
+use ferry::complete::State;
+use ferry::session::message::Message;
+use ferry::transport::tcp::wire::{Descriptor, Header, Kind};
+use ferry::types::{Op, Request};
+use ferry::TransferOptions;
+
+#[test]
+fn a_peer_that_dials_writes_and_is_acknowledged() {
+    let engine = engine(&[]);
+    let memory = alloc(&engine, 4096);
+    let mut peer = Hostile::dial(engine.address(), &Who::new());
+    let mut lanes = peer.up();
+    let target = Descriptor { address: memory.address() + 8, region: memory.region(), length: 5 };
+    let header = Header { kind: Kind::Write, sequence: 1, ..lanes[1].header() };
+    assert!(lanes[1].send(header, &[target], b"", b"hello"));
+    let answer = lanes[1].hear().unwrap();
+    assert_eq!((answer.header.kind, answer.header.sequence, answer.extra), (Kind::Ack, 1, vec![]));
+    let mut found = [0; 14];
+    memory.read(0, &mut found);
+    assert_eq!(&found, b"\0\0\0\0\0\0\0\0hello\0");
+    peer.say(&Message::Ping { nonce: 9 });
+    peer.hear_until(|message| matches!(message, Message::Pong { nonce: 9, .. }).then_some(()));
+}
+
+#[test]
+fn a_peer_that_is_dialed_takes_a_write() {
+    let engine = engine(&[]);
+    let memory = alloc(&engine, 4096);
+    memory.write(0, b"payload");
+    let door = Door::open(Who::new());
+    std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| engine.connect(&door.address, Some(PATIENCE)).unwrap());
+        let mut session = door.accept();
+        let mut lanes = session.up();
+        let (region, remote) = (1 << 20 | 7 << 48, 1 << 32);
+        session.say(&crate::support::regions(&[(region, remote, 4096)]));
+        session.say(&Message::Ping { nonce: 1 });
+        session.hear_until(|message| matches!(message, Message::Pong { .. }).then_some(()));
+        let handle = connecting.join().unwrap();
+        let request = Request { local: memory.address(), remote, length: 7, remote_region: region };
+        let transfer = engine.submit(handle, Op::Write, &[request], &TransferOptions::default()).unwrap();
+        let frame = lanes[0].hear().unwrap();
+        assert_eq!((frame.header.kind, &frame.payload[..]), (Kind::Write, &b"payload"[..]));
+        let ack = Header { sequence: frame.header.sequence, ..lanes[0].header() };
+        assert!(lanes[0].send(ack, &[], b"", b""));
+        assert_eq!(transfer.wait(Some(PATIENCE)).unwrap().state, State::Done);
+    });
+}
+
+#[test]
+fn what_the_proxy_holds_comes_when_it_is_released() {
+    let (a, b) = (engine(&[]), engine(&[]));
+    let proxy = Proxy::with_judge(b.address(), |passing: &mut Passing| match passing {
+        Passing { greeting: Some(lane), way: Way::Back, at: 0, .. } if lane.slot == 1 => Verdict::Hold,
+        _ => Verdict::Pass,
+    });
+    std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| a.connect(&proxy.address, Some(PATIENCE)).unwrap());
+        let lane = proxy.wait_for("the welcome is held", |seen| seen.holds(Way::Back));
+        assert!(!connecting.is_finished(), "a lane is not there yet");
+        assert_eq!(lane.greeting.map(|greeting| greeting.slot), Some(1));
+        proxy.release(lane.connection, Way::Back);
+        let peer = connecting.join().unwrap();
+        assert_eq!(a.peer_info(peer).unwrap().state, ferry::peer::PeerState::Up);
+    });
+}
