@@ -8,4 +8,5 @@ mod hostile;
 mod proxy;
 mod support;
 
+mod fences;
 mod smoke;

@@ -37,6 +37,11 @@ impl HostileLane {
         }
     }
 
+    /// A lane that the engine dialed, whose greeting was read and answered, or not, by the test.
+    pub fn over(socket: TcpStream, greeting: &Greeting, key: &[u8; 32]) -> HostileLane {
+        HostileLane::new(socket, greeting, key, false)
+    }
+
     /// An acknowledgement of nothing, with a lease of a minute: to be changed and sent.
     pub fn header(&self) -> Header {
         let now_ns = clock::boottime_ns();

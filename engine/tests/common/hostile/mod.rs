@@ -17,7 +17,7 @@ pub use lane::{HostileLane, Received};
 
 use ferry::session::channel::Channel;
 use ferry::session::handshake::{
-    derive_secret, Acceptor, AuthPolicy, Dialer, Established, Identity, Local, Next,
+    derive_secret, peek_kind, Acceptor, AuthPolicy, Dialer, Established, Identity, Local, Next, Peek,
 };
 use ferry::session::message::Message;
 use ferry::sys::{clock, random_u64};
@@ -72,18 +72,24 @@ impl Door {
         Door { address, who, listener }
     }
 
-    /// Takes the next connection, which must be a control connection, through the handshake.
+    /// Takes the next control connection through the handshake. Lanes that come before it are closed.
     pub fn accept(&self) -> Hostile {
-        let mut socket = patient(self.listener.accept().unwrap().0);
         let mut acceptor = Acceptor::new(&self.who.0).unwrap();
+        let (mut socket, mut bytes) = loop {
+            let mut socket = patient(self.listener.accept().unwrap().0);
+            match receive(&mut socket) {
+                Some(bytes) if matches!(peek_kind(&bytes), Peek::Control) => break (socket, bytes),
+                _ => {}
+            }
+        };
         loop {
-            let bytes = receive(&mut socket).unwrap();
             let step = acceptor.input(&bytes, &mut |_| None, clock::boottime_ns()).unwrap();
             socket.write_all(&step.output).unwrap();
             if let Next::Done(established) = step.next {
                 let listener = self.listener.try_clone().unwrap();
                 return Hostile::new(socket, *established, acceptor.leftover(), Some(listener), &self.who.0);
             }
+            bytes = receive(&mut socket).unwrap();
         }
     }
 }
@@ -271,6 +277,11 @@ impl Hostile {
         assert!(greeting.verify(&self.lane_key, &mac), "another session's lane");
         socket.write_all(&greeting.welcome(&self.lane_key)).unwrap();
         HostileLane::new(socket, &greeting, &self.lane_key, false)
+    }
+
+    /// Where the engine's lanes arrive, if it dialed.
+    pub fn listener(&self) -> Option<&TcpListener> {
+        self.listener.as_ref()
     }
 
     /// Greets the engine with these numbers; None when it closes the connection.

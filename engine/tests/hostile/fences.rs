@@ -1,0 +1,215 @@
+//! What a fence promises when a greeting, a welcome or a Start is late: nothing that was fenced lands, ever.
+
+use crate::hostile::{Door, Hostile, HostileLane, Who, PATIENCE};
+use crate::proxy::{Passing, Proxy, Verdict, Way};
+use crate::support::{alloc, engine};
+use ferry::complete::{Fence, State};
+use ferry::peer::PeerState;
+use ferry::session::message::Message;
+use ferry::transport::tcp::control::greeting::{Greeting, GREETING_BYTES};
+use ferry::transport::tcp::wire::{Descriptor, Header, Kind};
+use ferry::types::{Op, Request};
+use ferry::{Deadline, Engine, Memory, Status, TransferOptions};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+fn contents(memory: &Memory) -> Vec<u8> {
+    let mut bytes = vec![0; memory.length()];
+    memory.read(0, &mut bytes);
+    bytes
+}
+
+/// A WRITE of eight bytes to the front of the memory.
+fn strike(lane: &mut HostileLane, memory: &Memory, sequence: u64) -> bool {
+    let target = Descriptor { address: memory.address(), region: memory.region(), length: 8 };
+    let header = Header { kind: Kind::Write, sequence, ..lane.header() };
+    lane.send(header, &[target], b"", b"too late")
+}
+
+/// The target dials; the welcome of one of its lanes is held until the initiator has been told that nothing of that lane
+/// can land any more. With a second transfer to the same place the application would see the first one's bytes
+/// after the second was done.
+#[test]
+fn a_lane_that_is_fenced_before_its_welcome_arrives_is_never_attached() {
+    let initiator = engine(&[("drain_ms", "20")]);
+    let target = engine(&[("reconnect_backoff_ms", "1000")]);
+    let (local, remote) = (alloc(&initiator, 4096), alloc(&target, 4096));
+    let proxy = Proxy::with_judge(initiator.address(), |passing: &mut Passing| match passing {
+        Passing { greeting: Some(lane), way: Way::Back, .. } if lane.slot == 0 && lane.lane <= 3 => {
+            Verdict::Hold
+        }
+        _ => Verdict::Pass,
+    });
+    std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| target.connect(&proxy.address, Some(PATIENCE)));
+        let held = proxy.wait_for("the welcome is held", |seen| seen.holds(Way::Back));
+        let peer = initiator.peers().unwrap()[0];
+        while !initiator.peer_regions(peer).unwrap().iter().any(|known| known.region == remote.region()) {
+            std::thread::yield_now();
+        }
+        local.write(0, b"first...");
+        let request = |length| Request {
+            local: local.address(),
+            remote: remote.address(),
+            length,
+            remote_region: remote.region(),
+        };
+        let deadline = Deadline::After(Duration::from_millis(50));
+        let options = TransferOptions { deadline, ..TransferOptions::default() };
+        let first = initiator.submit(peer, Op::Write, &[request(8)], &options).unwrap();
+        let result = first.wait(Some(PATIENCE)).unwrap();
+        assert_eq!((result.state, result.fence), (State::TimedOut, Fence::Confirmed));
+        proxy.judge(|_| Verdict::Pass);
+        local.write(0, b"second..");
+        let second = initiator.submit(peer, Op::Write, &[request(8)], &TransferOptions::default()).unwrap();
+        proxy.release(held.connection, Way::Back);
+        connecting.join().unwrap().unwrap();
+        assert_eq!(second.wait(Some(PATIENCE)).unwrap().state, State::Done);
+        // What was held has been delivered, or refused, when its connection is at its end.
+        proxy.wait_for("the fenced lane is closed", |seen| {
+            seen.connection == held.connection && !seen.is_open
+        });
+        assert_eq!(&contents(&remote)[..8], b"second..", "of a transfer that ended with CONFIRMED");
+    });
+}
+
+/// The same at an acceptor: the fence comes first, the greeting after it.
+#[test]
+fn a_lane_that_is_fenced_before_its_greeting_arrives_is_refused() {
+    let target = engine(&[]);
+    let memory = alloc(&target, 4096);
+    let mut peer = Hostile::dial(target.address(), &Who::new());
+    peer.up();
+    peer.say(&Message::Fence { lane: 7 });
+    peer.hear_until(|message| matches!(message, Message::FenceAck { lane: 7 }).then_some(()));
+    let refused = peer.open_lane(7, 1).map(|mut lane| strike(&mut lane, &memory, 1));
+    assert_eq!(refused, None, "lane 7 was fenced");
+    let mut lane = peer.open_lane(8, 1).expect("another number is welcome");
+    assert!(strike(&mut lane, &memory, 1) && lane.hear().is_some());
+}
+
+/// More fences than an engine remembers by number refuse all numbers up to them.
+#[test]
+fn fences_beyond_those_that_are_remembered_refuse_more_and_not_less() {
+    let target = engine(&[]);
+    let mut peer = Hostile::dial(target.address(), &Who::new());
+    peer.up();
+    let fences: Vec<Message> = (10..2000).map(|lane| Message::Fence { lane }).collect();
+    peer.say_all(&fences);
+    peer.hear_until(|message| matches!(message, Message::FenceAck { lane: 1999 }).then_some(()));
+    for lane in [10, 11, 1000, 1743, 1744, 1999] {
+        assert!(peer.open_lane(lane, 1).is_none(), "lane {lane} was fenced");
+    }
+    assert!(peer.open_lane(2000, 1).is_some());
+}
+
+/// The greeting of a lane that the engine has dialed: the connection, not answered yet.
+fn greeted(listener: &TcpListener) -> (TcpStream, Greeting) {
+    let mut socket = listener.accept().unwrap().0;
+    let mut bytes = [0; GREETING_BYTES];
+    socket.read_exact(&mut bytes).unwrap();
+    (socket, Greeting::decode(&bytes).0)
+}
+
+/// A greeting that began before the application fenced the peer: the welcome comes after the fence has returned.
+#[test]
+fn a_greeting_ends_with_its_session() {
+    let target = engine(&[]);
+    let memory = alloc(&target, 4096);
+    let door = Door::open(Who::new());
+    std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| target.connect(&door.address, Some(PATIENCE)));
+        let mut session = door.accept();
+        session.start();
+        session.ready();
+        let (mut socket, greeting) = greeted(session.listener().unwrap());
+        let peer = target.peers().unwrap()[0];
+        target.fence(peer, Some(PATIENCE)).unwrap();
+        assert!(connecting.join().unwrap().is_err());
+        let _ = socket.write_all(&greeting.welcome(&session.lane_key));
+        let mut lane = HostileLane::over(socket, &greeting, &session.lane_key);
+        strike(&mut lane, &memory, 1);
+        lane.hear_end();
+        assert_eq!(contents(&memory), vec![0; 4096], "the fence had returned");
+    });
+}
+
+fn lost(engine: &Engine, peer: u64) -> bool {
+    engine.peer_info(peer).unwrap().state == PeerState::Lost
+}
+
+/// Another connection of the same incarnation is past the handshake, and says Start when the fence has returned.
+#[test]
+fn a_fence_is_not_passed_by_who_was_past_the_handshake() {
+    let target = engine(&[]);
+    let memory = alloc(&target, 4096);
+    let who = Who::new();
+    let mut first = Hostile::dial(target.address(), &who);
+    first.up();
+    let peer = target.peers().unwrap()[0];
+    let mut second = Hostile::dial(target.address(), &who);
+    target.fence(peer, Some(PATIENCE)).unwrap();
+    assert!(lost(&target, peer));
+    second.say(&Message::Start { link: 0, known: 0, fresh: 5 });
+    second.say(&Message::Ready { notify_limit: 1024 });
+    second.hear_end();
+    assert!(second.open_lane(1, 0).is_none(), "there is no session to join");
+    assert!(target.peers().unwrap().into_iter().all(|peer| lost(&target, peer)));
+    assert_eq!(contents(&memory), vec![0; 4096]);
+}
+
+/// An engine that redials a peer which its application fences meanwhile has not been asked to lift the fence.
+#[test]
+fn a_redial_does_not_lift_a_fence() {
+    let target = engine(&[("reconnect_timeout_ms", "20000"), ("connect_timeout_ms", "20000")]);
+    let door = Door::open(Who::new());
+    std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| target.connect(&door.address, Some(PATIENCE)));
+        let mut session = door.accept();
+        session.up();
+        let peer = connecting.join().unwrap().unwrap();
+        drop(session);
+        // The redial is past the handshake, and the peer has not said Start.
+        let mut redialed = door.accept();
+        target.fence(peer, Some(PATIENCE)).unwrap();
+        redialed.say(&Message::Start { link: 0, known: 0, fresh: 5 });
+        redialed.hear_end();
+        assert!(target.peers().unwrap().into_iter().all(|peer| lost(&target, peer)));
+        // To connect is how it is lifted.
+        let connecting = scope.spawn(|| target.connect(&door.address, Some(PATIENCE)));
+        let mut session = door.accept();
+        session.up();
+        let again = connecting.join().unwrap().unwrap();
+        assert_eq!(target.peer_info(again).unwrap().state, PeerState::Up);
+        assert_eq!(target.probe(peer, Some(PATIENCE)).unwrap_err().status, Status::Refused);
+    });
+}
+
+/// Both Starts name the memory that is there, and then one side gives it up: no session is resumed by one side alone, in
+/// which notifications would never agree on their numbers.
+#[test]
+fn a_session_that_one_side_has_given_up_is_not_resumed_by_the_other() {
+    let target = engine(&[("reconnect_timeout_ms", "20000")]);
+    let who = Who::new();
+    let mut first = Hostile::dial(target.address(), &who);
+    first.up();
+    let peer = target.peers().unwrap()[0];
+    let mut second = Hostile::dial(target.address(), &who);
+    // Resumes the session; but before that is known, the peer ends it.
+    (second.link, second.known) = (first.link, first.known);
+    first.say(&Message::Bye { status: Status::Closed as i32 });
+    first.hear_end();
+    while !lost(&target, peer) {
+        std::thread::yield_now();
+    }
+    second.say(&Message::Start { link: second.link, known: second.known, fresh: 5 });
+    let mut said = Vec::new();
+    while let Some(message) = second.hear() {
+        said.push(message);
+    }
+    assert!(matches!(said[..], [Message::Start { .. }]), "no session comes of it: {said:?}");
+    let mut third = Hostile::dial(target.address(), &who);
+    third.up();
+    assert_eq!(target.peers().unwrap().len(), 2);
+}
