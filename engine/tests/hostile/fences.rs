@@ -135,6 +135,9 @@ fn a_greeting_ends_with_its_session() {
     });
 }
 
+/// A handle as the hostile peer would give it out, by its tag.
+const REGION: u64 = 1 << 20 | 7 << 48;
+
 fn lost(engine: &Engine, peer: u64) -> bool {
     engine.peer_info(peer).unwrap().state == PeerState::Lost
 }
@@ -212,4 +215,30 @@ fn a_session_that_one_side_has_given_up_is_not_resumed_by_the_other() {
     let mut third = Hostile::dial(target.address(), &who);
     third.up();
     assert_eq!(target.peers().unwrap().len(), 2);
+}
+
+/// The peer begins anew with an engine that remembers it. Its Start may be older than its memory of the session that is
+/// lost by it, whose lanes then stand; only its Ready says that they don't.
+#[test]
+fn a_start_alone_confirms_nothing_of_the_session_that_it_ends() {
+    let initiator = engine(&[]);
+    let local = alloc(&initiator, 4096);
+    let who = Who::new();
+    let mut first = Hostile::dial(initiator.address(), &who);
+    first.up();
+    let peer = initiator.peers().unwrap()[0];
+    first.say(&crate::support::regions(&[(REGION, 4096, 4096)]));
+    first.say(&Message::Ping { nonce: 1 });
+    first.hear_until(|message| matches!(message, Message::Pong { .. }).then_some(()));
+    let request = Request { local: local.address(), remote: 4096, length: 8, remote_region: REGION };
+    let transfer = initiator.submit(peer, Op::Write, &[request], &TransferOptions::default()).unwrap();
+    let mut second = Hostile::dial(initiator.address(), &who);
+    second.start();
+    second.hear_until(|message| matches!(message, Message::Ready { .. }).then_some(()));
+    assert!(lost(&initiator, peer));
+    assert!(transfer.result().is_none(), "{:?}", transfer.result());
+    second.say(&Message::Ready { notify_limit: 1024 });
+    let result = transfer.wait(Some(PATIENCE)).unwrap();
+    assert_eq!((result.state, result.status), (State::Failed, Status::PeerLost));
+    assert_eq!(result.fence, Fence::Confirmed);
 }

@@ -23,7 +23,7 @@ use ferry::session::message::Message;
 use ferry::sys::{clock, random_u64};
 use ferry::transport::tcp::control::greeting::{Greeting, GREETING_BYTES, WELCOME_BYTES};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 /// Longer than anything here takes; what is not there by then never comes.
@@ -108,6 +108,8 @@ pub struct Hostile {
     pub slots: u32,
     next_lane: u32,
     listener: Option<TcpListener>,
+    /// Where it listens, or where its end of the connection is.
+    remote: SocketAddr,
     socket: TcpStream,
     channel: Channel,
     input: Vec<u8>,
@@ -151,6 +153,7 @@ impl Hostile {
             known: 0,
             next_lane: 1,
             listener,
+            remote: socket.peer_addr().unwrap(),
             socket,
             channel: established.channel,
             input,
@@ -287,7 +290,7 @@ impl Hostile {
     /// Greets the engine with these numbers; None when it closes the connection.
     pub fn open_lane(&self, lane: u32, slot: u32) -> Option<HostileLane> {
         let greeting = Greeting { session_id: self.session_id, lane, slot };
-        let mut socket = patient(TcpStream::connect(self.socket.peer_addr().unwrap()).unwrap());
+        let mut socket = patient(TcpStream::connect(self.remote).unwrap());
         socket.write_all(&greeting.encode(&self.lane_key)).unwrap();
         let mut welcome = [0; WELCOME_BYTES];
         socket.read_exact(&mut welcome).ok()?;
