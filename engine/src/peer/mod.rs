@@ -53,6 +53,8 @@ pub struct Peer {
     /// By the number of the transport; TCP's place is not used.
     ways: [RwLock<Way>; Transport::COUNT],
     active: AtomicU64,
+    #[cfg(test)]
+    pub pulled: tests::Hook,
 }
 
 /// See `Peer::busy`.
@@ -86,6 +88,8 @@ impl Peer {
                 RwLock::new(Way::Pending("the session is being established".into()))
             }),
             active: AtomicU64::new(0),
+            #[cfg(test)]
+            pulled: tests::Hook::default(),
             around,
         }
     }
@@ -271,7 +275,10 @@ impl Peer {
     }
 
     pub fn pull(&self, via: Transport, express: bool, limits: PullLimits) -> Option<Pulled> {
-        lock(&self.outbox).pull(via, express, limits)
+        let pulled = lock(&self.outbox).pull(via, express, limits);
+        #[cfg(test)]
+        self.pulled.call(pulled.as_ref());
+        pulled
     }
 
     pub fn has_work(&self, via: Transport, express: bool) -> bool {

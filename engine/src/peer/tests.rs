@@ -12,10 +12,29 @@ use crate::region::RemoteMap;
 use crate::status::Status;
 use crate::types::{Op, Range, Request, Slice, Transport};
 use std::net::Ipv4Addr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 const KIB: u32 = 1 << 10;
 const CANCEL: Strike = Strike { status: Status::Cancelled, os_error: 0 };
+
+type Call = dyn Fn(&Pulled) + Send + Sync;
+
+/// What a test has called between taking something from the outbox and posting it, on the thread that does both.
+#[derive(Default)]
+pub struct Hook(Mutex<Option<Arc<Call>>>);
+
+impl Hook {
+    pub fn set(&self, call: impl Fn(&Pulled) + Send + Sync + 'static) {
+        *self.0.lock().unwrap() = Some(Arc::new(call));
+    }
+
+    pub fn call(&self, pulled: Option<&Pulled>) {
+        let call = self.0.lock().unwrap().clone();
+        if let (Some(call), Some(pulled)) = (call, pulled) {
+            call(pulled);
+        }
+    }
+}
 
 pub fn peer() -> Arc<Peer> {
     let identity = PeerIdentity {
