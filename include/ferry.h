@@ -729,7 +729,7 @@ typedef struct ferry_transfer_options {
 /// The peer doesn't have it, and never will.
 #define FERRY_NOTIFICATION_NOT_SENT 2
 
-/// The peer was lost before it said whether it has it.
+/// It was given up, or the peer lost, before the peer said whether it has it.
 #define FERRY_NOTIFICATION_UNKNOWN 3
 
 /// ferry_transfer_results: every request.

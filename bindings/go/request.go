@@ -112,7 +112,7 @@ const (
 	NoNotification Delivery = C.FERRY_NOTIFICATION_NONE      // the transfer had none
 	Delivered      Delivery = C.FERRY_NOTIFICATION_DELIVERED // the peer has it
 	NotSent        Delivery = C.FERRY_NOTIFICATION_NOT_SENT  // the peer doesn't have it, and never will
-	Unknown        Delivery = C.FERRY_NOTIFICATION_UNKNOWN   // the peer was lost before it said so
+	Unknown        Delivery = C.FERRY_NOTIFICATION_UNKNOWN   // given up, or the peer lost, before it said so
 )
 
 // A Result is how a transfer ended.

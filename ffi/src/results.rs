@@ -34,7 +34,7 @@ pub const FERRY_NOTIFICATION_NONE: u32 = 0;
 pub const FERRY_NOTIFICATION_DELIVERED: u32 = 1;
 /// The peer doesn't have it, and never will.
 pub const FERRY_NOTIFICATION_NOT_SENT: u32 = 2;
-/// The peer was lost before it said whether it has it.
+/// It was given up, or the peer lost, before the peer said whether it has it.
 pub const FERRY_NOTIFICATION_UNKNOWN: u32 = 3;
 
 /// ferry_transfer_results: every request.

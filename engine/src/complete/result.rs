@@ -41,7 +41,7 @@ pub enum Notification {
     None = 0,
     Delivered = 1,
     NotSent = 2,
-    /// Sent, but the peer was lost before it acknowledged.
+    /// Posted, and given up, or the peer lost, before it was acknowledged.
     Unknown = 3,
 }
 

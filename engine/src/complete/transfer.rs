@@ -276,13 +276,18 @@ impl Transfer {
         !self.notify_taken.swap(true, Ordering::AcqRel)
     }
 
-    /// Undoes `take_notification` for a frame that is going to be sent again.
+    /// Undoes `take_notification` for a frame that is going to be sent again. Under the outbox's lock.
     pub fn return_notification(&self) {
         self.notify_taken.store(false, Ordering::Release);
     }
 
     pub fn set_notification(&self, notification: Notification) {
         self.detail().notification = Some(notification);
+    }
+
+    /// It goes no more: NOT_SENT, unless it may have come long ago.
+    pub fn give_up_notification(&self) {
+        self.detail().notification.get_or_insert(Notification::NotSent);
     }
 
     /// Slices [first, end) are in the target's memory (WRITE) or in ours (READ), but for `failures`.
@@ -378,9 +383,7 @@ impl Transfer {
         let status = match (detail.strike, detail.failures.first()) {
             // A strike that came too late to keep anything from being confirmed changes nothing.
             (Some(_), None)
-                if failed == 0
-                    && detail.notification != Some(Notification::NotSent)
-                    && detail.notification != Some(Notification::Unknown) =>
+                if failed == 0 && matches!(detail.notification, None | Some(Notification::Delivered)) =>
             {
                 Status::Ok
             }

@@ -2,8 +2,7 @@
 //! Lanes hand them in as they arrive; what is next goes to the hub at once, the rest is held. Bounded by
 //! the credits that the peer was granted.
 
-use crate::limits::{LANES_MAX, LANE_FRAMES_MAX, NOTIFY_CREDITS};
-use crate::status::Status;
+use crate::limits::NOTIFY_CREDITS;
 use std::collections::BTreeMap;
 
 /// A notification's bytes, or None for one that will never come.
@@ -16,19 +15,26 @@ pub struct Inbox {
     /// How many the application has taken, the skipped ones included.
     taken: u64,
     granted: u64,
-    /// Frames whose data was refused in part, by their notification: the descriptors, and why. Should
-    /// the acknowledgement be lost, the repetition is answered from here.
-    refused: BTreeMap<u64, Box<[(u16, Status)]>>,
+    /// The numbers of frames whose data is being taken in, one for each lane at most.
+    arriving: Vec<u64>,
 }
 
-/// As many frames as a peer can have posted without an acknowledgement, and so may repeat.
-const REFUSED_MAX: usize = LANE_FRAMES_MAX * (LANES_MAX as usize + 1);
+/// What is known of a notification whose data begins to come.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// Neither has come: `departs` when the frame is dealt with.
+    Fresh,
+    /// Both came before. The application may have given the memory to somebody else since.
+    Duplicate,
+    /// Another lane is at it: one of the two would be applied after the other's notification.
+    Busy,
+}
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Accepted {
     /// Now deliverable, in order.
     Deliver(Vec<Box<[u8]>>),
-    /// Seen before: neither the notification nor the data it came with may be applied again.
+    /// Seen before, or given up.
     Duplicate,
     /// Beyond the credits granted: the peer breaks the protocol.
     Overrun,
@@ -39,21 +45,25 @@ impl Inbox {
         Inbox { granted: NOTIFY_CREDITS as u64, ..Inbox::default() }
     }
 
-    pub fn is_duplicate(&self, sequence: u64) -> bool {
-        sequence < self.next || self.held.contains_key(&sequence)
-    }
-
-    /// The data that came with this notification was refused in part.
-    pub fn remember_refusal(&mut self, sequence: u64, faults: Box<[(u16, Status)]>) {
-        self.refused.insert(sequence, faults);
-        if self.refused.len() > REFUSED_MAX {
-            self.refused.pop_first();
+    /// A frame with data and this notification begins to come.
+    pub fn arrives(&mut self, sequence: u64) -> Arrival {
+        if self.is_duplicate(sequence) {
+            return Arrival::Duplicate;
         }
+        if self.arriving.contains(&sequence) {
+            return Arrival::Busy;
+        }
+        self.arriving.push(sequence);
+        Arrival::Fresh
     }
 
-    /// What was refused of the data that came with this notification.
-    pub fn refusal(&self, sequence: u64) -> Box<[(u16, Status)]> {
-        self.refused.get(&sequence).cloned().unwrap_or_default()
+    /// That frame has been taken in, or its lane has ended.
+    pub fn departs(&mut self, sequence: u64) {
+        self.arriving.retain(|other| *other != sequence);
+    }
+
+    fn is_duplicate(&self, sequence: u64) -> bool {
+        sequence < self.next || self.held.contains_key(&sequence)
     }
 
     pub fn accept(&mut self, sequence: u64, body: Body) -> Accepted {
@@ -114,6 +124,19 @@ mod tests {
             Accepted::Deliver(vec![b"a".as_slice().into(), b"c".as_slice().into()])
         );
         assert_eq!(inbox.accept(1, bytes("late")), Accepted::Duplicate);
+    }
+
+    #[test]
+    fn data_with_a_number_is_taken_in_by_one_lane_and_once() {
+        let mut inbox = Inbox::new();
+        assert_eq!(inbox.arrives(1), Arrival::Fresh);
+        assert_eq!((inbox.arrives(0), inbox.arrives(1)), (Arrival::Fresh, Arrival::Busy));
+        // Its lane has ended, or its data was refused in part: nothing is decided.
+        inbox.departs(1);
+        assert_eq!(inbox.arrives(1), Arrival::Fresh);
+        assert_eq!(inbox.accept(1, bytes("b")), Accepted::Deliver(vec![]));
+        inbox.departs(1);
+        assert_eq!((inbox.arrives(1), inbox.arrives(0)), (Arrival::Duplicate, Arrival::Busy));
     }
 
     #[test]

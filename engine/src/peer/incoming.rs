@@ -1,26 +1,30 @@
 //! What a peer's notifications do here: whichever transport brought them, they are put into order by the `inbox`
 //! and handed to the application, which gives credit for more by taking them.
 
-use super::inbox::Accepted;
+use super::inbox::{Accepted, Arrival};
 use super::{lock, Peer};
 use crate::command::Command;
 use crate::notify::{Credit, Event, EventBody};
-use crate::status::Status;
 use std::sync::Arc;
 
+/// A frame with data and a notification, while a lane takes it in.
+pub struct Arriving {
+    peer: Arc<Peer>,
+    sequence: u64,
+}
+
+impl Drop for Arriving {
+    fn drop(&mut self) {
+        lock(&self.peer.inbox).departs(self.sequence);
+    }
+}
+
 impl Peer {
-    /// Whether the data that comes with this notification was applied before.
-    pub fn is_duplicate(&self, sequence: u64) -> bool {
-        lock(&self.inbox).is_duplicate(sequence)
-    }
-
-    /// The data that came with this notification was refused in part; a repetition is to hear the same.
-    pub fn remember_refusal(&self, sequence: u64, faults: Box<[(u16, Status)]>) {
-        lock(&self.inbox).remember_refusal(sequence, faults);
-    }
-
-    pub fn refusal(&self, sequence: u64) -> Box<[(u16, Status)]> {
-        lock(&self.inbox).refusal(sequence)
+    /// Data comes with this notification: whether it is to be applied. A guard comes with Fresh.
+    pub fn arrives(self: &Arc<Self>, sequence: u64) -> (Arrival, Option<Arriving>) {
+        let arrival = lock(&self.inbox).arrives(sequence);
+        let fresh = arrival == Arrival::Fresh;
+        (arrival, fresh.then(|| Arriving { peer: self.clone(), sequence }))
     }
 
     /// A notification arrived (None: a skip). False when the peer overran its credits.

@@ -12,9 +12,13 @@ pub mod lease;
 mod link;
 pub mod outbox;
 mod posted;
+#[cfg(test)]
+pub mod tests;
 mod unknown;
 
 pub use identity::{PeerIdentity, PeerState, PeerStats, Surroundings};
+pub use inbox::Arrival;
+pub use incoming::Arriving;
 pub use link::{Beside, Companion, Kept, Link, Ticket, Way};
 pub use posted::{Posted, What};
 
@@ -49,6 +53,8 @@ pub struct Peer {
     /// By the number of the transport; TCP's place is not used.
     ways: [RwLock<Way>; Transport::COUNT],
     active: AtomicU64,
+    #[cfg(test)]
+    pub pulled: tests::Hook,
 }
 
 /// See `Peer::busy`.
@@ -82,6 +88,8 @@ impl Peer {
                 RwLock::new(Way::Pending("the session is being established".into()))
             }),
             active: AtomicU64::new(0),
+            #[cfg(test)]
+            pulled: tests::Hook::default(),
             around,
         }
     }
@@ -267,7 +275,10 @@ impl Peer {
     }
 
     pub fn pull(&self, via: Transport, express: bool, limits: PullLimits) -> Option<Pulled> {
-        lock(&self.outbox).pull(via, express, limits)
+        let pulled = lock(&self.outbox).pull(via, express, limits);
+        #[cfg(test)]
+        self.pulled.call(pulled.as_ref());
+        pulled
     }
 
     pub fn has_work(&self, via: Transport, express: bool) -> bool {
@@ -289,10 +300,12 @@ impl Peer {
         failures: &[Failure],
         notified: bool,
     ) {
-        if notified {
-            // The target announces no data that it refused in part.
-            let delivered = if failures.is_empty() { Notification::Delivered } else { Notification::NotSent };
-            transfer.set_notification(delivered);
+        if notified && failures.is_empty() {
+            transfer.set_notification(Notification::Delivered);
+        } else if notified {
+            // The target announces no data that it refused in part, and waits for what becomes of the number.
+            transfer.set_notification(Notification::NotSent);
+            self.skip(transfer);
         }
         let last = transfer.confirm(run.0, run.1, bytes, failures, notified as u32);
         self.settled(transfer, last);
@@ -335,13 +348,21 @@ impl Peer {
         queued
     }
 
-    /// The notification will not be sent: its number is skipped, so that later ones are not held up.
+    /// The notification will not be sent, or not again.
     fn give_up_notification(&self, transfer: &Arc<Transfer>) {
-        transfer.set_notification(Notification::NotSent);
-        lock(&self.outbox).push_skip(transfer.notify_sequence.load(Ordering::Relaxed));
-        self.post_words();
+        transfer.give_up_notification();
+        self.skip(transfer);
         if transfer.settle(1) {
             self.finish(transfer);
+        }
+    }
+
+    /// Nobody will send this transfer's notification: the target is told, so that later ones are not held up. If it
+    /// has had it, it takes that for a repetition.
+    fn skip(&self, transfer: &Transfer) {
+        if self.lost().is_none() {
+            lock(&self.outbox).push_skip(transfer.notify_sequence.load(Ordering::Relaxed));
+            self.post_words();
         }
     }
 
@@ -399,28 +420,27 @@ impl Peer {
                 if notified {
                     // Data and notification went together, and do so again: the target knows the
                     // notification's number and drops both if it has had them.
+                    transfer.set_notification(Notification::Unknown);
                     transfer.return_notification();
                 }
                 transfer.fenced(fence);
-                outbox.requeue(transfer.clone(), run.0, run.1, class);
+                outbox.requeue(transfer.clone(), run, class, notified);
                 drop(outbox);
                 return self.strike_stranded();
             }
         }
         if notified {
             transfer.set_notification(Notification::Unknown);
+            self.skip(transfer);
         }
         self.abandon(transfer, run.1 - run.0 + notified as u32, fence);
     }
 
     /// The same for a notification that went alone; the target drops what it has seen before.
     pub fn release_notification(&self, transfer: &Arc<Transfer>) {
-        if self.queue_word(transfer) {
-            return;
-        }
         transfer.set_notification(Notification::Unknown);
-        if transfer.settle(1) {
-            self.finish(transfer);
+        if !self.queue_word(transfer) {
+            self.give_up_notification(transfer);
         }
     }
 

@@ -31,6 +31,8 @@ struct Run {
     end: u32,
     /// The peer's memory turned out to be a device's.
     is_device: bool,
+    /// All of a transfer that was posted in one frame with its notification, and may have been taken in.
+    is_replay: bool,
 }
 
 /// Notifications apart from data.
@@ -182,7 +184,7 @@ impl Outbox {
             return;
         }
         let end = transfer.spec.slices.len() as u32;
-        self.push_run(Run { transfer, next: 0, end, is_device: false }, class);
+        self.push_run(Run { transfer, next: 0, end, is_device: false, is_replay: false }, class);
     }
 
     fn push_run(&mut self, run: Run, class: Class) {
@@ -193,20 +195,29 @@ impl Outbox {
         queue.insert(place.map_or(0, |at| at + 1), run);
     }
 
-    /// Queues slices again that a lost lane had carried.
-    pub fn requeue(&mut self, transfer: Arc<Transfer>, first: u32, end: u32, class: Class) {
-        let run = Run { transfer, next: first, end, is_device: false };
-        self.push_front(run, class);
+    /// Queues slices again that a lost lane had carried; `notified`, together with the notification.
+    pub fn requeue(
+        &mut self,
+        transfer: Arc<Transfer>,
+        (first, end): (u32, u32),
+        class: Class,
+        notified: bool,
+    ) {
+        self.push_front(Run { transfer, next: first, end, is_device: false, is_replay: notified }, class);
     }
 
     /// Queues slices to be staged that another way could not reach.
     pub fn stage(&mut self, transfer: Arc<Transfer>, first: u32, end: u32, class: Class) {
         transfer.stage();
-        self.push_front(Run { transfer, next: first, end, is_device: true }, class);
+        self.push_front(Run { transfer, next: first, end, is_device: true, is_replay: false }, class);
     }
 
     fn push_front(&mut self, run: Run, class: Class) {
-        let lineup = self.lineup_of(&run.transfer);
+        // The target knows the notification's number, and by it whether it has had the data: only TCP carries both.
+        let lineup = match run.is_replay {
+            true => &mut self.lineups[Transport::Tcp as usize],
+            false => self.lineup_of(&run.transfer),
+        };
         lineup.runs[class as usize][side(run.transfer.spec.op)].push_front(run);
     }
 
@@ -313,21 +324,22 @@ impl Outbox {
             let queue = &mut lineup.runs[class as usize][side];
             let Some(run) = queue.front_mut() else { continue };
             let (first, bytes) = (run.next, run.advance(limits));
-            let (transfer, end, is_device) = (run.transfer.clone(), run.next, run.is_device);
+            let (transfer, end, is_device, is_replay) =
+                (run.transfer.clone(), run.next, run.is_device, run.is_replay);
             if run.next == run.end {
                 queue.pop_front();
             }
             // Data and notification in one frame, when that frame is the whole transfer.
             lineup.last_side[class as usize] = side;
             let whole = first == 0 && end as usize == transfer.spec.slices.len();
-            let with_notification = whole
+            let may_notify = whole
                 && via == Transport::Tcp
                 && transfer.spec.op == Op::Write
                 && transfer.spec.notify.is_some()
                 // What is refused in this frame may be staged, and the notification comes after that.
                 && !transfer.spec.has_unknown
-                && transfer.notify_sequence.load(Ordering::Relaxed) < notify_limit
-                && transfer.take_notification();
+                && transfer.notify_sequence.load(Ordering::Relaxed) < notify_limit;
+            let with_notification = (is_replay || may_notify) && transfer.take_notification();
             return Some(Pulled::Slices { transfer, first, end, bytes, with_notification, is_device });
         }
         None
@@ -421,13 +433,16 @@ pub enum OrderedNext {
 
 impl Run {
     /// Moves `next` past one frame's slices, at least one, and returns their bytes. A slice fits any frame
-    /// of its peer; the limit of the moment may be smaller.
+    /// of its peer; the limit of the moment may be smaller. A replay was one frame and fits one again, as the limits of
+    /// the peer don't change; in parts, those without the number would be applied over what the target's application
+    /// made of them since.
     fn advance(&mut self, limits: PullLimits) -> u32 {
         let mut bytes = 0u32;
-        let last = self.end.min(self.next + limits.descriptors_max as u32);
+        let last =
+            if self.is_replay { self.end } else { self.end.min(self.next + limits.descriptors_max as u32) };
         while self.next < last {
             let length = self.transfer.spec.slices[self.next as usize].length;
-            if bytes > 0 && bytes + length > limits.frame_bytes_max {
+            if bytes > 0 && !self.is_replay && bytes + length > limits.frame_bytes_max {
                 break;
             }
             bytes += length;

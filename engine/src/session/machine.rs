@@ -17,6 +17,9 @@ use crate::complete::Fence;
 use crate::session::message::Message;
 use crate::status::Status;
 
+/// What is struck is looked at again after this, however short the drain is.
+const LOOK_AGAIN_NS_MIN: u64 = 10_000_000;
+
 /// A record of the transport: something posted that was not acknowledged.
 pub trait Carried {
     /// CLOCK_MONOTONIC time from which the target refuses it.
@@ -296,6 +299,12 @@ impl<R: Carried> Machine<R> {
     /// A transfer was struck and has slices posted.
     pub fn drain(&mut self, now_ns: u64, transfer: u64) {
         self.drains.push((now_ns + self.timing.drain_ns, transfer));
+    }
+
+    /// Its lanes are closed, and it is not final yet. That may be the fence that is waited for; or a thread took some of
+    /// it to be posted and has not come to that, and would be heard of by nobody.
+    pub fn drain_on(&mut self, now_ns: u64, transfer: u64) {
+        self.drains.push((now_ns + self.timing.drain_ns.max(LOOK_AGAIN_NS_MIN), transfer));
     }
 
     /// Asks the peer for its clock, unless it is being asked.

@@ -20,6 +20,7 @@ mod killed;
 mod lanes;
 mod local;
 mod regions;
+mod replay;
 mod sessions;
 mod stopped;
 mod strangers;

@@ -137,6 +137,47 @@ mod tests {
         assert!(mail.take_unacked().is_empty());
     }
 
+    /// The records of a lost endpoint go back to the peer, as `control` releases them.
+    #[test]
+    fn a_number_whose_endpoint_is_lost_with_it_is_skipped_or_goes_again() {
+        use crate::complete::transfer::Strike;
+        use crate::complete::Notification;
+        use crate::peer::tests::{open, peer, pull_word, skips, submit};
+        use crate::status::Status;
+        use crate::types::Transport;
+        let (peer, mail) = (peer(), Mail::default());
+        open(&peer, Transport::Rdma);
+        let transfers: Vec<_> = (0..3).map(|handle| submit(&peer, handle + 1, 0)).collect();
+        let lose = |mail: &Mail| {
+            for what in mail.take_unacked() {
+                match what {
+                    What::Notify(transfer) => peer.release_notification(&transfer),
+                    What::Skip(number) => peer.release_skip(number),
+                    What::Slices { .. } => panic!("mail carries no data"),
+                }
+            }
+        };
+        let post = |mail: &Mail| match pull_word(&peer, Transport::Rdma) {
+            Some(Pulled::Notify(it)) => {
+                mail.sent(it.notify_sequence.load(Ordering::Relaxed), What::Notify(it))
+            }
+            Some(Pulled::Skip(number)) => mail.sent(number, What::Skip(number)),
+            _ => panic!("nothing is queued"),
+        };
+        (0..3).for_each(|_| post(&mail));
+        assert!(peer.strike(&transfers[0], Strike { status: Status::Timeout, os_error: 0 }));
+        assert!(mail.acknowledged(2).is_some());
+        lose(&mail);
+        assert_eq!(transfers[0].result().unwrap().notification, Notification::Unknown);
+        // Both go once more, are lost again, and come back.
+        (0..2).for_each(|_| post(&mail));
+        lose(&mail);
+        (0..2).for_each(|_| post(&mail));
+        assert!(matches!(mail.acknowledged(0), Some(What::Skip(0))));
+        assert!(matches!(mail.acknowledged(1), Some(What::Notify(_))));
+        assert!(skips(&peer, Transport::Rdma).is_empty());
+    }
+
     #[test]
     fn debts_are_paid_in_order_and_in_parts() {
         let mail = Mail::default();

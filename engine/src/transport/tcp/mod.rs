@@ -9,6 +9,8 @@
 pub mod admit;
 pub mod answer;
 pub mod control;
+#[cfg(test)]
+mod drain_tests;
 pub mod landing;
 pub mod lane;
 pub mod link;

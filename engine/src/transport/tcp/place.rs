@@ -3,7 +3,7 @@
 
 use crate::complete::Failure;
 use crate::limits::{FRAME_DESCRIPTORS_MAX, NOTIFY_BYTES_MAX};
-use crate::peer::{Posted, What};
+use crate::peer::{Arrival, Arriving, Posted, What};
 use crate::status::Status;
 use crate::transport::tcp::admit::admit;
 use crate::transport::tcp::answer::ReadJob;
@@ -33,7 +33,8 @@ pub enum Frame {
 pub struct Notice {
     sequence: u64,
     body: Option<Box<[u8]>>,
-    duplicate: bool,
+    /// As long as data comes with it that is to be applied.
+    arriving: Option<Arriving>,
 }
 
 impl Frame {
@@ -80,7 +81,7 @@ impl Frame {
     }
 }
 
-fn read_notice(lane: &Lane, header: &Header, extra: &[u8]) -> Result<Option<Notice>, Malformed> {
+fn read_notice(header: &Header, extra: &[u8]) -> Result<Option<Notice>, Malformed> {
     let word = header.flags & (flags::NOTIFY | flags::SKIP);
     if word == 0 {
         return if extra.is_empty() { Ok(None) } else { Err(Malformed::PayloadMismatch) };
@@ -91,8 +92,7 @@ fn read_notice(lane: &Lane, header: &Header, extra: &[u8]) -> Result<Option<Noti
         return Err(Malformed::PayloadMismatch);
     }
     let sequence = u64::from_le_bytes(*head);
-    let duplicate = lane.peer.is_duplicate(sequence);
-    Ok(Some(Notice { sequence, body: (!skip).then(|| body.into()), duplicate }))
+    Ok(Some(Notice { sequence, body: (!skip).then(|| body.into()), arriving: None }))
 }
 
 fn begin_write(
@@ -102,10 +102,16 @@ fn begin_write(
     extra: &[u8],
     landing: &mut Landing,
 ) -> Result<Frame, Broken> {
-    let notification = read_notice(lane, header, extra)?;
-    // Data that came with a notification delivered before was applied before: the application may have
-    // given the memory to somebody else since.
-    let duplicate = notification.as_ref().is_some_and(|notice| notice.duplicate);
+    let mut notification = read_notice(header, extra)?;
+    let mut duplicate = false;
+    if let Some(notice) = notification.as_mut().filter(|_| header.descriptors > 0) {
+        let (arrival, arriving) = lane.peer.arrives(notice.sequence);
+        if arrival == Arrival::Busy {
+            return Err(Broken::Busy);
+        }
+        duplicate = arrival == Arrival::Duplicate;
+        notice.arriving = arriving;
+    }
     landing.reset(header.sequence, header.not_after_ns.max(1));
     let map = lane.context.registry.snapshot();
     let mut total = 0u64;
@@ -122,12 +128,6 @@ fn begin_write(
     }
     if total != header.payload_bytes as u64 {
         return Err(Malformed::PayloadMismatch.into());
-    }
-    if let Some(notice) = notification.as_ref().filter(|notice| notice.duplicate) {
-        // Its acknowledgement was lost: the answer is the same as the first time.
-        for (descriptor, status) in lane.peer.refusal(notice.sequence) {
-            landing.fault(descriptor, status);
-        }
     }
     Ok(Frame::Write { header: *header, notification })
 }
@@ -147,14 +147,10 @@ fn finish_write(
     let applied = u64::from(header.payload_bytes) - landing.refused_bytes();
     stats.bytes_applied.fetch_add(applied, Ordering::Relaxed);
     stats.requests_refused.fetch_add(landing.faults.len() as u64, Ordering::Relaxed);
-    if let Some(notice) = notification {
-        // Data that was refused in part must not be announced.
-        let body = if landing.faults.is_empty() { notice.body } else { None };
-        if !landing.faults.is_empty() {
-            let faults = landing.faults.iter().map(|fault| (fault.descriptor, fault.status)).collect();
-            lane.peer.remember_refusal(notice.sequence, faults);
-        }
-        if !lane.peer.deliver(notice.sequence, body) {
+    // Data that was refused in part must not be announced, and nothing is decided of the number: the sender hears of
+    // the faults and skips it. Should it not hear of them, all of that comes again.
+    if let Some(notice) = notification.filter(|_| landing.faults.is_empty()) {
+        if !lane.peer.deliver(notice.sequence, notice.body) {
             return Err(Malformed::Sequence.into());
         }
     }

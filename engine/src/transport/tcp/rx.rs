@@ -55,6 +55,8 @@ pub enum Broken {
     Malformed(Malformed),
     /// The frame's lease was over: the lane is closed, the rest unread.
     Expired,
+    /// Another lane still takes in what this frame repeats, and may not be interrupted here: it comes again.
+    Busy,
     Lost,
 }
 
@@ -75,6 +77,7 @@ impl Broken {
         match self {
             Broken::Malformed(_) => Status::Corrupt,
             Broken::Expired => Status::Timeout,
+            Broken::Busy => Status::Busy,
             Broken::Lost => Status::PeerLost,
         }
     }

@@ -56,6 +56,11 @@ impl Control {
         for lane in self.companion_carriers(peer, transfer) {
             self.companion_lane_lost(peer, lane);
         }
+        // Those of which the submit failed are not there.
+        let is_final = self.context.transfers.get(transfer).map_or(true, |transfer| transfer.is_final());
+        if let Some(session) = self.sessions.get_mut(&peer).filter(|_| !is_final) {
+            session.machine.drain_on(clock::monotonic_ns(), transfer);
+        }
     }
 
     pub(super) fn lane_lost(&mut self, peer: u64, lane: &Arc<Lane>) {

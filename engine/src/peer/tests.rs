@@ -1,0 +1,270 @@
+//! What is queued, lost and given up, without a transport.
+
+use super::outbox::{PullLimits, Pulled};
+use super::{Link, Peer, PeerIdentity, Surroundings, Way};
+use crate::complete::transfer::{Failure, Strike};
+use crate::complete::{Fence, Notification, State, Transfer, TransferSpec};
+use crate::handle::Tag;
+use crate::limits::FRAME_DESCRIPTORS_MAX;
+use crate::notify::Hub;
+use crate::peer::outbox::Class;
+use crate::region::RemoteMap;
+use crate::status::Status;
+use crate::types::{Op, Range, Request, Slice, Transport};
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex};
+
+const KIB: u32 = 1 << 10;
+const CANCEL: Strike = Strike { status: Status::Cancelled, os_error: 0 };
+
+type Call = dyn Fn(&Pulled) + Send + Sync;
+
+/// What a test has called between taking something from the outbox and posting it, on the thread that does both.
+#[derive(Default)]
+pub struct Hook(Mutex<Option<Arc<Call>>>);
+
+impl Hook {
+    pub fn set(&self, call: impl Fn(&Pulled) + Send + Sync + 'static) {
+        *self.0.lock().unwrap() = Some(Arc::new(call));
+    }
+
+    pub fn call(&self, pulled: Option<&Pulled>) {
+        let call = self.0.lock().unwrap().clone();
+        if let (Some(call), Some(pulled)) = (call, pulled) {
+            call(pulled);
+        }
+    }
+}
+
+pub fn peer() -> Arc<Peer> {
+    let identity = PeerIdentity {
+        engine_id: [1; 16],
+        incarnation: 1,
+        address: String::new(),
+        tag: Tag::from_random(1),
+        same_host: true,
+        hosts: (Ipv4Addr::LOCALHOST.into(), Ipv4Addr::LOCALHOST.into()),
+        frame_bytes_max: 1024 * KIB,
+    };
+    let around = Surroundings {
+        commands: Arc::default(),
+        hub: Arc::new(Hub::new(Tag::from_random(1))),
+        stats: Arc::default(),
+        lease_ns: 1_000_000_000,
+        express_bytes_max: u64::from(64 * KIB),
+    };
+    Arc::new(Peer::new(1, identity, 1, around))
+}
+
+/// A WRITE of so many slices of 64 KiB, with a notification, submitted to the peer.
+pub fn submit(peer: &Peer, handle: u64, slices: u64) -> Arc<Transfer> {
+    let length = 64 * KIB;
+    let at = |index: u64| 0x10000 + index * u64::from(length);
+    let slice = |index: u64| Slice {
+        local: at(index),
+        remote: at(index),
+        region: 9,
+        first_offset: 0,
+        length,
+        first: index as u32,
+    };
+    let request =
+        |index| Request { local: at(index), remote: at(index), length: length.into(), remote_region: 9 };
+    let transfer = Arc::new(Transfer::new(
+        handle,
+        TransferSpec {
+            peer: peer.handle,
+            op: Op::Write,
+            requests: (0..slices).map(request).collect(),
+            order: Vec::new(),
+            slices: (0..slices).map(slice).collect(),
+            regions: Vec::new(),
+            bytes: slices * u64::from(length),
+            checksum: false,
+            acked_only: false,
+            awaited: false,
+            is_part: false,
+            held: false,
+            ordered: false,
+            priority: 0,
+            notify: Some(Box::from(*b"word")),
+            submitted_ns: 1,
+            deadline_ns: u64::MAX,
+            user_data: 0,
+            queue: None,
+            device: false,
+            has_unknown: false,
+            transport: Transport::Tcp,
+            allowed: u64::MAX,
+        },
+    ));
+    peer.submit(transfer.clone()).unwrap();
+    transfer
+}
+
+fn limits(frame_bytes_max: u32, descriptors_max: usize) -> PullLimits {
+    PullLimits { frame_bytes_max, descriptors_max, word_bytes_max: Some(1000), read: true, write: true }
+}
+
+const WIDE: u32 = 1024 * KIB;
+
+fn pull(peer: &Peer, express: bool, frame_bytes_max: u32) -> Option<Pulled> {
+    peer.pull(Transport::Tcp, express, limits(frame_bytes_max, FRAME_DESCRIPTORS_MAX))
+}
+
+/// Takes the only transfer's data, which must be one frame with its number.
+#[track_caller]
+fn pull_whole(peer: &Peer, frame_bytes_max: u32) -> (u32, u32) {
+    match pull(peer, false, frame_bytes_max) {
+        Some(Pulled::Slices { first, end, with_notification: true, .. }) => (first, end),
+        Some(Pulled::Slices { first, end, .. }) => panic!("slices {first} to {end} without the number"),
+        _ => panic!("no data is queued"),
+    }
+}
+
+pub fn pull_word(peer: &Peer, via: Transport) -> Option<Pulled> {
+    peer.pull(via, true, limits(WIDE, FRAME_DESCRIPTORS_MAX))
+}
+
+/// The numbers that the target is told will not come.
+pub fn skips(peer: &Peer, via: Transport) -> Vec<u64> {
+    std::iter::from_fn(|| pull_word(peer, via))
+        .map(|pulled| match pulled {
+            Pulled::Skip(number) => number,
+            Pulled::Notify(_) => panic!("a notification is queued"),
+            Pulled::Slices { .. } => panic!("data is queued"),
+        })
+        .collect()
+}
+
+#[test]
+fn what_went_with_its_number_goes_again_with_it_and_whole() {
+    let peer = peer();
+    let transfer = submit(&peer, 1, 8);
+    let run = pull_whole(&peer, WIDE);
+    assert_eq!(run, (0, 8));
+    // Its lane is lost, and the limits of the moment are narrow.
+    peer.release_run(&transfer, run, true, Fence::Confirmed);
+    assert_eq!(pull_whole(&peer, 128 * KIB), (0, 8));
+    peer.release_run(&transfer, run, true, Fence::Confirmed);
+    match peer.pull(Transport::Tcp, false, limits(WIDE, 3)) {
+        Some(Pulled::Slices { first: 0, end: 8, with_notification: true, bytes, .. }) => {
+            assert_eq!(bytes, 8 * 64 * KIB);
+        }
+        _ => panic!("cut by the number of descriptors"),
+    }
+    peer.confirm(&transfer, run, u64::from(8 * 64 * KIB), &[], true);
+    let result = transfer.result().unwrap();
+    assert_eq!((result.state, result.notification), (State::Done, Notification::Delivered));
+}
+
+#[test]
+fn what_went_without_a_number_goes_again_as_it_fits() {
+    let peer = peer();
+    let transfer = submit(&peer, 1, 8);
+    assert!(matches!(
+        pull(&peer, false, 128 * KIB),
+        Some(Pulled::Slices { first: 0, end: 2, with_notification: false, .. })
+    ));
+    peer.release_run(&transfer, (0, 2), false, Fence::Confirmed);
+    assert!(matches!(pull(&peer, false, 64 * KIB), Some(Pulled::Slices { first: 0, end: 1, .. })));
+}
+
+#[test]
+fn a_number_that_was_posted_is_skipped_when_its_frame_is_given_up() {
+    let peer = peer();
+    let transfer = submit(&peer, 1, 2);
+    let run = pull_whole(&peer, WIDE);
+    assert!(peer.strike(&transfer, CANCEL));
+    assert_eq!(skips(&peer, Transport::Tcp), []);
+    peer.release_run(&transfer, run, true, Fence::Lease);
+    assert_eq!(skips(&peer, Transport::Tcp), [0]);
+    let result = transfer.result().unwrap();
+    assert_eq!((result.state, result.notification), (State::Cancelled, Notification::Unknown));
+    assert_eq!(result.fence, Fence::Lease);
+}
+
+#[test]
+fn a_number_that_was_posted_is_skipped_when_its_word_is_given_up() {
+    let peer = peer();
+    let transfer = submit(&peer, 1, 0);
+    assert!(matches!(pull(&peer, true, WIDE), Some(Pulled::Notify(_))));
+    assert!(peer.strike(&transfer, CANCEL));
+    peer.release_notification(&transfer);
+    assert_eq!(skips(&peer, Transport::Tcp), [0]);
+    assert_eq!(transfer.result().unwrap().notification, Notification::Unknown);
+    // A skip that is lost goes again.
+    peer.release_skip(0);
+    assert_eq!(skips(&peer, Transport::Tcp), [0]);
+}
+
+/// What waits to go again may have come the first time: nobody knows that it was not sent.
+#[test]
+fn what_waits_to_go_again_is_in_doubt_when_it_is_struck() {
+    let peer = peer();
+    let transfer = submit(&peer, 1, 2);
+    let run = pull_whole(&peer, WIDE);
+    peer.release_run(&transfer, run, true, Fence::Confirmed);
+    assert!(peer.strike(&transfer, CANCEL));
+    assert_eq!(transfer.result().unwrap().notification, Notification::Unknown);
+    let word = submit(&peer, 2, 0);
+    assert!(matches!(pull(&peer, true, WIDE), Some(Pulled::Skip(0))));
+    assert!(matches!(pull(&peer, true, WIDE), Some(Pulled::Notify(_))));
+    peer.release_notification(&word);
+    assert!(peer.strike(&word, CANCEL));
+    assert_eq!(word.result().unwrap().notification, Notification::Unknown);
+    // What was never posted is known not to have been.
+    let fresh = submit(&peer, 3, 2);
+    assert!(peer.strike(&fresh, CANCEL));
+    assert_eq!(fresh.result().unwrap().notification, Notification::NotSent);
+    assert_eq!(skips(&peer, Transport::Tcp), [1, 2]);
+}
+
+/// The target decides nothing of a number whose data it refused: it waits for the word.
+#[test]
+fn the_number_of_data_that_was_refused_in_part_is_skipped() {
+    let peer = peer();
+    let transfer = submit(&peer, 1, 2);
+    let run = pull_whole(&peer, WIDE);
+    let refused = Failure { slice: 1, status: Status::Stale, os_error: 0, vendor_error: 0 };
+    peer.confirm(&transfer, run, u64::from(2 * 64 * KIB), &[refused], true);
+    assert_eq!(skips(&peer, Transport::Tcp), [0]);
+    assert_eq!(transfer.result().unwrap().notification, Notification::NotSent);
+}
+
+/// A path that carries nothing by itself.
+pub struct Still;
+
+impl Link for Still {
+    fn carries(&self, _ranges: &[Range], _known: &RemoteMap, _alone: bool) -> bool {
+        true
+    }
+    fn post(&self, _class: Class) {}
+    fn nudge(&self) {}
+    fn drive(&self, _transfer: &Transfer, _deadline_ns: u64) {}
+    fn wake(&self) {}
+    fn lanes(&self) -> usize {
+        1
+    }
+}
+
+/// Opens a way besides TCP that carries what is pulled from it.
+pub fn open(peer: &Peer, via: Transport) {
+    peer.set_way(via, Way::Open(Arc::new(Still), String::new()));
+}
+
+/// Data that may have come with its number is not applied by a way that does not know of numbers.
+#[test]
+fn what_went_with_its_number_stays_on_tcp() {
+    let peer = peer();
+    let transfer = submit(&peer, 1, 2);
+    let run = pull_whole(&peer, WIDE);
+    for via in [Transport::Local, Transport::Rdma, Transport::Staged] {
+        open(&peer, via);
+    }
+    peer.release_run(&transfer, run, true, Fence::Confirmed);
+    for via in [Transport::Local, Transport::Rdma, Transport::Staged] {
+        assert!(peer.pull(via, false, limits(WIDE, FRAME_DESCRIPTORS_MAX)).is_none());
+    }
+    assert_eq!(pull_whole(&peer, 64 * KIB), run);
+}

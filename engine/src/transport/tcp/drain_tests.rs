@@ -1,0 +1,94 @@
+//! A struck transfer of which a thread has taken something from the outbox and not posted it yet: no lane carries
+//! it when its drain is over, and it must end all the same.
+
+use crate::peer::outbox::Pulled;
+use crate::sys::clock;
+use crate::types::{Op, Request};
+use crate::{Config, Deadline, Engine, Memory, RegionOptions, TransferOptions};
+use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+const BOUND: Duration = Duration::from_secs(30);
+const BYTES: usize = 512 << 10;
+const DRAIN_MS: u64 = 20;
+
+/// Where the thread that has taken the first piece of a transfer stands still.
+struct Stop {
+    taken: Receiver<()>,
+    go_on: Sender<()>,
+}
+
+impl Stop {
+    /// The next thread that takes data of this peer's from the outbox.
+    fn next(engine: &Engine, peer: u64) -> Stop {
+        let ((tell, taken), (go_on, wait)) = (channel(), channel());
+        let once = Mutex::new(Some((tell, wait)));
+        engine.whole().peers.get(peer).unwrap().pulled.set(move |pulled| {
+            if let (Pulled::Slices { .. }, Some((tell, wait))) = (pulled, once.lock().unwrap().take()) {
+                tell.send(()).unwrap();
+                // It ends with the test, too.
+                let _: Result<(), _> = wait.recv();
+            }
+        });
+        Stop { taken, go_on }
+    }
+
+    fn wait(&self) {
+        self.taken.recv_timeout(BOUND).expect("nobody posts");
+    }
+}
+
+fn engine() -> Engine {
+    let mut config = Config::default();
+    for (key, value) in [
+        ("transports", "tcp"),
+        ("lanes", "1"),
+        ("lease_ms", "400"),
+        ("drain_ms", &DRAIN_MS.to_string()),
+        // What else might end it is out of the way.
+        ("progress_timeout_ms", "600000"),
+    ] {
+        config.set(key, value).unwrap();
+    }
+    Engine::open(config).unwrap()
+}
+
+fn write(engine: &Engine, peer: u64, from: &Memory, to: &Memory) -> crate::Transfer {
+    let length = BYTES as u64;
+    let request = Request { local: from.address(), remote: to.address(), length, remote_region: to.region() };
+    let options = TransferOptions { deadline: Deadline::Never, ..TransferOptions::default() };
+    engine.submit(peer, Op::Write, &[request], &options).unwrap()
+}
+
+#[test]
+fn what_is_taken_and_posted_after_the_drain_ends_all_the_same() {
+    let (a, b) = (engine(), engine());
+    let peer = a.connect(b.address(), Some(BOUND)).unwrap();
+    let back = b.peers().unwrap()[0];
+    let options = RegionOptions::default();
+    let (here, there) = (a.alloc(BYTES, &options).unwrap(), b.alloc(BYTES, &options).unwrap());
+    let (ours, theirs) = (Stop::next(&a, peer), Stop::next(&b, back));
+    // The target's thread stands still in the midst of its own work: it takes in nothing more on this lane.
+    let blocked = write(&b, back, &there, &here);
+    theirs.wait();
+    let transfer = write(&a, peer, &here, &there);
+    ours.wait();
+    transfer.cancel().unwrap();
+    // Each answer is one turn of the control loop or more: when two have come, the drain was looked at.
+    let over_ns = clock::monotonic_ns() + DRAIN_MS * 1_000_000;
+    while clock::monotonic_ns() <= over_ns {
+        a.probe(peer, Some(BOUND)).unwrap();
+    }
+    for _ in 0..2 {
+        a.probe(peer, Some(BOUND)).unwrap();
+    }
+    assert!(transfer.result().is_none(), "it is not even posted");
+    ours.go_on.send(()).unwrap();
+    let started = Instant::now();
+    let result = transfer.wait(Some(BOUND / 2));
+    theirs.go_on.send(()).unwrap();
+    result.unwrap_or_else(|error| panic!("after {:?}: {error}", started.elapsed()));
+    blocked.cancel().unwrap();
+    blocked.wait(Some(BOUND)).unwrap();
+}

@@ -1,0 +1,278 @@
+//! What was posted with a notification's number and lost its acknowledgement: it goes again as it was, and its
+//! data is never applied over what the target's application did after the notification. And numbers that are
+//! given up: those behind them come, in order and once.
+
+use crate::proxy::{Passing, Proxy, Verdict, Way};
+use crate::support::*;
+use ferry::complete::{Notification, State};
+use ferry::notify::{EventBody, Queue, WHAT_NOTIFICATIONS};
+use ferry::types::{Op, Request};
+use ferry::{Deadline, Engine, Memory, RegionOptions, Status, Transfer, TransferOptions};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+const PIECE: usize = 64 << 10;
+const PIECES: usize = 8;
+const BYTES: usize = PIECES * PIECE;
+
+/// Two engines with a proxy between them that can lose what lanes carry, in one direction.
+struct Scene {
+    a: Engine,
+    b: Engine,
+    peer: u64,
+    proxy: Proxy,
+    local: Memory,
+    queue: Arc<Queue>,
+    words: Vec<u64>,
+    loses: Arc<Loses>,
+}
+
+/// Of lanes with a connection number below the bound what goes that way is lost, but for the greeting.
+#[derive(Default)]
+struct Loses {
+    forth: AtomicUsize,
+    back: AtomicUsize,
+    /// Only on express lanes.
+    express_only: AtomicBool,
+    control_back: AtomicBool,
+    /// Pieces that were lost on their way forth: on express lanes, on the others.
+    lost: [AtomicUsize; 2],
+}
+
+impl Loses {
+    fn judge(&self, passing: &mut Passing) -> Verdict {
+        let Some(lane) = passing.greeting else {
+            let lost = passing.way == Way::Back && self.control_back.load(Ordering::SeqCst);
+            return if lost { Verdict::Swallow } else { Verdict::Pass };
+        };
+        let bound = if passing.way == Way::Forth { &self.forth } else { &self.back };
+        let spared = lane.slot > 0 && self.express_only.load(Ordering::SeqCst);
+        if passing.at == 0 || spared || passing.connection >= bound.load(Ordering::SeqCst) {
+            return Verdict::Pass;
+        }
+        if passing.way == Way::Forth {
+            self.lost[lane.slot.min(1) as usize].fetch_add(1, Ordering::SeqCst);
+        }
+        Verdict::Swallow
+    }
+
+    fn lost(&self, slot: usize) -> usize {
+        self.lost[slot].load(Ordering::SeqCst)
+    }
+}
+
+impl Scene {
+    /// Long leases: what counts here is what is replayed, not what expires on a slow machine.
+    fn new() -> Scene {
+        let settings =
+            &[("lease_ms", "3000"), ("reconnect_timeout_ms", "8000"), ("progress_timeout_ms", "5000")];
+        let (a, b) = (engine(settings), engine(settings));
+        let loses = Arc::new(Loses::default());
+        let judged = loses.clone();
+        let proxy = Proxy::with_judge(b.address(), move |passing: &mut Passing| judged.judge(passing));
+        let peer = connect(&a, &proxy.address);
+        let local = alloc(&a, BYTES);
+        fill(&local, 3);
+        let queue = b.queue(WHAT_NOTIFICATIONS, 16).unwrap();
+        Scene { a, b, peer, proxy, local, queue, words: Vec::new(), loses }
+    }
+
+    /// The target's memory, known to the initiator: data for what it does not know goes without its number.
+    fn target(&self, bytes: usize) -> Memory {
+        let remote = alloc(&self.b, bytes);
+        self.a.probe(self.peer, None).unwrap();
+        remote
+    }
+
+    /// The lanes that stand lose all that comes back on them.
+    fn lose_answers(&self) {
+        self.loses.back.store(self.proxy.connections().len(), Ordering::SeqCst);
+    }
+
+    fn submit(&self, requests: &[Request], word: u64) -> Transfer {
+        let word = word.to_le_bytes();
+        let options = TransferOptions { notify: Some(&word), deadline: Deadline::After(BOUND), ..options() };
+        self.a.submit(self.peer, Op::Write, requests, &options).unwrap()
+    }
+
+    fn look(&mut self) {
+        let mut events = Vec::new();
+        self.queue.drain(&mut events, 1024);
+        for event in events {
+            let EventBody::Notification { bytes } = event.body else { panic!("not a notification") };
+            self.words.push(u64::from_le_bytes(bytes[..].try_into().unwrap()));
+        }
+    }
+
+    #[track_caller]
+    fn wait_for_words(&mut self, expected: &[u64]) {
+        wait_until("the notifications come", || {
+            self.look();
+            self.words.len() >= expected.len()
+        });
+        assert_eq!(self.words, expected);
+    }
+
+    /// Small transfers follow one another, so that large ones are gentle, while `act` runs.
+    fn while_conversing<T>(&self, act: impl FnOnce() -> T) -> T {
+        let (here, there) = (alloc(&self.a, 8), alloc(&self.b, 8));
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::SeqCst) {
+                    let one = request(&here, &there, 0, 8);
+                    let Ok(small) = self.a.submit(self.peer, Op::Write, &[one], &options()) else { return };
+                    // No longer than that: without a lane it would not be said that the conversation goes on.
+                    let _ = small.wait(Some(Duration::from_millis(1)));
+                }
+            });
+            let result = act();
+            over.store(true, Ordering::SeqCst);
+            result
+        })
+    }
+}
+
+/// Pieces that a gentle lane would send in several frames.
+fn pieces(local: &Memory, remote: u64, remote_region: u64) -> Vec<Request> {
+    let piece = |at: usize| Request {
+        local: local.address() + at as u64,
+        remote: remote + at as u64,
+        length: PIECE as u64,
+        remote_region,
+    };
+    (0..PIECES).map(|index| piece(index * PIECE)).collect()
+}
+
+/// The acknowledgement of data and notification is lost, and the replay would be cut into small frames: what
+/// the application wrote after its notification stays.
+#[test]
+fn a_gentle_replay_is_not_applied_over_what_the_application_wrote() {
+    let _turn = alone();
+    for connection_too in [false, true] {
+        let mut scene = Scene::new();
+        let remote = scene.target(BYTES);
+        scene.lose_answers();
+        let requests = pieces(&scene.local, remote.address(), remote.region());
+        let transfer = scene.submit(&requests, 5);
+        // Without an answer it comes only with the data.
+        scene.wait_for_words(&[5]);
+        assert_pattern(&remote, 3, 0, BYTES);
+        fill(&remote, 9);
+        let result = scene.while_conversing(|| {
+            scene.proxy.cut(connection_too);
+            finish(&transfer)
+        });
+        assert_eq!((result.state, result.notification), (State::Done, Notification::Delivered));
+        assert_pattern(&remote, 9, 0, BYTES);
+        scene.wait_for_words(&[5]);
+    }
+}
+
+/// Part of the data is refused, nobody hears of it, and the replay is accepted: what the result says of the
+/// notification is what became of it.
+#[test]
+fn a_replay_that_is_accepted_after_a_refusal_announces_what_it_says() {
+    let _turn = alone();
+    let mut scene = Scene::new();
+    let ground = Box::leak(vec![0u64; BYTES / 8].into_boxed_slice()).as_mut_ptr() as u64;
+    let register = |half: usize| {
+        let address = ground + (half * BYTES / 2) as u64;
+        // SAFETY: the memory is leaked.
+        unsafe { scene.b.register(address as *mut u8, BYTES / 2, &RegionOptions::default()) }.unwrap()
+    };
+    let (_, second) = (register(0), register(1));
+    scene.a.probe(scene.peer, None).unwrap();
+    scene.loses.control_back.store(true, Ordering::SeqCst);
+    scene.lose_answers();
+    scene.b.unregister(second, Some(BOUND)).unwrap();
+    let requests = pieces(&scene.local, ground, 0);
+    let transfer = scene.submit(&requests, 5);
+    wait_until("half of it is refused", || {
+        scene.b.stats().unwrap().counts.requests_refused >= PIECES as u64 / 2
+    });
+    register(1);
+    let result = scene.while_conversing(|| {
+        scene.loses.control_back.store(false, Ordering::SeqCst);
+        scene.proxy.cut(true);
+        finish(&transfer)
+    });
+    assert_eq!((result.state, result.notification), (State::Done, Notification::Delivered), "{result:?}");
+    scene.wait_for_words(&[5]);
+    let mut found = vec![0u8; BYTES];
+    // SAFETY: the memory is leaked, and nobody writes it any more.
+    unsafe { std::ptr::copy_nonoverlapping(ground as *const u8, found.as_mut_ptr(), BYTES) };
+    assert_eq!(misplaced(&found, 3, 0), None);
+}
+
+/// How the first notification is given up.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum GivenUp {
+    /// It is posted, and has not come.
+    Lost,
+    /// The same, and so is the word that it will not come.
+    LostTwice,
+    /// It came, and nobody answered.
+    Unanswered,
+    /// Its lane is lost, and it waits for another.
+    Waiting,
+}
+
+/// One that is given up while nobody knows what became of it holds up none of those behind it.
+#[test]
+fn a_notification_given_up_in_doubt_holds_up_none_behind_it() {
+    let _turn = alone();
+    for given_up in [GivenUp::Lost, GivenUp::LostTwice, GivenUp::Unanswered, GivenUp::Waiting] {
+        for apart in [false, true] {
+            println!("{given_up:?}; apart from its data: {apart}");
+            hold_up(given_up, apart);
+        }
+    }
+}
+
+/// `apart`: the notification follows the data, on the express lane, in place of being in one frame with it.
+fn hold_up(given_up: GivenUp, apart: bool) {
+    let mut scene = Scene::new();
+    let remote = scene.target(4 * MIB);
+    let local = alloc(&scene.a, 4 * MIB);
+    let requests = match apart {
+        true => vec![request(&local, &remote, 0, 4 * MIB)],
+        false => pieces(&scene.local, remote.address(), remote.region()),
+    };
+    scene.loses.express_only.store(apart, Ordering::SeqCst);
+    let slot = if apart { 0 } else { 1 };
+    let stand = scene.proxy.connections().len();
+    match given_up {
+        GivenUp::Unanswered => scene.lose_answers(),
+        GivenUp::LostTwice => scene.loses.forth.store(usize::MAX, Ordering::SeqCst),
+        GivenUp::Lost | GivenUp::Waiting => scene.loses.forth.store(stand, Ordering::SeqCst),
+    }
+    let first = scene.submit(&requests, 0);
+    match given_up {
+        GivenUp::Unanswered => scene.wait_for_words(&[0]),
+        _ => wait_until("it is posted", || scene.loses.lost(slot) > 0),
+    }
+    if given_up == GivenUp::Waiting {
+        scene.proxy.refuse(true);
+        scene.proxy.cut(false);
+        // All but one are lanes. When the peer has answered, it has answered the lanes' fences too.
+        wait_until("the lanes are lost", || scene.a.stats().unwrap().counts.lanes_lost >= stand as u64 - 1);
+        scene.a.probe(scene.peer, None).unwrap();
+    }
+    first.cancel().unwrap();
+    let result = finish(&first);
+    assert_eq!((result.status, result.notification), (Status::Cancelled, Notification::Unknown));
+    scene.proxy.refuse(false);
+    if given_up == GivenUp::LostTwice {
+        let words = if apart { 2 } else { 1 };
+        wait_until("the skip is lost", || scene.loses.lost(0) >= words);
+        scene.loses.forth.store(0, Ordering::SeqCst);
+        scene.proxy.cut(false);
+    }
+    for word in 1..4u64 {
+        scene.a.notify(scene.peer, &word.to_le_bytes(), Deadline::After(BOUND)).unwrap();
+    }
+    let came = if given_up == GivenUp::Unanswered { &[0][..] } else { &[] };
+    scene.wait_for_words(&[came, &[1, 2, 3]].concat());
+}
