@@ -9,6 +9,7 @@
 pub mod admit;
 pub mod answer;
 pub mod control;
+pub mod flight;
 pub mod landing;
 pub mod lane;
 pub mod link;
