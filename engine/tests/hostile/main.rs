@@ -8,5 +8,6 @@ mod hostile;
 mod proxy;
 mod support;
 
+mod answers;
 mod fences;
 mod smoke;

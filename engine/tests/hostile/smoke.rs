@@ -1,14 +1,13 @@
 //! That the tools can behave: a hostile peer that does what an engine's peer does in good order, either way
 //! round, and a proxy that holds bytes and lets them go.
 
-use crate::hostile::{Door, Hostile, Who, PATIENCE};
+use crate::hostile::{Hostile, Who, PATIENCE};
 use crate::proxy::{Passing, Proxy, Verdict, Way};
-use crate::support::{alloc, engine};
+use crate::support::{alloc, engine, Attacked};
 use ferry::complete::State;
 use ferry::session::message::Message;
 use ferry::transport::tcp::wire::{Descriptor, Header, Kind};
-use ferry::types::{Op, Request};
-use ferry::TransferOptions;
+use ferry::types::Op;
 
 #[test]
 fn a_peer_that_dials_writes_and_is_acknowledged() {
@@ -30,27 +29,15 @@ fn a_peer_that_dials_writes_and_is_acknowledged() {
 
 #[test]
 fn a_peer_that_is_dialed_takes_a_write() {
-    let engine = engine(&[]);
-    let memory = alloc(&engine, 4096);
+    let mut all = Attacked::new(&[]);
+    let memory = alloc(&all.engine, 4096);
     memory.write(0, b"payload");
-    let door = Door::open(Who::new());
-    std::thread::scope(|scope| {
-        let connecting = scope.spawn(|| engine.connect(&door.address, Some(PATIENCE)).unwrap());
-        let mut session = door.accept();
-        let mut lanes = session.up();
-        let (region, remote) = (1 << 20 | 7 << 48, 1 << 32);
-        session.say(&crate::support::regions(&[(region, remote, 4096)]));
-        session.say(&Message::Ping { nonce: 1 });
-        session.hear_until(|message| matches!(message, Message::Pong { .. }).then_some(()));
-        let handle = connecting.join().unwrap();
-        let request = Request { local: memory.address(), remote, length: 7, remote_region: region };
-        let transfer = engine.submit(handle, Op::Write, &[request], &TransferOptions::default()).unwrap();
-        let frame = lanes[0].hear().unwrap();
-        assert_eq!((frame.header.kind, &frame.payload[..]), (Kind::Write, &b"payload"[..]));
-        let ack = Header { sequence: frame.header.sequence, ..lanes[0].header() };
-        assert!(lanes[0].send(ack, &[], b"", b""));
-        assert_eq!(transfer.wait(Some(PATIENCE)).unwrap().state, State::Done);
-    });
+    let transfer = all.submit(Op::Write, &memory, 7);
+    let frame = all.lanes[0].hear().unwrap();
+    assert_eq!((frame.header.kind, &frame.payload[..]), (Kind::Write, &b"payload"[..]));
+    let ack = Header { sequence: frame.header.sequence, ..all.lanes[0].header() };
+    assert!(all.lanes[0].send(ack, &[], b"", b""));
+    assert_eq!(transfer.wait(Some(PATIENCE)).unwrap().state, State::Done);
 }
 
 #[test]

@@ -1,16 +1,16 @@
 //! What the tests of hostile peers share: engines that such a peer can talk to.
 
-use crate::hostile::SECRET;
+use crate::hostile::{Door, Hostile, HostileLane, Who, PATIENCE, SECRET};
 use ferry::region::RemoteRegion;
 use ferry::session::message::Message;
-use ferry::types::{Access, Location};
-use ferry::{Config, Engine, Memory, RegionOptions};
+use ferry::types::{Access, Location, Op, Request};
+use ferry::{Config, Engine, Memory, RegionOptions, Transfer, TransferOptions};
+use std::time::Instant;
 
 /// Over TCP, with the secret that the hostile peer has too, and times that a slow machine keeps; `extra` overrides.
 pub fn engine(extra: &[(&str, &str)]) -> Engine {
     let mut config = Config::default();
-    let own =
-        [("transports", "tcp"), ("secret", SECRET), ("progress_timeout_ms", "20000"), ("lease_ms", "20000")];
+    let own = [("transports", "tcp"), ("secret", SECRET), ("progress_timeout_ms", "20000")];
     for (key, value) in own.iter().chain(extra) {
         config.set(key, value).unwrap();
     }
@@ -33,4 +33,69 @@ pub fn regions(all: &[(u64, u64, u64)]) -> Message {
         staging: false,
     };
     Message::RegionsAdd(all.iter().map(region).collect())
+}
+
+/// An engine that has connected to a hostile peer, and may WRITE and READ 64 MiB at `REMOTE` there.
+pub struct Attacked {
+    pub engine: Engine,
+    /// The hostile peer, as the engine names it.
+    pub handle: u64,
+    #[allow(dead_code)]
+    door: Door,
+    pub peer: Hostile,
+    pub lanes: Vec<HostileLane>,
+}
+
+pub const REMOTE: u64 = 1 << 32;
+pub const REMOTE_REGION: u64 = 7 << 48 | 1 << 20;
+
+impl Attacked {
+    pub fn new(extra: &[(&str, &str)]) -> Attacked {
+        Attacked::by(Who::new(), extra)
+    }
+
+    pub fn by(who: Who, extra: &[(&str, &str)]) -> Attacked {
+        let engine = engine(extra);
+        let door = Door::open(who);
+        let (peer, lanes, handle) = std::thread::scope(|scope| {
+            let connecting = scope.spawn(|| engine.connect(&door.address, Some(PATIENCE)).unwrap());
+            let mut peer = door.accept();
+            let lanes = peer.up();
+            peer.say(&regions(&[(REMOTE_REGION, REMOTE, 64 << 20)]));
+            peer.sync();
+            (peer, lanes, connecting.join().unwrap())
+        });
+        Attacked { engine, handle, door, peer, lanes }
+    }
+
+    /// The first `length` bytes of the memory, from or to the peer's.
+    pub fn submit(&self, op: Op, memory: &Memory, length: usize) -> Transfer {
+        let request = Request {
+            local: memory.address(),
+            remote: REMOTE,
+            length: length as u64,
+            remote_region: REMOTE_REGION,
+        };
+        self.engine.submit(self.handle, op, &[request], &TransferOptions::default()).unwrap()
+    }
+
+    /// The engine has given up the lane in this slot: fences it as a peer in good order does, and takes the
+    /// next one.
+    pub fn replace_lane(&mut self, slot: usize) {
+        let lost = self.lanes[slot].id;
+        self.peer.hear_until(|message| (*message == Message::Fence { lane: lost }).then_some(()));
+        self.peer.say(&Message::FenceAck { lane: lost });
+        self.lanes[slot] = self.peer.lane(slot as u32);
+        assert_eq!(self.lanes[slot].slot, slot as u32);
+    }
+}
+
+/// Waits for what some other thread does at its own pace and reports to nobody.
+#[track_caller]
+pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < end, "never: {what}");
+        std::thread::yield_now();
+    }
 }

@@ -12,7 +12,7 @@ use crate::limits::{
 };
 use crate::notify::WakeLater;
 use crate::peer::outbox::PullLimits;
-use crate::peer::{Peer, Posted, What};
+use crate::peer::{Peer, Posted};
 use crate::session::machine::Carried;
 use crate::status::Status;
 use crate::sys::clock;
@@ -20,12 +20,13 @@ use crate::sys::eventfd::EventFd;
 use crate::sys::poller::Interest;
 use crate::sys::socket;
 use crate::transport::tcp::answer::Answers;
+use crate::transport::tcp::flight::Flight;
 use crate::transport::tcp::rx::{Rx, RxTurn};
 use crate::transport::tcp::tx::{Tx, TxTurn};
 use crate::transport::tcp::wire::Sealer;
 use crate::transport::tcp::worker::Worker;
 use crate::transport::tcp::Context;
-use std::collections::VecDeque;
+use crate::types::Op;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -39,23 +40,6 @@ impl Carried for Posted {
     }
     fn is_struck(&self) -> bool {
         self.transfer().is_some_and(|transfer| !transfer.is_pending())
-    }
-}
-
-/// Posted frames in the order of their answers: WRITEs are acknowledged in order, and so are READs.
-#[derive(Default)]
-pub struct Flight {
-    pub writes: VecDeque<Posted>,
-    pub reads: VecDeque<Posted>,
-}
-
-impl Flight {
-    fn read_bytes(&self) -> u64 {
-        let bytes = |posted: &Posted| match posted.what {
-            What::Slices { bytes, .. } => bytes as u64,
-            _ => 0,
-        };
-        self.reads.iter().map(bytes).sum()
     }
 }
 
@@ -345,8 +329,7 @@ impl Lane {
         lock(&self.rx).clear();
         lock(&self.answers).clear();
         self.wake_caller();
-        let mut flight = lock(&self.flight);
-        flight.writes.drain(..).collect::<Vec<_>>().into_iter().chain(flight.reads.drain(..)).collect()
+        lock(&self.flight).take_all()
     }
 
     /// What may be posted now: the windows of frames and of the target's READ credits.
@@ -363,28 +346,23 @@ impl Lane {
             descriptors_max: FRAME_DESCRIPTORS_MAX,
             word_bytes_max: Some(NOTIFY_BYTES_MAX),
             frame_bytes_max: self.frame_bytes_max.min(frame_bytes),
-            write: flight.writes.len() < frames,
-            read: flight.reads.len() < self.peer_reads_max && flight.read_bytes() < read_bytes,
+            write: flight.count(Op::Write) < frames,
+            read: flight.count(Op::Read) < self.peer_reads_max && flight.read_bytes() < read_bytes,
         }
     }
 
     /// Whether the lane has something unacknowledged of this transfer.
     pub fn carries(&self, transfer: u64) -> bool {
-        let flight = lock(&self.flight);
-        let ours = |posted: &Posted| posted.transfer().is_some_and(|other| other.handle == transfer);
-        flight.writes.iter().any(ours) || flight.reads.iter().any(ours)
+        lock(&self.flight).carries(transfer)
     }
 
     /// Whether frames are out and nothing has come back since `since_ns` (CLOCK_BOOTTIME).
     pub fn is_stuck(&self, since_ns: u64) -> bool {
-        let flight = lock(&self.flight);
-        let waiting = !flight.writes.is_empty() || !flight.reads.is_empty();
-        waiting && self.progress_ns.load(Ordering::Relaxed) < since_ns
+        self.is_busy() && self.progress_ns.load(Ordering::Relaxed) < since_ns
     }
 
     /// Whether frames are out.
     pub fn is_busy(&self) -> bool {
-        let flight = lock(&self.flight);
-        !flight.writes.is_empty() || !flight.reads.is_empty()
+        !lock(&self.flight).is_empty()
     }
 }

@@ -11,6 +11,7 @@ pub mod answer;
 pub mod control;
 #[cfg(test)]
 mod drain_tests;
+pub mod flight;
 pub mod landing;
 pub mod lane;
 pub mod link;

@@ -7,6 +7,7 @@ use crate::peer::{Arrival, Arriving, Posted, What};
 use crate::status::Status;
 use crate::transport::tcp::admit::admit;
 use crate::transport::tcp::answer::ReadJob;
+use crate::transport::tcp::flight::Acknowledged;
 use crate::transport::tcp::landing::{Landing, Piece, OWN, SINK};
 use crate::transport::tcp::lane::{lock, Lane};
 use crate::transport::tcp::rx::{Broken, RxTurn};
@@ -58,7 +59,7 @@ impl Frame {
             Kind::Data => begin_data(lane, header, extra, landing),
             Kind::Ack => {
                 let faults = Fault::decode_all(extra).ok_or(Malformed::PayloadMismatch)?;
-                acknowledge(lane, header.sequence, &faults);
+                acknowledge(lane, header, &faults)?;
                 turn.settled = true;
                 Ok(Frame::Done)
             }
@@ -204,12 +205,11 @@ fn begin_data(lane: &Lane, header: &Header, extra: &[u8], landing: &mut Landing)
     faults.sort_unstable_by_key(|fault| fault.descriptor);
     landing.reset(header.sequence, 0);
     let flight = lock(&lane.flight);
-    let Some(Posted { sequence, what: What::Slices { transfer, first, end, .. }, .. }) = flight.reads.front()
-    else {
+    let What::Slices { transfer, first, end, .. } = &flight.answered(header.sequence)?.what else {
         return Err(Malformed::Sequence.into());
     };
-    if *sequence != header.sequence {
-        return Err(Malformed::Sequence.into());
+    if header.descriptors != 0 || faults.iter().any(|fault| fault.sequence != header.sequence) {
+        return Err(Malformed::PayloadMismatch.into());
     }
     let mut refused = faults.iter().map(|fault| fault.descriptor).peekable();
     for (index, slice) in transfer.spec.slices[*first as usize..*end as usize].iter().enumerate() {
@@ -236,33 +236,34 @@ fn finish_data(
         faults.extend(landing.descriptors().map(corrupt));
         faults.sort_unstable_by_key(|fault| fault.descriptor);
     }
-    let Some(posted) = lock(&lane.flight).reads.pop_front() else {
+    let Some(posted) = lock(&lane.flight).take_answered() else {
         return Err(Malformed::Sequence.into());
     };
     settle(lane, posted, &faults);
     Ok(())
 }
 
-/// Confirms acknowledged WRITEs: everything up to `sequence`, with the faults that were reported.
-fn acknowledge(lane: &Lane, sequence: u64, faults: &[Fault]) {
-    let mut at = 0;
+/// Confirms acknowledged WRITEs: everything up to the header's sequence, with the faults that were reported.
+fn acknowledge(lane: &Lane, header: &Header, faults: &[Fault]) -> Result<(), Malformed> {
+    if header.payload_bytes != 0 || header.descriptors != 0 {
+        return Err(Malformed::PayloadMismatch);
+    }
+    if lock(&lane.flight).acknowledge(header.sequence, faults)? == Acknowledged::Later {
+        return Ok(());
+    }
+    let mut rest = faults;
     loop {
-        let posted = {
-            let mut flight = lock(&lane.flight);
-            match flight.writes.front() {
-                Some(first) if first.sequence <= sequence => flight.writes.pop_front(),
-                _ => None,
-            }
-        };
-        let Some(posted) = posted else { return };
-        let end = at + faults[at..].partition_point(|fault| fault.sequence <= posted.sequence);
-        settle(lane, posted, &faults[at..end]);
-        at = end;
+        // On its own line: what is settled may be posted again, under no lock.
+        let posted = lock(&lane.flight).take_acknowledged(header.sequence);
+        let Some(posted) = posted else { return Ok(()) };
+        let (ours, later) = rest.split_at(rest.partition_point(|fault| fault.sequence <= posted.sequence));
+        settle(lane, posted, ours);
+        rest = later;
     }
 }
 
-/// One frame of ours was answered.
-fn settle(lane: &Lane, posted: Posted, faults: &[Fault]) {
+/// One frame of ours was answered: each fault is of one of its descriptors.
+pub(super) fn settle(lane: &Lane, posted: Posted, faults: &[Fault]) {
     match &posted.what {
         What::Slices { transfer, first, end, bytes, notified } => {
             let failures: Vec<Failure> = faults
@@ -273,7 +274,6 @@ fn settle(lane: &Lane, posted: Posted, faults: &[Fault]) {
                     os_error: 0,
                     vendor_error: 0,
                 })
-                .filter(|failure| failure.slice < *end)
                 .collect();
             lane.peer.answered(transfer, (*first, *end), *bytes as u64, &failures, *notified);
         }

@@ -5,18 +5,22 @@
 //! ends with the first frame that carries much, so that small frames never wait for more than one.
 
 use crate::limits::FRAME_BYTES_MAX;
+use crate::notify::WakeLater;
 use crate::peer::outbox::Pulled;
-use crate::peer::{Posted, What};
+use crate::peer::What;
 use crate::region::Region;
 use crate::status::Status;
 use crate::sys::clock;
 use crate::sys::socket::{self, IoVec};
 use crate::transport::tcp::answer::ReadJob;
+use crate::transport::tcp::flight;
 use crate::transport::tcp::lane::{lock, Lane};
+use crate::transport::tcp::place::settle;
 use crate::transport::tcp::wire::{
     flags, Descriptor, Fault, Header, Kind, Sealer, DESCRIPTOR_BYTES, FAULT_BYTES,
 };
 use crate::types::{Op, Slice, Transport};
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -48,14 +52,18 @@ enum Place {
 
 pub struct Tx {
     sealer: Sealer,
-    write_sequence: u64,
-    read_sequence: u64,
     meta: Vec<u8>,
     pieces: Vec<(Place, usize)>,
     /// The first piece not sent whole, and how much of it was.
     next: usize,
     offset: usize,
     bytes: usize,
+    /// How many bytes of the batch the kernel has.
+    sent: usize,
+    /// Where in the batch our own frames end that it has not whole.
+    ends: VecDeque<(usize, Op, u64)>,
+    /// Whether the flight knows that they are being sent.
+    is_told: bool,
     /// Regions of peers' READs in the batch, entered around each system call.
     serving: Vec<Arc<Region>>,
     /// When the earliest lease of those READs ends, on our CLOCK_BOOTTIME.
@@ -68,13 +76,14 @@ impl Tx {
     pub fn new(sealer: Sealer) -> Tx {
         Tx {
             sealer,
-            write_sequence: 0,
-            read_sequence: 0,
             meta: Vec::new(),
             pieces: Vec::new(),
             next: 0,
             offset: 0,
             bytes: 0,
+            sent: 0,
+            ends: VecDeque::new(),
+            is_told: false,
             serving: Vec::new(),
             serve_until_ns: u64::MAX,
             vectors: Vec::new(),
@@ -88,7 +97,8 @@ impl Tx {
         self.pieces.clear();
         self.serving.clear();
         self.serve_until_ns = u64::MAX;
-        (self.next, self.offset, self.bytes) = (0, 0, 0);
+        self.ends.clear();
+        (self.next, self.offset, self.bytes, self.sent) = (0, 0, 0, 0);
     }
 
     /// Sends until nothing is left, the socket is full, or the turn is over.
@@ -242,17 +252,17 @@ impl Tx {
     fn launch(&mut self, lane: &Lane, now_ns: u64, op: Op, what: What) -> u64 {
         let lease_until_ns = clock::monotonic_ns() + lane.peer.clock.lease_ns();
         let mut flight = lock(&lane.flight);
-        let (sequence, queue) = match op {
-            Op::Write => (&mut self.write_sequence, &mut flight.writes),
-            Op::Read => (&mut self.read_sequence, &mut flight.reads),
-        };
-        *sequence += 1;
-        if queue.is_empty() {
+        if flight.count(op) == 0 {
             // What waits from here on is measured from here on.
             lane.progress_ns.store(now_ns, Ordering::Relaxed);
         }
-        queue.push_back(Posted { sequence: *sequence, lease_until_ns, what });
-        *sequence
+        flight.launch(op, lease_until_ns, what)
+    }
+
+    /// The frame is in the batch, whole.
+    fn launched(&mut self, op: Op, sequence: u64) {
+        self.ends.push_back((self.bytes, op, sequence));
+        self.is_told = true;
     }
 
     fn add_word(&mut self, lane: &Lane, base: Header, flag: u8, sequence: u64, bytes: &[u8], what: What) {
@@ -264,6 +274,7 @@ impl Tx {
             out.extend_from_slice(bytes);
         });
         self.push_meta(start);
+        self.launched(Op::Write, frame);
     }
 
     fn add_slices(&mut self, lane: &Lane, base: Header, what: What) {
@@ -307,6 +318,7 @@ impl Tx {
                 self.push_memory(slice.local, slice.length as usize);
             }
         }
+        self.launched(spec.op, sequence);
     }
 
     /// One system call. Ok(0): the socket is full.
@@ -326,23 +338,47 @@ impl Tx {
         if clock_is_past(self.serve_until_ns) {
             return Err(Status::Timeout);
         }
+        let has_own = !self.ends.is_empty();
+        if has_own && !self.is_told {
+            lock(&lane.flight).begin_send();
+        }
         // SAFETY: each vector is `meta`, which is not touched during the call, or memory of a region
         // that is entered: by the transfer until it is final (our own WRITEs, which stay in the flight
         // until acknowledged or fenced), or by `entered` (READs we serve).
         let result = unsafe { socket::send_vectors(lane.fd(), &self.vectors) };
         drop(entered);
         lane.context.stats.send_calls.fetch_add(1, Ordering::Relaxed);
-        match result {
-            Ok(count) => {
-                self.advance(count);
-                Ok(count)
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(0),
-            Err(_) => Err(Status::PeerLost),
+        let count = match result {
+            Ok(count) => count,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => 0,
+            Err(_) => return Err(Status::PeerLost),
+        };
+        self.advance(count);
+        if has_own {
+            self.confirm_written(lane)?;
         }
+        Ok(count)
+    }
+
+    /// Notes which of our frames the kernel has whole, and settles what the peer acknowledged during the call.
+    fn confirm_written(&mut self, lane: &Lane) -> Result<(), Status> {
+        self.is_told = false;
+        let mut written = [0; 2];
+        while let Some((_, op, sequence)) = self.ends.front().filter(|(end, ..)| *end <= self.sent) {
+            written[flight::at(*op)] = *sequence;
+            self.ends.pop_front();
+        }
+        // CORRUPT: it acknowledged what it cannot have.
+        let settled = lock(&lane.flight).end_send(written).map_err(|_| Status::Corrupt)?;
+        if !settled.is_empty() {
+            let _later = WakeLater::begin();
+            settled.into_iter().for_each(|(posted, faults)| settle(lane, posted, &faults));
+        }
+        Ok(())
     }
 
     fn advance(&mut self, mut count: usize) {
+        self.sent += count;
         while count > 0 {
             let left = self.pieces[self.next].1 - self.offset;
             if count < left {

@@ -257,6 +257,15 @@ impl Hostile {
         self.hear_until(|message| matches!(message, Message::Ready { .. }).then_some(()));
     }
 
+    /// The engine has worked off all that was said before: it answers a ping.
+    pub fn sync(&mut self) {
+        let asked = random_u64();
+        self.say(&Message::Ping { nonce: asked });
+        self.hear_until(|message| {
+            matches!(message, Message::Pong { nonce, .. } if *nonce == asked).then_some(())
+        });
+    }
+
     /// All that brings a session up: Start, Ready and the lanes, by slot.
     pub fn up(&mut self) -> Vec<HostileLane> {
         self.start();

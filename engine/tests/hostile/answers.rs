@@ -1,0 +1,96 @@
+//! Answers that are not true: acknowledgements and data for what was not sent, or not asked.
+
+use crate::hostile::PATIENCE;
+use crate::support::{alloc, eventually, Attacked};
+use ferry::complete::State;
+use ferry::transport::tcp::wire::{Header, Kind};
+use ferry::types::Op;
+use ferry::Transfer;
+
+const MIB: usize = 1 << 20;
+/// Less than a frame fits into the sockets.
+const SMALL_BUFFERS: (&str, &str) = ("socket_buffer_bytes", "65536");
+
+fn pattern(seed: u64) -> Vec<u8> {
+    (0..MIB as u64 / 8).flat_map(|word| (seed << 32 | word).to_le_bytes()).collect()
+}
+
+/// The lane ends while the transfer is what it was before; then the peer behaves, and it is DONE with its data.
+fn assert_ends_the_lane(mut all: Attacked, transfer: &Transfer) {
+    let lost = || all.engine.stats().unwrap().counts.lanes_lost;
+    eventually("something comes of it", || lost() > 0 || transfer.state() != State::Pending);
+    assert_eq!(transfer.state(), State::Pending, "the answer was believed");
+    all.replace_lane(1);
+    let frame = all.lanes[1].hear().unwrap();
+    assert!(frame.payload == pattern(1), "other bytes than those that were submitted");
+    let ack = Header { sequence: frame.header.sequence, ..all.lanes[1].header() };
+    assert!(all.lanes[1].send(ack, &[], b"", b""));
+    assert_eq!(transfer.wait(Some(PATIENCE)).unwrap().state, State::Done);
+}
+
+#[test]
+fn an_acknowledgement_of_what_is_not_wholly_sent_ends_the_lane() {
+    let mut all = Attacked::new(&[SMALL_BUFFERS]);
+    let memory = alloc(&all.engine, MIB);
+    memory.write(0, &pattern(1));
+    let transfer = all.submit(Op::Write, &memory, MIB);
+    // Its first bytes are here; the last of them cannot be, since nobody reads.
+    let mut first = [0; 16];
+    assert_eq!(all.lanes[1].socket.peek(&mut first).unwrap(), 16);
+    let header = Header { sequence: 1, ..all.lanes[1].header() };
+    assert!(all.lanes[1].send(header, &[], b"", b""));
+    assert_ends_the_lane(all, &transfer);
+}
+
+#[test]
+fn an_acknowledgement_of_what_was_never_sent_ends_the_lane() {
+    for sequence in [0, 2, u64::MAX] {
+        let mut all = Attacked::new(&[]);
+        let memory = alloc(&all.engine, MIB);
+        memory.write(0, &pattern(1));
+        let transfer = all.submit(Op::Write, &memory, MIB);
+        assert_eq!(all.lanes[1].hear().unwrap().header.sequence, 1);
+        let header = Header { sequence, ..all.lanes[1].header() };
+        assert!(all.lanes[1].send(header, &[], b"", b""));
+        assert_ends_the_lane(all, &transfer);
+    }
+}
+
+#[test]
+fn an_acknowledgement_said_twice_ends_the_lane() {
+    let mut all = Attacked::new(&[]);
+    let memory = alloc(&all.engine, MIB);
+    memory.write(0, &pattern(1));
+    let transfer = all.submit(Op::Write, &memory, MIB);
+    assert_eq!(all.lanes[1].hear().unwrap().header.sequence, 1);
+    let header = Header { sequence: 1, ..all.lanes[1].header() };
+    assert!(all.lanes[1].send(header, &[], b"", b""));
+    assert_eq!(transfer.wait(Some(PATIENCE)).unwrap().state, State::Done);
+    assert!(all.lanes[1].send(header, &[], b"", b""));
+    all.lanes[1].hear_end();
+}
+
+#[test]
+fn data_that_nobody_asked_for_ends_the_lane() {
+    let mut all = Attacked::new(&[]);
+    let header = Header { kind: Kind::Data, sequence: 1, ..all.lanes[1].header() };
+    assert!(all.lanes[1].send(header, &[], b"", b"data"));
+    all.lanes[1].hear_end();
+    all.replace_lane(1);
+    let memory = alloc(&all.engine, MIB);
+    let transfer = all.submit(Op::Read, &memory, MIB);
+    let asked = all.lanes[1].hear().unwrap().header;
+    assert_eq!((asked.kind, asked.sequence), (Kind::Read, 1));
+    let header = Header { kind: Kind::Data, sequence: 2, ..all.lanes[1].header() };
+    assert!(all.lanes[1].send(header, &[], b"", &pattern(1)));
+    all.lanes[1].hear_end();
+    assert_eq!(transfer.state(), State::Pending);
+    all.replace_lane(1);
+    let asked = all.lanes[1].hear().unwrap().header;
+    let header = Header { kind: Kind::Data, sequence: asked.sequence, ..all.lanes[1].header() };
+    assert!(all.lanes[1].send(header, &[], b"", &pattern(1)));
+    assert_eq!(transfer.wait(Some(PATIENCE)).unwrap().state, State::Done);
+    let mut found = vec![0; MIB];
+    memory.read(0, &mut found);
+    assert!(found == pattern(1));
+}
