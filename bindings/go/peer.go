@@ -53,7 +53,7 @@ const (
 // PeerInfo is what is known of a peer.
 type PeerInfo struct {
 	State PeerState
-	// EngineID is stable across restarts of an engine on a fixed port, Incarnation is not.
+	// EngineID and Incarnation are drawn when an engine opens: after a restart both are others.
 	EngineID    [16]byte
 	Incarnation uint64
 	// RoundTrip is that of the last probe; 0 before one.

@@ -15,8 +15,9 @@ use crate::session::handshake::{derive_secret, AuthPolicy, Local};
 use crate::stage;
 use crate::status::{Error, Result, Status};
 use crate::sys::fork::ForkGuard;
+use crate::sys::host::{self, Process};
 use crate::sys::poller::PollerKind;
-use crate::sys::{self, unix};
+use crate::sys::{self, socket, unix};
 use crate::transport::local::{self, Service};
 use crate::transport::rdma;
 use crate::transport::tcp::control::{Control, Parts};
@@ -24,6 +25,7 @@ use crate::transport::tcp::worker::Workers;
 use crate::transport::tcp::Context;
 use crate::types::Transport;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -73,7 +75,8 @@ impl Engine {
         let tag_bits = sys::random_u64();
         let tag = Tag::from_random(tag_bits as u16);
         let local = Local {
-            engine_id: engine_id(&config, &address),
+            // Drawn, so that nobody else has it: not another engine on a clone of this machine either.
+            engine_id: random_id(),
             incarnation: sys::random_u64().max(1),
             address: address.clone(),
             tag: tag.number(),
@@ -82,6 +85,8 @@ impl Engine {
             reads_max: limits::LANE_READS_MAX as u32,
             notify_credits: limits::NOTIFY_CREDITS,
             unix_name,
+            place: listener.as_ref().and_then(place),
+            process: Process::own(),
             auth: AuthPolicy {
                 secret: config.shared_secret().map(derive_secret).transpose()?,
                 same_user: config.same_user,
@@ -460,18 +465,26 @@ fn advertised(config: &Config, listener: Option<&TcpListener>) -> Result<String>
     Ok(bound.to_string())
 }
 
-/// Stable across restarts of an engine on a fixed port of one machine, so that a peer recognises the
-/// new incarnation; random otherwise.
-fn engine_id(config: &Config, address: &str) -> [u8; 16] {
-    let fixed = config.listen_address.rsplit_once(':').is_some_and(|(_, port)| port != "0");
-    let mut hasher = blake3::Hasher::new_derive_key("ferry engine identity v1");
-    let machine = std::fs::read("/etc/machine-id").unwrap_or_default();
-    if fixed && !machine.is_empty() {
-        hasher.update(&machine).update(address.as_bytes());
-    } else {
-        hasher.update(&sys::random_u64().to_le_bytes()).update(&sys::random_u64().to_le_bytes());
-    }
+fn random_id() -> [u8; 16] {
     let mut id = [0; 16];
-    id.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+    id[..8].copy_from_slice(&sys::random_u64().to_le_bytes());
+    id[8..].copy_from_slice(&sys::random_u64().to_le_bytes());
     id
+}
+
+/// Where this engine listens, as a number that only an engine which listens there after it can have: this boot of
+/// this kernel, the network namespace and the bound address, at which one socket listens at a time. By it a peer
+/// knows at once that an engine was started anew. None where the kernel does not say enough.
+fn place(listener: &TcpListener) -> Option<[u8; 16]> {
+    let fd = listener.as_raw_fd();
+    let mut hasher = blake3::Hasher::new_derive_key("ferry engine place v1");
+    // Of no use where each boot has a number of its own; there are kernels in sandboxes that have not.
+    hasher.update(&std::fs::read("/etc/machine-id").unwrap_or_default());
+    hasher.update(&host::boot_id()?);
+    hasher.update(&socket::network_namespace(fd)?.to_le_bytes());
+    hasher.update(&socket::bound_interface(fd).unwrap_or(0).to_le_bytes());
+    hasher.update(listener.local_addr().ok()?.to_string().as_bytes());
+    let mut place = [0; 16];
+    place.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+    Some(place)
 }

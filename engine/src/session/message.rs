@@ -42,6 +42,17 @@ pub enum Message {
     Bye {
         status: i32,
     },
+    /// Has the process that had this number and time of start ended? Asked only of who counts them alike
+    /// (`sys::host`); answered by the same in Ended, or not at all.
+    HasEnded {
+        pid: u32,
+        started: u64,
+    },
+    /// This process is not there any more, on the word of the host.
+    Ended {
+        pid: u32,
+        started: u64,
+    },
     /// From one transport's companion to the other side's; or, with `why`, the reason not to wait for a
     /// path of this transport.
     Beside {
@@ -74,6 +85,10 @@ impl<'a> Reader<'a> {
     }
     pub fn u64(&mut self) -> Result<u64, BadMessage> {
         Ok(u64::from_le_bytes(self.take(8)?.try_into().map_err(|_| BadMessage)?))
+    }
+    /// A number of eight bytes that must fit in four.
+    fn small(&mut self) -> Result<u32, BadMessage> {
+        u32::try_from(self.u64()?).map_err(|_| BadMessage)
     }
     fn body(&mut self) -> Result<Vec<u8>, BadMessage> {
         let length = self.u16()? as usize;
@@ -120,6 +135,8 @@ impl Message {
             Message::FenceAck { lane } => numbers(8, &[*lane as u64]),
             Message::Grant { limit } => numbers(9, &[*limit]),
             Message::Bye { status } => numbers(10, &[*status as i64 as u64]),
+            Message::HasEnded { pid, started } => numbers(12, &[*pid as u64, *started]),
+            Message::Ended { pid, started } => numbers(13, &[*pid as u64, *started]),
             Message::Beside { transport, why, body } => {
                 out.extend_from_slice(&[11, *transport]);
                 encode_text(why, &mut out);
@@ -146,11 +163,13 @@ impl Message {
             4 => Message::Ready { notify_limit: reader.u64()? },
             5 => Message::Ping { nonce: reader.u64()? },
             6 => Message::Pong { nonce: reader.u64()?, clock_ns: reader.u64()? },
-            7 => Message::Fence { lane: u32::try_from(reader.u64()?).map_err(|_| BadMessage)? },
-            8 => Message::FenceAck { lane: u32::try_from(reader.u64()?).map_err(|_| BadMessage)? },
+            7 => Message::Fence { lane: reader.small()? },
+            8 => Message::FenceAck { lane: reader.small()? },
             9 => Message::Grant { limit: reader.u64()? },
             10 => Message::Bye { status: reader.u64()? as i32 },
             11 => Message::Beside { transport: reader.u8()?, why: reader.text()?, body: reader.body()? },
+            12 => Message::HasEnded { pid: reader.small()?, started: reader.u64()? },
+            13 => Message::Ended { pid: reader.small()?, started: reader.u64()? },
             _ => return Err(BadMessage),
         };
         if reader.0.is_empty() {
@@ -226,6 +245,8 @@ mod tests {
             Message::FenceAck { lane: 0 },
             Message::Grant { limit: 8 },
             Message::Bye { status: -301 },
+            Message::HasEnded { pid: 7, started: u64::MAX },
+            Message::Ended { pid: u32::MAX, started: 3 },
             Message::Beside { transport: 2, why: "no".into(), body: vec![7; 300] },
         ]
     }

@@ -7,6 +7,7 @@ pub mod copy;
 pub mod cuda;
 pub mod eventfd;
 pub mod fork;
+pub mod host;
 pub mod mapping;
 pub mod memfd;
 pub mod memory;

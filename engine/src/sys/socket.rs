@@ -124,6 +124,38 @@ pub fn congestion(fd: RawFd) -> String {
     String::from_utf8_lossy(&name[..end]).into_owned()
 }
 
+/// The network namespace that a socket is in, by a number that this boot gives to no other one; of kernels before
+/// 5.14 the inode of the calling thread's, which may come again when that namespace is gone. None: not known.
+pub fn network_namespace(fd: RawFd) -> Option<u64> {
+    /// 71 on every architecture that ferry builds for (asm-generic). Not in libc for all of them.
+    const SO_NETNS_COOKIE: libc::c_int = 71;
+    let mut cookie = 0u64;
+    let mut length = std::mem::size_of_val(&cookie) as libc::socklen_t;
+    // SAFETY: `cookie` and `length` live on this stack and match in size.
+    let result = unsafe {
+        libc::getsockopt(fd, libc::SOL_SOCKET, SO_NETNS_COOKIE, (&raw mut cookie).cast(), &mut length)
+    };
+    if result == 0 {
+        return Some(cookie);
+    }
+    let namespace = std::fs::metadata("/proc/thread-self/ns/net").ok()?;
+    Some(std::os::unix::fs::MetadataExt::ino(&namespace))
+}
+
+/// The interface that a socket is bound to, 0 if to none. A VRF binds them unasked, and then two sockets of one
+/// network namespace can listen at one address.
+pub fn bound_interface(fd: RawFd) -> io::Result<u32> {
+    /// 62 on every architecture that ferry builds for (asm-generic); Linux 5.0.
+    const SO_BINDTOIFINDEX: libc::c_int = 62;
+    let mut index: libc::c_int = 0;
+    let mut length = std::mem::size_of_val(&index) as libc::socklen_t;
+    // SAFETY: `index` and `length` live on this stack and match in size.
+    let result = unsafe {
+        libc::getsockopt(fd, libc::SOL_SOCKET, SO_BINDTOIFINDEX, (&raw mut index).cast(), &mut length)
+    };
+    counted(result as isize).map(|_| index as u32)
+}
+
 /// Takes the error pending on a socket (SO_ERROR), such as that of a connect in the background.
 pub fn pending_error(fd: RawFd) -> Option<io::Error> {
     let mut error: libc::c_int = 0;

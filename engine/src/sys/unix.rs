@@ -121,6 +121,13 @@ pub fn pidfd_of(pid: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
 }
 
+/// Whether the process of a pidfd has ended, with all its threads.
+pub fn has_exited(process: &OwnedFd) -> bool {
+    let mut poll = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one pollfd, alive for the duration of the call, which does not wait.
+    unsafe { libc::poll(&mut poll, 1, 0) == 1 && poll.revents & libc::POLLIN != 0 }
+}
+
 /// A copy of a descriptor of another process's (pidfd_getfd; Linux 5.6), close-on-exec. EPERM where this one may
 /// not trace that one.
 pub fn descriptor_of(pid: i32, descriptor: RawFd) -> io::Result<OwnedFd> {

@@ -29,6 +29,15 @@ impl Child {
         Child { process, input, answers }
     }
 
+    /// A child that is the first process of its own pid namespace.
+    pub fn in_pid_namespace() -> Child {
+        let unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"];
+        let (process, input, answers) = role::start_under(&unshare, "child::child_role", |command| {
+            command.env(ROLE, "1");
+        });
+        Child { process, input, answers }
+    }
+
     /// A child with an open engine.
     pub fn engine(settings: &str) -> (Child, String) {
         let mut child = Child::start();
@@ -302,6 +311,8 @@ impl Role {
                 self.hoard.truncate(keep);
                 "OK".into()
             }
+            // A network namespace of its own, with its own loopback.
+            "own_network" => own_network().to_string(),
             "setuid" => {
                 // SAFETY: no memory is involved.
                 unsafe { libc::setuid(number(1) as u32) }.to_string()
@@ -327,6 +338,28 @@ impl Role {
             "usage" => usage(),
             other => panic!("no such command: {other}"),
         }
+    }
+}
+
+/// For this thread and those that it starts. The thread, or the errno as a negative number.
+fn own_network() -> i32 {
+    // SAFETY: no memory is involved.
+    let mut result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+    if result == 0 {
+        let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+        // SAFETY: an ifreq is names and numbers: zeros are a value.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        request.ifr_name[0] = b'l' as libc::c_char;
+        request.ifr_name[1] = b'o' as libc::c_char;
+        request.ifr_ifru.ifru_flags = libc::IFF_UP as libc::c_short;
+        // SAFETY: `request` is read during the call; the socket lives.
+        result =
+            unsafe { libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(&socket), libc::SIOCSIFFLAGS, &request) };
+    }
+    match result {
+        // SAFETY: no arguments, no memory.
+        0 => unsafe { libc::gettid() },
+        _ => -std::io::Error::last_os_error().raw_os_error().unwrap_or(1),
     }
 }
 

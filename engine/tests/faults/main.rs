@@ -13,6 +13,7 @@ mod proxy;
 mod role;
 mod support;
 
+mod anew;
 mod exhaustion;
 mod fences;
 mod fork;

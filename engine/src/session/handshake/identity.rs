@@ -2,8 +2,10 @@
 //! Noise messages. Engine id and incarnation come from the HELLO, which the same keys authenticate.
 //!
 //! ```text
-//! tag:u16 lanes_max:u32 frame_bytes_max:u32 reads_max:u32 notify_credits:u32 boottime_ns:u64 address:u8+n
+//! tag:u16 lanes_max:u32 frame_bytes_max:u32 reads_max:u32 notify_credits:u32 boottime_ns:u64
+//! place:16 | boot:16 pids:u64 times:u64 pid:u32 started:u64 | address:u8+n
 //! ```
+//! Zeros stand for a place that there is none of, and for a process that is not told.
 
 use super::hello::Hello;
 use super::wire::Fields;
@@ -11,6 +13,7 @@ use super::Local;
 use crate::handle::TAG_BITS;
 use crate::limits::FRAME_BYTES_MIN;
 use crate::status::{Error, Result};
+use crate::sys::host::Process;
 use crate::sys::unix::is_proof_name;
 
 /// A peer as it describes itself. Limits are its own; the session takes the smaller of the two sides'.
@@ -28,6 +31,10 @@ pub struct Identity {
     pub notify_credits: u32,
     /// The peer's CLOCK_BOOTTIME when it wrote this.
     pub boottime_ns: u64,
+    /// Where it listens, as no two sockets of one kernel do at one time.
+    pub place: Option<[u8; 16]>,
+    /// The process that it lives in, if its kernel says which.
+    pub process: Option<Process>,
 }
 
 /// INVALID for what could not be put on the wire, so that it shows where it was configured and not as a
@@ -52,6 +59,8 @@ pub(super) fn encode(local: &Local, boottime_ns: u64, out: &mut Vec<u8>) {
         out.extend_from_slice(&limit.to_le_bytes());
     }
     out.extend_from_slice(&boottime_ns.to_le_bytes());
+    out.extend_from_slice(&local.place.unwrap_or_default());
+    encode_process(local.process.as_ref(), out);
     out.push(local.address.len() as u8);
     out.extend_from_slice(local.address.as_bytes());
 }
@@ -68,12 +77,35 @@ pub(super) fn decode(hello: &Hello, mut fields: Fields<'_>) -> Option<Identity> 
         reads_max: fields.u32().filter(|reads| *reads > 0)?,
         notify_credits: fields.u32()?,
         boottime_ns: fields.u64()?,
+        place: Some(fields.array()?).filter(|place| *place != [0; 16]),
+        process: decode_process(&mut fields)?,
         address: {
             let bytes = fields.short().filter(|bytes| is_address(bytes))?;
             std::str::from_utf8(bytes).ok()?.to_owned()
         },
     };
     fields.0.is_empty().then_some(identity)
+}
+
+fn encode_process(process: Option<&Process>, out: &mut Vec<u8>) {
+    let nobody = Process { boot: [0; 16], pids: 0, times: 0, pid: 0, started: 0 };
+    let Process { boot, pids, times, pid, started } = process.unwrap_or(&nobody);
+    out.extend_from_slice(boot);
+    out.extend_from_slice(&pids.to_le_bytes());
+    out.extend_from_slice(&times.to_le_bytes());
+    out.extend_from_slice(&pid.to_le_bytes());
+    out.extend_from_slice(&started.to_le_bytes());
+}
+
+fn decode_process(fields: &mut Fields<'_>) -> Option<Option<Process>> {
+    let process = Process {
+        boot: fields.array()?,
+        pids: fields.u64()?,
+        times: fields.u64()?,
+        pid: fields.u32()?,
+        started: fields.u64()?,
+    };
+    Some((process.pid > 0).then_some(process))
 }
 
 fn is_address(bytes: &[u8]) -> bool {
@@ -105,9 +137,12 @@ mod tests {
         assert_eq!((identity.boottime_ns, identity.address.len(), identity.tag), (77, 255, local.tag));
         assert_eq!((identity.lanes_max, identity.frame_bytes_max), (local.lanes_max, local.frame_bytes_max));
         assert_eq!((identity.reads_max, identity.notify_credits), (local.reads_max, local.notify_credits));
+        assert_eq!((identity.place, identity.process), (local.place, local.process));
+        let untold = decoded(&Local { place: None, process: None, ..local.clone() }, |_| ()).unwrap();
+        assert_eq!((untold.place, untold.process), (None, None));
         assert!(decoded(&local, |bytes| bytes.truncate(bytes.len() - 1)).is_none());
         assert!(decoded(&local, |bytes| bytes.push(0)).is_none());
-        assert!(decoded(&local, |bytes| bytes[40] = b'\n').is_none());
+        assert!(decoded(&local, |bytes| bytes[100] = b'\n').is_none());
         assert!(decoded(&local, |bytes| bytes[..2].fill(0)).is_none());
         assert!(decoded(&local, |bytes| bytes[1] = 0x40).is_none());
         assert!(decoded(&local, |bytes| bytes[6..10].copy_from_slice(&[0xff, 0xff, 0, 0])).is_none());

@@ -44,6 +44,7 @@ pub use wire::{
 };
 
 use super::channel::Channel;
+use crate::sys::host::Process;
 
 /// This engine, as handshakes present it.
 #[derive(Clone, Debug)]
@@ -61,6 +62,9 @@ pub struct Local {
     /// Where this engine answers same-user proofs (`sys::unix::listen_abstract`); without it an acceptor
     /// does not offer them.
     pub unix_name: Option<Vec<u8>>,
+    /// Where this engine listens, and the process that it is in: see `Identity`.
+    pub place: Option<[u8; 16]>,
+    pub process: Option<Process>,
     pub auth: AuthPolicy,
 }
 

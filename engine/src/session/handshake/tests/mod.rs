@@ -39,6 +39,8 @@ fn same_identity(identity: &Identity, local: &Local, boottime_ns: u64) {
     let expected = Identity {
         engine_id: local.engine_id,
         incarnation: local.incarnation,
+        place: local.place,
+        process: local.process,
         address: local.address.clone(),
         tag: local.tag,
         lanes_max: local.lanes_max,

@@ -19,6 +19,8 @@ pub(crate) fn local(n: u8) -> Local {
         reads_max: 64,
         notify_credits: 1000 + n as u32,
         unix_name: Some(format!("ferry-{n:032x}").into_bytes()),
+        place: Some([0x50 + n; 16]),
+        process: Some(Process { boot: [n; 16], pids: 11, times: 12, pid: 13, started: 14 }),
         auth: AuthPolicy::default(),
     }
 }

@@ -29,6 +29,8 @@ pub struct ControlConn {
     pub lane_key: [u8; 32],
     pub remote: SocketAddr,
     pub pidfd: Option<OwnedFd>,
+    /// Whether the other end has shown the secret, or to be our user.
+    pub is_proven: bool,
     /// The session's peer, once the peer's Start has told which.
     pub peer: Option<u64>,
     /// For a dialer that has no session yet.

@@ -4,11 +4,12 @@ use super::conn::{ControlConn, Dialing, State, Target};
 use super::greeting::{Greeting, WELCOME_BYTES};
 use super::sessions::PeerSession;
 use super::stream::{Input, Stream};
+use super::waiting::is_crowded;
 use super::Control;
 use crate::command::Reply;
 use crate::config::Congestion;
 use crate::session::handshake::{
-    Dialer, HandshakeError, HandshakeResult, Next, Nonce, Proof, RefusalCode, Step,
+    Auth, Dialer, HandshakeError, HandshakeResult, Next, Nonce, Proof, RefusalCode, Step,
 };
 use crate::session::machine::Role;
 use crate::status::{Error, Result, Status};
@@ -54,18 +55,6 @@ pub(super) fn tune(socket: &OwnedFd, same_host: bool, context: &Context) {
     };
     // Not permitted or not there: the system's own is what we have.
     let _ = socket::set_congestion(socket.as_raw_fd(), name);
-}
-
-/// The least pause before a door that was crowded is tried again.
-const CROWD_PAUSE_MS: u64 = 50;
-
-/// A dial that found too many others at the door.
-pub struct Later {
-    pub at: Instant,
-    target: Target,
-    addresses: Vec<SocketAddr>,
-    deadline: Instant,
-    error: Error,
 }
 
 impl Control {
@@ -128,7 +117,7 @@ impl Control {
         self.dial_next(target, vec![remote], deadline, Error::new(Status::Unreachable, "no address"));
     }
 
-    fn dial_next(
+    pub(super) fn dial_next(
         &mut self,
         target: Target,
         mut addresses: Vec<SocketAddr>,
@@ -160,24 +149,6 @@ impl Control {
             }
         }
         self.dial_failed(target, last, None);
-    }
-
-    /// Tries again in a moment, if the caller still waits then.
-    fn dial_later(&mut self, target: Target, addresses: Vec<SocketAddr>, deadline: Instant, error: Error) {
-        // Not all in step.
-        let pause_ms = CROWD_PAUSE_MS + crate::sys::random_u64() % CROWD_PAUSE_MS;
-        let at = Instant::now() + Duration::from_millis(pause_ms);
-        if at >= deadline {
-            return self.dial_failed(target, error, None);
-        }
-        self.crowded.push(Later { at, target, addresses, deadline, error });
-    }
-
-    pub(super) fn dial_again(&mut self, now: Instant) {
-        let due: Vec<Later> = self.crowded.extract_if(.., |later| later.at <= now).collect();
-        for Later { target, addresses, deadline, error, .. } in due {
-            self.dial_next(target, addresses, deadline, error);
-        }
     }
 
     fn try_dial(&mut self, remote: SocketAddr) -> Result<(u64, Stream, Dialer)> {
@@ -317,6 +288,7 @@ impl Control {
                     lane_key: *established.lane_key.bytes(),
                     remote,
                     pidfd,
+                    is_proven: established.auth != Auth::None,
                     peer: None,
                     target: Some(target),
                 };
@@ -475,50 +447,5 @@ fn unreachable_because(remote: SocketAddr, error: &std::io::Error) -> Error {
         // This machine's own limits are not the peer's doing.
         Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS) => system,
         _ => Error { status: Status::Unreachable, ..system },
-    }
-}
-
-/// Whether the peer had no room for one more at this moment: it said so, or the backlog of its socket for
-/// proofs was full.
-fn is_crowded(error: &Error, refusal: Option<RefusalCode>) -> bool {
-    refusal == Some(RefusalCode::TooMany) || error.os_error == libc::EAGAIN
-}
-
-/// Callers of `connect` whose peer was dialing us when they dialed it.
-pub struct Expected {
-    address: String,
-    pub until: Instant,
-    waiting: Vec<u64>,
-}
-
-impl Control {
-    /// A simultaneous dial lost the tie: the callers wait for the peer's own session, which may be here
-    /// already or on its way.
-    pub(super) fn wait_for_inbound(&mut self, address: String, waiting: Vec<u64>) {
-        let found = self
-            .sessions
-            .values()
-            .find(|session| session.identity.address == address && !session.machine.is_given_up());
-        match found.map(|session| session.peer.handle) {
-            Some(peer) => self.join(peer, waiting),
-            None => {
-                let patience = Duration::from_millis(self.context.config.connect_timeout_ms);
-                self.expected.push(Expected { address, until: Instant::now() + patience, waiting });
-            }
-        }
-    }
-
-    /// Who waits for this engine to come by itself.
-    pub(super) fn take_expected(&mut self, address: &str) -> Vec<u64> {
-        let came = self.expected.extract_if(.., |expected| expected.address == address);
-        came.flat_map(|expected| expected.waiting).collect()
-    }
-
-    /// The peer said that it dials us, and never came.
-    pub(super) fn expire_expected(&mut self, now: Instant) {
-        for late in self.expected.extract_if(.., |expected| expected.until <= now) {
-            let text = format!("{}: it dials us at the same time, but does not come through", late.address);
-            self.callers.fail(late.waiting, &Error::new(Status::Unreachable, text));
-        }
     }
 }

@@ -148,7 +148,7 @@ impl Control {
         self.end_greetings(handle);
         let Some(session) = self.sessions.get_mut(&handle) else { return };
         let peer = session.peer.clone();
-        let conn = session.conn.take();
+        let (conn, place) = (session.conn.take(), session.identity.place);
         peer.set_lost(status);
         let error = Error::new(status, "the peer was lost before its session was up");
         self.callers.fail(std::mem::take(&mut session.waiting), &error);
@@ -163,6 +163,9 @@ impl Control {
         }
         if self.by_engine.get(&peer.identity.engine_id) == Some(&handle) {
             self.by_engine.remove(&peer.identity.engine_id);
+        }
+        if let Some(place) = place.filter(|place| self.by_place.get(place) == Some(&handle)) {
+            self.by_place.remove(&place);
         }
         self.end_companions(handle);
         self.close_lanes(handle);

@@ -232,6 +232,7 @@ impl Control {
             lane_key: *established.lane_key.bytes(),
             remote,
             pidfd,
+            is_proven: established.auth != Auth::None,
             peer: None,
             target: None,
         };

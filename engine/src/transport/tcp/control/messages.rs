@@ -94,6 +94,8 @@ impl Control {
                 session.peer.post_all();
             }
             Message::Fence { lane } => return self.fence(peer, *lane),
+            Message::HasEnded { pid, started } => return self.has_ended(peer, *pid, *started),
+            Message::Ended { pid, started } => return self.ended(peer, *pid, *started),
             Message::Beside { transport, why, body } => {
                 return self.companion_said(peer, *transport, why.clone(), body.clone());
             }

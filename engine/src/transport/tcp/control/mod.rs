@@ -2,6 +2,7 @@
 //! peer's session. It moves no payload. `inbound` and `dial` bring connections to the point where they
 //! are authenticated, `sessions` says what happens on them, `deadlines` looks after time.
 
+mod anew;
 mod callers;
 mod companion;
 mod conn;
@@ -15,6 +16,7 @@ mod sessions;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use crate::command::Command;
 use crate::complete::Fence;
@@ -33,7 +35,6 @@ use crate::transport::tcp::Context;
 use callers::Callers;
 use companion::Fading;
 use conn::{Conn, State};
-use dial::{Expected, Later};
 use sessions::PeerSession;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::TcpListener;
@@ -41,6 +42,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use waiting::{Expected, Later};
 
 const LISTENER: u64 = 1;
 const PROOFS: u64 = 2;
@@ -79,6 +81,8 @@ pub struct Control {
     by_session_id: HashMap<[u8; 16], u64>,
     /// The current session of each engine.
     by_engine: HashMap<[u8; 16], u64>,
+    /// The last peer that listened at a place.
+    by_place: HashMap<[u8; 16], u64>,
     /// When each session's machine wants to be called.
     alarms: BTreeSet<(u64, u64)>,
     /// Processes' end: the token of a pidfd, and its session.
@@ -129,6 +133,7 @@ impl Control {
             sessions: HashMap::new(),
             by_session_id: HashMap::new(),
             by_engine: HashMap::new(),
+            by_place: HashMap::new(),
             alarms: BTreeSet::new(),
             pidfds: HashMap::new(),
             fenced: HashMap::new(),

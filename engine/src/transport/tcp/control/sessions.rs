@@ -70,6 +70,9 @@ pub struct PeerSession {
     pub companions_settled: u64,
     /// Whether such a path broke for a reason unknown, and the peer has not answered since.
     pub companion_broken: bool,
+    pub is_proven: bool,
+    /// Lost peers whose engines stood where this one's stands: other engines, unlike the predecessors.
+    pub forerunners: Vec<u64>,
 }
 
 impl PeerSession {
@@ -255,17 +258,22 @@ impl Control {
             if same {
                 // It may remember this session yet, with lanes that stand. When it says Ready it has closed them.
                 predecessors.push(old);
-                self.lose(old, Status::PeerLost, None);
-            } else {
-                self.lose(old, Status::PeerLost, Some(Fence::Dead));
             }
+            self.lose(old, Status::PeerLost, None);
         }
+        let forerunner = self.forerunner(control);
         let peer = self.new_session(token, control, fresh)?;
         self.by_engine.insert(theirs.engine_id, peer);
+        if let Some(place) = theirs.place {
+            self.by_place.insert(place, peer);
+        }
         if let Some(session) = self.sessions.get_mut(&peer) {
             session.predecessors = predecessors;
         }
         self.join(peer, waiting);
+        if let Some(old) = forerunner {
+            self.succeed(old, peer);
+        }
         Some(peer)
     }
 
@@ -321,27 +329,6 @@ impl Control {
         (session.identity.incarnation == theirs.incarnation && session.machine.is_up()).then_some(peer)
     }
 
-    /// These callers of `connect` get the session's peer, now or when it is up.
-    pub(super) fn join(&mut self, peer: u64, waiting: Vec<u64>) {
-        let Some(session) = self.sessions.get_mut(&peer) else { return };
-        session.waiting.extend(waiting);
-        self.answer_connects(peer);
-    }
-
-    /// Who waits for the session gets it when transfers can be submitted, by the path that is to carry them.
-    pub(super) fn answer_connects(&mut self, peer: u64) {
-        let mask = self.companions_mask();
-        let Some(session) = self.sessions.get_mut(&peer) else { return };
-        if session.machine.is_up() && session.companions_settled & mask == mask {
-            session.waiting.drain(..).for_each(|caller| self.callers.answer(caller, Ok(peer)));
-        }
-    }
-
-    /// Callers of `connect` that asked for whoever is at an address, not for the session they found there.
-    fn take_waiting(&mut self, peer: u64) -> Vec<u64> {
-        self.sessions.get_mut(&peer).map(|session| std::mem::take(&mut session.waiting)).unwrap_or_default()
-    }
-
     fn replace_session(&mut self, peer: u64, token: u64, control: &mut ControlConn) {
         let waiting = self.adopt_target(control, peer);
         if let Some(session) = self.sessions.get_mut(&peer) {
@@ -352,6 +339,7 @@ impl Control {
             session.lane_key = control.lane_key;
             session.identity = control.identity.clone();
             session.used.fill(0);
+            session.is_proven = control.is_proven;
             session.fenced.clear();
             session.fenced_below = 0;
             if control.role == Role::Dialer {
@@ -371,10 +359,9 @@ impl Control {
                 waiting
             }
             Some(Target::Again { peer: sought }) if sought != peer => {
-                // The address answers as somebody else. Whether the old process lives, its lease tells.
-                let waiting = self.take_waiting(sought);
-                self.lose(sought, Status::PeerLost, None);
-                waiting
+                // The address answers as somebody else. Whether the old process lives, that one may know.
+                self.succeed(sought, peer);
+                Vec::new()
             }
             _ => Vec::new(),
         }
@@ -436,6 +423,8 @@ impl Control {
             was_up: false,
             companions_settled: 0,
             companion_broken: false,
+            is_proven: control.is_proven,
+            forerunners: Vec::new(),
             identity: theirs,
         };
         self.sessions.insert(handle, session);
@@ -462,6 +451,7 @@ impl Control {
         let regions: Vec<u64> = self.context.registry.snapshot().iter().map(|region| region.id).collect();
         self.say_regions(peer, &regions);
         self.say(peer, Message::Ready { notify_limit });
+        self.ask_for_forerunners(peer);
         let mut actions = Actions::new();
         if let Some(session) = self.sessions.get_mut(&peer) {
             session.machine.connected(clock::monotonic_ns(), role, &mut actions);

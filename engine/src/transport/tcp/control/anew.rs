@@ -1,0 +1,79 @@
+//! Engines that were started anew: whose place one has taken, and whether the process of its forerunner has ended.
+//!
+//! ```text
+//! another engine at the place and the IP address of a known one, or at the address of a lost one: the known one
+//! is lost, its records wait for their leases
+//!   HasEnded{pid, started} ─▶   if the new one counts processes like the old one did, and both are proven
+//!                          ◀─ Ended{pid, started}: DEAD          no answer: LEASE
+//! ```
+//! That its place is taken says that a listener was closed, not that a process has ended: it may still hold lanes,
+//! and write. Only its own host can say that it does not, and the new engine, on that host, asks its kernel.
+
+use super::conn::ControlConn;
+use super::sessions::PeerSession;
+use super::Control;
+use crate::complete::Fence;
+use crate::session::message::Message;
+use crate::status::Status;
+use crate::sys::host::{self, Process};
+
+impl Control {
+    /// The peer that listened where this engine listens now, and was reached at the same IP address. Clones of a
+    /// machine that was running are alike in all but that address.
+    pub(super) fn forerunner(&self, control: &ControlConn) -> Option<u64> {
+        let theirs = &control.identity;
+        let known = *self.by_place.get(&theirs.place?)?;
+        let session = self.sessions.get(&known)?;
+        let is_other = session.identity.engine_id != theirs.engine_id;
+        (is_other && session.remote.ip() == control.remote.ip()).then_some(known)
+    }
+
+    /// The engine of `peer` stands where that of `old` stood: who waits for `old` gets it, and `old` is lost.
+    pub(super) fn succeed(&mut self, old: u64, peer: u64) {
+        let waiting = self.take_waiting(old);
+        self.join(peer, waiting);
+        if let Some(session) = self.sessions.get_mut(&peer) {
+            if !session.forerunners.contains(&old) {
+                session.forerunners.push(old);
+            }
+        }
+        self.lose(old, Status::PeerLost, None);
+    }
+
+    /// Asks a peer that has just been met what has become of those before it.
+    pub(super) fn ask_for_forerunners(&mut self, peer: u64) {
+        let Some(session) = self.sessions.get(&peer) else { return };
+        let asked: Vec<Process> = self.attested(session).map(|(_, process)| process).collect();
+        for Process { pid, started, .. } in asked {
+            self.say(peer, Message::HasEnded { pid, started });
+        }
+    }
+
+    /// Of the peers before this one: those that still wait, and of whose processes it can tell.
+    fn attested<'a>(&'a self, session: &'a PeerSession) -> impl Iterator<Item = (u64, Process)> + 'a {
+        let olds = session.forerunners.iter().filter_map(|old| self.sessions.get(old));
+        olds.filter(move |old| old.is_proven && session.is_proven && old.remote.ip() == session.remote.ip())
+            .filter_map(move |old| {
+                let (before, now) = (old.identity.process?, session.identity.process?);
+                now.counts_like(&before).then_some((old.peer.handle, before))
+            })
+    }
+
+    /// A peer asks for a process of this host.
+    pub(super) fn has_ended(&mut self, peer: u64, pid: u32, started: u64) {
+        let is_proven = self.sessions.get(&peer).is_some_and(|session| session.is_proven);
+        if is_proven && host::has_ended(pid, started) {
+            self.say(peer, Message::Ended { pid, started });
+        }
+    }
+
+    /// The host's answer: nothing of that process reads or writes anything any more.
+    pub(super) fn ended(&mut self, peer: u64, pid: u32, started: u64) {
+        let Some(session) = self.sessions.get(&peer) else { return };
+        let is_it = |process: &Process| (process.pid, process.started) == (pid, started);
+        let olds = self.attested(session).filter(|(_, process)| is_it(process)).map(|(old, _)| old);
+        for old in olds.collect::<Vec<u64>>() {
+            self.lose(old, Status::PeerLost, Some(Fence::Dead));
+        }
+    }
+}
