@@ -52,6 +52,8 @@ impl Who {
             reads_max: 64,
             notify_credits: 1024,
             unix_name: None,
+            place: None,
+            process: None,
             auth: AuthPolicy { secret: Some(derive_secret(&secret).unwrap()), ..AuthPolicy::default() },
         })
     }
