@@ -225,13 +225,14 @@ fn a_start_alone_confirms_nothing_of_the_session_that_it_ends() {
     let local = alloc(&initiator, 4096);
     let who = Who::new();
     let mut first = Hostile::dial(initiator.address(), &who);
-    first.up();
+    let mut lanes = first.up();
     let peer = initiator.peers().unwrap()[0];
     first.say(&crate::support::regions(&[(REGION, 4096, 4096)]));
     first.say(&Message::Ping { nonce: 1 });
     first.hear_until(|message| matches!(message, Message::Pong { .. }).then_some(()));
     let request = Request { local: local.address(), remote: 4096, length: 8, remote_region: REGION };
     let transfer = initiator.submit(peer, Op::Write, &[request], &TransferOptions::default()).unwrap();
+    lanes[0].hear().expect("the WRITE is posted");
     let mut second = Hostile::dial(initiator.address(), &who);
     second.start();
     second.hear_until(|message| matches!(message, Message::Ready { .. }).then_some(()));
