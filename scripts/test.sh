@@ -64,7 +64,7 @@ run() {
     fi
     # "1m2.345s 0m6.789s"
     [ ! -e "$logs/$leg.cpu" ] ||
-        cpu=$(tr 'ms' '  ' <"$logs/$leg.cpu" | awk '{ printf "%.0f", 60 * $1 + $2 + 60 * $3 + $4 }')
+        cpu=$(tail -1 "$logs/$leg.cpu" | tr 'ms' '  ' | awk '{ printf "%.0f", 60 * $1 + $2 + 60 * $3 + $4 }')
     echo "$status $((SECONDS - started)) $cpu" >"$logs/$leg.result"
     # One after another, whatever lane they are in.
     { flock 8 && tell "$leg" "$status" $((SECONDS - started)); } 8>"$logs/lock"
@@ -97,46 +97,51 @@ table() {
     printf '%-16s %7s\n' "all" "$SECONDS"
 }
 
-mkdir -p "$logs"
-rm -f "$logs"/*.session
-workers=()
-trap end_all INT TERM HUP
+# Read whole before it runs: that takes long, and the file may be edited meanwhile.
+main() {
+    mkdir -p "$logs"
+    rm -f "$logs"/*.session
+    workers=()
+    trap end_all INT TERM HUP
 
-all=("${alone[@]}")
-for lane in "${lanes[@]}"; do
-    read -ra words <<<"$lane"
-    all+=("${words[@]}")
-done
-legs=("$@")
-[ $# -gt 0 ] || legs=("${all[@]}")
-for leg in "${legs[@]}"; do
-    [[ " ${all[*]} unit " == *" $leg "* ]] || { echo "test.sh: there is no leg $leg; there are: ${all[*]} unit" >&2; exit 2; }
-done
-# A checkout that nobody works in gains nothing from what incremental builds write down; one that somebody does
-# keeps what is built.
-[ -d "$target/debug/incremental" ] || export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
-export FERRY_TEST_LEGS=${legs[*]}
-if [ $# -gt 0 ]; then
-    for leg in "${legs[@]}"; do run "$leg"; done
-else
-    for leg in "${alone[@]}"; do run "$leg"; done
+    all=("${alone[@]}")
     for lane in "${lanes[@]}"; do
-        (for leg in $lane; do run "$leg"; done) &
-        workers+=($!)
+        read -ra words <<<"$lane"
+        all+=("${words[@]}")
     done
-    wait "${workers[@]}"
-fi
+    legs=("$@")
+    [ $# -gt 0 ] || legs=("${all[@]}")
+    for leg in "${legs[@]}"; do
+        [[ " ${all[*]} unit " == *" $leg "* ]] || { echo "test.sh: there is no leg $leg; there are: ${all[*]} unit" >&2; exit 2; }
+    done
+    # A checkout that nobody works in gains nothing from what incremental builds write down; one that somebody does
+    # keeps what is built.
+    [ -d "$target/debug/incremental" ] || export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
+    export FERRY_TEST_LEGS=${legs[*]}
+    if [ $# -gt 0 ]; then
+        for leg in "${legs[@]}"; do run "$leg"; done
+    else
+        for leg in "${alone[@]}"; do run "$leg"; done
+        for lane in "${lanes[@]}"; do
+            (for leg in $lane; do run "$leg"; done) &
+            workers+=($!)
+        done
+        wait "${workers[@]}"
+    fi
 
-table "${legs[@]}"
-[ $# -gt 0 ] || echo "$elsewhere"
-passed=0 failed=0 skipped=0
-for leg in "${legs[@]}"; do
-    read -r status _ <"$logs/$leg.result"
-    case $status in
-    0) passed=$((passed + 1)) ;;
-    "$SKIP") skipped=$((skipped + 1)) ;;
-    *) failed=$((failed + 1)) ;;
-    esac
-done
-echo "$passed passed, $failed failed, $skipped skipped"
-[ "$failed" -eq 0 ]
+    table "${legs[@]}"
+    [ $# -gt 0 ] || echo "$elsewhere"
+    passed=0 failed=0 skipped=0
+    for leg in "${legs[@]}"; do
+        read -r status _ <"$logs/$leg.result"
+        case $status in
+        0) passed=$((passed + 1)) ;;
+        "$SKIP") skipped=$((skipped + 1)) ;;
+        *) failed=$((failed + 1)) ;;
+        esac
+    done
+    echo "$passed passed, $failed failed, $skipped skipped"
+    [ "$failed" -eq 0 ]
+}
+
+main "$@"; exit
