@@ -19,7 +19,7 @@ ABI := $(shell sed -n 's/^\#define FERRY_ABI_MAJOR //p' include/ferry.h)
 
 help:
 	@echo "make demo       two processes exchange a model's KV cache, by push and by pull"
-	@echo "make test       everything: format, lints, all tests, C ABI under valgrind, install, demo"
+	@echo "make test       everything: format, lints, all tests, C ABI under valgrind, install, demo; seconds by leg"
 	@echo "make test-rdma  the tests of RDMA alone, in a virtual machine with Soft-RoCE devices"
 	@echo "make test-cuda  the tests of CUDA alone, on this machine's GPU; $(TARGET)/cuda-leg can be taken to another"
 	@echo "make check      format, lints, unit and C tests; for use while working"
@@ -36,10 +36,10 @@ setup:
 	@scripts/setup.sh
 
 build: setup
-	$(CARGO) build --release --workspace
+	CARGO=$(CARGO) scripts/build.sh
 
 demo: setup
-	$(CARGO) build --release -p ferry-examples
+	$(CARGO) build --release -p ferry-examples --bin kv_demo
 	$(TARGET)/release/kv_demo
 
 test: setup
@@ -54,8 +54,7 @@ test-cuda: setup
 check: setup
 	scripts/test.sh format clippy unit c
 
-bench: setup
-	$(CARGO) build --release -p ferry-bench
+bench: build
 	mkdir -p $(TARGET)/bench
 	$(TARGET)/release/ferry-bench compare --json $(TARGET)/bench/compare.json
 
@@ -63,8 +62,7 @@ bench-cuda: setup
 	scripts/cuda.sh bench
 
 # COMPARE="--rows 'WRITE 4 KiB' --engines 'ferry|NIXL' --rounds 3" runs a part of it.
-compare: setup
-	$(CARGO) build --release -p ferry-ffi -p ferry-bench
+compare: build
 	scripts/compare.sh $(COMPARE)
 
 overhead: setup

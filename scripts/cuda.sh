@@ -1,7 +1,9 @@
 #!/bin/bash
 # Tests and measurements of CUDA. `leg` puts programs into a folder that can be copied to a machine with a
 # GPU, where `./run.sh test` and `./run.sh bench` need neither network nor compilers; `test` and `bench` make
-# it and run it here. `standin` runs the tests and the bench against the stand-in for the driver.
+# it and run it here. `standin` runs the tests and the bench against the stand-in for the driver, `standin-bench`
+# the bench alone, which says nothing about speed there: it is built as tests are. Words after them say which
+# packages cargo is to choose from, `-p ferry` unless told otherwise.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}
@@ -36,16 +38,18 @@ test | bench)
     build_leg
     "$leg/run.sh" "$1"
     ;;
-standin)
+standin | standin-bench)
+    packages=("${@:2}")
+    [ $# -gt 1 ] || packages=(-p ferry)
     build_standin
     export FERRY_TEST_STANDIN=$PWD/$target/standin
     case $target in /*) FERRY_TEST_STANDIN=$target/standin ;; esac
     ulimit -c 0
-    cargo test -p ferry --test cuda
-    FERRY_CUDA_LIBRARY=$FERRY_TEST_STANDIN/cuda-12.8/libcuda.so.1 cargo bench -p ferry --bench cuda -- --rounds 2
+    [ "$1" = standin-bench ] || cargo test "${packages[@]}" --test cuda
+    FERRY_CUDA_LIBRARY=$FERRY_TEST_STANDIN/cuda-12.8/libcuda.so.1 cargo test "${packages[@]}" --bench cuda -- --rounds 2
     ;;
 *)
-    echo "usage: cuda.sh standin|leg|test|bench" >&2
+    echo "usage: cuda.sh leg|test|bench, or standin|standin-bench [-p PACKAGE | --workspace]" >&2
     exit 2
     ;;
 esac

@@ -15,7 +15,7 @@ cp -r "$target/doc" "$out/rust"
 FERRY_DOCS=$out doxygen docs/Doxyfile
 
 # pdoc imports what it documents.
-cargo build --release -p ferry-ffi
+scripts/build.sh
 venv=$target/docs-venv
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r bindings/python/requirements-docs.txt

@@ -1,7 +1,7 @@
 """Builds libferry.so with cargo and puts it, stripped, into the package.
 
-FERRY_LIBRARY names a library that is built already. The wheel is for every Python 3 of the platform,
-because ctypes opens the library at run time.
+FERRY_LIBRARY names a library that is built already; FERRY_CARGO_ARGS are further words for cargo, as the packages
+that are built with it. The wheel is for every Python 3 of the platform, because ctypes opens the library at run time.
 """
 
 import json
@@ -37,6 +37,7 @@ def library() -> Path:
     if not (REPOSITORY / "ffi" / "Cargo.toml").exists():
         raise SystemExit("ferry: no Rust sources here; set FERRY_LIBRARY to a libferry.so of this version")
     command = ["cargo", "build", "--release", "-p", "ferry-ffi", "--message-format=json-render-diagnostics"]
+    command += os.environ.get("FERRY_CARGO_ARGS", "").split()
     built = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, check=True, text=True)
     names = [
         name

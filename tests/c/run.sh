@@ -13,7 +13,7 @@ out=$target/c-tests
 warnings="-Wall -Wextra -Wpedantic -Werror -Wstrict-prototypes -Wconversion -Wno-sign-conversion"
 mkdir -p "$out"
 
-(cd "$root" && cargo build --release -p ferry-ffi)
+"$root/scripts/build.sh"
 ln -sf "$library/libferry.so" "$out/libferry.so.0"
 "$root/ffi/abi/localize.sh" "$library/libferry.a" "$out/libferry.a"
 

@@ -7,7 +7,8 @@
 #
 # and to cann-9.1/ and cuda-12.8/ libprogram.so, by which the tests of the bindings use either (program/program.h).
 #
-# CXX, CXXFLAGS and SANITIZE (address, thread) are taken from the environment.
+# CXX, CXXFLAGS and SANITIZE (address, thread) are taken from the environment. What is there and newer than its
+# sources stays; several may ask for the same folder at once.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 [ $# -ge 1 ] || { echo "usage: build.sh OUTDIR [--tests]" >&2; exit 2; }
@@ -19,6 +20,12 @@ flags="-std=c++17 -O1 -g -fPIC -fvisibility=hidden -pthread -Wall -Wextra -Werro
 [ -z "${SANITIZE:-}" ] || flags="$flags -fsanitize=$SANITIZE"
 objects=$out/objects
 mkdir -p "$objects"
+exec 9>"$out/lock"
+flock 9
+# Everything is linked anew when anything is newer than the last that was; the tests need that for themselves.
+linked=$out/linked$tests
+if [ -e "$linked" ] && [ -z "$(find "$here" -newer "$linked" -type f | head -1)" ]; then exit 0; fi
+touch "$out/began" # what changes while it builds is newer than that
 
 # One object for each source that is newer, or whose headers are; two at a time.
 newest_header=$(ls -t "$here"/*/*.h "$here/build.sh" | head -1)
@@ -77,14 +84,14 @@ done
 link "$out/cann-9.1/libprogram.so" libprogram.so "" "" "$objects/program-ascend.o" -L"$out/cann-9.1" -lascendcl
 link "$out/cuda-12.8/libprogram.so" libprogram.so "" "" "$objects/program-cuda.o" -L"$out/cuda-12.8" -l:libcuda.so.1
 
+touch -r "$out/began" "$out/linked"
 [ "$tests" = --tests ] || exit 0
-# shellcheck disable=SC2086
-$CXX $flags -o "$out/test-acl" "$here"/self/acl*.cpp -L"$out/cann-9.1" -lascendcl -Wl,-rpath,"$out/cann-9.1"
-# shellcheck disable=SC2086
-$CXX $flags -o "$out/test-net" "$here"/self/net.cpp -L"$out/cann-9.1" -lcann_hixl -lhcomm -lascendcl -Wl,-rpath,"$out/cann-9.1"
-# shellcheck disable=SC2086
-$CXX $flags -o "$out/test-cuda" "$here"/self/cuda*.cpp -L"$out/cuda-12.8" -l:libcuda.so.1 -Wl,-rpath,"$out/cuda-12.8"
-# shellcheck disable=SC2086
-$CXX $flags -o "$out/test-opened" "$here/self/opened.cpp" -ldl
-# shellcheck disable=SC2086
-$CXX $flags -o "$out/symbols" "$here/self/symbols.cpp" -ldl
+# Their tests: a program, then its sources and libraries; two at a time.
+xargs -P "$(nproc)" -L 1 sh -c "exec $CXX $flags -o \"\$@\"" sh <<END
+$out/test-acl $(echo "$here"/self/acl*.cpp) -L$out/cann-9.1 -lascendcl -Wl,-rpath,$out/cann-9.1
+$out/test-net $here/self/net.cpp -L$out/cann-9.1 -lcann_hixl -lhcomm -lascendcl -Wl,-rpath,$out/cann-9.1
+$out/test-cuda $(echo "$here"/self/cuda*.cpp) -L$out/cuda-12.8 -l:libcuda.so.1 -Wl,-rpath,$out/cuda-12.8
+$out/test-opened $here/self/opened.cpp -ldl
+$out/symbols $here/self/symbols.cpp -ldl
+END
+touch -r "$out/began" "$linked"

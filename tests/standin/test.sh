@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds the stand-ins and runs their own tests: plainly, and under AddressSanitizer and ThreadSanitizer.
-# Argument: a folder to build in.
+# Argument: a folder to build in; the plain ones are in itself, for the tests of everything else.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 [ $# -eq 1 ] || { echo "usage: test.sh OUTDIR" >&2; exit 2; }
@@ -13,13 +13,13 @@ symbols() {
     library=$1
     shift
     for word in "$@"; do
-        "$out/plain/symbols" "$library" "${word%=*}" | grep -qx "${word%=*} ${word#*=}" ||
+        "$out/symbols" "$library" "${word%=*}" | grep -qx "${word%=*} ${word#*=}" ||
             { echo "$library: not so: $word" >&2; exit 1; }
     done
 }
 
 for sanitizer in "" address thread; do
-    folder=$out/${sanitizer:-plain}
+    folder=$out${sanitizer:+/$sanitizer}
     SANITIZE=$sanitizer "$here/build.sh" "$folder" --tests
     for program in "$folder"/test-*; do
         echo "== $(basename "$program") ${sanitizer:-plain}"
@@ -29,17 +29,17 @@ for sanitizer in "" address thread; do
 done
 
 for version in 8.1 8.3 8.5 9.0 9.1; do
-    symbols "$out/plain/cann-$version/libascendcl.so" aclInit=yes aclrtMemcpyBatch=yes standin_set=yes
+    symbols "$out/cann-$version/libascendcl.so" aclInit=yes aclrtMemcpyBatch=yes standin_set=yes
 done
-symbols "$out/plain/cann-8.1/libascendcl.so" aclrtIpcMemGetExportKey=no aclrtIpcMemImportByKey=no aclrtIpcMemClose=no
-symbols "$out/plain/cann-8.3/libascendcl.so" aclrtIpcMemGetExportKey=yes aclrtMemGetAddressRange=no
-symbols "$out/plain/cann-9.0/libascendcl.so" aclrtMemGetAddressRange=yes
+symbols "$out/cann-8.1/libascendcl.so" aclrtIpcMemGetExportKey=no aclrtIpcMemImportByKey=no aclrtIpcMemClose=no
+symbols "$out/cann-8.3/libascendcl.so" aclrtIpcMemGetExportKey=yes aclrtMemGetAddressRange=no
+symbols "$out/cann-9.0/libascendcl.so" aclrtMemGetAddressRange=yes
 for version in 8.5 9.0 9.1; do
-    symbols "$out/plain/cann-$version/libcann_hixl.so" HixlCSClientBatchPutAsync=yes
-    symbols "$out/plain/cann-$version/libhcomm.so" HcclCommPrepare=yes
+    symbols "$out/cann-$version/libcann_hixl.so" HixlCSClientBatchPutAsync=yes
+    symbols "$out/cann-$version/libhcomm.so" HcclCommPrepare=yes
 done
-symbols "$out/plain/cann-9.0/libcann_hixl.so" HixlCSClientBatchPutSync=no
-symbols "$out/plain/cann-9.1/libcann_hixl.so" HixlCSClientBatchPutSync=yes
-symbols "$out/plain/cuda-12.4/libcuda.so.1" cuMemAlloc_v2=yes cuMemAlloc=no cuMemcpyBatchAsync=no
-symbols "$out/plain/cuda-12.8/libcuda.so.1" cuMemcpyBatchAsync=yes
+symbols "$out/cann-9.0/libcann_hixl.so" HixlCSClientBatchPutSync=no
+symbols "$out/cann-9.1/libcann_hixl.so" HixlCSClientBatchPutSync=yes
+symbols "$out/cuda-12.4/libcuda.so.1" cuMemAlloc_v2=yes cuMemAlloc=no cuMemcpyBatchAsync=no
+symbols "$out/cuda-12.8/libcuda.so.1" cuMemcpyBatchAsync=yes
 echo "== passed"

@@ -13,7 +13,7 @@ warnings=(-Wall -Wextra -Wpedantic -Werror -Wshadow -Wconversion -Wno-sign-conve
 sanitizers=(-g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all)
 mkdir -p "$out"
 
-(cd "$root" && cargo build --release -p ferry-ffi)
+"$root/scripts/build.sh"
 ln -sf "$target/release/libferry.so" "$out/libferry.so.0"
 
 compile() { # program, then flags and sources

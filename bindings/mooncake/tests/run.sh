@@ -12,7 +12,7 @@ case $target in /*) ;; *) target=$root/$target ;; esac
 out=$target/mooncake-tests
 mkdir -p "$out"
 
-(cd "$root" && cargo build --release -p ferry-mooncake)
+"$root/scripts/build.sh"
 ln -sf "$target/release/libferry_mooncake.so" "$out/libferry_mooncake.so.0"
 compile() { # program, then sources
     "${CC:-gcc}" -std=c99 -g -O1 -Wall -Wextra -Wpedantic -Werror -Wstrict-prototypes -Wconversion -Wno-sign-conversion \

@@ -4,7 +4,7 @@
 # against stand-ins for the CUDA driver and AscendCL, which takes a C++ compiler.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
-cargo build --release -p ferry-mooncake
+scripts/build.sh
 work=$(cd "${CARGO_TARGET_DIR:-target}/python" && pwd)
 tests/standin/build.sh "$work/../standin"
 FERRY_TEST_STANDIN=$(realpath "$work/../standin")

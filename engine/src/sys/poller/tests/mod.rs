@@ -34,6 +34,12 @@ macro_rules! over_both_kinds {
 
 mod threads;
 
+/// What is tested with epoll is tested as it comes.
+#[test]
+fn what_comes_by_itself_is_epoll() {
+    assert_eq!(Poller::new(PollerKind::Auto).unwrap().kind(), PollerKind::Epoll);
+}
+
 over_both_kinds! {
     reports_readable_writable_and_hangup repeats_while_the_level_lasts reports_nothing_once_interest_is_withdrawn
     a_reused_number_is_the_new_file timeouts_are_not_cut_short two_thousand_are_each_reported
