@@ -10,4 +10,5 @@ mod support;
 
 mod answers;
 mod fences;
+mod frames;
 mod smoke;

@@ -10,7 +10,8 @@ use std::time::Instant;
 /// Over TCP, with the secret that the hostile peer has too, and times that a slow machine keeps; `extra` overrides.
 pub fn engine(extra: &[(&str, &str)]) -> Engine {
     let mut config = Config::default();
-    let own = [("transports", "tcp"), ("secret", SECRET), ("progress_timeout_ms", "20000")];
+    let own =
+        [("transports", "tcp"), ("secret", SECRET), ("progress_timeout_ms", "20000"), ("lease_ms", "20000")];
     for (key, value) in own.iter().chain(extra) {
         config.set(key, value).unwrap();
     }

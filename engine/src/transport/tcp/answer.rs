@@ -1,8 +1,8 @@
 //! What a target owes a lane: the acknowledgement of the WRITEs it has applied, and the answers to READs.
-//! `rx` adds, `tx` takes. Bounded by the initiator's windows: acknowledgements are cumulative, READs have
-//! credits, and faults can only be as many as there are descriptors in flight.
+//! `rx` adds, `tx` takes. Bounded by windows that the initiator has to keep: acknowledgements are cumulative, READs
+//! have credits, and faults can only be as many as there are descriptors in the frames not acknowledged yet.
 
-use crate::limits::LANE_READS_MAX;
+use crate::limits::{FRAME_DESCRIPTORS_MAX, LANE_FRAMES_MAX, LANE_READS_MAX};
 use crate::region::Region;
 use crate::transport::tcp::wire::{Fault, FAULTS_PER_FRAME_MAX};
 use std::collections::VecDeque;
@@ -18,20 +18,27 @@ pub struct ReadJob {
     pub faults: Vec<Fault>,
 }
 
+// Or an acknowledgement might never get past one frame's faults.
+const _: () = assert!(FRAME_DESCRIPTORS_MAX < FAULTS_PER_FRAME_MAX);
+
 #[derive(Default)]
 pub struct Answers {
+    /// The last WRITE that was applied, and the last one whose acknowledgement was taken to be sent.
     applied: u64,
+    acknowledged: u64,
     ack_due: bool,
     faults: VecDeque<Fault>,
     reads: VecDeque<ReadJob>,
 }
 
 impl Answers {
-    /// The WRITE with this sequence is applied, but for these faults.
-    pub fn applied(&mut self, sequence: u64, faults: &[Fault]) {
+    /// The WRITE with this sequence is applied, but for these faults. False when the peer has more of them out
+    /// than it may.
+    pub fn applied(&mut self, sequence: u64, faults: &[Fault]) -> bool {
         self.applied = sequence;
         self.ack_due = true;
         self.faults.extend(faults);
+        sequence - self.acknowledged <= LANE_FRAMES_MAX as u64
     }
 
     /// False when the peer has more READs out than it was granted.
@@ -55,6 +62,7 @@ impl Answers {
             upto = next - 1;
         }
         self.ack_due = count < self.faults.len();
+        self.acknowledged = upto;
         Some((upto, self.faults.drain(..count).collect()))
     }
 
@@ -83,12 +91,23 @@ mod tests {
         assert_eq!(answers.take_ack(), None);
         for sequence in 1..=5 {
             let faults: Vec<Fault> = (0..400).map(|descriptor| fault(sequence, descriptor)).collect();
-            answers.applied(sequence, &faults);
+            assert!(answers.applied(sequence, &faults));
         }
         let (first, faults) = answers.take_ack().unwrap();
         assert_eq!((first, faults.len()), (2, 800));
         assert_eq!(answers.take_ack().map(|(upto, faults)| (upto, faults.len())), Some((4, 800)));
         assert_eq!(answers.take_ack().map(|(upto, faults)| (upto, faults.len())), Some((5, 400)));
         assert_eq!(answers.take_ack(), None);
+    }
+
+    #[test]
+    fn a_peer_that_does_not_wait_for_acknowledgements_is_stopped_at_the_window() {
+        let fault = |sequence| Fault { sequence, descriptor: 0, status: Status::Stale };
+        let mut answers = Answers::default();
+        let window = LANE_FRAMES_MAX as u64;
+        assert!((1..=window).all(|sequence| answers.applied(sequence, &[fault(sequence)])));
+        assert!(answers.take_ack().is_some());
+        assert!((window + 1..=2 * window).all(|sequence| answers.applied(sequence, &[])));
+        assert!(!answers.applied(2 * window + 1, &[]));
     }
 }

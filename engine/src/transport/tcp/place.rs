@@ -38,15 +38,41 @@ pub struct Notice {
     arriving: Option<Arriving>,
 }
 
+/// The last WRITE and the last READ that the peer has begun. Each is followed by the next number, so that
+/// no answer is for two frames.
+#[derive(Default)]
+pub struct Order {
+    write: u64,
+    read: u64,
+}
+
+impl Order {
+    fn check(&mut self, header: &Header) -> Result<(), Malformed> {
+        let last = match header.kind {
+            Kind::Write => &mut self.write,
+            Kind::Read => &mut self.read,
+            // Answers: in the order of the flight.
+            Kind::Data | Kind::Ack => return Ok(()),
+        };
+        if last.checked_add(1) != Some(header.sequence) {
+            return Err(Malformed::Sequence);
+        }
+        *last = header.sequence;
+        Ok(())
+    }
+}
+
 impl Frame {
     /// Deals with a head, or lays out the payload that follows it.
     pub fn begin(
         lane: &Arc<Lane>,
         header: &Header,
         meta: &[u8],
+        order: &mut Order,
         landing: &mut Landing,
         turn: &mut RxTurn,
     ) -> Result<Frame, Broken> {
+        order.check(header)?;
         let count = header.descriptors as usize;
         let extra = &meta[count * DESCRIPTOR_BYTES..][..header.extra_bytes as usize];
         match header.kind {
@@ -155,8 +181,10 @@ fn finish_write(
             return Err(Malformed::Sequence.into());
         }
     }
-    lock(&lane.answers).applied(header.sequence, &landing.faults);
-    Ok(())
+    match lock(&lane.answers).applied(header.sequence, &landing.faults) {
+        true => Ok(()),
+        false => Err(Malformed::Sequence.into()),
+    }
 }
 
 fn begin_read(lane: &Lane, header: &Header, meta: &[u8]) -> Result<(), Broken> {

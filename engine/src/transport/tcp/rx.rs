@@ -14,7 +14,7 @@ use crate::sys::clock;
 use crate::sys::socket::{self, IoVec};
 use crate::transport::tcp::landing::{Landing, LeaseOver};
 use crate::transport::tcp::lane::Lane;
-use crate::transport::tcp::place::Frame;
+use crate::transport::tcp::place::{Frame, Order};
 use crate::transport::tcp::wire::{Header, Malformed, Sealer, HEADER_BYTES, META_BYTES_MAX};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -45,6 +45,7 @@ pub struct Rx {
     start: usize,
     end: usize,
     frame: Option<Frame>,
+    order: Order,
     landing: Landing,
     vectors: Vec<IoVec>,
 }
@@ -91,6 +92,7 @@ impl Rx {
             start: 0,
             end: 0,
             frame: None,
+            order: Order::default(),
             landing: Landing::default(),
             vectors: Vec::new(),
         }
@@ -231,7 +233,8 @@ impl Rx {
             let now_ns = clock::boottime_ns();
             lane.peer.clock.sample(header.clock_ns, now_ns);
             lane.progress_ns.store(now_ns, Ordering::Relaxed);
-            self.frame = Some(Frame::begin(lane, &header, &head[HEADER_BYTES..], &mut self.landing, turn)?);
+            let (order, landing) = (&mut self.order, &mut self.landing);
+            self.frame = Some(Frame::begin(lane, &header, &head[HEADER_BYTES..], order, landing, turn)?);
             self.start += whole;
         }
     }

@@ -1,0 +1,92 @@
+//! Frames out of their order, and more of them than the window allows.
+
+use crate::hostile::{Hostile, HostileLane, Who};
+use crate::support::{alloc, engine, eventually};
+use ferry::transport::tcp::wire::{Descriptor, Header, Kind};
+use ferry::{Engine, Memory};
+
+const DESCRIPTORS: usize = 512;
+
+/// An engine with a page that is all zeros, and a peer that has dialed it.
+fn scene(settings: &[(&str, &str)]) -> (Engine, Memory, Hostile, Vec<HostileLane>) {
+    let engine = engine(settings);
+    let memory = alloc(&engine, 4096);
+    let mut peer = Hostile::dial(engine.address(), &Who::new());
+    let lanes = peer.up();
+    (engine, memory, peer, lanes)
+}
+
+/// Where nothing is registered: each is refused.
+fn nowhere() -> Vec<Descriptor> {
+    vec![Descriptor { address: 8, region: 0, length: 8 }; DESCRIPTORS]
+}
+
+#[test]
+fn a_sequence_that_does_not_follow_the_last_one_ends_the_lane() {
+    let (engine, memory, mut peer, mut lanes) = scene(&[]);
+    let place = Descriptor { address: memory.address(), region: memory.region(), length: 8 };
+    for kind in [Kind::Write, Kind::Read] {
+        for (good, bad) in [(0, 0), (0, 2), (0, u64::MAX), (1, 1), (1, 0), (1, 3)] {
+            let lane = &mut lanes[1];
+            for sequence in 1..=good {
+                let header = Header { kind, sequence, ..lane.header() };
+                let payload: &[u8] = if kind == Kind::Write { &[0; 8] } else { &[] };
+                assert!(lane.send(header, &[place], b"", payload));
+                assert_eq!(lane.hear().unwrap().header.sequence, sequence);
+            }
+            let header = Header { kind, sequence: bad, ..lane.header() };
+            let payload: &[u8] = if kind == Kind::Write { &[0xff; 8] } else { &[] };
+            lane.send(header, &[place], b"", payload);
+            assert!(lane.hear().is_none(), "{kind:?} {bad} after {good} was answered");
+            lanes[1] = peer.lane(1);
+        }
+    }
+    let mut found = [7; 8];
+    memory.read(0, &mut found);
+    assert_eq!(found, [0; 8], "a frame out of order was applied");
+    drop(engine);
+}
+
+/// More faults than one acknowledgement takes, all of one sequence: no acknowledgement could ever cover them.
+#[test]
+fn frames_without_a_sequence_leave_the_engine_serving_others() {
+    let (engine, memory, _peer, mut lanes) = scene(&[("workers", "1")]);
+    let header = Header { kind: Kind::Write, sequence: 0, ..lanes[1].header() };
+    let payload = [0; DESCRIPTORS * 8];
+    let frames: Vec<u8> = (0..3).flat_map(|_| lanes[1].frame(header, &nowhere(), b"", &payload)).collect();
+    let _ = std::io::Write::write_all(&mut lanes[1].socket, &frames);
+    lanes[1].hear_end();
+    let mut other = Hostile::dial(engine.address(), &Who::new());
+    let mut lanes = other.up();
+    let place = Descriptor { address: memory.address(), region: memory.region(), length: 8 };
+    let header = Header { kind: Kind::Write, sequence: 1, ..lanes[1].header() };
+    assert!(lanes[1].send(header, &[place], b"", &[1; 8]));
+    assert_eq!(lanes[1].hear().unwrap().header.sequence, 1, "the lanes' thread is gone");
+}
+
+#[test]
+fn who_reads_no_acknowledgements_is_stopped_at_the_window() {
+    // What the sockets hold of acknowledgements comes on top of the window.
+    let (engine, _memory, _peer, mut lanes) = scene(&[("socket_buffer_bytes", "65536")]);
+    let lost = || engine.stats().unwrap().counts.lanes_lost;
+    let payload = [0; DESCRIPTORS * 8];
+    let enough = (1..=4096).find(|sequence| {
+        let header = Header { kind: Kind::Write, sequence: *sequence, ..lanes[1].header() };
+        !lanes[1].send(header, &nowhere(), b"", &payload) || lost() > 0
+    });
+    assert!(enough.is_some(), "{} faults wait for an acknowledgement", 4096 * DESCRIPTORS);
+    eventually("the lane ends", || lost() > 0);
+}
+
+#[test]
+fn answers_that_bring_what_no_answer_has_end_the_lane() {
+    let (_engine, _memory, mut peer, mut lanes) = scene(&[]);
+    for (descriptors, extra, payload) in
+        [(&nowhere()[..1], &b""[..], &b""[..]), (&[], b"", b"payload"), (&[], b"no fault", b"")]
+    {
+        let header = lanes[1].header();
+        lanes[1].send(header, descriptors, extra, payload);
+        lanes[1].hear_end();
+        lanes[1] = peer.lane(1);
+    }
+}
