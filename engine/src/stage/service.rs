@@ -379,7 +379,7 @@ impl Stage {
             Word::Done { op, faults } => self.done(peer, op, &faults),
             Word::Unknown { op } => self.unknown(peer, op),
             Word::Stop { op } => self.stopped(peer, op),
-            Word::Busy { op } => self.busy(peer, op),
+            Word::Busy { op, timeout_ms } => self.busy(peer, op, timeout_ms),
             Word::Borrow { region, kind, process } => self.lend(peer, region, kind, process),
             Word::Lent { region, memory } => self.lent(peer, region, &memory),
             Word::Refused { region, status, why } => self.refused(peer, region, &Error::new(status, why)),
