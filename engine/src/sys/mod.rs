@@ -12,6 +12,7 @@ pub mod memfd;
 pub mod memory;
 pub mod packet;
 pub mod poller;
+pub mod proven;
 pub mod racing;
 pub mod sched;
 pub mod socket;

@@ -2,12 +2,25 @@
 //! what to do line by line and answers with a line that begins with "@@ ".
 
 use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{channel, Receiver};
 
 /// Starts it. It should end with its input, so that none outlives a test.
 pub fn start(role: &str, set: impl FnOnce(&mut Command)) -> (Child, ChildStdin, Receiver<String>) {
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    launch(Command::new(program()), role, set)
+}
+
+pub fn program() -> PathBuf {
+    std::env::current_exe().unwrap()
+}
+
+/// The same by a program that runs this one.
+pub fn launch(
+    mut command: Command,
+    role: &str,
+    set: impl FnOnce(&mut Command),
+) -> (Child, ChildStdin, Receiver<String>) {
     command.args(["--exact", role, "--ignored", "--nocapture", "--test-threads=1"]);
     set(&mut command);
     let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
