@@ -112,7 +112,7 @@ settings! {
         "HIXL's library, 9.1 or later, for `ascend_fabric`; empty opens libcann_hixl.so.";
     staging_slots: u32 = 8, Valid::Range(2, 64),
         "Pieces of locked host memory, of 2 MiB each, through which memory of devices goes out; as many again are for what comes in.";
-    device_timeout_ms: u64 = 10_000, Valid::Range(10, 600_000),
+    device_timeout_ms: u64 = 10_000, Valid::Range(10, limits::DEVICE_TIMEOUT_MS_MAX),
         "How long one copy on a device may take before the device counts as broken.";
     cuda_library: String = String::new(), Valid::Library,
         "The CUDA driver's library to open instead of libcuda.so.1, for tests.";

@@ -63,3 +63,7 @@ pub const RDMA_WORD_BYTES_MAX: usize = 1015;
 pub const HOLDS_MAX: usize = 1024;
 /// Allocations of one device that are exported by a descriptor each.
 pub const DEVICE_EXPORTS_MAX: usize = 1024;
+/// The longest `device_timeout_ms`: what a peer may say that its devices are given.
+pub const DEVICE_TIMEOUT_MS_MAX: u64 = 600_000;
+/// For a device that was given up to come to rest, and for word of it to arrive.
+pub const DEVICE_REST_MS: u64 = 250;

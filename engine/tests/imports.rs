@@ -50,6 +50,16 @@ const UNSAFE_IN: &[(&str, &str)] = &[
     ("engine/src/api/memory.rs", "storage: `register` takes the caller's promise about its memory"),
 ];
 
+/// What reads or writes memory as if nobody else did. Registered memory is never accessed so: peers and the application
+/// reach it at any time (`sys::racing`).
+const PLAIN_ACCESS: &[&str] = &["from_raw_parts", "from_raw_parts_mut", "copy_nonoverlapping"];
+/// Where else it may be: (file, what the memory is).
+const PLAIN_ACCESS_IN: &[(&str, &str)] = &[
+    ("engine/src/sys/copy.rs", "between two mapped ranges, where nothing looks at the bytes"),
+    ("engine/src/sys/verbs/chain.rs", "work requests of this process alone"),
+    ("engine/src/sys/verbs/device.rs", "the library's list of devices"),
+];
+
 /// Assertions outside tests: (file, macro, how many, why it may stop the process).
 const ASSERTIONS: &[(&str, &str, usize, &str)] = &[
     ("engine/src/api/memory.rs", "unreachable", 1, "the mapping is taken only by drop"),
@@ -244,6 +254,15 @@ fn check_unsafe(file: &File, scan: &Scan, report: &mut Report) {
     }
 }
 
+fn check_plain_access(file: &File, scan: &Scan, report: &mut Report) {
+    if PLAIN_ACCESS_IN.iter().any(|(path, _)| *path == file.path) {
+        return;
+    }
+    for token in scan.tokens.iter().filter(|token| PLAIN_ACCESS.iter().any(|name| token.is(name))) {
+        report.add(file, token.line, format!("`{}` outside PLAIN_ACCESS_IN", token.text));
+    }
+}
+
 fn check_head(file: &File, report: &mut Report) {
     if !file.text.starts_with("//!") {
         report.add(file, 1, "does not start with `//!`");
@@ -316,6 +335,7 @@ fn the_engine_keeps_its_import_table_and_house_rules() {
         let scan = Scan::new(&file.text);
         check_imports(file, &scan, &mut report);
         check_unsafe(file, &scan, &mut report);
+        check_plain_access(file, &scan, &mut report);
         check_head(file, &mut report);
         check_panics(file, &scan, &mut report);
     }
@@ -358,6 +378,7 @@ fn each_rule_can_fail() {
     let scan = Scan::new(text);
     check_imports(&file, &scan, &mut report);
     check_unsafe(&file, &scan, &mut report);
+    check_plain_access(&file, &scan, &mut report);
     check_head(&file, &mut report);
     check_panics(&file, &scan, &mut report);
     let modules = ["session".to_owned(), "types".to_owned()];

@@ -217,6 +217,8 @@ impl Memory {
         self.region
     }
 
+    /// For requests. Who makes a pointer or a slice of it answers for what peers and transfers do there meanwhile: a
+    /// `&[u8]` needs that none of them writes, a `&mut [u8]` that none of them reads either.
     pub fn address(&self) -> u64 {
         self.mapping().address() as u64
     }
@@ -225,12 +227,13 @@ impl Memory {
         self.mapping().length()
     }
 
-    /// Copies bytes out. Panics beyond the end, as a slice would.
+    /// Copies bytes out. Peers and other threads may write there meanwhile: each aligned eight bytes are then old or new
+    /// on their own, and nothing is undefined. Panics beyond the end, as a slice would.
     pub fn read(&self, offset: usize, into: &mut [u8]) {
         self.mapping().read(offset, into);
     }
 
-    /// Copies bytes in. Panics beyond the end, as a slice would.
+    /// Copies bytes in, while whoever likes reads or writes there: see `read`. Panics beyond the end, as a slice would.
     pub fn write(&self, offset: usize, from: &[u8]) {
         self.mapping().write(offset, from);
     }

@@ -7,6 +7,7 @@ use crate::status::{Error, Result, Status};
 use crate::types::{Location, MemoryKind};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// A library that may be there.
 pub struct Library {
@@ -33,6 +34,11 @@ impl Drivers {
     /// Opens nothing yet.
     pub fn new(libraries: Vec<Library>, limits: Limits) -> Drivers {
         Drivers { libraries, limits, open: Mutex::default() }
+    }
+
+    /// After which a copy that a device has begun has ended, or the device counts as broken.
+    pub fn timeout(&self) -> Duration {
+        self.limits.timeout
     }
 
     /// The driver of this kind of memory. UNAVAILABLE when its library is not there or not wanted.

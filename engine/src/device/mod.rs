@@ -12,6 +12,7 @@ pub use drivers::{Drivers, Library};
 pub use worker::{Job, Limits, Worker};
 
 use crate::status::{Error, Result, Status};
+use crate::sys::proven::Proven;
 use crate::types::{Location, MemoryKind};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -56,9 +57,15 @@ pub trait Driver: Send + Sync {
         Err(not_across())
     }
 
-    /// This process as its driver knows it: what a peer that exports memory to it hands to `Queue::export`.
+    /// This process as its driver knows it: what a peer that lends memory to it hands to `borrower`.
     fn process_id(&self) -> i32 {
         std::process::id() as i32
+    }
+
+    /// What `Queue::export` is told of a process that is to import: `said` is its own `process_id`. An error if that
+    /// can't be the number of the process that was proven to be the peer's.
+    fn borrower(&self, said: i32, _proven: &Proven) -> Result<i32> {
+        Ok(said)
     }
 
     /// The PCI function that a device is, as sysfs names it ("0000:3b:00.0"). None: the library doesn't tell.
@@ -115,6 +122,19 @@ pub struct Allocation {
     pub length: u64,
 }
 
+/// Memory that another process of this host lends.
+#[derive(Clone, Copy, Debug)]
+pub struct Borrowed<'a> {
+    /// What the owner's queue exported, as the peer says.
+    pub exported: &'a [u8],
+    /// The bytes that are wanted of it.
+    pub length: u64,
+    /// The peer's handle: what two peers lend is never one thing, whatever they say.
+    pub peer: u64,
+    /// The peer's process. The memory is taken from it and from no other.
+    pub owner: &'a Proven,
+}
+
 /// What a transfer waits for before it reads or writes memory here: handles of the program's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
@@ -166,8 +186,8 @@ pub trait Queue {
     /// and the memory must be kept.
     fn abort(&mut self) -> bool;
 
-    /// What another process (`pid`) of this host needs to reach this memory, with `import`: at most 512
-    /// bytes. The memory must be kept until the other has closed it, or has ended.
+    /// What another process of this host (`pid`: see `Driver::borrower`) needs to reach this memory, with `import`: at
+    /// most 512 bytes. The memory must be kept until the other has closed it, or has ended.
     fn export(&mut self, _address: u64, _length: u64, _pid: i32) -> Result<Vec<u8>> {
         Err(not_shared())
     }
@@ -176,8 +196,9 @@ pub trait Queue {
     /// keeps it.
     fn withdraw(&mut self, _exported: &[u8]) {}
 
-    /// Maps what another process exported: the address at which the queue's device knows it.
-    fn import(&mut self, _exported: &[u8]) -> Result<u64> {
+    /// Maps what another process exported: the address at which the queue's device knows it. From there all the
+    /// bytes that are wanted are mapped, whatever that process said.
+    fn import(&mut self, _borrowed: &Borrowed<'_>) -> Result<u64> {
         Err(not_shared())
     }
 

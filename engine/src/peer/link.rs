@@ -7,6 +7,7 @@ use crate::complete::Transfer;
 use crate::region::grants::Use;
 use crate::region::RemoteMap;
 use crate::status::Result;
+use crate::sys::proven::Proven;
 use crate::types::{MemoryKind, Op, Range, Slice, Transport};
 use std::sync::Arc;
 
@@ -21,6 +22,10 @@ pub trait Link: Send + Sync {
     /// A caller queued something of this class: have it posted, by a worker unless it is EXPRESS, which
     /// the calling thread sends itself.
     fn post(&self, class: Class);
+    /// The same for what the calling thread has just submitted, at `submitted_ns` (CLOCK_MONOTONIC).
+    fn post_new(&self, class: Class, _submitted_ns: u64) {
+        self.post(class);
+    }
     /// Something may be queued: have it posted. From any thread, and without keeping it.
     fn nudge(&self);
     /// Moves one small piece before it returns, if that is how this transport moves what is small. False:
@@ -45,6 +50,10 @@ pub trait Link: Send + Sync {
     /// Keeps a region of the peer's registered from here until what is returned is dropped. None: not by this
     /// way.
     fn keep(&self, _region: u64, _use: Use) -> Option<Result<Kept>> {
+        None
+    }
+    /// The peer's process, where this way has proven which one it is.
+    fn process(&self) -> Option<Arc<Proven>> {
         None
     }
     /// Why memory of devices of this kind does not go this way by itself, when it was last tried.

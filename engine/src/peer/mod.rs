@@ -169,6 +169,11 @@ impl Peer {
         }
     }
 
+    /// Whether it is not known yet what becomes of this way.
+    pub fn is_pending(&self, via: Transport) -> bool {
+        matches!(&*self.ways[via as usize].read().unwrap_or_else(PoisonError::into_inner), Way::Pending(_))
+    }
+
     /// Transfers that are not final.
     pub fn active(&self) -> u64 {
         self.active.load(Ordering::SeqCst)
@@ -224,9 +229,10 @@ impl Peer {
         if via != Transport::Tcp && self.link_of(via).is_none() {
             self.strike_stranded();
         }
-        match words_only {
-            true => self.post_words(),
-            false => self.post(via, class),
+        match (words_only, self.link_of(via)) {
+            (true, _) => self.post_words(),
+            (false, Some(link)) => link.post_new(class, transfer.spec.submitted_ns),
+            (false, None) => {}
         }
         Ok(())
     }

@@ -3,13 +3,14 @@
 //! more. Who has it mapped the same-host path counts: see `region::grants`.
 
 use super::event::{Event, Inbox};
-use super::service::Stage;
+use super::reach::unproven;
+use super::service::{Side, Stage};
 use super::wire::Word;
 use crate::device::Drivers;
 use crate::region::holder::Lender;
 use crate::region::Region;
 use crate::status::{Error, Result, Status};
-use crate::types::{Location, MemoryKind};
+use crate::types::{Location, MemoryKind, Transport};
 use std::collections::HashMap;
 use std::sync::{mpsc, Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -98,6 +99,20 @@ impl Stage {
         }
     }
 
+    /// Those who asked before the same-host path was known to stand here: there is word of it now.
+    pub fn lend_to_waiting(&mut self) {
+        let is_settled = |side: &Side| !side.peer.is_pending(Transport::Local);
+        let settled =
+            self.sides.iter_mut().filter(|(_, side)| !side.borrowers.is_empty() && is_settled(side));
+        let settled: Vec<_> =
+            settled.map(|(peer, side)| (*peer, std::mem::take(&mut side.borrowers))).collect();
+        for (peer, borrowers) in settled {
+            borrowers
+                .into_iter()
+                .for_each(|(region, (kind, process))| self.lend(peer, region, kind, process));
+        }
+    }
+
     fn try_lend(&mut self, peer: u64, id: u64, kind: MemoryKind, process: i32) -> Result<()> {
         let region = self.registry.get(id)?;
         if !region.is_device() || region.location.kind.driver() != kind.driver() {
@@ -106,6 +121,15 @@ impl Stage {
         if region.access.0 == 0 || !self.registry.has_grants() {
             return Err(Error::new(Status::Access, "nobody may reach the region on a same-host path"));
         }
+        let Some(side) = self.sides.get_mut(&peer) else { return Ok(()) };
+        // Its own side of the path may have been settled before this one.
+        if side.peer.is_pending(Transport::Local) {
+            side.borrowers.insert(id, (kind, process));
+            return Ok(());
+        }
+        let link = side.peer.link_of(Transport::Local);
+        let proven = link.and_then(|link| link.process()).ok_or_else(unproven)?;
+        let process = self.drivers.get(kind)?.borrower(process, &proven)?;
         let worker = self.drivers.worker(region.location)?;
         if !region.enter() {
             return Err(Error::new(Status::Stale, "the region is being unregistered"));

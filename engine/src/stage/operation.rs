@@ -7,6 +7,7 @@ use super::ring::Slot;
 use super::wire::{layout, Block, Blocks, Fault};
 use crate::complete::transfer::Failure;
 use crate::complete::Transfer;
+use crate::limits::DEVICE_REST_MS;
 use crate::status::Status;
 use crate::types::{MemoryKind, Op, Request, Slice};
 use std::sync::Arc;
@@ -52,7 +53,8 @@ pub struct Operation {
     pub failures: Vec<Failure>,
     /// The part could not be submitted or failed: the peer's memory may be a device's, and not announced yet.
     pub part_failed: bool,
-    /// ANSWER: until when the target may do what it was asked, and when to ask again.
+    /// ANSWER: until when the target may begin what it was asked, until when that may go on, and when to ask again.
+    lease_until_ns: u64,
     pub exposed_until_ns: u64,
     pub ask_again_ns: u64,
     pub restarts: u32,
@@ -82,6 +84,7 @@ impl Operation {
             copying: 0,
             failures: Vec::new(),
             part_failed: false,
+            lease_until_ns: 0,
             exposed_until_ns: 0,
             ask_again_ns: 0,
             restarts: 0,
@@ -91,9 +94,22 @@ impl Operation {
     /// As if it had not begun.
     pub fn reset(&mut self) {
         (self.remote, self.berth) = (None, None);
-        self.exposed_until_ns = 0;
+        (self.lease_until_ns, self.exposed_until_ns) = (0, 0);
         self.failures.clear();
         self.part_failed = false;
+    }
+
+    /// The target may begin what it was asked until then.
+    pub fn lend_until(&mut self, until_ns: u64) {
+        (self.lease_until_ns, self.exposed_until_ns) = (until_ns, until_ns);
+    }
+
+    /// The target's copies go on, until then for all that is known. They began within the lease, and its devices have
+    /// `timeout_ms` for each: what they have not ended then nobody can take back, and to wait for it would be to wait
+    /// for as long as the target likes.
+    pub fn extend(&mut self, until_ns: u64, timeout_ms: u64) {
+        let last_ns = self.lease_until_ns + (timeout_ms + DEVICE_REST_MS) * 1_000_000;
+        self.exposed_until_ns = self.exposed_until_ns.max(until_ns.min(last_ns));
     }
 
     pub fn slices(&self) -> &[Slice] {

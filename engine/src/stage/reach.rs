@@ -12,12 +12,12 @@ use super::service::Stage;
 use super::steps::{add, Batches};
 use super::wire::Word;
 use crate::complete::{Fence, Transfer};
-use crate::device::{Direction, Piece, Worker};
+use crate::device::{Borrowed, Direction, Piece, Worker};
 use crate::peer::{Kept, Link};
 use crate::region::grants::Use;
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
-use crate::types::{Location, MemoryKind, Op, Slice, Transport};
+use crate::types::{end_of, Location, MemoryKind, Op, Slice, Transport};
 use std::sync::Arc;
 
 /// A region of the peer's, and the device here that reaches it.
@@ -53,8 +53,9 @@ impl Reach {
 
 /// Dropped, it is closed.
 pub struct Mapped {
-    /// Where the region begins, for the device here.
+    /// Where the region begins, for the device here, and how much of it is mapped.
     address: u64,
+    length: u64,
     worker: Arc<Worker>,
     link: Arc<dyn Link>,
     kept: Option<Kept>,
@@ -82,6 +83,12 @@ pub fn transport_of(kind: MemoryKind) -> Transport {
         MemoryKind::Ascend => Transport::Ascend,
         _ => Transport::Cuda,
     }
+}
+
+/// Memory of devices is mapped, and lent, between processes that the same-host path has proven.
+pub fn unproven() -> Error {
+    let text = "the same-host path could not prove which process of this host the peer is";
+    Error::new(Status::Unavailable, text)
 }
 
 /// As the threads of devices are told apart.
@@ -178,14 +185,17 @@ impl Stage {
         let Some(side) = self.sides.get_mut(&peer) else { return Ok(()) };
         let none = || Error::new(Status::Unavailable, "there is no same-host path to the peer any more");
         let link = side.peer.link_of(Transport::Local).ok_or_else(none)?;
+        let owner = link.process().ok_or_else(unproven)?;
+        let length = side.peer.remote.snapshot().get(place.0).ok_or_else(none)?.length;
         let kept = link.keep(place.0, Use::Map).ok_or_else(none)??;
         let worker = self.drivers.worker(place.1)?;
         side.reached.insert(place, Reach::Mapping);
-        let (inbox, owner, session) = (self.inbox.clone(), worker.clone(), side.session());
+        let (inbox, own, session) = (self.inbox.clone(), worker.clone(), side.session());
         worker.with(move |queue| {
-            let result = queue.and_then(|queue| queue.import(&memory)).map(|address| {
+            let borrowed = Borrowed { exported: &memory, length, peer, owner: &owner };
+            let result = queue.and_then(|queue| queue.import(&borrowed)).map(|address| {
                 let kept = Some(kept);
-                Arc::new(Mapped { address, worker: owner, link, kept })
+                Arc::new(Mapped { address, length, worker: own, link, kept })
             });
             inbox.push(Event::Mapped { peer, session, place, result });
         });
@@ -249,6 +259,10 @@ impl Stage {
         let (mut batches, mut held, mut entered) = (Batches::new(), Vec::new(), Vec::new());
         for (slice, place, offset) in self.spots(peer, op)? {
             let Some(Reach::Mapped(mapped)) = side.reached.get(&place) else { return None };
+            // What was mapped was as long as the peer said then.
+            if end_of(offset, u64::from(slice.length)).is_none_or(|end| end > mapped.length) {
+                return None;
+            }
             if !entered.contains(&place) {
                 entered.push(place);
                 held.push((mapped.link.keep(place.0, Use::Copy)?.ok()?, mapped.clone()));

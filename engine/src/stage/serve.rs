@@ -324,7 +324,10 @@ impl Stage {
     /// The initiator has given it up: what has not begun does not.
     pub fn stopped(&mut self, peer: u64, op: u64) {
         match self.guest(peer, op).map(|served| served.state) {
-            Some(State::Copying) => self.say(peer, Word::Busy { op }),
+            Some(State::Copying) => {
+                let timeout_ms = self.drivers.timeout().as_millis() as u64;
+                self.say(peer, Word::Busy { op, timeout_ms });
+            }
             Some(State::Told) => self.tell(peer, op),
             Some(State::Waiting) => {
                 self.released(peer, op);

@@ -204,6 +204,8 @@ pub(super) struct Side {
     pub watched: HashMap<u64, Waker>,
     /// What devices here reach of the peer's, in the session that stands.
     pub reached: HashMap<Place, Reach>,
+    /// Regions that it wants to map, while it is not known which process it is.
+    pub borrowers: HashMap<u64, (MemoryKind, i32)>,
     /// Devices here and there that reach each other, which outlast connections.
     pub bridges: HashMap<Pair, Bridge>,
     /// Memory here for the peer's bridges; none yet while it is being made.
@@ -292,6 +294,7 @@ impl Stage {
                     side.session = None;
                     side.out.clear();
                     side.reached.clear();
+                    side.borrowers.clear();
                     side.bridges.retain(|_, bridge| bridge.stands());
                 }
             }
@@ -318,8 +321,9 @@ impl Stage {
                     self.word(peer, word);
                 }
             }
-            // All sides are looked at after each turn.
-            Event::Post | Event::Stop => {}
+            // All sides are looked at after each turn. A way that opens or shuts is told of so, too.
+            Event::Post => self.lend_to_waiting(),
+            Event::Stop => {}
             Event::Struck(peer, transfer) => self.struck(peer, transfer),
             Event::Moved { peer, op } => self.moved(peer, op),
             Event::Copied { peer, op, result } => self.copied(peer, op, result),
@@ -347,6 +351,7 @@ impl Stage {
             served: HashMap::new(),
             watched: HashMap::new(),
             reached: HashMap::new(),
+            borrowers: HashMap::new(),
             bridges: HashMap::new(),
             shown: HashMap::new(),
             out: Vec::new(),
@@ -379,7 +384,7 @@ impl Stage {
             Word::Done { op, faults } => self.done(peer, op, &faults),
             Word::Unknown { op } => self.unknown(peer, op),
             Word::Stop { op } => self.stopped(peer, op),
-            Word::Busy { op } => self.busy(peer, op),
+            Word::Busy { op, timeout_ms } => self.busy(peer, op, timeout_ms),
             Word::Borrow { region, kind, process } => self.lend(peer, region, kind, process),
             Word::Lent { region, memory } => self.lent(peer, region, &memory),
             Word::Refused { region, status, why } => self.refused(peer, region, &Error::new(status, why)),

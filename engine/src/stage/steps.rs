@@ -274,7 +274,7 @@ impl Stage {
             operation.ask_again_ns = now_ns + CLOCK_PAUSE_NS;
             return self.commands.push(Command::RefreshClock { peer });
         };
-        operation.exposed_until_ns = now_ns + lease_ns;
+        operation.lend_until(now_ns + lease_ns);
         operation.ask_again_ns = now_ns + lease_ns / 2;
         let blocks = operation.blocks(not_after_ns);
         let word = match operation.op() {
@@ -349,10 +349,10 @@ impl Stage {
     }
 
     /// The target says that it still copies: it is there, and so are its copies.
-    pub fn busy(&mut self, peer: u64, op: u64) {
+    pub fn busy(&mut self, peer: u64, op: u64, timeout_ms: u64) {
         let Some(lease_ns) = self.sides.get(&peer).map(|side| side.peer.clock.lease_ns()) else { return };
         if let Some(operation) = self.at(peer, op, Step::Answer) {
-            operation.exposed_until_ns = operation.exposed_until_ns.max(clock::monotonic_ns() + lease_ns);
+            operation.extend(clock::monotonic_ns() + lease_ns, timeout_ms);
         }
     }
 

@@ -10,7 +10,7 @@
 //! ```
 
 use crate::complete::transfer::Failure;
-use crate::limits::{FRAME_DESCRIPTORS_MAX, STAGE_ALIGN, STAGE_BYTES};
+use crate::limits::{DEVICE_TIMEOUT_MS_MAX, FRAME_DESCRIPTORS_MAX, STAGE_ALIGN, STAGE_BYTES};
 use crate::session::message::{BadMessage, Reader};
 use crate::status::{Error, Status};
 use crate::types::{Location, MemoryKind};
@@ -78,8 +78,8 @@ pub enum Word {
     Unknown { op: u64 },
     /// The initiator has given it up: nothing of it is to begin.
     Stop { op: u64 },
-    /// A device still copies.
-    Busy { op: u64 },
+    /// A device still copies. No later than so long after the lease it has ended, or counts as broken.
+    Busy { op: u64, timeout_ms: u64 },
     /// The initiator wants to map this region of device memory: a process of the same host, as its driver
     /// of this kind of memory numbers it.
     Borrow { region: u64, kind: MemoryKind, process: i32 },
@@ -157,7 +157,7 @@ impl Word {
             }
             Word::Unknown { op } => numbers(out, 9, &[*op]),
             Word::Stop { op } => numbers(out, 10, &[*op]),
-            Word::Busy { op } => numbers(out, 11, &[*op]),
+            Word::Busy { op, timeout_ms } => numbers(out, 11, &[*op, *timeout_ms]),
             Word::Borrow { region, kind, process } => {
                 numbers(out, 12, &[*region]);
                 out.extend_from_slice(&(*kind as u32).to_le_bytes());
@@ -218,7 +218,10 @@ impl Word {
             }
             9 => Word::Unknown { op: reader.u64()? },
             10 => Word::Stop { op: reader.u64()? },
-            11 => Word::Busy { op: reader.u64()? },
+            11 => Word::Busy {
+                op: reader.u64()?,
+                timeout_ms: bounded(reader.u64()?, DEVICE_TIMEOUT_MS_MAX as usize)? as u64,
+            },
             12 => Word::Borrow {
                 region: reader.u64()?,
                 kind: decode_kind(reader)?,
@@ -358,7 +361,7 @@ mod tests {
             Word::Live { ops: vec![1, 2, 3], bridges: vec![4, 5] },
             Word::Unknown { op: 4 },
             Word::Stop { op: 5 },
-            Word::Busy { op: 6 },
+            Word::Busy { op: 6, timeout_ms: DEVICE_TIMEOUT_MS_MAX },
             Word::Borrow { region: 1, kind: MemoryKind::Ascend, process: 4711 },
             Word::Lent { region: 2, memory: (0..=255).chain(0..=255).collect() },
             Word::Refused { region: 3, status: Status::Access, why: "no".into() },

@@ -1,7 +1,7 @@
 //! Memory from the kernel, page-aligned: what `api::memory` hands out, and what processes of one host
 //! share (`region::grants`, `transport::local`).
 
-use super::memfd;
+use super::{memfd, racing};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -87,24 +87,24 @@ impl Mapping {
         self.memfd.as_ref()
     }
 
-    /// Copies out. Bytes that a peer writes meanwhile are old or new, each on its own.
+    /// Copies out. Of what others write meanwhile each aligned eight bytes are old or new (see `racing`).
     pub fn read(&self, offset: usize, into: &mut [u8]) {
         assert!(
             offset.checked_add(into.len()).is_some_and(|end| end <= self.length),
             "read leaves the memory"
         );
-        // SAFETY: in bounds (checked above) of a live mapping; no reference to the bytes is formed.
-        unsafe { std::ptr::copy_nonoverlapping(self.address().add(offset), into.as_mut_ptr(), into.len()) };
+        // SAFETY: in bounds (checked above) of a live mapping, to which nobody has a reference: `into` is elsewhere.
+        unsafe { racing::copy_out(self.address().add(offset), into) };
     }
 
-    /// Copies in.
+    /// Copies in. Who reads meanwhile sees each aligned eight bytes old or new.
     pub fn write(&self, offset: usize, from: &[u8]) {
         assert!(
             offset.checked_add(from.len()).is_some_and(|end| end <= self.length),
             "write leaves the memory"
         );
         // SAFETY: as in `read`.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.address().add(offset), from.len()) };
+        unsafe { racing::copy_in(self.address().add(offset), from) };
     }
 }
 

@@ -13,6 +13,8 @@ pub mod memfd;
 pub mod memory;
 pub mod packet;
 pub mod poller;
+pub mod proven;
+pub mod racing;
 pub mod sched;
 pub mod socket;
 pub mod unix;

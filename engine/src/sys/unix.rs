@@ -95,14 +95,21 @@ pub fn same_user_credentials(socket: BorrowedFd<'_>) -> io::Result<Credentials> 
 /// where the kernel can (6.5); an error may mean that the process has ended already. Older kernels go by the pid, which in the meantime may have become another
 /// process's: there, do not trust the descriptor before something secret was read from that process.
 pub fn pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    match attested_pidfd(socket)? {
+        Some(pidfd) => Ok(pidfd),
+        None => pidfd_of(peer_credentials(socket)?.pid),
+    }
+}
+
+/// The same, if it comes from the socket: of the process at its other end, whatever number that has. None: the
+/// kernel is older than 6.5.
+pub fn attested_pidfd(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     let mut fd: libc::c_int = -1;
     // SAFETY: any bytes are an integer.
     match unsafe { option(socket, SO_PEERPIDFD, &mut fd) } {
         // SAFETY: the kernel has just installed this descriptor for us; nobody else knows its number.
-        Ok(()) => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => {
-            pidfd_of(peer_credentials(socket)?.pid)
-        }
+        Ok(()) => Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) })),
+        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -128,12 +135,11 @@ pub fn has_exited(process: &OwnedFd) -> bool {
     unsafe { libc::poll(&mut poll, 1, 0) == 1 && poll.revents & libc::POLLIN != 0 }
 }
 
-/// A copy of a descriptor of another process's (pidfd_getfd; Linux 5.6), close-on-exec. EPERM where this one may
-/// not trace that one.
-pub fn descriptor_of(pid: i32, descriptor: RawFd) -> io::Result<OwnedFd> {
-    let process = pidfd_of(pid)?;
+/// A copy of a descriptor of another process's, by its number there (pidfd_getfd; Linux 5.6), close-on-exec. EPERM
+/// where this one may not trace that one.
+pub fn descriptor_of(process: BorrowedFd<'_>, number: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: pidfd_getfd takes three integers and no pointers.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), descriptor, 0) };
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }

@@ -1,11 +1,14 @@
 //! Memory of other processes: one process exports, another that it starts imports, reads and writes.
 
 use crate::npu::{alone, cause, expect, finish, host_slice, pattern, Npu, MIB};
-use ferry::device::{Direction, Piece};
+use ferry::device::{Borrowed, Direction, Piece};
+use ferry::sys::proven::Proven;
+use ferry::sys::unix;
 use ferry::Status;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
 
 const IMPORTER: &str = "FERRY_TEST_ASCEND_IMPORTER";
 
@@ -50,11 +53,16 @@ impl Importer {
 
     /// The number of what it has imported, or status and code.
     fn import(&mut self, exported: &[u8]) -> Result<usize, String> {
+        self.import_of(1, exported, 1)
+    }
+
+    /// The same of a peer, with so many bytes wanted.
+    fn import_of(&mut self, peer: u64, exported: &[u8], length: u64) -> Result<usize, String> {
         let hex = exported.iter().fold(String::new(), |mut hex, byte| {
             write!(hex, "{byte:02x}").unwrap();
             hex
         });
-        let answer = self.ask(&format!("import {hex}"));
+        let answer = self.ask(&format!("import {hex} {peer} {length}"));
         answer.parse().map_err(|_| answer)
     }
 
@@ -62,6 +70,12 @@ impl Importer {
         assert_eq!(self.ask("end"), "ended");
         assert!(self.process.wait().unwrap().success());
     }
+}
+
+/// A process as a same-host path would have proven it.
+fn proven(pid: u32) -> Proven {
+    let pid = pid as i32;
+    Proven::new(pid, Arc::new(unix::pidfd_of(pid).unwrap()))
 }
 
 #[test]
@@ -74,7 +88,7 @@ fn importer() {
     let host = npu.host_memory(8 * MIB);
     npu.with_queue(device, MIB, 2, |queue| {
         println!("@@ {}", npu.driver.process_id());
-        let mut imported = Vec::new();
+        let (mut imported, owner) = (Vec::new(), proven(std::os::unix::process::parent_id()));
         for line in std::io::stdin().lines() {
             let line = line.unwrap();
             let words: Vec<&str> = line.split(' ').collect();
@@ -87,7 +101,8 @@ fn importer() {
                 "import" => {
                     let byte = |at: usize| u8::from_str_radix(&words[1][at..at + 2], 16).unwrap();
                     let bytes: Vec<u8> = (0..words[1].len()).step_by(2).map(byte).collect();
-                    queue.import(&bytes).map(|address| {
+                    let (peer, length) = (number(2) as u64, number(3) as u64);
+                    queue.import(&Borrowed { exported: &bytes, length, peer, owner: &owner }).map(|address| {
                         imported.push(address);
                         (imported.len() - 1).to_string()
                     })
@@ -266,6 +281,74 @@ fn importers_close_first() {
     });
 }
 
+/// One that could not end, because somebody still has it open, is left over: memory that comes to lie at the same place
+/// gets one of its own.
+#[test]
+fn an_export_that_is_left_over_is_not_found_again() {
+    alone(an_export_that_is_left_over_is_not_found_again, "9.1", &[], |mut npu| {
+        npu.start(0);
+        let memory = npu.device_memory(MIB);
+        let mut importer = Importer::start(0);
+        npu.with_queue(0, MIB, 1, |queue| {
+            let first = queue.export(memory, MIB as u64, importer.pid).unwrap();
+            let again = queue.export(memory, MIB as u64, importer.pid).unwrap();
+            assert_eq!(first, again, "in use, it is the same");
+            importer.import(&first).unwrap();
+            queue.withdraw(&again);
+            queue.withdraw(&first);
+            // Base and length are what they were; whether the memory is, nobody can tell.
+            let fresh = queue.export(memory, MIB as u64, importer.pid).unwrap();
+            assert_ne!(first, fresh);
+            npu.fill_device(memory, MIB, 1);
+            let which = importer.import(&fresh).unwrap();
+            assert_eq!(importer.ask(&format!("read {which} {MIB} 1")), "read");
+            assert_eq!([0, which].map(|it| importer.ask(&format!("close {it}"))), ["closed", "closed"]);
+            queue.withdraw(&fresh);
+        })
+        .unwrap();
+        importer.end();
+        npu.free(memory);
+        npu.end();
+    });
+}
+
+/// What was imported stays what it was said to be, whoever says something else later.
+#[test]
+fn a_second_import_stays_within_the_first() {
+    const LENGTH: usize = 14;
+    alone(a_second_import_stays_within_the_first, "9.1", &[], |mut npu| {
+        npu.start(0);
+        let (memory, mapped) = (npu.device_memory(2 * MIB), npu.mapped_memory(0, 2 * MIB));
+        let mut importer = Importer::start(0);
+        for address in [memory, mapped.0] {
+            npu.with_queue(0, MIB, 1, |queue| {
+                let size = 2 * MIB as u64;
+                let exported = queue.export(address, size, importer.pid).unwrap();
+                let mut long = exported.clone();
+                long[LENGTH..LENGTH + 8].copy_from_slice(&(2 * size).to_le_bytes());
+                let invalid = || Err("INVALID 0".to_owned());
+                // Less than is wanted; and, where the library tells, less than was said.
+                assert_eq!(importer.import_of(1, &exported, size + 1), invalid());
+                assert!(importer.import_of(1, &long, size).is_err());
+                let which = importer.import_of(1, &exported, size).unwrap();
+                assert_eq!(importer.import_of(1, &long, size), invalid());
+                assert_eq!(importer.import_of(1, &long, 2 * size), invalid());
+                assert_eq!(importer.import_of(2, &exported, size), invalid(), "another peer's");
+                let again = importer.import_of(1, &exported, size).unwrap();
+                for which in [which, again] {
+                    assert_eq!(importer.ask(&format!("close {which}")), "closed");
+                }
+                queue.withdraw(&exported);
+            })
+            .unwrap();
+        }
+        importer.end();
+        npu.free(memory);
+        npu.unmap(mapped);
+        npu.end();
+    });
+}
+
 #[test]
 fn ranges_and_words_that_are_wrong_are_refused() {
     alone(ranges_and_words_that_are_wrong_are_refused, "9.1", &[], |mut npu| {
@@ -278,11 +361,15 @@ fn ranges_and_words_that_are_wrong_are_refused() {
                 assert_eq!(cause(&queue.export(address, length, 1).unwrap_err()).0, Status::Invalid);
             }
             let mut exported = queue.export(memory + size - 1, 1, 1).unwrap();
+            let owner = proven(std::process::id());
+            let mut import = |exported: &[u8]| {
+                cause(&queue.import(&Borrowed { exported, length: 1, peer: 1, owner: &owner }).unwrap_err())
+            };
             // Of this process.
-            assert_eq!(cause(&queue.import(&exported).unwrap_err()), (Status::System, 507_022));
+            assert_eq!(import(&exported), (Status::System, 507_022));
             exported[0] += 1;
-            assert_eq!(queue.import(&exported).unwrap_err().status, Status::Invalid);
-            assert_eq!(queue.import(&[]).unwrap_err().status, Status::Invalid);
+            assert_eq!(import(&exported).0, Status::Invalid);
+            assert_eq!(import(&[]).0, Status::Invalid);
             assert_eq!(queue.close(memory).unwrap_err().status, Status::Invalid);
         })
         .unwrap();

@@ -1,26 +1,37 @@
 //! This test program once more, as another process that runs one of its `#[ignore]`d tests: a role, which is told
 //! what to do line by line and answers with a line that begins with "@@ ".
 
-use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{channel, Receiver};
 
 /// Starts it. It should end with its input, so that none outlives a test.
 pub fn start(role: &str, set: impl FnOnce(&mut Command)) -> (Child, ChildStdin, Receiver<String>) {
-    start_under(&[], role, set)
+    launch(Command::new(program()), role, set)
 }
 
 /// The same, run by a program: its name and first arguments.
 pub fn start_under(
-    program: &[&str],
+    outer: &[&str],
     role: &str,
     set: impl FnOnce(&mut Command),
 ) -> (Child, ChildStdin, Receiver<String>) {
-    let this = std::env::current_exe().unwrap();
-    let mut words = program.iter().map(OsStr::new).chain([this.as_os_str()]);
-    let mut command = Command::new(words.next().unwrap());
-    command.args(words);
+    let mut command = Command::new(outer[0]);
+    command.args(&outer[1..]).arg(program());
+    launch(command, role, set)
+}
+
+pub fn program() -> PathBuf {
+    std::env::current_exe().unwrap()
+}
+
+/// The same by a program that runs this one.
+pub fn launch(
+    mut command: Command,
+    role: &str,
+    set: impl FnOnce(&mut Command),
+) -> (Child, ChildStdin, Receiver<String>) {
     command.args(["--exact", role, "--ignored", "--nocapture", "--test-threads=1"]);
     set(&mut command);
     let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

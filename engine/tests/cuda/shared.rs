@@ -1,10 +1,13 @@
 //! Memory of another process: exported here, imported there, and the other way round.
 
 use crate::gpu::{copy, gpu, host_bytes, is_real, pattern, standin, Gpu, MIB};
-use ferry::device::{Direction, Piece};
-use ferry::status::Status;
+use ferry::device::{Borrowed, Direction, Piece, Queue};
+use ferry::status::{Result, Status};
+use ferry::sys::proven::Proven;
+use ferry::sys::unix;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
 
 /// The other process: this program, running `the_other_process` alone.
 struct Other {
@@ -55,6 +58,21 @@ fn unhex(text: &str) -> Vec<u8> {
     (0..text.len() / 2).map(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap()).collect()
 }
 
+/// A process as a same-host path would have proven it.
+fn proven(pid: u32) -> Proven {
+    let pid = pid as i32;
+    Proven::new(pid, Arc::new(unix::pidfd_of(pid).unwrap()))
+}
+
+/// This process, as if another pid namespace had it: by another number here, or by none (0).
+fn numbered(pid: i32) -> Proven {
+    Proven::new(pid, Arc::new(unix::pidfd_of(std::process::id() as i32).unwrap()))
+}
+
+fn import(queue: &mut dyn Queue, exported: &[u8], length: usize, owner: &Proven) -> Result<u64> {
+    queue.import(&Borrowed { exported, length: length as u64, peer: 1, owner })
+}
+
 /// Not a test by itself: imports what it is told, checks it, and writes into it.
 #[test]
 fn the_other_process() {
@@ -64,14 +82,18 @@ fn the_other_process() {
     let gpu = gpu("the_other_process").unwrap();
     let mut queue = gpu.queue(2);
     let host = gpu.pinned(MIB);
+    let owner = proven(std::os::unix::process::parent_id());
+    let number = |word: &str| word.parse::<usize>().unwrap();
     for line in std::io::stdin().lines() {
         let line = line.unwrap();
         let words: Vec<&str> = line.split(' ').collect();
         let answer = match words[..] {
-            ["import", exported] => match queue.import(&unhex(exported)) {
-                Ok(address) => format!("{address:x}"),
-                Err(error) => format!("{error}"),
-            },
+            ["import", exported, length] => {
+                match import(&mut *queue, &unhex(exported), number(length), &owner) {
+                    Ok(address) => format!("{address:x}"),
+                    Err(error) => format!("{error}"),
+                }
+            }
             ["exchange", address, length, theirs, ours] => {
                 let (address, length) =
                     (u64::from_str_radix(address, 16).unwrap(), length.parse::<usize>().unwrap());
@@ -105,7 +127,7 @@ fn check_sharing(gpu: &Gpu, address: u64, opening: &str) {
         gpu.put(start, &pattern(ours, length));
         let exported = queue.export(start, length as u64, other.child.id() as i32).unwrap();
         assert!(exported.len() <= 512);
-        imported.push((other.ask(&format!("import {}", hex(&exported))), exported));
+        imported.push((other.ask(&format!("import {} {length}", hex(&exported))), exported));
     }
     for ((there, _), (start, length, ours, theirs)) in imported.iter().zip(ranges) {
         assert_eq!(other.ask(&format!("exchange {there} {length} {ours} {theirs}")), "true", "{opening}");
@@ -121,7 +143,7 @@ fn check_sharing(gpu: &Gpu, address: u64, opening: &str) {
     assert!(gpu.get(start, length) == pattern(33, length));
     assert_eq!(other.ask(&format!("close {}", imported[1].0)), "closed");
     assert!(other.ask(&format!("close {}", imported[1].0)).contains("nothing was imported"));
-    assert!(other.ask("import 0102").starts_with("INVALID"));
+    assert!(other.ask("import 0102 1").starts_with("INVALID"));
     other.end();
 }
 
@@ -225,12 +247,105 @@ fn memory_of_the_same_process_is_where_it_is() {
     let (mut exporter, mut importer) = (gpu.queue(1), gpu.queue(1));
     let exported = exporter.export(memory.address + 100, 1000, std::process::id() as i32).unwrap();
     for _ in 0..2 {
-        assert_eq!(importer.import(&exported).unwrap(), memory.address + 100);
+        let address = import(&mut *importer, &exported, 1000, &proven(std::process::id())).unwrap();
+        assert_eq!(address, memory.address + 100);
     }
     for _ in 0..2 {
         importer.close(memory.address + 100).unwrap();
     }
     assert_eq!(importer.close(memory.address + 100).unwrap_err().status, Status::Invalid);
+}
+
+/// Where numbers stand in what is exported.
+const PID: usize = 4;
+const NUMBER: usize = 8;
+const NAMESPACE: usize = 16;
+const ADDRESS: usize = 24;
+const LENGTH: usize = 32;
+const BASE: usize = 40;
+const SPAN: usize = 48;
+
+/// With numbers changed, which a peer may say as it likes.
+fn forged(exported: &[u8], changes: &[(usize, u64)]) -> Vec<u8> {
+    let mut out = exported.to_vec();
+    changes.iter().for_each(|(at, number)| out[*at..at + 8].copy_from_slice(&number.to_le_bytes()));
+    out
+}
+
+/// A peer that says that its memory is ours gets no address of this process: neither one that nobody has exported, nor
+/// one that was, since it is not this process.
+#[test]
+fn an_export_that_claims_to_be_of_this_process_is_refused() {
+    if std::env::var_os("FERRY_TEST_OTHER").is_some() {
+        return;
+    }
+    let Some(gpu) = gpu("an_export_that_claims_to_be_of_this_process_is_refused") else { return };
+    let (memory, mapped) = (gpu.device(MIB), Mapped::new(&gpu, 2 * MIB, 1));
+    let mut queue = gpu.queue(1);
+    let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+    let (other, own) = (proven(child.id()), proven(std::process::id()));
+    for address in [memory.address, mapped.address] {
+        let exported = queue.export(address, 4096, 1).unwrap();
+        let heap = &raw const child as u64;
+        let elsewhere = [(ADDRESS, heap), (LENGTH, 64), (BASE, heap), (SPAN, 64)];
+        for bytes in [exported.clone(), forged(&exported, &elsewhere)] {
+            // The number of the process that is proven, in the same namespace.
+            let with_pid = [&bytes[..PID], &child.id().to_le_bytes(), &bytes[NUMBER..]].concat();
+            for said in [&bytes, &with_pid] {
+                let refused = import(&mut *queue, said, 64, &other);
+                assert!(refused.is_err(), "{address:#x}: {refused:x?}");
+            }
+        }
+        // This very process says only what its queues export, as they do.
+        let wrong = [(ADDRESS, address + 1), (LENGTH, 4095), (NUMBER, 7)];
+        for bytes in
+            [forged(&exported, &elsewhere)].into_iter().chain(wrong.map(|it| forged(&exported, &[it])))
+        {
+            let error = import(&mut *queue, &bytes, 64, &own).unwrap_err();
+            assert_eq!(error.status, Status::Invalid, "{error}");
+        }
+        assert_eq!(import(&mut *queue, &exported, 4096, &own).unwrap(), address);
+        queue.close(address).unwrap();
+        queue.withdraw(&exported);
+        assert_eq!(import(&mut *queue, &exported, 4096, &own).unwrap_err().status, Status::Invalid);
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// What a process says of its memory's size, and of itself, is no more than its word.
+#[test]
+fn what_is_imported_is_as_long_as_it_was_said_to_be_and_of_who_was_proven() {
+    if std::env::var_os("FERRY_TEST_OTHER").is_some() {
+        return;
+    }
+    let Some(gpu) = gpu("what_is_imported_is_as_long_as_it_was_said_to_be_and_of_who_was_proven") else {
+        return;
+    };
+    // SAFETY: no memory is involved.
+    unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY) };
+    let mut queue = gpu.queue(1);
+    let mut other = Other::start();
+    let (memory, mapped) = (gpu.device(2 * MIB), Mapped::new(&gpu, 2 * MIB, 1));
+    for address in [memory.address, mapped.address] {
+        let exported = queue.export(address, 4096, other.child.id() as i32).unwrap();
+        let mut import = |bytes: &[u8], length: usize| other.ask(&format!("import {} {length}", hex(bytes)));
+        assert!(import(&exported, 4097).starts_with("INVALID"), "more than was exported is wanted");
+        let long = forged(&exported, &[(LENGTH, 4 * MIB as u64), (SPAN, 4 * MIB as u64)]);
+        let refused = import(&long, 4096);
+        assert!(refused.starts_with("INVALID"), "{address:#x}: {refused}");
+    }
+    // A handle of a process that has another number, or the same in another namespace.
+    let exported = queue.export(memory.address, 4096, 1).unwrap();
+    let mut stranger = exported.clone();
+    stranger[PID] ^= 1;
+    for bytes in [stranger, forged(&exported, &[(NAMESPACE, 7)]), forged(&exported, &[(NAMESPACE, 0)])] {
+        let refused = other.ask(&format!("import {} 4096", hex(&bytes)));
+        assert!(refused.starts_with("UNAVAILABLE") && refused.contains("another pid namespace"), "{refused}");
+    }
+    let there = other.ask(&format!("import {} 4096", hex(&exported)));
+    assert_eq!(other.ask(&format!("close {there}")), "closed");
+    other.end();
 }
 
 #[test]
@@ -247,13 +362,13 @@ fn an_import_that_fails_leaves_nothing_behind() {
         let Some(gpu) = standin("an_import_that_fails_leaves_nothing_behind") else { return };
         let memory = Mapped::new(&gpu, 2 * MIB, 1);
         let mut queue = gpu.queue(1);
-        let mut exported = queue.export(memory.address, 4096, 1).unwrap();
-        // Another process's token, so that it is not taken for our own; the descriptor is ours.
-        exported[8] ^= 1;
+        let exported = queue.export(memory.address, 4096, 1).unwrap();
+        // As if it had another number, so that its memory is not taken for our own; the descriptor is ours.
+        let owner = numbered(0);
         gpu.standin().fault(function, "1", code);
-        let error = queue.import(&exported).unwrap_err();
+        let error = import(&mut *queue, &exported, 4096, &owner).unwrap_err();
         assert_eq!(error.vendor_error, code, "{function}: {error}");
-        let address = queue.import(&exported).unwrap();
+        let address = import(&mut *queue, &exported, 4096, &owner).unwrap();
         assert_ne!(address, memory.address);
         queue.close(address).unwrap();
     }

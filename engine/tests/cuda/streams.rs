@@ -219,6 +219,39 @@ fn a_hold_that_fails_holds_nothing() {
     }
 }
 
+/// A flag that was given up after a failed record is gone for good: no other has its word, nor that of one in use.
+#[test]
+fn a_hold_that_failed_lets_no_other_stream_go() {
+    let Some(gpu) = standin("a_hold_that_failed_lets_no_other_stream_go") else { return };
+    let programs: Vec<_> = (0..5).map(|_| Program::new(&gpu)).collect();
+    let stream = |nth: usize| programs[nth].stream.raw as u64;
+    let first = gpu.driver().hold(stream(0)).unwrap();
+    let second = gpu.driver().hold(stream(1)).unwrap();
+    let third = gpu.driver().hold(stream(2)).unwrap();
+    [0, 2].into_iter().for_each(|nth| programs[nth].work(programs[nth].stream.raw));
+    // The second's flag is free again, and is what the next one gets.
+    second.release();
+    until("the stream does not go on", || programs[1].stream_is_idle());
+    gpu.standin().fault("cuEventRecord", "1", 400);
+    assert_eq!(gpu.driver().hold(stream(3)).err().unwrap().vendor_error, 400);
+    until("the stream does not go on", || programs[3].stream_is_idle());
+    // Two that begin and end while the first and the third are held.
+    for _ in 0..2 {
+        let hold = gpu.driver().hold(stream(4)).unwrap();
+        programs[4].work(programs[4].stream.raw);
+        hold.release();
+        until("the stream does not go on", || programs[4].stream_is_idle());
+        for _ in 0..100 {
+            let held = |nth: usize| !programs[nth].has_worked() && !programs[nth].stream_is_idle();
+            assert!(held(0) && held(2), "a stream went on that nobody let go");
+            std::thread::yield_now();
+        }
+    }
+    drop((first, third));
+    until("the streams do not go on", || programs[0].has_worked() && programs[2].has_worked());
+    gpu.expect_leaks();
+}
+
 #[test]
 fn flags_are_used_again_when_their_streams_have_gone_past() {
     let Some(gpu) = gpu("flags_are_used_again_when_their_streams_have_gone_past") else { return };

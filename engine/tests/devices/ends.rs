@@ -6,7 +6,7 @@ use crate::role::{FOLDER, LIBRARIES};
 use ferry::types::Op;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin};
+use std::process::{Child, ChildStdin, Command};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::Receiver;
 
@@ -49,20 +49,33 @@ pub struct End {
 }
 
 impl End {
-    pub fn new(folder: &Path, (cuda, ascend): (&str, &str), settings: &str) -> End {
+    pub fn new(folder: &Path, versions: (&str, &str), settings: &str) -> End {
+        End::started(folder, versions, settings, false)
+    }
+
+    /// `apart`: as process 1 of a pid namespace of its own.
+    pub fn started(folder: &Path, (cuda, ascend): (&str, &str), settings: &str, apart: bool) -> End {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let cuda = standin::folder().join(format!("cuda-{cuda}/libcuda.so.1")).display().to_string();
         let cann = standin::folder().join(format!("cann-{ascend}"));
         let ascend = cann.join("libascendcl.so").display().to_string();
         let hixl = cann.join("libcann_hixl.so").display().to_string();
         let audit = folder.join(format!("audit-{}", COUNT.fetch_add(1, Ordering::Relaxed)));
-        let (process, input, answers) = role::start("role::role", |command| {
+        let set = |command: &mut Command| {
             command
                 .env(LIBRARIES, format!("{cuda} {ascend}"))
                 .env(FOLDER, folder)
                 .env("FERRY_STANDIN_DIR", folder)
                 .env("FERRY_STANDIN_AUDIT", &audit);
-        });
+        };
+        let (process, input, answers) = match apart {
+            true => {
+                let mut command = unshare();
+                command.arg(role::program());
+                role::launch(command, "role::role", set)
+            }
+            false => role::start("role::role", set),
+        };
         let input = Some(input);
         let mut end = End { process, input, answers, places: 0, address: String::new(), audit };
         let libraries = format!("cuda_library={cuda} ascend_library={ascend} hixl_library={hixl}");
@@ -217,6 +230,18 @@ impl Ends {
         Ends { a, b, peer, folder }
     }
 
+    /// Each in a pid namespace of its own, so that both have the same number. None where that may not be.
+    pub fn in_namespaces(what: &str, settings: &str) -> Option<Ends> {
+        if !unshare().arg("true").status().is_ok_and(|status| status.success()) {
+            eprintln!("SKIPPED {what}: this process may make no pid namespaces (unshare)");
+            return None;
+        }
+        let folder = Folder::new();
+        let [mut a, b] = [0, 1].map(|_| End::started(&folder.0, NEW, settings, true));
+        let peer = a.number(&format!("connect {}", b.address));
+        Some(Ends { a, b, peer, folder })
+    }
+
     /// Memory of `a`, and memory of `b` that `a` has heard of.
     #[track_caller]
     pub fn places(&mut self, (here, there): (&str, &str), bytes: usize) -> (Memory, Memory) {
@@ -321,6 +346,13 @@ impl Ended {
         let (state, status, requests, carrier) = (text(state), text(status), text(requests), text(carrier));
         Ended { state, status, bytes, requests, carrier }
     }
+}
+
+/// Runs a program as process 1 of a pid namespace, and takes it along when it is killed.
+fn unshare() -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--kill-child"]);
+    command
 }
 
 /// Requests as a process takes them.

@@ -168,7 +168,8 @@ fn an_ascend_device_that_hangs_is_given_up() {
 fn a_cuda_device_that_hangs_keeps_what_it_has() {
     for (pair, at_target) in [(("cuda0", "host"), false), (("host", "cuda0"), true)] {
         for op in BOTH {
-            let mut ends = Ends::new("transports=auto device_timeout_ms=200");
+            // At the target a struck transfer waits for the lease and the device's time, and no longer.
+            let mut ends = Ends::new("transports=auto device_timeout_ms=200 lease_ms=60000");
             let (local, remote) = ends.places(pair, MIB);
             let host = ends.places(("host", "host"), MIB);
             ends.case("before", op, "-", local, remote, &whole(local));
@@ -196,6 +197,28 @@ fn a_cuda_device_that_hangs_keeps_what_it_has() {
             let ended = ends.wait(first);
             assert!(["Done", "TimedOut"].contains(&ended.state.as_str()), "{pair:?} {op:?}: {ended:?}");
         }
+    }
+}
+
+/// The same at the target, beyond all that a struck transfer may wait for it: the transfer is final, while its memory at
+/// the target stays in use until the device is through.
+#[test]
+fn a_hang_at_the_target_doesn_t_hold_a_struck_transfer_for_ever() {
+    for op in BOTH {
+        let mut ends = Ends::new("transports=auto lease_ms=400 drain_ms=50 device_timeout_ms=300");
+        let (local, remote) = ends.places(("host", "cuda0"), MIB);
+        ends.case("before", op, "-", local, remote, &whole(local));
+        ends.b.knob("cuda", "HANG", "1");
+        let before = ends.b.calls("cuda", "task");
+        let transfer = ends.submit(op, "deadline=100", &list(local, remote, &whole(local)));
+        eventually("the device has begun", || ends.b.calls("cuda", "task") > before);
+        let ended = ends.wait(transfer);
+        assert_eq!(ended.state, "TimedOut", "{op:?}: {ended:?}");
+        let answer = ends.b.ask(&format!("unregister {} 0", remote.index()));
+        assert!(answer.starts_with("BUSY"), "{op:?}: {answer}");
+        ends.b.ok("release cuda");
+        ends.b.ok(&format!("unregister {}", remote.index()));
+        ends.close();
     }
 }
 

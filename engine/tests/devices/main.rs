@@ -16,6 +16,7 @@ mod across;
 mod faults;
 mod lost;
 mod moves;
+mod namespaces;
 mod order;
 mod refused;
 mod struck;

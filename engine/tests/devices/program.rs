@@ -24,6 +24,7 @@ pub enum Bytes {
     Shared(ferry::Memory),
     Host(Box<[u64]>, usize),
     Cuda(cuda::DeviceMemory, Arc<cuda::Context>, usize),
+    Mapped(Mapped),
     Ascend(acl::DeviceMemory, Arc<Runtime>, usize),
 }
 
@@ -32,10 +33,15 @@ impl Program {
         Program { cuda: cuda.into(), ascend: ascend.into(), npu: None }
     }
 
-    /// `host`, `cuda0`, `cuda1` or `ascend0`.
+    /// `host`, `cuda0`, `cuda1`, `cuda-mapped0` (cuMemCreate; whole huge pages) or `ascend0`.
     pub fn allocate(&mut self, place: &str, bytes: usize) -> Result<Bytes, ferry::Error> {
         if place == "host" {
             return Ok(Bytes::Host(vec![0; bytes.div_ceil(8)].into_boxed_slice(), bytes));
+        }
+        if let Some(device) = place.strip_prefix("cuda-mapped") {
+            let context = cuda::Context::retain(cuda::load(&self.cuda)?, device.parse().unwrap())?;
+            let create = self.symbol("cuda", "cuMemCreate");
+            return Ok(Bytes::Mapped(Mapped::new(context, create, bytes)));
         }
         if let Some(device) = place.strip_prefix("cuda") {
             let context = cuda::Context::retain(cuda::load(&self.cuda)?, device.parse().unwrap())?;
@@ -95,12 +101,65 @@ impl Program {
     }
 }
 
+/// Memory that the program maps by hand, made to be exported as a descriptor.
+pub struct Mapped {
+    context: Arc<cuda::Context>,
+    address: u64,
+    bytes: usize,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct Properties {
+    kind: i32,
+    handles: i32,
+    location: (i32, i32),
+    security: usize,
+    flags: [u8; 8],
+}
+
+impl Mapped {
+    fn new(context: Arc<cuda::Context>, create: *mut c_void, bytes: usize) -> Mapped {
+        let (api, ordinal) = (context.api, context.ordinal);
+        let properties = Properties { kind: 1, handles: 1, location: (1, ordinal), ..Properties::default() };
+        let access = cuda::MemAccess::read_write(ordinal);
+        let (mut allocation, mut address) = (0, 0);
+        {
+            let _entered = context.enter().unwrap();
+            // SAFETY: the driver's function of this name has this type; results and arguments live on this stack, each
+            // call gets what the one before it made, and Drop ends it.
+            unsafe {
+                let create: unsafe extern "C" fn(*mut u64, usize, *const Properties, u64) -> i32 =
+                    std::mem::transmute(create);
+                assert_eq!(create(&mut allocation, bytes, &properties, 0), 0);
+                assert!(api.mem_address_reserve(&mut address, bytes, 0, 0, 0).is_ok());
+                assert!(api.mem_map(address, bytes, 0, allocation, 0).is_ok());
+                assert!(api.mem_set_access(address, bytes, &access, 1).is_ok());
+                assert!(api.mem_release(allocation).is_ok());
+            }
+        }
+        Mapped { context, address, bytes }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        let _entered = self.context.enter().unwrap();
+        // SAFETY: mapped by `new`; the program uses it no more.
+        unsafe {
+            assert!(self.context.api.mem_unmap(self.address, self.bytes).is_ok());
+            assert!(self.context.api.mem_address_free(self.address, self.bytes).is_ok());
+        }
+    }
+}
+
 impl Bytes {
     pub fn address(&self) -> u64 {
         match self {
             Bytes::Shared(memory) => memory.address(),
             Bytes::Host(words, _) => words.as_ptr() as u64,
             Bytes::Cuda(memory, ..) => memory.address,
+            Bytes::Mapped(memory) => memory.address,
             Bytes::Ascend(memory, ..) => memory.address(),
         }
     }
@@ -113,7 +172,7 @@ impl Bytes {
             Bytes::Host(..) => unsafe {
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, length)
             },
-            Bytes::Cuda(_, context, _) => {
+            Bytes::Cuda(_, context, _) | Bytes::Mapped(Mapped { context, .. }) => {
                 let _entered = context.enter().unwrap();
                 // SAFETY: as above; the copy has ended when the stream is synchronised.
                 unsafe {
@@ -134,6 +193,7 @@ impl Bytes {
     pub fn read(&self) -> Vec<u8> {
         let length = match self {
             Bytes::Shared(memory) => memory.length(),
+            Bytes::Mapped(memory) => memory.bytes,
             Bytes::Host(_, length) | Bytes::Cuda(.., length) | Bytes::Ascend(.., length) => *length,
         };
         let (address, mut out) = (self.address(), vec![0; length]);
@@ -143,7 +203,7 @@ impl Bytes {
             Bytes::Host(..) => unsafe {
                 std::ptr::copy_nonoverlapping(address as *const u8, out.as_mut_ptr(), length)
             },
-            Bytes::Cuda(_, context, _) => {
+            Bytes::Cuda(_, context, _) | Bytes::Mapped(Mapped { context, .. }) => {
                 let _entered = context.enter().unwrap();
                 // SAFETY: as in `write`.
                 unsafe {

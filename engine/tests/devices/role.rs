@@ -166,9 +166,10 @@ impl Role {
                 self.places[number(index) as usize].bytes = None;
                 ok()
             }
-            ["unregister", index] => {
+            ["unregister", index, ref timeout_ms @ ..] => {
                 let region = self.places[number(index) as usize].region;
-                self.engine().unregister(region, Some(PATIENCE))?;
+                let timeout = timeout_ms.first().map_or(PATIENCE, |ms| Duration::from_millis(number(ms)));
+                self.engine().unregister(region, Some(timeout))?;
                 ok()
             }
             ["submit", kind, peer, flags, ref list @ ..] => {

@@ -2,7 +2,8 @@
 //! be made to fail or to hang. One for all engines of the process, like a real library.
 
 use crate::device::{
-    Allocation, Attachment, Batch, Direction, Driver, Exposed, Hold, Library, Piece, Point, Queue, Start,
+    Allocation, Attachment, Batch, Borrowed, Direction, Driver, Exposed, Hold, Library, Piece, Point, Queue,
+    Start,
 };
 use crate::status::{Error, Result, Status};
 use crate::types::{Location, MemoryKind};
@@ -351,11 +352,12 @@ impl Queue for FakeQueue {
     }
 
     /// Elsewhere than the memory itself.
-    fn import(&mut self, exported: &[u8]) -> Result<u64> {
+    fn import(&mut self, borrowed: &Borrowed<'_>) -> Result<u64> {
+        assert!(borrowed.owner.is_self());
         if let Some(status) = lock(&self.fake.import_fails).take() {
             return Err(Error::new(status, "it can't be mapped"));
         }
-        let address = u64::from_le_bytes(exported.try_into().unwrap());
+        let address = u64::from_le_bytes(borrowed.exported.try_into().unwrap());
         let alias = FIRST * 2 + self.fake.next.fetch_add(1 << 32, Ordering::Relaxed);
         lock(&self.fake.mapped).insert(alias, address);
         Ok(alias)

@@ -188,6 +188,37 @@ fn a_busy_target_is_waited_for_beyond_the_lease() {
     assert_eq!(result.fence, crate::complete::Fence::Confirmed);
 }
 
+/// A device of the target's that hangs for good holds a struck transfer until it counts as broken, and no longer,
+/// however often the target says that it is busy. The memory stays in use where the device may still come to it.
+#[test]
+fn a_target_whose_device_hangs_for_good_holds_a_struck_transfer_for_its_timeout() {
+    const LEASE: Duration = Duration::from_millis(300);
+    const TIMEOUT: Duration = Duration::from_millis(700);
+    let settings =
+        [("transports", "tcp"), ("lease_ms", "300"), ("drain_ms", "50"), ("device_timeout_ms", "700")];
+    for op in [Op::Write, Op::Read] {
+        let two = Two::new(&settings);
+        let (local, remote) = (two.place(&two.a, None, MIB), two.place(&two.b, Some(0), MIB));
+        let before = two.fake.copies.load(Ordering::SeqCst);
+        two.fake.aborts.store(false, Ordering::SeqCst);
+        two.fake.hangs.store(true, Ordering::SeqCst);
+        let late = TransferOptions { deadline: Deadline::After(Duration::from_millis(100)), ..options() };
+        let started = Instant::now();
+        let (result, _) = two.run(op, &[request(&local, &remote, (0, 0), 4096)], &late);
+        assert_eq!((result.state, result.fence), (State::TimedOut, crate::complete::Fence::Lease), "{op:?}");
+        assert!(started.elapsed() >= LEASE + TIMEOUT, "{op:?}: a slow device is waited for");
+        let busy = two.b.unregister(remote.region, Some(Duration::ZERO)).unwrap_err();
+        assert_eq!(busy.status, Status::Busy, "{op:?}");
+        two.fake.hangs.store(false, Ordering::SeqCst);
+        two.b.unregister(remote.region, Some(BOUND)).unwrap();
+        assert_eq!(
+            two.fake.copies.load(Ordering::SeqCst) - before,
+            1,
+            "{op:?}: it was the device's to the end"
+        );
+    }
+}
+
 /// What waits for its turn on a device past the lease begins again with more time, and is right.
 #[test]
 fn copies_that_queue_beyond_the_lease_are_done_all_the_same() {

@@ -6,6 +6,7 @@ use super::queue::AscendQueue;
 use crate::device::{Allocation, Attachment, Driver, Hold, Point, Queue, Start};
 use crate::status::{Error, Result, Status};
 use crate::sys::acl::{self, Event, Library, Runtime};
+use crate::sys::proven::Proven;
 use crate::types::{Location, MemoryKind, Transport};
 use std::collections::HashSet;
 use std::ffi::{c_void, CStr};
@@ -166,6 +167,30 @@ impl Driver for Ascend {
             std::process::id() as i32
         }
     }
+
+    fn borrower(&self, said: i32, proven: &Proven) -> Result<i32> {
+        Ascend::check_borrower(self.process_id(), said, proven)
+    }
+}
+
+impl Ascend {
+    /// AscendCL lets those import that stand in a list of numbers, and wants them as the driver counts processes: as
+    /// the host does, in whichever container they are (aclrtDeviceGetBareTgid). Outside of containers that is the
+    /// number which the kernel shows here of the process that was proven, and no other is let in. In a container, `own`
+    /// differs from what the kernel calls this process, the kernel says nothing of the host's numbers: there the
+    /// proven process, which could hand the memory on anyway, is taken at its word, but for our own number.
+    fn check_borrower(own: i32, said: i32, proven: &Proven) -> Result<i32> {
+        let is_known_here = own == std::process::id() as i32;
+        let fits = match is_known_here {
+            true => said == proven.pid,
+            false => (said == own) == proven.is_self(),
+        };
+        if said > 0 && fits {
+            return Ok(said);
+        }
+        let text = format!("the peer says that its process is {said}, the kernel that it is {}", proven.pid);
+        Err(Error::new(Status::Access, text).over(Transport::Ascend))
+    }
 }
 
 impl Point for Event {
@@ -223,6 +248,31 @@ fn can_lock(release: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::unix;
+
+    #[test]
+    fn a_process_is_let_in_by_the_number_that_the_kernel_shows_here() {
+        let own = std::process::id() as i32;
+        let pidfd = Arc::new(unix::pidfd_of(own).unwrap());
+        let proven = |pid| Proven::new(pid, pidfd.clone());
+        let (me, other, hidden) = (proven(own), proven(own + 1), proven(0));
+        let check =
+            |own, said, proven| Ascend::check_borrower(own, said, proven).map_err(|error| error.status);
+        // Outside of containers.
+        assert_eq!((check(own, own + 1, &other), check(own, own, &me)), (Ok(own + 1), Ok(own)));
+        for (said, proven) in [(own, &other), (own + 2, &other), (own + 1, &me), (0, &hidden), (7, &hidden)] {
+            assert_eq!(check(own, said, proven), Err(Status::Access), "{said} {proven:?}");
+        }
+        // In one, which the host counts from somewhere else.
+        let bare = own + 1000;
+        assert_eq!(
+            (check(bare, bare + 1, &other), check(bare, bare + 1, &hidden)),
+            (Ok(bare + 1), Ok(bare + 1))
+        );
+        for (said, proven) in [(bare, &other), (bare, &hidden), (bare + 1, &me), (0, &other), (-1, &hidden)] {
+            assert_eq!(check(bare, said, proven), Err(Status::Access), "{said} {proven:?}");
+        }
+    }
 
     #[test]
     fn old_kernels_lock_nothing() {

@@ -14,7 +14,7 @@ use super::contexts::Contexts;
 use super::driver::location_of;
 use super::gather::{self, Across, Scratch, Step};
 use super::share::Sharing;
-use crate::device::{Batch, Direction, Exposed, Piece, Queue};
+use crate::device::{Batch, Borrowed, Direction, Exposed, Piece, Queue};
 use crate::status::{Error, Result, Status};
 use crate::sys::acl::{self, Context, DeviceMemory, PinnedMemory, Runtime, Stream};
 use crate::types::Transport;
@@ -292,8 +292,8 @@ impl Queue for AscendQueue {
         self.held.sharing.withdraw(exported);
     }
 
-    fn import(&mut self, exported: &[u8]) -> Result<u64> {
-        self.held.sharing.import(exported)
+    fn import(&mut self, borrowed: &Borrowed<'_>) -> Result<u64> {
+        self.held.sharing.import(borrowed)
     }
 
     fn close(&mut self, imported: u64) -> Result<()> {

@@ -9,6 +9,8 @@
 //! were the whole, and the library refuses what doesn't begin an allocation.
 
 use super::driver::{physical_device, range_of};
+use crate::device::Borrowed;
+use crate::limits::DEVICE_EXPORTS_MAX;
 use crate::status::{Error, Result, Status};
 use crate::sys::acl::{self, Runtime};
 use crate::types::{end_of, Transport};
@@ -32,6 +34,14 @@ struct Ways {
     /// A C string.
     key: Option<Key>,
     handle: Option<u64>,
+}
+
+impl Ways {
+    /// Whether one of them leads to the same.
+    fn meets(&self, other: &Ways) -> bool {
+        let same_key = self.key.is_some() && self.key == other.key;
+        same_key || self.handle.is_some() && self.handle == other.handle
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +119,9 @@ struct Export {
 }
 
 struct Import {
+    /// Of the allocation, and who lends it.
     length: u64,
+    peer: u64,
     ways: Ways,
     /// How it was opened: by handle if there is one here, else by key.
     physical: Option<*mut c_void>,
@@ -129,9 +141,16 @@ impl Sharing {
                 format!("{length} bytes at {address:#x} are not within one allocation of Ascend memory");
             return Err(Error::invalid(text).over(Transport::Ascend));
         }
-        let at = match self.exports.iter().position(|one| (one.base, one.length) == (base, whole)) {
+        // One that nobody uses is left over, since somebody had it open when it was to end: its memory may have been
+        // freed, and be another's by now that lies at the same place.
+        let in_use = |one: &Export| one.users > 0 && (one.base, one.length) == (base, whole);
+        let at = match self.exports.iter().position(in_use) {
             Some(at) => at,
             None => {
+                if self.exports.len() >= DEVICE_EXPORTS_MAX {
+                    let text = format!("{DEVICE_EXPORTS_MAX} allocations are exported");
+                    return Err(Error::new(Status::Limit, text).over(Transport::Ascend));
+                }
                 let export = self.begin_export(base, whole)?;
                 self.exports.push(export);
                 self.exports.len() - 1
@@ -158,9 +177,20 @@ impl Sharing {
         self.end_unused();
     }
 
-    pub fn import(&mut self, exported: &[u8]) -> Result<u64> {
-        let Exported { device, offset, length, ways } = Exported::decode(exported)?;
-        if let Some((base, import)) = self.imports.iter_mut().find(|(_, one)| one.ways == ways) {
+    /// What an allocation was said to be when it was first imported it stays.
+    pub fn import(&mut self, borrowed: &Borrowed<'_>) -> Result<u64> {
+        let peer = borrowed.peer;
+        let Exported { device, offset, length, ways } = Exported::decode(borrowed.exported)?;
+        let refuse = |text: &str| {
+            Err(Error::invalid(format!("exported Ascend memory: {text}")).over(Transport::Ascend))
+        };
+        if borrowed.length > length - offset {
+            return refuse("it is shorter than what is wanted of it");
+        }
+        if let Some((base, import)) = self.imports.iter_mut().find(|(_, one)| one.ways.meets(&ways)) {
+            if (import.length, import.peer, import.ways) != (length, peer, ways) {
+                return refuse("it contradicts what was imported before");
+            }
             import.users += 1;
             return Ok(base + offset);
         }
@@ -176,7 +206,13 @@ impl Sharing {
                 (base, Some(physical))
             }
         };
-        self.imports.insert(base, Import { length, ways, physical, users: 1 });
+        let import = Import { length, peer, ways, physical, users: 1 };
+        // Before CANN 9.0 nobody tells, and the device refuses what lies beyond.
+        if range_of(&self.runtime, base).is_some_and(|(at, whole)| end_of(at, whole) < end_of(base, length)) {
+            let _ = self.end_import(base, &import);
+            return refuse("there is less of it than was said");
+        }
+        self.imports.insert(base, import);
         Ok(base + offset)
     }
 

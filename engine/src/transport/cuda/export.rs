@@ -3,9 +3,11 @@
 //! Other memory, that of cudaMallocAsync's pools for one, can't be reached from elsewhere.
 //!
 //! ```text
-//! 0 kind | 1..4 zero | 4 pid | 8 token | 16 address | 24 length | 32 base | 40 span | 48 descriptor | 52 handle | 116
+//! 0 kind | 1..4 zero | 4 pid | 8 number | 16 namespace | 24 address | 32 length | 40 base | 48 span | 56 descriptor | 60 handle | 124
 //! ```
-//! Little-endian. `token` tells this process from all others; `base` and `span` are of the allocation.
+//! Little-endian. `number` names the export and no other; `pid` is the exporting process's in its own pid
+//! `namespace`; `base` and `span` are of the allocation. All of it is a peer's word to who imports: `import` takes
+//! none of it for a proof.
 
 use super::contexts::Contexts;
 use super::locate::attributes;
@@ -16,9 +18,10 @@ use crate::sys::{random_u64, unix};
 use crate::types::end_of;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::OnceLock;
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub const EXPORTED_BYTES: usize = 116;
+pub const EXPORTED_BYTES: usize = 124;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
@@ -32,7 +35,8 @@ pub enum Kind {
 pub struct Exported {
     pub kind: Kind,
     pub pid: i32,
-    pub token: u64,
+    pub number: u64,
+    pub namespace: u64,
     pub address: u64,
     pub length: u64,
     pub base: u64,
@@ -41,22 +45,29 @@ pub struct Exported {
     pub handle: IpcHandle,
 }
 
-/// A number that no other process has. A forked child has its parent's, and another pid.
-pub fn own_token() -> u64 {
-    static TOKEN: OnceLock<u64> = OnceLock::new();
-    *TOKEN.get_or_init(random_u64)
+/// What the queues of this process export at this moment, by number: address and length.
+static OWN: Mutex<Option<HashMap<u64, (u64, u64)>>> = Mutex::new(None);
+
+fn own() -> MutexGuard<'static, Option<HashMap<u64, (u64, u64)>>> {
+    OWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The pid namespace of this process, 0 if that is not to be known.
+pub fn pid_namespace() -> u64 {
+    std::fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino())
 }
 
 impl Exported {
+    /// Whether a queue of this process exports exactly this.
     pub fn is_own(&self) -> bool {
-        self.token == own_token() && self.pid == std::process::id() as i32
+        own().as_ref().is_some_and(|all| all.get(&self.number) == Some(&(self.address, self.length)))
     }
 
     fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(EXPORTED_BYTES);
         out.extend_from_slice(&(self.kind as u32).to_le_bytes());
         out.extend_from_slice(&self.pid.to_le_bytes());
-        for number in [self.token, self.address, self.length, self.base, self.span] {
+        for number in [self.number, self.namespace, self.address, self.length, self.base, self.span] {
             out.extend_from_slice(&number.to_le_bytes());
         }
         out.extend_from_slice(&self.descriptor.to_le_bytes());
@@ -78,16 +89,17 @@ impl Exported {
             _ => return Err(wrong()),
         };
         let mut handle = IpcHandle([0; 64]);
-        handle.0.copy_from_slice(&bytes[52..116]);
+        handle.0.copy_from_slice(&bytes[60..EXPORTED_BYTES]);
         let exported = Exported {
             kind,
             pid: u32_at(4) as i32,
-            token: u64_at(8),
-            address: u64_at(16),
-            length: u64_at(24),
-            base: u64_at(32),
-            span: u64_at(40),
-            descriptor: u32_at(48) as RawFd,
+            number: u64_at(8),
+            namespace: u64_at(16),
+            address: u64_at(24),
+            length: u64_at(32),
+            base: u64_at(40),
+            span: u64_at(48),
+            descriptor: u32_at(56) as RawFd,
             handle,
         };
         let inside = |end: u64| end_of(exported.base, exported.span).is_some_and(|last| end <= last);
@@ -99,9 +111,10 @@ impl Exported {
     }
 }
 
-/// The descriptors of what is exported, by number. Each keeps its memory from being given back.
+/// What one queue exports, by number, with the descriptors that there are. Each of those keeps its memory from being
+/// given back.
 #[derive(Default)]
-pub struct Exports(HashMap<RawFd, OwnedFd>);
+pub struct Exports(HashMap<u64, Option<OwnedFd>>);
 
 impl Exports {
     /// See `Queue::export`. Calls that need a context find the queue's current on this thread.
@@ -116,7 +129,8 @@ impl Exports {
         let mut exported = Exported {
             kind: Kind::Handle,
             pid: std::process::id() as i32,
-            token: own_token(),
+            number: random_u64(),
+            namespace: pid_namespace(),
             address,
             length,
             base,
@@ -128,7 +142,7 @@ impl Exports {
             exported.must_hold()?;
             // SAFETY: the result lives on this stack; the driver checks the address.
             unsafe { api.ipc_get_mem_handle(&mut exported.handle, base) }?;
-            return Ok(exported.encode());
+            return Ok(self.keep(&exported, None));
         }
         if types as i32 & HANDLE_TYPE_POSIX_FD == 0 {
             let text = format!(
@@ -143,21 +157,39 @@ impl Exports {
         unsafe { api.mem_get_address_range(&mut base, &mut span, address) }?;
         (exported.kind, exported.base, exported.span) = (Kind::Descriptor, base, span as u64);
         exported.must_hold()?;
-        if self.0.len() >= DEVICE_EXPORTS_MAX {
+        if self.0.values().flatten().count() >= DEVICE_EXPORTS_MAX {
             return Err(Error::new(Status::Limit, format!("{DEVICE_EXPORTS_MAX} allocations are exported")));
         }
         let descriptor = descriptor_of(api, base)?;
         exported.descriptor = descriptor.as_raw_fd();
-        self.0.insert(exported.descriptor, descriptor);
-        Ok(exported.encode())
+        Ok(self.keep(&exported, Some(descriptor)))
+    }
+
+    fn keep(&mut self, exported: &Exported, descriptor: Option<OwnedFd>) -> Vec<u8> {
+        let Exported { number, address, length, .. } = *exported;
+        self.0.insert(number, descriptor);
+        own().get_or_insert_default().insert(number, (address, length));
+        exported.encode()
     }
 
     pub fn withdraw(&mut self, exported: &[u8]) {
         if let Ok(exported) = Exported::decode(exported) {
-            if exported.is_own() {
-                self.0.remove(&exported.descriptor);
+            if self.0.remove(&exported.number).is_some() {
+                forget(exported.number);
             }
         }
+    }
+}
+
+impl Drop for Exports {
+    fn drop(&mut self) {
+        self.0.keys().for_each(|number| forget(*number));
+    }
+}
+
+fn forget(number: u64) {
+    if let Some(all) = own().as_mut() {
+        all.remove(&number);
     }
 }
 
@@ -204,7 +236,8 @@ mod tests {
         Exported {
             kind: Kind::Descriptor,
             pid: 4711,
-            token: own_token(),
+            number: 9,
+            namespace: 4_026_531_836,
             address: 0x7000_0100,
             length: 0xf00,
             base: 0x7000_0000,
@@ -219,7 +252,7 @@ mod tests {
         let (exported, bytes) = (example(), example().encode());
         assert_eq!(bytes.len(), EXPORTED_BYTES);
         assert!(Exported::decode(&bytes).unwrap() == exported);
-        assert!(!exported.is_own(), "another process's number");
+        assert!(!exported.is_own(), "nothing here exports it");
         for length in (0..EXPORTED_BYTES).chain([EXPORTED_BYTES + 1]) {
             let mut other = bytes.clone();
             other.resize(length, 0);
@@ -233,6 +266,25 @@ mod tests {
             assert!(Exported::decode(&Exported { address, length, ..example() }.encode()).is_err());
         }
         assert!(Exported::decode(&Exported { span: u64::MAX, ..example() }.encode()).is_err());
+    }
+
+    /// What is our own is known by more than what a peer says.
+    #[test]
+    fn an_export_is_own_while_it_is_kept_and_as_it_was_made() {
+        let (mut exports, exported) = (Exports::default(), Exported { number: random_u64(), ..example() });
+        let bytes = exports.keep(&exported, None);
+        assert!(exported.is_own());
+        let foreign = [
+            Exported { address: exported.address + 1, length: exported.length - 1, ..exported },
+            Exported { length: exported.length - 1, ..exported },
+            Exported { number: exported.number ^ 1, ..exported },
+        ];
+        assert!(foreign.iter().all(|forged| !forged.is_own()));
+        exports.withdraw(&bytes);
+        assert!(!exported.is_own());
+        exports.keep(&exported, None);
+        drop(exports);
+        assert!(!exported.is_own());
     }
 
     proptest! {

@@ -11,12 +11,41 @@ use crate::limits::HOLDS_MAX;
 use crate::status::{Error, Result, Status};
 use crate::sys::cuda::{result, Api, Entered, Event, Gate, Handle, PinnedMemory};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The flags of a driver, made as they are needed.
 pub struct Flags {
     api: &'static Api,
-    list: Mutex<Vec<Arc<Flag>>>,
+    made: Mutex<Made>,
+}
+
+#[derive(Default)]
+struct Made {
+    list: Vec<Arc<Flag>>,
+    words: Words,
+}
+
+/// The words of the newest page that no flag has had. Each is given out once: a stream may wait for it for as long as
+/// it likes, also when its flag is in the list no more.
+#[derive(Default)]
+struct Words {
+    page: Option<Arc<PinnedMemory>>,
+    given: usize,
+}
+
+impl Words {
+    fn next(&mut self, contexts: &Contexts) -> Result<(Arc<PinnedMemory>, usize)> {
+        let page = match self.page.take().filter(|_| self.given < FLAGS_PER_PAGE) {
+            Some(page) => page,
+            None => {
+                self.given = 0;
+                Arc::new(PinnedMemory::new(&contexts.any()?, FLAGS_PER_PAGE * 4)?)
+            }
+        };
+        self.page = Some(page.clone());
+        self.given += 1;
+        Ok((page, self.given - 1))
+    }
 }
 
 struct Flag {
@@ -51,38 +80,40 @@ impl Flag {
 
 impl Flags {
     pub fn new(api: &'static Api) -> Flags {
-        Flags { api, list: Mutex::default() }
+        Flags { api, made: Mutex::default() }
     }
 
     /// One that nobody uses. Its word is 0 from here on.
     fn take(&self, contexts: &Contexts, context: Handle) -> Result<Arc<Flag>> {
-        let mut flags = self.list.lock().unwrap_or_else(PoisonError::into_inner);
-        let free = flags.iter().find(|flag| flag.context == context && flag.is_free()).cloned();
+        let mut made = self.lock();
+        let free = made.list.iter().find(|flag| flag.context == context && flag.is_free()).cloned();
         let flag = match free {
             Some(flag) => flag,
             None => {
-                if flags.len() >= HOLDS_MAX {
+                if made.list.len() >= HOLDS_MAX {
                     let text = format!("{HOLDS_MAX} streams are held, or were and have not gone on yet");
                     return Err(Error::new(Status::Limit, text));
                 }
-                let at = flags.len() % FLAGS_PER_PAGE;
-                let page = match flags.last().filter(|_| at > 0) {
-                    Some(last) => last.page.clone(),
-                    None => Arc::new(PinnedMemory::new(&contexts.any()?, FLAGS_PER_PAGE * 4)?),
-                };
-                let flag = Arc::new(Flag { event: Event::new(contexts.api, context)?, context, at, page });
-                flags.push(flag.clone());
+                let event = Event::new(contexts.api, context)?;
+                let (page, at) = made.words.next(contexts)?;
+                let flag = Arc::new(Flag { event, context, at, page });
+                made.list.push(flag.clone());
                 flag
             }
         };
         flag.word().store(0, Ordering::Relaxed);
         Ok(flag)
     }
+
+    fn lock(&self) -> MutexGuard<'_, Made> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Drop for Flags {
     fn drop(&mut self) {
-        for flag in self.list.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        let made = self.made.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for flag in made.list.drain(..) {
             // SAFETY: the driver checks the handle, which may be of a context that its owner has destroyed.
             let entered = unsafe { Entered::new(self.api, flag.context) };
             if entered.is_ok() && !flag.is_free() {
@@ -119,11 +150,7 @@ pub fn hold(contexts: &Contexts, flags: &Flags, stream: u64) -> Result<Box<dyn H
     // the event was never recorded, so it stays unused.
     // SAFETY: the event is of the stream's context, which is current.
     if let Err(failure) = unsafe { held.flag.event.record(stream) } {
-        flags
-            .list
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .retain(|flag| !Arc::ptr_eq(flag, &held.flag));
+        flags.lock().list.retain(|flag| !Arc::ptr_eq(flag, &held.flag));
         held.release();
         std::mem::forget(held);
         return Err(failure.into());

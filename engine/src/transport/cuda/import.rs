@@ -1,12 +1,18 @@
-//! Memory that another process exported, mapped for one device. An allocation is opened once, however many
-//! ranges of it are imported.
+//! Memory that another process exported, mapped for one device. What was exported as one is opened once, however
+//! many ranges of it are imported.
+//!
+//! Numbers of processes and descriptors mean something only where they were said: in another pid namespace, that of
+//! another container, the same number is somebody else's, or our own. So descriptors are taken from the process that
+//! the same-host path has proven, by its pidfd; and what is this process's own is known by its own list.
 
-use super::export::{Exported, Kind};
-use crate::status::{Error, Result};
+use super::export::{pid_namespace, Exported, Kind};
+use crate::device::Borrowed;
+use crate::status::{Error, Result, Status};
 use crate::sys::cuda::{
     Context, Failure, IpcHandle, MemAccess, HANDLE_TYPE_POSIX_FD, IPC_LAZY_ENABLE_PEER_ACCESS,
 };
-use crate::sys::unix;
+use crate::sys::proven::Proven;
+use crate::types::end_of;
 use std::collections::HashMap;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -19,11 +25,12 @@ pub struct Imports {
     ranges: HashMap<u64, (Option<Key>, usize)>,
 }
 
-/// Tells allocations apart. The driver makes a new handle when memory comes back at the same address.
+/// Tells allocations apart, each among those of its peer. The driver makes a new handle when memory comes back at the
+/// same address; descriptors are numbered anew, so there the export counts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Key {
-    Handle(IpcHandle),
-    Descriptor { token: u64, descriptor: i32 },
+    Handle { peer: u64, handle: IpcHandle },
+    Descriptor { peer: u64, number: u64 },
 }
 
 struct Opened {
@@ -39,19 +46,22 @@ impl Imports {
     }
 
     /// See `Queue::import`. The queue's context is current on this thread.
-    pub fn import(&mut self, exported: &[u8]) -> Result<u64> {
-        let exported = Exported::decode(exported)?;
-        if exported.is_own() {
-            // The driver refuses handles of the same process, and none is needed.
-            self.ranges.entry(exported.address).or_insert((None, 0)).1 += 1;
-            return Ok(exported.address);
+    pub fn import(&mut self, borrowed: &Borrowed<'_>) -> Result<u64> {
+        let Borrowed { peer, owner, .. } = *borrowed;
+        let exported = Exported::decode(borrowed.exported)?;
+        if borrowed.length > exported.length {
+            let (there, wanted) = (exported.length, borrowed.length);
+            return Err(Error::invalid(format!("exported: {there} bytes, of which {wanted} are wanted")));
+        }
+        if owner.is_self() {
+            return self.import_own(&exported);
         }
         let key = match exported.kind {
-            Kind::Handle => Key::Handle(exported.handle),
-            Kind::Descriptor => Key::Descriptor { token: exported.token, descriptor: exported.descriptor },
+            Kind::Handle => Key::Handle { peer, handle: exported.handle },
+            Kind::Descriptor => Key::Descriptor { peer, number: exported.number },
         };
         if !self.opened.contains_key(&key) {
-            let opened = self.open(&exported)?;
+            let opened = self.open(&exported, owner)?;
             self.opened.insert(key, opened);
         }
         let Some(opened) = self.opened.get_mut(&key).filter(|opened| exported.span <= opened.span) else {
@@ -61,6 +71,15 @@ impl Imports {
         let address = opened.address + (exported.address - exported.base);
         self.ranges.entry(address).or_insert((Some(key), 0)).1 += 1;
         Ok(address)
+    }
+
+    /// The driver refuses handles of the same process, and none is needed.
+    fn import_own(&mut self, exported: &Exported) -> Result<u64> {
+        if !exported.is_own() {
+            return Err(Error::invalid("exported: no queue of this process exports it"));
+        }
+        self.ranges.entry(exported.address).or_insert((None, 0)).1 += 1;
+        Ok(exported.address)
     }
 
     /// See `Queue::close`.
@@ -84,28 +103,46 @@ impl Imports {
         }
     }
 
-    fn open(&self, exported: &Exported) -> Result<Opened> {
+    fn open(&self, exported: &Exported, owner: &Proven) -> Result<Opened> {
         let (kind, span) = (exported.kind, exported.span);
         let address = match kind {
-            Kind::Handle => {
-                let mut address = 0;
-                // SAFETY: the result lives on this stack; the driver checks the handle.
-                unsafe {
-                    let (handle, flags) = (exported.handle, IPC_LAZY_ENABLE_PEER_ACCESS);
-                    self.context.api.ipc_open_mem_handle(&mut address, handle, flags)
-                }?;
-                address
-            }
-            Kind::Descriptor => self.map(exported)?,
+            Kind::Handle => self.open_handle(exported, owner)?,
+            Kind::Descriptor => self.map(exported, owner)?,
         };
         Ok(Opened { address, span, kind, uses: 0 })
     }
 
+    /// A handle holds what the driver likes. NVIDIA doesn't say how it names the exporting process; so only one
+    /// whose number is the same to both of us is opened.
+    fn open_handle(&self, exported: &Exported, owner: &Proven) -> Result<u64> {
+        let api = self.context.api;
+        let here = pid_namespace();
+        if here == 0 || exported.namespace != here || exported.pid != owner.pid {
+            let text =
+                "the peer's process is in another pid namespace, where CUDA's handles may name another one";
+            return Err(Error::new(Status::Unavailable, text));
+        }
+        let (mut address, mut base, mut bytes) = (0, 0, 0);
+        // SAFETY: the result lives on this stack; the driver checks the handle.
+        unsafe { api.ipc_open_mem_handle(&mut address, exported.handle, IPC_LAZY_ENABLE_PEER_ACCESS) }?;
+        // SAFETY: the results live on this stack; the memory was opened above.
+        let known = unsafe { api.mem_get_address_range(&mut base, &mut bytes, address) };
+        let is_whole = end_of(address, exported.span)
+            .is_some_and(|end| end_of(base, bytes as u64).is_some_and(|last| address >= base && end <= last));
+        if let (Ok(()), true) = (known, is_whole) {
+            return Ok(address);
+        }
+        // SAFETY: opened above, and nothing uses it.
+        let _ = unsafe { api.ipc_close_mem_handle(address) };
+        known?;
+        Err(Error::invalid(format!("exported: {} bytes of memory that has {bytes}", exported.span)))
+    }
+
     /// Takes the descriptor out of the other process and maps what is behind it.
-    fn map(&self, exported: &Exported) -> Result<u64> {
+    fn map(&self, exported: &Exported, owner: &Proven) -> Result<u64> {
         let api = self.context.api;
         let span = exported.span as usize;
-        let descriptor = unix::descriptor_of(exported.pid, exported.descriptor).map_err(|error| {
+        let descriptor = owner.descriptor(exported.descriptor).map_err(|error| {
             Error::system("taking the descriptor of exported memory out of its process (pidfd_getfd)", &error)
         })?;
         let mut allocation = 0;

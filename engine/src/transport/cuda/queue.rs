@@ -10,7 +10,7 @@ use super::import::Imports;
 use super::kernel::{Entry, Kernel};
 use super::reach::Reach;
 use super::shape::{self, Run};
-use crate::device::{Batch, Direction, Piece, Queue};
+use crate::device::{Batch, Borrowed, Direction, Piece, Queue};
 use crate::status::{Error, Result, Status};
 use crate::sys::cuda::{
     result, Context, CopyAttributes, DeviceMemory, Entered, Event, Failure, Handle, PinnedMemory, Stream,
@@ -181,8 +181,8 @@ impl Queue for CudaQueue {
         self.parts.exports.withdraw(exported);
     }
 
-    fn import(&mut self, exported: &[u8]) -> Result<u64> {
-        self.parts.imports.import(exported)
+    fn import(&mut self, borrowed: &Borrowed<'_>) -> Result<u64> {
+        self.parts.imports.import(borrowed)
     }
 
     fn close(&mut self, imported: u64) -> Result<()> {

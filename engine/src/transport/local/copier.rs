@@ -10,6 +10,7 @@ use crate::region::grants::Grant;
 use crate::region::{range_contains, RemoteMap};
 use crate::status::Status;
 use crate::sys::copy::{self, Piece};
+use crate::sys::proven::Proven;
 use crate::sys::socket::IoVec;
 use crate::sys::vm;
 use crate::types::{Op, Slice};
@@ -25,6 +26,8 @@ const VECTORS: usize = 64;
 pub struct Copier {
     pub grant: Arc<Grant>,
     pub process: Process,
+    /// The same, if it is known to be the peer's.
+    pub proven: Option<Arc<Proven>>,
     pub maps: Maps,
     /// Whether the process's memory can be reached by system call, or why not.
     pub by_call: Result<(), String>,

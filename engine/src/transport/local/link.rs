@@ -11,6 +11,7 @@ use crate::region::grants::Use;
 use crate::region::RemoteMap;
 use crate::status::Result;
 use crate::sys::clock;
+use crate::sys::proven::Proven;
 use crate::types::{Op, Range, Slice, Transport};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -88,8 +89,9 @@ impl LocalLink {
         self.crew.close()
     }
 
-    /// Takes one piece and copies it; `inline` where it was submitted. False when there is none.
-    fn step(&self, express: bool, inline: bool) -> bool {
+    /// Takes one piece and copies it. False when there is none. `submitted_ns`: what was submitted then was so by this
+    /// thread a moment ago, in the call that it is still in.
+    fn step(&self, express: bool, submitted_ns: Option<u64>) -> bool {
         if self.closed.load(Ordering::SeqCst) {
             return false;
         }
@@ -98,11 +100,11 @@ impl LocalLink {
         else {
             return false;
         };
-        // What is small was submitted a moment ago, unless it had to wait for its turn.
-        let now_ns = match inline && !transfer.spec.ordered {
-            true => transfer.spec.submitted_ns,
-            false => clock::monotonic_ns(),
-        };
+        // Anything else may have waited: for its turn, for an event, or for this path to be made again. That its
+        // process lived when it was submitted says nothing about now.
+        let now_ns = submitted_ns
+            .filter(|submitted_ns| *submitted_ns == transfer.spec.submitted_ns)
+            .unwrap_or_else(clock::monotonic_ns);
         transfer.mark_started_at(|| now_ns);
         if let Err(Broken) = self.copier.run(&self.peer, &transfer, first, end, now_ns) {
             self.closed.store(true, Ordering::SeqCst);
@@ -114,7 +116,7 @@ impl LocalLink {
     /// What a called thread does: everything that waits, as long as there is a place for it.
     fn work(&self) {
         self.within(|| {
-            while self.step(true, false) {}
+            while self.step(true, None) {}
             self.copy_bulk(|| false);
         });
     }
@@ -124,7 +126,7 @@ impl LocalLink {
         if !self.crew.take_place() {
             return false;
         }
-        while !enough() && self.step(false, false) {}
+        while !enough() && self.step(false, None) {}
         self.crew.leave_place();
         if self.peer.has_work(Transport::Local, false) {
             // Who came meanwhile found no place, and nobody else may be left.
@@ -190,13 +192,22 @@ impl Link for LocalLink {
 
     fn post(&self, class: Class) {
         if class == Class::Express {
-            return self.within(|| while self.step(true, true) {});
+            return self.within(|| while self.step(true, None) {});
         }
         // A thread for each piece or two; who waits takes part. Without threads, better here than never.
         let threads = if class == Class::Large { usize::MAX } else { 2 };
         if !self.call(threads) {
             self.work();
         }
+    }
+
+    fn post_new(&self, class: Class, submitted_ns: u64) {
+        if class != Class::Express {
+            return self.post(class);
+        }
+        // The copy of the first takes time.
+        let mut first = Some(submitted_ns);
+        self.within(|| while self.step(true, first.take()) {});
     }
 
     fn nudge(&self) {
@@ -214,7 +225,7 @@ impl Link for LocalLink {
         let over = || transfer.is_final() || (timed && clock::monotonic_ns() >= deadline_ns);
         let mut joined = false;
         self.within(|| {
-            while !over() && self.step(true, false) {}
+            while !over() && self.step(true, None) {}
             joined = self.copy_bulk(over);
         });
         if transfer.is_final() || !joined {
@@ -234,7 +245,15 @@ impl Link for LocalLink {
         Some(self.copier.grant.stay(region, use_).map(|stay| Box::new(stay) as Kept))
     }
 
+    fn process(&self) -> Option<Arc<Proven>> {
+        self.copier.proven.clone()
+    }
+
     fn lanes(&self) -> usize {
         0
     }
 }
+
+#[cfg(test)]
+#[path = "link_tests.rs"]
+mod tests;

@@ -1,11 +1,13 @@
 //! The peer's process: its number, and whether that number still is this process's.
 
 use crate::sys::packet::{poll, Polled};
+use crate::sys::proven::Proven;
 use crate::sys::socket::IoVec;
 use crate::sys::{unix, vm};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
 
 /// How long "it lives" may be believed. Its number is given to another process only when all others
 /// were given out in between, which takes far longer.
@@ -15,20 +17,49 @@ const BELIEF_NS: u64 = 1_000_000;
 pub struct Process {
     /// 0 if it has no number in our pid namespace.
     pub pid: i32,
-    pidfd: OwnedFd,
+    pidfd: Arc<OwnedFd>,
+    /// The pidfd is the socket's own word, not a number's.
+    attested: bool,
     ended: AtomicBool,
     seen_alive_ns: AtomicU64,
+}
+
+/// Why the peer's memory can't be reached by system call.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// It can't be read, so nothing is said of whose it is.
+    Unreadable(String),
+    /// It is not the peer's.
+    Strange(String),
+}
+
+impl Obstacle {
+    pub fn why(self) -> String {
+        match self {
+            Obstacle::Unreadable(why) | Obstacle::Strange(why) => why,
+        }
+    }
 }
 
 impl Process {
     /// The process at the other end of an AF_UNIX connection.
     pub fn of(socket: BorrowedFd<'_>) -> io::Result<Process> {
+        let attested = unix::attested_pidfd(socket)?;
         Ok(Process {
             pid: unix::peer_credentials(socket)?.pid,
-            pidfd: unix::pidfd(socket)?,
+            attested: attested.is_some(),
+            pidfd: Arc::new(attested.map_or_else(|| unix::pidfd(socket), Ok)?),
             ended: AtomicBool::new(false),
             seen_alive_ns: AtomicU64::new(0),
         })
+    }
+
+    /// A process by one number, whose end another one's tells.
+    #[cfg(test)]
+    pub fn numbered(pid: i32, watched: i32) -> Process {
+        let pidfd = Arc::new(unix::pidfd_of(watched).unwrap());
+        let (ended, seen_alive_ns) = (AtomicBool::new(false), AtomicU64::new(0));
+        Process { pid, pidfd, attested: true, ended, seen_alive_ns }
     }
 
     /// Readable once the process has ended.
@@ -36,24 +67,28 @@ impl Process {
         self.pidfd.as_fd()
     }
 
-    /// Whether it has ended, as of at most a millisecond before `now_ns` (CLOCK_MONOTONIC).
+    /// Whether it has ended, as of at most a millisecond before `now_ns`, which is the time at which this is called
+    /// (CLOCK_MONOTONIC).
     pub fn has_ended(&self, now_ns: u64) -> bool {
-        if now_ns.saturating_sub(self.seen_alive_ns.load(Ordering::Relaxed)) > BELIEF_NS {
+        let seen_ns = self.seen_alive_ns.load(Ordering::Relaxed);
+        // Who comes with a time before the last look may come with any old one.
+        if now_ns.checked_sub(seen_ns).is_none_or(|age_ns| age_ns > BELIEF_NS) {
             let mut polled = [Polled::new(self.pidfd(), true, false)];
             poll(&mut polled, 0);
             if polled[0].is_ready() {
                 self.ended.store(true, Ordering::Relaxed);
             } else {
-                self.seen_alive_ns.store(now_ns, Ordering::Relaxed);
+                self.seen_alive_ns.fetch_max(now_ns, Ordering::Relaxed);
             }
         }
         self.ended.load(Ordering::Relaxed)
     }
 
     /// Whether its memory can be read from here, and is the memory meant: `expected` is at `address`.
-    pub fn prove(&self, address: u64, expected: &[u8]) -> Result<(), String> {
+    pub fn prove(&self, address: u64, expected: &[u8]) -> Result<(), Obstacle> {
         if self.pid <= 0 {
-            return Err("the peer's process has no number in this pid namespace".into());
+            let why = "the peer's process has no number in this pid namespace";
+            return Err(Obstacle::Unreadable(why.into()));
         }
         let mut found = vec![0u8; expected.len()];
         let local = [IoVec::new(found.as_mut_ptr() as u64, found.len())];
@@ -61,9 +96,23 @@ impl Process {
         // SAFETY: `found` is ours alone; reading the wrong process shows in what is read.
         match unsafe { vm::read(self.pid, &local, &remote) } {
             Ok(count) if count == expected.len() && found == expected => Ok(()),
-            Ok(_) => Err("the peer's process is not where the kernel says it is".into()),
-            Err(error) => Err(format!("process_vm_readv: {error}{}", ptrace_hint(&error))),
+            Ok(_) => Err(Obstacle::Strange("the peer's process is not where the kernel says it is".into())),
+            Err(error) => {
+                Err(Obstacle::Unreadable(format!("process_vm_readv: {error}{}", ptrace_hint(&error))))
+            }
         }
+    }
+
+    /// The process, for who takes descriptors or memory of devices from it: `found` is what `prove` said. None unless
+    /// its own memory has shown that it is the peer's, or the kernel has for the socket on which the peer proved its
+    /// session. A number is no proof: it may have become another's before it was looked at.
+    pub fn proven(&self, found: &Result<(), Obstacle>) -> Option<Arc<Proven>> {
+        let is_known = match found {
+            Ok(()) => true,
+            Err(Obstacle::Unreadable(_)) => self.attested,
+            Err(Obstacle::Strange(_)) => false,
+        };
+        is_known.then(|| Arc::new(Proven::new(self.pid, self.pidfd.clone())))
     }
 }
 
@@ -84,17 +133,55 @@ mod tests {
     use super::*;
     use std::os::unix::net::UnixStream;
 
+    fn own() -> (Process, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        (Process::of(ours.as_fd()).unwrap(), theirs)
+    }
+
     #[test]
     fn only_the_value_meant_is_a_proof() {
-        let (ours, _theirs) = UnixStream::pair().unwrap();
-        let process = Process::of(ours.as_fd()).unwrap();
+        let (process, _theirs) = own();
         let value = Box::new([7u8; 32]);
         let at = value.as_ptr() as u64;
         assert_eq!(process.prove(at, &*value), Ok(()));
         let mut other = *value;
         other[31] ^= 1;
-        assert!(process.prove(at, &other).unwrap_err().contains("not where"));
-        assert!(process.prove(8, &*value).unwrap_err().contains("process_vm_readv"));
+        assert!(process.prove(at, &other).unwrap_err().why().contains("not where"));
+        assert!(process.prove(8, &*value).unwrap_err().why().contains("process_vm_readv"));
         assert!(!process.has_ended(u64::MAX));
+    }
+
+    /// What takes descriptors of the process takes them of the peer's alone.
+    #[test]
+    fn a_process_is_proven_by_its_memory_or_by_the_socket_and_by_no_number() {
+        let (mut process, _theirs) = own();
+        let strange = || Err(Obstacle::Strange("".into()));
+        let unreadable = || Err(Obstacle::Unreadable("".into()));
+        process.attested = true;
+        assert!(process.proven(&Ok(())).is_some_and(|it| it.is_self()));
+        assert!(process.proven(&unreadable()).is_some());
+        assert!(process.proven(&strange()).is_none());
+        process.attested = false;
+        assert!(process.proven(&Ok(())).is_some());
+        assert!(process.proven(&unreadable()).is_none() && process.proven(&strange()).is_none());
+        process.pid = 0;
+        assert!(matches!(process.prove(8, &[0; 32]), Err(Obstacle::Unreadable(_))));
+    }
+
+    /// A time from before the last look is no reason to believe that look.
+    #[test]
+    fn an_old_time_is_no_belief_that_it_lives() {
+        const LOOK_NS: u64 = 1_000_000_000;
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = child.id() as i32;
+        let times = [0, 1, LOOK_NS - 1, LOOK_NS + BELIEF_NS + 1, u64::MAX];
+        let all: Vec<_> = times.iter().map(|old_ns| (Process::numbered(pid, pid), *old_ns)).collect();
+        assert!(all.iter().all(|(process, _)| !process.has_ended(LOOK_NS)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        for (process, old_ns) in &all {
+            assert!(!process.has_ended(LOOK_NS + BELIEF_NS), "a look is believed for so long");
+            assert!(process.has_ended(*old_ns), "{old_ns}");
+        }
     }
 }

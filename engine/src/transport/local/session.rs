@@ -9,7 +9,7 @@
 use super::attach::{Keys, Packet, PACKET_BYTES_MAX, PROOF_BYTES};
 use super::copier::Copier;
 use super::maps::{Mapped, Maps};
-use super::process::Process;
+use super::process::{Obstacle, Process};
 use crate::peer::Ticket;
 use crate::region::grants::{Grant, Grants, Tally};
 use crate::region::{Region, RegionMap};
@@ -230,8 +230,9 @@ impl Session {
         };
         let grant = Arc::new(Grant::new(board, tally).map_err(|error| format!("grants: {error}"))?);
         let process = Process::of(socket.as_fd()).map_err(|error| format!("pidfd: {error}"))?;
-        let by_call = process.prove(value_at, &self.keys.value(theirs));
-        Ok(Copier { grant, process, maps: Maps::default(), by_call })
+        let found = process.prove(value_at, &self.keys.value(theirs));
+        let proven = process.proven(&found);
+        Ok(Copier { grant, process, proven, maps: Maps::default(), by_call: found.map_err(Obstacle::why) })
     }
 }
 

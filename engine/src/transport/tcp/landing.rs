@@ -4,8 +4,8 @@
 
 use crate::region::Region;
 use crate::status::Status;
-use crate::sys::clock;
 use crate::sys::socket::{IoVec, IOV_MAX};
+use crate::sys::{clock, racing};
 use crate::transport::tcp::lane::Lane;
 use crate::transport::tcp::wire::Fault;
 use std::cell::UnsafeCell;
@@ -203,8 +203,8 @@ impl Landing {
                 // SAFETY: the piece was admitted inside a region that is entered right now (or is memory
                 // of our own READ, entered by its transfer), so it is mapped until we leave. It may
                 // be written by others at the same time: the contents are then theirs to sort out, as
-                // with any remote memory access; no reference to it is formed here.
-                unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), target, count) };
+                // with any remote memory access.
+                unsafe { racing::copy_in(target, &rest[..count]) };
             }
             rest = &rest[count..];
             at += 1;
@@ -238,10 +238,9 @@ impl Landing {
         let mut hasher = crc32fast::Hasher::new();
         if whole {
             for piece in &self.pieces {
+                let (address, length) = (piece.address as *const u8, piece.length as usize);
                 // SAFETY: as in `copy_from`: entered, hence mapped.
-                let bytes =
-                    unsafe { std::slice::from_raw_parts(piece.address as *const u8, piece.length as usize) };
-                hasher.update(bytes);
+                unsafe { racing::for_each_part(address, length, |part| hasher.update(part)) };
             }
         }
         self.leave();

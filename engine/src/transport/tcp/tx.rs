@@ -10,8 +10,8 @@ use crate::peer::outbox::Pulled;
 use crate::peer::What;
 use crate::region::Region;
 use crate::status::Status;
-use crate::sys::clock;
 use crate::sys::socket::{self, IoVec};
+use crate::sys::{clock, racing};
 use crate::transport::tcp::answer::ReadJob;
 use crate::transport::tcp::flight;
 use crate::transport::tcp::lane::{lock, Lane};
@@ -404,7 +404,9 @@ fn checksum_of_answer(job: &ReadJob) -> Option<u32> {
         // SAFETY: the piece lies in a region that is entered: its owner keeps it mapped until unregister
         // returns, which waits for us to leave. Racing writers make the value meaningless, never the
         // access.
-        hasher.update(unsafe { std::slice::from_raw_parts(*address as *const u8, *length as usize) });
+        unsafe {
+            racing::for_each_part(*address as *const u8, *length as usize, |part| hasher.update(part));
+        }
     }
     drop(entered);
     Some(hasher.finalize())
@@ -415,7 +417,10 @@ fn checksum_of(slices: &[Slice]) -> u32 {
     for slice in slices {
         // SAFETY: the transfer entered the local region of each of its slices and leaves it only when
         // final, which it cannot become while this frame is in the flight.
-        hasher.update(unsafe { std::slice::from_raw_parts(slice.local as *const u8, slice.length as usize) });
+        unsafe {
+            let (address, length) = (slice.local as *const u8, slice.length as usize);
+            racing::for_each_part(address, length, |part| hasher.update(part));
+        }
     }
     hasher.finalize()
 }

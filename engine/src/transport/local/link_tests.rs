@@ -1,0 +1,110 @@
+//! What a link believes of the peer's process when something that had to wait is copied at last.
+
+use super::*;
+use crate::complete::transfer::{Strike, TransferSpec};
+use crate::complete::State;
+use crate::handle::Tag;
+use crate::peer::Way;
+use crate::region::grants::{Grant, Grants};
+use crate::region::{RegionSpec, Registry};
+use crate::status::Status;
+use crate::sys::mapping::Mapping;
+use crate::transport::local::maps::Maps;
+use crate::transport::local::process::Process;
+use crate::types::{Access, Request};
+use crate::{Config, Engine};
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+const BOUND: Duration = Duration::from_secs(20);
+const BYTES: usize = 64;
+
+fn engine() -> Engine {
+    let mut config = Config::default();
+    config.set("transports", "tcp").unwrap();
+    Engine::open(config).unwrap()
+}
+
+/// A WRITE that goes by the local path or not at all.
+fn write(peer: &Peer, (local, remote, region): (u64, u64, u64)) -> Arc<Transfer> {
+    let length = BYTES as u32;
+    let spec = TransferSpec {
+        peer: peer.handle,
+        op: Op::Write,
+        requests: Box::new([Request { local, remote, length: u64::from(length), remote_region: region }]),
+        order: vec![0],
+        slices: vec![Slice { local, remote, region, first_offset: 0, length, first: 0 }],
+        regions: Vec::new(),
+        bytes: u64::from(length),
+        checksum: false,
+        acked_only: false,
+        awaited: false,
+        is_part: false,
+        held: false,
+        ordered: false,
+        priority: 0,
+        notify: None,
+        submitted_ns: clock::monotonic_ns(),
+        deadline_ns: u64::MAX,
+        user_data: 0,
+        queue: None,
+        device: false,
+        has_unknown: false,
+        transport: Transport::Local,
+        allowed: Transport::Local.bit(),
+    };
+    Arc::new(Transfer::new(1, spec))
+}
+
+/// The process ends while a transfer waits, and its number becomes another's: ours, so that what would be written there
+/// is seen. That it lived when the transfer was submitted is no reason to write.
+#[test]
+fn what_has_waited_is_not_written_to_a_process_that_has_ended_since() {
+    let (a, b) = (engine(), engine());
+    let handle = a.connect(b.address(), Some(BOUND)).unwrap();
+    let peer = a.whole().peers.get(handle).unwrap();
+    let [here, there] = [1, 0].map(|byte| {
+        let memory = Mapping::private(BYTES).unwrap();
+        memory.write(0, &[byte; BYTES]);
+        memory
+    });
+    let grants = Arc::new(Grants::new().unwrap());
+    let (_tally, fd) = grants.admit().unwrap();
+    let registry = Registry::new(Tag::from_random(9), Some(grants.clone()));
+    let (address, length) = (there.address() as u64, BYTES as u64);
+    let spec = RegionSpec { address, length, access: Access::BOTH, ..RegionSpec::default() };
+    let region = registry.register(&[spec]).unwrap()[0].id;
+    let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+    let copier = Copier {
+        grant: Arc::new(Grant::new(grants.board(), &fd).unwrap()),
+        process: Process::numbered(std::process::id() as i32, child.id() as i32),
+        proven: None,
+        maps: Maps::default(),
+        by_call: Ok(()),
+    };
+    static BROKEN: AtomicU32 = AtomicU32::new(0);
+    let on_broken = || {
+        BROKEN.fetch_add(1, Ordering::SeqCst);
+    };
+    let link = LocalLink::new(peer.clone(), copier, 1, 0, Box::new(on_broken));
+    // No thread of the crew takes it: it is copied where it is posted.
+    assert!(link.crew.close().is_empty());
+    peer.set_way(Transport::Local, Way::Pending("it broke, and is being made again".into()));
+    assert!(!link.copier.process.has_ended(clock::monotonic_ns()), "seen alive when it is submitted");
+    let transfer = write(&peer, (here.address() as u64, address, region));
+    peer.submit(transfer.clone()).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    while clock::monotonic_ns() < transfer.spec.submitted_ns + 2_000_000 {
+        std::hint::spin_loop();
+    }
+    peer.set_way(Transport::Local, Way::Open(link.clone(), String::new()));
+    link.post(Class::Express);
+    assert_eq!((BROKEN.load(Ordering::SeqCst), transfer.state()), (1, State::Pending));
+    let mut found = [0; BYTES];
+    there.read(0, &mut found);
+    assert_eq!(found, [0; BYTES], "it was written to whoever has the number now");
+    // Nothing else takes it.
+    peer.strike(&transfer, Strike { status: Status::Cancelled, os_error: 0 });
+    assert!(transfer.is_final());
+}
