@@ -237,6 +237,12 @@ impl Config {
         self.secret.bytes().or(self.secret_file.bytes())
     }
 
+    /// The host to advertise, as it is written before a port, where the port is to be the one that is bound.
+    pub fn advertised_host(&self) -> Option<&str> {
+        let (_, port) = value::split_address(&self.advertise_address)?;
+        self.advertise_address.rsplit_once(':').filter(|_| port == 0).map(|(host, _)| host)
+    }
+
     /// Checks every setting (the fields are public) and the rules between them. INVALID names what is
     /// wrong.
     pub fn validate(&self) -> Result<()> {
@@ -247,6 +253,11 @@ impl Config {
         if self.drain_ms >= self.lease_ms {
             let (drain, lease) = (self.drain_ms, self.lease_ms);
             return Err(Error::invalid(format!("drain_ms ({drain}) must be less than lease_ms ({lease})")));
+        }
+        if self.advertised_host().is_some() && self.listen_address.is_empty() {
+            return Err(Error::invalid(
+                "advertise_address: port 0 stands for the port that is bound, and listen_address is empty",
+            ));
         }
         if self.secret.is_set() && self.secret_file.is_set() {
             return Err(Error::invalid("secret and secret_file are both set; keep one"));

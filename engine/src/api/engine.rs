@@ -455,14 +455,11 @@ fn listen(config: &Config) -> Result<Option<TcpListener>> {
 fn advertised(config: &Config, listener: Option<&TcpListener>) -> Result<String> {
     let Some(listener) = listener else { return Ok(config.advertise_address.clone()) };
     let bound = listener.local_addr().map_err(|error| Error::system("reading the listen address", &error))?;
-    if let Some((host, port)) = config.advertise_address.rsplit_once(':') {
-        return Ok(if port == "0" {
-            format!("{host}:{}", bound.port())
-        } else {
-            config.advertise_address.clone()
-        });
-    }
-    Ok(bound.to_string())
+    Ok(match (config.advertised_host(), config.advertise_address.as_str()) {
+        (Some(host), _) => format!("{host}:{}", bound.port()),
+        (None, "") => bound.to_string(),
+        (None, address) => address.to_owned(),
+    })
 }
 
 fn random_id() -> [u8; 16] {

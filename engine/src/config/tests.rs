@@ -170,8 +170,25 @@ fn addresses() {
         refused("listen_address", text);
     }
     accepted("advertise_address", "10.0.0.7:1");
-    for text in ["10.0.0.7:0", "0.0.0.0:80", "[::]:80"] {
+    for text in ["0.0.0.0:80", "[::]:80", "0.0.0.0:0", "[::]:0", "[::1]", ":0"] {
         refused("advertise_address", text);
+    }
+}
+
+#[test]
+fn an_advertised_port_of_0_is_the_one_that_is_bound() {
+    for (text, host) in [
+        ("10.0.0.7:0", Some("10.0.0.7")),
+        ("node1:00", Some("node1")),
+        ("[fe80::1%eth0]:0", Some("[fe80::1%eth0]")),
+        ("node1:10", None),
+        ("", None),
+    ] {
+        let mut config = accepted("advertise_address", text);
+        assert_eq!(config.advertised_host(), host);
+        config.validate().unwrap();
+        config.set("listen_address", "").unwrap();
+        assert_eq!(config.validate().is_err(), host.is_some(), "nothing is bound: {text}");
     }
 }
 

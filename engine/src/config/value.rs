@@ -130,12 +130,12 @@ impl Value for String {
         if matches!(valid, Valid::Library) {
             return self.len() <= 4096 && !self.contains('\0');
         }
-        let Some((host, port)) = split_address(self) else { return self.is_empty() };
+        let Some((host, _)) = split_address(self) else { return self.is_empty() };
         let wildcard = host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_unspecified());
         match valid {
             Valid::ListenAddress => true,
-            // Nobody can connect to port 0 or to "any address".
-            Valid::PeerAddress => port != 0 && !wildcard,
+            // Nobody can connect to "any address". Port 0 stands for the one that is bound.
+            Valid::PeerAddress => !wildcard,
             _ => false,
         }
     }
@@ -192,7 +192,7 @@ impl Value for Names {
 }
 
 /// Takes `host:port` or `[ipv6]:port` apart; a bare IPv6 address is ambiguous and refused.
-fn split_address(address: &str) -> Option<(&str, u16)> {
+pub(super) fn split_address(address: &str) -> Option<(&str, u16)> {
     let (host, port) = address.rsplit_once(':')?;
     let port = if port.bytes().all(|byte| byte.is_ascii_digit()) { port.parse().ok()? } else { return None };
     if let Some(inner) = host.strip_prefix('[') {

@@ -3,7 +3,7 @@
 use crate::support::*;
 use ferry::complete::State;
 use ferry::types::Op;
-use ferry::{Deadline, TransferOptions};
+use ferry::{Deadline, Engine, TransferOptions};
 use std::sync::Barrier;
 
 #[test]
@@ -32,6 +32,59 @@ fn simultaneous_connects_give_both_sides_a_peer_that_works() {
         // Connecting again is the same peer, from either side.
         assert_eq!(connect(&a, b.address()), to_b);
         assert_eq!(connect(&b, a.address()), to_a);
+    }
+}
+
+/// By names that they give themselves, by names that others give them, and by numbers: the session that stands is
+/// found by who is at its other end.
+#[test]
+fn simultaneous_connects_by_name_give_both_sides_the_same_session() {
+    let _turn = alone();
+    let named: &[(&str, &str)] = &[("advertise_address", "localhost:0")];
+    for round in 0..40 {
+        let settings = [named, &[]][round / 20];
+        let (a, b) = (engine(settings), engine(settings));
+        let call = |engine: &Engine| {
+            let (_, port) = engine.address().rsplit_once(':').unwrap();
+            format!("{}:{port}", ["localhost", "127.0.0.1"][round % 2])
+        };
+        let (at_a, at_b) = (call(&a), call(&b));
+        let barrier = Barrier::new(2);
+        let (to_b, to_a) = std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                barrier.wait();
+                b.connect(&at_a, Some(BOUND))
+            });
+            barrier.wait();
+            (a.connect(&at_b, Some(BOUND)), other.join().unwrap())
+        });
+        let to_b = to_b.unwrap_or_else(|error| panic!("round {round}, a to b: {error}"));
+        let to_a = to_a.unwrap_or_else(|error| panic!("round {round}, b to a: {error}"));
+        assert_eq!((connect(&a, &at_b), connect(&b, &at_a)), (to_b, to_a));
+        for (engine, peer) in [(&a, to_b), (&b, to_a)] {
+            engine.probe(peer, Some(BOUND)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn an_advertised_port_of_0_is_told_as_the_one_that_is_bound() {
+    let _turn = alone();
+    for (listen, advertise, host) in [
+        ("127.0.0.1:0", "localhost:0", "localhost"),
+        ("0.0.0.0:0", "127.0.0.1:0", "127.0.0.1"),
+        ("[::1]:0", "[::1]:0", "[::1]"),
+    ] {
+        if listen.starts_with('[') && std::net::TcpListener::bind(listen).is_err() {
+            println!("SKIPPED {listen}: this machine has no IPv6");
+            continue;
+        }
+        let b = engine(&[("listen_address", listen), ("advertise_address", advertise)]);
+        let (told, port) = b.address().rsplit_once(':').unwrap();
+        assert!(told == host && port != "0", "{}", b.address());
+        let a = engine(&[]);
+        let peer = connect(&a, b.address());
+        assert_eq!(a.peer_info(peer).unwrap().address, b.address());
     }
 }
 

@@ -86,6 +86,20 @@ impl Dialer {
         })
     }
 
+    /// Who says to be at the other end, once it has said so: engine id and incarnation. It may not have proven it.
+    pub fn other_end(&self) -> Option<([u8; 16], u64)> {
+        match &self.state {
+            State::AwaitHello | State::Over => None,
+            State::AwaitProof(negotiated) => {
+                Some((negotiated.acceptor.engine_id, negotiated.acceptor.incarnation))
+            }
+            State::AwaitAnswer(opened) => Some((opened.acceptor.engine_id, opened.acceptor.incarnation)),
+            State::AwaitWelcome(established) => {
+                Some((established.peer.engine_id, established.peer.incarnation))
+            }
+        }
+    }
+
     /// After `Done`: bytes received behind the handshake, which are the channel's first.
     pub fn leftover(&mut self) -> Vec<u8> {
         self.frames.take()
@@ -125,6 +139,12 @@ impl Dialer {
         output: &mut Vec<u8>,
     ) -> HandshakeResult<Next> {
         match (std::mem::replace(&mut self.state, State::Over), kind) {
+            // The refusal itself is in plain text, and who may have written it between us and the other end can
+            // close the connection as well.
+            (State::AwaitWelcome(established), FrameType::Refusal) => {
+                let by = Some((established.peer.engine_id, established.peer.incarnation));
+                Err(HandshakeError { by, ..HandshakeError::received(fields) })
+            }
             (_, FrameType::Refusal) => Err(HandshakeError::received(fields)),
             (State::AwaitHello, FrameType::Hello) => self.on_hello(fields, boottime_ns, output),
             (State::AwaitAnswer(opened), FrameType::Answer) => self.on_answer(*opened, fields, output),

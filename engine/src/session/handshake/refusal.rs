@@ -67,6 +67,8 @@ pub struct HandshakeError {
     pub error: Error,
     /// The reason, received or sent; None where the connection ended without one.
     pub refusal: Option<RefusalCode>,
+    /// Who refused, where it had proven itself before: engine id and incarnation.
+    pub by: Option<([u8; 16], u64)>,
     /// What to send before closing so that the other side can say why; may be empty.
     pub reply: Vec<u8>,
 }
@@ -79,7 +81,7 @@ impl HandshakeError {
         let text = text.into();
         let reply = refusal_with(code, &text);
         let status = if code == RefusalCode::Malformed { Status::Corrupt } else { code.status() };
-        HandshakeError { error: Error::new(status, text), refusal: Some(code), reply }
+        HandshakeError { error: Error::new(status, text), refusal: Some(code), by: None, reply }
     }
 
     pub(super) fn malformed(text: impl Into<String>) -> HandshakeError {
@@ -113,7 +115,7 @@ impl HandshakeError {
             None => format!("peer refused with unknown code {number}: {text}"),
         };
         let status = refusal.map_or(Status::Refused, RefusalCode::status);
-        HandshakeError { error: Error::new(status, message), refusal, reply: Vec::new() }
+        HandshakeError { error: Error::new(status, message), refusal, by: None, reply: Vec::new() }
     }
 
     pub(super) fn over() -> HandshakeError {
@@ -123,7 +125,7 @@ impl HandshakeError {
 
 impl From<Error> for HandshakeError {
     fn from(error: Error) -> HandshakeError {
-        HandshakeError { error, refusal: None, reply: Vec::new() }
+        HandshakeError { error, refusal: None, by: None, reply: Vec::new() }
     }
 }
 

@@ -21,7 +21,6 @@ impl Control {
         let rest = (self.accept_rests_until_ns > 0).then_some(self.accept_rests_until_ns);
         let now = Instant::now();
         let half_open = self.half_open.first().map(|(at, _)| *at).into_iter();
-        let half_open = half_open.chain(self.expected.iter().map(|expected| expected.until));
         let half_open = half_open.chain(self.callers.next());
         let half_open = half_open.chain(self.crowded.iter().map(|later| later.at)).min();
         let half_open = half_open.map(|at| {
@@ -84,7 +83,6 @@ impl Control {
 
     fn expire_half_open(&mut self) {
         let now = Instant::now();
-        self.expire_expected(now);
         self.dial_again(now);
         while let Some(&(_, token)) = self.half_open.first().filter(|(at, _)| *at <= now) {
             let Some(conn) = self.take(token) else { return };

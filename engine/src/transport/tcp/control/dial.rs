@@ -4,7 +4,7 @@ use super::conn::{ControlConn, Dialing, State, Target};
 use super::greeting::{Greeting, WELCOME_BYTES};
 use super::sessions::PeerSession;
 use super::stream::{Input, Stream};
-use super::waiting::is_crowded;
+use super::waiting::{is_crowded, Later};
 use super::Control;
 use crate::command::Reply;
 use crate::config::Congestion;
@@ -66,8 +66,10 @@ impl Control {
         reply: Reply<u64>,
     ) {
         let known = self.sessions.values().find(|session| {
+            // What a peer says of its address is no proof that it is there: clones may all say the same.
+            let came_from_there = || resolved.iter().any(|at| at.ip() == session.remote.ip());
             !session.machine.is_given_up()
-                && (session.dialed == address || session.identity.address == address)
+                && (session.dialed == address || session.identity.address == address && came_from_there())
         });
         let known = known.map(|session| session.peer.handle);
         let caller = self.callers.add(&address, deadline, reply);
@@ -87,7 +89,11 @@ impl Control {
                     }
                 }
                 // It dialed us, and its session is about to begin.
-                State::Control(control) if control.peer.is_none() && control.identity.address == address => {
+                State::Control(control)
+                    if control.peer.is_none()
+                        && control.identity.address == address
+                        && resolved.iter().any(|at| at.ip() == control.remote.ip()) =>
+                {
                     match &mut control.target {
                         Some(Target::New { asked, waiting, .. }) => {
                             *asked = now_asked;
@@ -236,23 +242,20 @@ impl Control {
     ) {
         let step = match step {
             Ok(step) => step,
-            Err(HandshakeError { mut error, refusal, reply }) => {
+            Err(HandshakeError { mut error, refusal, by, reply }) => {
                 dialing.stream.out().extend_from_slice(&reply);
                 let _ = dialing.stream.flush(&self.poller);
                 error.message = format!("{}: {}", dialing.remote, error.message);
-                return match dialing.target {
-                    // The peer dialed us at the same time, or before, and its session is the one that
-                    // stays. By number: the caller may have another name for it than it has itself.
-                    Target::New { waiting, .. } if refusal == Some(RefusalCode::Duplicate) => {
-                        self.wait_for_inbound(dialing.remote.to_string(), waiting)
-                    }
-                    // Too many at its door at this moment: that passes.
-                    target @ Target::New { .. } if is_crowded(&error, refusal) => {
-                        let addresses = [vec![dialing.remote], dialing.others].concat();
-                        self.dial_later(target, addresses, dialing.deadline, error)
-                    }
-                    target => self.dial_failed(target, error, refusal),
-                };
+                // The peer dialed us at the same time, or before, and its session is the one that stays.
+                let awaited = by.filter(|_| refusal == Some(RefusalCode::Duplicate));
+                let is_new = matches!(dialing.target, Target::New { .. });
+                // Or too many were at its door at this moment: that passes.
+                if !is_new || !(awaited.is_some() || is_crowded(&error, refusal)) {
+                    return self.dial_failed(dialing.target, error, refusal);
+                }
+                let addresses = [vec![dialing.remote], dialing.others].concat();
+                let (target, deadline) = (dialing.target, dialing.deadline);
+                return self.dial_later(Later::new(target, addresses, deadline, error, awaited));
             }
         };
         dialing.stream.out().extend_from_slice(&step.output);
@@ -274,7 +277,9 @@ impl Control {
                 let Dialing { stream, target, remote, pidfd, .. } = *dialing;
                 let target = match (target, self.live_session(&established.peer)) {
                     // Known by another name: that session stays, and this connection is not needed.
-                    (Target::New { waiting, .. }, Some(peer)) => return self.join(peer, waiting),
+                    (Target::New { address, waiting, .. }, Some(peer)) => {
+                        return self.join_by_name(peer, address, waiting)
+                    }
                     (target, _) => target,
                 };
                 let control = ControlConn {

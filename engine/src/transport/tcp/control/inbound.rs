@@ -7,7 +7,7 @@ use super::stream::{Input, Stream};
 use super::{Control, ACCEPT_REST_NS, CROWD_PATIENCE, CROWD_REST_NS, LISTENER};
 use crate::limits::HANDSHAKES_MAX;
 use crate::session::handshake::{
-    peek_kind, refusal, Acceptor, Auth, Established, HandshakeError, Next, Peek, Proof, RefusalCode,
+    peek_kind, refusal, Acceptor, Auth, Established, HandshakeError, Identity, Next, Peek, Proof, RefusalCode,
 };
 use crate::session::machine::Role;
 use crate::sys::poller::Interest;
@@ -247,7 +247,7 @@ impl Control {
         }
         // Both dialed at once: the session that the engine with the smaller id dialed stays.
         let ours_stays = self.context.local.engine_id < theirs.engine_id;
-        if ours_stays && self.dials(&theirs.address) {
+        if ours_stays && self.dials(theirs) {
             return Some(RefusalCode::Duplicate);
         }
         let ours_lives =
@@ -261,15 +261,17 @@ impl Control {
         (ours_stays && ours_lives).then_some(RefusalCode::Duplicate)
     }
 
-    /// Whether a dial for `connect` to this address is under way.
-    fn dials(&self, address: &str) -> bool {
-        let remote = address.parse::<SocketAddr>().ok();
-        self.conns.values().any(|conn| match &conn.state {
-            State::Dialing(dialing) => match &dialing.target {
-                Target::New { address: other, .. } => other == address || Some(dialing.remote) == remote,
-                Target::Again { .. } => false,
-            },
-            _ => false,
+    /// Whether a dial for `connect` to this engine is under way: by who has answered it, and as long as nobody has, by
+    /// the address. A dial that was meant for another one after all is made again by its dialer.
+    fn dials(&self, theirs: &Identity) -> bool {
+        let at = theirs.address.parse::<SocketAddr>().ok();
+        self.conns.values().any(|conn| {
+            let State::Dialing(dialing) = &conn.state else { return false };
+            let Target::New { address, .. } = &dialing.target else { return false };
+            match dialing.dialer.other_end() {
+                Some(engine) => engine == (theirs.engine_id, theirs.incarnation),
+                None => *address == theirs.address || Some(dialing.remote) == at,
+            }
         })
     }
 

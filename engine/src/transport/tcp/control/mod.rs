@@ -42,7 +42,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use waiting::{Expected, Later};
+use waiting::Later;
 
 const LISTENER: u64 = 1;
 const PROOFS: u64 = 2;
@@ -94,7 +94,6 @@ pub struct Control {
     /// Messages whose connection is being read; worked off when it is back in `conns`.
     inbox: VecDeque<(u64, Message)>,
     callers: Callers,
-    expected: Vec<Expected>,
     crowded: Vec<Later>,
     /// Peers that are lost and may still be copying here: the loss is told when that is over.
     fading: HashMap<u64, Fading>,
@@ -141,7 +140,6 @@ impl Control {
             issued: ProofTable::new(handshake_ns),
             inbox: VecDeque::new(),
             callers: Callers::default(),
-            expected: Vec::new(),
             crowded: Vec::new(),
             lost: VecDeque::new(),
             next_token: FIRST_TOKEN,

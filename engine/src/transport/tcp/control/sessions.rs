@@ -380,7 +380,7 @@ impl Control {
             hosts: (ours_at.unwrap_or(Ipv4Addr::UNSPECIFIED.into()), theirs_at),
             frame_bytes_max: theirs.frame_bytes_max.min(self.context.local.frame_bytes_max),
         };
-        let address = theirs.address.clone();
+        let engine = (theirs.engine_id, theirs.incarnation);
         let (link_id, around) = (control.offered.fresh, self.context.surroundings());
         let made = self.context.peers.insert(|handle| Arc::new(Peer::new(handle, identity, link_id, around)));
         let peer = match made {
@@ -429,9 +429,9 @@ impl Control {
         };
         self.sessions.insert(handle, session);
         self.by_session_id.insert(control.session_id, handle);
-        let mut waiting = self.adopt_target(control, handle);
-        waiting.extend(self.take_expected(&address));
+        let waiting = self.adopt_target(control, handle);
         self.join(handle, waiting);
+        self.take_awaiting(handle, engine);
         Some(handle)
     }
 

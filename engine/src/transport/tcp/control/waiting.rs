@@ -8,23 +8,33 @@ use crate::status::{Error, Status};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// The least pause before a door that was crowded is tried again.
-const CROWD_PAUSE_MS: u64 = 50;
+/// The least pause before a dial is made again.
+const PAUSE_MS: u64 = 50;
 
-/// A dial that found too many others at the door.
+/// A dial that is made again in a moment: it found too many others at the door, or an engine that dials us itself.
 pub struct Later {
     pub at: Instant,
     target: Target,
     addresses: Vec<SocketAddr>,
     deadline: Instant,
+    /// What the callers are told when it is too late.
     error: Error,
+    /// The engine whose own session may come first.
+    awaited: Option<([u8; 16], u64)>,
 }
 
-/// Callers of `connect` whose peer was dialing us when they dialed it.
-pub struct Expected {
-    address: String,
-    pub until: Instant,
-    waiting: Vec<u64>,
+impl Later {
+    pub fn new(
+        target: Target,
+        addresses: Vec<SocketAddr>,
+        deadline: Instant,
+        error: Error,
+        awaited: Option<([u8; 16], u64)>,
+    ) -> Later {
+        // Not all in step.
+        let pause = Duration::from_millis(PAUSE_MS + crate::sys::random_u64() % PAUSE_MS);
+        Later { at: Instant::now() + pause, target, addresses, deadline, error, awaited }
+    }
 }
 
 impl Control {
@@ -49,57 +59,56 @@ impl Control {
         self.sessions.get_mut(&peer).map(|session| std::mem::take(&mut session.waiting)).unwrap_or_default()
     }
 
-    /// Tries again in a moment, if the caller still waits then.
-    pub(super) fn dial_later(
-        &mut self,
-        target: Target,
-        addresses: Vec<SocketAddr>,
-        deadline: Instant,
-        error: Error,
-    ) {
-        // Not all in step.
-        let pause_ms = CROWD_PAUSE_MS + crate::sys::random_u64() % CROWD_PAUSE_MS;
-        let at = Instant::now() + Duration::from_millis(pause_ms);
-        if at >= deadline {
-            return self.dial_failed(target, error, None);
+    /// The same for an engine that they asked for by this name, and that has come by another.
+    pub(super) fn join_by_name(&mut self, peer: u64, address: String, waiting: Vec<u64>) {
+        if let Some(session) = self.sessions.get_mut(&peer).filter(|session| session.dialed.is_empty()) {
+            session.dialed = address;
         }
-        self.crowded.push(Later { at, target, addresses, deadline, error });
+        self.join(peer, waiting);
+    }
+
+    /// Tries again in a moment, if the callers still wait then. Who waits for an engine that dials us gets its
+    /// session, which may be here already: whatever its name is, it is found by who it is.
+    pub(super) fn dial_later(&mut self, later: Later) {
+        let here = later.awaited.and_then(|engine| self.session_of(engine));
+        match (here, later) {
+            (Some(peer), Later { target: Target::New { address, waiting, .. }, .. }) => {
+                self.join_by_name(peer, address, waiting)
+            }
+            (_, Later { at, target, deadline, mut error, awaited, .. }) if at >= deadline => {
+                if awaited.is_some() {
+                    error.status = Status::Unreachable;
+                    error.message += ": it dials us at the same time, but does not come through";
+                }
+                self.dial_failed(target, error, None)
+            }
+            (_, later) => self.crowded.push(later),
+        }
+    }
+
+    fn session_of(&self, (engine_id, incarnation): ([u8; 16], u64)) -> Option<u64> {
+        let peer = *self.by_engine.get(&engine_id)?;
+        let session = self.sessions.get(&peer)?;
+        (session.identity.incarnation == incarnation && !session.machine.is_given_up()).then_some(peer)
     }
 
     pub(super) fn dial_again(&mut self, now: Instant) {
         let due: Vec<Later> = self.crowded.extract_if(.., |later| later.at <= now).collect();
-        for Later { target, addresses, deadline, error, .. } in due {
-            self.dial_next(target, addresses, deadline, error);
-        }
-    }
-
-    /// A simultaneous dial lost the tie: the callers wait for the peer's own session, which may be here
-    /// already or on its way.
-    pub(super) fn wait_for_inbound(&mut self, address: String, waiting: Vec<u64>) {
-        let found = self
-            .sessions
-            .values()
-            .find(|session| session.identity.address == address && !session.machine.is_given_up());
-        match found.map(|session| session.peer.handle) {
-            Some(peer) => self.join(peer, waiting),
-            None => {
-                let patience = Duration::from_millis(self.context.config.connect_timeout_ms);
-                self.expected.push(Expected { address, until: Instant::now() + patience, waiting });
+        for later in due {
+            match later.awaited.and_then(|engine| self.session_of(engine)) {
+                Some(_) => self.dial_later(later),
+                None => self.dial_next(later.target, later.addresses, later.deadline, later.error),
             }
         }
     }
 
-    /// Who waits for this engine to come by itself.
-    pub(super) fn take_expected(&mut self, address: &str) -> Vec<u64> {
-        let came = self.expected.extract_if(.., |expected| expected.address == address);
-        came.flat_map(|expected| expected.waiting).collect()
-    }
-
-    /// The peer said that it dials us, and never came.
-    pub(super) fn expire_expected(&mut self, now: Instant) {
-        for late in self.expected.extract_if(.., |expected| expected.until <= now) {
-            let text = format!("{}: it dials us at the same time, but does not come through", late.address);
-            self.callers.fail(late.waiting, &Error::new(Status::Unreachable, text));
+    /// Who waits for this engine to come by itself, at its session's beginning.
+    pub(super) fn take_awaiting(&mut self, peer: u64, engine: ([u8; 16], u64)) {
+        let came: Vec<Later> = self.crowded.extract_if(.., |later| later.awaited == Some(engine)).collect();
+        for later in came {
+            if let Target::New { address, waiting, .. } = later.target {
+                self.join_by_name(peer, address, waiting);
+            }
         }
     }
 }
