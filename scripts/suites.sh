@@ -27,9 +27,8 @@ run() {
         timeout -k 10 $bound_s "$program" >"$logs/${name/\//-}.log" 2>&1 </dev/null
         status=$?
         seconds=$((SECONDS - started))
-        times >"$logs/cpu.$BASHPID" # not in a pipeline, where it would be that of a new process
-        cpu=$(tail -1 "$logs/cpu.$BASHPID" | tr 'ms' '  ' | awk '{ printf "%.0f", 60 * $1 + $2 + 60 * $3 + $4 }')
-        rm "$logs/cpu.$BASHPID"
+        times >"$logs/${name/\//-}.cpu" # not in a pipeline, where it would be that of a new process
+        cpu=$(tail -1 "$logs/${name/\//-}.cpu" | tr 'ms' '  ' | awk '{ printf "%.0f", 60 * $1 + $2 + 60 * $3 + $4 }')
         echo "$name $status $seconds $cpu" >>"$logs/results"
     )
 }
