@@ -58,6 +58,11 @@ pub enum Command {
         body: Vec<u8>,
         why: String,
     },
+    /// In this session the peer says to a companion what no engine in good order does: it ends.
+    Misbehaved {
+        peer: u64,
+        session_id: [u8; 16],
+    },
     /// Nothing of a peer that was lost can land here any more, as far as one companion knows.
     CompanionQuiet {
         peer: u64,

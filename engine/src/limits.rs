@@ -25,6 +25,8 @@ pub const NOTIFY_CREDITS: u32 = 1024;
 pub const REQUESTS_MAX: usize = 1 << 24;
 /// Regions in one control message.
 pub const REGIONS_PER_MESSAGE: usize = 256;
+/// Regions that a peer may have told: as many as an engine can have.
+pub const PEER_REGIONS_MAX: usize = 1 << 20;
 /// Bytes of a region's name.
 pub const REGION_NAME_BYTES_MAX: usize = 63;
 /// Bytes of one handshake frame.
@@ -36,6 +38,10 @@ const _: () = assert!(STAGE_BYTES >= FRAME_BYTES_MAX, "a slice fits a slot");
 pub const DEVICE_PIECE_BYTES: u32 = 64 << 20;
 pub const STAGE_SLOT_BYTES: u64 = STAGE_BYTES as u64 + FRAME_DESCRIPTORS_MAX as u64 * STAGE_ALIGN;
 pub const STAGE_ALIGN: u64 = 16;
+/// Operations of one peer on memory of devices that are under way here: more than an engine in good order has.
+pub const STAGE_OPERATIONS_MAX: usize = 2048;
+/// Bytes of one peer's words about them that nobody has looked at.
+pub const STAGE_SAID_BYTES_MAX: usize = 32 << 20;
 /// Pairs of devices, one here and one of the peer's, that reach each other across hosts.
 pub const BRIDGES_MAX: usize = 64;
 /// Handshakes in progress on the accepting side; others wait in the listener's backlog.
@@ -57,6 +63,15 @@ pub const DEVICES_MAX: usize = 32;
 pub const SPLIT_BYTES_MIN: u64 = FRAME_BYTES_MAX as u64;
 /// Keys of one region in one message; a region registered in more pieces takes several.
 pub const RKEYS_PER_MESSAGE: usize = 8192;
+/// Keys that are kept of one peer's regions.
+pub const PEER_RKEYS_MAX: usize = 1 << 20;
+/// Words of one peer's service for RDMA that nobody has looked at, and endpoints and regions that it may ask for
+/// or take back before that is done.
+pub const RDMA_WORDS_MAX: usize = 4096;
+pub const RDMA_ENDPOINTS_MAX: usize = 2 * DEVICES_MAX;
+pub const RDMA_REVOKES_MAX: usize = 16 << 10;
+/// Notifications of one endpoint that were taken in and are not acknowledged.
+pub const RDMA_OWED_MAX: usize = 16 * NOTIFY_CREDITS as usize;
 /// Bytes of a notification that goes by RDMA; longer ones go by TCP.
 pub const RDMA_WORD_BYTES_MAX: usize = 1015;
 /// Streams of the program's that one device library holds at one time.
@@ -67,3 +82,9 @@ pub const DEVICE_EXPORTS_MAX: usize = 1024;
 pub const DEVICE_TIMEOUT_MS_MAX: u64 = 600_000;
 /// For a device that was given up to come to rest, and for word of it to arrive.
 pub const DEVICE_REST_MS: u64 = 250;
+/// Bytes that the control loop reads of one connection before others get their turn.
+pub const CONTROL_TURN_BYTES: usize = 8 << 10;
+/// What is still read of a control connection that cannot be written to any more.
+pub const LAST_WORDS_BYTES_MAX: usize = 1 << 20;
+/// Answers to one peer's messages that may wait to be written; honest peers wait for one before they ask again.
+pub const ANSWERS_UNWRITTEN_MAX: u32 = 1024;

@@ -74,8 +74,9 @@ pub trait Companion: Send + Sync {
     /// A session stands. Each side's companion may tell the other's what it needs, by `Command::Tell`;
     /// `Command::CompanionSettled` tells, soon, what became of it, and again whenever that changes.
     fn begin(&self, ticket: Ticket);
-    /// The other side's companion says something.
-    fn message(&self, peer: u64, body: &[u8]);
+    /// The other side's companion says something. False: no engine in good order says that, or as much of it, and
+    /// the session is to end.
+    fn message(&self, peer: u64, body: &[u8]) -> bool;
     /// The other side will not come, and says why.
     fn refused(&self, peer: u64, why: String);
     /// The path, once it is settled and as long as there is one; with what makes it fast or slow.

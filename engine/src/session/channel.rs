@@ -26,6 +26,11 @@ impl Channel {
         Channel { transport, corrupt: false }
     }
 
+    /// Whether a message did not verify.
+    pub fn is_corrupt(&self) -> bool {
+        self.corrupt
+    }
+
     /// Appends the frame of one message to `out`. LIMIT, with `out` unchanged, for a message longer than
     /// `CHANNEL_MESSAGE_MAX`: cutting is the sender's decision, since the receiver sees whole messages.
     pub fn seal(&mut self, plaintext: &[u8], out: &mut Vec<u8>) -> Result<()> {

@@ -209,6 +209,17 @@ impl<R: Carried> Machine<R> {
         }
     }
 
+    /// Whether this can come now: an answer only to what was asked on this connection.
+    pub fn expects(&self, message: &Message) -> bool {
+        match message {
+            Message::FenceAck { lane } => {
+                self.fences.iter().any(|wait| wait.lane == *lane && wait.asked_ns.is_some())
+            }
+            Message::Pong { nonce, .. } => self.ping.is_some_and(|(asked, _)| asked == *nonce),
+            _ => true,
+        }
+    }
+
     pub fn message(&mut self, now_ns: u64, message: &Message, out: &mut Vec<Action<R>>) {
         match message {
             Message::Ready { .. } => {

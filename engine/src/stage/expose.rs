@@ -61,7 +61,9 @@ impl Stage {
 
     fn try_expose(&mut self, peer: u64, bridge: u64, at: Location, slots: u32) -> Result<()> {
         let Some(side) = self.sides.get_mut(&peer) else { return Ok(()) };
-        if slots == 0 || side.shown.len() >= BRIDGES_MAX {
+        // A number is a bridge's for ever, and what devices are busy with counts until they have answered.
+        let is_known = side.shown.contains_key(&bridge);
+        if slots == 0 || is_known || side.shown.len() >= BRIDGES_MAX || side.showing >= BRIDGES_MAX {
             let text = format!("{slots} slots for one more than {} bridges", side.shown.len());
             return Err(Error::invalid(text));
         }
@@ -71,6 +73,7 @@ impl Stage {
         }
         let worker = self.drivers.worker(at)?;
         side.shown.insert(bridge, None);
+        side.showing += 1;
         let (host, inbox, own) = (side.peer.identity.hosts.0, self.inbox.clone(), worker.clone());
         worker.with(move |queue| {
             let result = queue.and_then(|queue| queue.expose(bytes_of(slots), host)).map(|exposed| {
@@ -84,6 +87,7 @@ impl Stage {
 
     pub fn shown(&mut self, peer: u64, bridge: u64, result: Result<(Arc<Shown>, Vec<u8>)>) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
+        side.showing = side.showing.saturating_sub(1);
         let Some(place @ None) = side.shown.get_mut(&bridge) else { return };
         let word = match result {
             Ok((shown, offer)) => {

@@ -114,6 +114,10 @@ impl Stage {
     }
 
     fn try_lend(&mut self, peer: u64, id: u64, kind: MemoryKind, process: i32) -> Result<()> {
+        let Some(side) = self.sides.get_mut(&peer) else { return Ok(()) };
+        if side.lending.contains(&id) {
+            return Ok(()); // the answer to the first time is that to all
+        }
         let region = self.registry.get(id)?;
         if !region.is_device() || region.location.kind.driver() != kind.driver() {
             return Err(Error::new(Status::Unsupported, "the region is not memory of such a device"));
@@ -134,6 +138,7 @@ impl Stage {
         if !region.enter() {
             return Err(Error::new(Status::Stale, "the region is being unregistered"));
         }
+        side.lending.insert(id);
         let inbox = self.inbox.clone();
         worker.with(move |queue| {
             let result = queue.and_then(|queue| queue.export(region.address, region.length, process));
@@ -144,6 +149,9 @@ impl Stage {
 
     pub fn exported(&mut self, peer: u64, region: &Arc<Region>, result: Result<Vec<u8>>) {
         let id = region.id;
+        if let Some(side) = self.sides.get_mut(&peer) {
+            side.lending.remove(&id);
+        }
         match result {
             Ok(memory) => {
                 let loan = Loan { peer, at: region.location, memory: memory.clone() };

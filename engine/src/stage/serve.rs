@@ -10,10 +10,12 @@ use super::service::{cause, Stage};
 use super::wire::{layout, Blocks, Fault, Word};
 use crate::command::Command;
 use crate::device::{Direction, Job, Piece};
+use crate::limits::STAGE_OPERATIONS_MAX;
 use crate::region::Region;
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
 use crate::types::{Location, Op};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,9 +90,21 @@ impl Stage {
         self.sides.get_mut(&peer)?.served.get_mut(&op)
     }
 
-    fn add(&mut self, peer: u64, op: u64, served: Served) {
-        let Some(side) = self.sides.get_mut(&peer) else { return };
+    /// Takes in an operation of the peer's. False when it has more of them than an engine in good order.
+    fn enter(&mut self, peer: u64, op: u64, served: Served) -> bool {
+        let Some(side) = self.sides.get_mut(&peer) else { return false };
+        if side.served.len() >= STAGE_OPERATIONS_MAX {
+            self.misbehaved(peer);
+            return false;
+        }
         side.served.insert(op, served);
+        true
+    }
+
+    fn add(&mut self, peer: u64, op: u64, served: Served) {
+        if !self.enter(peer, op, served) {
+            return;
+        }
         self.slots_asked.push_back((peer, op));
         self.give_slots();
     }
@@ -167,9 +181,7 @@ impl Stage {
         if side.served.values().filter_map(|it| it.seat.as_ref()).any(|taken| taken.is_same(&seat)) {
             return false;
         }
-        let served = Served { seat: Some(seat), ..Served::new(kind, None) };
-        side.served.insert(op, served);
-        true
+        self.enter(peer, op, Served { seat: Some(seat), ..Served::new(kind, None) })
     }
 
     fn asked(&mut self, peer: u64, op: u64, blocks: Blocks) {
@@ -344,6 +356,10 @@ impl Stage {
             Some(served) if served.state == State::Copying => served.released = true,
             Some(_) => {
                 let slot = side.served.remove(&op).and_then(|served| served.slot);
+                if slot.is_none() {
+                    // Or who asks and gives up again would fill the queue.
+                    self.slots_asked.retain(|waits| *waits != (peer, op));
+                }
                 match slot {
                     // Of a lost peer something may still come.
                     Some(slot) if side.is_lost() => side.lost_slots.push(slot),
@@ -357,7 +373,7 @@ impl Stage {
     }
 
     /// Everything else of the peer's is over.
-    pub fn drop_served(&mut self, peer: u64, but: &[u64]) {
+    pub fn drop_served(&mut self, peer: u64, but: &HashSet<u64>) {
         let Some(side) = self.sides.get(&peer) else { return };
         let gone: Vec<u64> = side.served.keys().filter(|op| !but.contains(op)).copied().collect();
         gone.into_iter().for_each(|op| self.released(peer, op));

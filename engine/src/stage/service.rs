@@ -15,6 +15,7 @@ use super::wire::{Word, MESSAGE_BYTES};
 use crate::command::{Command, Commands};
 use crate::complete::Transfer;
 use crate::device::{Drivers, Worker};
+use crate::limits::STAGE_SAID_BYTES_MAX;
 use crate::peer::{Companion, Link, Peer, Posted, Ticket};
 use crate::region::Registry;
 use crate::status::{Error, Result, Status};
@@ -62,6 +63,8 @@ struct Shared {
 struct Guest {
     copying: u32,
     welcome: bool,
+    /// Bytes that the peer said and nobody has looked at.
+    said_bytes: usize,
 }
 
 pub struct Service {
@@ -153,8 +156,15 @@ impl Companion for Service {
         self.commands.push(Command::CompanionSettled { peer, transport, why: None, pending: false });
     }
 
-    fn message(&self, peer: u64, body: &[u8]) {
+    fn message(&self, peer: u64, body: &[u8]) -> bool {
+        if let Some(guest) = lock(&self.shared).served.get_mut(&peer) {
+            guest.said_bytes += body.len();
+            if guest.said_bytes > STAGE_SAID_BYTES_MAX {
+                return false;
+            }
+        }
         self.inbox.push(Event::Said(peer, body.to_vec()));
+        true
     }
 
     /// Every engine of this version has this companion.
@@ -210,6 +220,10 @@ pub(super) struct Side {
     pub bridges: HashMap<Pair, Bridge>,
     /// Memory here for the peer's bridges; none yet while it is being made.
     pub shown: HashMap<u64, Option<Arc<Shown>>>,
+    /// How many of these devices are being asked for, also for bridges that are wanted no more.
+    pub showing: usize,
+    /// Regions that devices are being asked to export for the peer.
+    pub lending: HashSet<u64>,
     /// What is to be said.
     out: Vec<u8>,
     /// Slots that the peer had when it was lost.
@@ -303,7 +317,7 @@ impl Stage {
                     side.lost = true;
                 }
                 self.forget_bridges(peer);
-                self.drop_served(peer, &[]);
+                self.drop_served(peer, &HashSet::new());
             }
             Event::Quiet(peer) => {
                 self.loans.take_back_from(peer);
@@ -315,12 +329,7 @@ impl Stage {
                 }
                 self.give_slots();
             }
-            Event::Said(peer, body) => {
-                // Nonsense in a sealed channel is a peer's mistake; what it asked for doesn't happen.
-                for word in Word::decode_all(&body).unwrap_or_default() {
-                    self.word(peer, word);
-                }
-            }
+            Event::Said(peer, body) => self.said(peer, &body),
             // All sides are looked at after each turn. A way that opens or shuts is told of so, too.
             Event::Post => self.lend_to_waiting(),
             Event::Stop => {}
@@ -354,6 +363,8 @@ impl Stage {
             borrowers: HashMap::new(),
             bridges: HashMap::new(),
             shown: HashMap::new(),
+            showing: 0,
+            lending: HashSet::new(),
             out: Vec::new(),
             lost_slots: Vec::new(),
             lost: false,
@@ -367,6 +378,23 @@ impl Stage {
         ops.into_iter().for_each(|op| self.say_again(handle, op));
     }
 
+    fn said(&mut self, peer: u64, body: &[u8]) {
+        if let Some(guest) = lock(&self.shared).served.get_mut(&peer) {
+            guest.said_bytes = guest.said_bytes.saturating_sub(body.len());
+        }
+        match Word::decode_all(body) {
+            Ok(words) => words.into_iter().for_each(|word| self.word(peer, word)),
+            Err(_) => self.misbehaved(peer),
+        }
+    }
+
+    /// The peer says what no engine in good order does: its session is to end.
+    pub fn misbehaved(&self, peer: u64) {
+        if let Some(session_id) = self.sides.get(&peer).and_then(Side::session) {
+            self.commands.push(Command::Misbehaved { peer, session_id });
+        }
+    }
+
     fn word(&mut self, peer: u64, word: Word) {
         match word {
             Word::Want { op } => self.wanted(peer, op),
@@ -374,7 +402,8 @@ impl Stage {
             Word::Fetch { op, blocks } => self.fetched(peer, op, blocks),
             Word::Release { op } => self.released(peer, op),
             Word::Live { ops, bridges } => {
-                self.drop_served(peer, &ops);
+                self.drop_served(peer, &ops.into_iter().collect());
+                let bridges: HashSet<u64> = bridges.into_iter().collect();
                 if let Some(side) = self.sides.get_mut(&peer) {
                     side.shown.retain(|bridge, _| bridges.contains(bridge));
                 }

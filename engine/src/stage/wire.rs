@@ -10,7 +10,9 @@
 //! ```
 
 use crate::complete::transfer::Failure;
-use crate::limits::{DEVICE_TIMEOUT_MS_MAX, FRAME_DESCRIPTORS_MAX, STAGE_ALIGN, STAGE_BYTES};
+use crate::limits::{
+    DEVICE_TIMEOUT_MS_MAX, FRAME_DESCRIPTORS_MAX, STAGE_ALIGN, STAGE_BYTES, STAGE_OPERATIONS_MAX,
+};
 use crate::session::message::{BadMessage, Reader};
 use crate::status::{Error, Status};
 use crate::types::{Location, MemoryKind};
@@ -19,8 +21,8 @@ use crate::types::{Location, MemoryKind};
 pub const MESSAGE_BYTES: usize = 32 << 10;
 /// Bytes by which a driver names memory to another process (see `Queue::export`), or of a reason.
 const LENT_BYTES_MAX: usize = 512;
-/// Operations that one LIVE can name: more than can be under way.
-const LIVE_MAX: usize = 2048;
+/// Operations that one LIVE can name.
+const LIVE_MAX: usize = STAGE_OPERATIONS_MAX;
 
 /// A block of the target's device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,3 +12,4 @@ mod answers;
 mod fences;
 mod frames;
 mod smoke;
+mod words;

@@ -402,10 +402,11 @@ impl Companion for Service {
         self.poller.wake();
     }
 
-    fn message(&self, peer: u64, body: &[u8]) {
+    /// Nonsense costs the peer this path.
+    fn message(&self, peer: u64, body: &[u8]) -> bool {
         let mut paths = self.lock();
         let waits = |session: &&mut Session| session.ticket.dialer && session.name.is_empty();
-        let Some(session) = paths.sessions.get_mut(&peer).filter(waits) else { return };
+        let Some(session) = paths.sessions.get_mut(&peer).filter(waits) else { return true };
         if unix::is_proof_name(body) {
             session.name = String::from_utf8_lossy(body).into_owned();
             session.deadline = Some(Instant::now() + PATIENCE);
@@ -414,6 +415,7 @@ impl Companion for Service {
         }
         drop(paths);
         self.poller.wake();
+        true
     }
 
     fn refused(&self, peer: u64, why: String) {

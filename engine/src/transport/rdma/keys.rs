@@ -2,11 +2,12 @@
 //! the peer says; who posts looks them up in a snapshot.
 
 use super::wire::KeysOffer;
-use crate::limits::SPLIT_BYTES_MIN;
+use crate::limits::{DEVICES_MAX, PEER_RKEYS_MAX, SPLIT_BYTES_MIN};
 use crate::region::range_contains;
+use crate::types::end_of;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// One remote region, as far as its keys are known.
 #[derive(Clone, Debug, Default)]
@@ -15,8 +16,8 @@ pub struct RegionKeys {
     pub length: u64,
     /// Whether peers may READ it, so that a READ of it can prove a WRITE visible.
     pub readable: bool,
-    /// By the number of the peer's device.
-    devices: Vec<Option<Pieces>>,
+    /// With the number of the peer's device.
+    devices: Vec<(u8, Pieces)>,
 }
 
 /// A region as registered with one device, piece by piece.
@@ -33,24 +34,35 @@ pub type KeyMap = HashMap<u64, Arc<RegionKeys>>;
 #[derive(Debug, Default)]
 pub struct Keys {
     map: RwLock<Arc<KeyMap>>,
+    /// Keys of all regions. Changed under the map's lock.
+    count: Mutex<usize>,
     /// Whether any region came in several pieces.
     splits: AtomicBool,
 }
 
 impl RegionKeys {
+    fn pieces(&self, device: usize) -> Option<&Pieces> {
+        self.devices.iter().find(|(number, _)| usize::from(*number) == device).map(|(_, pieces)| pieces)
+    }
+
     /// The key for `remote` on a device of the peer's, and how many bytes from there on it is good for.
     pub fn find(&self, device: usize, remote: u64) -> Option<(u32, u64)> {
-        let pieces = self.devices.get(device)?.as_ref()?;
+        let pieces = self.pieces(device)?;
         let offset = remote.checked_sub(self.address)?;
-        let piece = offset / pieces.bytes;
+        let piece = offset.checked_div(pieces.bytes)?;
         let rkey = *pieces.rkeys.get(usize::try_from(piece).ok()?)?;
         let end = ((piece + 1).saturating_mul(pieces.bytes)).min(self.length);
         Some((rkey, end.checked_sub(offset)?))
     }
 
+    /// Keys of all devices.
+    fn count(&self) -> usize {
+        self.devices.iter().map(|(_, pieces)| pieces.rkeys.len()).sum()
+    }
+
     /// How much longer than the shortest the way from this device of the peer's to the region is.
     pub fn detour(&self, device: usize) -> u8 {
-        self.devices.get(device).and_then(Option::as_ref).map_or(0, |pieces| pieces.detour)
+        self.pieces(device).map_or(0, |pieces| pieces.detour)
     }
 
     /// Whether all of a range can be reached through this device.
@@ -71,41 +83,65 @@ impl Keys {
         self.splits.load(Ordering::Relaxed)
     }
 
-    /// Takes in what the peer says; nonsense is ignored: it costs the peer's region this path.
+    /// Takes in what the peer says. Nonsense is ignored, and so are more keys than are kept of one peer: it costs
+    /// the peer's region this path.
     pub fn add(&self, offer: KeysOffer) {
-        if offer.piece_bytes < SPLIT_BYTES_MIN.min(offer.length) {
+        if !is_sane(&offer) {
             return;
         }
         if offer.length > offer.piece_bytes {
             self.splits.store(true, Ordering::Relaxed);
         }
-        self.change(|map| {
-            let known = map.entry(offer.region).or_default();
-            let region = Arc::make_mut(known);
-            (region.address, region.length, region.readable) = (offer.address, offer.length, offer.readable);
-            let device = offer.device as usize;
-            if region.devices.len() <= device {
-                region.devices.resize(device + 1, None);
-            }
-            let (bytes, detour) = (offer.piece_bytes, offer.detour);
-            let pieces = region.devices[device].get_or_insert(Pieces { bytes, detour, rkeys: Vec::new() });
+        self.change(|map, count| {
+            let known = map.get(&offer.region).and_then(|region| region.pieces(offer.device.into()));
             // Parts come in order; a first part begins anew.
-            if offer.first == 0 {
-                *pieces = Pieces { bytes, detour, rkeys: offer.rkeys };
-            } else if pieces.bytes == offer.piece_bytes && pieces.rkeys.len() == offer.first as usize {
-                pieces.rkeys.extend(offer.rkeys);
+            let (kept, gone) = match known {
+                Some(pieces) if offer.first > 0 && pieces.bytes == offer.piece_bytes => {
+                    (pieces.rkeys.len(), 0)
+                }
+                Some(pieces) => (0, pieces.rkeys.len()),
+                None => (0, 0),
+            };
+            let after = *count + offer.rkeys.len() - gone;
+            if kept != offer.first as usize || after > PEER_RKEYS_MAX {
+                return;
+            }
+            *count = after;
+            let region = Arc::make_mut(map.entry(offer.region).or_default());
+            (region.address, region.length, region.readable) = (offer.address, offer.length, offer.readable);
+            let (bytes, detour) = (offer.piece_bytes, offer.detour);
+            match region.devices.iter_mut().find(|(device, _)| *device == offer.device) {
+                Some((_, pieces)) if offer.first > 0 => pieces.rkeys.extend(offer.rkeys),
+                Some((_, pieces)) => *pieces = Pieces { bytes, detour, rkeys: offer.rkeys },
+                None => region.devices.push((offer.device, Pieces { bytes, detour, rkeys: offer.rkeys })),
             }
         });
     }
 
     pub fn remove(&self, regions: &[u64]) {
-        self.change(|map| regions.iter().for_each(|region| drop(map.remove(region))));
+        self.change(|map, count| {
+            let gone = regions.iter().filter_map(|region| map.remove(region));
+            *count -= gone.map(|region| region.count()).sum::<usize>();
+        });
     }
 
-    fn change(&self, edit: impl FnOnce(&mut KeyMap)) {
+    fn change(&self, edit: impl FnOnce(&mut KeyMap, &mut usize)) {
         let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
-        edit(Arc::make_mut(&mut map));
+        let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
+        edit(Arc::make_mut(&mut map), &mut count);
     }
+}
+
+/// Whether the keys can be those of a region on a device, in pieces.
+fn is_sane(offer: &KeysOffer) -> bool {
+    let KeysOffer { address, length, piece_bytes, first, .. } = *offer;
+    let end = u64::from(first) + offer.rkeys.len() as u64;
+    length > 0
+        && end_of(address, length).is_some()
+        && piece_bytes >= SPLIT_BYTES_MIN.min(length)
+        && usize::from(offer.device) < DEVICES_MAX
+        && !offer.rkeys.is_empty()
+        && end <= length.div_ceil(piece_bytes)
 }
 
 #[cfg(test)]
@@ -159,5 +195,47 @@ mod tests {
         assert_eq!(keys.snapshot()[&9].find(1, 2 * MIB), Some((2, MIB)));
         keys.add(KeysOffer { piece_bytes: MIB - 1, ..offer(0, &[5]) });
         assert_eq!(keys.snapshot()[&9].find(1, MIB), Some((1, MIB)));
+    }
+
+    #[test]
+    fn words_that_make_no_sense_are_no_keys_and_divide_by_nothing() {
+        let keys = Keys::default();
+        let whole = || KeysOffer { length: 9, piece_bytes: 9, ..offer(0, &[7]) };
+        for nonsense in [
+            KeysOffer { length: 0, piece_bytes: 0, ..whole() },
+            KeysOffer { length: 0, piece_bytes: MIB, ..whole() },
+            KeysOffer { piece_bytes: 0, ..whole() },
+            KeysOffer { piece_bytes: 8, ..whole() },
+            KeysOffer { address: u64::MAX - 7, ..whole() },
+            KeysOffer { device: DEVICES_MAX as u8, ..whole() },
+            KeysOffer { rkeys: Vec::new(), ..whole() },
+            KeysOffer { rkeys: vec![1, 2], ..whole() },
+            KeysOffer { first: u32::MAX, ..whole() },
+        ] {
+            keys.add(nonsense.clone());
+            assert!(keys.snapshot().is_empty(), "{nonsense:?}");
+            // What is in the map divides by nothing either.
+            let pieces = Pieces { bytes: nonsense.piece_bytes, detour: 0, rkeys: nonsense.rkeys };
+            let region =
+                RegionKeys { length: nonsense.length, devices: vec![(1, pieces)], ..RegionKeys::default() };
+            let _ = region.find(1, 0);
+        }
+        keys.add(whole());
+        assert_eq!(keys.snapshot()[&9].find(1, MIB + 8), Some((7, 1)));
+    }
+
+    #[test]
+    fn keys_are_counted_and_bounded() {
+        let keys = Keys::default();
+        let many = |region| KeysOffer { region, length: 8192 * MIB, rkeys: vec![1; 8192], ..offer(0, &[]) };
+        let most = (PEER_RKEYS_MAX / 8192) as u64;
+        let has = |region| keys.snapshot().contains_key(&region);
+        (0..most).for_each(|region| keys.add(many(region)));
+        keys.add(many(0)); // again is not one more
+        keys.add(many(most));
+        assert!(has(0) && has(most - 1) && !has(most));
+        keys.remove(&[3]);
+        keys.add(many(most));
+        assert!(has(most) && !has(3));
     }
 }

@@ -5,6 +5,7 @@ use super::batch::{Batch, Builder};
 use super::endpoint::Endpoint;
 use super::words::{Word, ACKS_MAX};
 use crate::complete::Transfer;
+use crate::limits::RDMA_OWED_MAX;
 use crate::peer::outbox::Pulled;
 use crate::peer::What;
 use std::collections::HashMap;
@@ -33,9 +34,11 @@ impl Mail {
         lock(&self.unacked).remove(&number)
     }
 
-    /// What was taken in here, to be acknowledged.
-    pub fn owe(&self, number: u64) {
-        lock(&self.owed).push(number);
+    /// What was taken in here, to be acknowledged. False when the other end sends on and takes in no acknowledgement.
+    pub fn owe(&self, number: u64) -> bool {
+        let mut owed = lock(&self.owed);
+        owed.push(number);
+        owed.len() <= RDMA_OWED_MAX
     }
 
     pub fn owes(&self) -> bool {
@@ -84,7 +87,9 @@ impl Endpoint {
             self.fail("the peer sends more notifications than it was granted".into());
             return false;
         }
-        self.mail.owe(number);
+        if !self.mail.owe(number) {
+            self.fail("the peer takes in no acknowledgements".into());
+        }
         true
     }
 
@@ -182,7 +187,14 @@ mod tests {
     fn debts_are_paid_in_order_and_in_parts() {
         let mail = Mail::default();
         assert!(!mail.owes());
-        (0..5).for_each(|number| mail.owe(number));
+        (0..5).for_each(|number| assert!(mail.owe(number)));
         assert_eq!((mail.take_owed(3), mail.take_owed(3), mail.owes()), (vec![0, 1, 2], vec![3, 4], false));
+    }
+
+    #[test]
+    fn debts_are_bounded() {
+        let mail = Mail::default();
+        assert!((0..RDMA_OWED_MAX as u64).all(|number| mail.owe(number)));
+        assert!(!mail.owe(0));
     }
 }

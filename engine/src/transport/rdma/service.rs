@@ -271,8 +271,8 @@ impl Service {
                 self.say_state(peer);
             }
             Word::Revoked(regions) => {
-                self.with(peer, id, |session| session.asked.retain(|(_, region)| !regions.contains(region)));
-                self.held.release(&regions, peer);
+                let asked = self.with(peer, id, |session| session.let_go(&regions)).unwrap_or_default();
+                self.held.release(&asked, peer);
             }
             // Taken in as they came: `message`.
             Word::Keys(_) | Word::Revoke(_) => {}
@@ -280,10 +280,8 @@ impl Service {
             Word::Accept { lane, side } => self.accepted(peer, id, lane, side),
             Word::Refuse { lane, why } => self.close_quietly(peer, id, lane, &why),
             Word::Established { lane } => {
-                let changed = self.with(peer, id, |session| session.opened(lane)).is_some();
-                if changed {
-                    self.say_state(peer);
-                }
+                self.with(peer, id, |session| session.opened(lane, Stage::Answered));
+                self.say_state(peer);
             }
             Word::Idle => self.heard_idle(peer, id),
             Word::Wake => self.wake(peer, id),
@@ -312,7 +310,7 @@ impl Service {
         stuck.into_iter().for_each(|lane| self.give_up(peer, lane));
         for lane in &proven {
             self.with(peer, id, |session| {
-                session.opened(*lane);
+                session.opened(*lane, Stage::Probing);
                 self.tell(session, &Word::Established { lane: *lane });
             });
         }
@@ -401,20 +399,23 @@ impl Companion for Service {
         self.poller.wake();
     }
 
-    fn message(&self, peer: u64, body: &[u8]) {
-        // Nonsense in a sealed channel is a peer's mistake: it costs it this path's good will, no more.
-        let Ok(word) = Word::decode(body) else { return };
+    fn message(&self, peer: u64, body: &[u8]) -> bool {
+        let Ok(word) = Word::decode(body) else { return false };
         let mut sessions = self.lock();
-        let Some(session) = sessions.all.get_mut(&peer) else { return };
-        match word {
+        let Some(session) = sessions.all.get_mut(&peer) else { return true };
+        let taken = match word {
             // Before the next message is looked at: it may announce the region to whoever submits.
-            Word::Keys(keys) => return session.link.keys.add(keys),
+            Word::Keys(keys) => {
+                session.link.keys.add(keys);
+                return true;
+            }
             Word::Revoke(regions) => session.revoked(regions),
-            word => session.inbox.push_back(word),
-        }
+            word => session.hear(word),
+        };
         sessions.work.insert(peer);
         drop(sessions);
         self.poller.wake();
+        taken
     }
 
     fn refused(&self, peer: u64, why: String) {

@@ -14,6 +14,7 @@ use super::endpoint::Endpoint;
 use super::link::RdmaLink;
 use super::topology::pair;
 use super::wire::{DeviceOffer, Side, Word};
+use crate::limits::{RDMA_REVOKES_MAX, RDMA_WORDS_MAX};
 use crate::peer::Ticket;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -58,7 +59,7 @@ type LettingGo = (Vec<u64>, Vec<(Arc<Endpoint>, u64)>);
 pub struct Session {
     pub ticket: Ticket,
     pub link: Arc<RdmaLink>,
-    /// What the peer said and nobody has looked at.
+    /// What the peer said and nobody has looked at: `hear` bounds it.
     pub inbox: VecDeque<Word>,
     /// The peer's devices, once it has said so; and what it says of others.
     theirs: Option<(Vec<DeviceOffer>, String)>,
@@ -207,8 +208,9 @@ impl Session {
         self.entries.drain().map(|(_, entry)| entry.endpoint).collect()
     }
 
-    pub fn opened(&mut self, lane: u32) {
-        if let Some(entry) = self.entries.get_mut(&lane) {
+    /// It works both ways. Only what waits for that at this `stage` can have come so far.
+    pub fn opened(&mut self, lane: u32, stage: Stage) {
+        if let Some(entry) = self.entries.get_mut(&lane).filter(|entry| entry.stage == stage) {
             entry.stage = Stage::Open;
             self.rests = false;
             self.tried.insert(entry.pair, String::new());
@@ -295,12 +297,26 @@ impl Session {
         names.join(", ")
     }
 
-    /// The peer takes these regions back: nothing more is posted with their keys.
-    pub fn revoked(&mut self, regions: Vec<u64>) {
+    /// Takes in a word. False when the peer says more than it can mean.
+    pub fn hear(&mut self, word: Word) -> bool {
+        self.inbox.push_back(word);
+        self.inbox.len() <= RDMA_WORDS_MAX
+    }
+
+    /// Which of these regions the peer was asked to let go of: of others it may hold keys yet.
+    pub fn let_go(&mut self, regions: &[u64]) -> Vec<u64> {
+        let said = self.asked.extract_if(.., |(_, region)| regions.contains(region));
+        said.map(|(_, region)| region).collect()
+    }
+
+    /// The peer takes these regions back: nothing more is posted with their keys. False when it takes back more
+    /// than it can have.
+    pub fn revoked(&mut self, regions: Vec<u64>) -> bool {
         self.link.keys.remove(&regions);
         // Who was posting with them has finished that when the mark is taken.
         let marks = self.entries.values().map(|entry| (entry.endpoint.clone(), entry.endpoint.mark()));
         self.acks.push((regions, marks.collect()));
+        self.acks.len() <= RDMA_REVOKES_MAX
     }
 
     /// Regions of which nothing is under way any more.

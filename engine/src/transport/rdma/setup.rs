@@ -5,6 +5,7 @@ use super::endpoint::{Endpoint, Parts};
 use super::service::{Service, FIRST_LANE};
 use super::session::{Entry, Pair, Session, Stage, PATIENCE};
 use super::wire::{Side, Word};
+use crate::limits::RDMA_ENDPOINTS_MAX;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -54,10 +55,17 @@ impl Service {
 
     /// The acceptor's step.
     pub(super) fn answer(&self, peer: u64, id: [u8; 16], lane: u32, pair: Pair, theirs: Side) {
-        let made = match lane >= FIRST_LANE && theirs.qps.len() > 1 {
+        // Each costs queue pairs: who asks for more than there can be pairs of devices gets none.
+        let has_room = |session: &mut Session| {
+            !session.ticket.dialer
+                && session.entries.len() < RDMA_ENDPOINTS_MAX
+                && !session.entries.contains_key(&lane)
+        };
+        let may = self.with(peer, id, has_room) == Some(true);
+        let made = match may && lane >= FIRST_LANE && theirs.qps.len() > 1 {
             // As many as both ends want, and one for what is small.
             true => self.make(peer, id, (lane, pair, self.settings.qps.min(theirs.qps.len() as u32 - 1))),
-            false => Err("the lane's number makes no sense".into()),
+            false => Err("it asks for an endpoint that makes no sense".into()),
         };
         let connected = made.and_then(|entry| {
             entry.endpoint.connect(&entry.own, &theirs)?;

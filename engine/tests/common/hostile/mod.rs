@@ -189,11 +189,22 @@ impl Hostile {
         let _ = self.socket.write_all(&sealed);
     }
 
-    /// Seals many messages and sends them in one go.
-    pub fn say_all<'a>(&mut self, messages: impl IntoIterator<Item = &'a Message>) {
+    /// Seals many messages, to be sent by `raw`.
+    pub fn seal_all<'a>(&mut self, messages: impl IntoIterator<Item = &'a Message>) -> Vec<u8> {
         let mut sealed = Vec::new();
         messages.into_iter().for_each(|it| self.channel.seal(&it.encode(), &mut sealed).unwrap());
+        sealed
+    }
+
+    /// Says many messages in one go.
+    pub fn say_all<'a>(&mut self, messages: impl IntoIterator<Item = &'a Message>) {
+        let sealed = self.seal_all(messages);
         let _ = self.socket.write_all(&sealed);
+    }
+
+    /// The control connection's socket, for bytes that are sealed or answers that nobody wants to know.
+    pub fn raw(&self) -> TcpStream {
+        self.socket.try_clone().unwrap()
     }
 
     /// The next message, pings too; None when the engine has ended the connection.

@@ -1,8 +1,10 @@
 //! The kinds of connection that the control loop holds, and what each waits for.
 
+use crate::limits::ANSWERS_UNWRITTEN_MAX;
 use crate::session::channel::Channel;
 use crate::session::handshake::{Acceptor, Dialer, Identity, Nonce};
 use crate::session::machine::Role;
+use crate::session::order::Order;
 use crate::transport::tcp::control::greeting::Greeting;
 use crate::transport::tcp::control::stream::Stream;
 use std::net::SocketAddr;
@@ -37,6 +39,34 @@ pub struct ControlConn {
     pub target: Option<Target>,
     /// The peer object that we named in our Start.
     pub offered: Offered,
+    /// What the peer said on this connection so far, as far as it bounds what may come.
+    pub order: Order,
+    pub answers: Answers,
+    /// Bytes that were read since it could not be written to any more.
+    pub last_words: usize,
+}
+
+/// Answers that wait to be written: how many, and where in the stream the last one ends.
+#[derive(Default)]
+pub struct Answers {
+    count: u32,
+    end: u64,
+}
+
+impl Answers {
+    /// Whether one more may be queued on a stream that was written so far.
+    pub fn has_room(&mut self, written: u64) -> bool {
+        if written >= self.end {
+            self.count = 0;
+        }
+        self.count < ANSWERS_UNWRITTEN_MAX
+    }
+
+    /// One more ends here.
+    pub fn add(&mut self, end: u64) {
+        self.count += 1;
+        self.end = end;
+    }
 }
 
 /// What our Start said.

@@ -1,6 +1,6 @@
 //! Connections that we open: to engines, to the socket where we prove to be their user, and lanes.
 
-use super::conn::{ControlConn, Dialing, State, Target};
+use super::conn::{Answers, ControlConn, Dialing, State, Target};
 use super::greeting::{Greeting, WELCOME_BYTES};
 use super::sessions::PeerSession;
 use super::stream::{Input, Stream};
@@ -12,6 +12,7 @@ use crate::session::handshake::{
     Auth, Dialer, HandshakeError, HandshakeResult, Next, Nonce, Proof, RefusalCode, Step,
 };
 use crate::session::machine::Role;
+use crate::session::order::Order;
 use crate::status::{Error, Result, Status};
 use crate::sys::poller::Ready;
 use crate::sys::{clock, socket, unix};
@@ -296,6 +297,9 @@ impl Control {
                     is_proven: established.auth != Auth::None,
                     peer: None,
                     target: Some(target),
+                    order: Order::default(),
+                    answers: Answers::default(),
+                    last_words: 0,
                 };
                 self.begin_control(token, control);
             }

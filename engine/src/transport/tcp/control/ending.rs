@@ -204,6 +204,11 @@ impl Control {
         self.touch(peer);
     }
 
+    /// The peer says what no engine in good order does. It has the secret: connecting again would change nothing.
+    pub(super) fn misbehaved(&mut self, peer: u64) {
+        self.farewell(peer, Status::Corrupt);
+    }
+
     /// Ends a session on purpose: lanes first, then the word, so that the peer may rely on it.
     pub(super) fn farewell(&mut self, peer: u64, status: Status) {
         if let Some(session) = self.sessions.get_mut(&peer) {

@@ -1,7 +1,7 @@
 //! Connections that others open: engines that introduce themselves, lanes of sessions, processes that
 //! prove to be our user, and strangers, who get little and for a short time only.
 
-use super::conn::{ControlConn, State, Target};
+use super::conn::{Answers, ControlConn, State, Target};
 use super::greeting::{Greeting, GREETING_BYTES};
 use super::stream::{Input, Stream};
 use super::{Control, ACCEPT_REST_NS, CROWD_PATIENCE, CROWD_REST_NS, LISTENER};
@@ -10,6 +10,7 @@ use crate::session::handshake::{
     peek_kind, refusal, Acceptor, Auth, Established, HandshakeError, Identity, Next, Peek, Proof, RefusalCode,
 };
 use crate::session::machine::Role;
+use crate::session::order::Order;
 use crate::sys::poller::Interest;
 use crate::sys::{clock, unix};
 use std::net::SocketAddr;
@@ -235,6 +236,9 @@ impl Control {
             is_proven: established.auth != Auth::None,
             peer: None,
             target: None,
+            order: Order::default(),
+            answers: Answers::default(),
+            last_words: 0,
         };
         self.begin_control(token, control);
     }

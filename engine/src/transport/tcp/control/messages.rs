@@ -75,15 +75,32 @@ impl Control {
         }
     }
 
+    /// Answers a message of the peer's. Who lets answers pile up does not read them.
+    fn answer(&mut self, peer: u64, message: Message) {
+        let Some(token) = self.sessions.get(&peer).and_then(|session| session.conn) else { return };
+        if let Some(State::Control(control)) = self.conns.get_mut(&token).map(|conn| &mut conn.state) {
+            if !control.answers.has_room(control.stream.progress().0) {
+                return self.misbehaved(peer);
+            }
+        }
+        self.say(peer, message);
+        if let Some(State::Control(control)) = self.conns.get_mut(&token).map(|conn| &mut conn.state) {
+            control.answers.add(control.stream.progress().1);
+        }
+    }
+
     pub(super) fn message(&mut self, peer: u64, message: Message) {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
+        if !session.machine.expects(&message) {
+            return self.misbehaved(peer);
+        }
         let now_ns = clock::monotonic_ns();
         match &message {
             Message::RegionsAdd(regions) => session.peer.remote.add(regions.clone()),
             Message::RegionsRemove(ids) => session.peer.remote.remove(ids),
             Message::Ping { nonce } => {
                 let pong = Message::Pong { nonce: *nonce, clock_ns: clock::boottime_ns() };
-                return self.say(peer, pong);
+                return self.answer(peer, pong);
             }
             Message::Pong { nonce, clock_ns } => {
                 session.peer.clock.sample(*clock_ns, clock::boottime_ns());
@@ -133,7 +150,7 @@ impl Control {
             self.lane_lost(peer, &attached);
         }
         self.companion_lane_lost(peer, lane);
-        self.say(peer, Message::FenceAck { lane });
+        self.answer(peer, Message::FenceAck { lane });
     }
 
     pub(super) fn ping(&mut self, peer: u64, reply: Option<Reply<u64>>) {

@@ -12,6 +12,7 @@ mod ending;
 pub mod greeting;
 mod inbound;
 mod messages;
+mod reading;
 mod sessions;
 mod stream;
 #[cfg(test)]
@@ -91,8 +92,8 @@ pub struct Control {
     fenced: HashMap<([u8; 16], u64), u64>,
     fences: u64,
     issued: ProofTable,
-    /// Messages whose connection is being read; worked off when it is back in `conns`.
-    inbox: VecDeque<(u64, Message)>,
+    /// Messages, with their connection and its peer, worked off when the connection is back in `conns`.
+    inbox: VecDeque<(u64, u64, Message)>,
     callers: Callers,
     crowded: Vec<Later>,
     /// Peers that are lost and may still be copying here: the loss is told when that is over.
@@ -253,7 +254,7 @@ impl Control {
             State::Greeting { stream, peer, greeting, seen } => {
                 self.greeting(token, stream, peer, greeting, seen, deadline)
             }
-            State::Control(control) => self.control(token, control),
+            State::Control(control) => self.control(token, control, deadline),
         }
     }
 
@@ -285,6 +286,11 @@ impl Control {
             Command::CompanionLaneLost { peer, lane } => self.companion_lane_lost(peer, lane),
             Command::Tell { peer, session_id, transport, body, why } => {
                 self.tell_beside(peer, session_id, transport, body, why)
+            }
+            Command::Misbehaved { peer, session_id } => {
+                if self.sessions.get(&peer).is_some_and(|session| session.session_id == session_id) {
+                    self.misbehaved(peer);
+                }
             }
             Command::CompanionQuiet { peer } => self.faded(peer),
             Command::ProcessEnded { peer } => self.lose(peer, Status::PeerLost, Some(Fence::Dead)),

@@ -6,7 +6,6 @@
 use super::conn::{ControlConn, Offered, State, Target};
 use super::dial::tune;
 use super::greeting::Greeting;
-use super::stream::Input;
 use super::Control;
 use crate::command::Reply;
 use crate::complete::Fence;
@@ -17,7 +16,7 @@ use crate::peer::{Peer, PeerIdentity, PeerState, Posted};
 use crate::session::handshake::Identity;
 use crate::session::machine::{Action, Machine, Role};
 use crate::session::message::Message;
-use crate::status::{Error, Status};
+use crate::status::Status;
 use crate::sys::clock;
 use crate::transport::tcp::lane::{Lane, LaneSpec};
 use crate::transport::tcp::link::TcpLink;
@@ -122,108 +121,8 @@ impl Control {
         }
     }
 
-    /// The handshake is over: say Start, and wait for the peer's.
-    pub(super) fn begin_control(&mut self, token: u64, mut control: ControlConn) {
-        let Offered { link, known, fresh, .. } = control.offered;
-        let start = Message::Start { link, known, fresh }.encode();
-        let sealed = control.channel.seal(&start, control.stream.out());
-        if sealed.is_err() || control.stream.flush(&self.poller).is_err() {
-            return self.control_ended(control, Status::Unreachable);
-        }
-        let deadline = Some(self.handshake_deadline());
-        self.insert(token, State::Control(Box::new(control)), deadline);
-        // What came with the handshake's last bytes is not announced by the poller.
-        if let Some(conn) = self.take(token) {
-            if let State::Control(control) = conn.state {
-                self.read_messages(token, control);
-            }
-        }
-    }
-
-    pub(super) fn control(&mut self, token: u64, mut control: Box<ControlConn>) {
-        // Who cannot be written to any more may have said why: what has come is read before it ends.
-        let broken = control.stream.flush(&self.poller).is_err();
-        let ended = loop {
-            match control.stream.read(usize::MAX) {
-                Ok(Input::Bytes(bytes)) => control.input.extend_from_slice(&bytes),
-                Ok(Input::Nothing) => break broken,
-                Ok(Input::End) | Err(_) => break true,
-            }
-        };
-        if ended {
-            // What was said before the end still counts: a Bye above all.
-            let peer = self.handle_input(token, &mut control);
-            control.peer = peer.or(control.peer);
-            return self.control_ended(*control, Status::Unreachable);
-        }
-        self.read_messages(token, control);
-    }
-
-    fn read_messages(&mut self, token: u64, mut control: Box<ControlConn>) {
-        let before = control.peer;
-        match self.handle_messages(token, &mut control) {
-            Ok(true) => {
-                let deadline = control.peer.is_none().then(|| self.handshake_deadline());
-                let peer = control.peer;
-                self.insert(token, State::Control(control), deadline);
-                if let Some(peer) = peer {
-                    self.pump(token, peer, before.is_none());
-                }
-            }
-            Ok(false) => self.control_ended(*control, Status::Unreachable),
-            Err(error) => self.control_ended(*control, error.status),
-        }
-    }
-
-    fn handle_input(&mut self, token: u64, control: &mut ControlConn) -> Option<u64> {
-        let _ = self.handle_messages(token, control);
-        let peer = control.peer?;
-        self.drain_inbox(peer);
-        Some(peer)
-    }
-
-    /// Opens what has arrived. Before the session is found only a Start is taken; afterwards messages
-    /// are queued in `inbox` for `pump`. False ends the connection.
-    fn handle_messages(&mut self, token: u64, control: &mut ControlConn) -> Result<bool, Error> {
-        let mut input = std::mem::take(&mut control.input);
-        let mut at = 0;
-        while let Some((plain, consumed)) = control.channel.open_next(&input[at..])? {
-            at += consumed;
-            let corrupt = || Error::new(Status::Corrupt, "the control channel carries nonsense");
-            let message = Message::decode(&plain).map_err(|_| corrupt())?;
-            match (control.peer, message) {
-                (None, Message::Start { link, known, fresh }) => {
-                    let resumes = link != 0 && link == control.offered.known && known == control.offered.link;
-                    let Some(peer) = self.find_session(token, control, resumes, fresh) else {
-                        return Ok(false);
-                    };
-                    control.peer = Some(peer);
-                }
-                (None, _) | (Some(_), Message::Start { .. }) => return Err(corrupt()),
-                (Some(peer), message) => self.inbox.push_back((peer, message)),
-            }
-        }
-        input.drain(..at);
-        control.input = input;
-        Ok(true)
-    }
-
-    /// Works off the messages of a session whose connection is in place again.
-    fn pump(&mut self, token: u64, peer: u64, fresh: bool) {
-        if fresh {
-            self.started(peer, token);
-        }
-        self.drain_inbox(peer);
-    }
-
-    fn drain_inbox(&mut self, _peer: u64) {
-        while let Some((peer, message)) = self.inbox.pop_front() {
-            self.message(peer, message);
-        }
-    }
-
     /// The peer object of an authenticated connection: the one we both remember, or a new one.
-    fn find_session(
+    pub(super) fn find_session(
         &mut self,
         token: u64,
         control: &mut ControlConn,
@@ -436,7 +335,7 @@ impl Control {
     }
 
     /// The connection of a session is in place: tell our regions, open lanes.
-    fn started(&mut self, peer: u64, token: u64) {
+    pub(super) fn started(&mut self, peer: u64, token: u64) {
         let Some(State::Control(control)) = self.conns.get_mut(&token).map(|conn| &mut conn.state) else {
             return;
         };

@@ -17,6 +17,8 @@ pub struct Stream {
     token: u64,
     out: Vec<u8>,
     written: usize,
+    /// Bytes written since the stream was made.
+    flushed: u64,
     wants_write: bool,
 }
 
@@ -57,6 +59,7 @@ impl Stream {
             token,
             out: Vec::new(),
             written: 0,
+            flushed: 0,
             wants_write: connecting,
         })
     }
@@ -77,6 +80,11 @@ impl Stream {
         &mut self.out
     }
 
+    /// Bytes written so far, and with all that waits to be.
+    pub fn progress(&self) -> (u64, u64) {
+        (self.flushed, self.flushed + (self.out.len() - self.written) as u64)
+    }
+
     /// Writes what it can; asks to be told when the rest can go.
     pub fn flush(&mut self, poller: &Poller) -> io::Result<()> {
         while self.written < self.out.len() {
@@ -84,7 +92,10 @@ impl Stream {
             let vector = [IoVec::new(rest.as_ptr() as u64, rest.len())];
             // SAFETY: `rest` is borrowed for the duration of the call.
             match unsafe { socket::send_vectors(self.fd(), &vector) } {
-                Ok(count) => self.written += count,
+                Ok(count) => {
+                    self.written += count;
+                    self.flushed += count as u64;
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),

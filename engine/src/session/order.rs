@@ -1,0 +1,67 @@
+//! What a peer may say next on a control connection, as far as that follows from what it said there before. What
+//! answers may come, `machine` knows. An engine in good order keeps to this; who does not has the secret and
+//! means harm, or is broken, and asking it again would change nothing.
+
+use super::message::Message;
+use crate::limits::PEER_REGIONS_MAX;
+
+#[derive(Debug, Default)]
+pub struct Order {
+    /// It said Ready.
+    is_ready: bool,
+    /// Regions that it told and did not take back.
+    regions: usize,
+}
+
+impl Order {
+    /// Notes the message; false if it must not come now.
+    pub fn takes(&mut self, message: &Message) -> bool {
+        match message {
+            Message::Ready { .. } => !std::mem::replace(&mut self.is_ready, true),
+            Message::RegionsAdd(regions) => {
+                self.regions += regions.len();
+                self.regions <= PEER_REGIONS_MAX
+            }
+            Message::RegionsRemove(ids) => {
+                self.regions = self.regions.saturating_sub(ids.len());
+                true
+            }
+            _ => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::REGIONS_PER_MESSAGE;
+    use crate::region::remote::RemoteRegion;
+    use crate::types::{Access, Location};
+
+    #[test]
+    fn ready_is_said_once() {
+        let mut order = Order::default();
+        assert!(order.takes(&Message::Ready { notify_limit: 7 }));
+        assert!(order.takes(&Message::Grant { limit: 6 }), "grants may overtake one another");
+        assert!(!order.takes(&Message::Ready { notify_limit: 7 }));
+    }
+
+    #[test]
+    fn as_many_regions_as_an_engine_can_have_and_no_more() {
+        let region = RemoteRegion {
+            id: 1,
+            address: 0,
+            length: 1,
+            access: Access::BOTH,
+            name: String::new(),
+            location: Location::HOST,
+            staging: false,
+        };
+        let full = Message::RegionsAdd(vec![region.clone(); REGIONS_PER_MESSAGE]);
+        let mut order = Order::default();
+        assert!((0..PEER_REGIONS_MAX / REGIONS_PER_MESSAGE).all(|_| order.takes(&full)));
+        assert!(order.takes(&Message::RegionsRemove(vec![1])));
+        assert!(order.takes(&Message::RegionsAdd(vec![region.clone()])));
+        assert!(!order.takes(&Message::RegionsAdd(vec![region])));
+    }
+}

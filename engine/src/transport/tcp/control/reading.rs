@@ -1,0 +1,111 @@
+//! What arrives on authenticated control connections: a bounded piece at a time, opened, decoded and looked at for
+//! its order, then handed to the session that it is for. `messages` has what each message does.
+
+use super::conn::{ControlConn, Offered, State};
+use super::stream::Input;
+use super::Control;
+use crate::limits::{CONTROL_TURN_BYTES, LAST_WORDS_BYTES_MAX};
+use crate::session::message::Message;
+use crate::status::{Error, Status};
+use std::time::Instant;
+
+impl Control {
+    /// The handshake is over: say Start, and wait for the peer's.
+    pub(super) fn begin_control(&mut self, token: u64, mut control: ControlConn) {
+        let Offered { link, known, fresh, .. } = control.offered;
+        let start = Message::Start { link, known, fresh }.encode();
+        let sealed = control.channel.seal(&start, control.stream.out());
+        if sealed.is_err() || control.stream.flush(&self.poller).is_err() {
+            return self.control_ended(control, Status::Unreachable);
+        }
+        // What came with the handshake's last bytes is not announced by the poller.
+        let deadline = Some(self.handshake_deadline());
+        self.read_messages(token, Box::new(control), deadline);
+    }
+
+    /// One turn of a connection: a bounded piece is read and worked off, and what is left is reported again.
+    pub(super) fn control(&mut self, token: u64, mut control: Box<ControlConn>, deadline: Option<Instant>) {
+        // Who cannot be written to any more may have said why: what has come is read before it ends.
+        let broken = control.last_words > 0 || control.stream.flush(&self.poller).is_err();
+        let ended = match control.stream.read(CONTROL_TURN_BYTES) {
+            Ok(Input::Bytes(bytes)) => {
+                control.input.extend_from_slice(&bytes);
+                control.last_words += if broken { bytes.len() } else { 0 };
+                control.last_words > LAST_WORDS_BYTES_MAX
+            }
+            Ok(Input::Nothing) => broken,
+            Ok(Input::End) | Err(_) => true,
+        };
+        if ended {
+            // What was said before the end still counts: a Bye above all.
+            let _ = self.handle_messages(token, &mut control);
+            self.drain_inbox();
+            return self.control_ended(*control, Status::Unreachable);
+        }
+        self.read_messages(token, control, deadline);
+    }
+
+    fn read_messages(&mut self, token: u64, mut control: Box<ControlConn>, deadline: Option<Instant>) {
+        let before = control.peer;
+        let handled = self.handle_messages(token, &mut control);
+        let peer = control.peer;
+        match handled {
+            Ok(true) => {
+                let deadline = deadline.filter(|_| peer.is_none());
+                self.insert(token, State::Control(control), deadline);
+                if let (Some(peer), None) = (peer, before) {
+                    self.started(peer, token);
+                }
+                self.drain_inbox();
+            }
+            Ok(false) => self.control_ended(*control, Status::Unreachable),
+            // The cipher says so: somebody on the way.
+            Err(error) if peer.is_none() || control.channel.is_corrupt() => {
+                self.drain_inbox();
+                self.control_ended(*control, error.status)
+            }
+            Err(_) => {
+                self.insert(token, State::Control(control), None);
+                self.drain_inbox();
+                peer.into_iter().for_each(|peer| self.misbehaved(peer));
+            }
+        }
+    }
+
+    /// Opens what has arrived. Before the session is found only a Start is taken; afterwards messages
+    /// are queued in `inbox`. False ends the connection.
+    fn handle_messages(&mut self, token: u64, control: &mut ControlConn) -> Result<bool, Error> {
+        let mut input = std::mem::take(&mut control.input);
+        let mut at = 0;
+        while let Some((plain, consumed)) = control.channel.open_next(&input[at..])? {
+            at += consumed;
+            let corrupt = || Error::new(Status::Corrupt, "the control channel carries nonsense");
+            let message = Message::decode(&plain).map_err(|_| corrupt())?;
+            match (control.peer, message) {
+                (None, Message::Start { link, known, fresh }) => {
+                    let resumes = link != 0 && link == control.offered.known && known == control.offered.link;
+                    let Some(peer) = self.find_session(token, control, resumes, fresh) else {
+                        return Ok(false);
+                    };
+                    control.peer = Some(peer);
+                }
+                (None, _) | (Some(_), Message::Start { .. }) => return Err(corrupt()),
+                (Some(_), message) if !control.order.takes(&message) => return Err(corrupt()),
+                (Some(peer), message) => self.inbox.push_back((token, peer, message)),
+            }
+        }
+        input.drain(..at);
+        control.input = input;
+        Ok(true)
+    }
+
+    /// Works off messages, as long as their connection is their session's: what is answered on one connection
+    /// was not asked on the next.
+    fn drain_inbox(&mut self) {
+        while let Some((token, peer, message)) = self.inbox.pop_front() {
+            if self.sessions.get(&peer).is_some_and(|session| session.conn == Some(token)) {
+                self.message(peer, message);
+            }
+        }
+    }
+}

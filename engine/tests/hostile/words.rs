@@ -1,0 +1,153 @@
+//! Words on the control channel that no engine in good order says, and more of them than it says: the session ends,
+//! with CORRUPT, and others are served as before.
+
+use crate::hostile::{Hostile, HostileLane, Who, PATIENCE};
+use crate::support::{engine, eventually, regions};
+use ferry::peer::PeerState;
+use ferry::session::message::Message;
+use ferry::types::Transport;
+use ferry::{Engine, Status};
+use std::io::{Read, Write};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// With its lanes, which the engine would fence if they ended.
+fn session(engine: &Engine) -> (Hostile, Vec<HostileLane>) {
+    let mut peer = Hostile::dial(engine.address(), &Who::new());
+    let lanes = peer.up();
+    (peer, lanes)
+}
+
+/// A word for the part of the engine that moves memory of devices.
+fn staged(body: Vec<u8>) -> Message {
+    Message::Beside { transport: Transport::Staged as u8, why: String::new(), body }
+}
+
+/// WANT, by its number among the stage's words.
+fn want(op: u64) -> Vec<u8> {
+    [&[1][..], &op.to_le_bytes()].concat()
+}
+
+#[test]
+fn what_was_not_asked_is_not_answered_and_what_is_said_once_is_not_said_twice() {
+    let engine = engine(&[]);
+    for wrong in [
+        Message::Pong { nonce: 12345, clock_ns: u64::MAX },
+        Message::FenceAck { lane: 1 },
+        Message::Ready { notify_limit: 7 },
+        Message::Start { link: 1, known: 2, fresh: 3 },
+        staged(vec![0xff; 9]),
+    ] {
+        let (mut peer, _lanes) = session(&engine);
+        peer.say(&wrong);
+        assert_eq!(peer.hear_end(), Some(Status::Corrupt as i32), "{wrong:?}");
+    }
+    let (mut peer, _lanes) = session(&engine);
+    peer.say_bytes(&[99, 1, 2, 3]);
+    assert_eq!(peer.hear_end(), Some(Status::Corrupt as i32), "no message at all");
+}
+
+/// Any clock may be said with a good answer; it is the peer's own frames that come too late then.
+#[test]
+fn a_clock_at_its_end_harms_nobody() {
+    for clock_ns in [0, u64::MAX, 1 << 63, i64::MAX as u64] {
+        let mut all = crate::support::Attacked::new(&[]);
+        let memory = crate::support::alloc(&all.engine, 4096);
+        std::thread::scope(|scope| {
+            let probing = scope.spawn(|| all.engine.probe(all.handle, Some(PATIENCE)));
+            let nonce = loop {
+                if let Message::Ping { nonce } = all.peer.hear_any().unwrap() {
+                    break nonce;
+                }
+            };
+            all.peer.say(&Message::Pong { nonce, clock_ns });
+            probing.join().unwrap().unwrap();
+        });
+        let transfer = all.submit(ferry::types::Op::Write, &memory, 8);
+        let frame = all.lanes[0].hear().unwrap();
+        let header = ferry::transport::tcp::wire::Header {
+            sequence: frame.header.sequence,
+            clock_ns,
+            ..all.lanes[0].header()
+        };
+        assert!(all.lanes[0].send(header, &[], b"", b""));
+        assert_eq!(transfer.wait(Some(PATIENCE)).unwrap().state, ferry::complete::State::Done);
+    }
+}
+
+#[test]
+fn operations_without_end_end_the_session() {
+    let engine = engine(&[]);
+    let (mut peer, _lanes) = session(&engine);
+    for first in (0..3000).step_by(1000) {
+        peer.say(&staged((first..first + 1000).flat_map(want).collect()));
+    }
+    assert_eq!(peer.hear_end(), Some(Status::Corrupt as i32));
+}
+
+#[test]
+fn who_asks_and_does_not_read_the_answers_is_sent_off() {
+    let engine = engine(&[("socket_buffer_bytes", "65536")]);
+    for question in [Message::Ping { nonce: 1 }, Message::Fence { lane: 900 }] {
+        let (mut peer, _lanes) = session(&engine);
+        let is = |peer: u64, state| engine.peer_info(peer).is_ok_and(|info| info.state == state);
+        let up = || engine.peers().unwrap().into_iter().find(|peer| is(*peer, PeerState::Up));
+        eventually("the session is up", || up().is_some());
+        let handle = up().unwrap();
+        let flood = peer.seal_all(std::iter::repeat_n(&question, 50_000));
+        let mut socket = peer.raw();
+        let written = std::thread::spawn(move || socket.write_all(&flood).is_ok());
+        eventually("who does not read is lost", || is(handle, PeerState::Lost));
+        drop(peer);
+        let _ = written.join();
+    }
+}
+
+const PINGS: usize = 150_000;
+/// Length, kind, nonce, clock and tag.
+const PONG_BYTES: usize = 2 + 1 + 8 + 8 + 16;
+
+/// One peer asks as fast as it can; another is answered in time throughout.
+#[test]
+fn a_flood_of_one_peer_does_not_hold_up_another() {
+    let victim = engine(&[]);
+    let other = engine(&[]);
+    let handle = other.connect(victim.address(), Some(PATIENCE)).unwrap();
+    let (mut peer, _lanes) = session(&victim);
+    let flood = peer.seal_all(std::iter::repeat_n(&Message::Ping { nonce: 1 }, PINGS));
+    let (mut tell, mut answers) = (peer.raw(), peer.raw());
+    let answered = AtomicUsize::new(0);
+    let mut times: Vec<Duration> = Vec::new();
+    std::thread::scope(|scope| {
+        scope.spawn(|| tell.write_all(&flood).unwrap());
+        scope.spawn(|| {
+            let mut sink = vec![0; 1 << 20];
+            while let Ok(count @ 1..) = answers.read(&mut sink) {
+                answered.fetch_add(count, Ordering::SeqCst);
+            }
+        });
+        while answered.load(Ordering::SeqCst) < PINGS * PONG_BYTES {
+            let asked = Instant::now();
+            other.probe(handle, Some(PATIENCE)).unwrap();
+            times.push(asked.elapsed());
+        }
+        let _ = peer.raw().shutdown(std::net::Shutdown::Both);
+    });
+    times.sort_unstable();
+    let (middle, most) = (times[times.len() / 2], times[times.len() - 1]);
+    println!("{} probes beside a flood: {middle:?} in the middle, {most:?} at most", times.len());
+    assert!(times.len() >= 10, "{} probes while {PINGS} pings came: {most:?}", times.len());
+    assert!(middle < Duration::from_millis(20), "{middle:?}");
+}
+
+/// Regions in any number that an engine can have; what is announced beyond that ends the session.
+#[test]
+fn regions_that_make_no_sense_cost_only_themselves() {
+    let engine = engine(&[]);
+    let (mut peer, _lanes) = session(&engine);
+    peer.say(&regions(&[(0, 1, 1), (1, 0, 0), (2, u64::MAX, 2), (3, 4096, 4096), (3, 8192, 4096)]));
+    peer.sync();
+    let handle = engine.peers().unwrap()[0];
+    let known = engine.peer_regions(handle).unwrap();
+    assert_eq!(known.len(), 1, "{known:?}");
+}
