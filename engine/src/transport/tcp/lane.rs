@@ -21,6 +21,7 @@ use crate::sys::poller::Interest;
 use crate::sys::socket;
 use crate::transport::tcp::answer::Answers;
 use crate::transport::tcp::flight::Flight;
+use crate::transport::tcp::place::settle;
 use crate::transport::tcp::rx::{Rx, RxTurn};
 use crate::transport::tcp::tx::{Tx, TxTurn};
 use crate::transport::tcp::wire::Sealer;
@@ -168,11 +169,16 @@ impl Lane {
                 return;
             }
             self.tx_wanted.store(false, Ordering::SeqCst);
-            match tx.run(self) {
+            let turn = tx.run(self);
+            if matches!(turn, TxTurn::Blocked) {
+                self.tx_blocked.store(true, Ordering::SeqCst);
+            }
+            let settled = tx.take_settled();
+            drop(tx);
+            settled.into_iter().for_each(|(posted, faults)| settle(self, posted, &faults));
+            match turn {
                 TxTurn::Idle => {}
                 TxTurn::Blocked => {
-                    self.tx_blocked.store(true, Ordering::SeqCst);
-                    drop(tx);
                     self.update_interest();
                     if self.tx_blocked.load(Ordering::SeqCst) {
                         return;
@@ -181,15 +187,11 @@ impl Lane {
                     // the sending to us.
                 }
                 TxTurn::Yield => {
-                    drop(tx);
                     // Not `kick`: whoever set `tx_wanted` meanwhile found the lock taken and left it to us.
                     self.tx_wanted.store(true, Ordering::SeqCst);
                     return self.worker.kick(self.clone());
                 }
-                TxTurn::Failed(status) => {
-                    drop(tx);
-                    return self.fail(status);
-                }
+                TxTurn::Failed(status) => return self.fail(status),
             }
         }
     }
@@ -304,6 +306,9 @@ impl Lane {
             // Whatever it comes to, the lane is closed next.
             let _ = tx.run(self);
         }
+        let settled = tx.take_settled();
+        drop(tx);
+        settled.into_iter().for_each(|(posted, faults)| settle(self, posted, &faults));
     }
 
     /// Receives what has arrived before the lane is closed, because its peer has closed it already.

@@ -5,9 +5,8 @@
 //! ends with the first frame that carries much, so that small frames never wait for more than one.
 
 use crate::limits::FRAME_BYTES_MAX;
-use crate::notify::WakeLater;
 use crate::peer::outbox::Pulled;
-use crate::peer::What;
+use crate::peer::{Posted, What};
 use crate::region::Region;
 use crate::status::Status;
 use crate::sys::socket::{self, IoVec};
@@ -15,7 +14,6 @@ use crate::sys::{clock, racing};
 use crate::transport::tcp::answer::ReadJob;
 use crate::transport::tcp::flight;
 use crate::transport::tcp::lane::{lock, Lane};
-use crate::transport::tcp::place::settle;
 use crate::transport::tcp::wire::{
     flags, Descriptor, Fault, Header, Kind, Sealer, DESCRIPTOR_BYTES, FAULT_BYTES,
 };
@@ -64,6 +62,8 @@ pub struct Tx {
     ends: VecDeque<(usize, Op, u64)>,
     /// Whether the flight knows that they are being sent.
     is_told: bool,
+    /// See `take_settled`.
+    settled: Vec<(Posted, Vec<Fault>)>,
     /// Regions of peers' READs in the batch, entered around each system call.
     serving: Vec<Arc<Region>>,
     /// When the earliest lease of those READs ends, on our CLOCK_BOOTTIME.
@@ -84,6 +84,7 @@ impl Tx {
             sent: 0,
             ends: VecDeque::new(),
             is_told: false,
+            settled: Vec::new(),
             serving: Vec::new(),
             serve_until_ns: u64::MAX,
             vectors: Vec::new(),
@@ -360,7 +361,7 @@ impl Tx {
         Ok(count)
     }
 
-    /// Notes which of our frames the kernel has whole, and settles what the peer acknowledged during the call.
+    /// Notes which of our frames the kernel has whole, and what the peer acknowledged during the call.
     fn confirm_written(&mut self, lane: &Lane) -> Result<(), Status> {
         self.is_told = false;
         let mut written = [0; 2];
@@ -370,11 +371,13 @@ impl Tx {
         }
         // CORRUPT: it acknowledged what it cannot have.
         let settled = lock(&lane.flight).end_send(written).map_err(|_| Status::Corrupt)?;
-        if !settled.is_empty() {
-            let _later = WakeLater::begin();
-            settled.into_iter().for_each(|(posted, faults)| settle(lane, posted, &faults));
-        }
+        self.settled.extend(settled);
         Ok(())
+    }
+
+    /// Frames that were acknowledged while they were sent: to be settled under no lock.
+    pub fn take_settled(&mut self) -> Vec<(Posted, Vec<Fault>)> {
+        std::mem::take(&mut self.settled)
     }
 
     fn advance(&mut self, mut count: usize) {
