@@ -55,6 +55,10 @@ pub const WORKERS_MAX: u32 = 64;
 /// Pieces of memory that ferry allocated so that processes of this host can map them: each takes a
 /// descriptor. Further ones are ordinary memory.
 pub const SHARED_MEMORIES_MAX: usize = 256;
+/// Those of one peer that are mapped here: while one goes, the next may have come.
+pub const PEER_MAPS_MAX: usize = 2 * SHARED_MEMORIES_MAX;
+/// Packets that are read of one path before others get their turn.
+pub const LOCAL_PACKETS_PER_TURN: usize = 64;
 /// Queue pairs for large transfers of one endpoint.
 pub const QPS_MAX: u32 = 16;
 /// RDMA devices that an engine uses.

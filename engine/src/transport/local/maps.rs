@@ -1,6 +1,7 @@
 //! A peer's regions as they are mapped here, where its engine allocated them so. Filled by `session` as
 //! they are announced, read by `copier`.
 
+use crate::limits::PEER_MAPS_MAX;
 use crate::sys::mapping::Mapping;
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -29,8 +30,12 @@ impl Mapped {
 pub struct Maps(RwLock<HashMap<u64, Arc<Mapped>>>);
 
 impl Maps {
-    pub fn add(&self, region: u64, mapped: Mapped) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(region, Arc::new(mapped));
+    /// False when the peer has more of them than an engine can have.
+    #[must_use]
+    pub fn add(&self, region: u64, mapped: Mapped) -> bool {
+        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        all.insert(region, Arc::new(mapped));
+        all.len() <= PEER_MAPS_MAX
     }
 
     /// Unmapped when the last copy under way is over.
@@ -57,5 +62,14 @@ mod tests {
         for (address, length) in [((1 << 40) - 1, 1), (1 << 40, 8193), ((1 << 40) + 8192, 1), (u64::MAX, 2)] {
             assert_eq!(mapped.find(address, length), None);
         }
+    }
+
+    #[test]
+    fn as_many_as_an_engine_can_have_and_no_more() {
+        let maps = Maps::default();
+        let mapped = || Mapped::new(1 << 40, Mapping::private(4096).unwrap());
+        assert!((0..PEER_MAPS_MAX as u64).all(|region| maps.add(region, mapped())));
+        assert!(maps.add(0, mapped()), "again is not one more");
+        assert!(!maps.add(u64::MAX, mapped()));
     }
 }

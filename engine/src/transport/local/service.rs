@@ -7,7 +7,7 @@ use super::fading::Fading;
 use super::link::LocalLink;
 use super::session::{self, Session, Step, Why};
 use crate::command::{Command, Commands};
-use crate::limits::HANDSHAKES_MAX;
+use crate::limits::{HANDSHAKES_MAX, LOCAL_PACKETS_PER_TURN};
 use crate::peer::{Companion, Link, Posted, Ticket};
 use crate::region::grants::Grants;
 use crate::region::Registry;
@@ -266,10 +266,14 @@ impl Service {
             let interest = Interest { read: true, write: session.has_outgoing() && !session.is_stalled };
             let _ = self.poller.set(socket.as_raw_fd(), session.socket_token, interest);
         }
-        while let Some((packet, descriptors)) = session.receive()? {
+        for _ in 0..LOCAL_PACKETS_PER_TURN {
+            let Some((packet, descriptors)) = session.receive()? else { break };
             match (session.handle(packet, descriptors)?, &link) {
                 (Step::Settled, _) => return Ok(true),
-                (Step::Mapped(id, mapped), Some(link)) => link.copier().maps.add(id, mapped),
+                (Step::Mapped(id, mapped), Some(link)) => {
+                    let has_room = link.copier().maps.add(id, mapped);
+                    has_room.then_some(()).ok_or(session::TOO_MANY)?;
+                }
                 (Step::Unmapped(id), Some(link)) => link.copier().maps.remove(id),
                 _ => {}
             }

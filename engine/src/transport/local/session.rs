@@ -24,6 +24,9 @@ use std::time::Instant;
 /// Why a path is not to be had, for `ferry_peer_paths`.
 pub type Why = String;
 
+/// The peer announces more than an engine can have.
+pub const TOO_MANY: &str = "the peer announces more memory than there can be";
+
 /// A packet that waits for room in the socket, with what it carries.
 struct Outgoing {
     /// The region that it announces, or 0.
@@ -196,17 +199,17 @@ impl Session {
 
     pub fn handle(&mut self, packet: Packet, mut descriptors: Vec<OwnedFd>) -> Result<Step, Why> {
         match (packet, &self.copier) {
-            (attach @ Packet::Attach { .. }, None) => {
+            (attach @ Packet::Attach { .. }, None) if self.deadline.is_some() => {
                 self.copier = Some(self.attached(&attach, &descriptors)?);
                 Ok(Step::Nothing)
             }
             (Packet::Region { id, address, length }, _) => {
                 let mapped = map(descriptors.pop(), address, length)?;
                 match (&self.copier, self.deadline) {
-                    (Some(copier), Some(_)) => {
-                        copier.maps.add(id, mapped);
-                        Ok(Step::Nothing)
-                    }
+                    (Some(copier), Some(_)) => match copier.maps.add(id, mapped) {
+                        true => Ok(Step::Nothing),
+                        false => Err(TOO_MANY.into()),
+                    },
                     (_, None) => Ok(Step::Mapped(id, mapped)),
                     (None, _) => Err("the peer's packets come in a wrong order".into()),
                 }
