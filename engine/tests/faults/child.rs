@@ -130,6 +130,22 @@ impl Child {
     }
 }
 
+impl Child {
+    /// Writes zeros over the child's memory from outside, also while it is stopped.
+    pub fn empty(&self, address: u64, bytes: usize) {
+        let zeros = vec![0u8; bytes];
+        let mut done = 0;
+        while done < bytes {
+            let local = libc::iovec { iov_base: zeros[done..].as_ptr() as *mut _, iov_len: bytes - done };
+            let remote = libc::iovec { iov_base: (address as usize + done) as *mut _, iov_len: bytes - done };
+            // SAFETY: `local` is the rest of `zeros`, and only read; the kernel checks the remote side.
+            let count = unsafe { libc::process_vm_writev(self.pid(), &local, 1, &remote, 1, 0) };
+            assert!(count > 0, "{}", std::io::Error::last_os_error());
+            done += count as usize;
+        }
+    }
+}
+
 impl Drop for Child {
     fn drop(&mut self) {
         let _ = self.process.kill();

@@ -5,7 +5,7 @@ use crate::child::Child;
 use crate::support::*;
 use ferry::complete::{Fence, State};
 use ferry::types::{Op, Request};
-use ferry::{Deadline, Status, TransferOptions};
+use ferry::{limits, Deadline, Status, TransferOptions};
 use std::time::{Duration, Instant};
 
 const BYTES: usize = 64 * MIB;
@@ -62,17 +62,19 @@ fn stop_in_mid_transfer(settings: &[(&str, &str)], child_settings: &str) {
     let confirmed: u64 = transfer.results().iter().map(|request| request.bytes_confirmed).sum();
     assert_eq!(confirmed, result.bytes_confirmed, "requests and total disagree");
 
-    // Final: our memory is ours, and nothing of it lands there when the target goes on.
-    let before = child.peek(remote, BYTES);
+    // Final: our memory is ours, and nothing of it lands there when the target goes on. What is still on the way is
+    // the same as what has landed, and would not show: so the place is emptied first.
+    child.empty(remote, BYTES);
     memory.write(0, &pattern(9, 0, BYTES));
     child.resume();
     // Two lanes, each with a socket full of expired frames or its end.
     wait_until("the target has dealt with its old lanes", || child.number("stat lanes_lost") >= 2);
-    if child.number("stat late_applies") == 0 {
-        assert!(child.peek(remote, BYTES) == before, "bytes landed after the final state");
-    } else {
-        println!("a receive straddled its lease and was raised as LATE_APPLY");
-    }
+    let landed = child.peek(remote, BYTES).iter().filter(|byte| **byte != 0).count();
+    let late = child.number("stat late_applies");
+    // What one receive of each bulk lane was at when the process was stopped, and then the application is told.
+    let most = late.min(2) as usize * limits::FRAME_BYTES_MAX as usize;
+    assert!(landed <= most, "{landed} bytes landed after the final state, and LATE_APPLY came {late} times");
+    assert!(late <= 2, "{late} receives were late, of one in each of two lanes");
 
     // The resumed peer takes transfers again.
     let peer = connect(&a, &address);

@@ -1,11 +1,13 @@
 //! Answers that are not true: acknowledgements and data for what was not sent, or not asked.
 
 use crate::hostile::PATIENCE;
-use crate::support::{alloc, eventually, Attacked};
+use crate::support::{alloc, eventually, Attacked, REMOTE, REMOTE_REGION};
 use ferry::complete::State;
+use ferry::notify::{Event, EventBody, WHAT_TRANSFERS};
 use ferry::transport::tcp::wire::{Header, Kind};
-use ferry::types::Op;
-use ferry::Transfer;
+use ferry::types::{Op, Request};
+use ferry::{Transfer, TransferOptions};
+use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
 /// Less than a frame fits into the sockets.
@@ -93,4 +95,33 @@ fn data_that_nobody_asked_for_ends_the_lane() {
     let mut found = vec![0; MIB];
     memory.read(0, &mut found);
     assert!(found == pattern(1));
+}
+
+/// While its queue is taken no event gets into it, and so a transfer that reports there is not final, although all
+/// that it waited for has come.
+#[test]
+fn a_transfer_is_not_final_before_its_event_is_queued() {
+    let mut all = Attacked::new(&[]);
+    let memory = alloc(&all.engine, 4096);
+    let queue = all.engine.queue(WHAT_TRANSFERS, 2).unwrap();
+    let request =
+        Request { local: memory.address(), remote: REMOTE, length: 8, remote_region: REMOTE_REGION };
+    let options = TransferOptions { queue: Some(queue.clone()), ..TransferOptions::default() };
+    let transfer = all.engine.submit(all.handle, Op::Write, &[request], &options).unwrap();
+    let frame = all.lanes[0].hear().unwrap();
+    queue.reserve().unwrap();
+    queue.push_reserved(Event { peer: 0, body: EventBody::PeerUp, credit: None }, || {
+        let ack = Header { sequence: frame.header.sequence, ..all.lanes[0].header() };
+        assert!(all.lanes[0].send(ack, &[], b"", b""));
+        // Counted on the way to its end, just before the event.
+        eventually("it ends", || all.engine.stats().unwrap().counts.transfers_done == 1);
+        let since = Instant::now();
+        while since.elapsed() < Duration::from_millis(50) {
+            assert_eq!(transfer.state(), State::Pending, "final, and no event of it can be drained");
+            std::thread::yield_now();
+        }
+    });
+    assert_eq!(transfer.wait(Some(PATIENCE)).unwrap().state, State::Done);
+    let mut events = Vec::new();
+    assert_eq!(queue.drain(&mut events, 8), 2);
 }

@@ -11,5 +11,6 @@ mod support;
 mod answers;
 mod fences;
 mod frames;
+mod leases;
 mod smoke;
 mod words;

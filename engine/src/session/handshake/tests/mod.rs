@@ -1,6 +1,7 @@
 //! Whole handshakes in memory: every way to authenticate and every way to fail. `same_user` has the
 //! handshakes with a proof, `tampering` the man in the middle, `support` the pump.
 
+mod modes;
 mod same_user;
 pub(crate) mod support;
 mod tampering;
