@@ -272,6 +272,22 @@ fn forged(exported: &[u8], changes: &[(usize, u64)]) -> Vec<u8> {
     out
 }
 
+/// A process that has nothing to do with this one.
+struct Stranger(Child);
+
+impl Stranger {
+    fn start() -> Stranger {
+        Stranger(Command::new("sleep").arg("600").spawn().unwrap())
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A peer that says that its memory is ours gets no address of this process: neither one that nobody has exported, nor
 /// one that was, since it is not this process.
 #[test]
@@ -282,15 +298,15 @@ fn an_export_that_claims_to_be_of_this_process_is_refused() {
     let Some(gpu) = gpu("an_export_that_claims_to_be_of_this_process_is_refused") else { return };
     let (memory, mapped) = (gpu.device(MIB), Mapped::new(&gpu, 2 * MIB, 1));
     let mut queue = gpu.queue(1);
-    let mut child = Command::new("sleep").arg("600").spawn().unwrap();
-    let (other, own) = (proven(child.id()), proven(std::process::id()));
+    let child = Stranger::start();
+    let (other, own) = (proven(child.0.id()), proven(std::process::id()));
     for address in [memory.address, mapped.address] {
         let exported = queue.export(address, 4096, 1).unwrap();
         let heap = &raw const child as u64;
         let elsewhere = [(ADDRESS, heap), (LENGTH, 64), (BASE, heap), (SPAN, 64)];
         for bytes in [exported.clone(), forged(&exported, &elsewhere)] {
             // The number of the process that is proven, in the same namespace.
-            let with_pid = [&bytes[..PID], &child.id().to_le_bytes(), &bytes[NUMBER..]].concat();
+            let with_pid = [&bytes[..PID], &child.0.id().to_le_bytes(), &bytes[NUMBER..]].concat();
             for said in [&bytes, &with_pid] {
                 let refused = import(&mut *queue, said, 64, &other);
                 assert!(refused.is_err(), "{address:#x}: {refused:x?}");
@@ -309,8 +325,6 @@ fn an_export_that_claims_to_be_of_this_process_is_refused() {
         queue.withdraw(&exported);
         assert_eq!(import(&mut *queue, &exported, 4096, &own).unwrap_err().status, Status::Invalid);
     }
-    child.kill().unwrap();
-    child.wait().unwrap();
 }
 
 /// What a process says of its memory's size, and of itself, is no more than its word.
