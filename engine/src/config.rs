@@ -14,6 +14,7 @@ pub use value::{AscendFabric, Congestion, Names, TcpPoller, Transports, Valid};
 
 use crate::limits;
 use crate::status::{Error, Result, Status};
+use crate::sys::host;
 use std::ffi::OsString;
 use value::Value;
 
@@ -165,9 +166,11 @@ impl Setting {
         format!("FERRY_{}", self.name.to_ascii_uppercase())
     }
 
-    /// The sentence that refuses a value. What was given for a secret is not repeated.
+    /// The sentence that refuses a value. What was given for a secret is not repeated, nor is what was given for its
+    /// file: that may be the secret, pasted in the wrong place.
     fn refuse(&self, key: &str, text: &str, cause: &Error) -> Error {
-        let given = if self.name == "secret" { "the value given".into() } else { format!("{text:?}") };
+        let is_secret = matches!(self.valid, Valid::Secret | Valid::SecretFile);
+        let given = if is_secret { "the value given".into() } else { format!("{text:?}") };
         let message = format!("{key}: {given} is refused: {}; valid: {}", cause.message, self.valid);
         Error { message, ..cause.clone() }
     }
@@ -176,10 +179,15 @@ impl Setting {
 impl Config {
     /// The defaults, overridden by `FERRY_<NAME>` variables of the environment and, weaker than these and where
     /// `ascend` is on, by some `ASCEND_` ones (README.md lists them). INVALID names the
-    /// variable whose value is no good. Rules between settings wait for `validate`, because what the
+    /// variable whose value is no good. A process that has more rights than its caller (set-user-id, capabilities
+    /// of its file) heeds none of them: they name libraries to load and files to read. Rules between settings wait for `validate`, because what the
     /// environment leaves inconsistent the caller may yet put right.
     pub fn new() -> Result<Config> {
-        Config::from_variables(|name| std::env::var_os(name))
+        Config::from_environment(host::has_more_rights_than_its_caller(), |name| std::env::var_os(name))
+    }
+
+    fn from_environment(is_privileged: bool, lookup: impl Fn(&str) -> Option<OsString>) -> Result<Config> {
+        Config::from_variables(|name| lookup(name).filter(|_| !is_privileged))
     }
 
     fn from_variables(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Config> {

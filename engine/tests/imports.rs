@@ -25,9 +25,11 @@ const LAYERS: &[&[&str]] = &[
     &["notify"],
     &["region"],
     &["device"],
+    // Settings depend on whose rights the process has.
+    &["config"],
     &["sys"],
     // Plain data and its rules from here on.
-    &["config", "stats"],
+    &["stats"],
     &["cover", "handle", "room"],
     &["status"],
     &["limits", "types"],

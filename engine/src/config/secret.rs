@@ -3,6 +3,7 @@
 
 use super::value::{Valid, Value};
 use crate::status::{Error, Result};
+use crate::sys::host;
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::Read;
@@ -77,8 +78,8 @@ pub struct SecretFile {
 }
 
 impl SecretFile {
-    /// Reads the secret. INVALID, with errno where there is one, when the file cannot be read, others
-    /// than its owner have any right to it, or its size is wrong.
+    /// Reads the secret. INVALID, with errno where there is one, when the file cannot be read, belongs neither to
+    /// this process's effective user nor to root, others than its owner have any right to it, or its size is wrong.
     pub fn read(path: &str) -> Result<SecretFile> {
         let refuse = |what: &str, error: std::io::Error| Error {
             os_error: error.raw_os_error().unwrap_or(0),
@@ -92,9 +93,8 @@ impl SecretFile {
         if !metadata.is_file() {
             return Err(Error::invalid("not a regular file"));
         }
-        if metadata.mode() & 0o077 != 0 {
-            let mode = metadata.mode() & 0o777;
-            return Err(Error::invalid(format!("its mode {mode:03o} lets others in; chmod 600 would do")));
+        if let Some(why) = objection(metadata.uid(), metadata.mode(), host::effective_user()) {
+            return Err(Error::invalid(why));
         }
         let bytes = read_bounded(&file).map_err(|error| refuse("cannot read the file", error))?;
         let secret = Secret::from_bytes(without_line_end(&bytes));
@@ -131,6 +131,18 @@ impl Value for SecretFile {
     }
 }
 
+/// Why a file of this owner and mode is no place for a secret of this user's process: somebody else may read it, or
+/// may have put it there.
+fn objection(owner: u32, mode: u32, user: u32) -> Option<String> {
+    if owner != user && owner != 0 {
+        return Some(format!(
+            "its owner is user {owner}; only user {user}, whose process this is, or root may be"
+        ));
+    }
+    let mode = mode & 0o777;
+    (mode & 0o077 != 0).then(|| format!("its mode {mode:03o} lets others in; chmod 600 would do"))
+}
+
 /// Reads up to two bytes more than a secret may have (a line end may follow it), enough to see that
 /// there are too many.
 fn read_bounded(file: &File) -> std::io::Result<Vec<u8>> {
@@ -149,5 +161,22 @@ fn without_line_end(bytes: &[u8]) -> &[u8] {
         text
     } else {
         bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secrets_file_is_its_users_or_roots_and_nobody_elses() {
+        for (owner, mode, user) in [(7, 0o100_600, 7), (7, 0o400, 7), (0, 0o600, 7), (0, 0o600, 0)] {
+            assert_eq!(objection(owner, mode, user), None);
+        }
+        for (owner, mode, user, word) in
+            [(8, 0o600, 7, "user 8"), (7, 0o600, 0, "user 7"), (7, 0o640, 7, "640"), (0, 0o601, 0, "601")]
+        {
+            assert!(objection(owner, mode, user).unwrap().contains(word));
+        }
     }
 }

@@ -249,6 +249,45 @@ fn a_secret_file_is_private_and_long_enough() {
 }
 
 #[test]
+fn a_secret_that_is_given_as_a_file_is_not_repeated() {
+    for wrong in [HEX, &HEX[..40], "/nonexistent/00112233", "hunter2, and 00112233"] {
+        assert!(!refused("secret_file", wrong).contains("00112233"));
+    }
+    let error =
+        Config::from_variables(|asked| (asked == "FERRY_SECRET_FILE").then(|| HEX.into())).unwrap_err();
+    assert!(error.message.contains("FERRY_SECRET_FILE") && !error.message.contains("00112233"), "{error}");
+    assert_eq!(error.os_error, libc::ENOENT);
+}
+
+#[test]
+fn a_secret_file_of_another_user_is_refused() {
+    if crate::sys::host::effective_user() != 0 {
+        println!("SKIPPED a_secret_file_of_another_user_is_refused: only root can give a file away");
+        return;
+    }
+    let file = Scratch::new("given-away", &[7; 32], 0o600);
+    accepted("secret_file", file.path());
+    std::os::unix::fs::chown(file.path(), Some(4321), None).unwrap();
+    assert!(refused("secret_file", file.path()).contains("4321"));
+}
+
+#[test]
+fn who_has_more_rights_than_its_caller_heeds_no_variable() {
+    let all = |asked: &str| match asked {
+        "FERRY_CUDA_LIBRARY" | "FERRY_ASCEND_LIBRARY" | "FERRY_HIXL_LIBRARY" => Some("/tmp/evil.so".into()),
+        "FERRY_SECRET_FILE" => Some("/etc/shadow".into()),
+        "ASCEND_TRANSFER_TIMEOUT" => Some("1".into()),
+        _ => None,
+    };
+    let config = Config::from_environment(true, all).unwrap();
+    for setting in Config::settings() {
+        assert_eq!(config.get(setting.name), Some(setting.default_text()), "{}", setting.name);
+    }
+    let heeded = |asked: &str| all(asked).filter(|_| asked != "FERRY_SECRET_FILE");
+    assert_eq!(Config::from_environment(false, heeded).unwrap().hixl_library, "/tmp/evil.so");
+}
+
+#[test]
 fn the_later_secret_holds() {
     let file = Scratch::new("later", &[9; 40], 0o600);
     let mut config = accepted("secret", HEX);

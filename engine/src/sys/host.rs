@@ -64,6 +64,19 @@ pub fn has_ended(pid: u32, started_then: u64) -> bool {
     }
 }
 
+/// Whether this process runs with rights that whoever started it may not have: set-user-id, set-group-id, or
+/// capabilities of the file. What its environment says is then not to be relied on.
+pub fn has_more_rights_than_its_caller() -> bool {
+    // SAFETY: getauxval takes a number and looks it up in what the kernel gave this process.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
+/// The user by whose rights this process acts.
+pub fn effective_user() -> u32 {
+    // SAFETY: geteuid takes nothing and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
 /// The kernel's number for this boot.
 pub fn boot_id() -> Option<[u8; 16]> {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;

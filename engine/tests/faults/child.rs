@@ -4,9 +4,10 @@
 use crate::role;
 use crate::support::{config, fill, pattern, rounds, BOUND};
 use ferry::notify::{EventBody, WHAT_PEERS};
+use ferry::sys::unix;
 use ferry::types::{Op, Transport};
 use ferry::{Deadline, Engine, Memory, RegionOptions, TransferOptions};
-use std::io::{BufRead, Write};
+use std::io::{BufRead, ErrorKind, Write};
 use std::process::ChildStdin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
@@ -329,6 +330,20 @@ impl Role {
             }
             // A network namespace of its own, with its own loopback.
             "own_network" => own_network().to_string(),
+            // crowd NAME KIND COUNT: so many connections to a socket in the abstract namespace, kept.
+            "crowd" => {
+                let kind = if words[2] == "packets" { unix::PACKETS.into() } else { unix::Type::STREAM };
+                for _ in 0..number(3) {
+                    let mut socket = unix::connect_abstract(words[1].as_bytes(), kind);
+                    // A full backlog: they are taken from it all the time.
+                    while socket.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock) {
+                        std::thread::yield_now();
+                        socket = unix::connect_abstract(words[1].as_bytes(), kind);
+                    }
+                    self.hoard.push(socket.unwrap().into());
+                }
+                self.hoard.len().to_string()
+            }
             "setuid" => {
                 // SAFETY: no memory is involved.
                 unsafe { libc::setuid(number(1) as u32) }.to_string()

@@ -22,6 +22,7 @@ mod lanes;
 mod local;
 mod regions;
 mod replay;
+mod rights;
 mod sessions;
 mod stopped;
 mod strangers;

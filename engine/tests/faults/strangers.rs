@@ -216,3 +216,55 @@ fn half_open_connections_are_bounded_and_others_are_served() {
     let engines = count() - before - held.len();
     assert!(engines < 600, "{engines} descriptors held for strangers");
 }
+
+/// The names of the sockets by which processes of this host reach this one: (name, whether it takes packets).
+fn names_of_this_process() -> Vec<(String, bool)> {
+    let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let own: Vec<String> = links
+        .filter_map(|entry| std::fs::read_link(entry.path()).ok()?.into_os_string().into_string().ok())
+        .filter_map(|link| Some(link.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
+        .collect();
+    let all = std::fs::read_to_string("/proc/net/unix").unwrap();
+    // Num RefCount Protocol Flags Type St Inode Path; 00010000 listens.
+    let lines = all.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    lines
+        .filter(|words| {
+            words.len() == 8 && words[3] == "00010000" && own.iter().any(|inode| inode == words[6])
+        })
+        .filter_map(|words| Some((words[7].strip_prefix('@')?.to_owned(), words[4] == "0005")))
+        .collect()
+}
+
+/// Another user of the host takes all the connections that it can get, and says nothing on them: who is of the
+/// engine's user is served.
+#[test]
+fn another_user_takes_no_seat_at_the_sockets_for_this_one() {
+    let _turn = alone();
+    // SAFETY: no arguments, no memory.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("SKIPPED another_user_takes_no_seat_…: only root can become somebody else");
+        return;
+    }
+    let mut crowd = Child::start();
+    assert_eq!(crowd.ask("nofile 4000"), "0");
+    assert_eq!(crowd.ask("setuid 65534"), "0");
+    let settings = [SAME_USER, ("transports", "auto"), ("handshake_timeout_ms", "30000")];
+    let b = engine(&settings);
+    let names = names_of_this_process();
+    assert_eq!(names.len(), 2, "{names:?}");
+    let a = engine(&settings);
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = open();
+    for (name, packets) in &names {
+        let kind = if *packets { "packets" } else { "stream" };
+        // More than there are seats.
+        crowd.number(&format!("crowd {name} {kind} 1300"));
+    }
+    let seats = open() - before;
+    assert!(seats < 100, "{seats} seats are another user's");
+    let peer = connect(&a, b.address());
+    let paths = a.peer_paths(peer).unwrap();
+    let local = paths.iter().find(|path| path.transport == ferry::types::Transport::Local).unwrap();
+    assert!(local.chosen, "{}", local.why);
+    assert!(b.stats().unwrap().counts.handshakes_refused >= 1300);
+}

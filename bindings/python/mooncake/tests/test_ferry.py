@@ -8,6 +8,7 @@ import os
 import secrets
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,16 @@ assert engine.register_memory(ctypes.addressof(memory), 4096) == 0
 print(engine.get_rpc_port(), ctypes.addressof(memory), flush=True)
 for line in sys.stdin:
     print(bytes(memory)[:8].hex(), flush=True)
+"""
+
+# An engine of ferry's own, which can listen where one listened before.
+PLACE = """
+import sys, ferry
+engine = ferry.Engine(listen_address=sys.argv[1], lease_ms=60000)
+memory = engine.alloc(4096)
+print(engine.address, memory.address, flush=True)
+for line in sys.stdin:
+    print(bytes(memory.view)[:8].hex(), flush=True)
 """
 
 
@@ -109,6 +120,47 @@ def test_a_peer_that_is_killed_fails_what_comes_and_its_successor_is_reached():
     with Peer() as second:
         assert engine.transfer_sync_write(second.session, address, second.address, 4096) == 0
         assert second.begins_with() == b"ferried!"
+
+
+@pytest.mark.parametrize("proof", ["a secret", "the same user"])
+def test_a_session_goes_on_with_who_is_started_anew_in_its_place(proof, tmp_path, monkeypatch):
+    """One call may fail with the first process, whether the kernel here tells of its end or not, and waits neither
+    for a lease nor for the time to reconnect."""
+    if proof == "a secret":
+        secret = tmp_path / "secret"
+        secret.write_bytes(secrets.token_bytes(32))
+        secret.chmod(0o600)
+        monkeypatch.setenv("FERRY_SECRET_FILE", str(secret))
+    monkeypatch.setenv("FERRY_TRANSPORTS", "tcp")
+    monkeypatch.setenv("FERRY_LEASE_MS", "60000")
+    monkeypatch.setenv("FERRY_RECONNECT_TIMEOUT_MS", "60000")
+    engine, memory, address = opened()
+
+    def start(place):
+        program = [sys.executable, "-c", PLACE, place]
+        process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        session, remote = process.stdout.readline().split()
+        return process, session, int(remote)
+
+    def end(process):
+        process.kill()
+        process.communicate()
+
+    first, session, remote = start("127.0.0.1:0")
+    assert engine.transfer_sync_write(session, address, remote, 4096) == 0
+    end(first)
+    second, again, remote = start(session)
+    try:
+        assert again == session
+        began = time.monotonic()
+        outcomes = [engine.transfer_sync_write(session, address, remote, 4096) for _ in range(2)]
+        assert outcomes[1] == 0, outcomes
+        assert time.monotonic() - began < 30
+        second.stdin.write("\n")
+        second.stdin.flush()
+        assert bytes.fromhex(second.stdout.readline()) == b"ferried!"
+    finally:
+        end(second)
 
 
 def test_what_cannot_be_is_said_and_changes_nothing(caplog):

@@ -29,6 +29,8 @@ const RETRY: Duration = Duration::from_millis(2);
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How long the acceptor may take to say where it listens; its session says so when it stands.
 const OFFER_PATIENCE: Duration = Duration::from_secs(5);
+/// Connections accepted in one go, before others get their turn.
+const ACCEPTS_PER_TURN: usize = 64;
 const LISTENER: u64 = 1;
 const READ: Interest = Interest { read: true, write: false };
 
@@ -192,7 +194,12 @@ impl Service {
 
     fn accept(&self, paths: &mut Paths) {
         let Some((listener, _)) = &self.listener else { return };
-        while let Ok(socket) = unix::accept(listener.as_fd()) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            let Ok(socket) = unix::accept(listener.as_fd()) else { return };
+            // The kernel knew who it is before anything was said: other users of this host get no seat.
+            if session::check_user(socket.as_fd()).is_err() {
+                continue;
+            }
             if paths.strangers.len() == HANDSHAKES_MAX {
                 continue; // turned away: its session goes on without this path
             }

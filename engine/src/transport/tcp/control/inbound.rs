@@ -283,6 +283,11 @@ impl Control {
         for _ in 0..ACCEPTS_PER_TURN {
             let Some(listener) = &self.proof_listener else { return };
             let Ok(socket) = unix::accept(listener.as_fd()) else { return };
+            // The kernel knew who it is before anything was said: other users of this host get no seat.
+            if unix::same_user_credentials(socket.as_fd()).is_err() {
+                self.count_refusal();
+                continue;
+            }
             // Every connection at the door brings one of these at most.
             if self.strangers >= 2 * HANDSHAKES_MAX {
                 continue;
