@@ -1,7 +1,8 @@
 """Builds libferry.so with cargo and puts it, stripped, into the package.
 
-FERRY_LIBRARY names a library that is built already; FERRY_CARGO_ARGS are further words for cargo, as the packages
-that are built with it. The wheel is for every Python 3 of the platform, because ctypes opens the library at run time.
+FERRY_LIBRARY names a library that is built already; FERRY_CARGO_ARGS are further words for cargo, such as
+packages to be built with it. The wheel is for every Python 3 of the platform, because ctypes opens the
+library at run time.
 """
 
 import json
