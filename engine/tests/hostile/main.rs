@@ -11,4 +11,5 @@ mod support;
 mod answers;
 mod fences;
 mod frames;
+mod numbers;
 mod smoke;
