@@ -354,8 +354,7 @@ impl Transfer {
     pub fn conclude(&self) -> State {
         let mut detail = self.detail();
         let result = self.judge(&detail);
-        let state = result.state;
-        detail.result = Some(result);
+        let state = detail.result.insert(result).state;
         self.spec.regions.iter().for_each(|region| region.leave());
         state
     }
@@ -375,10 +374,9 @@ impl Transfer {
 
     fn judge(&self, detail: &Detail) -> TransferResult {
         let all = self.spec.requests.len() as u64;
-        let failed = if detail.failures.is_empty() && detail.strike.is_none() {
-            0
-        } else {
-            self.request_results(detail).filter(|r| r.status != Status::Ok).count() as u64
+        let failed = match detail.failures.is_empty() && detail.strike.is_none() {
+            true => 0,
+            false => self.request_results(detail).filter(|r| r.status != Status::Ok).count() as u64,
         };
         let status = match (detail.strike, detail.failures.first()) {
             // A strike that came too late to keep anything from being confirmed changes nothing.

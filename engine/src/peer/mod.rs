@@ -12,6 +12,7 @@ pub mod lease;
 mod link;
 pub mod outbox;
 mod posted;
+mod release;
 #[cfg(test)]
 pub mod tests;
 mod unknown;
@@ -413,45 +414,6 @@ impl Peer {
         for transfer in doomed {
             self.strike(&transfer, Strike { status: Status::Cancelled, os_error: 0 });
         }
-    }
-
-    /// A lost lane carried these slices and its fence stands: a pending transfer sends them again, a
-    /// struck one gives them up.
-    pub fn release_run(&self, transfer: &Arc<Transfer>, run: (u32, u32), notified: bool, fence: Fence) {
-        {
-            let mut outbox = lock(&self.outbox);
-            // Under the lock: a strike that comes now either sees the run queued or was seen here.
-            if transfer.is_pending() && self.lost().is_none() {
-                let class = self.class_of(transfer);
-                if notified {
-                    // Data and notification went together, and do so again: the target knows the
-                    // notification's number and drops both if it has had them.
-                    transfer.set_notification(Notification::Unknown);
-                    transfer.return_notification();
-                }
-                transfer.fenced(fence);
-                outbox.requeue(transfer.clone(), run, class, notified);
-                drop(outbox);
-                return self.strike_stranded();
-            }
-        }
-        if notified {
-            transfer.set_notification(Notification::Unknown);
-            self.skip(transfer);
-        }
-        self.abandon(transfer, run.1 - run.0 + notified as u32, fence);
-    }
-
-    /// The same for a notification that went alone; the target drops what it has seen before.
-    pub fn release_notification(&self, transfer: &Arc<Transfer>) {
-        transfer.set_notification(Notification::Unknown);
-        if !self.queue_word(transfer) {
-            self.give_up_notification(transfer);
-        }
-    }
-
-    pub fn release_skip(&self, sequence: u64) {
-        lock(&self.outbox).push_skip(sequence);
     }
 
     /// Everything that whoever sees the transfer final may rely on comes before `publish`: the

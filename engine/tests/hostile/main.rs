@@ -12,5 +12,6 @@ mod answers;
 mod fences;
 mod frames;
 mod leases;
+mod numbers;
 mod smoke;
 mod words;
