@@ -84,8 +84,15 @@ pub enum Command {
     PeerIdle {
         peer: u64,
     },
-    /// Some transfer has a deadline before the loop's next look at them.
-    Deadline,
+    /// This peer has a transfer with a deadline, or lanes to look after, before the loop's next look at it.
+    Look {
+        peer: u64,
+        at_ns: u64,
+    },
+    /// Many transfers of this peer have to be struck, or to go another way: see `Peer::sweep`.
+    Sweep {
+        peer: u64,
+    },
     /// Ask the peer for a sign of life.
     Probe {
         peer: u64,

@@ -303,8 +303,12 @@ impl Inner {
                     peer.strike(transfer, Strike { status: Status::Closed, os_error: 0 });
                 }
             }
-            let Some(open) = all.iter().find(|transfer| !transfer.is_final()) else { return Ok(()) };
-            if !open.waiter.wait_until(|| open.is_final(), deadline) {
+            // Once for all that were found, then again for what was being submitted meanwhile.
+            let open: Vec<_> = all.into_iter().filter(|transfer| !transfer.is_final()).collect();
+            if open.is_empty() {
+                return Ok(());
+            }
+            if !open.iter().all(|transfer| transfer.waiter.wait_until(|| transfer.is_final(), deadline)) {
                 return Err(Error::new(
                     Status::Busy,
                     "transfers are still draining; the engine is still closing",

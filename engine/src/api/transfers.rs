@@ -287,7 +287,7 @@ pub(super) fn submit_to(context: &Context, peer: &Peer, spec: TransferSpec) -> R
     }
     // From here on the transfer leaves its regions when it is final.
     entered.hand_over();
-    context.look_at(core.spec.deadline_ns.min(core.spec.submitted_ns + context.progress_ns() / 4));
+    peer.look_at(core.spec.deadline_ns.min(core.spec.submitted_ns + context.progress_ns() / 4));
     Ok(core)
 }
 

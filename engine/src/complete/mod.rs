@@ -3,6 +3,7 @@
 
 mod counted;
 pub mod result;
+pub mod seat;
 pub mod table;
 pub mod transfer;
 

@@ -9,6 +9,7 @@
 //! (`settle` tells it) makes the transfer final; the count reaches the total exactly once.
 
 use crate::complete::result::{Fence, Notification, Progress, RequestResult, State, TransferResult};
+use crate::complete::seat::Seat;
 use crate::cover::requests_of;
 use crate::notify::{Queue, Waiter};
 use crate::region::Region;
@@ -74,10 +75,7 @@ pub struct Transfer {
     pub spec: TransferSpec,
     /// Position among the peer's notifications; valid once queued, when there is a notification.
     pub notify_sequence: AtomicU64,
-    /// Not started yet. Written and read under the outbox's lock.
-    held: AtomicBool,
-    /// Whether the peer's outbox has had it. Written and read under the outbox's lock.
-    queued: AtomicBool,
+    pub seat: Seat,
     /// Whether the notification has been posted or given up; whoever swaps it in decides which.
     notify_taken: AtomicBool,
     started_ns: AtomicU64,
@@ -123,8 +121,7 @@ impl Transfer {
         Transfer {
             handle,
             notify_sequence: AtomicU64::new(0),
-            held: AtomicBool::new(spec.held),
-            queued: AtomicBool::new(false),
+            seat: Seat::new(spec.held),
             notify_taken: AtomicBool::new(spec.notify.is_none()),
             started_ns: AtomicU64::new(0),
             via: AtomicU32::new(spec.transport as u32),
@@ -162,26 +159,6 @@ impl Transfer {
 
     pub fn is_pending(&self) -> bool {
         self.state.load(Ordering::Acquire) == PENDING
-    }
-
-    /// Notes that the outbox has it. Under the outbox's lock.
-    pub fn mark_queued(&self) {
-        self.queued.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether it waits to be started. Under the outbox's lock.
-    pub fn is_held(&self) -> bool {
-        self.held.load(Ordering::Relaxed)
-    }
-
-    /// Under the outbox's lock.
-    pub fn start(&self) {
-        self.held.store(false, Ordering::Relaxed);
-    }
-
-    /// Under the outbox's lock.
-    pub fn is_queued(&self) -> bool {
-        self.queued.load(Ordering::Relaxed)
     }
 
     /// Whether its end has to be noticed without anybody's asking for it.

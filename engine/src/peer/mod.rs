@@ -13,6 +13,7 @@ mod link;
 pub mod outbox;
 mod posted;
 mod release;
+mod strike;
 #[cfg(test)]
 pub mod tests;
 mod unknown;
@@ -24,7 +25,7 @@ pub use link::{Beside, Companion, Kept, Link, Ticket, Way};
 pub use posted::{Posted, What};
 
 use crate::command::Command;
-use crate::complete::transfer::{Failure, Strike};
+use crate::complete::transfer::Failure;
 use crate::complete::{Fence, Notification, State, Transfer};
 use crate::notify::{Event, EventBody};
 use crate::region::remote::RemoteRegions;
@@ -33,8 +34,9 @@ use crate::types::{Slice, Transport};
 use inbox::Inbox;
 use lease::LeaseClock;
 use outbox::{Class, OrderedNext, Outbox, PullLimits, Pulled};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use strike::SWEEP_TURN;
 
 pub struct Peer {
     pub handle: u64,
@@ -54,6 +56,11 @@ pub struct Peer {
     /// By the number of the transport; TCP's place is not used.
     ways: [RwLock<Way>; Transport::COUNT],
     active: AtomicU64,
+    /// The control loop was asked to `sweep`, and has not come to the end of it. Partner: the outbox's lock, under
+    /// which what it is asked for was put there.
+    sweeping: AtomicBool,
+    /// CLOCK_MONOTONIC time of the control loop's next look at this peer. See `look_at`.
+    look_ns: AtomicU64,
     #[cfg(test)]
     pub pulled: tests::Hook,
 }
@@ -89,6 +96,8 @@ impl Peer {
                 RwLock::new(Way::Pending("the session is being established".into()))
             }),
             active: AtomicU64::new(0),
+            sweeping: AtomicBool::new(false),
+            look_ns: AtomicU64::new(u64::MAX),
             #[cfg(test)]
             pulled: tests::Hook::default(),
             around,
@@ -135,23 +144,25 @@ impl Peer {
     pub fn set_way(&self, via: Transport, way: Way) {
         let (open, pending) = (matches!(way, Way::Open(..)), matches!(way, Way::Pending(_)));
         *self.ways[via as usize].write().unwrap_or_else(PoisonError::into_inner) = way;
-        {
+        let more = {
             let mut outbox = lock(&self.outbox);
             if open {
                 outbox.open(via);
             } else {
                 outbox.shut(via, pending);
             }
+            !outbox.relocate(SWEEP_TURN) || outbox.has_stranded()
+        };
+        if more {
+            self.sweep_soon();
         }
-        self.strike_stranded();
         self.post_all();
     }
 
-    /// Ends what is left with no way to go.
+    /// Has what is left with no way to go struck, if there is something.
     fn strike_stranded(&self) {
-        let stranded = lock(&self.outbox).take_stranded();
-        for transfer in stranded {
-            self.strike(&transfer, Strike { status: Status::Unavailable, os_error: 0 });
+        if lock(&self.outbox).has_stranded() {
+            self.sweep_soon();
         }
     }
 
@@ -215,7 +226,6 @@ impl Peer {
             self.active.fetch_add(1, Ordering::AcqRel);
             // A deadline in the past may have struck it before it got here.
             if transfer.is_pending() {
-                transfer.mark_queued();
                 let posted = outbox.submit(transfer.clone(), class);
                 via = transfer.via();
                 if !posted {
@@ -240,8 +250,10 @@ impl Peer {
 
     /// What a transfer was held for has come: has it posted. One that was struck meanwhile is left alone.
     pub fn start(&self, transfer: &Arc<Transfer>) {
-        let class = lock(&self.outbox).start(transfer);
-        let Some(class) = class else { return };
+        let class = self.class_of(transfer);
+        if !lock(&self.outbox).start(transfer, class) {
+            return;
+        }
         self.strike_stranded();
         match transfer.spec.slices.is_empty() {
             true => self.post_words(),
@@ -357,20 +369,25 @@ impl Peer {
 
     /// The notification will not be sent, or not again.
     fn give_up_notification(&self, transfer: &Arc<Transfer>) {
-        transfer.give_up_notification();
-        self.skip(transfer);
-        if transfer.settle(1) {
-            self.finish(transfer);
-        }
+        self.skip_notification(transfer);
+        self.post_words();
     }
 
     /// Nobody will send this transfer's notification: the target is told, so that later ones are not held up. If it
     /// has had it, it takes that for a repetition.
     fn skip(&self, transfer: &Transfer) {
-        if self.lost().is_none() {
-            lock(&self.outbox).push_skip(transfer.notify_sequence.load(Ordering::Relaxed));
+        if self.queue_skip(transfer) {
             self.post_words();
         }
+    }
+
+    /// The same, for who has words posted later. False: nobody takes them any more.
+    fn queue_skip(&self, transfer: &Transfer) -> bool {
+        let heard = self.lost().is_none();
+        if heard {
+            lock(&self.outbox).push_skip(transfer.notify_sequence.load(Ordering::Relaxed));
+        }
+        heard
     }
 
     /// Somebody is about to sleep until the transfer is final: what carries it hears of that.
@@ -383,39 +400,6 @@ impl Peer {
         }
     }
 
-    /// Stops a transfer: what is unposted is dropped, what is posted drains. True if it was pending.
-    pub fn strike(&self, transfer: &Arc<Transfer>, strike: Strike) -> bool {
-        if !transfer.strike(strike) {
-            return false;
-        }
-        let (dropped, behind, word) = {
-            let mut outbox = lock(&self.outbox);
-            if !transfer.is_queued() {
-                // `submit` comes to that and sees the strike.
-                return true;
-            }
-            let (dropped, behind) = outbox.drop_unposted(transfer);
-            (dropped, behind, outbox.drop_word(transfer))
-        };
-        if word || (transfer.spec.notify.is_some() && transfer.take_notification()) {
-            self.give_up_notification(transfer);
-        }
-        self.abandon(transfer, dropped, Fence::Confirmed);
-        self.attend(transfer);
-        if !transfer.is_final() {
-            self.around.commands.push(Command::Drain { peer: self.handle, transfer: transfer.clone() });
-        }
-        self.strike_doomed(behind);
-        true
-    }
-
-    /// An earlier ORDERED transfer was not done: those behind it fail with nothing moved.
-    fn strike_doomed(&self, doomed: Vec<Arc<Transfer>>) {
-        for transfer in doomed {
-            self.strike(&transfer, Strike { status: Status::Cancelled, os_error: 0 });
-        }
-    }
-
     /// Everything that whoever sees the transfer final may rely on comes before `publish`: the
     /// statistics, the order of what follows, and the event in its queue.
     fn finish(&self, transfer: &Arc<Transfer>) {
@@ -423,11 +407,8 @@ impl Peer {
         if !transfer.spec.is_part {
             self.around.stats.finished(state, transfer);
         }
-        let mut next = OrderedNext::Nothing;
-        if transfer.spec.ordered {
-            let express_bytes_max = self.around.express_bytes_max;
-            next = lock(&self.outbox).ordered_ended(transfer.handle, state == State::Done, express_bytes_max);
-        }
+        let express_bytes_max = self.around.express_bytes_max;
+        let next = lock(&self.outbox).ended(transfer, state == State::Done, express_bytes_max);
         match &transfer.spec.queue {
             Some(queue) => {
                 let (handle, user_data) = (transfer.handle, transfer.spec.user_data);
@@ -456,7 +437,7 @@ impl Peer {
                     _ => self.nudge(via),
                 }
             }
-            OrderedNext::Fail(doomed) => self.strike_doomed(doomed),
+            OrderedNext::Doomed => self.sweep_soon(),
         }
     }
 

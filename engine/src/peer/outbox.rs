@@ -6,13 +6,29 @@
 //! and LARGE take turns on the bulk lanes. Within a class, higher priority first, then in order of
 //! submission, so that the first of many layers arrives first. READs and WRITEs queue apart, because a
 //! READ also needs a credit of the target's.
+//!
+//! Nothing here looks at more than it moves: a transfer knows its place (`complete::seat`), and with N of them
+//! queued putting one in, pulling it and taking it out cost O(log N) each.
 
+mod ends;
+mod live;
+mod ordered;
+#[cfg(test)]
+mod tests;
+mod words;
+
+use crate::complete::seat::Place;
 use crate::complete::Transfer;
-use crate::limits::{FRAME_DESCRIPTORS_MAX, NOTIFY_CREDITS, RDMA_WORD_BYTES_MAX};
+use crate::limits::{FRAME_DESCRIPTORS_MAX, NOTIFY_CREDITS};
 use crate::types::{Op, Slice, Transport};
-use std::collections::VecDeque;
+use ends::Stray;
+use live::Live;
+use ordered::Ordered;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
+use words::{Word, Words};
 
 /// Up to this size a transfer goes between the frames of larger ones.
 const MEDIUM_BYTES_MAX: u64 = 4 << 20;
@@ -35,20 +51,21 @@ struct Run {
     is_replay: bool,
 }
 
-/// Notifications apart from data.
-enum Word {
-    Notify(Arc<Transfer>),
-    Skip(u64),
-}
+/// Where a run stands: higher priority first, then in order of submission, then in the order of the slices.
+/// By its end, which stays when frames are pulled off it, and which no other run of the transfer has.
+type Spot = (Reverse<u32>, u64, u32);
 
-impl Word {
-    fn bytes(&self) -> usize {
-        match self {
-            Word::Notify(transfer) => transfer.spec.notify.as_ref().map_or(0, |bytes| bytes.len()),
-            Word::Skip(_) => 0,
-        }
+impl Run {
+    fn spot(&self) -> Spot {
+        spot(&self.transfer, self.end)
     }
 }
+
+fn spot(transfer: &Transfer, end: u32) -> Spot {
+    (Reverse(transfer.spec.priority), transfer.seat.order(), end)
+}
+
+type Runs = BTreeMap<Spot, Run>;
 
 /// One frame's worth of work.
 pub enum Pulled {
@@ -79,7 +96,10 @@ pub struct PullLimits {
 /// The runs that one transport carries.
 #[derive(Default)]
 struct Lineup {
-    runs: [[VecDeque<Run>; 2]; 3],
+    runs: [[Runs; 2]; 3],
+    /// It carries nothing any more: up to where its runs have been looked at, whether they go another way. None:
+    /// all of them have.
+    strays: Option<Stray>,
     /// Whether LARGE had the last turn of the bulk lanes.
     large_was_last: bool,
     /// Which side of each class had the last turn.
@@ -104,23 +124,19 @@ impl Lineup {
 
 #[derive(Default)]
 pub struct Outbox {
-    words: VecDeque<Word>,
+    words: Words,
     /// By the number of the transport.
     lineups: [Lineup; Transport::COUNT],
     /// Transports besides TCP that can carry something now, or may again soon: masks of `Transport::bit`.
     open: u64,
     pending: u64,
     /// Queued for a transport that carries nothing now, and not allowed on TCP: about to be struck.
-    stranded: Vec<Arc<Transfer>>,
-    /// Have their turn, and wait to be started.
-    held: Vec<(Arc<Transfer>, Class)>,
+    stranded: VecDeque<Arc<Transfer>>,
+    live: Live,
+    ordered: Ordered,
+    next_order: u64,
     notify_next: u64,
     notify_limit: u64,
-    ordered_active: Option<u64>,
-    ordered_waiting: VecDeque<Arc<Transfer>>,
-    /// Waited behind an ORDERED transfer that failed, and are about to be struck for it. Apart, so that
-    /// none of them starts and nothing submitted from here on fails with them.
-    ordered_doomed: Vec<Arc<Transfer>>,
 }
 
 fn side(op: Op) -> usize {
@@ -145,41 +161,43 @@ impl Outbox {
     /// Queues a new transfer; gives its notification the next place. False when it is held back behind
     /// an earlier ORDERED transfer, so that there is nothing to post yet.
     pub fn submit(&mut self, transfer: Arc<Transfer>, class: Class) -> bool {
+        transfer.seat.set_order(self.next_order);
+        self.next_order += 1;
+        self.live.insert(&transfer);
         if transfer.spec.notify.is_some() {
             transfer.notify_sequence.store(self.notify_next, Ordering::Relaxed);
             self.notify_next += 1;
         }
-        if transfer.spec.ordered {
-            if self.ordered_active.is_some() {
-                self.ordered_waiting.push_back(transfer);
-                return false;
-            }
-            self.ordered_active = Some(transfer.handle);
+        if transfer.spec.ordered && !self.ordered.submit(&transfer) {
+            return false;
         }
-        let starts = !transfer.is_held();
+        let starts = !transfer.seat.is_held();
         self.push_all(transfer, class);
         starts
     }
 
-    /// What it waited for has come. Its class, if it has its turn. One that is struck the strike takes out.
-    pub fn start(&mut self, transfer: &Arc<Transfer>) -> Option<Class> {
+    /// What it waited for has come. Whether it has its turn, so that there is something to post. One that is
+    /// struck the strike takes out.
+    pub fn start(&mut self, transfer: &Arc<Transfer>, class: Class) -> bool {
         if !transfer.is_pending() {
-            return None;
+            return false;
         }
-        transfer.start();
-        let place = self.held.iter().position(|(other, _)| other.handle == transfer.handle)?;
-        let (transfer, class) = self.held.swap_remove(place);
-        self.push_all(transfer, class);
-        Some(class)
+        transfer.seat.start();
+        let starts = transfer.seat.place() == Place::Held;
+        if starts {
+            self.push_all(transfer.clone(), class);
+        }
+        starts
     }
 
     fn push_all(&mut self, transfer: Arc<Transfer>, class: Class) {
-        if transfer.is_held() {
-            return self.held.push((transfer, class));
+        if transfer.seat.is_held() {
+            return transfer.seat.set_place(Place::Held);
         }
+        transfer.seat.set_place(Place::Out);
         if transfer.spec.slices.is_empty() {
             if transfer.take_notification() {
-                self.words.push_back(Word::Notify(transfer));
+                self.words.push_notify(transfer);
             }
             return;
         }
@@ -188,14 +206,13 @@ impl Outbox {
     }
 
     fn push_run(&mut self, run: Run, class: Class) {
-        let lineup = self.lineup_of(&run.transfer);
-        let queue = &mut lineup.runs[class as usize][side(run.transfer.spec.op)];
-        let priority = run.transfer.spec.priority;
-        let place = queue.iter().rposition(|other| other.transfer.spec.priority >= priority);
-        queue.insert(place.map_or(0, |at| at + 1), run);
+        // The target knows the notification's number, and by it whether it has had the data: only TCP carries both.
+        let via = if run.is_replay { Transport::Tcp } else { self.way_for(&run.transfer) };
+        self.lineups[via as usize].runs[class as usize][side(run.transfer.spec.op)].insert(run.spot(), run);
     }
 
-    /// Queues slices again that a lost lane had carried; `notified`, together with the notification.
+    /// Queues slices again that a lost lane had carried, where they stood before; `notified`, together with the
+    /// notification.
     pub fn requeue(
         &mut self,
         transfer: Arc<Transfer>,
@@ -203,66 +220,50 @@ impl Outbox {
         class: Class,
         notified: bool,
     ) {
-        self.push_front(Run { transfer, next: first, end, is_device: false, is_replay: notified }, class);
+        self.push_run(Run { transfer, next: first, end, is_device: false, is_replay: notified }, class);
     }
 
     /// Queues slices to be staged that another way could not reach.
     pub fn stage(&mut self, transfer: Arc<Transfer>, first: u32, end: u32, class: Class) {
         transfer.stage();
-        self.push_front(Run { transfer, next: first, end, is_device: true, is_replay: false }, class);
-    }
-
-    fn push_front(&mut self, run: Run, class: Class) {
-        // The target knows the notification's number, and by it whether it has had the data: only TCP carries both.
-        let lineup = match run.is_replay {
-            true => &mut self.lineups[Transport::Tcp as usize],
-            false => self.lineup_of(&run.transfer),
-        };
-        lineup.runs[class as usize][side(run.transfer.spec.op)].push_front(run);
+        self.push_run(Run { transfer, next: first, end, is_device: true, is_replay: false }, class);
     }
 
     /// From here on the transport carries what is queued for it.
     pub fn open(&mut self, via: Transport) {
         self.open |= via.bit();
+        self.lineups[via as usize].strays = None;
     }
 
-    /// The transport carries nothing any more: what waits for it waits for TCP instead, or to be staged, where it may;
-    /// what may not goes on waiting as long as it is `pending`.
+    /// The transport carries nothing any more: what waits for it waits for TCP instead, or to be staged, where it may
+    /// (`relocate` sees to that); what may not goes on waiting as long as it is `pending`.
     pub fn shut(&mut self, via: Transport, pending: bool) {
         self.open &= !via.bit();
         self.pending = if pending { self.pending | via.bit() } else { self.pending & !via.bit() };
-        for class in [Class::Express, Class::Medium, Class::Large] {
-            for side in 0..2 {
-                let runs = std::mem::take(&mut self.lineups[via as usize].runs[class as usize][side]);
-                runs.into_iter().for_each(|run| self.push_run(run, class));
-            }
-        }
+        let lineup = &mut self.lineups[via as usize];
+        let waits = lineup.runs.iter().flatten().any(|queue| !queue.is_empty());
+        lineup.strays = waits.then(Stray::default);
     }
 
-    /// What cannot go any way, to be struck.
-    pub fn take_stranded(&mut self) -> Vec<Arc<Transfer>> {
-        std::mem::take(&mut self.stranded)
-    }
-
-    /// The lineup for this transfer.
-    fn lineup_of(&mut self, transfer: &Arc<Transfer>) -> &mut Lineup {
+    /// The transport in whose lineup this transfer belongs.
+    fn way_for(&mut self, transfer: &Arc<Transfer>) -> Transport {
         let carries = |via: Transport| via == Transport::Tcp || self.open & via.bit() != 0;
         if !carries(transfer.via()) {
             transfer.reroute();
         }
         let via = transfer.via();
         if !carries(via) && self.pending & via.bit() == 0 {
-            self.stranded.push(transfer.clone());
+            self.stranded.push_back(transfer.clone());
         }
-        &mut self.lineups[transfer.via() as usize]
+        via
     }
 
     pub fn push_notify(&mut self, transfer: Arc<Transfer>) {
-        self.words.push_back(Word::Notify(transfer));
+        self.words.push_notify(transfer);
     }
 
     pub fn push_skip(&mut self, sequence: u64) {
-        self.words.push_back(Word::Skip(sequence));
+        self.words.push_skip(sequence);
     }
 
     /// The target takes notifications with sequences below `limit`. True when some were waiting for it.
@@ -271,8 +272,16 @@ impl Outbox {
         !self.words.is_empty()
     }
 
+    fn is_open(&self, via: Transport) -> bool {
+        self.open & via.bit() != 0
+    }
+
     /// The next frame for a transport: its express lane takes words and EXPRESS runs, the others the rest.
     pub fn pull(&mut self, via: Transport, express: bool, limits: PullLimits) -> Option<Pulled> {
+        if via != Transport::Tcp && !self.is_open(via) {
+            // What waits here still is on its way to another lineup.
+            return None;
+        }
         if express {
             let bytes_max = limits.word_bytes_max.filter(|_| limits.write);
             if let Some(word) = bytes_max.and_then(|bytes_max| self.pull_word(via, bytes_max)) {
@@ -289,29 +298,11 @@ impl Outbox {
     }
 
     fn pull_word(&mut self, via: Transport, bytes_max: usize) -> Option<Pulled> {
-        let limit = self.notify_limit;
-        let place = self.words.iter().position(|word| {
-            let (sequence, bytes) = match word {
-                Word::Notify(transfer) => (transfer.notify_sequence.load(Ordering::Relaxed), word.bytes()),
-                Word::Skip(sequence) => (*sequence, 0),
-            };
-            sequence < limit && bytes <= bytes_max && self.way_of(word) == via
-        })?;
-        Some(match self.words.remove(place)? {
-            Word::Notify(transfer) => Pulled::Notify(transfer),
-            Word::Skip(sequence) => Pulled::Skip(sequence),
+        let rdma = self.is_open(Transport::Rdma);
+        Some(match self.words.pull(via, rdma, self.notify_limit, bytes_max)? {
+            (_, Word::Notify(transfer)) => Pulled::Notify(transfer),
+            (sequence, Word::Skip) => Pulled::Skip(sequence),
         })
-    }
-
-    /// How a notification travels: by RDMA where there is such a path and it is short enough, by TCP
-    /// otherwise, whatever carried its data. The target puts them in order.
-    fn way_of(&self, word: &Word) -> Transport {
-        let may = |transfer: &Transfer| transfer.spec.allowed & Transport::Rdma.bit() != 0;
-        let may = if let Word::Notify(transfer) = word { may(transfer) } else { true };
-        match self.open & Transport::Rdma.bit() != 0 && may && word.bytes() <= RDMA_WORD_BYTES_MAX {
-            true => Transport::Rdma,
-            false => Transport::Tcp,
-        }
     }
 
     fn pull_run(&mut self, via: Transport, class: Class, limits: PullLimits) -> Option<Pulled> {
@@ -322,12 +313,13 @@ impl Outbox {
                 continue;
             }
             let queue = &mut lineup.runs[class as usize][side];
-            let Some(run) = queue.front_mut() else { continue };
+            let Some(mut front) = queue.first_entry() else { continue };
+            let run = front.get_mut();
             let (first, bytes) = (run.next, run.advance(limits));
             let (transfer, end, is_device, is_replay) =
                 (run.transfer.clone(), run.next, run.is_device, run.is_replay);
             if run.next == run.end {
-                queue.pop_front();
+                front.remove();
             }
             // Data and notification in one frame, when that frame is the whole transfer.
             lineup.last_side[class as usize] = side;
@@ -351,7 +343,7 @@ impl Outbox {
         let bulk = lineup.bulk();
         let classes = if express { &[Class::Express][..] } else { &bulk };
         let sides = |class: &Class| lineup.sides(*class).map(|side| &lineup.runs[*class as usize][side]);
-        let mut runs = classes.iter().flat_map(sides).flatten();
+        let mut runs = classes.iter().flat_map(sides).flat_map(BTreeMap::values);
         let front = runs.next()?;
         Some((front.transfer.spec.slices[front.next as usize], runs.next().is_none()))
     }
@@ -360,67 +352,67 @@ impl Outbox {
     pub fn has_work(&self, via: Transport, express: bool) -> bool {
         let runs = &self.lineups[via as usize].runs;
         if express {
-            self.words.iter().any(|word| self.way_of(word) == via)
+            self.words.has(via, self.is_open(Transport::Rdma))
                 || runs[0].iter().any(|queue| !queue.is_empty())
         } else {
             runs[1..].iter().flatten().any(|queue| !queue.is_empty())
         }
     }
 
-    /// Takes everything of a transfer that has not been posted: how many slices that were, and which
-    /// ORDERED transfers waited behind it, to be struck because it will not be done.
-    pub fn drop_unposted(&mut self, transfer: &Transfer) -> (u32, Vec<Arc<Transfer>>) {
+    /// A transfer was struck: takes out everything of it that has not been posted, and returns how many
+    /// slices that were. If ORDERED transfers waited behind it they are struck next, because it will not be done.
+    pub fn drop_unposted(&mut self, transfer: &Transfer) -> u32 {
+        self.live.remove(transfer);
+        let place = transfer.seat.place();
+        transfer.seat.set_place(Place::Out);
+        if place == Place::Behind {
+            self.ordered.drop_one(transfer);
+        }
+        match place {
+            Place::New => 0,
+            Place::Behind | Place::Held => transfer.spec.slices.len() as u32,
+            Place::Out => self.drop_runs(transfer),
+        }
+    }
+
+    fn drop_runs(&mut self, transfer: &Transfer) -> u32 {
+        let (spots, side) = (spot(transfer, 0)..=spot(transfer, u32::MAX), side(transfer.spec.op));
+        let queues = self.lineups.iter_mut().flat_map(|lineup| &mut lineup.runs);
         let mut dropped = 0;
-        for queue in self.lineups.iter_mut().flat_map(|lineup| lineup.runs.iter_mut().flatten()) {
-            queue.retain(|run| {
-                let ours = run.transfer.handle == transfer.handle;
-                dropped += if ours { run.end - run.next } else { 0 };
-                !ours
-            });
+        for queue in queues.map(|sides| &mut sides[side]) {
+            while let Some(spot) = queue.range(spots.clone()).next().map(|(spot, _)| *spot) {
+                dropped += queue.remove(&spot).map_or(0, |run| run.end - run.next);
+            }
         }
-        let same = |other: &Arc<Transfer>| other.handle == transfer.handle;
-        if let Some(place) = self.held.iter().position(|(other, _)| same(other)) {
-            self.held.swap_remove(place);
-            dropped += transfer.spec.slices.len() as u32;
-        }
-        let mut behind = Vec::new();
-        if let Some(place) = self.ordered_waiting.iter().position(same) {
-            behind.extend(self.ordered_waiting.drain(place + 1..));
-            self.ordered_waiting.pop_back();
-            self.ordered_doomed.extend(behind.iter().cloned());
-            dropped += transfer.spec.slices.len() as u32;
-        } else if let Some(place) = self.ordered_doomed.iter().position(same) {
-            self.ordered_doomed.swap_remove(place);
-            dropped += transfer.spec.slices.len() as u32;
-        }
-        (dropped, behind)
+        dropped
     }
 
     /// Takes back a notification word that was queued but not posted.
     pub fn drop_word(&mut self, transfer: &Transfer) -> bool {
-        let before = self.words.len();
-        self.words.retain(|word| !matches!(word, Word::Notify(other) if other.handle == transfer.handle));
-        self.words.len() < before
+        transfer.spec.notify.is_some() && self.words.drop_notify(transfer)
     }
 
-    /// An ORDERED transfer ended. When it is done the next one starts; when it failed, all that waited
-    /// behind it fail with it (returned to be struck).
-    pub fn ordered_ended(&mut self, handle: u64, done: bool, express_bytes_max: u64) -> OrderedNext {
-        if self.ordered_active != Some(handle) {
+    /// A transfer ended. Is it the ORDERED one that had its turn, the next one starts when it is done; when it
+    /// failed, all that waited behind it are struck next.
+    pub fn ended(&mut self, transfer: &Transfer, done: bool, express_bytes_max: u64) -> OrderedNext {
+        self.live.remove(transfer);
+        if !transfer.spec.ordered {
             return OrderedNext::Nothing;
         }
-        self.ordered_active = None;
-        if !done {
-            let doomed: Vec<_> = self.ordered_waiting.drain(..).collect();
-            self.ordered_doomed.extend(doomed.iter().cloned());
-            return OrderedNext::Fail(doomed);
+        match self.ordered.ended(transfer.handle, done) {
+            Some(next) => {
+                let class = Outbox::class_of(&next, express_bytes_max);
+                self.push_all(next.clone(), class);
+                OrderedNext::Started(next.via(), class)
+            }
+            None if self.ordered.has_doomed() => OrderedNext::Doomed,
+            None => OrderedNext::Nothing,
         }
-        let Some(next) = self.ordered_waiting.pop_front() else { return OrderedNext::Nothing };
-        let class = Outbox::class_of(&next, express_bytes_max);
-        self.ordered_active = Some(next.handle);
-        self.push_all(next.clone(), class);
-        let via = next.via();
-        OrderedNext::Started(via, class)
+    }
+
+    /// Whether ORDERED transfers wait to be struck because an earlier one failed.
+    pub fn has_doomed(&self) -> bool {
+        self.ordered.has_doomed()
     }
 }
 
@@ -428,7 +420,8 @@ pub enum OrderedNext {
     Nothing,
     /// Something of this class waits to be posted.
     Started(Transport, Class),
-    Fail(Vec<Arc<Transfer>>),
+    /// Some that waited have to be struck.
+    Doomed,
 }
 
 impl Run {

@@ -16,6 +16,10 @@
 use crate::complete::Fence;
 use crate::session::message::Message;
 use crate::status::Status;
+use std::collections::BTreeSet;
+
+/// Drains that end in one call of the timer, before others have their turn.
+const DRAINS_PER_TURN: usize = 64;
 
 /// What is struck is looked at again after this, however short the drain is.
 const LOOK_AGAIN_NS_MIN: u64 = 10_000_000;
@@ -102,7 +106,8 @@ pub struct Machine<R> {
     slots: Vec<Slot>,
     next_lane: u32,
     fences: Vec<FenceWait<R>>,
-    drains: Vec<(u64, u64)>,
+    /// When each is over, and the transfer.
+    drains: BTreeSet<(u64, u64)>,
     ping: Option<(u64, u64)>,
     next_nonce: u64,
 }
@@ -122,7 +127,7 @@ impl<R: Carried> Machine<R> {
             slots: vec![Slot::Opening { backoff_ns: timing.backoff_min_ns }; lanes as usize],
             next_lane: 1,
             fences: Vec::new(),
-            drains: Vec::new(),
+            drains: BTreeSet::new(),
             ping: None,
             next_nonce: 1,
         }
@@ -309,13 +314,13 @@ impl<R: Carried> Machine<R> {
 
     /// A transfer was struck and has slices posted.
     pub fn drain(&mut self, now_ns: u64, transfer: u64) {
-        self.drains.push((now_ns + self.timing.drain_ns, transfer));
+        self.drains.insert((now_ns + self.timing.drain_ns, transfer));
     }
 
     /// Its lanes are closed, and it is not final yet. That may be the fence that is waited for; or a thread took some of
     /// it to be posted and has not come to that, and would be heard of by nobody.
     pub fn drain_on(&mut self, now_ns: u64, transfer: u64) {
-        self.drains.push((now_ns + self.timing.drain_ns.max(LOOK_AGAIN_NS_MIN), transfer));
+        self.drains.insert((now_ns + self.timing.drain_ns.max(LOOK_AGAIN_NS_MIN), transfer));
     }
 
     /// Asks the peer for its clock, unless it is being asked.
@@ -351,7 +356,7 @@ impl<R: Carried> Machine<R> {
             Slot::Retry { at_ns, .. } => Some(*at_ns),
             _ => None,
         });
-        let drains = self.drains.iter().map(|(at_ns, _)| *at_ns);
+        let drains = self.drains.first().map(|(at_ns, _)| *at_ns);
         let ping = self.ping.map(|(_, asked_ns)| asked_ns + answer);
         connection.into_iter().chain(fences).chain(slots).chain(drains).chain(ping).min()
     }
@@ -359,7 +364,12 @@ impl<R: Carried> Machine<R> {
     pub fn timer(&mut self, now_ns: u64, out: &mut Vec<Action<R>>) {
         self.time_connection(now_ns, out);
         self.time_fences(now_ns, out);
-        for (_, transfer) in self.drains.extract_if(.., |(at_ns, _)| *at_ns <= now_ns) {
+        // Those that are left have the timer called again at once.
+        for _ in 0..DRAINS_PER_TURN {
+            let Some(&(_, transfer)) = self.drains.first().filter(|(at_ns, _)| *at_ns <= now_ns) else {
+                break;
+            };
+            self.drains.pop_first();
             out.push(Action::DrainOver(transfer));
         }
         for slot in 0..self.slots.len() {

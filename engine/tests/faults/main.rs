@@ -16,6 +16,7 @@ mod support;
 mod anew;
 mod exhaustion;
 mod fences;
+mod floods;
 mod fork;
 mod killed;
 mod lanes;

@@ -30,7 +30,6 @@ use crate::peer::{Peer, Surroundings};
 use crate::region::Registry;
 use crate::session::handshake::Local;
 use crate::stats::Stats;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What the transport needs of its engine.
@@ -46,8 +45,6 @@ pub struct Context {
     pub peers: Table<Peer>,
     pub transfers: Table<Transfer>,
     pub spin_ns: u64,
-    /// CLOCK_MONOTONIC time of the control loop's next look at deadlines and progress.
-    next_look_ns: AtomicU64,
     /// Transfers that nobody holds any more, to be forgotten when they are final.
     orphans: Mutex<Vec<u64>>,
 }
@@ -65,7 +62,6 @@ impl Context {
             peers: Table::new(Kind::Peer, tag, config.peers_max),
             transfers: Table::new(Kind::Transfer, tag, config.transfers_max),
             spin_ns: config.spin_us * 1000,
-            next_look_ns: AtomicU64::new(u64::MAX),
             orphans: Mutex::new(Vec::new()),
             config,
         }
@@ -84,13 +80,6 @@ impl Context {
     /// Asks for a new sample of the peer's clock; what waits is posted when it is there.
     pub fn refresh_clock(&self, peer: &Peer) {
         self.commands.push(Command::RefreshClock { peer: peer.handle });
-    }
-
-    /// Has the control loop look at deadlines and progress at `at_ns` or sooner. Cheap when it will.
-    pub fn look_at(&self, at_ns: u64) {
-        if self.next_look_ns.fetch_min(at_ns, Ordering::AcqRel) > at_ns {
-            self.commands.push(Command::Deadline);
-        }
     }
 
     /// Nobody will ask for this transfer any more: forget it once it is final.

@@ -190,6 +190,10 @@ impl Control {
 
     /// A companion may be the last one to be quiet.
     pub(super) fn faded(&mut self, peer: u64) {
+        // Its transfers are struck first: their events come before the loss's.
+        if self.fading.get(&peer).is_some_and(|fading| !fading.peer.is_swept()) {
+            return;
+        }
         if !self.each_companion().all(|(_, companion)| companion.is_quiet(peer)) {
             return;
         }

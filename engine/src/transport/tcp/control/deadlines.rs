@@ -3,10 +3,10 @@
 
 use super::conn::State;
 use super::Control;
-use crate::complete::transfer::Strike;
 use crate::status::{Error, Status};
 use crate::sys::clock;
 use crate::transport::tcp::lane::Lane;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,9 +14,54 @@ use std::time::Instant;
 /// Lost peers whose handles still answer PEER_LOST; older ones become STALE.
 const LOST_PEERS_KEPT: usize = 1024;
 
+/// The loop looks at its connections at least this often while there is something to sweep.
+const SWEEP_NS: u64 = 2_000_000;
+
+/// Takes out what is due, once: what is set for the past meanwhile waits for the next turn of the loop.
+fn due(times: &mut BTreeSet<(u64, u64)>, now_ns: u64) -> Vec<u64> {
+    let mut due = Vec::new();
+    while let Some((at_ns, peer)) = times.pop_first() {
+        if at_ns > now_ns {
+            times.insert((at_ns, peer));
+            break;
+        }
+        due.push(peer);
+    }
+    due
+}
+
+/// When each peer is looked at next; a time for each at most.
+#[derive(Default)]
+pub struct Looks {
+    times: BTreeSet<(u64, u64)>,
+    by_peer: HashMap<u64, u64>,
+}
+
+impl Looks {
+    /// Has the peer looked at no later than this.
+    pub fn plan(&mut self, peer: u64, at_ns: u64) {
+        let planned = self.by_peer.get(&peer).copied();
+        if planned.is_none_or(|planned| planned > at_ns) {
+            self.times.insert((at_ns, peer));
+            self.by_peer.insert(peer, at_ns);
+            if let Some(planned) = planned {
+                self.times.remove(&(planned, peer));
+            }
+        }
+    }
+
+    fn due(&mut self, now_ns: u64) -> Vec<u64> {
+        let due = due(&mut self.times, now_ns);
+        for peer in &due {
+            self.by_peer.remove(peer);
+        }
+        due
+    }
+}
+
 impl Control {
     pub(super) fn next_timer_ns(&self) -> Option<u64> {
-        let look = self.context.next_look_ns.load(Ordering::Acquire);
+        let look = self.looks.times.first().map(|(at, _)| *at);
         let alarm = self.alarms.first().map(|(at, _)| *at);
         let rest = (self.accept_rests_until_ns > 0).then_some(self.accept_rests_until_ns);
         let now = Instant::now();
@@ -27,7 +72,7 @@ impl Control {
             clock::monotonic_ns()
                 + at.saturating_duration_since(now).as_nanos().min(u64::MAX as u128 / 2) as u64
         });
-        [Some(look).filter(|at| *at != u64::MAX), alarm, rest, half_open].into_iter().flatten().min()
+        [look, alarm, rest, half_open].into_iter().flatten().min()
     }
 
     pub(super) fn timers(&mut self) {
@@ -36,12 +81,10 @@ impl Control {
             self.accept_rests_until_ns = 0;
             self.watch_listener(true);
         }
-        if self.context.next_look_ns.load(Ordering::Acquire) <= now_ns {
-            self.look(now_ns);
+        for peer in self.looks.due(now_ns) {
+            self.look(peer, now_ns);
         }
-        // Those due now, once: an alarm that is set for the past waits for the next turn of the loop.
-        let later = self.alarms.split_off(&(now_ns + 1, 0));
-        for (_, peer) in std::mem::replace(&mut self.alarms, later) {
+        for peer in due(&mut self.alarms, now_ns) {
             let mut actions = Vec::new();
             if let Some(session) = self.sessions.get_mut(&peer) {
                 session.forget_alarm();
@@ -52,33 +95,52 @@ impl Control {
         self.expire_half_open();
     }
 
-    /// Strikes what is past its deadline, fails lanes that do not move, and plans the next look.
-    fn look(&mut self, now_ns: u64) {
-        // Reset first: a submit from here on lowers it again.
-        self.context.next_look_ns.store(u64::MAX, Ordering::Release);
-        let mut next_ns = u64::MAX;
-        for transfer in self.context.transfers.list() {
-            if !transfer.is_pending() {
-                continue;
+    /// Has what is past its deadline struck, fails lanes that do not move, and plans the next look.
+    fn look(&mut self, peer: u64, now_ns: u64) {
+        let progress_ns = self.context.progress_ns();
+        let Some(session) = self.sessions.get(&peer) else { return };
+        let next_ns = session.peer.begin_look();
+        let since_ns = clock::boottime_ns().saturating_sub(progress_ns);
+        let stuck: Vec<Arc<Lane>> = session.lanes().filter(|lane| lane.is_stuck(since_ns)).cloned().collect();
+        match next_ns {
+            // The sweep comes before the next look.
+            Some(at_ns) if at_ns <= now_ns => {
+                self.sweeping.push_back(peer);
+                self.looks.plan(peer, now_ns + progress_ns / 4);
             }
-            if transfer.spec.deadline_ns > now_ns {
-                next_ns = next_ns.min(transfer.spec.deadline_ns).min(now_ns + self.context.progress_ns() / 4);
-                continue;
+            Some(at_ns) => self.looks.plan(peer, at_ns.min(now_ns + progress_ns / 4)),
+            None => {}
+        }
+        stuck.iter().for_each(|lane| self.lane_lost(peer, lane));
+    }
+
+    /// Does what peers have left to be done, a turn of each, for a while; the loop comes back for the rest.
+    pub(super) fn sweep(&mut self) {
+        let until_ns = clock::monotonic_ns() + SWEEP_NS;
+        while let Some(handle) = self.sweeping.pop_front() {
+            let now_ns = clock::monotonic_ns();
+            let peer = self.sessions.get(&handle).map(|session| session.peer.clone());
+            match peer.is_some_and(|peer| peer.sweep(now_ns)) {
+                true => self.sweeping.push_back(handle),
+                false => self.swept(handle, now_ns),
             }
-            if let Ok(peer) = self.context.peers.get(transfer.spec.peer) {
-                peer.strike(&transfer, Strike { status: Status::Timeout, os_error: libc::ETIMEDOUT });
+            if now_ns >= until_ns {
+                return;
             }
         }
-        let since_ns = clock::boottime_ns().saturating_sub(self.context.progress_ns());
-        let lanes = self.sessions.values().flat_map(|session| session.lanes());
-        let stuck: Vec<Arc<Lane>> = lanes.filter(|lane| lane.is_stuck(since_ns)).cloned().collect();
-        for lane in stuck {
-            let peer = lane.peer.handle;
-            self.lane_lost(peer, &lane);
+    }
+
+    fn swept(&mut self, handle: u64, now_ns: u64) {
+        // Its session may have ended meanwhile.
+        if self.fading.contains_key(&handle) {
+            self.faded(handle);
         }
-        if next_ns != u64::MAX {
-            self.context.look_at(next_ns);
+        let Some(session) = self.sessions.get(&handle) else { return };
+        if let Some(next_ns) = session.peer.begin_look() {
+            // What was due is struck; what comes after it may be due before the next look.
+            self.looks.plan(handle, next_ns.min(now_ns + self.context.progress_ns() / 4));
         }
+        self.touch(handle);
     }
 
     fn expire_half_open(&mut self) {

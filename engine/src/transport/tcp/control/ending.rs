@@ -5,9 +5,8 @@ use super::conn::ControlConn;
 use super::sessions::Actions;
 use super::Control;
 use crate::command::Reply;
-use crate::complete::transfer::Strike;
 use crate::complete::Fence;
-use crate::peer::{Peer, PeerState, Posted, What};
+use crate::peer::{PeerState, Posted, What};
 use crate::session::message::Message;
 use crate::status::{Error, Status};
 use crate::sys::clock;
@@ -48,18 +47,21 @@ impl Control {
     /// A struck transfer had its time to finish: the lanes that still carry it go.
     pub(super) fn drain_over(&mut self, peer: u64, transfer: u64) {
         let Some(session) = self.sessions.get(&peer) else { return };
+        // Those of which the submit failed are not there.
+        let Some(transfer) = self.context.transfers.get(transfer).ok().filter(|it| !it.is_final()) else {
+            return;
+        };
+        let handle = transfer.handle;
         let carriers: Vec<Arc<Lane>> =
-            session.lanes.values().filter(|lane| lane.carries(transfer)).cloned().collect();
+            session.lanes.values().filter(|lane| lane.carries(handle)).cloned().collect();
         for lane in carriers {
             self.lane_lost(peer, &lane);
         }
-        for lane in self.companion_carriers(peer, transfer) {
+        for lane in self.companion_carriers(peer, handle) {
             self.companion_lane_lost(peer, lane);
         }
-        // Those of which the submit failed are not there.
-        let is_final = self.context.transfers.get(transfer).map_or(true, |transfer| transfer.is_final());
-        if let Some(session) = self.sessions.get_mut(&peer).filter(|_| !is_final) {
-            session.machine.drain_on(clock::monotonic_ns(), transfer);
+        if let Some(session) = self.sessions.get_mut(&peer).filter(|_| !transfer.is_final()) {
+            session.machine.drain_on(clock::monotonic_ns(), handle);
         }
     }
 
@@ -169,16 +171,9 @@ impl Control {
         }
         self.end_companions(handle);
         self.close_lanes(handle);
-        self.strike_all(&peer, status);
+        // Strikes its transfers; when that is done the application hears of the loss.
+        self.sweeping.push_back(handle);
         self.tell_lost(peer, status);
-    }
-
-    fn strike_all(&self, peer: &Arc<Peer>, status: Status) {
-        for transfer in self.context.transfers.list() {
-            if transfer.spec.peer == peer.handle {
-                peer.strike(&transfer, Strike { status, os_error: 0 });
-            }
-        }
     }
 
     /// The application wants nothing of this peer to land any more.

@@ -36,8 +36,9 @@ use crate::transport::tcp::Context;
 use callers::Callers;
 use companion::Fading;
 use conn::{Conn, State};
+use deadlines::Looks;
 use sessions::PeerSession;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -86,6 +87,12 @@ pub struct Control {
     by_place: HashMap<[u8; 16], u64>,
     /// When each session's machine wants to be called.
     alarms: BTreeSet<(u64, u64)>,
+    /// When each peer is looked at next: deadlines of its transfers, and whether its lanes move.
+    looks: Looks,
+    /// Peers that are swept, a turn for each in turn. One may be in it twice.
+    sweeping: VecDeque<u64>,
+    /// Peers of which transfers began to drain, to be touched once for all of them.
+    drained: HashSet<u64>,
     /// Processes' end: the token of a pidfd, and its session.
     pidfds: HashMap<u64, (OwnedFd, u64)>,
     /// Incarnations that the application fenced, and the number of the fence among all.
@@ -135,6 +142,9 @@ impl Control {
             by_engine: HashMap::new(),
             by_place: HashMap::new(),
             alarms: BTreeSet::new(),
+            looks: Looks::default(),
+            sweeping: VecDeque::new(),
+            drained: HashSet::new(),
             pidfds: HashMap::new(),
             fenced: HashMap::new(),
             fences: 0,
@@ -160,7 +170,10 @@ impl Control {
     fn run(&mut self) {
         let mut ready: Vec<Ready> = Vec::new();
         while !self.is_over() {
-            let timeout = self.next_timer_ns().map(|at| at.saturating_sub(clock::monotonic_ns()));
+            let mut timeout = self.next_timer_ns().map(|at| at.saturating_sub(clock::monotonic_ns()));
+            if !self.sweeping.is_empty() {
+                timeout = Some(0);
+            }
             ready.clear();
             if self.poller.wait(&mut ready, timeout).is_err() {
                 std::thread::yield_now();
@@ -168,10 +181,14 @@ impl Control {
             for command in self.context.commands.take() {
                 self.command(command);
             }
+            for peer in std::mem::take(&mut self.drained) {
+                self.touch(peer);
+            }
             for event in &ready {
                 self.event(event);
             }
             self.timers();
+            self.sweep();
         }
         self.conns.clear();
         // Where a forked child has copies of them, closing alone would leave peers at a door that nobody
@@ -271,8 +288,9 @@ impl Control {
                 let now_ns = clock::monotonic_ns();
                 if let Some(session) = self.sessions.get_mut(&peer) {
                     session.machine.drain(now_ns, transfer.handle);
+                    // Many come at once, and what `touch` looks at is the same for all of them.
+                    self.drained.insert(peer);
                 }
-                self.touch(peer);
             }
             Command::LaneLost { peer, lane } => {
                 if let Ok(lane) = lane.downcast::<Arc<Lane>>() {
@@ -299,7 +317,8 @@ impl Control {
                 self.ping(peer, None);
             }
             Command::PeerIdle { peer } => self.touch(peer),
-            Command::Deadline => {}
+            Command::Look { peer, at_ns } => self.looks.plan(peer, at_ns),
+            Command::Sweep { peer } => self.sweeping.push_back(peer),
             Command::Probe { peer, reply } => self.ping(peer, Some(reply)),
             Command::FencePeer { peer, reply } => self.fence_peer(peer, reply),
             Command::ClosePeer { peer, reply } => self.close_peer(peer, reply),

@@ -1,0 +1,506 @@
+//! A peer's outbox against a simple model of it: whatever comes in whatever order, each unit is settled once
+//! (`Transfer::settle` asserts that), frames leave in their order, ORDERED transfers one after the other, and in
+//! the end nothing is left.
+
+use super::{Class, PullLimits, Pulled};
+use crate::command::{Command, Commands};
+use crate::complete::seat::Place;
+use crate::complete::transfer::Strike;
+use crate::complete::{Fence, State, Transfer, TransferSpec};
+use crate::handle::Tag;
+use crate::limits::{FRAME_DESCRIPTORS_MAX, NOTIFY_BYTES_MAX};
+use crate::notify::Hub;
+use crate::peer::strike::SWEEP_TURN;
+use crate::peer::{Link, Peer, PeerIdentity, Surroundings, Way};
+use crate::region::RemoteMap;
+use crate::status::Status;
+use crate::types::{Op, Range, Request, Slice, Transport};
+use proptest::prelude::*;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+const SLICE_BYTES: u32 = 1000;
+
+/// A way that posts nothing by itself: the test pulls.
+struct Silent;
+
+impl Link for Silent {
+    fn carries(&self, _ranges: &[Range], _known: &RemoteMap, _alone: bool) -> bool {
+        true
+    }
+    fn post(&self, _class: Class) {}
+    fn nudge(&self) {}
+    fn drive(&self, _transfer: &Transfer, _deadline_ns: u64) {}
+    fn wake(&self) {}
+    fn lanes(&self) -> usize {
+        0
+    }
+}
+
+fn peer() -> Peer {
+    let identity = PeerIdentity {
+        engine_id: [1; 16],
+        incarnation: 1,
+        address: String::new(),
+        tag: Tag::from_random(1),
+        same_host: true,
+        hosts: ([127, 0, 0, 1].into(), [127, 0, 0, 1].into()),
+        frame_bytes_max: 1 << 20,
+    };
+    let around = Surroundings {
+        commands: Arc::new(Commands::default()),
+        hub: Arc::new(Hub::new(Tag::from_random(1))),
+        stats: Arc::default(),
+        lease_ns: 1_000_000_000,
+        express_bytes_max: 4000,
+    };
+    Peer::new(7, identity, 1, around)
+}
+
+#[derive(Clone, Debug)]
+struct Wish {
+    slices: u32,
+    op: Op,
+    priority: u32,
+    ordered: bool,
+    held: bool,
+    notify: bool,
+    local: bool,
+    only_local: bool,
+    deadline_ns: u64,
+}
+
+const PLAIN: Wish = Wish {
+    slices: 1,
+    op: Op::Write,
+    priority: 0,
+    ordered: false,
+    held: false,
+    notify: false,
+    local: false,
+    only_local: false,
+    deadline_ns: u64::MAX,
+};
+
+fn transfer(handle: u64, wish: &Wish) -> Arc<Transfer> {
+    let length = u64::from(SLICE_BYTES);
+    let at = |number: u32| u64::from(number) * length;
+    let requests = |number| Request { local: at(number), remote: at(number), length, remote_region: 0 };
+    let slices = |first| Slice {
+        local: at(first),
+        remote: at(first),
+        region: 0,
+        first_offset: 0,
+        length: SLICE_BYTES,
+        first,
+    };
+    let (transport, allowed) = match (wish.local, wish.only_local) {
+        (_, true) => (Transport::Local, Transport::Local.bit()),
+        (true, false) => (Transport::Local, u64::MAX),
+        (false, false) => (Transport::Tcp, u64::MAX),
+    };
+    let spec = TransferSpec {
+        peer: 7,
+        op: wish.op,
+        requests: (0..wish.slices).map(requests).collect(),
+        order: Vec::new(),
+        slices: (0..wish.slices).map(slices).collect(),
+        regions: Vec::new(),
+        bytes: u64::from(wish.slices) * length,
+        checksum: false,
+        acked_only: false,
+        awaited: false,
+        is_part: false,
+        held: wish.held,
+        ordered: wish.ordered,
+        priority: wish.priority,
+        notify: (wish.notify || wish.slices == 0).then(|| Box::from(&b"word"[..])),
+        submitted_ns: 0,
+        deadline_ns: wish.deadline_ns,
+        user_data: 0,
+        queue: None,
+        device: false,
+        has_unknown: false,
+        transport,
+        allowed,
+    };
+    Arc::new(Transfer::new(handle, spec))
+}
+
+const LIMITS: PullLimits = PullLimits {
+    frame_bytes_max: 3 * SLICE_BYTES,
+    descriptors_max: FRAME_DESCRIPTORS_MAX,
+    word_bytes_max: Some(NOTIFY_BYTES_MAX),
+    read: true,
+    write: true,
+};
+
+/// What was pulled and not yet answered.
+enum Out {
+    Run(Arc<Transfer>, (u32, u32), bool),
+    Word(Arc<Transfer>),
+    Skip(u64),
+}
+
+struct World {
+    peer: Peer,
+    all: Vec<Arc<Transfer>>,
+    out: Vec<Out>,
+    now_ns: u64,
+}
+
+impl World {
+    fn new() -> World {
+        let peer = peer();
+        peer.set_link(Some(Arc::new(Silent)));
+        World { peer, all: Vec::new(), out: Vec::new(), now_ns: 0 }
+    }
+
+    fn submit(&mut self, wish: &Wish) -> Arc<Transfer> {
+        let transfer = transfer(self.all.len() as u64 + 1, wish);
+        if self.peer.submit(transfer.clone()).is_ok() {
+            self.all.push(transfer.clone());
+        }
+        transfer
+    }
+
+    fn pull(&mut self, via: Transport, express: bool) -> bool {
+        let Some(pulled) = self.peer.pull(via, express, LIMITS) else { return false };
+        self.out.push(match pulled {
+            Pulled::Slices { transfer, first, end, with_notification, .. } => {
+                Out::Run(transfer, (first, end), with_notification)
+            }
+            Pulled::Notify(transfer) => Out::Word(transfer),
+            Pulled::Skip(sequence) => Out::Skip(sequence),
+        });
+        true
+    }
+
+    /// The frame was acknowledged, or its lane was lost and fenced.
+    fn answer(&mut self, at: usize, lost: bool) {
+        match (self.out.swap_remove(at), lost) {
+            (Out::Run(transfer, run, notified), false) => {
+                let bytes = u64::from(run.1 - run.0) * u64::from(SLICE_BYTES);
+                self.peer.confirm(&transfer, run, bytes, &[], notified);
+            }
+            (Out::Run(transfer, run, notified), true) => {
+                self.peer.release_run(&transfer, run, notified, Fence::Confirmed)
+            }
+            (Out::Word(transfer), false) => self.peer.confirm_notification(&transfer),
+            (Out::Word(transfer), true) => self.peer.release_notification(&transfer),
+            (Out::Skip(_), false) => {}
+            (Out::Skip(sequence), true) => self.peer.release_skip(sequence),
+        }
+    }
+
+    /// As the control loop does it, but for the turns of others in between.
+    fn sweep(&mut self) {
+        self.peer.around().commands.take();
+        while self.peer.sweep(self.now_ns) {}
+    }
+
+    /// Answers all that can be pulled until nothing is left; everything is final then but what is held.
+    fn run_dry(&mut self) {
+        loop {
+            self.sweep();
+            let mut pulled = false;
+            for via in [Transport::Tcp, Transport::Local] {
+                for express in [true, false] {
+                    pulled |= self.pull(via, express);
+                }
+            }
+            while !self.out.is_empty() {
+                self.answer(0, false);
+            }
+            if !pulled {
+                return self.sweep();
+            }
+        }
+    }
+}
+
+#[test]
+fn higher_priority_goes_first_and_equals_go_in_order() {
+    let mut world = World::new();
+    let priorities = [0, 5, 3, 5, 0, 9, 3];
+    let handles: Vec<u64> = priorities
+        .iter()
+        .map(|priority| world.submit(&Wish { priority: *priority, ..PLAIN }).handle)
+        .collect();
+    while world.pull(Transport::Tcp, true) {}
+    let handle = |out: &Out| match out {
+        Out::Run(transfer, ..) => transfer.handle,
+        _ => unreachable!(),
+    };
+    let order: Vec<u64> = world.out.iter().map(handle).collect();
+    let expected: Vec<u64> = [5, 1, 3, 2, 6, 0, 4].iter().map(|at| handles[*at]).collect();
+    assert_eq!(order, expected);
+}
+
+#[test]
+fn what_a_lost_lane_carried_goes_where_it_stood_before() {
+    let mut world = World::new();
+    let first = world.submit(&Wish { slices: 9, ..PLAIN });
+    let second = world.submit(&Wish { slices: 9, ..PLAIN });
+    assert!(world.pull(Transport::Tcp, false) && world.pull(Transport::Tcp, false));
+    // In the order in which the records are given back, and in the other.
+    world.answer(0, true);
+    world.answer(0, true);
+    let mut seen = Vec::new();
+    while world.pull(Transport::Tcp, false) {
+        let Some(Out::Run(transfer, run, _)) = world.out.last() else { unreachable!() };
+        seen.push((transfer.handle, *run));
+    }
+    let [a, b] = [first.handle, second.handle];
+    let runs = [(a, (0, 3)), (a, (3, 6)), (a, (6, 9)), (b, (0, 3)), (b, (3, 6)), (b, (6, 9))];
+    assert_eq!(seen, runs);
+}
+
+#[test]
+fn those_behind_an_ordered_transfer_fail_with_it_and_later_ones_do_not() {
+    let mut world = World::new();
+    let ordered = Wish { ordered: true, ..PLAIN };
+    let early: Vec<_> = (0..200).map(|_| world.submit(&ordered)).collect();
+    let strike = Strike { status: Status::Timeout, os_error: 0 };
+    assert!(world.peer.strike(&early[100], strike));
+    let late = world.submit(&ordered);
+    world.run_dry();
+    let states = |of: &[Arc<Transfer>]| of.iter().map(|it| it.state()).collect::<Vec<_>>();
+    assert_eq!(states(&early[..100]), [State::Done; 100]);
+    assert_eq!(early[100].state(), State::TimedOut);
+    assert_eq!(states(&early[101..]), [State::Cancelled; 99]);
+    assert_eq!(late.state(), State::Done);
+}
+
+/// One of those that wait to be struck is struck by somebody else meanwhile.
+#[test]
+fn a_doomed_transfer_that_is_cancelled_first_is_settled_once() {
+    let mut world = World::new();
+    let ordered = Wish { ordered: true, slices: 5, notify: true, ..PLAIN };
+    let all: Vec<_> = (0..5).map(|_| world.submit(&ordered)).collect();
+    let cancel = Strike { status: Status::Cancelled, os_error: 0 };
+    world.peer.strike(&all[1], cancel);
+    world.peer.strike(&all[3], Strike { status: Status::Closed, ..cancel });
+    world.run_dry();
+    let states: Vec<_> = all.iter().map(|it| it.state()).collect();
+    use State::*;
+    assert_eq!(states, [Done, Cancelled, Cancelled, Failed, Cancelled]);
+}
+
+#[test]
+fn what_waits_for_a_transport_that_goes_away_goes_another_way_a_turn_at_a_time() {
+    let mut world = World::new();
+    let link: Arc<dyn Link> = Arc::new(Silent);
+    world.peer.set_way(Transport::Local, Way::Open(link, String::new()));
+    let count = 1000;
+    let all: Vec<_> = (0..count).map(|_| world.submit(&Wish { local: true, ..PLAIN })).collect();
+    let stuck: Vec<_> = (0..count).map(|_| world.submit(&Wish { only_local: true, ..PLAIN })).collect();
+    world.peer.around().commands.take();
+    world.peer.set_way(Transport::Local, Way::Shut(String::new()));
+    let asked = world.peer.around().commands.take();
+    assert!(matches!(asked.front(), Some(Command::Sweep { peer: 7 })));
+    assert!(!world.pull(Transport::Local, true), "the transport carries nothing any more");
+    let mut turns = 1;
+    while world.peer.sweep(0) {
+        turns += 1;
+    }
+    assert!(turns >= 2 * count / SWEEP_TURN, "{turns} turns");
+    assert!(stuck.iter().all(|it| it.result().is_some_and(|it| it.status == Status::Unavailable)));
+    assert!(all.iter().all(|it| it.is_pending() && it.via() == Transport::Tcp));
+    world.run_dry();
+    assert!(all.iter().all(|it| it.state() == State::Done));
+}
+
+/// The cost of one turn does not grow with what waits: that is what other peers wait for.
+#[test]
+fn a_turn_of_a_lost_peer_strikes_a_few() {
+    let mut world = World::new();
+    let all: Vec<_> = (0..10_000).map(|_| world.submit(&PLAIN)).collect();
+    world.peer.set_lost(Status::PeerLost);
+    let mut left = all.len();
+    loop {
+        let more = world.peer.sweep(0);
+        let pending = all.iter().filter(|it| !it.is_final()).count();
+        assert!(left - pending <= SWEEP_TURN);
+        left = pending;
+        if !more {
+            break;
+        }
+    }
+    assert_eq!((left, world.peer.active()), (0, 0));
+    assert!(world.peer.is_swept());
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Submit(Wish),
+    Pull { local: bool, express: bool },
+    Answer { at: prop::sample::Index, lost: bool },
+    Strike(prop::sample::Index),
+    Start(prop::sample::Index),
+    Sweep,
+    Pass(u64),
+    Way { open: bool, pending: bool },
+    Grant,
+}
+
+fn wish() -> impl Strategy<Value = Wish> {
+    let flags = prop::array::uniform6(prop::bool::weighted(0.3));
+    let slices = prop_oneof![4 => 0..12u32, 1 => Just(5000)];
+    let deadline_ns = prop_oneof![3 => Just(u64::MAX), 1 => 1..200u64];
+    (slices, 0..3u32, flags, deadline_ns).prop_map(|(slices, priority, flags, deadline_ns)| {
+        let [read, ordered, held, notify, local, only_local] = flags;
+        let op = if read && slices > 0 { Op::Read } else { Op::Write };
+        let notify = notify && op == Op::Write;
+        Wish { slices, op, priority, ordered, held, notify, local, only_local, deadline_ns }
+    })
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    use prop::sample::Index;
+    prop_oneof![
+        6 => wish().prop_map(Step::Submit),
+        6 => any::<(bool, bool)>().prop_map(|(local, express)| Step::Pull { local, express }),
+        4 => any::<(Index, bool)>().prop_map(|(at, lost)| Step::Answer { at, lost }),
+        2 => any::<Index>().prop_map(Step::Strike),
+        2 => any::<Index>().prop_map(Step::Start),
+        2 => Just(Step::Sweep),
+        1 => (1..50u64).prop_map(Step::Pass),
+        1 => any::<(bool, bool)>().prop_map(|(open, pending)| Step::Way { open, pending }),
+        1 => Just(Step::Grant),
+    ]
+}
+
+/// What is queued as a list, searched through: the slices of each that have not been pulled, in the order in
+/// which they go.
+#[derive(Default)]
+struct Model {
+    slices: Vec<(Arc<Transfer>, u32)>,
+    /// Those that have been in it.
+    seen: HashSet<u64>,
+}
+
+impl Model {
+    /// Takes in what has had its turn since, and drops what was struck.
+    fn catch_up(&mut self, all: &[Arc<Transfer>]) {
+        for transfer in all {
+            if transfer.seat.place() == Place::Out && self.seen.insert(transfer.handle) {
+                self.queue(transfer, 0..transfer.spec.slices.len() as u32);
+            }
+        }
+        self.slices.retain(|(transfer, _)| transfer.is_pending());
+    }
+
+    fn key(transfer: &Transfer, slice: u32) -> (std::cmp::Reverse<u32>, u64, u32) {
+        // Handles are in order of submission.
+        (std::cmp::Reverse(transfer.spec.priority), transfer.handle, slice)
+    }
+
+    /// A run left: it must begin with the first of its kind.
+    fn pulled(
+        &mut self,
+        transfer: &Arc<Transfer>,
+        (first, end): (u32, u32),
+        class: impl Fn(&Transfer) -> Class,
+    ) {
+        let alike = |other: &Transfer| {
+            class(other) == class(transfer)
+                && other.spec.op == transfer.spec.op
+                && other.via() == transfer.via()
+        };
+        let mine = Model::key(transfer, first);
+        let before =
+            self.slices.iter().find(|(other, slice)| alike(other) && Model::key(other, *slice) < mine);
+        assert!(before.is_none(), "{} left before {}", transfer.handle, before.unwrap().0.handle);
+        let had = self.slices.len();
+        self.slices.retain(|(other, slice)| other.handle != transfer.handle || !(first..end).contains(slice));
+        assert_eq!(had - self.slices.len(), (end - first) as usize, "slices left that were not queued");
+    }
+
+    fn queue(&mut self, transfer: &Arc<Transfer>, slices: std::ops::Range<u32>) {
+        self.slices.extend(slices.map(|slice| (transfer.clone(), slice)));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn each_unit_is_settled_once_and_frames_leave_in_order(
+        steps in prop::collection::vec(step(), 1..120),
+        loses in any::<bool>(),
+    ) {
+        let mut world = World::new();
+        let link: Arc<dyn Link> = Arc::new(Silent);
+        let mut model = Model::default();
+        for step in steps {
+            match step {
+                Step::Submit(wish) => drop(world.submit(&wish)),
+                Step::Pull { local, express } => {
+                    let via = if local { Transport::Local } else { Transport::Tcp };
+                    model.catch_up(&world.all);
+                    if world.pull(via, express) {
+                        if let Some(Out::Run(transfer, run, _)) = world.out.last() {
+                            model.pulled(transfer, *run, |it| world.peer.class_of(it));
+                        }
+                    }
+                }
+                Step::Answer { at, lost } if !world.out.is_empty() => {
+                    let at = at.index(world.out.len());
+                    let run = match &world.out[at] {
+                        Out::Run(transfer, run, _) => Some((transfer.clone(), *run)),
+                        _ => None,
+                    };
+                    world.answer(at, lost);
+                    if let Some((transfer, run)) = run.filter(|(it, _)| lost && it.is_pending()) {
+                        // Once the transfer is known there, or it would come in twice.
+                        model.catch_up(&world.all);
+                        model.queue(&transfer, run.0..run.1);
+                    }
+                }
+                Step::Strike(at) if !world.all.is_empty() => {
+                    let transfer = at.get(&world.all).clone();
+                    world.peer.strike(&transfer, Strike { status: Status::Cancelled, os_error: 0 });
+                }
+                Step::Start(at) if !world.all.is_empty() => world.peer.start(at.get(&world.all)),
+                Step::Sweep => drop(world.peer.sweep(world.now_ns)),
+                Step::Pass(ns) => world.now_ns += ns,
+                Step::Way { open, pending } => {
+                    let way = match (open, pending) {
+                        (true, _) => Way::Open(link.clone(), String::new()),
+                        (_, true) => Way::Pending(String::new()),
+                        _ => Way::Shut(String::new()),
+                    };
+                    world.peer.set_way(Transport::Local, way);
+                    // The model knows no runs on their way.
+                    world.sweep();
+                }
+                Step::Grant => world.peer.grant(1 << 20),
+                _ => {}
+            }
+        }
+        if loses {
+            world.peer.set_lost(Status::PeerLost);
+            while !world.out.is_empty() {
+                world.answer(0, true);
+            }
+            world.sweep();
+        } else {
+            world.peer.set_way(Transport::Local, Way::Open(link, String::new()));
+            world.peer.grant(1 << 20);
+            let all = world.all.clone();
+            for _ in 0..2 {
+                while !world.out.is_empty() {
+                    world.answer(0, false);
+                }
+                all.iter().for_each(|transfer| world.peer.start(transfer));
+                world.run_dry();
+            }
+        }
+        for transfer in &world.all {
+            prop_assert!(transfer.is_final(), "{:?} {:?}", transfer.handle, transfer.state());
+        }
+        prop_assert_eq!(world.peer.active(), 0);
+        prop_assert!(world.peer.is_swept());
+    }
+}

@@ -1,0 +1,136 @@
+//! How transfers are stopped: one that somebody cancels, and the many that one event ends: the loss of their peer,
+//! a deadline that they share, an ORDERED transfer that failed, a transport that went away. The many the
+//! control loop sweeps in turns, so that other peers never wait for all of them.
+
+use super::{lock, Peer};
+use crate::command::Command;
+use crate::complete::seat::Place;
+use crate::complete::transfer::Strike;
+use crate::complete::{Fence, Transfer};
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+/// Transfers struck and runs moved in one turn, before other peers have theirs.
+pub const SWEEP_TURN: usize = 64;
+
+/// Whether a notification's number was given up, which the peer is to hear.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Skipped {
+    Yes,
+    No,
+}
+
+impl Peer {
+    /// Stops a transfer: what is unposted is dropped, what is posted drains. True if it was pending.
+    pub fn strike(&self, transfer: &Arc<Transfer>, strike: Strike) -> bool {
+        let struck = self.stop(transfer, strike);
+        if struck == Some(Skipped::Yes) {
+            self.post_words();
+        }
+        struck.is_some()
+    }
+
+    /// The same, but that words are left to be posted. None: it was not pending.
+    fn stop(&self, transfer: &Arc<Transfer>, strike: Strike) -> Option<Skipped> {
+        if !transfer.strike(strike) {
+            return None;
+        }
+        let (dropped, word, doomed) = {
+            let mut outbox = lock(&self.outbox);
+            if transfer.seat.place() == Place::New {
+                // `submit` comes to that and sees the strike.
+                return Some(Skipped::No);
+            }
+            (outbox.drop_unposted(transfer), outbox.drop_word(transfer), outbox.has_doomed())
+        };
+        let skips = word || (transfer.spec.notify.is_some() && transfer.take_notification());
+        if skips {
+            self.skip_notification(transfer);
+        }
+        self.abandon(transfer, dropped, Fence::Confirmed);
+        self.attend(transfer);
+        if !transfer.is_final() {
+            self.around.commands.push(Command::Drain { peer: self.handle, transfer: transfer.clone() });
+        }
+        if doomed {
+            self.sweep_soon();
+        }
+        Some(if skips { Skipped::Yes } else { Skipped::No })
+    }
+
+    /// Gives up a notification whose number is to be skipped; words are left to be posted.
+    pub(super) fn skip_notification(&self, transfer: &Arc<Transfer>) {
+        transfer.give_up_notification();
+        self.queue_skip(transfer);
+        if transfer.settle(1) {
+            self.finish(transfer);
+        }
+    }
+
+    /// Has the control loop sweep this peer. To be called after what is to be swept was put into the outbox.
+    pub(super) fn sweep_soon(&self) {
+        if !self.sweeping.swap(true, Ordering::AcqRel) {
+            self.around.commands.push(Command::Sweep { peer: self.handle });
+        }
+    }
+
+    /// Strikes what is to be struck and has moved what has to go another way, one turn of it. Whether there is more.
+    /// By the control loop alone, which looks at what is due for its deadline without being asked.
+    pub fn sweep(&self, now_ns: u64) -> bool {
+        let lost = self.lost();
+        let mut skipped = false;
+        for _ in 0..SWEEP_TURN {
+            let next = lock(&self.outbox).next_end(lost, now_ns);
+            let Some((transfer, strike)) = next else { break };
+            skipped |= self.stop(&transfer, strike) == Some(Skipped::Yes);
+        }
+        let strays = {
+            let mut outbox = lock(&self.outbox);
+            let strays = outbox.has_strays();
+            outbox.relocate(SWEEP_TURN);
+            strays
+        };
+        if strays {
+            self.post_all();
+        } else if skipped {
+            self.post_words();
+        }
+        if self.has_ends(now_ns) {
+            return true;
+        }
+        // Who asks from here on is heard; who asked before put it there before.
+        self.sweeping.store(false, Ordering::Release);
+        let again = self.has_ends(now_ns);
+        if again {
+            self.sweeping.store(true, Ordering::Release);
+        }
+        again
+    }
+
+    fn has_ends(&self, now_ns: u64) -> bool {
+        lock(&self.outbox).has_ends(self.lost().is_some(), now_ns)
+    }
+
+    /// Whether none of its transfers is pending: each is struck or final.
+    pub fn is_swept(&self) -> bool {
+        lock(&self.outbox).next_deadline_ns().is_none()
+    }
+
+    /// Has the control loop look at deadlines and lanes of this peer at `at_ns` or sooner. Cheap when it will.
+    pub fn look_at(&self, at_ns: u64) {
+        let later = |planned: u64| planned > at_ns;
+        if later(self.look_ns.load(Ordering::Acquire))
+            && later(self.look_ns.fetch_min(at_ns, Ordering::AcqRel))
+        {
+            self.around.commands.push(Command::Look { peer: self.handle, at_ns });
+        }
+    }
+
+    /// The control loop looks at this peer now. The next deadline of what is pending, u64::MAX where none has one;
+    /// None when nothing is.
+    pub fn begin_look(&self) -> Option<u64> {
+        // Reset first: a submit that the outbox doesn't show yet lowers it again.
+        self.look_ns.store(u64::MAX, Ordering::Release);
+        lock(&self.outbox).next_deadline_ns()
+    }
+}

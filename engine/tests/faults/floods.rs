@@ -1,0 +1,200 @@
+//! Many transfers end because of one event: their peer is lost, closed, or lets their deadline pass. That costs
+//! little for each, whatever their number, and other peers don't wait for it.
+//!
+//! What is stated is CPU time of the control thread: the machine's load is not in it.
+
+use crate::proxy::{Passing, Proxy, Verdict, Way};
+use crate::support::*;
+use ferry::complete::State;
+use ferry::types::Op;
+use ferry::{Deadline, Engine, Memory, Status, Transfer, TransferOptions};
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const FLOOD: usize = 60_000;
+/// At most so many of them are posted before the peer's silence stops that.
+const POSTED: usize = 1000;
+/// For each, of the control thread's CPU time; without optimisation everything takes longer.
+const EACH: Duration = Duration::from_nanos(if cfg!(debug_assertions) { 5_000 } else { 1_600 });
+/// Of the control thread's CPU time while another peer waits for its answer.
+const WAIT: Duration = Duration::from_millis(20);
+
+fn control_threads() -> HashSet<String> {
+    std::fs::read_dir("/proc/self/task")
+        .unwrap()
+        .map(|entry| entry.unwrap().path().to_str().unwrap().to_owned())
+        .filter(|task| {
+            std::fs::read_to_string(format!("{task}/comm")).is_ok_and(|it| it == "ferry-control\n")
+        })
+        .collect()
+}
+
+/// The control thread of an engine.
+struct Control(String);
+
+impl Control {
+    /// Its CPU time so far.
+    fn spent(&self) -> Duration {
+        let text = std::fs::read_to_string(format!("{}/schedstat", self.0)).unwrap();
+        Duration::from_nanos(text.split_whitespace().next().unwrap().parse().unwrap())
+    }
+}
+
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// An engine with a peer that takes nothing in, and with one that answers.
+struct Scene {
+    a: Engine,
+    control: Control,
+    deaf: Engine,
+    peer: u64,
+    healthy: u64,
+    local: Memory,
+    remote: Memory,
+    _answers: Engine,
+    _proxy: Proxy,
+}
+
+fn scene() -> Scene {
+    let settings = [("progress_timeout_ms", "60000"), ("reconnect_timeout_ms", "60000")];
+    let others = control_threads();
+    let a = engine(&settings);
+    // A thread takes its name when it runs.
+    wait_until("the control thread runs", || control_threads().len() > others.len());
+    let own = control_threads().into_iter().find(|task| !others.contains(task)).unwrap();
+    let (deaf, answers) = (engine(&settings), engine(&settings));
+    let proxy = Proxy::new(deaf.address());
+    let (peer, healthy) = (connect(&a, &proxy.address), connect(&a, answers.address()));
+    proxy.judge(|passing: &mut Passing| match passing.is_lane && passing.way == Way::Forth {
+        true => Verdict::Swallow,
+        false => Verdict::Pass,
+    });
+    let (local, remote) = (alloc(&a, 4096), alloc(&deaf, 4096));
+    Scene { a, control: Control(own), deaf, peer, healthy, local, remote, _answers: answers, _proxy: proxy }
+}
+
+impl Scene {
+    /// Queues them all; some are posted and stay without an answer.
+    fn flood(&self, deadline: impl Fn() -> Deadline, ordered: bool) -> Vec<Transfer> {
+        let one = [request(&self.local, &self.remote, 0, 8)];
+        let options = || TransferOptions { deadline: deadline(), ordered, ..options() };
+        (0..FLOOD).map(|_| self.a.submit(self.peer, Op::Write, &one, &options()).unwrap()).collect()
+    }
+
+    /// Has `event` happen and waits until all of them are final, while the healthy peer is probed.
+    fn end(&self, what: &str, transfers: &[Transfer], event: impl FnOnce()) {
+        let over = AtomicBool::new(false);
+        let before = self.control.spent();
+        let started = Instant::now();
+        let (probes, longest, waited) = std::thread::scope(|threads| {
+            // Ends the probes whatever becomes of the rest.
+            let end = Over(&over);
+            let probing = threads.spawn(|| {
+                let (mut probes, mut longest, mut waited) = (0, Duration::ZERO, Duration::ZERO);
+                while !over.load(Ordering::SeqCst) {
+                    let (before, asked) = (self.control.spent(), Instant::now());
+                    self.a.probe(self.healthy, Some(BOUND)).unwrap();
+                    longest = longest.max(self.control.spent() - before);
+                    waited = waited.max(asked.elapsed());
+                    probes += 1;
+                }
+                (probes, longest, waited)
+            });
+            event();
+            // The others wait for fences and leases.
+            for transfer in &transfers[POSTED..] {
+                finish(transfer);
+            }
+            drop(end);
+            probing.join().unwrap()
+        });
+        let spent = self.control.spent() - before;
+        println!(
+            "{what} {}: {:?}, {spent:?} of the control thread; {probes} probes, the longest {waited:?}, \
+             {longest:?} of the control thread",
+            transfers.len(),
+            started.elapsed(),
+        );
+        // The probes are in it too.
+        assert!(spent < EACH * transfers.len() as u32, "{spent:?} for {what} {}", transfers.len());
+        assert!(longest < WAIT, "a healthy peer waited for {longest:?} of work");
+        for transfer in transfers {
+            finish(transfer);
+        }
+    }
+}
+
+#[test]
+fn a_lost_peer_with_many_transfers_costs_little_and_nobody_waits() {
+    let _alone = alone();
+    let scene = scene();
+    let transfers = scene.flood(|| Deadline::Never, false);
+    // It says that it goes.
+    scene.end("losing", &transfers, || scene.deaf.close(None).unwrap());
+    assert!(transfers.iter().all(|transfer| transfer.result().unwrap().status == Status::PeerLost));
+}
+
+#[test]
+fn a_closed_peer_with_many_transfers_costs_little_and_nobody_waits() {
+    let _alone = alone();
+    let scene = scene();
+    let transfers = scene.flood(|| Deadline::Never, false);
+    // What was posted waits for its lease.
+    scene.end("closing", &transfers, || scene.a.close_peer(scene.peer, Some(BOUND)).unwrap());
+    assert!(transfers.iter().all(|transfer| transfer.result().unwrap().status == Status::Closed));
+}
+
+#[test]
+fn many_deadlines_at_once_cost_little_and_nobody_waits() {
+    let _alone = alone();
+    let scene = scene();
+    let end = Instant::now() + Duration::from_secs(6);
+    let shortly_before = Deadline::After(Duration::from_secs(6) - Duration::from_millis(100));
+    let one = [request(&scene.local, &scene.remote, 0, 8)];
+    let options = TransferOptions { deadline: shortly_before, ..options() };
+    let first = scene.a.submit(scene.peer, Op::Write, &one, &options).unwrap();
+    let transfers = scene.flood(|| Deadline::After(end.saturating_duration_since(Instant::now())), false);
+    assert!(!first.state().is_final(), "the machine is too slow to queue {FLOOD} transfers in time");
+    finish(&first);
+    scene.end("expiring", &transfers, || ());
+    assert!(transfers.iter().all(|transfer| transfer.result().unwrap().state == State::TimedOut));
+}
+
+#[test]
+fn many_ordered_transfers_fail_with_the_first_and_nobody_waits() {
+    let _alone = alone();
+    let scene = scene();
+    let transfers = scene.flood(|| Deadline::Never, true);
+    scene.end("failing the first of", &transfers, || transfers[0].cancel().unwrap());
+    for transfer in &transfers {
+        let result = transfer.result().unwrap();
+        assert_eq!((result.state, result.bytes_confirmed), (State::Cancelled, 0));
+    }
+}
+
+/// An engine that closes strikes them itself, on the thread that closes it.
+#[test]
+fn closing_the_engine_ends_many_transfers_in_one_go() {
+    let _alone = alone();
+    let scene = scene();
+    let transfers = scene.flood(|| Deadline::Never, false);
+    let closing = Arc::new(scene.a.clone());
+    let started = Instant::now();
+    let closer = {
+        let engine = closing.clone();
+        std::thread::spawn(move || engine.close(Some(BOUND)))
+    };
+    transfers.iter().for_each(|transfer| {
+        finish(transfer);
+    });
+    closer.join().unwrap().unwrap();
+    println!("closing the engine with {FLOOD}: {:?}", started.elapsed());
+}
