@@ -27,6 +27,16 @@ pub const REQUESTS_MAX: usize = 1 << 24;
 pub const REGIONS_PER_MESSAGE: usize = 256;
 /// Regions that a peer may have told: as many as an engine can have.
 pub const PEER_REGIONS_MAX: usize = 1 << 20;
+/// How long the control loop announces regions before it looks after everything else again.
+pub const ANNOUNCE_TURN_NS: u64 = 1_000_000;
+/// How soon after the last that came or went the next are told: together, if they are many.
+pub const ANNOUNCE_REST_NS: u64 = 500_000;
+/// Bytes that may wait on a peer's control connection while it is told of more regions.
+pub const ANNOUNCE_BACKLOG_BYTES_MAX: usize = 1 << 20;
+/// Changes of regions that a connected peer may not have been told yet.
+pub const ANNOUNCE_LOG_MAX: u64 = 4 << 20;
+/// What transports' services say to a peer that has yet to be told of regions.
+pub const ANNOUNCE_WORDS_BYTES_MAX: usize = 16 << 20;
 /// Bytes of a region's name.
 pub const REGION_NAME_BYTES_MAX: usize = 63;
 /// Bytes of one handshake frame.

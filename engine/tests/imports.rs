@@ -69,7 +69,6 @@ const ASSERTIONS: &[(&str, &str, usize, &str)] = &[
     ("engine/src/handle.rs", "debug_assert", 1, "tables give only parts that fit"),
     ("engine/src/notify/queue.rs", "assert", 1, "a reservation used twice would lose another's event"),
     ("engine/src/region/gate.rs", "assert", 1, "left more often than entered: revoke would return early"),
-    ("engine/src/region/map.rs", "debug_assert", 1, "the registry refuses overlaps"),
     ("engine/src/route/split.rs", "assert", 1, "no path: `choose` has refused before"),
     ("engine/src/route/split.rs", "debug_assert", 1, "the goals add up to all bytes"),
     ("engine/src/session/handshake/wire.rs", "assert", 1, "our own frames are bounded by construction"),

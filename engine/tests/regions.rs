@@ -4,6 +4,7 @@
 mod common;
 
 use common::data::{check, contents, fill, pattern};
+use common::process::thread_cpu_time;
 use common::{engine, eventually, hears_of, request, run, transport, Pair, PATIENCE};
 use ferry::complete::State;
 use ferry::limits::REGION_NAME_BYTES_MAX;
@@ -18,6 +19,9 @@ const MIB: usize = 1 << 20;
 
 const REGIONS: usize = 4096;
 const PART: usize = 4096;
+/// Of the tests with many.
+const MANY: usize = 100_000;
+const BYTES: usize = 64;
 
 fn plain() -> TransferOptions<'static> {
     TransferOptions::default()
@@ -109,6 +113,145 @@ fn thousands_of_regions_are_known_and_found() {
     let old = a.submit(b_at_a, Op::Read, &reads[7..8], &plain()).unwrap().wait(Some(PATIENCE)).unwrap();
     assert_eq!(old.status, Status::Stale);
     // Closed before the field is dropped.
+    b.close(Some(PATIENCE)).unwrap();
+}
+
+/// So many small regions side by side.
+struct Crowd(Vec<u64>);
+
+impl Crowd {
+    fn new() -> Crowd {
+        Crowd(vec![0; MANY * BYTES / 8])
+    }
+
+    fn spec(&mut self, number: usize) -> RegionSpec {
+        let address = self.0.as_mut_ptr() as u64 + (number * BYTES) as u64;
+        RegionSpec { address, length: BYTES as u64, ..RegionSpec::default() }
+    }
+}
+
+/// Probes from `engine` until the work is over: what it gave, how long it took and what the longest probe took.
+fn probed<T>(engine: &Engine, peer: u64, work: impl FnOnce() -> T) -> (T, Duration, Duration) {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let prober = scope.spawn(|| {
+            let mut longest = Duration::ZERO;
+            while !over.load(Ordering::Relaxed) {
+                let before = Instant::now();
+                engine.probe(peer, Some(PATIENCE)).unwrap();
+                longest = longest.max(before.elapsed());
+            }
+            longest
+        });
+        let before = Instant::now();
+        let result = work();
+        let took = before.elapsed();
+        over.store(true, Ordering::Relaxed);
+        (result, took, prober.join().unwrap())
+    })
+}
+
+/// The loop never tells one peer so much that another waits: not for a tenth of what all of it takes, whatever the
+/// machine is busy with.
+fn is_quick(longest: Duration, took: Duration) {
+    assert!(longest < (took / 4).max(Duration::from_millis(100)), "{longest:?} of {took:?}");
+}
+
+/// With one peer that hears of each, one that comes when all are there, and one that only asks whether the engine
+/// is alive.
+#[test]
+fn a_hundred_thousand_regions_come_and_go_one_by_one() {
+    if transport() == Transport::Rdma {
+        println!("SKIPPED: what devices take for a region is theirs, and peers that hold keys of it are asked first");
+        return;
+    }
+    let mut crowd = Crowd::new();
+    let (a, b, c, late) = (engine(&[]), engine(&[]), engine(&[]), engine(&[]));
+    let b_at_a = a.connect(b.address(), Some(PATIENCE)).unwrap();
+    let b_at_c = c.connect(b.address(), Some(PATIENCE)).unwrap();
+    // From both ends to the middle, so that neither order is the addresses'.
+    let place = |nth: usize| if nth % 2 == 0 { nth / 2 } else { MANY - 1 - nth / 2 };
+    let specs: Vec<RegionSpec> = (0..MANY).map(|nth| crowd.spec(place(nth))).collect();
+
+    let ((ids, cpu), took, longest) = probed(&c, b_at_c, || {
+        let before = thread_cpu_time();
+        let ids: Vec<u64> = specs.iter().map(|spec| register(&b, std::slice::from_ref(spec))[0]).collect();
+        (ids, thread_cpu_time() - before)
+    });
+    println!(
+        "registered {MANY} in {took:?}, {:?} of CPU for each, probes up to {longest:?}",
+        cpu / MANY as u32
+    );
+    assert!(cpu / (MANY as u32) < Duration::from_micros(20), "{cpu:?} for {MANY}");
+    is_quick(longest, took);
+    for (engine, peer) in [(&a, b_at_a), (&c, b_at_c)] {
+        eventually("who was there knows all", || count(engine, peer) == MANY);
+    }
+
+    let (b_at_late, took, longest) =
+        probed(&c, b_at_c, || late.connect(b.address(), Some(PATIENCE)).unwrap());
+    println!("connected to {MANY} in {took:?}, probes up to {longest:?}");
+    assert_eq!(count(&late, b_at_late), MANY, "known as soon as the peer is up");
+    is_quick(longest, took);
+
+    let (cpu, took, longest) = probed(&c, b_at_c, || {
+        let before = thread_cpu_time();
+        ids.iter().for_each(|id| b.unregister(*id, Some(Duration::ZERO)).unwrap());
+        thread_cpu_time() - before
+    });
+    println!("gone in {took:?}, {:?} of CPU for each, probes up to {longest:?}", cpu / MANY as u32);
+    assert!(cpu / (MANY as u32) < Duration::from_micros(20), "{cpu:?} for {MANY}");
+    is_quick(longest, took);
+    for (engine, peer) in [(&a, b_at_a), (&late, b_at_late), (&c, b_at_c)] {
+        eventually("all are gone", || count(engine, peer) == 0);
+    }
+
+    let before = thread_cpu_time();
+    register(&b, &specs);
+    let cpu = thread_cpu_time() - before;
+    println!("registered {MANY} at once in {cpu:?} of CPU");
+    eventually("the first peer knows all again", || count(&a, b_at_a) == MANY);
+    // Closed before the crowd is dropped.
+    b.close(Some(PATIENCE)).unwrap();
+}
+
+/// Announced while they go: nobody is told of what has gone, nor left without what has come.
+#[test]
+fn what_comes_and_goes_while_a_peer_connects_is_known_in_the_end() {
+    let mut crowd = Crowd::new();
+    let b = engine(&[]);
+    let count = if transport() == Transport::Rdma { REGIONS } else { MANY / 4 };
+    let specs: Vec<RegionSpec> = (0..count).map(|nth| crowd.spec(nth)).collect();
+    let mut ids = register(&b, &specs);
+    let peers: Vec<(Engine, u64)> = std::thread::scope(|scope| {
+        let connecting: Vec<_> = (0..3)
+            .map(|_| {
+                scope.spawn(|| {
+                    let engine = engine(&[]);
+                    let peer = engine.connect(b.address(), Some(PATIENCE)).unwrap();
+                    (engine, peer)
+                })
+            })
+            .collect();
+        // Over all of them, in strides that are in no order, until everybody is connected.
+        let mut at = 0;
+        while connecting.iter().any(|thread| !thread.is_finished()) {
+            at = (at + 7919) % specs.len();
+            b.unregister(ids[at], Some(common::at_once())).unwrap();
+            ids[at] = register(&b, &specs[at..=at])[0];
+        }
+        connecting.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    // Half of them don't come back.
+    let gone = ids.split_off(ids.len() / 2);
+    gone.iter().for_each(|id| b.unregister(*id, Some(common::at_once())).unwrap());
+    let live: HashSet<u64> = ids.into_iter().collect();
+    for (engine, peer) in &peers {
+        eventually("exactly what there is is known", || {
+            let known = engine.peer_regions(*peer).unwrap();
+            known.iter().map(|region| region.region).collect::<HashSet<_>>() == live
+        });
+    }
     b.close(Some(PATIENCE)).unwrap();
 }
 

@@ -4,7 +4,7 @@
 mod common;
 
 use common::data::{check, contents, fill, pattern};
-use common::process::{cpu_time, cpu_time_idle};
+use common::process::{cpu_time, cpu_time_idle, thread_cpu_time};
 use common::{config, request, Pair, Settings};
 use ferry::types::Transport;
 use ferry::{Engine, TransferOptions};
@@ -137,11 +137,4 @@ fn a_busy_machine_is_not_made_busier() {
     // An exchange costs some tens of microseconds beside its spins, in a build without optimisation more.
     let bound = Duration::from_micros(50 * spins) + EXCHANGES * Duration::from_millis(1);
     assert!(ours < bound, "{ours:?} with {spins} spins, of at most {bound:?}");
-}
-
-fn thread_cpu_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: fills one timespec.
-    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) }, 0);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

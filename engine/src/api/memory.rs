@@ -194,8 +194,7 @@ fn check_mapped(address: u64, length: u64) -> Result<()> {
 
 /// Whether one more piece of memory may take a descriptor so that others can map it.
 fn shares_more(registry: &Registry) -> bool {
-    let shared = || registry.snapshot().iter().filter(|region| region.memfd.is_some()).count();
-    registry.has_grants() && shared() < SHARED_MEMORIES_MAX
+    registry.has_grants() && registry.snapshot().shared().len() < SHARED_MEMORIES_MAX
 }
 
 /// Registered memory that ferry allocated. Dropped while a transfer uses it, it stays mapped for ever

@@ -4,6 +4,7 @@
 use super::worker::{Limits, Worker};
 use super::{Driver, Queue};
 use crate::status::{Error, Result, Status};
+use crate::sys::loader::{self, Changes};
 use crate::types::{Location, MemoryKind};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,6 +23,14 @@ pub struct Drivers {
     libraries: Vec<Library>,
     limits: Limits,
     open: Mutex<Open>,
+    looked: Mutex<Looked>,
+}
+
+/// Which libraries the program had open when that was last looked for, and the loader's count before.
+#[derive(Default)]
+struct Looked {
+    at: Option<Changes>,
+    are_loaded: Vec<bool>,
 }
 
 #[derive(Default)]
@@ -33,7 +42,7 @@ struct Open {
 impl Drivers {
     /// Opens nothing yet.
     pub fn new(libraries: Vec<Library>, limits: Limits) -> Drivers {
-        Drivers { libraries, limits, open: Mutex::default() }
+        Drivers { libraries, limits, open: Mutex::default(), looked: Mutex::default() }
     }
 
     /// After which a copy that a device has begun has ended, or the device counts as broken.
@@ -57,10 +66,19 @@ impl Drivers {
     }
 
     /// The drivers whose libraries the program has open: no memory can be of another's devices. One that is
-    /// loaded and doesn't work has none either. Looks for files, so it is not for every piece of memory.
+    /// loaded and doesn't work has none either. Looks for files only when the program has opened or closed some
+    /// library since.
     pub fn loaded(&self) -> Vec<Arc<dyn Driver>> {
-        let loaded = self.libraries.iter().filter(|library| (library.is_loaded)());
-        loaded.filter_map(|library| self.get(library.kind).ok()).collect()
+        let now = loader::changes();
+        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
+        if now.is_none() || looked.at != now {
+            let are_loaded = self.libraries.iter().map(|library| (library.is_loaded)()).collect();
+            *looked = Looked { at: now, are_loaded };
+        }
+        let kinds = self.libraries.iter().zip(&looked.are_loaded).filter(|(_, is_loaded)| **is_loaded);
+        let kinds: Vec<MemoryKind> = kinds.map(|(library, _)| library.kind).collect();
+        drop(looked);
+        kinds.into_iter().filter_map(|kind| self.get(kind).ok()).collect()
     }
 
     /// Whether devices of this kind are to reach those of other hosts. Opens nothing.
@@ -105,5 +123,44 @@ impl Drivers {
 
     fn lock(&self) -> MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    /// Registering memory asks each time, and looking for files takes longer than all else that it does.
+    #[test]
+    fn libraries_are_looked_for_when_the_program_opens_some_and_not_each_time() {
+        let looks = Arc::new(AtomicUsize::new(0));
+        let counter = looks.clone();
+        let library = Library {
+            kind: MemoryKind::Cuda,
+            is_loaded: Box::new(move || {
+                counter.fetch_add(1, Ordering::SeqCst);
+                false
+            }),
+            open: Box::new(|| Err(Error::new(Status::Unavailable, "none"))),
+        };
+        let limits = Limits { batch_bytes: 1, depth: 1, timeout: Duration::from_secs(1) };
+        let drivers = Drivers::new(vec![library], limits);
+        // Other tests may open libraries, too: not as many as this asks.
+        (0..1000).for_each(|_| assert!(drivers.loaded().is_empty()));
+        let before = looks.load(Ordering::SeqCst);
+        assert!((1..500).contains(&before), "{before} looks");
+        let open = || {
+            // SAFETY: a system library, whose constructors may run at any time.
+            let library = unsafe { libc::dlopen(c"libutil.so.1".as_ptr(), libc::RTLD_NOW) };
+            assert!(!library.is_null());
+            library
+        };
+        let library = open();
+        drivers.loaded();
+        assert!(looks.load(Ordering::SeqCst) > before);
+        // SAFETY: opened above.
+        unsafe { libc::dlclose(library) };
     }
 }

@@ -81,8 +81,8 @@ pub trait Companion: Send + Sync {
     fn refused(&self, peer: u64, why: String);
     /// The path, once it is settled and as long as there is one; with what makes it fast or slow.
     fn link(&self, peer: u64) -> Option<(Arc<dyn Link>, String)>;
-    /// Regions of this engine came: what the other side's companion is to hear before its engine hears of
-    /// them.
+    /// Regions of this engine came, or are there as the session begins: what the other side's companion is to hear
+    /// before its engine hears of them, and before it hears what is told by `Command::Tell` from then on.
     fn regions_added(&self, peer: u64, ids: &[u64]) -> Vec<Vec<u8>>;
     fn regions_removed(&self, ids: &[u64]);
     /// The lanes on which something of this transfer is posted. Their numbers are no TCP lane's.

@@ -3,6 +3,7 @@
 
 use super::PlanInput;
 use crate::handle::{self, Kind};
+use crate::region::tree::Place;
 use crate::region::{Region, RegionMap, RemoteRegion};
 use crate::room::{push, reserve};
 use crate::status::{Error, Result, Status};
@@ -12,11 +13,12 @@ use std::sync::Arc;
 /// In `Home::remote`: in no region that we know.
 pub(super) const UNKNOWN: u32 = u32::MAX;
 
-/// Where a valid request lies: positions of its regions in the two maps.
+/// Where a valid request lies.
 #[derive(Clone, Copy)]
 pub(super) struct Home {
+    /// The index of the local region's handle.
     pub local: u32,
-    /// The region that the request names or, if it names none, one found at the address; or UNKNOWN.
+    /// The place in its map of the region that the request names or, if it names none, one found at the address; or UNKNOWN.
     pub remote: u32,
 }
 
@@ -102,7 +104,7 @@ fn fault(status: Status, message: impl Into<String>) -> Fault {
 struct LocalSide<'a> {
     map: &'a RegionMap,
     last: Option<(u32, &'a Region)>,
-    /// One bit per region of the map: whether it is in `touched`. Empty until a second region is hit.
+    /// One bit per index of the map: whether it is in `touched`. Empty until a second region is hit.
     seen: Vec<u64>,
     touched: Vec<Arc<Region>>,
 }
@@ -111,40 +113,40 @@ impl LocalSide<'_> {
     #[inline]
     fn find(&mut self, local: u64, length: u64) -> Result<u32, Fault> {
         match self.last {
-            Some((position, region)) if region.contains(local, length) => Ok(position),
+            Some((index, region)) if region.contains(local, length) => Ok(index),
             _ => self.search(local, length),
         }
     }
 
     fn search(&mut self, local: u64, length: u64) -> Result<u32, Fault> {
-        let found = self.map.find_position(local, length).map(|position| (position, self.map.at(position)));
-        let Some((position, region)) = found.filter(|(_, region)| !region.is_revoked()) else {
+        let Some(region) = self.map.find(local, length).filter(|region| !region.is_revoked()) else {
             let message = format!("local {local:#x} + {length:#x} is not inside one registered region");
             return Err(fault(Status::NotRegistered, message));
         };
-        if self.is_new(position)? {
+        let index = region.index();
+        if self.is_new(index)? {
             push(&mut self.touched, Arc::clone(region))?;
         }
-        self.last = Some((position as u32, region));
-        Ok(position as u32)
+        self.last = Some((index, region));
+        Ok(index)
     }
 
-    /// Whether this is the first hit of the region at `position`.
-    fn is_new(&mut self, position: usize) -> Result<bool> {
+    /// Whether this is the first hit of the region with this index.
+    fn is_new(&mut self, index: u32) -> Result<bool> {
         let Some((first, _)) = self.last else { return Ok(true) };
         if self.seen.is_empty() {
-            let words = self.map.len().div_ceil(64);
+            let words = self.map.indexes().div_ceil(64) as usize;
             reserve(&mut self.seen, words)?;
             self.seen.resize(words, 0);
-            mark(&mut self.seen, first as usize);
+            mark(&mut self.seen, first);
         }
-        Ok(mark(&mut self.seen, position))
+        Ok(mark(&mut self.seen, index))
     }
 }
 
 /// Sets a bit; true if it was clear.
-fn mark(words: &mut [u64], position: usize) -> bool {
-    let (word, bit) = (&mut words[position / 64], 1 << (position % 64));
+fn mark(words: &mut [u64], index: u32) -> bool {
+    let (word, bit) = (&mut words[index as usize / 64], 1 << (index % 64));
     let clear = *word & bit == 0;
     *word |= bit;
     clear
@@ -155,36 +157,36 @@ struct RemoteSide<'a> {
     /// The `remote_region` that `last` was looked up for; 0 at first, when there is nothing to look up.
     named: u64,
     /// That region, if our map knows it; under 0 the region that the last such request was found in.
-    last: Option<(u32, &'a RemoteRegion)>,
+    last: Option<(Place, &'a RemoteRegion)>,
 }
 
 impl<'a> RemoteSide<'a> {
-    /// Position of the region that the request means, or UNKNOWN.
+    /// Place of the region that the request means, or UNKNOWN.
     #[inline]
     fn find(&mut self, named: u64, remote: u64, length: u64) -> Result<u32, Fault> {
         if named != self.named {
-            let position = if named == 0 { None } else { self.look_up(named)? };
-            self.remember(position)?;
+            let found = if named == 0 { None } else { self.look_up(named)? };
+            self.remember(found)?;
             self.named = named;
         }
         match self.last {
-            Some((position, region)) if region.contains(remote, length) => Ok(position),
+            Some((place, region)) if region.contains(remote, length) => Ok(place),
             _ => self.outside(remote, length),
         }
     }
 
-    fn look_up(&self, named: u64) -> Result<Option<u32>, Fault> {
+    fn look_up(&self, named: u64) -> Result<Option<(Place, &'a RemoteRegion)>, Fault> {
         handle::parse(Kind::Region, self.input.remote_tag, named)
             .map_err(|error| fault(error.status, format!("remote_region: {}", error.message)))?;
-        Ok(self.input.remote.position_of(named))
+        Ok(self.input.remote.place_of(named))
     }
 
     /// The range is not inside the region at hand, or there is none.
     fn outside(&mut self, remote: u64, length: u64) -> Result<u32, Fault> {
         if self.named == 0 {
-            let position = self.input.remote.find_position(remote, length);
-            self.remember(position)?;
-            return Ok(position.unwrap_or(UNKNOWN));
+            let found = self.input.remote.find_place(remote, length);
+            self.remember(found)?;
+            return Ok(found.map_or(UNKNOWN, |(place, _)| place));
         }
         // One that our map does not know is newer than what we heard, or gone: the target decides.
         let Some((_, region)) = self.last else { return Ok(UNKNOWN) };
@@ -195,8 +197,8 @@ impl<'a> RemoteSide<'a> {
     }
 
     /// Makes it the region at hand, once, and so the place to ask whether it grants the operation.
-    fn remember(&mut self, position: Option<u32>) -> Result<(), Fault> {
-        self.last = position.map(|position| (position, self.input.remote.at(position)));
+    fn remember(&mut self, found: Option<(Place, &'a RemoteRegion)>) -> Result<(), Fault> {
+        self.last = found;
         let op = self.input.op;
         let Some((_, region)) = self.last.filter(|(_, region)| !region.access.allows(op)) else {
             return Ok(());

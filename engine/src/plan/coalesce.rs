@@ -43,7 +43,7 @@ impl Key {
 struct Survey {
     /// In the caller's order at first.
     keys: Vec<Key>,
-    /// By the caller's index: the local region's place in its map.
+    /// By the caller's index: the index of the local region's handle.
     locals: Vec<u32>,
     /// Whether the caller's order is that of the keys.
     sorted: bool,

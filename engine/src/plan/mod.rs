@@ -76,7 +76,7 @@ pub fn single<'a>(input: &PlanInput<'a>, slice_bytes_max: u64) -> Option<(Slice,
     let &Request { local, remote, length, remote_region } = request;
     let slice =
         Slice { local, remote, region: remote_region, first_offset: 0, length: length as u32, first: 0 };
-    Some((slice, input.local.at(home.local as usize)))
+    Some((slice, input.local.at(home.local)?))
 }
 
 fn check_count(count: usize) -> Result<()> {

@@ -171,10 +171,11 @@ impl Grants {
         door::shut(entry(&self.board, region, WORD));
     }
 
-    /// Waits until no other process is inside a region that is shut; false when the deadline came first.
-    pub(super) fn wait_idle(&self, region: u64, deadline: Option<Instant>) -> bool {
+    /// Waits until no other process is inside a region that is shut; false when the deadline came first. `gone`: it
+    /// is not registered any more, and those who are counted in its slot are in another one.
+    pub(super) fn wait_idle(&self, region: u64, deadline: Option<Instant>, gone: impl Fn() -> bool) -> bool {
         let mut pause = PAUSE_MIN;
-        while !self.is_idle(region) {
+        while !self.is_idle(region) && !gone() {
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return false;
             }
@@ -301,6 +302,10 @@ mod tests {
         grants.open(region, 1 << 30, 4096, Access::REMOTE_READ);
     }
 
+    fn soon(milliseconds: u64) -> Option<Instant> {
+        Some(Instant::now() + Duration::from_millis(milliseconds))
+    }
+
     fn granted() -> (Grants, Arc<Tally>, Grant) {
         let grants = Grants::new().unwrap();
         let (tally, fd) = grants.admit().unwrap();
@@ -332,9 +337,9 @@ mod tests {
         drop(grant.enter(region).expect("nothing has changed"));
         grants.shut(region);
         assert!(grant.enter(region).is_err());
-        assert!(!grants.wait_idle(region, Some(Instant::now() + Duration::from_millis(2))));
+        assert!(!grants.wait_idle(region, soon(2), || false));
         drop(inside);
-        assert!(grants.wait_idle(region, Some(Instant::now())));
+        assert!(grants.wait_idle(region, soon(0), || false));
         open(&grants, region);
         assert!(!grants.shut_if_idle(region, || false));
         drop(grant.enter(region).expect("nothing has changed"));
@@ -359,13 +364,13 @@ mod tests {
             assert!(!grants.shut_if_idle(region, || true));
             grants.shut(region);
             assert_eq!(grant.stay(region, use_).unwrap_err().status, Status::Stale);
-            assert!(!grants.wait_idle(region, Some(Instant::now())));
+            assert!(!grants.wait_idle(region, soon(0), || false));
             grants.close(&tally);
             // What is only mapped moves nothing, and is not forgotten.
             assert_eq!(grants.is_quiet(&tally), use_ == Use::Map);
-            assert!(!grants.forget(&tally) && !grants.wait_idle(region, Some(Instant::now())));
+            assert!(!grants.forget(&tally) && !grants.wait_idle(region, soon(0), || false));
             drop((grant, stay));
-            assert!(grants.wait_idle(region, Some(Instant::now())) && grants.forget(&tally));
+            assert!(grants.wait_idle(region, soon(0), || false) && grants.forget(&tally));
         }
     }
 
@@ -376,9 +381,9 @@ mod tests {
         open(&grants, region);
         std::mem::forget(grant.enter(region).unwrap());
         grants.shut(region);
-        assert!(!grants.wait_idle(region, Some(Instant::now())));
+        assert!(!grants.wait_idle(region, soon(0), || false));
         grants.bury(&tally);
-        assert!(grants.wait_idle(region, Some(Instant::now())) && grants.is_quiet(&tally));
+        assert!(grants.wait_idle(region, soon(0), || false) && grants.is_quiet(&tally));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Registered memory: what this engine's application registered (`registry`, immutable snapshots in
-//! `map`), and what a peer told us that it registered (`remote`). `plan` checks transfers against both
-//! snapshots; the target side of each transport enters the local region around every access. Processes of
+//! `map`), and what a peer told us that it registered (`remote`); both are made of `tree`. `plan` checks transfers
+//! against both snapshots; the target side of each transport enters the local region around every access. Processes of
 //! the same host enter by themselves, through doors (`door`, `grants`) in memory that both share; devices by
 //! keys that peers hold (`holder`).
 
@@ -10,22 +10,31 @@ mod gate;
 pub mod grants;
 pub mod holder;
 mod map;
+#[cfg(test)]
+mod properties;
 mod registry;
 pub mod remote;
+mod table;
+mod teardown;
 #[cfg(test)]
 mod tests;
+pub mod tree;
+#[cfg(test)]
+mod unregister_tests;
 
 pub use admit::admit;
 pub use map::RegionMap;
 pub use registry::Registry;
 pub use remote::{RemoteMap, RemoteRegion, RemoteRegions};
 
+use crate::handle::INDEX_MAX;
 use crate::status::{Error, Result, Status};
 use crate::types::{Access, Location};
 use gate::Gate;
 use holder::Pin;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use teardown::Teardown;
 
 /// Where `gate` finds its atomics and locks; the loom test gives it loom's in place of these.
 mod sync {
@@ -65,6 +74,8 @@ impl Default for RegionSpec {
 pub struct Region {
     /// The handle: index, generation and engine tag.
     pub id: u64,
+    /// Which of all regions this was that its registry ever had, from 1.
+    pub order: u64,
     pub address: u64,
     pub length: u64,
     pub access: Access,
@@ -77,12 +88,19 @@ pub struct Region {
     /// The same memory as devices know it, if there are any.
     pub pin: Option<Pin>,
     gate: Gate,
+    teardown: Teardown,
 }
 
 impl Region {
-    fn new(id: u64, spec: &RegionSpec, memfd: Option<Arc<OwnedFd>>, pin: Option<Pin>) -> Region {
+    fn new(
+        (id, order): (u64, u64),
+        spec: &RegionSpec,
+        memfd: Option<Arc<OwnedFd>>,
+        pin: Option<Pin>,
+    ) -> Region {
         Region {
             id,
+            order,
             address: spec.address,
             length: spec.length,
             access: spec.access,
@@ -92,7 +110,17 @@ impl Region {
             memfd,
             pin,
             gate: Gate::new(),
+            teardown: Teardown::default(),
         }
+    }
+
+    /// The index of its handle: a small number, of one region at a time.
+    pub(crate) fn index(&self) -> u32 {
+        Region::index_of(self.id)
+    }
+
+    fn index_of(handle: u64) -> u32 {
+        handle as u32 & INDEX_MAX
     }
 
     /// Starts a use; false when the region has been revoked, and then there is nothing to leave.
@@ -134,9 +162,9 @@ pub fn range_contains(outer: u64, outer_length: u64, inner: u64, inner_length: u
     inner >= outer && inner_length <= outer_length && inner - outer <= outer_length - inner_length
 }
 
-/// Room for `additional` more, or NO_MEMORY: these lists grow with what applications and peers send.
+/// Room for `additional` more, or NO_MEMORY: these lists grow with what applications and peers send, by doubling.
 fn reserve<T>(list: &mut Vec<T>, additional: usize) -> Result<()> {
-    list.try_reserve_exact(additional).map_err(|_| {
+    list.try_reserve(additional).map_err(|_| {
         Error::new(Status::NoMemory, format!("no memory for a table of {additional} more regions"))
     })
 }

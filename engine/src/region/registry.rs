@@ -1,8 +1,10 @@
 //! Registers and unregisters local memory: the handles, their generations, and the wait for the last
-//! user. Publishes a `RegionMap` snapshot after every change; `api` calls it, everyone reads the map.
+//! user. Publishes a `RegionMap` after every change, which shares what has not changed with the one before; `api`
+//! calls it, everyone reads the map.
 
 use super::grants::Grants;
 use super::holder::{Holder, HolderSlot, Lender, LenderSlot};
+use super::teardown::Claimed;
 use super::{admit, reserve, Region, RegionMap, RegionSpec};
 use crate::handle::{self, Kind, Parts, Tag, GENERATION_MAX, INDEX_MAX};
 use crate::limits::REGION_NAME_BYTES_MAX;
@@ -33,6 +35,8 @@ struct Slots {
     all: Vec<Slot>,
     /// Indexes without a region. Its capacity covers `all`, so that freeing never allocates.
     free: Vec<u32>,
+    /// How many regions ever were.
+    registered: u64,
 }
 
 /// `generation` is that of the region here now or, without one, of the next to come: each handle given
@@ -87,22 +91,16 @@ impl Registry {
         let mut slots = self.lock_slots();
         slots.reserve(specs.len())?;
 
+        let mut map = RegionMap::clone(&self.snapshot());
         let mut fresh = Vec::new();
         reserve(&mut fresh, specs.len())?;
-        fresh.extend(specs.iter().enumerate().map(|(nth, spec)| {
+        for (nth, spec) in specs.iter().enumerate() {
             let id = handle::make(Kind::Region, self.tag, slots.upcoming(nth));
-            Arc::new(Region::new(id, spec, memfd.clone(), pins.get(nth).cloned()))
-        }));
-
-        let old = self.snapshot();
-        let mut regions = Vec::new();
-        reserve(&mut regions, old.len() + fresh.len())?;
-        regions.extend(old.iter().chain(&fresh).cloned());
-        // Two runs of which the first is sorted: the stable sort merges them in near linear time.
-        regions.sort_by_key(|region| region.address);
-        check_disjoint(&regions, &fresh)?;
-
-        let map = RegionMap::new(regions)?;
+            let order = slots.registered + 1 + nth as u64;
+            let region = Arc::new(Region::new((id, order), spec, memfd.clone(), pins.get(nth).cloned()));
+            map.add(region.clone()).map_err(|other| overlaps(&region, &other).at_request(nth as u64))?;
+            fresh.push(region);
+        }
         slots.take(specs.len()); // nothing fails from here on
         if let Some(grants) = &self.grants {
             for region in &fresh {
@@ -117,49 +115,76 @@ impl Registry {
 
     /// Takes the region out of use and waits until nobody is inside; after OK nothing of this engine
     /// touches its memory. Blocks up to `timeout` (None: as long as it takes). Any thread; of several
-    /// calls for one region exactly one gets OK, the others STALE.
+    /// calls for one region exactly one gets OK, the others STALE, and none of them before the region is gone.
     ///
-    /// BUSY with a timeout of 0: in use, and nothing has changed. BUSY with a longer one: still in use
-    /// but revoked for good, so no new use begins; call again. STALE: unregistered before, or
-    /// another engine's. NOT_REGISTERED: no such region was ever given out.
+    /// BUSY with a timeout of 0: in use, and nothing has changed; or another call is taking it down. BUSY with a
+    /// longer one: still in use but revoked for good, so no new use begins; call again. STALE: unregistered
+    /// before, or another engine's. NOT_REGISTERED: no such region was ever given out.
     pub fn unregister(&self, handle: u64, timeout: Option<Duration>) -> Result<()> {
         let region = self.get(handle)?;
-        let lender = self.lender.get().filter(|_| region.is_device());
+        let busy = |what| Error::new(Status::Busy, format!("region {handle:#x} {what}"));
+        // A deadline beyond the clock's range is none.
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let idle = match timeout {
-            Some(Duration::ZERO) => self.revoke_if_idle(&region),
+            // Whether what is not standing is gone, the claim tells.
+            Some(Duration::ZERO) => self.revoke_if_idle(&region).unwrap_or(true),
             _ => {
-                region.gate.revoke();
-                // A deadline beyond the clock's range is none.
-                let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-                let outside = self.grants.as_ref().inspect(|grants| grants.shut(handle));
-                let holder = self.holder.get().inspect(|holder| holder.revoke(handle));
-                lender.inspect(|lender| lender.recall(handle));
-                region.gate.wait_idle(deadline)
-                    && outside.is_none_or(|grants| grants.wait_idle(handle, deadline))
-                    && holder.is_none_or(|holder| holder.wait_unheld(handle, deadline))
+                self.revoke(&region);
+                self.wait_idle(&region, deadline)
             }
         };
         if !idle {
-            return Err(Error::new(Status::Busy, format!("region {handle:#x} is in use")));
+            return Err(busy("is in use"));
         }
+        let claim = match region.teardown.claim(deadline) {
+            Claimed::Mine(claim) => claim,
+            Claimed::Gone => return Err(gone(handle)),
+            Claimed::Late => return Err(busy("is being unregistered by another call")),
+        };
         if let Some(holder) = self.holder.get() {
             holder.unpin(&region);
         }
-        lender.inspect(|lender| lender.take_back(handle));
-        self.remove(handle)
+        if let Some(lender) = self.lender_of(&region) {
+            lender.take_back(handle);
+        }
+        self.remove(&region);
+        claim.finish();
+        Ok(())
+    }
+
+    fn lender_of(&self, region: &Region) -> Option<&dyn Lender> {
+        self.lender.get().filter(|_| region.is_device())
+    }
+
+    /// Lets nobody in any more, and has those asked who hold it. Nothing, if another call takes it down.
+    pub(super) fn revoke(&self, region: &Region) {
+        region.teardown.if_standing(|| {
+            region.gate.revoke();
+            self.grants.iter().for_each(|grants| grants.shut(region.id));
+            self.holder.get().inspect(|holder| holder.revoke(region.id));
+            self.lender_of(region).inspect(|lender| lender.recall(region.id));
+        });
+    }
+
+    /// Waits until nobody uses a revoked region, or another call has taken it down.
+    fn wait_idle(&self, region: &Region, deadline: Option<Instant>) -> bool {
+        let gone = || region.teardown.is_gone();
+        region.gate.wait_idle(deadline)
+            && self.grants.as_ref().is_none_or(|grants| grants.wait_idle(region.id, deadline, gone))
+            && self.holder.get().is_none_or(|holder| holder.wait_unheld(region.id, deadline))
     }
 
     /// Revokes the region unless it is in use: here, by a process of this host, or by a peer that holds its
-    /// keys.
-    fn revoke_if_idle(&self, region: &Region) -> bool {
+    /// keys. None: another call takes it down, or has.
+    fn revoke_if_idle(&self, region: &Region) -> Option<bool> {
         let here = || match self.holder.get() {
             Some(holder) => holder.revoke_if_unheld(region.id, &mut || region.gate.revoke_if_idle()),
             None => region.gate.revoke_if_idle(),
         };
-        match &self.grants {
+        region.teardown.if_standing(|| match &self.grants {
             Some(grants) => grants.shut_if_idle(region.id, here),
             None => here(),
-        }
+        })
     }
 
     /// The region with this handle, revoked or not; `Region::enter` tells. Errors as in `unregister`.
@@ -183,23 +208,19 @@ impl Registry {
         Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes a revoked, idle region out of the map. A rival unregister may have done so already.
-    fn remove(&self, handle: u64) -> Result<()> {
-        let parts = handle::parse(Kind::Region, self.tag, handle)?;
+    /// Takes a region out of the map, whose caller has the claim to it.
+    fn remove(&self, region: &Region) {
         let mut slots = self.lock_slots();
-        slots.check_live(handle, parts)?;
-        let old = self.snapshot();
-        let mut regions = Vec::new();
-        reserve(&mut regions, old.len())?;
-        regions.extend(old.iter().filter(|region| region.id != handle).cloned());
-        let map = RegionMap::new(regions)?;
-        slots.give_back(parts.index);
+        let mut map = RegionMap::clone(&self.snapshot());
+        map.remove(region);
+        slots.give_back(region.index());
         self.publish(map);
-        Ok(())
     }
 
     fn publish(&self, map: RegionMap) {
-        *self.map.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(map);
+        let mut old = Arc::new(map);
+        std::mem::swap(&mut *self.map.write().unwrap_or_else(PoisonError::into_inner), &mut old);
+        // What only the old one had is freed here, after the lock.
     }
 
     fn lock_slots(&self) -> MutexGuard<'_, Slots> {
@@ -214,6 +235,7 @@ impl Slots {
         if self.all.len() + added > INDEX_MAX as usize + 1 {
             return Err(Error::new(Status::Limit, format!("more than {} regions", INDEX_MAX as usize + 1)));
         }
+        // By doubling: regions come one by one, too.
         reserve(&mut self.all, added)?;
         let room = self.all.len() + added - self.free.len();
         reserve(&mut self.free, room)
@@ -232,6 +254,7 @@ impl Slots {
 
     /// Gives out what `upcoming` announced.
     fn take(&mut self, count: usize) {
+        self.registered += count as u64;
         for _ in 0..count {
             match self.free.pop() {
                 Some(index) => self.all[index as usize].live = true,
@@ -281,20 +304,12 @@ fn check(spec: &RegionSpec) -> Result<()> {
     Err(Error::invalid(wrong))
 }
 
-/// `regions` are all of them by address, `fresh` those of this batch in the caller's order. Of a
-/// sorted list it is enough to compare neighbours: if any two overlap, some neighbours do.
-fn check_disjoint(regions: &[Arc<Region>], fresh: &[Arc<Region>]) -> Result<()> {
-    let overlaps = |pair: &&[Arc<Region>]| pair[1].address - pair[0].address < pair[0].length;
-    let Some(pair) = regions.windows(2).find(overlaps) else { return Ok(()) };
-    let index_of = |region: &Region| fresh.iter().position(|other| other.id == region.id);
-    // One of the two is of this batch; if both are, the later one is to blame.
-    let index = index_of(&pair[0]).max(index_of(&pair[1])).unwrap_or(0);
-    let other = if fresh[index].id == pair[0].id { &pair[1] } else { &pair[0] };
+fn overlaps(region: &Region, other: &Region) -> Error {
     let message = format!(
         "{:#x} + {:#x} overlaps the region at {:#x} + {:#x}",
-        fresh[index].address, fresh[index].length, other.address, other.length
+        region.address, region.length, other.address, other.length
     );
-    Err(Error::new(Status::Overlap, message).at_request(index as u64))
+    Error::new(Status::Overlap, message)
 }
 
 #[cfg(test)]

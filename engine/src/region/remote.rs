@@ -2,11 +2,11 @@
 //! against its snapshot. It is advice, not a gate: the target checks every access itself, so a list
 //! that is late, short or nonsense costs at most a request that the target refuses.
 
-use super::{range_contains, reserve};
+use super::range_contains;
+use super::tree::{Order, Place, Tree};
 use crate::handle::INDEX_MAX;
-use crate::status::Result;
 use crate::types::{end_of, Access, Location};
-use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// More than an engine can have registered at once; a peer that announces more is cut off here.
 const REGIONS_MAX: usize = INDEX_MAX as usize + 1;
@@ -34,14 +34,10 @@ impl RemoteRegion {
 /// The regions of one peer.
 #[derive(Debug, Default)]
 pub struct RemoteRegions {
-    known: RwLock<Known>,
-}
-
-#[derive(Debug, Default)]
-struct Known {
-    map: Arc<RemoteMap>,
-    /// Between `renew` and `settle`: what the peer has announced anew, by id.
-    anew: Option<Vec<u64>>,
+    map: RwLock<Arc<RemoteMap>>,
+    /// Held throughout a change, so that two changes never start from the same map; `map` is written under it alone,
+    /// and only for a moment. Between `renew` and `settle`: what the peer has announced anew.
+    anew: Mutex<Option<RemoteMap>>,
 }
 
 impl RemoteRegions {
@@ -50,136 +46,134 @@ impl RemoteRegions {
     }
 
     /// Adds what the peer announced; one with a known id replaces the older. Regions that overflow, are
-    /// empty or have no id are ignored, and so is everything when memory runs out: see the module's top.
+    /// empty or have no id are ignored, and those that are too many: see the module's top.
     pub fn add(&self, regions: Vec<RemoteRegion>) {
-        let mut known = self.write();
-        if let Some(anew) = &mut known.anew {
-            if reserve(anew, regions.len()).is_err() {
-                return;
+        let mut anew = self.change();
+        let mut map = RemoteMap::clone(&self.snapshot());
+        for region in regions.into_iter().filter(is_sane).map(Arc::new) {
+            if let Some(anew) = &mut *anew {
+                anew.add(region.clone());
             }
-            anew.extend(regions.iter().map(|region| region.id));
+            map.add(region);
         }
-        known.change(|old| {
-            let mut all = Vec::new();
-            reserve(&mut all, old.len() + regions.len())?;
-            all.extend(old.by_address.iter().cloned());
-            all.extend(regions.into_iter().filter(is_sane).map(Arc::new));
-            Ok(all)
-        });
+        self.publish(map);
     }
 
     /// Forgets the regions with these ids; unknown ones are ignored.
     pub fn remove(&self, ids: &[u64]) {
-        self.write().keep(ids, false);
+        let mut anew = self.change();
+        let mut map = RemoteMap::clone(&self.snapshot());
+        for id in ids {
+            if let Some(anew) = &mut *anew {
+                anew.remove(*id);
+            }
+            map.remove(*id);
+        }
+        self.publish(map);
     }
 
     /// A new connection: the peer announces all its regions again. Until it has, what it announced before
     /// counts, for the transfers that are under way.
     pub fn renew(&self) {
-        self.write().anew = Some(Vec::new());
+        // Nothing to be forgotten: nothing to be told apart.
+        let known = !self.snapshot().is_empty();
+        *self.change() = known.then(RemoteMap::default);
     }
 
     /// It has: what it did not announce again is forgotten.
     pub fn settle(&self) {
-        let mut known = self.write();
-        if let Some(anew) = known.anew.take() {
-            known.keep(&anew, true);
+        let mut anew = self.change();
+        if let Some(map) = anew.take() {
+            self.publish(map);
         }
     }
 
     /// The regions at this moment. Cheap: clones one `Arc`.
     pub fn snapshot(&self) -> Arc<RemoteMap> {
-        Arc::clone(&self.known.read().unwrap_or_else(PoisonError::into_inner).map)
+        Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Held throughout a change, so that two changes never start from the same map.
-    fn write(&self) -> RwLockWriteGuard<'_, Known> {
-        self.known.write().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Known {
-    /// Keeps the regions that are among these ids, or those that are not.
-    fn keep(&mut self, ids: &[u64], among: bool) {
-        self.change(|old| {
-            let mut sorted = Vec::new();
-            reserve(&mut sorted, ids.len())?;
-            sorted.extend_from_slice(ids);
-            sorted.sort_unstable();
-            let mut all = Vec::new();
-            reserve(&mut all, old.len())?;
-            let kept =
-                old.by_address.iter().filter(|region| sorted.binary_search(&region.id).is_ok() == among);
-            all.extend(kept.cloned());
-            Ok(all)
-        });
+    fn change(&self) -> MutexGuard<'_, Option<RemoteMap>> {
+        self.anew.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Replaces the map by one made from the regions that `edit` returns.
-    fn change(&mut self, edit: impl FnOnce(&RemoteMap) -> Result<Vec<Arc<RemoteRegion>>>) {
-        if let Ok(changed) = edit(&self.map).and_then(RemoteMap::new) {
-            self.map = Arc::new(changed);
-        }
+    /// By who holds the lock of `change`.
+    fn publish(&self, map: RemoteMap) {
+        let mut old = Arc::new(map);
+        std::mem::swap(&mut *self.map.write().unwrap_or_else(PoisonError::into_inner), &mut old);
+        // What only the old one had is freed here, after the lock.
     }
 }
 
-/// An immutable view of a peer's regions. They may overlap: peers are not trusted.
-#[derive(Debug, Default)]
+/// An immutable view of a peer's regions. They may overlap: peers are not trusted. The next one shares most of it.
+#[derive(Clone, Debug, Default)]
 pub struct RemoteMap {
-    by_address: Vec<Arc<RemoteRegion>>,
-    /// `starts[i]` is `by_address[i].address`, kept apart so that a search touches few cache lines.
-    starts: Vec<u64>,
-    /// `farthest[i]`: position of the region that ends last among `by_address[..=i]`. It starts at or
-    /// before any address that `i` starts at or before, so if any region contains a range beginning
-    /// there, this one does: one look, however the regions overlap.
-    farthest: Vec<u32>,
-    /// (id, position), by id.
-    by_id: Vec<(u64, u32)>,
-    has_devices: bool,
+    by_address: Tree<ByAddress>,
+    by_id: Tree<ById>,
+    /// How many are memory of devices.
+    devices: usize,
+}
+
+struct ByAddress;
+
+impl Order for ByAddress {
+    type Item = Arc<RemoteRegion>;
+    /// Several may start at one address.
+    type Key = (u64, u64);
+    fn key(region: &Arc<RemoteRegion>) -> (u64, u64) {
+        (region.address, region.id)
+    }
+    fn end(region: &Arc<RemoteRegion>) -> u64 {
+        region.end()
+    }
+}
+
+struct ById;
+
+impl Order for ById {
+    type Item = Arc<RemoteRegion>;
+    type Key = u64;
+    fn key(region: &Arc<RemoteRegion>) -> u64 {
+        region.id
+    }
 }
 
 impl RemoteMap {
-    /// Of several with one id the last in `regions` counts.
-    fn new(mut regions: Vec<Arc<RemoteRegion>>) -> Result<RemoteMap> {
-        keep_last_of_each_id(&mut regions)?;
-        regions.truncate(REGIONS_MAX);
-        regions.sort_by_key(|region| region.address);
-
-        let mut starts = Vec::new();
-        reserve(&mut starts, regions.len())?;
-        starts.extend(regions.iter().map(|region| region.address));
-
-        let mut farthest = Vec::new();
-        reserve(&mut farthest, regions.len())?;
-        let mut last = 0;
-        for (position, region) in regions.iter().enumerate() {
-            if region.end() > regions[last].end() {
-                last = position;
-            }
-            farthest.push(last as u32);
+    fn add(&mut self, region: Arc<RemoteRegion>) {
+        if self.len() >= REGIONS_MAX && self.get(region.id).is_none() {
+            return;
         }
+        self.devices += usize::from(region.location.kind.is_device());
+        if let Some(old) = self.by_id.insert(region.clone()) {
+            self.devices -= usize::from(old.location.kind.is_device());
+            // At the same address it is replaced there, too.
+            if old.address != region.address {
+                self.by_address.remove(ByAddress::key(&old));
+            }
+        }
+        self.by_address.insert(region);
+    }
 
-        let mut by_id = Vec::new();
-        reserve(&mut by_id, regions.len())?;
-        by_id.extend(regions.iter().enumerate().map(|(position, region)| (region.id, position as u32)));
-        by_id.sort_unstable();
-        let has_devices = regions.iter().any(|region| region.location.kind.is_device());
-        Ok(RemoteMap { by_address: regions, starts, farthest, by_id, has_devices })
+    fn remove(&mut self, id: u64) {
+        if let Some(old) = self.by_id.remove(id) {
+            self.devices -= usize::from(old.location.kind.is_device());
+            self.by_address.remove(ByAddress::key(&old));
+        }
     }
 
     /// A region that contains the whole range; any of them, if they overlap.
     pub fn find(&self, address: u64, length: u64) -> Option<&RemoteRegion> {
-        self.find_position(address, length).map(|position| self.at(position))
+        self.find_place(address, length).map(|(_, region)| region)
     }
 
     /// The region with exactly this handle.
     pub fn get(&self, id: u64) -> Option<&RemoteRegion> {
-        self.position_of(id).map(|position| self.at(position))
+        self.by_id.get(id).map(|region| &**region)
     }
 
     /// Whether any of it is memory of a device.
     pub fn has_devices(&self) -> bool {
-        self.has_devices
+        self.devices > 0
     }
 
     /// Where the memory of the range is, as far as is known.
@@ -204,23 +198,21 @@ impl RemoteMap {
         self.by_address.is_empty()
     }
 
-    /// As `find`, but says where: a small number, rising with the address, that names the region
-    /// within this map.
-    pub(crate) fn find_position(&self, address: u64, length: u64) -> Option<u32> {
-        let starts_before = self.starts.partition_point(|&start| start <= address);
-        let &position = self.farthest.get(starts_before.checked_sub(1)?)?;
-        self.at(position).contains(address, length).then_some(position)
+    /// As `find`, but says where, too: a number, rising with the address, that names the region within this map.
+    pub(crate) fn find_place(&self, address: u64, length: u64) -> Option<(Place, &RemoteRegion)> {
+        let until = (address, u64::MAX);
+        let contains = |(_, region): &(Place, &Arc<RemoteRegion>)| region.contains(address, length);
+        // If regions overlap, it may be another than the last that starts at or before the range. Of all that do,
+        // one that ends last contains it if any does.
+        let nearest = self.by_address.at_or_before(until).filter(contains);
+        let found = nearest.or_else(|| self.by_address.farthest(until).filter(contains));
+        found.map(|(place, region)| (place, &**region))
     }
 
-    /// As `get`, but says where, like `find_position`.
-    pub(crate) fn position_of(&self, id: u64) -> Option<u32> {
-        let found = self.by_id.binary_search_by_key(&id, |&(id, _)| id).ok()?;
-        Some(self.by_id[found].1)
-    }
-
-    /// The region at a position that this map gave.
-    pub(crate) fn at(&self, position: u32) -> &RemoteRegion {
-        &self.by_address[position as usize]
+    /// As `get`, but says where, too, like `find_place`.
+    pub(crate) fn place_of(&self, id: u64) -> Option<(Place, &RemoteRegion)> {
+        let region = self.by_id.get(id)?;
+        self.by_address.find(ByAddress::key(region)).map(|(place, region)| (place, &**region))
     }
 }
 
@@ -235,28 +227,11 @@ fn is_sane(region: &RemoteRegion) -> bool {
     region.id != 0 && region.length != 0 && end_of(region.address, region.length).is_some()
 }
 
-fn keep_last_of_each_id(regions: &mut Vec<Arc<RemoteRegion>>) -> Result<()> {
-    let mut newest: Vec<(u64, usize)> = Vec::new();
-    reserve(&mut newest, regions.len())?;
-    newest.extend(regions.iter().enumerate().map(|(position, region)| (region.id, position)));
-    newest.sort_unstable();
-    if newest.windows(2).all(|pair| pair[0].0 != pair[1].0) {
-        return Ok(());
-    }
-    let mut keep = Vec::new();
-    reserve(&mut keep, regions.len())?;
-    keep.resize(regions.len(), false);
-    for (nth, &(id, position)) in newest.iter().enumerate() {
-        keep[position] = newest.get(nth + 1).is_none_or(|next| next.0 != id);
-    }
-    let mut flags = keep.into_iter();
-    regions.retain(|_| flags.next().unwrap_or(false));
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
 
     fn region(id: u64, address: u64, length: u64) -> RemoteRegion {
         RemoteRegion {
@@ -343,5 +318,113 @@ mod tests {
             }
         }
         assert!(found > 0);
+    }
+
+    /// What a peer may say, and when.
+    #[derive(Clone, Debug)]
+    enum Said {
+        Add(Vec<RemoteRegion>),
+        Remove(Vec<u64>),
+        Renew,
+        Settle,
+    }
+
+    /// By id; and what was announced anew.
+    #[derive(Default)]
+    struct Model {
+        known: BTreeMap<u64, RemoteRegion>,
+        anew: Option<BTreeMap<u64, RemoteRegion>>,
+    }
+
+    impl Model {
+        fn hear(&mut self, said: &Said) {
+            match said {
+                Said::Add(regions) => {
+                    for region in regions.iter().filter(|region| is_sane(region)) {
+                        self.known.insert(region.id, region.clone());
+                        self.anew.iter_mut().for_each(|anew| drop(anew.insert(region.id, region.clone())));
+                    }
+                }
+                Said::Remove(ids) => {
+                    self.known.retain(|id, _| !ids.contains(id));
+                    self.anew.iter_mut().for_each(|anew| anew.retain(|id, _| !ids.contains(id)));
+                }
+                Said::Renew => self.anew = Some(BTreeMap::new()),
+                Said::Settle => self.known = self.anew.take().unwrap_or(std::mem::take(&mut self.known)),
+            }
+        }
+    }
+
+    fn hear(regions: &RemoteRegions, said: Said) {
+        match said {
+            Said::Add(these) => regions.add(these),
+            Said::Remove(ids) => regions.remove(&ids),
+            Said::Renew => regions.renew(),
+            Said::Settle => regions.settle(),
+        }
+    }
+
+    fn check(map: &RemoteMap, model: &BTreeMap<u64, RemoteRegion>) {
+        let mut expected: Vec<&RemoteRegion> = model.values().collect();
+        expected.sort_by_key(|region| (region.address, region.id));
+        assert!(map.iter().eq(expected.iter().copied()));
+        assert_eq!(map.len(), model.len());
+        assert_eq!(map.has_devices(), model.values().any(|region| region.location.kind.is_device()));
+        let mut last = None;
+        for region in &expected {
+            let (place, found) = map.place_of(region.id).unwrap();
+            assert_eq!((found, map.get(region.id)), (*region, Some(found)));
+            assert!(last.replace(place).is_none_or(|last| last < place), "places rise with the address");
+        }
+        for address in (0..2200).step_by(7) {
+            for length in [1, 90, 500] {
+                let answer = map.find_place(address, length);
+                let is_known = model.values().any(|region| region.contains(address, length));
+                assert_eq!(answer.is_some(), is_known, "{address} + {length}");
+                if let Some((place, region)) = answer {
+                    assert!(region.contains(address, length));
+                    assert_eq!(map.place_of(region.id), Some((place, region)));
+                }
+            }
+        }
+        assert!(map.get(1 << 40).is_none() && map.place_of(1 << 40).is_none());
+    }
+
+    fn any_region() -> impl Strategy<Value = RemoteRegion> {
+        (0..300u64, 0..2000u64, 0..600u64, 0..9u8).prop_map(|(id, address, length, kind)| {
+            let mut region = region(id, address, length);
+            if kind == 0 {
+                region.location = Location { kind: crate::types::MemoryKind::Cuda, device: 1 };
+            }
+            region
+        })
+    }
+
+    fn any_said() -> impl Strategy<Value = Said> {
+        prop_oneof![
+            4 => proptest::collection::vec(any_region(), 0..120).prop_map(Said::Add),
+            3 => proptest::collection::vec(0..300u64, 0..60).prop_map(Said::Remove),
+            1 => Just(Said::Renew),
+            1 => Just(Said::Settle),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        /// Whatever a peer announces, overlapping or not, twice or never: what is known is what a list would hold,
+        /// and who looks at an earlier map goes on seeing that.
+        #[test]
+        fn the_map_is_what_the_peer_said(said in proptest::collection::vec(any_said(), 1..24)) {
+            let (regions, mut model) = (RemoteRegions::new(), Model::default());
+            let mut before = Vec::new();
+            for said in said {
+                before.push((regions.snapshot(), model.known.clone()));
+                model.hear(&said);
+                hear(&regions, said);
+                check(&regions.snapshot(), &model.known);
+            }
+            before.iter().for_each(|(map, known)| check(map, known));
+        }
     }
 }

@@ -227,6 +227,12 @@ impl<R: Carried> Machine<R> {
 
     pub fn message(&mut self, now_ns: u64, message: &Message, out: &mut Vec<Action<R>>) {
         match message {
+            Message::RegionsAdd(_) => {
+                // It has many: as long as it goes on telling, its Ready is on its way.
+                if let Connection::Starting { since_ns, ready: false } = &mut self.connection {
+                    *since_ns = now_ns;
+                }
+            }
             Message::Ready { .. } => {
                 if let Connection::Starting { ready, .. } = &mut self.connection {
                     *ready = true;
@@ -248,7 +254,6 @@ impl<R: Carried> Machine<R> {
             Message::Bye { .. } => self.give_up(Status::PeerLost, Some(Fence::Confirmed), out),
             _ => {}
         }
-        let _ = now_ns;
     }
 
     /// The peer said Ready on a new connection: it had closed every lane of the earlier ones.

@@ -51,6 +51,25 @@ fn timer(machine: &mut Machine<Record>, now_ns: u64) -> Vec<Action<Record>> {
     out
 }
 
+/// A peer that has many regions says so for a while before it is ready; one that says nothing is given up.
+#[test]
+fn who_goes_on_announcing_is_waited_for() {
+    let mut machine: Machine<Record> = Machine::new(Role::Acceptor, 1, TIMING, 0);
+    let (mut out, answer) = (Vec::new(), TIMING.answer_ns);
+    machine.connected(0, Role::Acceptor, &mut out);
+    machine.lane_attached(0, 1, &mut out);
+    let mut now = 0;
+    for _ in 0..10 {
+        now += answer - 1;
+        assert_eq!(timer(&mut machine, now), []);
+        machine.message(now, &Message::RegionsAdd(Vec::new()), &mut out);
+    }
+    assert_eq!(machine.next_timer(), Some(now + answer));
+    assert_eq!(timer(&mut machine, now + answer), [Action::DropControl]);
+    machine.message(now, &Message::Ready { notify_limit: 0 }, &mut out);
+    assert_eq!(out, [Action::Up]);
+}
+
 #[test]
 fn a_lost_lane_is_fenced_replaced_and_released_once() {
     let mut machine = up(Role::Dialer);

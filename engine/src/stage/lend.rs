@@ -16,7 +16,7 @@ use std::sync::{mpsc, Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How long a device may take to withdraw what it has exported.
-const PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 struct Loan {
     peer: u64,
@@ -25,11 +25,19 @@ struct Loan {
     memory: Vec<u8>,
 }
 
-/// What is lent, by region.
+/// What is lent.
 pub struct Loans {
     inbox: Arc<Inbox>,
     drivers: Arc<Drivers>,
-    all: Mutex<HashMap<u64, Vec<Loan>>>,
+    all: Mutex<Lent>,
+}
+
+/// By region.
+#[derive(Default)]
+struct Lent {
+    loans: HashMap<u64, Vec<Loan>>,
+    /// What devices are withdrawing because its peer is gone: a region waits for that, too, before it is.
+    leaving: HashMap<u64, Vec<mpsc::Receiver<()>>>,
 }
 
 impl Loans {
@@ -37,13 +45,13 @@ impl Loans {
         Loans { inbox, drivers, all: Mutex::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Vec<Loan>>> {
+    fn lock(&self) -> MutexGuard<'_, Lent> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn find(&self, region: u64, peer: u64) -> Option<Vec<u8>> {
         let all = self.lock();
-        all.get(&region)?.iter().find(|loan| loan.peer == peer).map(|loan| loan.memory.clone())
+        all.loans.get(&region)?.iter().find(|loan| loan.peer == peer).map(|loan| loan.memory.clone())
     }
 
     /// Has the device withdraw it; the receiver hears when that is over.
@@ -60,16 +68,21 @@ impl Loans {
         heard
     }
 
-    /// Nothing of this peer can come any more.
+    /// Nothing of this peer can come any more. Waits for no device.
     pub fn take_back_from(&self, peer: u64) {
         let mut all = self.lock();
-        let mut gone = Vec::new();
-        all.retain(|_, loans| {
-            gone.extend(loans.extract_if(.., |loan| loan.peer == peer));
+        let Lent { loans, leaving } = &mut *all;
+        leaving.retain(|_, heard| {
+            heard.retain(|heard| heard.try_recv() == Err(mpsc::TryRecvError::Empty));
+            !heard.is_empty()
+        });
+        loans.retain(|region, loans| {
+            for loan in loans.extract_if(.., |loan| loan.peer == peer) {
+                // Under the lock: who looks for the loan finds it here or there.
+                leaving.entry(*region).or_default().push(self.withdraw(loan));
+            }
             !loans.is_empty()
         });
-        drop(all);
-        gone.into_iter().for_each(|loan| drop(self.withdraw(loan)));
     }
 }
 
@@ -79,8 +92,11 @@ impl Lender for Loans {
     }
 
     fn take_back(&self, region: u64) {
-        let loans = self.lock().remove(&region).unwrap_or_default();
-        let heard: Vec<_> = loans.into_iter().map(|loan| self.withdraw(loan)).collect();
+        let mut all = self.lock();
+        let loans = all.loans.remove(&region).unwrap_or_default();
+        let mut heard = all.leaving.remove(&region).unwrap_or_default();
+        drop(all);
+        heard.extend(loans.into_iter().map(|loan| self.withdraw(loan)));
         // A device that hangs keeps what it has.
         for heard in heard {
             let _ = heard.recv_timeout(PATIENCE);
@@ -156,7 +172,7 @@ impl Stage {
             Ok(memory) => {
                 let loan = Loan { peer, at: region.location, memory: memory.clone() };
                 // Before the region is left: unregistering takes back what is lent.
-                self.loans.lock().entry(id).or_default().push(loan);
+                self.loans.lock().loans.entry(id).or_default().push(loan);
                 self.say(peer, Word::Lent { region: id, memory });
             }
             Err(error) => self.say(peer, Word::refused(id, &error)),
@@ -165,7 +181,7 @@ impl Stage {
     }
 
     pub fn recall(&mut self, region: u64) {
-        let peers: Vec<u64> = match self.loans.lock().get(&region) {
+        let peers: Vec<u64> = match self.loans.lock().loans.get(&region) {
             Some(loans) => loans.iter().map(|loan| loan.peer).collect(),
             None => return,
         };

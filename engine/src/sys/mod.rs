@@ -8,6 +8,7 @@ pub mod cuda;
 pub mod eventfd;
 pub mod fork;
 pub mod host;
+pub mod loader;
 pub mod mapping;
 pub mod memfd;
 pub mod memory;

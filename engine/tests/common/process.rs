@@ -14,6 +14,14 @@ pub fn cpu_time() -> Duration {
     part(usage.ru_utime) + part(usage.ru_stime)
 }
 
+/// CPU time of the calling thread.
+pub fn thread_cpu_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: fills one timespec.
+    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) }, 0);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 /// CPU time that this process takes while the calling thread does nothing for `period`.
 pub fn cpu_time_idle(period: Duration) -> Duration {
     let before = cpu_time();

@@ -156,6 +156,24 @@ fn sessions_end_with_nothing_mapped() {
     assert_eq!(two.fake.exported.load(Ordering::SeqCst), 0);
 }
 
+/// What a device withdraws because its peer has gone is waited for like what it withdraws for the region itself.
+#[test]
+fn unregister_waits_for_what_was_lent_to_a_peer_that_is_gone() {
+    let two = shared();
+    let (local, remote) = (two.place(&two.a, Some(0), MIB), two.place(&two.b, Some(1), MIB));
+    two.done(Op::Write, &[request(&local, &remote, (0, 0), MIB)]);
+    two.fake.withdraw_waits.store(true, Ordering::SeqCst);
+    two.a.close(Some(BOUND)).unwrap();
+    until("the device withdraws it", || two.fake.withdrawing.load(Ordering::SeqCst) > 0);
+    // It does so for ever: a device that hangs keeps what it has, after a while.
+    let before = Instant::now();
+    two.b.unregister(remote.region, Some(BOUND)).unwrap();
+    let waited = before.elapsed();
+    assert!(waited >= crate::stage::lend::PATIENCE, "only {waited:?}");
+    two.fake.withdraw_waits.store(false, Ordering::SeqCst);
+    until("it is withdrawn", || two.fake.exported.load(Ordering::SeqCst) == 0);
+}
+
 /// Struck while a device copies: final when that has ended, and nothing of it begins later.
 #[test]
 fn a_struck_copy_ends_first() {

@@ -46,6 +46,9 @@ pub struct Fake {
     pub mapped: Mutex<BTreeMap<u64, u64>>,
     /// What is exported and was not withdrawn.
     pub exported: AtomicI32,
+    /// Withdrawing waits as long as this is set, and what does.
+    pub withdraw_waits: AtomicBool,
+    pub withdrawing: AtomicI32,
     /// Streams that wait.
     pub streams: Mutex<Vec<u64>>,
     /// Whether devices reach those of other hosts, ...
@@ -348,6 +351,11 @@ impl Queue for FakeQueue {
 
     fn withdraw(&mut self, exported: &[u8]) {
         assert_eq!(exported.len(), 8);
+        self.fake.withdrawing.fetch_add(1, Ordering::SeqCst);
+        while self.fake.withdraw_waits.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        self.fake.withdrawing.fetch_sub(1, Ordering::SeqCst);
         self.fake.exported.fetch_sub(1, Ordering::SeqCst);
     }
 

@@ -65,7 +65,8 @@ impl Place {
 impl Drop for Two {
     fn drop(&mut self) {
         let fake = &self.fake;
-        for waits in [&fake.hangs, &fake.crossing_hangs, &fake.lock_waits, &fake.attach_waits] {
+        let waits = [&fake.hangs, &fake.crossing_hangs, &fake.lock_waits, &fake.attach_waits];
+        for waits in waits.into_iter().chain([&fake.withdraw_waits]) {
             waits.store(false, Ordering::SeqCst);
         }
     }

@@ -15,7 +15,7 @@ use crate::region::grants::{Grant, Grants, Tally};
 use crate::region::{Region, RegionMap};
 use crate::sys::mapping::Mapping;
 use crate::sys::{memfd, packet, unix};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -54,7 +54,7 @@ pub struct Session {
     /// The system lets no more descriptors be in flight now; it does not say when it will.
     pub is_stalled: bool,
     /// Regions announced, and registered as far as is known here.
-    told: Vec<u64>,
+    told: HashSet<u64>,
 }
 
 /// What a packet led to.
@@ -83,7 +83,7 @@ impl Session {
             copier: None,
             outgoing: VecDeque::new(),
             is_stalled: false,
-            told: Vec::new(),
+            told: HashSet::new(),
         }
     }
 
@@ -134,25 +134,25 @@ impl Session {
 
     /// Tells every region that can be mapped, and that these were all.
     pub fn tell_all(&mut self, regions: &RegionMap) {
-        regions.iter().for_each(|region| self.tell(region));
+        regions.shared().iter().for_each(|region| self.tell(region));
         self.push(&Packet::Settled, Vec::new());
     }
 
     /// Before the other side is here nothing is told: `tell_all` comes with it.
     pub fn tell(&mut self, region: &Region) {
-        let news = self.socket.is_some() && !self.told.contains(&region.id);
-        if let Some(memfd) = region.memfd.as_ref().filter(|_| news) {
+        let Some(memfd) = region.memfd.as_ref().filter(|_| self.socket.is_some()) else { return };
+        if self.told.insert(region.id) {
             let packet = Packet::Region { id: region.id, address: region.address, length: region.length };
             self.push(&packet, vec![memfd.clone()]);
-            self.told.push(region.id);
         }
     }
 
     /// A region that was told is not registered any more. What has not left yet never leaves, so that
     /// nothing heaps up here while the other process is stopped.
     pub fn tell_gone(&mut self, id: u64) {
-        let Some(place) = self.told.iter().position(|told| *told == id) else { return };
-        self.told.swap_remove(place);
+        if !self.told.remove(&id) {
+            return;
+        }
         let waiting = self.outgoing.iter().position(|outgoing| outgoing.region == id);
         match waiting {
             Some(place) => drop(self.outgoing.remove(place)),

@@ -235,7 +235,7 @@ impl<'a> Builder<'a> {
         };
         let id = region.map_or(slice.region, |region| region.id);
         let place = region.map_or(Location::HOST, |region| region.location);
-        Some(Target { region: slice.region, keys: self.keys.get(&id)?, place })
+        Some(Target { region: slice.region, keys: self.keys.get(id)?, place })
     }
 
     /// One work request, or more where a registration ends in the midst of the slice.

@@ -107,7 +107,7 @@ impl Endpoint {
     /// The target's device refused a slice: because its region has gone, or because it never granted that.
     fn why_refused(&self, transfer: &Transfer, slice: u32) -> Status {
         let slice = &transfer.spec.slices[slice as usize];
-        match slice.region != 0 && !self.keys.snapshot().contains_key(&slice.region) {
+        match slice.region != 0 && self.keys.snapshot().get(slice.region).is_none() {
             true => Status::Stale,
             false => Status::Access,
         }

@@ -227,7 +227,7 @@ fn a_wrong_key_costs_its_request_alone() {
 
 /// Gives a region keys that open nothing, on both devices of the peer; what they were.
 fn spoil(link: &RdmaLink, region: u64) -> Vec<KeysOffer> {
-    let keys = link.keys.snapshot()[&region].clone();
+    let keys = link.keys.snapshot().get(region).unwrap().clone();
     let offers = (0..2u8).map(|device| KeysOffer {
         region,
         address: keys.address,

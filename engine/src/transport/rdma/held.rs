@@ -11,6 +11,7 @@ use crate::region::holder::{Holder, Pin};
 use crate::region::{Region, RegionSpec};
 use crate::status::Result;
 use crate::types::Access;
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -64,8 +65,11 @@ impl Held {
     pub fn release(&self, regions: &[u64], peer: u64) {
         let mut state = self.lock();
         for region in regions {
-            if let Some(peers) = state.holders.get_mut(region) {
-                peers.remove(&peer);
+            if let Entry::Occupied(mut peers) = state.holders.entry(*region) {
+                peers.get_mut().remove(&peer);
+                if peers.get().is_empty() {
+                    peers.remove();
+                }
             }
         }
         self.released.notify_all();
@@ -141,6 +145,11 @@ impl Service {
     pub(super) fn keys_of(&self, region: &Region, peer: u64) -> Vec<Word> {
         let Some(pinned) = Pinned::of(region) else { return Vec::new() };
         if region.is_revoked() || !self.held.give(region.id, peer) {
+            return Vec::new();
+        }
+        // Revoked between the two, it may even be gone: then nobody asks for what was given last.
+        if region.is_revoked() {
+            self.held.release(&[region.id], peer);
             return Vec::new();
         }
         let mut words = Vec::new();

@@ -4,14 +4,15 @@
 use super::wire::KeysOffer;
 use crate::limits::{DEVICES_MAX, PEER_RKEYS_MAX, SPLIT_BYTES_MIN};
 use crate::region::range_contains;
+use crate::region::tree::{Order, Tree};
 use crate::types::end_of;
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// One remote region, as far as its keys are known.
 #[derive(Clone, Debug, Default)]
 pub struct RegionKeys {
+    region: u64,
     pub address: u64,
     pub length: u64,
     /// Whether peers may READ it, so that a READ of it can prove a WRITE visible.
@@ -28,8 +29,18 @@ struct Pieces {
     rkeys: Vec<u32>,
 }
 
-/// Keys by region.
-pub type KeyMap = HashMap<u64, Arc<RegionKeys>>;
+/// Keys by region. A change of it costs little, however many there are and whoever looks at the map before.
+pub type KeyMap = Tree<ByRegion>;
+
+pub struct ByRegion;
+
+impl Order for ByRegion {
+    type Item = Arc<RegionKeys>;
+    type Key = u64;
+    fn key(keys: &Arc<RegionKeys>) -> u64 {
+        keys.region
+    }
+}
 
 #[derive(Debug, Default)]
 pub struct Keys {
@@ -93,7 +104,7 @@ impl Keys {
             self.splits.store(true, Ordering::Relaxed);
         }
         self.change(|map, count| {
-            let known = map.get(&offer.region).and_then(|region| region.pieces(offer.device.into()));
+            let known = map.get(offer.region).and_then(|region| region.pieces(offer.device.into()));
             // Parts come in order; a first part begins anew.
             let (kept, gone) = match known {
                 Some(pieces) if offer.first > 0 && pieces.bytes == offer.piece_bytes => {
@@ -107,7 +118,10 @@ impl Keys {
                 return;
             }
             *count = after;
-            let region = Arc::make_mut(map.entry(offer.region).or_default());
+            // Out of the map, so that what nobody looks at is changed where it is.
+            let mut taken = map.remove(offer.region).unwrap_or_default();
+            let region = Arc::make_mut(&mut taken);
+            region.region = offer.region;
             (region.address, region.length, region.readable) = (offer.address, offer.length, offer.readable);
             let (bytes, detour) = (offer.piece_bytes, offer.detour);
             match region.devices.iter_mut().find(|(device, _)| *device == offer.device) {
@@ -115,12 +129,13 @@ impl Keys {
                 Some((_, pieces)) => *pieces = Pieces { bytes, detour, rkeys: offer.rkeys },
                 None => region.devices.push((offer.device, Pieces { bytes, detour, rkeys: offer.rkeys })),
             }
+            map.insert(taken);
         });
     }
 
     pub fn remove(&self, regions: &[u64]) {
         self.change(|map, count| {
-            let gone = regions.iter().filter_map(|region| map.remove(region));
+            let gone = regions.iter().filter_map(|region| map.remove(*region));
             *count -= gone.map(|region| region.count()).sum::<usize>();
         });
     }
@@ -169,7 +184,7 @@ mod tests {
         let keys = Keys::default();
         keys.add(offer(0, &[7, 8]));
         keys.add(offer(2, &[9]));
-        let region = keys.snapshot()[&9].clone();
+        let region = keys.snapshot().get(9).unwrap().clone();
         assert_eq!(region.find(1, MIB), Some((7, MIB)));
         assert_eq!(region.find(1, 3 * MIB - 1), Some((8, 1)));
         assert_eq!(region.find(1, 3 * MIB), Some((9, MIB / 2)));
@@ -189,12 +204,12 @@ mod tests {
         let keys = Keys::default();
         keys.add(offer(0, &[7]));
         keys.add(offer(2, &[9]));
-        assert_eq!(keys.snapshot()[&9].find(1, 2 * MIB), None);
-        assert!(!keys.snapshot()[&9].covers(1, MIB, 2 * MIB + MIB / 2));
+        assert_eq!(keys.snapshot().get(9).unwrap().find(1, 2 * MIB), None);
+        assert!(!keys.snapshot().get(9).unwrap().covers(1, MIB, 2 * MIB + MIB / 2));
         keys.add(offer(0, &[1, 2, 3]));
-        assert_eq!(keys.snapshot()[&9].find(1, 2 * MIB), Some((2, MIB)));
+        assert_eq!(keys.snapshot().get(9).unwrap().find(1, 2 * MIB), Some((2, MIB)));
         keys.add(KeysOffer { piece_bytes: MIB - 1, ..offer(0, &[5]) });
-        assert_eq!(keys.snapshot()[&9].find(1, MIB), Some((1, MIB)));
+        assert_eq!(keys.snapshot().get(9).unwrap().find(1, MIB), Some((1, MIB)));
     }
 
     #[test]
@@ -221,7 +236,7 @@ mod tests {
             let _ = region.find(1, 0);
         }
         keys.add(whole());
-        assert_eq!(keys.snapshot()[&9].find(1, MIB + 8), Some((7, 1)));
+        assert_eq!(keys.snapshot().get(9).unwrap().find(1, MIB + 8), Some((7, 1)));
     }
 
     #[test]
@@ -229,7 +244,7 @@ mod tests {
         let keys = Keys::default();
         let many = |region| KeysOffer { region, length: 8192 * MIB, rkeys: vec![1; 8192], ..offer(0, &[]) };
         let most = (PEER_RKEYS_MAX / 8192) as u64;
-        let has = |region| keys.snapshot().contains_key(&region);
+        let has = |region| keys.snapshot().get(region).is_some();
         (0..most).for_each(|region| keys.add(many(region)));
         keys.add(many(0)); // again is not one more
         keys.add(many(most));

@@ -170,7 +170,7 @@ impl RdmaLink {
             0 => self.peer.remote.snapshot().find(slice.remote, 1).map(|region| region.id),
             id => Some(id),
         };
-        (here, there.and_then(|id| self.keys.snapshot().get(&id).cloned()))
+        (here, there.and_then(|id| self.keys.snapshot().get(id).cloned()))
     }
 }
 
@@ -218,7 +218,7 @@ impl Link for RdmaLink {
                 0 => known.find(range.remote, range.length).map(|region| region.id),
                 id => Some(id),
             };
-            match id.and_then(|id| keys.get(&id)) {
+            match id.and_then(|id| keys.get(id)) {
                 Some(region) => region.covers(device, range.remote, range.length),
                 // Whoever is left with it says of each request what is wrong.
                 None => alone,

@@ -384,14 +384,11 @@ impl Companion for Service {
         let poller = self.poller.clone();
         let call = Box::new(move || poller.wake());
         let link = RdmaLink::new(ticket.peer.clone(), self.registry.clone(), self.settings.spin_ns, call);
-        let regions = self.registry.snapshot();
-        // Under the lock: a region that is revoked meanwhile finds the session there to ask.
         let mut sessions = self.lock();
         let parted = sessions.parted.remove(&peer);
         let session = Session::new(ticket, Arc::new(link), self.settings.patience, parted);
-        for word in regions.iter().flat_map(|region| self.keys_of(region, peer)) {
-            self.tell(&session, &word);
-        }
+        // The control loop asks for the regions' keys, in turns, and says this after them: nothing is posted here
+        // before.
         self.tell(&session, &self.offer());
         sessions.all.insert(peer, session);
         sessions.work.insert(peer);
@@ -438,6 +435,7 @@ impl Companion for Service {
     }
 
     fn regions_added(&self, peer: u64, ids: &[u64]) -> Vec<Vec<u8>> {
+        // Sessions begin and end on the calling thread: a region that is revoked meanwhile finds it there to ask.
         if !self.lock().all.contains_key(&peer) {
             return Vec::new();
         }

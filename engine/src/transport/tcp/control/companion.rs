@@ -1,11 +1,11 @@
 //! Transports that live beside a session: begun when the session's connection stands, ended with it. What
 //! they are and how they are proven is behind `peer::Companion`.
 
+use super::announce;
 use super::Control;
 use crate::command::Reply;
 use crate::notify::EventBody;
 use crate::peer::{Companion, Peer, Ticket, Way};
-use crate::session::message::Message;
 use crate::status::Status;
 use crate::sys::clock;
 use crate::types::Transport;
@@ -44,15 +44,11 @@ impl Control {
                 }),
                 Err(why) => {
                     let (transport, why) = (beside.transport, why.clone());
-                    self.say_beside(peer, transport, Vec::new(), format!("at the peer: {why}"));
+                    self.say(peer, announce::beside(transport, Vec::new(), format!("at the peer: {why}")));
                     self.companion_settled(peer, transport, Some(why), false);
                 }
             }
         }
-    }
-
-    pub(super) fn say_beside(&mut self, peer: u64, transport: Transport, body: Vec<u8>, why: String) {
-        self.say(peer, Message::Beside { transport: transport as u8, why, body });
     }
 
     /// A companion's word, if the session is still the one that it was meant for.

@@ -6,8 +6,6 @@ use super::sessions::Actions;
 use super::Control;
 use crate::command::Reply;
 use crate::complete::Fence;
-use crate::limits::REGIONS_PER_MESSAGE;
-use crate::region::remote::RemoteRegion;
 use crate::session::message::Message;
 use crate::status::{Error, Status};
 use crate::sys::clock;
@@ -15,63 +13,20 @@ use std::sync::atomic::Ordering;
 
 impl Control {
     pub(super) fn say(&mut self, peer: u64, message: Message) {
+        self.say_all(peer, [message]);
+    }
+
+    /// In this order, and in as few pieces as go.
+    pub(super) fn say_all(&mut self, peer: u64, messages: impl IntoIterator<Item = Message>) {
         let Some(token) = self.sessions.get(&peer).and_then(|session| session.conn) else { return };
         let Some(State::Control(control)) = self.conns.get_mut(&token).map(|conn| &mut conn.state) else {
             return;
         };
-        let sealed = control.channel.seal(&message.encode(), control.stream.out());
+        let mut messages = messages.into_iter();
+        let sealed = messages.try_for_each(|it| control.channel.seal(&it.encode(), control.stream.out()));
         if sealed.is_err() || control.stream.flush(&self.poller).is_err() {
             // The loop sees the broken connection as soon as it looks at it again.
             crate::sys::socket::shutdown(control.stream.fd());
-        }
-    }
-
-    pub(super) fn say_regions(&mut self, peer: u64, ids: &[u64]) {
-        let map = self.context.registry.snapshot();
-        for part in ids.chunks(REGIONS_PER_MESSAGE) {
-            let regions: Vec<RemoteRegion> = part
-                .iter()
-                .filter_map(|id| map.get(*id))
-                .filter(|region| !region.is_revoked() && (region.access.0 != 0 || !region.staging))
-                .map(|region| RemoteRegion {
-                    id: region.id,
-                    address: region.address,
-                    length: region.length,
-                    access: region.access,
-                    name: region.name.clone(),
-                    location: region.location,
-                    staging: region.staging,
-                })
-                .collect();
-            self.say(peer, Message::RegionsAdd(regions));
-        }
-    }
-
-    fn connected_peers(&self) -> Vec<u64> {
-        self.sessions.iter().filter(|(_, session)| session.conn.is_some()).map(|(peer, _)| *peer).collect()
-    }
-
-    pub(super) fn tell_added(&mut self, ids: &[u64]) {
-        for peer in self.connected_peers() {
-            let words: Vec<_> = self
-                .each_companion()
-                .flat_map(|(transport, companion)| {
-                    companion.regions_added(peer, ids).into_iter().map(move |word| (transport, word))
-                })
-                .collect();
-            for (transport, word) in words {
-                self.say_beside(peer, transport, word, String::new());
-            }
-            self.say_regions(peer, ids);
-        }
-    }
-
-    pub(super) fn tell_removed(&mut self, ids: &[u64]) {
-        self.each_companion().for_each(|(_, companion)| companion.regions_removed(ids));
-        for peer in self.connected_peers() {
-            for part in ids.chunks(REGIONS_PER_MESSAGE) {
-                self.say(peer, Message::RegionsRemove(part.to_vec()));
-            }
         }
     }
 
@@ -89,16 +44,17 @@ impl Control {
         }
     }
 
-    pub(super) fn message(&mut self, peer: u64, message: Message) {
+    pub(super) fn message(&mut self, peer: u64, mut message: Message) {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         if !session.machine.expects(&message) {
             return self.misbehaved(peer);
         }
         let now_ns = clock::monotonic_ns();
-        match &message {
-            Message::RegionsAdd(regions) => session.peer.remote.add(regions.clone()),
+        match &mut message {
+            Message::RegionsAdd(regions) => session.peer.remote.add(std::mem::take(regions)),
             Message::RegionsRemove(ids) => session.peer.remote.remove(ids),
             Message::Ping { nonce } => {
+                self.tell_a_little(peer);
                 let pong = Message::Pong { nonce: *nonce, clock_ns: clock::boottime_ns() };
                 return self.answer(peer, pong);
             }

@@ -1,8 +1,10 @@
 //! The control loop: one thread of the engine that accepts and dials, authenticates, and drives each
 //! peer's session. It moves no payload. `inbound` and `dial` bring connections to the point where they
-//! are authenticated, `sessions` says what happens on them, `deadlines` looks after time.
+//! are authenticated, `sessions` says what happens on them, `announce` tells of our regions, `deadlines` looks
+//! after time.
 
 mod anew;
+mod announce;
 mod callers;
 mod companion;
 mod conn;
@@ -33,6 +35,7 @@ use crate::sys::socket;
 use crate::transport::tcp::lane::Lane;
 use crate::transport::tcp::worker::Workers;
 use crate::transport::tcp::Context;
+use announce::News;
 use callers::Callers;
 use companion::Fading;
 use conn::{Conn, State};
@@ -105,6 +108,8 @@ pub struct Control {
     crowded: Vec<Later>,
     /// Peers that are lost and may still be copying here: the loss is told when that is over.
     fading: HashMap<u64, Fading>,
+    /// Regions that came and went, until all peers have heard of it.
+    news: News,
     /// Lost peers in the order of their loss.
     lost: VecDeque<u64>,
     next_token: u64,
@@ -152,6 +157,7 @@ impl Control {
             inbox: VecDeque::new(),
             callers: Callers::default(),
             crowded: Vec::new(),
+            news: News::default(),
             lost: VecDeque::new(),
             next_token: FIRST_TOKEN,
             accept_rests_until_ns: 0,
@@ -170,7 +176,8 @@ impl Control {
     fn run(&mut self) {
         let mut ready: Vec<Ready> = Vec::new();
         while !self.is_over() {
-            let mut timeout = self.next_timer_ns().map(|at| at.saturating_sub(clock::monotonic_ns()));
+            let next_ns = self.next_timer_ns().into_iter().chain(self.news.next_ns()).min();
+            let mut timeout = next_ns.map(|at| at.saturating_sub(clock::monotonic_ns()));
             if !self.sweeping.is_empty() {
                 timeout = Some(0);
             }
@@ -184,6 +191,8 @@ impl Control {
             for peer in std::mem::take(&mut self.drained) {
                 self.touch(peer);
             }
+            // Before what peers say: who asks when it knows of a region is answered when the peer has been told.
+            self.announce();
             for event in &ready {
                 self.event(event);
             }

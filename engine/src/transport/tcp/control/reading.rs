@@ -56,6 +56,7 @@ impl Control {
                 if let (Some(peer), None) = (peer, before) {
                     self.started(peer, token);
                 }
+                peer.into_iter().for_each(|peer| self.hear_on(peer));
                 self.drain_inbox();
             }
             Ok(false) => self.control_ended(*control, Status::Unreachable),

@@ -3,6 +3,7 @@
 //! `messages` has what the two ends say to each other meanwhile, `ending` what becomes of a session that is lost
 //! or given up.
 
+use super::announce::Hearing;
 use super::conn::{ControlConn, Offered, State, Target};
 use super::dial::tune;
 use super::greeting::Greeting;
@@ -15,7 +16,6 @@ use crate::notify::EventBody;
 use crate::peer::{Peer, PeerIdentity, PeerState, Posted};
 use crate::session::handshake::Identity;
 use crate::session::machine::{Action, Machine, Role};
-use crate::session::message::Message;
 use crate::status::Status;
 use crate::sys::clock;
 use crate::transport::tcp::lane::{Lane, LaneSpec};
@@ -60,6 +60,7 @@ pub struct PeerSession {
     predecessors: Vec<u64>,
     /// The peer's name for its memory of us.
     remote_link: u64,
+    pub(super) hearing: Hearing,
     pub(super) probes: Vec<(u64, u64, Reply<u64>)>,
     pub(super) closing: Vec<Reply<()>>,
     alarm_ns: Option<u64>,
@@ -315,6 +316,7 @@ impl Control {
             fenced_below: 0,
             predecessors: Vec::new(),
             remote_link: fresh,
+            hearing: Hearing::default(),
             probes: Vec::new(),
             closing: Vec::new(),
             alarm_ns: None,
@@ -334,7 +336,7 @@ impl Control {
         Some(handle)
     }
 
-    /// The connection of a session is in place: tell our regions, open lanes.
+    /// The connection of a session is in place: open lanes, tell our regions.
     pub(super) fn started(&mut self, peer: u64, token: u64) {
         let Some(State::Control(control)) = self.conns.get_mut(&token).map(|conn| &mut conn.state) else {
             return;
@@ -343,20 +345,17 @@ impl Control {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         session.peer.clock.sample(clock_ns, clock::boottime_ns());
         session.peer.remote.renew();
-        let notify_limit = session.peer.granted();
         if let Some(pidfd) = pidfd {
             self.watch_process(peer, pidfd);
         }
-        let regions: Vec<u64> = self.context.registry.snapshot().iter().map(|region| region.id).collect();
-        self.say_regions(peer, &regions);
-        self.say(peer, Message::Ready { notify_limit });
-        self.ask_for_forerunners(peer);
         let mut actions = Actions::new();
         if let Some(session) = self.sessions.get_mut(&peer) {
             session.machine.connected(clock::monotonic_ns(), role, &mut actions);
         }
         self.act(peer, actions);
         self.begin_companions(peer, role == Role::Dialer);
+        self.tell_all(peer);
+        self.ask_for_forerunners(peer);
     }
 
     /// A greeted lane joins its session, if that still takes it.

@@ -9,6 +9,8 @@ use std::sync::Arc;
 /// Bytes that may wait to be written. A peer that lets more pile up does not read its control channel.
 const OUT_BYTES_MAX: usize = 64 << 20;
 const READ_BYTES: usize = 32 << 10;
+/// So much that was written may stay in the buffer before the rest moves down.
+const WRITTEN_BYTES_MAX: usize = 256 << 10;
 
 pub struct Stream {
     /// None once it has been handed over.
@@ -82,7 +84,12 @@ impl Stream {
 
     /// Bytes written so far, and with all that waits to be.
     pub fn progress(&self) -> (u64, u64) {
-        (self.flushed, self.flushed + (self.out.len() - self.written) as u64)
+        (self.flushed, self.flushed + self.backlog() as u64)
+    }
+
+    /// Bytes that wait to be written.
+    pub fn backlog(&self) -> usize {
+        self.out.len() - self.written
     }
 
     /// Writes what it can; asks to be told when the rest can go.
@@ -104,8 +111,12 @@ impl Stream {
         if self.written == self.out.len() {
             self.out.clear();
             self.written = 0;
-        } else if self.out.len() - self.written > OUT_BYTES_MAX {
+        } else if self.backlog() > OUT_BYTES_MAX {
             return Err(io::Error::from_raw_os_error(libc::ENOBUFS));
+        } else if self.written > self.backlog().max(WRITTEN_BYTES_MAX) {
+            // Who is written to all the time may never be done.
+            self.out.drain(..self.written);
+            self.written = 0;
         }
         let wants_write = !self.out.is_empty();
         if wants_write != self.wants_write {

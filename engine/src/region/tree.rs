@@ -1,0 +1,454 @@
+//! A sorted table whose copies share what they have in common. A change costs one path from the root and not the
+//! table; who holds an earlier copy goes on seeing that. For tables that change one by one while others search them.
+//!
+//! ```text
+//!                 [ 100 ▏ 900 ▏ 2000 ]             the lowest key below each child, and where the last ends
+//!                   /       |       \
+//!   [ 100 ▏ 340 ▏ … ]  [ 900 ▏ … ]  [ 2000 ▏ … ]   items, by key
+//! ```
+//! A node has at most `WIDTH` entries and, but for the root, at least half of that. All of it is in one piece of
+//! memory: a search waits for little more than a binary search in one long list would. `Arc::make_mut` copies
+//! exactly those nodes of a path that somebody else sees.
+
+use std::fmt;
+use std::sync::Arc;
+
+const WIDTH_BITS: u32 = 5;
+const WIDTH: usize = 1 << WIDTH_BITS;
+const HALF: usize = WIDTH / 2;
+/// For one that is too many, before the node is split.
+const ROOM: usize = WIDTH + 1;
+
+/// By what a tree's items are sorted.
+pub trait Order {
+    type Item: Clone;
+    type Key: Copy + Default + Ord;
+    fn key(item: &Self::Item) -> Self::Key;
+    /// Where in memory it ends, for `farthest`.
+    fn end(_item: &Self::Item) -> u64 {
+        0
+    }
+}
+
+pub struct Tree<O: Order> {
+    root: Option<Arc<Node<O>>>,
+    length: usize,
+}
+
+/// The first `count` places of each list are taken.
+struct Node<O: Order> {
+    count: usize,
+    /// Of each entry the key, or the lowest below it.
+    keys: [O::Key; ROOM],
+    below: Below<O>,
+    /// Where each entry ends, or the last below it.
+    ends: [u64; ROOM],
+}
+
+enum Below<O: Order> {
+    Items([Option<O::Item>; ROOM]),
+    Nodes([Option<Arc<Node<O>>>; ROOM]),
+}
+
+/// An entry on its way into a node or out of one.
+struct Entry<O: Order> {
+    key: O::Key,
+    end: u64,
+    what: What<O>,
+}
+
+enum What<O: Order> {
+    Item(O::Item),
+    Node(Arc<Node<O>>),
+}
+
+/// Where an item is in its tree: rising with the key, and no other item's. The position in each node on the way, of
+/// which there are at most six for a number of this size: 16^6 items or more.
+pub type Place = u32;
+
+impl<O: Order> Tree<O> {
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Puts the item in the place of the one with its key, which is returned, or in a new one.
+    pub fn insert(&mut self, item: O::Item) -> Option<O::Item> {
+        let Some(root) = &mut self.root else {
+            self.root = Some(Node::of([Entry::of_item(item)]));
+            self.length = 1;
+            return None;
+        };
+        let top = Arc::make_mut(root);
+        let old = top.insert(item);
+        if let Some(upper) = top.split_if_wide() {
+            *root = Node::of([Entry::of_node(root.clone()), Entry::of_node(upper)]);
+        }
+        self.length += usize::from(old.is_none());
+        old
+    }
+
+    pub fn remove(&mut self, key: O::Key) -> Option<O::Item> {
+        // First of all, so that nothing is copied in vain.
+        self.get(key)?;
+        let root = self.root.as_mut()?;
+        let top = Arc::make_mut(root);
+        let old = top.remove(key)?;
+        self.length -= 1;
+        match &mut top.below {
+            Below::Items(_) if top.count == 0 => self.root = None,
+            Below::Nodes(nodes) if top.count == 1 => self.root = nodes[0].take(),
+            _ => {}
+        }
+        Some(old)
+    }
+
+    pub fn get(&self, key: O::Key) -> Option<&O::Item> {
+        self.find(key).map(|(_, item)| item)
+    }
+
+    /// The item with exactly this key, and where it is.
+    pub fn find(&self, key: O::Key) -> Option<(Place, &O::Item)> {
+        self.at_or_before(key).filter(|(_, item)| O::key(item) == key)
+    }
+
+    /// The last item whose key is not above this one, and where it is.
+    pub fn at_or_before(&self, key: O::Key) -> Option<(Place, &O::Item)> {
+        let mut node = self.root.as_deref()?;
+        let mut place = 0;
+        loop {
+            let at = node.count_to(key).checked_sub(1)?;
+            place = within(place, at);
+            match &node.below {
+                Below::Items(items) => return items[at].as_ref().map(|item| (place, item)),
+                Below::Nodes(nodes) => node = nodes[at].as_deref()?,
+            }
+        }
+    }
+
+    /// The first item whose key is above this one.
+    pub fn after(&self, key: O::Key) -> Option<&O::Item> {
+        let mut node = self.root.as_deref()?;
+        let mut next: Option<&Node<O>> = None;
+        loop {
+            let at = node.count_to(key);
+            match &node.below {
+                Below::Items(items) => return items[at].as_ref().or_else(|| next.and_then(Node::first)),
+                Below::Nodes(nodes) => {
+                    next = nodes[at].as_deref().or(next);
+                    node = nodes[at.saturating_sub(1)].as_deref()?;
+                }
+            }
+        }
+    }
+
+    /// Of the items whose key is not above this one, one that ends last; and where it is.
+    pub fn farthest(&self, key: O::Key) -> Option<(Place, &O::Item)> {
+        let mut node = self.root.as_deref()?;
+        let mut place = 0;
+        // Where it ends; the entry, by its node and position; that entry's place.
+        let mut best: Option<(u64, &Node<O>, usize, Place)> = None;
+        loop {
+            let count = node.count_to(key);
+            // Of the last of these children only a part is not above the key: that is looked at next.
+            let whole = match &node.below {
+                Below::Items(_) => count,
+                Below::Nodes(_) => count.checked_sub(1)?,
+            };
+            for (at, end) in node.ends[..whole].iter().enumerate() {
+                if best.is_none_or(|(farthest, ..)| *end > farthest) {
+                    best = Some((*end, node, at, within(place, at)));
+                }
+            }
+            match &node.below {
+                Below::Items(_) => break,
+                Below::Nodes(nodes) => (place, node) = (within(place, whole), nodes[whole].as_deref()?),
+            }
+        }
+        let (end, mut node, mut at, mut place) = best?;
+        loop {
+            match &node.below {
+                Below::Items(items) => return items[at].as_ref().map(|item| (place, item)),
+                Below::Nodes(nodes) => {
+                    node = nodes[at].as_deref()?;
+                    at = node.ends[..node.count].iter().position(|it| *it == end)?;
+                    place = within(place, at);
+                }
+            }
+        }
+    }
+
+    /// By rising key.
+    pub fn iter(&self) -> Iter<'_, O> {
+        let mut iter = Iter { above: Vec::new(), items: [].iter() };
+        self.root.iter().for_each(|root| iter.enter(root));
+        iter
+    }
+
+    /// The same from the first item whose key is not below this one.
+    pub fn iter_from(&self, key: O::Key) -> Iter<'_, O> {
+        let mut iter = Iter { above: Vec::new(), items: [].iter() };
+        let mut next = self.root.as_deref();
+        while let Some(node) = next.take() {
+            match &node.below {
+                Below::Items(items) => {
+                    let at = node.keys().partition_point(|it| *it < key);
+                    iter.items = items[at..node.count].iter();
+                }
+                Below::Nodes(nodes) => {
+                    let at = node.count_to(key).saturating_sub(1);
+                    iter.above.push(nodes[at + 1..node.count].iter());
+                    next = nodes[at].as_deref();
+                }
+            }
+        }
+        iter
+    }
+}
+
+/// The place of an entry in the node at a place.
+fn within(place: Place, at: usize) -> Place {
+    place << WIDTH_BITS | at as u32
+}
+
+impl<O: Order> Entry<O> {
+    fn of_item(item: O::Item) -> Entry<O> {
+        Entry { key: O::key(&item), end: O::end(&item), what: What::Item(item) }
+    }
+
+    fn of_node(node: Arc<Node<O>>) -> Entry<O> {
+        Entry { key: node.keys[0], end: node.end(), what: What::Node(node) }
+    }
+}
+
+impl<O: Order> Node<O> {
+    /// A node of these entries: at least one, all items or all nodes.
+    fn of(entries: impl IntoIterator<Item = Entry<O>>) -> Arc<Node<O>> {
+        let below = Below::Items([const { None }; ROOM]);
+        let mut node = Node { count: 0, keys: [O::Key::default(); ROOM], below, ends: [0; ROOM] };
+        for entry in entries {
+            if let (0, What::Node(_)) = (node.count, &entry.what) {
+                node.below = Below::Nodes([const { None }; ROOM]);
+            }
+            node.put(node.count, entry);
+        }
+        Arc::new(node)
+    }
+
+    fn keys(&self) -> &[O::Key] {
+        &self.keys[..self.count]
+    }
+
+    /// How many entries do not begin above the key.
+    fn count_to(&self, key: O::Key) -> usize {
+        self.keys().partition_point(|lowest| *lowest <= key)
+    }
+
+    fn end(&self) -> u64 {
+        self.ends[..self.count].iter().copied().max().unwrap_or(0)
+    }
+
+    fn first(&self) -> Option<&O::Item> {
+        match &self.below {
+            Below::Items(items) => items[0].as_ref(),
+            Below::Nodes(nodes) => nodes[0].as_ref()?.first(),
+        }
+    }
+
+    /// There is room for one more.
+    fn put(&mut self, at: usize, entry: Entry<O>) {
+        let moved = at..self.count + 1;
+        self.keys[moved.clone()].rotate_right(1);
+        self.ends[moved.clone()].rotate_right(1);
+        (self.keys[at], self.ends[at]) = (entry.key, entry.end);
+        match (&mut self.below, entry.what) {
+            (Below::Items(items), What::Item(item)) => {
+                items[moved].rotate_right(1);
+                items[at] = Some(item);
+            }
+            (Below::Nodes(nodes), What::Node(node)) => {
+                nodes[moved].rotate_right(1);
+                nodes[at] = Some(node);
+            }
+            // All leaves are at one depth.
+            _ => {}
+        }
+        self.count += 1;
+    }
+
+    fn take(&mut self, at: usize) -> Option<Entry<O>> {
+        let what = match &mut self.below {
+            Below::Items(items) => What::Item(items[at].take()?),
+            Below::Nodes(nodes) => What::Node(nodes[at].take()?),
+        };
+        let entry = Entry { key: self.keys[at], end: self.ends[at], what };
+        let moved = at..self.count;
+        self.keys[moved.clone()].rotate_left(1);
+        self.ends[moved.clone()].rotate_left(1);
+        match &mut self.below {
+            Below::Items(items) => items[moved].rotate_left(1),
+            Below::Nodes(nodes) => nodes[moved].rotate_left(1),
+        }
+        self.count -= 1;
+        Some(entry)
+    }
+
+    fn insert(&mut self, item: O::Item) -> Option<O::Item> {
+        let key = O::key(&item);
+        let found = self.keys().binary_search(&key);
+        match (&mut self.below, found) {
+            (Below::Items(items), Ok(at)) => {
+                self.ends[at] = O::end(&item);
+                items[at].replace(item)
+            }
+            (Below::Items(_), Err(at)) => {
+                self.put(at, Entry::of_item(item));
+                None
+            }
+            (Below::Nodes(nodes), found) => {
+                // What is below all others goes into the first.
+                let at = found.unwrap_or_else(|after| after.saturating_sub(1));
+                let child = Arc::make_mut(nodes[at].as_mut()?);
+                let old = child.insert(item);
+                let upper = child.split_if_wide();
+                self.changed(at);
+                upper.into_iter().for_each(|upper| self.put(at + 1, Entry::of_node(upper)));
+                old
+            }
+        }
+    }
+
+    fn remove(&mut self, key: O::Key) -> Option<O::Item> {
+        let at = self.count_to(key).checked_sub(1)?;
+        let Below::Nodes(nodes) = &mut self.below else {
+            return match self.take(at)?.what {
+                What::Item(item) => Some(item),
+                What::Node(_) => None,
+            };
+        };
+        let child = Arc::make_mut(nodes[at].as_mut()?);
+        let old = child.remove(key);
+        match child.count < HALF && self.count > 1 {
+            true => self.join(at.saturating_sub(1)),
+            false => self.changed(at),
+        }
+        old
+    }
+
+    /// Makes one of the children `at` and `at + 1`, of which one has become small; or two again, of one size.
+    fn join(&mut self, at: usize) {
+        let pair = [self.take(at), self.take(at)];
+        let nodes = pair.into_iter().flatten().filter_map(|entry| match entry.what {
+            What::Node(node) => Some(Arc::unwrap_or_clone(node)),
+            What::Item(_) => None,
+        });
+        let mut lower: Vec<Entry<O>> = nodes.flat_map(Node::into_entries).collect();
+        let upper = if lower.len() > WIDTH { lower.split_off(lower.len() / 2) } else { Vec::new() };
+        self.put(at, Entry::of_node(Node::of(lower)));
+        if !upper.is_empty() {
+            self.put(at + 1, Entry::of_node(Node::of(upper)));
+        }
+    }
+
+    fn into_entries(self) -> impl Iterator<Item = Entry<O>> {
+        let whats: Vec<What<O>> = match self.below {
+            Below::Items(items) => items.into_iter().flatten().map(What::Item).collect(),
+            Below::Nodes(nodes) => nodes.into_iter().flatten().map(What::Node).collect(),
+        };
+        let all = self.keys.into_iter().zip(self.ends).zip(whats);
+        all.map(|((key, end), what)| Entry { key, end, what })
+    }
+
+    /// Child `at` is not as it was.
+    fn changed(&mut self, at: usize) {
+        let Below::Nodes(nodes) = &self.below else { return };
+        if let Some(child) = &nodes[at] {
+            (self.keys[at], self.ends[at]) = (child.keys[0], child.end());
+        }
+    }
+
+    /// The upper half, if there are too many.
+    fn split_if_wide(&mut self) -> Option<Arc<Node<O>>> {
+        if self.count <= WIDTH {
+            return None;
+        }
+        let from_the_end = (0..self.count / 2).map_while(|_| self.take(self.count - 1));
+        let mut upper: Vec<Entry<O>> = from_the_end.collect();
+        upper.reverse();
+        Some(Node::of(upper))
+    }
+}
+
+/// Goes through the items by rising key.
+pub struct Iter<'a, O: Order> {
+    /// Of each node above: what comes after the child that is being gone through.
+    above: Vec<std::slice::Iter<'a, Option<Arc<Node<O>>>>>,
+    items: std::slice::Iter<'a, Option<O::Item>>,
+}
+
+impl<'a, O: Order> Iter<'a, O> {
+    fn enter(&mut self, mut node: &'a Node<O>) {
+        loop {
+            match &node.below {
+                Below::Items(items) => return self.items = items[..node.count].iter(),
+                Below::Nodes(nodes) => {
+                    self.above.push(nodes[1..node.count].iter());
+                    let Some(first) = &nodes[0] else { return };
+                    node = first;
+                }
+            }
+        }
+    }
+}
+
+impl<'a, O: Order> Iterator for Iter<'a, O> {
+    type Item = &'a O::Item;
+
+    fn next(&mut self) -> Option<&'a O::Item> {
+        loop {
+            if let Some(item) = self.items.next() {
+                return item.as_ref();
+            }
+            match self.above.last_mut()?.next() {
+                Some(Some(node)) => self.enter(node),
+                _ => drop(self.above.pop()),
+            }
+        }
+    }
+}
+
+impl<O: Order> Default for Tree<O> {
+    fn default() -> Tree<O> {
+        Tree { root: None, length: 0 }
+    }
+}
+
+/// One count is raised; what is below is shared.
+impl<O: Order> Clone for Tree<O> {
+    fn clone(&self) -> Tree<O> {
+        Tree { root: self.root.clone(), length: self.length }
+    }
+}
+
+impl<O: Order> Clone for Node<O> {
+    fn clone(&self) -> Node<O> {
+        let below = match &self.below {
+            Below::Items(items) => Below::Items(items.clone()),
+            Below::Nodes(nodes) => Below::Nodes(nodes.clone()),
+        };
+        Node { count: self.count, keys: self.keys, below, ends: self.ends }
+    }
+}
+
+impl<O: Order> fmt::Debug for Tree<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} items", self.length)
+    }
+}
+
+#[cfg(test)]
+#[path = "tree_tests.rs"]
+mod tests;

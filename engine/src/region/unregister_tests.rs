@@ -1,0 +1,151 @@
+//! Several calls of unregister for one region: one takes it down, none answers before that is over, and none
+//! touches what comes to its place.
+
+use super::grants::{Grant, Grants, Use};
+use super::holder::Holder;
+use super::*;
+use crate::handle::Tag;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{mpsc, Barrier, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const BOUND: Option<Duration> = Some(Duration::from_secs(30));
+const ROUNDS: usize = 500;
+
+fn register(registry: &Registry) -> u64 {
+    let spec = RegionSpec { address: 4096, length: 64, ..RegionSpec::default() };
+    registry.register(&[spec]).unwrap()[0].id
+}
+
+fn status(result: Result<()>) -> Status {
+    result.err().map_or(Status::Ok, |error| error.status)
+}
+
+/// Devices that take long to let go of memory: until they are told to go on.
+struct Slow {
+    begun: Mutex<mpsc::Sender<()>>,
+    go_on: Mutex<mpsc::Receiver<()>>,
+    is_off: AtomicBool,
+}
+
+impl Holder for Slow {
+    fn pin(&self, _specs: &[RegionSpec]) -> Result<Vec<Pin>> {
+        Ok(Vec::new())
+    }
+    fn revoke(&self, _region: u64) {}
+    fn revoke_if_unheld(&self, _region: u64, revoke: &mut dyn FnMut() -> bool) -> bool {
+        revoke()
+    }
+    fn wait_unheld(&self, _region: u64, _deadline: Option<Instant>) -> bool {
+        true
+    }
+    /// Whoever comes second finds nothing to do, as where the registrations are taken out of a list.
+    fn unpin(&self, _region: &Region) {
+        if let Ok(go_on) = self.go_on.try_lock() {
+            self.begun.lock().unwrap().send(()).unwrap();
+            let _ = go_on.recv();
+            self.is_off.store(true, Ordering::SeqCst);
+        }
+    }
+}
+
+#[test]
+fn no_unregister_returns_while_another_takes_the_memory_off_devices() {
+    let (begun, has_begun) = mpsc::channel();
+    let (go_on, told) = mpsc::channel();
+    let slow = Arc::new(Slow { begun: begun.into(), go_on: told.into(), is_off: AtomicBool::new(false) });
+    let registry = Registry::new(Tag::from_random(77), None);
+    registry.set_holder(slow.clone());
+    let id = register(&registry);
+    thread::scope(|scope| {
+        // Dropped when the test fails, so that nobody waits for it then.
+        let go_on = go_on;
+        let first = scope.spawn(|| status(registry.unregister(id, None)));
+        has_begun.recv().unwrap();
+        for brief in [Duration::ZERO, Duration::from_millis(5)] {
+            assert_eq!(status(registry.unregister(id, Some(brief))), Status::Busy);
+        }
+        // Its memory is still the devices': nothing else may be registered there.
+        let again = registry.register(&[RegionSpec { address: 4100, length: 1, ..RegionSpec::default() }]);
+        assert_eq!(again.unwrap_err().status, Status::Overlap);
+        let second =
+            scope.spawn(|| (status(registry.unregister(id, None)), slow.is_off.load(Ordering::SeqCst)));
+        go_on.send(()).unwrap();
+        assert_eq!(first.join().unwrap(), Status::Ok);
+        assert_eq!(second.join().unwrap(), (Status::Stale, true));
+    });
+    register(&registry);
+}
+
+/// With processes of this host: their doors are known by the slot, which the next region gets.
+fn shared() -> (Registry, Arc<Grants>, Arc<Grant>) {
+    let grants = Arc::new(Grants::new().unwrap());
+    let (_tally, fd) = grants.admit().unwrap();
+    let grant = Arc::new(Grant::new(grants.board(), &fd).unwrap());
+    (Registry::new(Tag::from_random(77), Some(grants.clone())), grants, grant)
+}
+
+/// Between its look for the region and its first step everything happens.
+#[test]
+fn a_late_call_does_not_shut_the_next_region_in_the_slot() {
+    let (registry, _grants, grant) = shared();
+    let id = register(&registry);
+    let region = registry.get(id).unwrap();
+    registry.unregister(id, None).unwrap();
+    let next = register(&registry);
+    assert_eq!(registry.get(next).unwrap().index(), region.index());
+    registry.revoke(&region);
+    drop(grant.enter(next).expect("nobody has unregistered it"));
+}
+
+#[test]
+fn who_unregisters_second_does_not_shut_the_next_region_in_the_slot() {
+    let (registry, _grants, grant) = shared();
+    let both = Barrier::new(2);
+    let mut id = register(&registry);
+    for round in 0..ROUNDS {
+        // With and without a look first; who gets OK registers again at once.
+        let timeout = if round % 2 == 0 { BOUND } else { Some(Duration::from_millis(1)) };
+        let race = || {
+            both.wait();
+            registry.unregister(id, timeout).map(|()| register(&registry))
+        };
+        let (first, second) = thread::scope(|scope| {
+            let second = scope.spawn(race);
+            (race(), second.join().unwrap())
+        });
+        let fresh: Vec<u64> =
+            [&first, &second].into_iter().filter_map(|it| it.as_ref().ok()).copied().collect();
+        assert_eq!(fresh.len(), 1, "{first:?} {second:?}");
+        drop(grant.enter(fresh[0]).unwrap_or_else(|error| panic!("round {round}: {error}")));
+        id = fresh[0];
+    }
+}
+
+#[test]
+fn who_waits_for_a_region_does_not_wait_for_the_next_in_its_slot() {
+    let (registry, _grants, grant) = shared();
+    let mut waited = 0;
+    for _ in 0..200 {
+        let id = register(&registry);
+        let region = registry.get(id).unwrap();
+        let inside = grant.stay(id, Use::Copy).unwrap();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| status(registry.unregister(id, BOUND)));
+            while !region.is_revoked() {
+                thread::yield_now();
+            }
+            drop(inside);
+            if status(registry.unregister(id, BOUND)) == Status::Ok {
+                let next = register(&registry);
+                let _inside = grant.stay(next, Use::Copy).unwrap();
+                waited += 1;
+                assert_eq!(waiter.join().unwrap(), Status::Stale);
+                drop(_inside);
+                registry.unregister(next, BOUND).unwrap();
+            }
+        });
+    }
+    assert!(waited > 0, "the waiter was always first");
+}

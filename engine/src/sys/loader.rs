@@ -1,0 +1,53 @@
+//! What the dynamic loader says of the libraries that this process has open, without a look at any file.
+
+use libc::{c_int, c_void, dl_phdr_info, size_t};
+
+/// How many libraries were opened and closed so far. Nothing that was open before the same answer has been closed
+/// since, and nothing was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Changes {
+    opened: u64,
+    closed: u64,
+}
+
+/// None if the loader doesn't count.
+pub fn changes() -> Option<Changes> {
+    let mut changes: Option<Changes> = None;
+    // SAFETY: `look` is called before this returns, and gets the place that lives until then.
+    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut changes).cast()) };
+    changes
+}
+
+/// Takes the counts from the first library, and wants no other.
+unsafe extern "C" fn look(info: *mut dl_phdr_info, size: size_t, place: *mut c_void) -> c_int {
+    let counted = std::mem::offset_of!(dl_phdr_info, dlpi_subs) + size_of::<libc::c_ulonglong>();
+    if size >= counted {
+        // SAFETY: the loader's own, of `size` bytes; `place` is what `changes` gave.
+        let (info, place) = unsafe { (&*info, &mut *place.cast::<Option<Changes>>()) };
+        *place = Some(Changes { opened: info.dlpi_adds, closed: info.dlpi_subs });
+    }
+    1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Other tests may open libraries meanwhile: so often that no two looks agree they don't.
+    #[test]
+    fn a_library_that_is_opened_is_counted() {
+        let before = changes().unwrap();
+        // SAFETY: a system library, whose constructors may run at any time.
+        let library = unsafe { libc::dlopen(c"libanl.so.1".as_ptr(), libc::RTLD_NOW) };
+        assert!(!library.is_null(), "a library of glibc's is missing");
+        assert_ne!(changes().unwrap(), before);
+        let (mut last, mut agreed) = (changes().unwrap(), false);
+        for _ in 0..1000 {
+            let now = changes().unwrap();
+            agreed |= std::mem::replace(&mut last, now) == now;
+        }
+        assert!(agreed);
+        // SAFETY: opened above.
+        unsafe { libc::dlclose(library) };
+    }
+}

@@ -1,0 +1,177 @@
+//! What a peer has heard when it has heard everything is what there is, however regions come and go meanwhile.
+
+use super::*;
+use crate::handle::Tag;
+use crate::region::{RegionSpec, Registry, RemoteRegions};
+use proptest::prelude::*;
+use std::collections::HashSet;
+use std::time::Duration;
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// In one batch.
+    Register(u64),
+    /// So many, from one position of the list on.
+    Unregister(usize, usize),
+    /// So many of the commands that say so reach the loop.
+    Command(usize),
+    /// A connection begins, the first or another.
+    Begin,
+    /// So many messages are said.
+    Take(usize),
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (1..700u64).prop_map(Step::Register),
+        4 => (any::<usize>(), 1..300usize).prop_map(|(at, count)| Step::Unregister(at, count)),
+        4 => (1..6usize).prop_map(Step::Command),
+        1 => Just(Step::Begin),
+        6 => (1..4usize).prop_map(Step::Take),
+    ]
+}
+
+struct World {
+    registry: Registry,
+    live: Vec<u64>,
+    next_address: u64,
+    /// Not yet seen by the loop: (regions, gone).
+    commands: VecDeque<(Vec<u64>, bool)>,
+    news: News,
+    hearing: Hearing,
+    /// The peer, and what it was told on this connection.
+    remote: RemoteRegions,
+    told: HashSet<u64>,
+}
+
+impl World {
+    fn new() -> World {
+        let mut world = World {
+            registry: Registry::new(Tag::from_random(5), None),
+            live: Vec::new(),
+            next_address: 1 << 20,
+            commands: VecDeque::new(),
+            news: News::default(),
+            hearing: Hearing::default(),
+            remote: RemoteRegions::new(),
+            told: HashSet::new(),
+        };
+        world.begin();
+        world
+    }
+
+    fn begin(&mut self) {
+        self.remote.renew();
+        self.told.clear();
+        self.hearing.begin(self.registry.snapshot(), self.news.end());
+    }
+
+    fn register(&mut self, count: u64) {
+        // Not in the order of their addresses, and between older ones.
+        let address = |nth: u64| self.next_address + (nth * 7919 % count) * 64;
+        let specs: Vec<_> = (0..count)
+            .map(|nth| RegionSpec { address: address(nth), length: 8, ..RegionSpec::default() })
+            .collect();
+        self.next_address = match self.next_address % 64 {
+            // Next time in the gaps between these.
+            0 => self.next_address + 16,
+            16 => self.next_address + 16,
+            _ => (self.next_address / 64 + 1000) * 64,
+        };
+        let Ok(regions) = self.registry.register(&specs) else { return };
+        let ids: Vec<u64> = regions.iter().map(|region| region.id).collect();
+        self.live.extend(&ids);
+        self.commands.push_back((ids, false));
+    }
+
+    fn unregister(&mut self, at: usize, count: usize) {
+        for _ in 0..count.min(self.live.len()) {
+            let id = self.live.swap_remove(at % self.live.len());
+            self.registry.unregister(id, Some(Duration::ZERO)).unwrap();
+            self.commands.push_back((vec![id], true));
+        }
+    }
+
+    fn command(&mut self) {
+        if let Some((ids, gone)) = self.commands.pop_front() {
+            self.news.push(&ids, gone);
+        }
+    }
+
+    fn take(&mut self) {
+        let said = self.hearing.take(&self.news, &self.registry.snapshot());
+        assert!(said.came.len() <= REGIONS_PER_MESSAGE && said.gone.len() <= REGIONS_PER_MESSAGE);
+        for region in &said.came {
+            assert!(!region.is_revoked(), "announced after its end");
+            assert!(self.told.insert(region.id), "told twice on one connection");
+        }
+        self.remote.add(said.came.iter().map(|region| described(region)).collect());
+        self.remote.remove(&said.gone);
+        if said.is_all {
+            self.remote.settle();
+        }
+    }
+
+    fn hear_everything(&mut self) {
+        while !self.commands.is_empty() {
+            self.command();
+        }
+        while !self.hearing.is_up_to(self.news.end()) {
+            self.take();
+        }
+        let known: HashSet<u64> = self.remote.snapshot().iter().map(|region| region.id).collect();
+        assert_eq!(known, self.live.iter().copied().collect());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn who_has_heard_everything_knows_what_there_is(steps in proptest::collection::vec(any_step(), 1..60)) {
+        let mut world = World::new();
+        for step in steps {
+            match step {
+                Step::Register(count) => world.register(count),
+                Step::Unregister(at, count) => world.unregister(at, count),
+                Step::Command(count) => (0..count).for_each(|_| world.command()),
+                Step::Begin => world.begin(),
+                Step::Take(count) => (0..count).for_each(|_| world.take()),
+            }
+        }
+        world.hear_everything();
+    }
+}
+
+#[test]
+fn a_word_waits_for_what_was_registered_before_it() {
+    let mut world = World::new();
+    world.register(600);
+    world.command();
+    let word = |world: &World, nth: u8| Word {
+        before: world.news.end(),
+        bytes: 1,
+        message: beside(Transport::Rdma, vec![nth], String::new()),
+    };
+    let say = |world: &mut World, nth| {
+        let word = word(world, nth);
+        world.hearing.words_bytes += word.bytes;
+        world.hearing.words.push_back(word);
+    };
+    say(&mut world, 1);
+    world.register(1);
+    world.command();
+    say(&mut world, 2);
+    let mut heard = Vec::new();
+    while !world.hearing.is_up_to(world.news.end()) {
+        let said = world.hearing.take(&world.news, &world.registry.snapshot());
+        heard.extend(said.came.iter().map(|_| 0));
+        heard.extend(said.words.iter().map(|word| match word {
+            Message::Beside { body, .. } => body[0],
+            _ => unreachable!(),
+        }));
+    }
+    let first = heard.iter().position(|it| *it == 1).unwrap();
+    assert!(first >= 600, "after {first} regions");
+    assert_eq!((heard.len(), heard[602]), (603, 2));
+}
