@@ -14,6 +14,8 @@ const DEPTH: u32 = INDEX_BITS.div_ceil(WIDTH_BITS) - 1;
 pub struct Table<T>(Option<Arc<Node<T>>>);
 
 #[derive(Clone)]
+// Whatever the items are, they are pointers as the nodes are.
+#[allow(clippy::large_enum_variant)]
 enum Node<T> {
     Items([Option<T>; WIDTH]),
     Nodes([Option<Arc<Node<T>>>; WIDTH]),

@@ -45,6 +45,8 @@ struct Node<O: Order> {
     ends: [u64; ROOM],
 }
 
+// Whatever the items are, they are pointers as the nodes are.
+#[allow(clippy::large_enum_variant)]
 enum Below<O: Order> {
     Items([Option<O::Item>; ROOM]),
     Nodes([Option<Arc<Node<O>>>; ROOM]),
