@@ -17,6 +17,7 @@ mod strike;
 #[cfg(test)]
 pub mod tests;
 mod unknown;
+mod ways;
 
 pub use identity::{PeerIdentity, PeerState, PeerStats, Surroundings};
 pub use inbox::Arrival;
@@ -131,14 +132,6 @@ impl Peer {
         Status::from_number(self.lost.load(Ordering::Acquire) as i32).filter(|status| *status != Status::Ok)
     }
 
-    pub fn set_link(&self, link: Option<Arc<dyn Link>>) {
-        *self.link.write().unwrap_or_else(PoisonError::into_inner) = link;
-    }
-
-    pub fn link(&self) -> Option<Arc<dyn Link>> {
-        self.link.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
     /// A transport besides TCP, or why there is none. What waited for it moves to TCP when it is not open,
     /// or is struck if it may not.
     pub fn set_way(&self, via: Transport, way: Way) {
@@ -168,22 +161,6 @@ impl Peer {
 
     pub fn way(&self, via: Transport) -> Way {
         self.ways[via as usize].read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// The link of a transport, while there is one.
-    pub fn link_of(&self, via: Transport) -> Option<Arc<dyn Link>> {
-        match via {
-            Transport::None | Transport::Tcp => self.link(),
-            _ => match &*self.ways[via as usize].read().unwrap_or_else(PoisonError::into_inner) {
-                Way::Open(link, _) => Some(link.clone()),
-                Way::Pending(_) | Way::Shut(_) => None,
-            },
-        }
-    }
-
-    /// Whether it is not known yet what becomes of this way.
-    pub fn is_pending(&self, via: Transport) -> bool {
-        matches!(&*self.ways[via as usize].read().unwrap_or_else(PoisonError::into_inner), Way::Pending(_))
     }
 
     /// Transfers that are not final.
