@@ -3,9 +3,9 @@
 
 use crate::hostile::{Hostile, HostileLane, Who, PATIENCE};
 use crate::support::{alloc, engine, eventually};
-use ferry::notify::{EventBody, WHAT_NOTIFICATIONS, WHAT_PEERS};
+use ferry::notify::{EventBody, WHAT_PEERS};
 use ferry::sys::clock;
-use ferry::transport::tcp::wire::{flags, Descriptor, Header, Kind};
+use ferry::transport::tcp::wire::{Descriptor, Header, Kind};
 use ferry::{Engine, Memory};
 use std::io::Write;
 use std::time::Instant;
@@ -118,28 +118,4 @@ fn a_receive_that_outlasts_its_lease_is_told() {
     assert_eq!(late, Some((place.region, place.address, BYTES as u64)));
 }
 
-#[test]
-fn data_that_was_refused_in_part_is_not_announced() {
-    let mut scene = Scene::new();
-    let words = scene.engine.queue(WHAT_NOTIFICATIONS, 16).unwrap();
-    let good = scene.place(8);
-    let bad = Descriptor { region: good.region + (1 << 20), ..good };
-    let lane = &mut scene.lanes[1];
-    for (sequence, places, word) in [(1, [good, bad], b"refused"), (2, [good, good], b"applied")] {
-        let extra = [&(sequence - 1u64).to_le_bytes()[..], word].concat();
-        let header = Header { kind: Kind::Write, flags: flags::NOTIFY, sequence, ..lane.header() };
-        assert!(lane.send(header, &places, &extra, &[7; 16]));
-        let answer = lane.hear().unwrap();
-        assert_eq!((answer.header.sequence, answer.extra.is_empty()), (sequence, sequence == 2));
-    }
-    let mut seen = Vec::new();
-    eventually("a word comes", || words.drain(&mut seen, 16) > 0);
-    let texts: Vec<&[u8]> = seen
-        .iter()
-        .map(|event| match &event.body {
-            EventBody::Notification { bytes } => &bytes[..],
-            other => panic!("{other:?}"),
-        })
-        .collect();
-    assert_eq!(texts, [b"applied"]);
-}
+/// The sender hears of the refusal and skips the number.
