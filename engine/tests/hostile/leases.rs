@@ -117,5 +117,3 @@ fn a_receive_that_outlasts_its_lease_is_told() {
     });
     assert_eq!(late, Some((place.region, place.address, BYTES as u64)));
 }
-
-/// The sender hears of the refusal and skips the number.
