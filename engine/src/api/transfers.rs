@@ -149,7 +149,6 @@ impl Engine {
         options: &TransferOptions,
     ) -> Result<Arc<Core>> {
         let context = self.context()?;
-        context.release_orphans();
         let peer = context.peers.get(peer)?;
         check_options(options)?;
         let start = options.start.map(|(kind, at)| self.point(kind, at)).transpose()?;
@@ -476,11 +475,9 @@ impl Drop for Transfer {
         if self.engine.is_forked() {
             return;
         }
-        let context = &self.engine.inner.context;
-        if self.core.is_final() {
-            let _ = context.transfers.remove(self.core.handle);
-        } else {
-            context.add_orphan(self.core.handle);
+        // It is forgotten once it is final: here, or by who makes it final.
+        if self.core.orphan() {
+            let _ = self.engine.inner.context.transfers.remove(self.core.handle);
         }
     }
 }

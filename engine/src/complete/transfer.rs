@@ -16,7 +16,7 @@ use crate::region::Region;
 use crate::status::Status;
 use crate::sys::clock;
 use crate::types::{Op, Request, Slice, Transport};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const PENDING: u32 = State::Pending as u32;
@@ -94,6 +94,8 @@ pub struct Transfer {
     /// Whether somebody may sleep until it is final, or waits behind it. Partner: the count of what is under
     /// way.
     attended: AtomicBool,
+    /// Nobody holds it any more. Partner: `state`; whoever comes second forgets it.
+    orphan: AtomicBool,
     pub waiter: Waiter,
 }
 
@@ -132,6 +134,7 @@ impl Transfer {
             units,
             bytes_confirmed: AtomicU64::new(0),
             detail: Mutex::new(Detail::default()),
+            orphan: AtomicBool::new(false),
             waiter: Waiter::new(),
             attended: AtomicBool::new(spec.queue.is_some() || spec.notify.is_some() || spec.ordered),
             spec,
@@ -169,6 +172,20 @@ impl Transfer {
     /// Somebody is about to sleep until it is final. What carries it has to hear of that: `Link::attend`.
     pub fn attend(&self) {
         self.attended.store(true, Ordering::SeqCst);
+    }
+
+    /// Nobody will ask for it any more. True when it is final, so that it can be forgotten at once.
+    pub fn orphan(&self) -> bool {
+        self.orphan.store(true, Ordering::Relaxed);
+        // Pairs with the fence in `is_orphan`: of the two, one sees what the other has stored.
+        fence(Ordering::SeqCst);
+        self.is_final()
+    }
+
+    /// Whether it is to be forgotten, for who has just made it final.
+    pub fn is_orphan(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.orphan.load(Ordering::Relaxed)
     }
 
     /// Slices, and the notification if there is one.

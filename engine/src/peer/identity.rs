@@ -2,6 +2,7 @@
 //! of the engine that it belongs to.
 
 use crate::command::Commands;
+use crate::complete::{Table, Transfer};
 use crate::handle::Tag;
 use crate::notify::Hub;
 use crate::peer::outbox::Class;
@@ -43,6 +44,8 @@ pub struct Surroundings {
     pub commands: Arc<Commands>,
     pub hub: Arc<Hub>,
     pub stats: Arc<Stats>,
+    /// The engine's transfers, from which those that nobody holds are taken when they are final.
+    pub transfers: Arc<Table<Transfer>>,
     pub lease_ns: u64,
     pub express_bytes_max: u64,
 }

@@ -397,6 +397,10 @@ impl Peer {
             }
             None => transfer.publish(state),
         }
+        if transfer.is_orphan() {
+            // Whoever let go of it at this moment may have been first.
+            let _ = self.around.transfers.remove(transfer.handle);
+        }
         self.one_less();
         transfer.waiter.notify_all();
         if let Some(link) = self.link_of(transfer.via()) {

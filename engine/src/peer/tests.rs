@@ -3,8 +3,8 @@
 use super::outbox::{PullLimits, Pulled};
 use super::{Link, Peer, PeerIdentity, Surroundings, Way};
 use crate::complete::transfer::{Failure, Strike};
-use crate::complete::{Fence, Notification, State, Transfer, TransferSpec};
-use crate::handle::Tag;
+use crate::complete::{Fence, Notification, State, Table, Transfer, TransferSpec};
+use crate::handle::{Kind, Tag};
 use crate::limits::FRAME_DESCRIPTORS_MAX;
 use crate::notify::Hub;
 use crate::peer::outbox::Class;
@@ -50,6 +50,7 @@ pub fn peer() -> Arc<Peer> {
         commands: Arc::default(),
         hub: Arc::new(Hub::new(Tag::from_random(1))),
         stats: Arc::default(),
+        transfers: Arc::new(Table::new(Kind::Transfer, Tag::from_random(1), 16)),
         lease_ns: 1_000_000_000,
         express_bytes_max: u64::from(64 * KIB),
     };

@@ -18,6 +18,8 @@ const FLOOD: usize = 60_000;
 const POSTED: usize = 1000;
 /// For each, of the control thread's CPU time; without optimisation everything takes longer.
 const EACH: Duration = Duration::from_nanos(if cfg!(debug_assertions) { 5_000 } else { 1_600 });
+/// For a submit, of its thread's CPU time, a frame's system call included.
+const SUBMIT: Duration = Duration::from_micros(40);
 /// Of the control thread's CPU time while another peer waits for its answer.
 const WAIT: Duration = Duration::from_millis(20);
 
@@ -178,6 +180,27 @@ fn many_ordered_transfers_fail_with_the_first_and_nobody_waits() {
         let result = transfer.result().unwrap();
         assert_eq!((result.state, result.bytes_confirmed), (State::Cancelled, 0));
     }
+}
+
+/// What nobody holds any more is forgotten when it is final, and costs no later submit anything.
+#[test]
+fn transfers_that_nobody_holds_cost_those_that_follow_nothing() {
+    let _alone = alone();
+    let scene = scene();
+    let own = std::fs::read_link("/proc/thread-self").unwrap();
+    let own = Control(format!("/proc/{}", own.display()));
+    let one = [request(&scene.local, &scene.remote, 0, 8)];
+    let options = TransferOptions { deadline: Deadline::Never, ..options() };
+    let before = own.spent();
+    for _ in 0..FLOOD {
+        drop(scene.a.submit(scene.peer, Op::Write, &one, &options).unwrap());
+    }
+    let spent = own.spent() - before;
+    println!("submitting {FLOOD} that nobody holds: {spent:?} of CPU time");
+    assert!(spent < SUBMIT * FLOOD as u32, "{spent:?}");
+    assert_eq!(scene.a.stats().unwrap().transfers, FLOOD as u64);
+    scene.a.close_peer(scene.peer, Some(BOUND)).unwrap();
+    assert_eq!(scene.a.stats().unwrap().transfers, 0, "all are forgotten");
 }
 
 /// An engine that closes strikes them itself, on the thread that closes it.

@@ -6,8 +6,8 @@ use super::{Class, PullLimits, Pulled};
 use crate::command::{Command, Commands};
 use crate::complete::seat::Place;
 use crate::complete::transfer::Strike;
-use crate::complete::{Fence, State, Transfer, TransferSpec};
-use crate::handle::Tag;
+use crate::complete::{Fence, State, Table, Transfer, TransferSpec};
+use crate::handle::{Kind, Tag};
 use crate::limits::{FRAME_DESCRIPTORS_MAX, NOTIFY_BYTES_MAX};
 use crate::notify::Hub;
 use crate::peer::strike::SWEEP_TURN;
@@ -51,6 +51,7 @@ fn peer() -> Peer {
         commands: Arc::new(Commands::default()),
         hub: Arc::new(Hub::new(Tag::from_random(1))),
         stats: Arc::default(),
+        transfers: Arc::new(Table::new(Kind::Transfer, Tag::from_random(1), 16)),
         lease_ns: 1_000_000_000,
         express_bytes_max: 4000,
     };

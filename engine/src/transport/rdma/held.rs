@@ -29,6 +29,8 @@ pub struct Held {
 struct State {
     /// Peers by region.
     holders: HashMap<u64, HashSet<u64>>,
+    /// Regions by peer: the same, seen from the other end. Nothing empty is kept in either.
+    regions: HashMap<u64, HashSet<u64>>,
     /// Regions whose keys are given to nobody any more.
     revoked: HashSet<u64>,
 }
@@ -52,6 +54,7 @@ impl Held {
         let may = !state.revoked.contains(&region);
         if may {
             state.holders.entry(region).or_default().insert(peer);
+            state.regions.entry(peer).or_default().insert(region);
         }
         may
     }
@@ -65,12 +68,8 @@ impl Held {
     pub fn release(&self, regions: &[u64], peer: u64) {
         let mut state = self.lock();
         for region in regions {
-            if let Entry::Occupied(mut peers) = state.holders.entry(*region) {
-                peers.get_mut().remove(&peer);
-                if peers.get().is_empty() {
-                    peers.remove();
-                }
-            }
+            take(&mut state.holders, *region, peer);
+            take(&mut state.regions, peer, *region);
         }
         self.released.notify_all();
     }
@@ -78,16 +77,26 @@ impl Held {
     /// The peer can reach nothing any more.
     pub fn release_all(&self, peer: u64) {
         let mut state = self.lock();
-        state.holders.values_mut().for_each(|peers| {
-            peers.remove(&peer);
-        });
+        for region in state.regions.remove(&peer).unwrap_or_default() {
+            take(&mut state.holders, region, peer);
+        }
         self.released.notify_all();
+    }
+}
+
+/// Takes `what` from the set of `of`, and the set away with the last.
+fn take(sets: &mut HashMap<u64, HashSet<u64>>, of: u64, what: u64) {
+    if let Entry::Occupied(mut set) = sets.entry(of) {
+        set.get_mut().remove(&what);
+        if set.get().is_empty() {
+            set.remove();
+        }
     }
 }
 
 impl State {
     fn is_held(&self, region: u64) -> bool {
-        self.holders.get(&region).is_some_and(|peers| !peers.is_empty())
+        self.holders.contains_key(&region)
     }
 }
 
@@ -135,7 +144,9 @@ impl Holder for Held {
             pinned.unpin();
         }
         let mut state = self.lock();
-        state.holders.remove(&region.id);
+        for peer in state.holders.remove(&region.id).unwrap_or_default() {
+            take(&mut state.regions, peer, region.id);
+        }
         state.revoked.remove(&region.id);
     }
 }
@@ -225,6 +236,23 @@ mod tests {
         held.release_all(2);
         assert!(waiting.join().unwrap());
         assert_eq!(held.holders(8), [1]);
+    }
+
+    /// What a peer that goes costs is what it holds, not what there is.
+    #[test]
+    fn a_peer_is_found_by_what_it_holds() {
+        let (held, _) = held();
+        for region in 1..=10 {
+            (1..=region).for_each(|peer| assert!(held.give(region, peer)));
+        }
+        let of = |peer: u64| held.lock().regions.get(&peer).map_or(0, HashSet::len);
+        assert_eq!((of(1), of(10), of(11)), (10, 1, 0));
+        held.release(&[3, 4], 1);
+        held.release_all(2);
+        assert_eq!((of(1), of(2), held.holders(2)), (8, 0, vec![1]));
+        (1..=10).for_each(|peer| held.release_all(peer));
+        let state = held.lock();
+        assert!(state.holders.is_empty() && state.regions.is_empty(), "nothing is left");
     }
 
     #[test]

@@ -30,7 +30,7 @@ use crate::peer::{Peer, Surroundings};
 use crate::region::Registry;
 use crate::session::handshake::Local;
 use crate::stats::Stats;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// What the transport needs of its engine.
 pub struct Context {
@@ -43,10 +43,8 @@ pub struct Context {
     pub commands: Arc<Commands>,
     pub hub: Arc<Hub>,
     pub peers: Table<Peer>,
-    pub transfers: Table<Transfer>,
+    pub transfers: Arc<Table<Transfer>>,
     pub spin_ns: u64,
-    /// Transfers that nobody holds any more, to be forgotten when they are final.
-    orphans: Mutex<Vec<u64>>,
 }
 
 impl Context {
@@ -60,9 +58,8 @@ impl Context {
             commands: Arc::default(),
             hub,
             peers: Table::new(Kind::Peer, tag, config.peers_max),
-            transfers: Table::new(Kind::Transfer, tag, config.transfers_max),
+            transfers: Arc::new(Table::new(Kind::Transfer, tag, config.transfers_max)),
             spin_ns: config.spin_us * 1000,
-            orphans: Mutex::new(Vec::new()),
             config,
         }
     }
@@ -72,6 +69,7 @@ impl Context {
             commands: self.commands.clone(),
             hub: self.hub.clone(),
             stats: self.stats.clone(),
+            transfers: self.transfers.clone(),
             lease_ns: self.config.lease_ms * 1_000_000,
             express_bytes_max: self.config.express_bytes_max,
         }
@@ -80,24 +78,6 @@ impl Context {
     /// Asks for a new sample of the peer's clock; what waits is posted when it is there.
     pub fn refresh_clock(&self, peer: &Peer) {
         self.commands.push(Command::RefreshClock { peer: peer.handle });
-    }
-
-    /// Nobody will ask for this transfer any more: forget it once it is final.
-    pub fn add_orphan(&self, transfer: u64) {
-        self.orphans.lock().unwrap_or_else(PoisonError::into_inner).push(transfer);
-        self.release_orphans();
-    }
-
-    /// Forgets orphans that have become final.
-    pub fn release_orphans(&self) {
-        let Ok(mut orphans) = self.orphans.try_lock() else { return };
-        if !orphans.is_empty() {
-            orphans.retain(|handle| match self.transfers.get(*handle) {
-                Ok(transfer) if transfer.is_final() => self.transfers.remove(*handle).is_err(),
-                Ok(_) => true,
-                Err(_) => false,
-            });
-        }
     }
 
     /// How long after a post its progress is looked at.
