@@ -13,8 +13,6 @@ const DEPTH: u32 = INDEX_BITS.div_ceil(WIDTH_BITS) - 1;
 #[derive(Clone)]
 pub struct Table<T>(Option<Arc<Node<T>>>);
 
-// Items are pointers, too.
-#[allow(clippy::large_enum_variant)]
 #[derive(Clone)]
 // Whatever the items are, they are pointers as the nodes are.
 #[allow(clippy::large_enum_variant)]
