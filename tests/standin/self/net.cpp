@@ -5,10 +5,25 @@
 #include "check.h"
 
 #include <arpa/inet.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 namespace {
 
 constexpr size_t huge = 2 << 20;
+
+// One that nobody listens at or connects from.
+std::string free_port() {
+    const int probe = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address = {};
+    socklen_t size = sizeof address;
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT(0, bind(probe, reinterpret_cast<const sockaddr *>(&address), size));
+    EXPECT(0, getsockname(probe, reinterpret_cast<sockaddr *>(&address), &size));
+    close(probe);
+    return std::to_string(ntohs(address.sin_port));
+}
 
 EndpointDesc endpoint(int place) {
     EndpointDesc out;
@@ -78,7 +93,7 @@ int serve(const std::string &port) {
 
 void test_hixl() {
     start();
-    const std::string port = std::to_string(20000 + getpid() % 10000);
+    const std::string port = free_port();
     const EndpointDesc place = endpoint(ENDPOINT_LOC_TYPE_DEVICE);
     const HixlClientDesc desc = client_of(&place, static_cast<uint32_t>(atoi(port.c_str())));
     std::vector<uint64_t> words(huge / 8);
@@ -309,7 +324,7 @@ int main(int count, char **arguments) {
     test_hixl();
     printf("net: HIXL, hanging\n");
     setenv("FERRY_STANDIN_HANG", "1", 1);
-    Other other({"hang", std::to_string(30000 + getpid() % 10000)});
+    Other other({"hang", free_port()});
     EXPECT(0, other.end());
     unsetenv("FERRY_STANDIN_HANG");
     printf("net: HCCL\n");
