@@ -9,12 +9,13 @@ target=${CARGO_TARGET_DIR:-target}
 logs=$target/test-logs
 SKIP=77
 
-# The first ones build, and use every processor. Of the rest most use one, or wait: they go in two lanes, side by
+# The first ones build, and use every processor; local_path has transfers that must not be done before their
+# deadlines, however slow the thread that looks at those is. Of the rest most use one, or wait: they go in two lanes, side by
 # side, each in the order that it has here. Whoever writes what another reads is in one lane with it.
-alone=(format clippy build tests standin)
+alone=(format clippy build tests local_path standin)
 lanes=(
     "c mooncake_c rdma cuda selftest agents demo"
-    "cxx python golang exchange installed deb docs io_uring local_path"
+    "cxx python golang exchange installed deb docs io_uring"
 )
 # What `all` leaves out, for the end of the run.
 elsewhere="not run: make bench, bench-cuda, compare and overhead, which measure"
