@@ -2,13 +2,17 @@
 //! library lacks. With `transport`, `ffi` and named storage files, the only place with unsafe code.
 
 pub mod acl;
+#[cfg(test)]
+pub mod bombs_tests;
 pub mod clock;
 pub mod copy;
 pub mod cuda;
 pub mod eventfd;
 pub mod fork;
+pub mod health;
 pub mod host;
 pub mod loader;
+pub mod lock;
 pub mod mapping;
 pub mod memfd;
 pub mod memory;
@@ -18,6 +22,7 @@ pub mod proven;
 pub mod racing;
 pub mod sched;
 pub mod socket;
+pub mod thread;
 pub mod unix;
 pub mod verbs;
 pub mod vm;

@@ -1,0 +1,44 @@
+//! Panics where a test wants them: at a lock that some thread of an engine has just taken.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+#[derive(Default)]
+pub struct Bombs {
+    laid: AtomicBool,
+    list: Mutex<Vec<Arc<Bomb>>>,
+}
+
+/// Goes off in a thread whose name begins so, at the lock it takes after `left` others.
+pub struct Bomb {
+    thread: &'static str,
+    left: AtomicU32,
+    pub gone_off: AtomicBool,
+}
+
+impl Bombs {
+    pub fn lay(&self, thread: &'static str, left: u32) -> Arc<Bomb> {
+        let bomb = Arc::new(Bomb { thread, left: AtomicU32::new(left), gone_off: AtomicBool::new(false) });
+        self.list.lock().unwrap().push(bomb.clone());
+        self.laid.store(true, Ordering::SeqCst);
+        bomb
+    }
+
+    pub fn pass(&self) {
+        if !self.laid.load(Ordering::Relaxed) || std::thread::panicking() {
+            return;
+        }
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or_default();
+        let mut list = self.list.lock().unwrap();
+        let Some(at) = list.iter().position(|bomb| name.starts_with(bomb.thread)) else { return };
+        if list[at].left.load(Ordering::Relaxed) > 0 {
+            list[at].left.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
+        let bomb = list.remove(at);
+        drop(list);
+        bomb.gone_off.store(true, Ordering::SeqCst);
+        panic!("a bomb in {name}");
+    }
+}

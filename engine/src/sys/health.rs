@@ -1,0 +1,470 @@
+//! Whether an engine is sound. After one panic inside it nothing that it knows can be relied on: what the
+//! thread was about to write under its locks is half written.
+//!
+//! ```text
+//! sound ── a panic, marked before the locks of its thread are released ──▶ broken ──▶ over
+//! broken   every thread stops at its next lock, calls answer PANIC, memory stays in use
+//! over     nothing of the engine moves any more, here or under a lease: memory can be had back
+//! ```
+//! `lock` marks and stops, `thread` starts and ends the threads that are counted here, `api` calls in, and tells
+//! by an `Undertaker` how to get from broken to over. Which engine a thread works for is noted on the thread, so
+//! that a lock need not know.
+
+use crate::status::{Error, Result, Status};
+use std::any::Any;
+use std::cell::Cell;
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{panicking, ThreadId};
+use std::time::{Duration, Instant};
+
+/// Between two alarms while threads have yet to stop: one that was about to sleep misses the first.
+const ALARM_PAUSE: Duration = Duration::from_millis(5);
+
+/// Broken engines of this process. What a lock looks at; the thread's own note only when there are any.
+static BROKEN: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static HERE: Cell<Here> = const { Cell::new(Here::NOWHERE) };
+    static DOING: Cell<&'static str> = const { Cell::new("starting") };
+}
+
+/// For which engine this thread runs engine code now.
+#[derive(Clone, Copy)]
+struct Here {
+    /// Null, or alive as long as the scope that put it here.
+    health: *const Health,
+    /// Goes on though the engine is broken: it buries it.
+    exempt: bool,
+}
+
+impl Here {
+    const NOWHERE: Here = Here { health: std::ptr::null(), exempt: false };
+}
+
+/// What unwinds a thread that stops. No hook has run for it, and nobody prints it.
+struct Stop;
+
+/// How an engine that is broken comes to its end. Called under no lock.
+pub trait Undertaker: Send + Sync {
+    /// Wakes who sleeps for something that won't come, and shuts what can be shut at once. Called again and again.
+    fn rouse(&self);
+    /// Returns when nothing of the engine moves any more and everything posted is over. An error: that will never
+    /// be known.
+    fn bury(&self, health: &Health) -> Result<()>;
+}
+
+/// Lives in an `Arc`: `new` makes no other.
+pub struct Health {
+    /// Partner: the locks, which are released after it was set.
+    broken: AtomicBool,
+    story: OnceLock<Story>,
+    said: OnceLock<String>,
+    state: Mutex<State>,
+    changed: Condvar,
+    alarms: Mutex<Alarms>,
+    undertaker: Mutex<Option<Arc<dyn Undertaker>>>,
+    #[cfg(test)]
+    pub bombs: super::bombs_tests::Bombs,
+}
+
+struct Story {
+    id: ThreadId,
+    thread: String,
+    doing: &'static str,
+}
+
+#[derive(Default)]
+struct State {
+    /// Counted threads that have not ended.
+    threads: usize,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Phase {
+    #[default]
+    Open,
+    Burying,
+    Over,
+    /// It will never be known to be over.
+    Stuck,
+}
+
+#[derive(Default)]
+struct Alarms {
+    next: u64,
+    list: Vec<(u64, &'static (dyn Fn() + Sync))>,
+}
+
+impl Health {
+    #[allow(clippy::new_ret_no_self)]
+    pub fn new() -> Arc<Health> {
+        Arc::new(Health {
+            broken: AtomicBool::new(false),
+            story: OnceLock::new(),
+            said: OnceLock::new(),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            alarms: Mutex::default(),
+            undertaker: Mutex::new(None),
+            #[cfg(test)]
+            bombs: Default::default(),
+        })
+    }
+
+    pub fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Acquire)
+    }
+
+    /// OK, or PANIC with who did what.
+    pub fn check(&self) -> Result<()> {
+        match self.is_broken() {
+            true => Err(self.error()),
+            false => Ok(()),
+        }
+    }
+
+    pub fn error(&self) -> Error {
+        let (thread, doing) = self.story.get().map_or(("a thread", "working"), |it| (&it.thread, it.doing));
+        let said = self.said.get().map_or(String::new(), |said| format!(": {said}"));
+        Error::new(Status::Panic, format!("a bug in ferry: {thread} panicked while {doing}{said}"))
+    }
+
+    /// From here on the engine is broken, if it was not. Takes no lock: it may be called under any.
+    fn mark(&self) {
+        let thread = std::thread::current();
+        let name = thread.name().filter(|name| name.starts_with("ferry-"));
+        let name = name.unwrap_or("a thread of the program");
+        let _ =
+            self.story.set(Story { id: thread.id(), thread: name.to_owned(), doing: DOING.get() });
+        if !self.broken.swap(true, Ordering::SeqCst) {
+            BROKEN.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// This thread's panic has ended here, its locks are gone. Those that it left are woken.
+    fn panicked(&self, payload: Box<dyn Any + Send>) {
+        if !payload.is::<Stop>() {
+            self.mark();
+            let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+            let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+            if self.story.get().is_some_and(|story| story.id == std::thread::current().id()) {
+                let _ = self.said.set(text.unwrap_or_else(|| "no text".into()));
+            }
+        }
+        discard(payload);
+        self.rouse();
+    }
+
+    /// Has the threads that are started inside `body` belong to this engine, and `body` itself.
+    pub fn within<T>(&self, body: impl FnOnce() -> T) -> T {
+        let _scope = Scope::enter(Here { health: self, exempt: false }, DOING.get());
+        body()
+    }
+
+    /// A call of the program's. PANIC when the engine is broken, or breaks meanwhile: what the call did not do then
+    /// is left as it is.
+    pub fn call<T>(&self, doing: &'static str, body: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.check()?;
+        let scope = Scope::enter(Here { health: self, exempt: false }, doing);
+        // Unwind safety: what is half done is what `broken` says, and is not used again.
+        let result = catch_unwind(AssertUnwindSafe(body));
+        match result {
+            Ok(result) => result,
+            Err(payload) => {
+                self.panicked(payload);
+                drop(scope);
+                Err(self.error())
+            }
+        }
+    }
+
+    /// What a counted thread runs, from its beginning to its end.
+    pub(super) fn run(&self, body: impl FnOnce()) {
+        let _scope = Scope::enter(Here { health: self, exempt: false }, "starting");
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(body)) {
+            self.panicked(payload);
+        }
+        self.ends();
+    }
+
+    /// The same for a thread that touches no registered memory, and need not end for the engine to be over. When it
+    /// has stopped it waits for that, and goes on with `after`.
+    pub(super) fn run_apart(&self, body: impl FnOnce(), after: impl FnOnce()) {
+        let _scope = Scope::enter(Here { health: self, exempt: false }, "starting");
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(body)) {
+            self.panicked(payload);
+            exempt(|| {
+                if self.wait_over(None).is_ok() {
+                    after();
+                }
+            });
+        }
+    }
+
+    pub(super) fn begins(&self) {
+        self.state().threads += 1;
+    }
+
+    /// A counted thread has ended, or was not started. Of a broken engine the first buries it.
+    pub(super) fn ends(&self) {
+        self.state().threads -= 1;
+        self.changed.notify_all();
+        if self.is_broken() && self.claim() {
+            self.bury();
+        }
+    }
+
+    /// Something of the engine moves that can't be stopped: it is never over.
+    pub fn never_ends(&self) {
+        self.state().threads += 1;
+    }
+
+    fn claim(&self) -> bool {
+        let mut state = self.state();
+        let ours = state.phase == Phase::Open;
+        if ours {
+            state.phase = Phase::Burying;
+        }
+        ours
+    }
+
+    fn bury(&self) {
+        exempt_in(self, || {
+            let undertaker = lock(&self.undertaker).clone();
+            self.rouse();
+            let buried = undertaker.map_or(Ok(Ok(())), |undertaker| {
+                catch_unwind(AssertUnwindSafe(|| undertaker.bury(self)))
+            });
+            let phase = if matches!(buried, Ok(Ok(()))) { Phase::Over } else { Phase::Stuck };
+            self.state().phase = phase;
+            self.changed.notify_all();
+            self.rouse();
+        });
+    }
+
+    /// For the undertaker: returns when every counted thread has ended.
+    pub fn wait_threads(&self) {
+        while self.state().threads > 0 {
+            self.rouse();
+            let state = self.state();
+            if state.threads > 0 {
+                drop(self.changed.wait_timeout(state, ALARM_PAUSE).unwrap_or_else(PoisonError::into_inner));
+            }
+        }
+    }
+
+    /// Wakes everybody who belongs to the engine and sleeps.
+    pub fn rouse(&self) {
+        exempt_in(self, || {
+            lock(&self.alarms).list.iter().for_each(|(_, wake)| wake());
+            let undertaker = lock(&self.undertaker).clone();
+            if let Some(undertaker) = undertaker {
+                if let Err(payload) = catch_unwind(AssertUnwindSafe(|| undertaker.rouse())) {
+                    discard(payload);
+                }
+            }
+        });
+    }
+
+    /// Who is to end the engine if it breaks; None when it has ended in good order.
+    pub fn set_undertaker(&self, undertaker: Option<Arc<dyn Undertaker>>) {
+        let before = std::mem::replace(&mut *lock(&self.undertaker), undertaker);
+        drop(before);
+    }
+
+    /// Waits until a broken engine is over. BUSY when that takes longer; PANIC when it can't be known.
+    pub fn wait_over(&self, deadline: Option<Instant>) -> Result<()> {
+        while self.is_broken() {
+            let state = self.state();
+            match state.phase {
+                Phase::Over => return Ok(()),
+                Phase::Stuck => return Err(self.error()),
+                // Nobody is left to do it.
+                Phase::Open if state.threads == 0 => {
+                    drop(state);
+                    if self.claim() {
+                        self.bury();
+                    }
+                    continue;
+                }
+                Phase::Open | Phase::Burying => {}
+            }
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            match left {
+                Some(Duration::ZERO) => {
+                    let text = format!("{}; what it had begun is not over yet", self.error().message);
+                    return Err(Error::new(Status::Busy, text));
+                }
+                Some(left) => {
+                    drop(self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner))
+                }
+                None => drop(self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)),
+            }
+        }
+        Ok(())
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.state().phase == Phase::Over
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+}
+
+impl Drop for Health {
+    fn drop(&mut self) {
+        if self.is_broken() {
+            BROKEN.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// What lies under the locks of this file is whole at each step.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A payload may panic as it is dropped; that one is left alone.
+fn discard(payload: Box<dyn Any + Send>) {
+    if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        std::mem::forget(second);
+    }
+}
+
+/// Puts back what was noted on the thread before.
+struct Scope {
+    here: Here,
+    doing: &'static str,
+}
+
+impl Scope {
+    fn enter(here: Here, doing: &'static str) -> Scope {
+        Scope { here: HERE.replace(here), doing: DOING.replace(doing) }
+    }
+}
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        HERE.set(self.here);
+        DOING.set(self.doing);
+    }
+}
+
+/// The engine that this thread works for.
+fn here<'a>() -> Option<&'a Health> {
+    // SAFETY: the scope that put it there borrows it until it has put back what was there before; every function
+    // here that has a scope runs a closure in it, and what this returns stays inside the function that asked.
+    unsafe { HERE.get().health.as_ref() }
+}
+
+/// Notes what this thread is at, for the text of a panic.
+pub fn doing(what: &'static str) {
+    DOING.set(what);
+}
+
+/// Stops this thread if its engine is broken: unwinds it to where it began, or to the call that it is in. Not while
+/// it unwinds already: what is dropped there needs its locks.
+#[inline]
+pub fn check() {
+    #[cfg(test)]
+    here().into_iter().filter(|_| !HERE.get().exempt).for_each(|health| health.bombs.pass());
+    if BROKEN.load(Ordering::Relaxed) != 0 {
+        stop();
+    }
+}
+
+/// The same for who has just made itself seen without a lock, so that either this thread stops, or who looks for it
+/// after the engine broke sees it.
+#[inline]
+pub fn check_seen() {
+    std::sync::atomic::fence(Ordering::SeqCst);
+    check();
+}
+
+#[cold]
+fn stop() {
+    if !HERE.get().exempt && !panicking() && here().is_some_and(Health::is_broken) {
+        resume_unwind(Box::new(Stop));
+    }
+}
+
+/// A lock is about to be released in a panic that began under it.
+#[cold]
+pub(super) fn released_in_panic() {
+    if let Some(health) = here() {
+        health.mark();
+    }
+}
+
+/// Why whatever this thread's engine was asked for doesn't come: it is broken.
+pub fn why_stopped() -> Option<Error> {
+    here().filter(|health| health.is_broken()).map(Health::error)
+}
+
+/// Runs what is not the engine's: the program's code.
+pub fn outside<T>(body: impl FnOnce() -> T) -> T {
+    let _scope = Scope::enter(Here::NOWHERE, DOING.get());
+    body()
+}
+
+/// Runs the last steps of a thread that may have stopped.
+pub fn exempt<T>(body: impl FnOnce() -> T) -> T {
+    let _scope = Scope::enter(Here { exempt: true, ..HERE.get() }, DOING.get());
+    body()
+}
+
+fn exempt_in<T>(health: &Health, body: impl FnOnce() -> T) -> T {
+    let _scope = Scope::enter(Here { health, exempt: true }, DOING.get());
+    body()
+}
+
+/// The engine that this thread works for can't be over any more: see `Health::never_ends`.
+pub fn never_ends() {
+    here().into_iter().for_each(Health::never_ends);
+}
+
+/// Runs something that sleeps until `wake` is called, which may happen at any moment and must neither wait nor lock.
+/// Called when the engine breaks, and again until nobody sleeps.
+pub fn woken_by<T>(wake: &(dyn Fn() + Sync), body: impl FnOnce() -> T) -> T {
+    let Some(health) = here() else { return body() };
+    // SAFETY: `Alarm` takes it out of the list again before `wake` ends, under the lock that is held for as long as
+    // it is being called.
+    let wake: &'static (dyn Fn() + Sync) =
+        unsafe { std::mem::transmute::<&(dyn Fn() + Sync), &'static (dyn Fn() + Sync)>(wake) };
+    let mut alarms = lock(&health.alarms);
+    let id = alarms.next;
+    alarms.next += 1;
+    alarms.list.push((id, wake));
+    drop(alarms);
+    let _alarm = Alarm { health, id };
+    body()
+}
+
+struct Alarm<'a> {
+    health: &'a Health,
+    id: u64,
+}
+
+impl Drop for Alarm<'_> {
+    fn drop(&mut self) {
+        lock(&self.health.alarms).list.retain(|(id, _)| *id != self.id);
+    }
+}
+
+/// The engine that threads which are started now belong to.
+pub(super) fn ambient() -> Option<Arc<Health>> {
+    let health = HERE.get().health;
+    if health.is_null() {
+        return None;
+    }
+    // SAFETY: alive, as in `here`, and in an `Arc`, because every one is.
+    unsafe {
+        Arc::increment_strong_count(health);
+        Some(Arc::from_raw(health))
+    }
+}

@@ -1,0 +1,197 @@
+//! The locks of an engine. A panic under one marks the engine as broken before the lock is released, and who takes
+//! one of a broken engine stops there: see `health`. A poisoned lock is no news beyond that, so `lock` has no
+//! `Result`.
+
+use super::health;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::{self, PoisonError, TryLockError};
+use std::thread::panicking;
+use std::time::Duration;
+
+/// Dropped before the lock beside it is released.
+struct Mark {
+    /// The thread was in a panic before it locked: that one is another's.
+    unwinding: bool,
+}
+
+impl Mark {
+    fn new() -> Mark {
+        Mark { unwinding: panicking() }
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        if panicking() && !self.unwinding {
+            health::released_in_panic();
+        }
+    }
+}
+
+#[derive(Default)]
+pub struct Mutex<T: ?Sized>(sync::Mutex<T>);
+
+impl<T> Mutex<T> {
+    pub const fn new(value: T) -> Mutex<T> {
+        Mutex(sync::Mutex::new(value))
+    }
+
+    pub fn into_inner(self) -> T {
+        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: ?Sized> Mutex<T> {
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        let guard = MutexGuard::new(self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        // Looked at with the lock held: who had it before has marked the engine by now.
+        health::check();
+        guard
+    }
+
+    /// None while another has it.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        let guard = match self.0.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        let guard = guard.map(MutexGuard::new);
+        health::check();
+        guard
+    }
+
+    pub fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: ?Sized + fmt::Debug> fmt::Debug for Mutex<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(formatter)
+    }
+}
+
+/// Its fields are dropped in their order: the mark, then the lock.
+pub struct MutexGuard<'a, T: ?Sized> {
+    mark: Mark,
+    inner: sync::MutexGuard<'a, T>,
+}
+
+impl<'a, T: ?Sized> MutexGuard<'a, T> {
+    fn new(inner: sync::MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        MutexGuard { mark: Mark::new(), inner }
+    }
+}
+
+impl<T: ?Sized> Deref for MutexGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
+impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.inner
+    }
+}
+
+#[derive(Default)]
+pub struct RwLock<T: ?Sized>(sync::RwLock<T>);
+
+impl<T> RwLock<T> {
+    pub const fn new(value: T) -> RwLock<T> {
+        RwLock(sync::RwLock::new(value))
+    }
+}
+
+impl<T: ?Sized> RwLock<T> {
+    pub fn read(&self) -> RwLockReadGuard<'_, T> {
+        let inner = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let guard = RwLockReadGuard { _mark: Mark::new(), inner };
+        health::check();
+        guard
+    }
+
+    pub fn write(&self) -> RwLockWriteGuard<'_, T> {
+        let inner = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let guard = RwLockWriteGuard { _mark: Mark::new(), inner };
+        health::check();
+        guard
+    }
+}
+
+impl<T: ?Sized + fmt::Debug> fmt::Debug for RwLock<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(formatter)
+    }
+}
+
+pub struct RwLockReadGuard<'a, T: ?Sized> {
+    _mark: Mark,
+    inner: sync::RwLockReadGuard<'a, T>,
+}
+
+impl<T: ?Sized> Deref for RwLockReadGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
+pub struct RwLockWriteGuard<'a, T: ?Sized> {
+    _mark: Mark,
+    inner: sync::RwLockWriteGuard<'a, T>,
+}
+
+impl<T: ?Sized> Deref for RwLockWriteGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
+impl<T: ?Sized> DerefMut for RwLockWriteGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.inner
+    }
+}
+
+/// Who sleeps here had better be woken when the engine breaks: `health::woken_by`.
+#[derive(Default)]
+pub struct Condvar(sync::Condvar);
+
+impl Condvar {
+    pub const fn new() -> Condvar {
+        Condvar(sync::Condvar::new())
+    }
+
+    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        let MutexGuard { mark: _mark, inner } = guard;
+        let guard = MutexGuard::new(self.0.wait(inner).unwrap_or_else(PoisonError::into_inner));
+        health::check();
+        guard
+    }
+
+    /// Whether the time was over, too.
+    pub fn wait_timeout<'a, T>(&self, guard: MutexGuard<'a, T>, time: Duration) -> (MutexGuard<'a, T>, bool) {
+        let MutexGuard { mark: _mark, inner } = guard;
+        let (inner, waited) = self.0.wait_timeout(inner, time).unwrap_or_else(PoisonError::into_inner);
+        let guard = MutexGuard::new(inner);
+        health::check();
+        (guard, waited.timed_out())
+    }
+
+    pub fn notify_one(&self) {
+        self.0.notify_one();
+    }
+
+    pub fn notify_all(&self) {
+        self.0.notify_all();
+    }
+}
