@@ -3,11 +3,12 @@
 
 use crate::complete::Transfer;
 use crate::status::{Error, Result, Status};
+use crate::sys::lock::{Condvar, Mutex, MutexGuard};
 use crate::types::Transport;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 pub enum Command {
@@ -150,14 +151,14 @@ pub struct Answer<T> {
 
 impl<T> Answer<T> {
     fn fill(&self, result: Result<T>) {
-        *self.slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+        *self.slot.lock() = Some(result);
         self.filled.notify_all();
     }
 
     /// Waits for the answer; TIMEOUT with `what` in the message when it does not come in time.
     pub fn wait(&self, timeout: Option<Duration>, what: &str) -> Result<T> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = self.slot.lock();
         loop {
             if let Some(result) = slot.take() {
                 return result;
@@ -167,7 +168,7 @@ impl<T> Answer<T> {
             if left.is_zero() {
                 return Err(Error::new(Status::Timeout, format!("{what}: no answer in time")));
             }
-            slot = self.filled.wait_timeout(slot, left).unwrap_or_else(PoisonError::into_inner).0;
+            slot = self.filled.wait_timeout(slot, left).0;
         }
     }
 }
@@ -222,7 +223,7 @@ impl Commands {
     }
 
     fn list(&self) -> MutexGuard<'_, List> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+        self.list.lock()
     }
 }
 

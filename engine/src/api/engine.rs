@@ -16,6 +16,7 @@ use crate::stage;
 use crate::status::{Error, Result, Status};
 use crate::sys::fork::ForkGuard;
 use crate::sys::host::{self, Process};
+use crate::sys::lock::Mutex;
 use crate::sys::poller::PollerKind;
 use crate::sys::{self, socket, unix};
 use crate::transport::local::{self, Service};
@@ -27,7 +28,7 @@ use crate::types::Transport;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -211,7 +212,7 @@ impl Engine {
 
 impl Inner {
     fn start(&self, control: Control) -> Result<()> {
-        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut threads = self.threads.lock();
         self.workers.start(&mut threads)?;
         if let Some(service) = &self.service {
             service.start()?;
@@ -255,14 +256,14 @@ impl Inner {
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let _ = self.state.compare_exchange(OPEN, CLOSING, Ordering::AcqRel, Ordering::Acquire);
-        let _turn = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.closing.lock();
         if self.state.load(Ordering::Acquire) == CLOSED {
             return Ok(());
         }
         self.finish_transfers(deadline)?;
         self.context.commands.push(Command::Stop);
         // The control loop goes first: it hands lanes to workers.
-        let mut held = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.threads.lock();
         if !held.last().is_none_or(|control| ends(control, deadline)) {
             return Err(Error::new(
                 Status::Busy,
@@ -329,7 +330,7 @@ impl Drop for Inner {
             std::mem::forget(self.rdma.clone());
             std::mem::forget(self.drivers.clone());
             std::mem::forget(self.stage.clone());
-            let threads = self.threads.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let threads = self.threads.get_mut();
             std::mem::forget(std::mem::take(threads));
             return;
         }

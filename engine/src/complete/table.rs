@@ -14,10 +14,11 @@ mod tests;
 
 use crate::handle::{self, Kind, Parts, Tag};
 use crate::status::{Error, Result, Status};
+use crate::sys::lock::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
 
 const SHARD_BITS: u32 = 4;
 const SHARDS: usize = 1 << SHARD_BITS;
@@ -179,11 +180,11 @@ impl<T> Shard<T> {
     // A panic under the lock can only come from `make`, which runs before anything is changed:
     // poison says nothing here.
     fn read(&self) -> RwLockReadGuard<'_, Rows<T>> {
-        self.rows.read().unwrap_or_else(PoisonError::into_inner)
+        self.rows.read()
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, Rows<T>> {
-        self.rows.write().unwrap_or_else(PoisonError::into_inner)
+        self.rows.write()
     }
 }
 

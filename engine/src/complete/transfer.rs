@@ -15,9 +15,10 @@ use crate::notify::{Queue, Waiter};
 use crate::region::Region;
 use crate::status::Status;
 use crate::sys::clock;
+use crate::sys::lock::{Mutex, MutexGuard};
 use crate::types::{Op, Request, Slice, Transport};
 use std::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 const PENDING: u32 = State::Pending as u32;
 const DRAINING: u32 = State::Draining as u32;
@@ -142,7 +143,7 @@ impl Transfer {
     }
 
     fn detail(&self) -> MutexGuard<'_, Detail> {
-        self.detail.lock().unwrap_or_else(PoisonError::into_inner)
+        self.detail.lock()
     }
 
     pub fn state(&self) -> State {

@@ -5,9 +5,10 @@ use super::worker::{Limits, Worker};
 use super::{Driver, Queue};
 use crate::status::{Error, Result, Status};
 use crate::sys::loader::{self, Changes};
+use crate::sys::lock::{Mutex, MutexGuard};
 use crate::types::{Location, MemoryKind};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A library that may be there.
@@ -70,7 +71,7 @@ impl Drivers {
     /// library since.
     pub fn loaded(&self) -> Vec<Arc<dyn Driver>> {
         let now = loader::changes();
-        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut looked = self.looked.lock();
         if now.is_none() || looked.at != now {
             let are_loaded = self.libraries.iter().map(|library| (library.is_loaded)()).collect();
             *looked = Looked { at: now, are_loaded };
@@ -122,7 +123,7 @@ impl Drivers {
     }
 
     fn lock(&self) -> MutexGuard<'_, Open> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock()
     }
 }
 

@@ -3,11 +3,12 @@
 
 use super::{Batch, Direction, Driver, Piece, Point, Queue};
 use crate::status::{Error, Result, Status};
+use crate::sys::lock::{Condvar, Mutex, MutexGuard};
 use crate::sys::{clock, sched};
 use crate::types::Location;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -122,7 +123,7 @@ impl Worker {
             .name(format!("ferry-{}-{}", at.kind.name(), at.device))
             .spawn(body)
             .map_err(|error| Error::system("starting a device's thread", &error))?;
-        *worker.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        *worker.thread.lock() = Some(thread);
         Ok(worker)
     }
 
@@ -149,7 +150,7 @@ impl Worker {
     /// Ends the thread; what was ordered before is done first.
     pub fn stop(&self) {
         self.finish();
-        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
     }
@@ -171,13 +172,13 @@ impl Worker {
     /// Until something changes, or the time is over.
     fn pause<'a>(&self, orders: MutexGuard<'a, Orders>, time: Option<Duration>) -> MutexGuard<'a, Orders> {
         match time {
-            Some(time) => self.changed.wait_timeout(orders, time).unwrap_or_else(PoisonError::into_inner).0,
-            None => self.changed.wait(orders).unwrap_or_else(PoisonError::into_inner),
+            Some(time) => self.changed.wait_timeout(orders, time).0,
+            None => self.changed.wait(orders),
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, Orders> {
-        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+        self.orders.lock()
     }
 }
 

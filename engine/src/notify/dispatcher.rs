@@ -10,9 +10,10 @@ use super::event::Event;
 use super::queue::Queue;
 use super::{guard, lock};
 use crate::status::{Error, Result, Status};
+use crate::sys::lock::{Condvar, Mutex};
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
 /// What an application is called back with. Runs on ferry's callback thread, never under a lock; it
@@ -94,7 +95,7 @@ impl Dispatcher {
         let mut state = lock(&self.state);
         let turn = state.turn;
         while state.running == queue && state.turn == turn {
-            state = self.turned.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.turned.wait(state);
         }
     }
 
@@ -111,7 +112,7 @@ impl Dispatcher {
         let thread = state.thread.take();
         // Of several that stop, one joins; the others wait for the thread's last step.
         while state.alive {
-            state = self.turned.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.turned.wait(state);
         }
         drop(state);
         // The thread catches every panic, so there is none to learn of.
@@ -145,7 +146,7 @@ impl Dispatcher {
                         return Some(queue);
                     }
                 }
-                None => state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => state = self.work.wait(state),
             }
         }
     }

@@ -9,8 +9,9 @@ use super::{QUEUES_MAX, QUEUE_CAPACITY_MAX, WHAT_NOTIFICATIONS, WHAT_PEERS, WHAT
 use crate::handle::{self, Kind, Parts, Tag};
 use crate::status::{Error, Result, Status};
 use crate::sys::eventfd::EventFd;
+use crate::sys::lock::{Mutex, RwLock};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 
 pub struct Hub {
     tag: Tag,
@@ -75,7 +76,7 @@ impl Hub {
 
     /// Finds a slot for what `make` returns for the slot's handle. LIMIT when there is none.
     fn place(&self, routes: &mut Routes, make: impl FnOnce(u64) -> Arc<Queue>) -> Result<Arc<Queue>> {
-        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = self.slots.write();
         // Grows before it reuses, so that the handle of a destroyed queue stays recognisable for long.
         let index = if slots.len() < QUEUES_MAX {
             slots.push(Slot { generation: 0, queue: None });
@@ -96,7 +97,7 @@ impl Hub {
     /// or when the queue has been destroyed.
     pub fn get(&self, handle: u64) -> Result<Arc<Queue>> {
         let parts = handle::parse(Kind::Queue, self.tag, handle)?;
-        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let slots = self.slots.read();
         let slot = slots.get(parts.index as usize).filter(|slot| slot.generation == parts.generation);
         let queue = slot.and_then(|slot| slot.queue.clone());
         queue.ok_or_else(|| Error::new(Status::Stale, format!("queue {handle:#x} has been destroyed")))
@@ -117,7 +118,7 @@ impl Hub {
             routes.backlog.extend(notifications);
             routes.subscriber.take_if(|subscriber| subscriber.handle() == handle);
             let index = handle::parse(Kind::Queue, self.tag, handle)?.index;
-            let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+            let mut slots = self.slots.write();
             let slot = slots[index as usize].queue.take();
             routes.free.push_back(index);
             // The last references, and what they hold, are dropped outside the locks.
@@ -187,7 +188,7 @@ impl Hub {
     }
 
     fn queues(&self) -> Vec<Arc<Queue>> {
-        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let slots = self.slots.read();
         slots.iter().filter_map(|slot| slot.queue.clone()).collect()
     }
 }

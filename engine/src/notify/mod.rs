@@ -27,8 +27,8 @@ pub use later::{is_waking, WakeLater};
 pub use queue::Queue;
 pub use waiter::{wait_any, Signal, Subscription, Waiter};
 
+use crate::sys::lock::{Mutex, MutexGuard};
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What a queue takes, bits of the C ABI's `what`: events of transfers submitted with this queue.
 pub const WHAT_TRANSFERS: u32 = 1;
@@ -45,7 +45,7 @@ const QUEUES_MAX: usize = 4096;
 /// Locks. No user code runs under the locks of this module, and what does run is left consistent at
 /// each step, so a poisoned lock holds nothing broken.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 /// Runs user code. Its panic ends here, and so does one of the panic's own payload.

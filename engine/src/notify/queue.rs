@@ -13,8 +13,9 @@ use super::pending::{Pending, Room};
 use super::{WHAT_NOTIFICATIONS, WHAT_PEERS, WHAT_TRANSFERS};
 use crate::status::{Error, Result, Status};
 use crate::sys::eventfd::EventFd;
+use crate::sys::lock::Mutex;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 pub struct Queue {
     handle: u64,

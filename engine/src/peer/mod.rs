@@ -31,12 +31,13 @@ use crate::complete::{Fence, Notification, State, Transfer};
 use crate::notify::{Event, EventBody};
 use crate::region::remote::RemoteRegions;
 use crate::status::{Error, Result, Status};
+use crate::sys::lock::{Mutex, MutexGuard, RwLock};
 use crate::types::{Slice, Transport};
 use inbox::Inbox;
 use lease::LeaseClock;
 use outbox::{Class, OrderedNext, Outbox, PullLimits, Pulled};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
 use strike::SWEEP_TURN;
 
 pub struct Peer {
@@ -76,7 +77,7 @@ impl Drop for Busy<'_> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 impl Peer {
@@ -136,7 +137,7 @@ impl Peer {
     /// or is struck if it may not.
     pub fn set_way(&self, via: Transport, way: Way) {
         let (open, pending) = (matches!(way, Way::Open(..)), matches!(way, Way::Pending(_)));
-        *self.ways[via as usize].write().unwrap_or_else(PoisonError::into_inner) = way;
+        *self.ways[via as usize].write() = way;
         let more = {
             let mut outbox = lock(&self.outbox);
             if open {
@@ -160,7 +161,7 @@ impl Peer {
     }
 
     pub fn way(&self, via: Transport) -> Way {
-        self.ways[via as usize].read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.ways[via as usize].read().clone()
     }
 
     /// Transfers that are not final.

@@ -3,22 +3,22 @@
 use super::link::{Link, Way};
 use super::Peer;
 use crate::types::Transport;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 impl Peer {
     pub fn set_link(&self, link: Option<Arc<dyn Link>>) {
-        *self.link.write().unwrap_or_else(PoisonError::into_inner) = link;
+        *self.link.write() = link;
     }
 
     pub fn link(&self) -> Option<Arc<dyn Link>> {
-        self.link.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.link.read().clone()
     }
 
     /// The link of a transport, while there is one.
     pub fn link_of(&self, via: Transport) -> Option<Arc<dyn Link>> {
         match via {
             Transport::None | Transport::Tcp => self.link(),
-            _ => match &*self.ways[via as usize].read().unwrap_or_else(PoisonError::into_inner) {
+            _ => match &*self.ways[via as usize].read() {
                 Way::Open(link, _) => Some(link.clone()),
                 Way::Pending(_) | Way::Shut(_) => None,
             },
@@ -27,6 +27,6 @@ impl Peer {
 
     /// Whether it is not known yet what becomes of this way.
     pub fn is_pending(&self, via: Transport) -> bool {
-        matches!(&*self.ways[via as usize].read().unwrap_or_else(PoisonError::into_inner), Way::Pending(_))
+        matches!(&*self.ways[via as usize].read(), Way::Pending(_))
     }
 }

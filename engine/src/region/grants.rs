@@ -10,12 +10,13 @@
 use super::door::{self, Entry};
 use crate::handle::INDEX_MAX;
 use crate::status::{Error, Result, Status};
+use crate::sys::lock::{Mutex, MutexGuard};
 use crate::sys::mapping::SharedWords;
 use crate::types::Access;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const SLOTS: usize = INDEX_MAX as usize + 1;
@@ -110,7 +111,7 @@ impl Grants {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Tally>>> {
-        self.tallies.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tallies.lock()
     }
 
     /// Shuts the door to everything for this process; those inside stay. `is_quiet` tells when none is.

@@ -9,9 +9,10 @@ use super::{admit, reserve, Region, RegionMap, RegionSpec};
 use crate::handle::{self, Kind, Parts, Tag, GENERATION_MAX, INDEX_MAX};
 use crate::limits::REGION_NAME_BYTES_MAX;
 use crate::status::{Error, Result, Status};
+use crate::sys::lock::{Mutex, MutexGuard, RwLock};
 use crate::types::{end_of, Access, Op};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 #[derive(Debug)]
@@ -205,7 +206,7 @@ impl Registry {
 
     /// The regions at this moment. Cheap: clones one `Arc`.
     pub fn snapshot(&self) -> Arc<RegionMap> {
-        Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.map.read())
     }
 
     /// Takes a region out of the map, whose caller has the claim to it.
@@ -219,12 +220,12 @@ impl Registry {
 
     fn publish(&self, map: RegionMap) {
         let mut old = Arc::new(map);
-        std::mem::swap(&mut *self.map.write().unwrap_or_else(PoisonError::into_inner), &mut old);
+        std::mem::swap(&mut *self.map.write(), &mut old);
         // What only the old one had is freed here, after the lock.
     }
 
     fn lock_slots(&self) -> MutexGuard<'_, Slots> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+        self.slots.lock()
     }
 }
 

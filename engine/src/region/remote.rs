@@ -5,8 +5,9 @@
 use super::range_contains;
 use super::tree::{Order, Place, Tree};
 use crate::handle::INDEX_MAX;
+use crate::sys::lock::{Mutex, MutexGuard, RwLock};
 use crate::types::{end_of, Access, Location};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
 
 /// More than an engine can have registered at once; a peer that announces more is cut off here.
 const REGIONS_MAX: usize = INDEX_MAX as usize + 1;
@@ -90,17 +91,17 @@ impl RemoteRegions {
 
     /// The regions at this moment. Cheap: clones one `Arc`.
     pub fn snapshot(&self) -> Arc<RemoteMap> {
-        Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.map.read())
     }
 
     fn change(&self) -> MutexGuard<'_, Option<RemoteMap>> {
-        self.anew.lock().unwrap_or_else(PoisonError::into_inner)
+        self.anew.lock()
     }
 
     /// By who holds the lock of `change`.
     fn publish(&self, map: RemoteMap) {
         let mut old = Arc::new(map);
-        std::mem::swap(&mut *self.map.write().unwrap_or_else(PoisonError::into_inner), &mut old);
+        std::mem::swap(&mut *self.map.write(), &mut old);
         // What only the old one had is freed here, after the lock.
     }
 }

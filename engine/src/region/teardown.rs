@@ -1,7 +1,7 @@
 //! Whose it is to take an unregistered region down. Taking its memory off devices and out of drivers may take long,
 //! and several calls may find the region idle: one does it, and no other answers before it has.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use crate::sys::lock::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 #[derive(Debug, Default)]
@@ -37,7 +37,7 @@ pub(super) struct Claim<'a> {
 
 impl Teardown {
     fn lock(&self) -> MutexGuard<'_, Stage> {
-        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
+        self.stage.lock()
     }
 
     /// Runs `act` if nobody takes the region down, and not while somebody does: what is kept by handle or by slot
@@ -68,7 +68,7 @@ impl Teardown {
             if left.is_zero() {
                 return Claimed::Late;
             }
-            stage = self.changed.wait_timeout(stage, left).unwrap_or_else(PoisonError::into_inner).0;
+            stage = self.changed.wait_timeout(stage, left).0;
         }
     }
 }

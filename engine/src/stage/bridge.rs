@@ -20,8 +20,9 @@ use crate::complete::Fence;
 use crate::device::{Attachment, Direction, Job, Piece, Worker};
 use crate::limits::{BRIDGES_MAX, STAGE_SLOT_BYTES};
 use crate::status::{Error, Result, Status};
+use crate::sys::lock::{Mutex, MutexGuard};
 use crate::types::Op;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// Whole pages of the largest size that devices have.
 const PAGE_BYTES: u64 = 2 << 20;
@@ -81,7 +82,7 @@ pub struct Span {
 
 impl Span {
     fn free(&self) -> MutexGuard<'_, Vec<u32>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+        self.free.lock()
     }
 }
 

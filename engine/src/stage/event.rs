@@ -6,8 +6,9 @@ use super::reach::{Mapped, Place};
 use crate::peer::Ticket;
 use crate::region::Region;
 use crate::status::Result;
+use crate::sys::lock::{Condvar, Mutex};
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -89,19 +90,17 @@ pub struct Inbox {
 
 impl Inbox {
     pub fn push(&self, event: Event) {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner).push_back(event);
+        self.events.lock().push_back(event);
         self.changed.notify_one();
     }
 
     /// What has come, after at most `timeout`.
     pub fn take(&self, timeout: Option<Duration>) -> VecDeque<Event> {
-        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut events = self.events.lock();
         if events.is_empty() {
             events = match timeout {
-                Some(timeout) => {
-                    self.changed.wait_timeout(events, timeout).unwrap_or_else(PoisonError::into_inner).0
-                }
-                None => self.changed.wait(events).unwrap_or_else(PoisonError::into_inner),
+                Some(timeout) => self.changed.wait_timeout(events, timeout).0,
+                None => self.changed.wait(events),
             };
         }
         std::mem::take(&mut *events)

@@ -10,9 +10,10 @@ use crate::device::Drivers;
 use crate::region::holder::Lender;
 use crate::region::Region;
 use crate::status::{Error, Result, Status};
+use crate::sys::lock::{Mutex, MutexGuard};
 use crate::types::{Location, MemoryKind, Transport};
 use std::collections::HashMap;
-use std::sync::{mpsc, Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{mpsc, Arc};
 use std::time::Duration;
 
 /// How long a device may take to withdraw what it has exported.
@@ -46,7 +47,7 @@ impl Loans {
     }
 
     fn lock(&self) -> MutexGuard<'_, Lent> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+        self.all.lock()
     }
 
     fn find(&self, region: u64, peer: u64) -> Option<Vec<u8>> {

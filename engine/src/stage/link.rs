@@ -6,9 +6,10 @@ use crate::device::Drivers;
 use crate::peer::outbox::Class;
 use crate::peer::Link;
 use crate::region::RemoteMap;
+use crate::sys::lock::{Mutex, MutexGuard};
 use crate::types::{MemoryKind, Range};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 pub struct StageLink {
     inbox: Arc<Inbox>,
@@ -27,7 +28,7 @@ impl StageLink {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<MemoryKind, String>> {
-        self.obstacles.lock().unwrap_or_else(PoisonError::into_inner)
+        self.obstacles.lock()
     }
 }
 

@@ -20,9 +20,10 @@ use crate::peer::{Companion, Link, Peer, Posted, Ticket};
 use crate::region::Registry;
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
+use crate::sys::lock::{Mutex, MutexGuard};
 use crate::types::{Access, MemoryKind, Op, Request, Transport};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -77,7 +78,7 @@ pub struct Service {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 impl Service {
@@ -125,9 +126,7 @@ impl Service {
 
     pub fn start(&self) -> Result<()> {
         let Some(stage) = lock(&self.start).take() else { return Ok(()) };
-        let thread = std::thread::Builder::new()
-            .name("ferry-stage".into())
-            .spawn(move || stage.run())
+        let thread = crate::sys::thread::spawn("ferry-stage", move || stage.run())
             .map_err(|error| Error::system("starting the thread for device memory", &error))?;
         *lock(&self.thread) = Some(thread);
         Ok(())

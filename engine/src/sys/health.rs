@@ -137,8 +137,7 @@ impl Health {
         let thread = std::thread::current();
         let name = thread.name().filter(|name| name.starts_with("ferry-"));
         let name = name.unwrap_or("a thread of the program");
-        let _ =
-            self.story.set(Story { id: thread.id(), thread: name.to_owned(), doing: DOING.get() });
+        let _ = self.story.set(Story { id: thread.id(), thread: name.to_owned(), doing: DOING.get() });
         if !self.broken.swap(true, Ordering::SeqCst) {
             BROKEN.fetch_add(1, Ordering::SeqCst);
         }
@@ -235,9 +234,8 @@ impl Health {
         exempt_in(self, || {
             let undertaker = lock(&self.undertaker).clone();
             self.rouse();
-            let buried = undertaker.map_or(Ok(Ok(())), |undertaker| {
-                catch_unwind(AssertUnwindSafe(|| undertaker.bury(self)))
-            });
+            let buried = undertaker
+                .map_or(Ok(Ok(())), |undertaker| catch_unwind(AssertUnwindSafe(|| undertaker.bury(self))));
             let phase = if matches!(buried, Ok(Ok(()))) { Phase::Over } else { Phase::Stuck };
             self.state().phase = phase;
             self.changed.notify_all();

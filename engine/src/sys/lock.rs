@@ -163,7 +163,7 @@ impl<T: ?Sized> DerefMut for RwLockWriteGuard<'_, T> {
 }
 
 /// Who sleeps here had better be woken when the engine breaks: `health::woken_by`.
-#[derive(Default)]
+#[derive(Default, Debug)]
 pub struct Condvar(sync::Condvar);
 
 impl Condvar {

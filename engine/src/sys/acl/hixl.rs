@@ -6,11 +6,11 @@ use super::bindings as ffi;
 use super::held::DeviceMemory;
 use super::object::{calls, unavailable, Object};
 use crate::status::{Error, Result, Status};
+use crate::sys::lock::Mutex;
 use crate::types::{Op, Transport};
 use std::ffi::{c_void, CStr, CString};
 use std::net::IpAddr;
 use std::ptr::null_mut;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 const NAME: &str = "libcann_hixl.so";
@@ -39,7 +39,7 @@ impl Hixl {
     pub fn open(wanted: &str) -> Result<&'static Hixl> {
         static OPEN: Mutex<Vec<&'static Hixl>> = Mutex::new(Vec::new());
         let name = if wanted.is_empty() { NAME } else { wanted };
-        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = OPEN.lock();
         if let Some(known) = open.iter().find(|known| known.name == name) {
             return Ok(known);
         }

@@ -4,10 +4,11 @@
 use super::bindings as ffi;
 use super::object::{calls, unavailable, Object};
 use crate::status::{Error, Result, Status};
+use crate::sys::lock::{Mutex, MutexGuard};
 use crate::types::Transport;
 use std::ffi::{c_char, c_int, c_void, CStr};
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// What it is called, in the order of trial: before and after the runtime became a library of its own.
 const NAMES: [&str; 2] = ["libascendcl.so", "libacl_rt.so"];
@@ -51,7 +52,7 @@ impl Library {
     /// one library in the process.
     pub fn open(wanted: &str) -> Result<&'static Library> {
         static OPEN: Mutex<Vec<&'static Library>> = Mutex::new(Vec::new());
-        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = OPEN.lock();
         let mut reason = None;
         for name in candidates(wanted) {
             if let Some(known) = open.iter().find(|known| known.name == name) {
@@ -118,7 +119,7 @@ impl Library {
     }
 
     fn uses(&self) -> MutexGuard<'_, Uses> {
-        self.uses.lock().unwrap_or_else(PoisonError::into_inner)
+        self.uses.lock()
     }
 }
 

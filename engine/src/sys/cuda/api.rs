@@ -4,9 +4,9 @@
 
 use super::{result, CopyAttributes, Failure, Handle, HostFn, IpcHandle, MemAccess};
 use crate::status::{Error, Result, Status};
+use crate::sys::lock::Mutex;
 use std::collections::HashMap;
 use std::ffi::{c_char, c_void, CStr, CString};
-use std::sync::{Mutex, PoisonError};
 
 /// CUDA 12.0, as `cuDriverGetVersion` counts (1000 × major + 10 × minor): pointers have mappings that can be
 /// asked for, and streams can wait for values on every device.
@@ -203,7 +203,7 @@ pub fn is_loaded(path: &str) -> bool {
 /// there, lacks a function, is older than VERSION_MIN, or finds no device.
 pub fn load(path: &str) -> Result<&'static Api> {
     static LOADED: Mutex<Option<HashMap<String, &'static Api>>> = Mutex::new(None);
-    let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut loaded = LOADED.lock();
     let loaded = loaded.get_or_insert_default();
     let name = name_or_default(path);
     if let Some(api) = loaded.get(name) {

@@ -2,8 +2,9 @@
 //! where the device can't wait for a value.
 
 use super::{Api, Failure, Handle};
+use crate::sys::lock::{Condvar, Mutex};
 use std::ffi::c_void;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 
 #[derive(Default)]
 pub struct Gate {
@@ -30,7 +31,7 @@ impl Gate {
     }
 
     pub fn open(&self) {
-        *self.open.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *self.open.lock() = true;
         self.changed.notify_all();
     }
 }
@@ -39,8 +40,8 @@ impl Gate {
 unsafe extern "C" fn wait(data: *mut c_void) {
     // SAFETY: `close` gave this reference away, and the driver calls once.
     let gate = unsafe { Arc::from_raw(data.cast::<Gate>().cast_const()) };
-    let mut open = gate.open.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut open = gate.open.lock();
     while !*open {
-        open = gate.changed.wait(open).unwrap_or_else(PoisonError::into_inner);
+        open = gate.changed.wait(open);
     }
 }

@@ -10,11 +10,11 @@ use super::epoll::Epoll;
 use super::registry::{Completion, Registry, Step};
 use super::{Doorbell, Interest, Ready, READY_MAX};
 use crate::sys::clock::monotonic_ns;
+use crate::sys::lock::{Mutex, MutexGuard};
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{opcode, squeue, IoUring, Probe};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
@@ -281,5 +281,5 @@ fn poll(fd: RawFd, events: u32, key: u64) -> squeue::Entry {
 
 /// No panic under these locks leaves their contents half-changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }

@@ -3,9 +3,10 @@
 
 use crate::status::{Error, Result, Status};
 use crate::sys::acl::{Context, Runtime};
+use crate::sys::lock::{Mutex, MutexGuard};
 use crate::types::Transport;
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// The contexts of the open queues.
 #[derive(Default)]
@@ -43,9 +44,7 @@ impl Contexts {
                 let _own = enter(runtime, shared)?;
                 Ok(work())
             };
-            let thread = std::thread::Builder::new()
-                .name("ferry-ascend".into())
-                .spawn_scoped(scope, body)
+            let thread = crate::sys::thread::spawn_scoped(scope, "ferry-ascend", body)
                 .map_err(|error| Error::system("starting a thread for a call of AscendCL", &error))?;
             thread.join().unwrap_or_else(|_| {
                 Err(Error::new(Status::Unavailable, "a call of AscendCL panicked").over(Transport::Ascend))
@@ -54,7 +53,7 @@ impl Contexts {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Shared>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

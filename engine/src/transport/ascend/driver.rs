@@ -6,13 +6,14 @@ use super::queue::AscendQueue;
 use crate::device::{Allocation, Attachment, Driver, Hold, Point, Queue, Start};
 use crate::status::{Error, Result, Status};
 use crate::sys::acl::{self, Event, Library, Runtime};
+use crate::sys::lock::{Mutex, MutexGuard};
 use crate::sys::proven::Proven;
 use crate::types::{Location, MemoryKind, Transport};
 use std::collections::HashSet;
 use std::ffi::{c_void, CStr};
 use std::net::IpAddr;
 use std::ptr::null_mut;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 pub struct Ascend {
     library: &'static Library,
@@ -36,7 +37,7 @@ impl Ascend {
     }
 
     fn runtime(&self) -> Result<Arc<Runtime>> {
-        let mut runtime = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut runtime = self.runtime.lock();
         if let Some(begun) = &*runtime {
             return Ok(begun.clone());
         }
@@ -45,7 +46,7 @@ impl Ascend {
     }
 
     fn pinned(&self) -> MutexGuard<'_, HashSet<u64>> {
-        self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pinned.lock()
     }
 
     /// What lies there, for a thread that has a context. Whatever the library doesn't know, or not as a

@@ -2,8 +2,9 @@
 
 use crate::status::Result;
 use crate::sys::cuda::{result, Api, Context, Entered, Failure, Handle, STREAM_LEGACY, STREAM_PER_THREAD};
+use crate::sys::lock::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 pub struct Contexts {
     pub api: &'static Api,
@@ -75,6 +76,6 @@ impl Contexts {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<i32, Weak<Context>>> {
-        self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
+        self.in_use.lock()
     }
 }

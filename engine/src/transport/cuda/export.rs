@@ -14,12 +14,12 @@ use super::locate::attributes;
 use crate::limits::DEVICE_EXPORTS_MAX;
 use crate::status::{Error, Result, Status};
 use crate::sys::cuda::{pointer, Api, IpcHandle, HANDLE_TYPE_POSIX_FD};
+use crate::sys::lock::{Mutex, MutexGuard};
 use crate::sys::{random_u64, unix};
 use crate::types::end_of;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub const EXPORTED_BYTES: usize = 124;
 
@@ -49,7 +49,7 @@ pub struct Exported {
 static OWN: Mutex<Option<HashMap<u64, (u64, u64)>>> = Mutex::new(None);
 
 fn own() -> MutexGuard<'static, Option<HashMap<u64, (u64, u64)>>> {
-    OWN.lock().unwrap_or_else(PoisonError::into_inner)
+    OWN.lock()
 }
 
 /// The pid namespace of this process, 0 if that is not to be known.

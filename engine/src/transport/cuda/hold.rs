@@ -10,8 +10,9 @@ use crate::device::Hold;
 use crate::limits::HOLDS_MAX;
 use crate::status::{Error, Result, Status};
 use crate::sys::cuda::{result, Api, Entered, Event, Gate, Handle, PinnedMemory};
+use crate::sys::lock::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// The flags of a driver, made as they are needed.
 pub struct Flags {
@@ -106,13 +107,13 @@ impl Flags {
     }
 
     fn lock(&self) -> MutexGuard<'_, Made> {
-        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+        self.made.lock()
     }
 }
 
 impl Drop for Flags {
     fn drop(&mut self) {
-        let made = self.made.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let made = self.made.get_mut();
         for flag in made.list.drain(..) {
             // SAFETY: the driver checks the handle, which may be of a context that its owner has destroyed.
             let entered = unsafe { Entered::new(self.api, flag.context) };

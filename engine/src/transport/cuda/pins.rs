@@ -4,10 +4,11 @@ use super::contexts::Contexts;
 use super::locate;
 use crate::status::{Error, Result, Status};
 use crate::sys::cuda::{result, Context};
+use crate::sys::lock::Mutex;
 use crate::types::{end_of, MemoryKind};
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// By address. A registration ends with its context, so that is kept.
 #[derive(Default)]
@@ -42,12 +43,12 @@ impl Pins {
             Err(failure) => return Err(failure.into()),
         }
         drop(_entered);
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(address, context);
+        self.0.lock().insert(address, context);
         Ok(())
     }
 
     pub fn unpin(&self, address: u64) {
-        let context = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&address);
+        let context = self.0.lock().remove(&address);
         if let Some(context) = context {
             if let Ok(_entered) = context.enter() {
                 // SAFETY: registered by `pin`, and nothing copies from or to it any more.
@@ -59,8 +60,7 @@ impl Pins {
 
 impl Drop for Pins {
     fn drop(&mut self) {
-        let addresses: Vec<u64> =
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect();
+        let addresses: Vec<u64> = self.0.lock().keys().copied().collect();
         addresses.into_iter().for_each(|address| self.unpin(address));
     }
 }

@@ -1,7 +1,8 @@
 //! Threads that copy for one peer. They are the peer's own because a copy may have to wait for a page of
 //! its process; they come when there is work for them and go when there has been none for a while.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use crate::sys::lock::{Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -34,7 +35,7 @@ impl Crew {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// A place among those who copy, if there is one.
@@ -101,11 +102,10 @@ impl Crew {
                 continue;
             }
             state.asleep += 1;
-            let (woken, waited) =
-                self.called.wait_timeout(state, PATIENCE).unwrap_or_else(PoisonError::into_inner);
+            let (woken, waited) = self.called.wait_timeout(state, PATIENCE);
             state = woken;
             state.asleep -= 1;
-            if waited.timed_out() && state.calls == 0 {
+            if waited && state.calls == 0 {
                 state.alive -= 1;
                 return;
             }

@@ -2,9 +2,10 @@
 //! they are announced, read by `copier`.
 
 use crate::limits::PEER_MAPS_MAX;
+use crate::sys::lock::RwLock;
 use crate::sys::mapping::Mapping;
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 /// One region of the peer, mapped.
 pub struct Mapped {
@@ -33,18 +34,18 @@ impl Maps {
     /// False when the peer has more of them than an engine can have.
     #[must_use]
     pub fn add(&self, region: u64, mapped: Mapped) -> bool {
-        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.write();
         all.insert(region, Arc::new(mapped));
         all.len() <= PEER_MAPS_MAX
     }
 
     /// Unmapped when the last copy under way is over.
     pub fn remove(&self, region: u64) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(&region);
+        self.0.write().remove(&region);
     }
 
     pub fn get(&self, region: u64) -> Option<Arc<Mapped>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).get(&region).cloned()
+        self.0.read().get(&region).cloned()
     }
 }
 

@@ -12,13 +12,14 @@ use crate::peer::{Companion, Link, Posted, Ticket};
 use crate::region::grants::Grants;
 use crate::region::Registry;
 use crate::status::{Error, Result};
+use crate::sys::lock::{Mutex, MutexGuard};
 use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
 use crate::sys::{unix, vm};
 use crate::types::Transport;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -111,11 +112,9 @@ impl Service {
 
     pub fn start(self: &Arc<Service>) -> Result<()> {
         let service = self.clone();
-        let thread = std::thread::Builder::new()
-            .name("ferry-local".into())
-            .spawn(move || service.run())
+        let thread = crate::sys::thread::spawn("ferry-local", move || service.run())
             .map_err(|error| Error::system("starting the thread for peers on this host", &error))?;
-        *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        *self.thread.lock() = Some(thread);
         Ok(())
     }
 
@@ -123,7 +122,7 @@ impl Service {
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
         self.poller.wake();
-        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
         let leaving = std::mem::take(&mut self.lock().leaving);
@@ -131,7 +130,7 @@ impl Service {
     }
 
     fn lock(&self) -> MutexGuard<'_, Paths> {
-        self.paths.lock().unwrap_or_else(PoisonError::into_inner)
+        self.paths.lock()
     }
 
     fn run(&self) {

@@ -10,6 +10,7 @@ use super::DeviceSettings;
 use crate::limits::SPLIT_BYTES_MIN;
 use crate::notify::WakeLater;
 use crate::status::Error;
+use crate::sys::lock::{Mutex, MutexGuard, RwLock};
 use crate::sys::mapping::Mapping;
 use crate::sys::poller::{Interest, Poller, PollerKind};
 use crate::sys::verbs::{Channel, Completion, Context, Cq, Gid, Mr, Pd, PortState};
@@ -17,7 +18,7 @@ use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Weak};
 
 /// The cookie of the queue for what is received.
 pub const RECEIVED: u64 = 0;
@@ -143,17 +144,17 @@ impl Device {
 
     /// How it can be reached now, or why it can't.
     pub fn address(&self) -> Result<Address, String> {
-        self.address.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.address.read().clone()
     }
 
     pub fn is_up(&self) -> bool {
-        self.address.read().unwrap_or_else(PoisonError::into_inner).is_ok()
+        self.address.read().is_ok()
     }
 
     /// Looks at the port anew. True when peers must be told.
     pub fn look(&self) -> bool {
         let found = self.find_address().map_err(|why| format!("{} port {}: {why}", self.name(), self.port));
-        let mut address = self.address.write().unwrap_or_else(PoisonError::into_inner);
+        let mut address = self.address.write();
         let key = |address: &Result<Address, String>| {
             address.as_ref().ok().map(|it| (it.gid.raw, it.gid.index, it.lid, it.mtu))
         };
@@ -234,7 +235,7 @@ impl Device {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Weak<Endpoint>>> {
-        self.endpoints.lock().unwrap_or_else(PoisonError::into_inner)
+        self.endpoints.lock()
     }
 
     /// A name for a completion queue that is about to be made.
@@ -244,21 +245,21 @@ impl Device {
 
     pub fn add(&self, cookie: u64, qps: &[u32], endpoint: &Arc<Endpoint>) {
         self.lock().insert(cookie, Arc::downgrade(endpoint));
-        let mut by_qp = self.by_qp.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_qp = self.by_qp.lock();
         by_qp.extend(qps.iter().map(|number| (*number, Arc::downgrade(endpoint))));
     }
 
     /// The endpoint is closed. What it has received was taken in: `receive`.
     pub fn remove(&self, cookie: u64, qps: &[u32]) {
         self.lock().remove(&cookie);
-        let mut by_qp = self.by_qp.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_qp = self.by_qp.lock();
         qps.iter().for_each(|number| drop(by_qp.remove(number)));
     }
 
     /// Takes in all that has been received, for whichever endpoint.
     pub fn receive(&self) {
         let later = WakeLater::begin();
-        let mut completions = self.receiver.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut completions = self.receiver.lock();
         let mut owing = Vec::new();
         while let Ok(count) = self.received.poll(&mut completions) {
             for completion in &completions[..count] {
@@ -281,7 +282,7 @@ impl Device {
         if completion.is_success() {
             let mut bytes = words::buffer();
             let length = self.words.read(slot, completion.bytes(), &mut bytes);
-            let by_qp = self.by_qp.lock().unwrap_or_else(PoisonError::into_inner);
+            let by_qp = self.by_qp.lock();
             let endpoint = by_qp.get(&completion.qp_number()).and_then(Weak::upgrade);
             drop(by_qp);
             owing = endpoint.filter(|endpoint| endpoint.hear(Word::decode(&bytes[..length])));

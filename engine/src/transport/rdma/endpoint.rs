@@ -19,11 +19,12 @@ use crate::peer::outbox::{PullLimits, Pulled};
 use crate::peer::Peer;
 use crate::region::Registry;
 use crate::sys::clock;
+use crate::sys::lock::{Mutex, MutexGuard};
 use crate::sys::verbs::{Chain, Completion, Cq, LocalSide, Qp, QpSpec, Remote};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 /// Chains under way on one queue pair: while one is confirmed the others keep the device busy.
 const CHAINS_MAX: u32 = 4;
@@ -110,7 +111,7 @@ pub(super) struct Reaper {
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 impl Endpoint {

@@ -10,10 +10,11 @@ use crate::limits::{REGIONS_PER_MESSAGE, RKEYS_PER_MESSAGE};
 use crate::region::holder::{Holder, Pin};
 use crate::region::{Region, RegionSpec};
 use crate::status::Result;
+use crate::sys::lock::{Condvar, Mutex, MutexGuard};
 use crate::types::Access;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 pub struct Held {
@@ -45,7 +46,7 @@ impl Held {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// The peer is about to be told the region's keys. False: it must not be.
@@ -134,7 +135,7 @@ impl Holder for Held {
             if left.is_zero() {
                 return false;
             }
-            state = self.released.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.released.wait_timeout(state, left).0;
         }
         true
     }

@@ -5,9 +5,10 @@ use super::wire::KeysOffer;
 use crate::limits::{DEVICES_MAX, PEER_RKEYS_MAX, SPLIT_BYTES_MIN};
 use crate::region::range_contains;
 use crate::region::tree::{Order, Tree};
+use crate::sys::lock::{Mutex, RwLock};
 use crate::types::end_of;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 
 /// One remote region, as far as its keys are known.
 #[derive(Clone, Debug, Default)]
@@ -87,7 +88,7 @@ impl RegionKeys {
 
 impl Keys {
     pub fn snapshot(&self) -> Arc<KeyMap> {
-        Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.map.read())
     }
 
     pub fn splits(&self) -> bool {
@@ -141,8 +142,8 @@ impl Keys {
     }
 
     fn change(&self, edit: impl FnOnce(&mut KeyMap, &mut usize)) {
-        let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
-        let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut map = self.map.write();
+        let mut count = self.count.lock();
         edit(Arc::make_mut(&mut map), &mut count);
     }
 }

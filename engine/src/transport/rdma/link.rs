@@ -13,9 +13,10 @@ use crate::peer::outbox::Class;
 use crate::peer::{Link, Peer};
 use crate::region::{Region, Registry, RemoteMap};
 use crate::sys::clock;
+use crate::sys::lock::{Mutex, RwLock};
 use crate::types::{Range, Slice, Transport};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 
 /// Looks at the completion queues between two at the clock.
 const CLOCK_ROUNDS: u32 = 8;
@@ -75,11 +76,11 @@ impl RdmaLink {
     }
 
     pub fn endpoints(&self) -> Arc<Vec<Arc<Endpoint>>> {
-        Arc::clone(&self.endpoints.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.endpoints.read())
     }
 
     pub fn set(&self, endpoints: Vec<Arc<Endpoint>>) {
-        *self.endpoints.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(endpoints);
+        *self.endpoints.write() = Arc::new(endpoints);
     }
 
     /// Posts what is queued, as far as there is room. Whoever finds another thread at it leaves it to that.
@@ -88,7 +89,7 @@ impl RdmaLink {
         let mut chains = 0;
         while self.wanted.load(Ordering::SeqCst) {
             let _later = WakeLater::begin();
-            let Ok(turn) = self.dispatch.try_lock() else { return };
+            let Some(turn) = self.dispatch.try_lock() else { return };
             self.wanted.store(false, Ordering::SeqCst);
             let endpoints = self.endpoints();
             if endpoints.is_empty() && [true, false].iter().any(|it| self.peer.has_work(Transport::Rdma, *it))

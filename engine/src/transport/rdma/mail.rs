@@ -8,9 +8,10 @@ use crate::complete::Transfer;
 use crate::limits::RDMA_OWED_MAX;
 use crate::peer::outbox::Pulled;
 use crate::peer::What;
+use crate::sys::lock::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 #[derive(Default)]
 pub struct Mail {
@@ -20,7 +21,7 @@ pub struct Mail {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 impl Mail {

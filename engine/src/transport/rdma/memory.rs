@@ -6,13 +6,14 @@ use super::device::Device;
 use super::direct::{Direct, Source};
 use crate::region::{Region, RegionSpec};
 use crate::status::{Error, Result, Status};
+use crate::sys::lock::Mutex;
 use crate::sys::memory::{lock_limit, node_of};
 use crate::sys::verbs::Mr;
 use crate::types::Access;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Threads that register at one time: pinning pages scales that far.
 const THREADS_MAX: usize = 4;
@@ -80,8 +81,7 @@ impl Pinned {
 
     /// Takes the memory off the devices; nobody uses its keys any more.
     pub fn unpin(&self) {
-        let registrations =
-            std::mem::take(&mut *self.registrations.lock().unwrap_or_else(PoisonError::into_inner));
+        let registrations = std::mem::take(&mut *self.registrations.lock());
         drop(registrations);
     }
 }
@@ -100,12 +100,12 @@ pub fn pin(devices: &[Arc<Device>], direct: &Direct, specs: &[RegionSpec]) -> Re
             let Some(job) = jobs.get(at) else { return };
             let source = &sources[job.spec];
             match register(devices, job, source) {
-                Ok(mr) => *made[at].lock().unwrap_or_else(PoisonError::into_inner) = Some(mr),
+                Ok(mr) => *made[at].lock() = Some(mr),
                 Err(error) if source.refused(devices[job.device].name(), &error) => {}
                 Err(error) => {
                     failed.store(true, Ordering::Relaxed);
                     let error = explain(&devices[job.device], job, &error);
-                    failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                    failure.lock().get_or_insert(error);
                 }
             }
         }
@@ -113,11 +113,11 @@ pub fn pin(devices: &[Arc<Device>], direct: &Direct, specs: &[RegionSpec]) -> Re
     std::thread::scope(|scope| {
         for _ in 1..THREADS_MAX.min(jobs.len()) {
             // One thread less is no failure: this one does all that is left.
-            let _ = std::thread::Builder::new().name("ferry-register".into()).spawn_scoped(scope, work);
+            let _ = crate::sys::thread::spawn_scoped(scope, "ferry-register", work);
         }
         work();
     });
-    if let Some(error) = failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+    if let Some(error) = failure.into_inner() {
         return Err(error); // what was registered goes with `made`
     }
     Ok(gather(devices, specs, &sources, jobs, made))
@@ -205,13 +205,13 @@ fn gather(
         })
         .collect();
     for (job, mr) in jobs.into_iter().zip(made) {
-        let Some(mr) = mr.into_inner().unwrap_or_else(PoisonError::into_inner) else { continue };
+        let Some(mr) = mr.into_inner() else { continue };
         let region = &mut pinned[job.spec];
         if region.staged.is_some() {
             continue; // one device has refused it: the others give it back
         }
         region.devices[job.device].keys[job.piece] = PieceKeys { lkey: mr.lkey(), rkey: mr.rkey() };
-        region.registrations.get_mut().unwrap_or_else(PoisonError::into_inner).push(mr);
+        region.registrations.get_mut().push(mr);
     }
     pinned.into_iter().map(Arc::new).collect()
 }

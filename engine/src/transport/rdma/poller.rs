@@ -6,9 +6,10 @@ use super::device::{Device, RECEIVED};
 use super::endpoint::Endpoint;
 use crate::status::{Error, Result};
 use crate::sys::clock;
+use crate::sys::lock::Mutex;
 use crate::sys::poller::{Interest, Ready};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 const CHANNEL: u64 = 1;
@@ -40,11 +41,9 @@ impl Polling {
         let polling =
             Arc::new(Polling { device, spin_ns, stopping: AtomicBool::new(false), thread: Mutex::new(None) });
         let own = polling.clone();
-        let thread = std::thread::Builder::new()
-            .name("ferry-rdma-poll".into())
-            .spawn(move || own.run())
+        let thread = crate::sys::thread::spawn("ferry-rdma-poll", move || own.run())
             .map_err(|error| Error::system("starting a thread for an RDMA device", &error))?;
-        *polling.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        *polling.thread.lock() = Some(thread);
         Ok(polling)
     }
 
@@ -52,7 +51,7 @@ impl Polling {
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
         self.device.poller.wake();
-        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
         self.device.poller.remove(self.device.channel.fd(), CHANNEL);

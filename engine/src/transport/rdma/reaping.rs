@@ -12,10 +12,10 @@
 use super::batch::{Batch, WrId};
 use super::endpoint::{lock, Endpoint, Reaper, CHAIN_BYTES};
 use crate::sys::clock;
+use crate::sys::lock::MutexGuard;
 use crate::sys::verbs::{wc, Completion};
 use crate::types::Transport;
 use std::sync::atomic::Ordering;
-use std::sync::MutexGuard;
 
 /// Who looks after completions: nobody, because none is owed or their owner drives; the completion channel;
 /// a thread that polls.
@@ -48,7 +48,7 @@ impl Endpoint {
         let mut done = std::mem::take(&mut reaper.done);
         drop(reaper);
         done.drain(..).for_each(|batch| batch.settle(&self.peer, &self.device.words));
-        if let Ok(mut reaper) = self.reaper.try_lock() {
+        if let Some(mut reaper) = self.reaper.try_lock() {
             reaper.done = done; // its room is used again
         }
         self.settled.fetch_add(settled as u64, Ordering::Release);

@@ -16,11 +16,12 @@ use crate::peer::{Companion, Link, Posted, Ticket};
 use crate::region::holder::Holder;
 use crate::region::Registry;
 use crate::status::{Error, Result};
+use crate::sys::lock::{Mutex, MutexGuard};
 use crate::sys::poller::{Poller, PollerKind, Ready};
 use crate::types::Transport;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -112,16 +113,14 @@ impl Service {
     }
 
     pub fn start(self: &Arc<Service>) -> Result<()> {
-        let mut pollings = self.pollings.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pollings = self.pollings.lock();
         for device in &self.devices {
             pollings.push(Polling::start(device.clone(), self.settings.spin_ns)?);
         }
         let service = self.clone();
-        let thread = std::thread::Builder::new()
-            .name("ferry-rdma".into())
-            .spawn(move || service.run())
+        let thread = crate::sys::thread::spawn("ferry-rdma", move || service.run())
             .map_err(|error| Error::system("starting the thread for RDMA", &error))?;
-        *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        *self.thread.lock() = Some(thread);
         Ok(())
     }
 
@@ -129,10 +128,10 @@ impl Service {
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
         self.poller.wake();
-        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
-        let pollings = std::mem::take(&mut *self.pollings.lock().unwrap_or_else(PoisonError::into_inner));
+        let pollings = std::mem::take(&mut *self.pollings.lock());
         pollings.into_iter().for_each(|polling| polling.stop());
     }
 
@@ -148,7 +147,7 @@ impl Service {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Sessions> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+        self.sessions.lock()
     }
 
     fn run(&self) {

@@ -3,10 +3,11 @@
 //! is acknowledged by another when the target's engine has taken it in (`mail`).
 
 use crate::limits::RDMA_WORD_BYTES_MAX;
+use crate::sys::lock::Mutex;
 use crate::sys::mapping::Mapping;
 use crate::sys::verbs::{Mr, Pd, Srq};
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 const NOTIFY: u8 = 1;
 const SKIP: u8 = 2;
@@ -72,11 +73,11 @@ impl Words {
 
     /// A slot to send from, if one is free.
     pub fn take(&self) -> Option<u32> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).pop()
+        self.free.lock().pop()
     }
 
     pub fn give_back(&self, slot: u32) {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).push(slot);
+        self.free.lock().push(slot);
     }
 
     /// Writes a word into a slot: its address, length and key.

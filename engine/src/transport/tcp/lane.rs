@@ -17,6 +17,7 @@ use crate::session::machine::Carried;
 use crate::status::Status;
 use crate::sys::clock;
 use crate::sys::eventfd::EventFd;
+use crate::sys::lock::{Mutex, MutexGuard};
 use crate::sys::poller::Interest;
 use crate::sys::socket;
 use crate::transport::tcp::answer::Answers;
@@ -30,7 +31,7 @@ use crate::transport::tcp::Context;
 use crate::types::Op;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 /// Turns of receiving that a lane gets after its peer has left; a socket's buffer holds no more.
 const REST_TURNS_MAX: usize = 16;
@@ -88,7 +89,7 @@ pub struct Lane {
 }
 
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 impl Lane {
@@ -164,7 +165,7 @@ impl Lane {
     /// Runs `tx` while there is something for it. Also called by the worker after a kick.
     pub fn drive_tx(self: &Arc<Self>) {
         while self.tx_wanted.load(Ordering::SeqCst) {
-            let Ok(mut tx) = self.tx.try_lock() else { return };
+            let Some(mut tx) = self.tx.try_lock() else { return };
             if self.is_closed() {
                 return;
             }
@@ -199,7 +200,7 @@ impl Lane {
     /// Receives what there is. Called by the worker, or by the thread that claimed the lane's input.
     pub fn drive_rx(self: &Arc<Self>, caller: bool) -> RxTurn {
         let later = WakeLater::begin();
-        let Ok(mut rx) = self.rx.try_lock() else { return RxTurn::default() };
+        let Some(mut rx) = self.rx.try_lock() else { return RxTurn::default() };
         if self.is_closed()
             || self.failed.load(Ordering::Acquire)
             || (!caller && self.caller_drives.load(Ordering::SeqCst))

@@ -5,12 +5,13 @@ use crate::complete::Transfer;
 use crate::peer::outbox::Class;
 use crate::peer::Link;
 use crate::region::RemoteMap;
+use crate::sys::lock::RwLock;
 use crate::sys::{clock, socket};
 use crate::transport::tcp::lane::Lane;
 use crate::transport::tcp::worker::GAP_SPINS;
 use crate::types::{Range, Transport};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 /// The lanes by slot: slot 0 is the express lane, the others carry bulk.
 pub struct TcpLink {
@@ -28,18 +29,18 @@ impl TcpLink {
     }
 
     pub fn set(&self, slot: u32, lane: Option<Arc<Lane>>) {
-        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = self.slots.write();
         if let Some(place) = slots.get_mut(slot as usize) {
             *place = lane;
         }
     }
 
     pub fn get(&self, slot: u32) -> Option<Arc<Lane>> {
-        self.slots.read().unwrap_or_else(PoisonError::into_inner).get(slot as usize).cloned().flatten()
+        self.slots.read().get(slot as usize).cloned().flatten()
     }
 
     pub fn attached(&self) -> Vec<Arc<Lane>> {
-        self.slots.read().unwrap_or_else(PoisonError::into_inner).iter().flatten().cloned().collect()
+        self.slots.read().iter().flatten().cloned().collect()
     }
 }
 

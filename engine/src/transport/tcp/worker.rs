@@ -6,6 +6,7 @@
 
 use crate::status::{Error, Result};
 use crate::sys::clock;
+use crate::sys::lock::{Mutex, RwLock};
 use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
 use crate::sys::sched;
 use crate::sys::socket;
@@ -14,7 +15,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 /// A gap is worth spinning for when it is shorter than this many spins.
@@ -86,13 +87,11 @@ impl Worker {
 
     fn start(self: &Arc<Worker>, name: String, first: fn()) -> Result<JoinHandle<()>> {
         let worker = self.clone();
-        std::thread::Builder::new()
-            .name(name)
-            .spawn(move || {
-                first();
-                worker.run();
-            })
-            .map_err(|error| Error::system("starting a lane thread", &error))
+        crate::sys::thread::spawn(name, move || {
+            first();
+            worker.run();
+        })
+        .map_err(|error| Error::system("starting a lane thread", &error))
     }
 
     fn stop(&self) {
@@ -102,10 +101,10 @@ impl Worker {
 
     /// Takes a lane in: its input is received from here on.
     pub fn add(&self, lane: &Arc<Lane>) -> io::Result<()> {
-        self.lanes.write().unwrap_or_else(PoisonError::into_inner).insert(lane.token, lane.clone());
+        self.lanes.write().insert(lane.token, lane.clone());
         let added = self.poller.add(lane.fd(), lane.token, Interest { read: true, write: false });
         if added.is_err() {
-            self.lanes.write().unwrap_or_else(PoisonError::into_inner).remove(&lane.token);
+            self.lanes.write().remove(&lane.token);
         }
         added
     }
@@ -116,7 +115,7 @@ impl Worker {
 
     pub fn remove(&self, fd: RawFd, token: u64) {
         self.poller.remove(fd, token);
-        self.lanes.write().unwrap_or_else(PoisonError::into_inner).remove(&token);
+        self.lanes.write().remove(&token);
     }
 
     /// Has this worker send what the lane has queued.
@@ -133,7 +132,7 @@ impl Worker {
     }
 
     fn lane(&self, token: u64) -> Option<Arc<Lane>> {
-        self.lanes.read().unwrap_or_else(PoisonError::into_inner).get(&token).cloned()
+        self.lanes.read().get(&token).cloned()
     }
 
     fn run(&self) {

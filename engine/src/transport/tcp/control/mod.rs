@@ -167,9 +167,7 @@ impl Control {
 
     pub fn start(self) -> Result<JoinHandle<()>> {
         let mut control = self;
-        std::thread::Builder::new()
-            .name("ferry-control".into())
-            .spawn(move || control.run())
+        crate::sys::thread::spawn("ferry-control", move || control.run())
             .map_err(|error| Error::system("starting the control thread", &error))
     }
 
