@@ -1111,7 +1111,7 @@ ferry_status ferry_queue_eventfd(ferry_engine *engine,
 /// Fewer than `capacity`: the queue was empty, and its eventfd is armed. Elements of out_events are
 /// `element_size` bytes apart, normally sizeof(ferry_event). Release each drained event's data with
 /// ferry_event_release. Several threads may drain one queue: each event goes to one of them. Of a closed
-/// engine's queue it hands out what is left, then returns FERRY_ERR_CLOSED.
+/// engine's queue it hands out what is left, then returns FERRY_ERR_CLOSED; of a broken one's, FERRY_ERR_PANIC.
 ferry_status ferry_queue_drain(ferry_engine *engine,
                                ferry_queue queue,
                                ferry_event *out_events,

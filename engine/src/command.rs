@@ -3,6 +3,7 @@
 
 use crate::complete::Transfer;
 use crate::status::{Error, Result, Status};
+use crate::sys::health::{self, Health};
 use crate::sys::lock::{Condvar, Mutex, MutexGuard};
 use crate::types::Transport;
 use std::any::Any;
@@ -112,7 +113,7 @@ pub enum Command {
     Stop,
 }
 
-/// An answer to be waited for. Dropped unanswered, it answers CLOSED.
+/// An answer to be waited for. Dropped unanswered, it answers CLOSED, or PANIC if that is why.
 pub struct Reply<T>(Option<Box<dyn FnOnce(Result<T>) + Send>>);
 
 impl<T: Send + 'static> Reply<T> {
@@ -139,7 +140,8 @@ impl<T> Reply<T> {
 impl<T> Drop for Reply<T> {
     fn drop(&mut self) {
         if let Some(answer) = self.0.take() {
-            answer(Err(Error::new(Status::Closed, "the engine is closed")));
+            let closed = || Error::new(Status::Closed, "the engine is closed");
+            answer(Err(health::why_stopped().unwrap_or_else(closed)));
         }
     }
 }
@@ -157,6 +159,11 @@ impl<T> Answer<T> {
 
     /// Waits for the answer; TIMEOUT with `what` in the message when it does not come in time.
     pub fn wait(&self, timeout: Option<Duration>, what: &str) -> Result<T> {
+        let filled = &self.filled;
+        health::woken_by(&|| filled.notify_all(), || self.wait_here(timeout, what))
+    }
+
+    fn wait_here(&self, timeout: Option<Duration>, what: &str) -> Result<T> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut slot = self.slot.lock();
         loop {
@@ -173,10 +180,17 @@ impl<T> Answer<T> {
     }
 }
 
-#[derive(Default)]
 pub struct Commands {
     list: Mutex<List>,
     wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// Of the engine whose loop it is.
+    pub health: Arc<Health>,
+}
+
+impl Default for Commands {
+    fn default() -> Commands {
+        Commands { list: Mutex::default(), wake: OnceLock::new(), health: Health::new() }
+    }
 }
 
 #[derive(Default)]

@@ -115,6 +115,19 @@ const PUBLIC_TO: &[(&str, &str, &str)] = &[
     ("benches/src/device", "sys::cuda", "the same"),
 ];
 
+/// Where std's locks and threads may be named: the locks that mark a broken engine are made of them.
+const BARE: &[(&str, &str)] = &[
+    ("engine/src/sys/health.rs", "what is kept of a broken engine itself"),
+    ("engine/src/sys/lock.rs", "wraps them"),
+    ("engine/src/sys/thread.rs", "starts them"),
+    (
+        "engine/src/notify/waiter.rs",
+        "a model checker's take their place; nothing that can panic runs under them",
+    ),
+    ("engine/src/region/mod.rs", "the same"),
+];
+const BARE_NAMES: &[&str] = &["Condvar", "Mutex", "RwLock", "Builder", "spawn"];
+
 const LINES_MAX: usize = 500;
 const SAFETY_WITHIN_LINES: usize = 4;
 const METHODS_FORBIDDEN: &[&str] = &["expect", "expect_err", "unwrap", "unwrap_err"];
@@ -310,6 +323,23 @@ fn check_panics(file: &File, scan: &Scan, report: &mut Report) {
     }
 }
 
+/// A lock that knows nothing of health would let others in behind a panic, and a thread end unheard.
+fn check_bare(file: &File, scan: &Scan, report: &mut Report) {
+    if BARE.iter().any(|(at, _)| file.path == *at) {
+        return;
+    }
+    for path in scan.paths_of("std") {
+        let from = path.parts.first().is_some_and(|first| first == "sync" || first == "thread");
+        if from && path.parts.iter().any(|part| BARE_NAMES.contains(&part.as_str())) {
+            report.add(
+                file,
+                path.line,
+                format!("`std::{}`: sys has those of engines", path.parts.join("::")),
+            );
+        }
+    }
+}
+
 /// Paths into ferry that another crate, which knows it as `name`, may not use.
 fn check_public(file: &File, scan: &Scan, name: &str, modules: &[String], report: &mut Report) {
     for path in scan.paths_of(name) {
@@ -339,6 +369,7 @@ fn the_engine_keeps_its_import_table_and_house_rules() {
         check_plain_access(file, &scan, &mut report);
         check_head(file, &mut report);
         check_panics(file, &scan, &mut report);
+        check_bare(file, &scan, &mut report);
     }
     let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
     for (path, ..) in ASSERTIONS.iter().filter(|(path, ..)| !paths.contains(path)) {
@@ -382,6 +413,7 @@ fn each_rule_can_fail() {
     check_plain_access(&file, &scan, &mut report);
     check_head(&file, &mut report);
     check_panics(&file, &scan, &mut report);
+    check_bare(&file, &scan, &mut report);
     let modules = ["session".to_owned(), "types".to_owned()];
     check_public(&file, &scan, "ferry", &modules, &mut report);
     let mut found: Vec<usize> =

@@ -81,7 +81,7 @@ pub unsafe extern "C" fn ferry_queue_eventfd(
 /// Fewer than `capacity`: the queue was empty, and its eventfd is armed. Elements of out_events are
 /// `element_size` bytes apart, normally sizeof(ferry_event). Release each drained event's data with
 /// ferry_event_release. Several threads may drain one queue: each event goes to one of them. Of a closed
-/// engine's queue it hands out what is left, then returns FERRY_ERR_CLOSED.
+/// engine's queue it hands out what is left, then returns FERRY_ERR_CLOSED; of a broken one's, FERRY_ERR_PANIC.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_queue_drain(
     engine: *mut ferry_engine,
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn ferry_queue_drain(
             let array = OutArray::new(out_events, element_size, capacity, "out_events")?;
             let count = Out::new(out_count, "out_count")?;
             let hub = engine.engine.hub_of_closed()?;
-            let closed = engine.engine.check_not_closed();
+            let closed = engine.engine.check_not_closed().and_then(|()| engine.engine.check_health());
             let events = drain(hub, queue, array.capacity());
             if events.as_ref().map_or(true, Vec::is_empty) {
                 closed?;

@@ -101,7 +101,7 @@ impl Engine {
         self.context()?;
         let hold = self.inner.drivers.get(kind)?.hold(stream)?;
         let held = Arc::new(Held { hold, transfer: Arc::downgrade(transfer) });
-        self.attend(transfer);
+        self.attend(transfer)?;
         held.look();
         Ok(())
     }

@@ -1,8 +1,7 @@
 //! Opening and closing an engine.
 
+use super::burial::Remains;
 use super::devices;
-use crate::command::Command;
-use crate::complete::transfer::Strike;
 use crate::config::{Config, TcpPoller};
 use crate::device::Drivers;
 use crate::handle::Tag;
@@ -30,11 +29,11 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-const OPEN: u32 = 0;
-const CLOSING: u32 = 1;
-const CLOSED: u32 = 2;
+pub(super) const OPEN: u32 = 0;
+pub(super) const CLOSING: u32 = 1;
+pub(super) const CLOSED: u32 = 2;
 
 /// An engine: registers memory, connects to peers, and moves bytes. Cheap to clone; the last clone
 /// closes it if nobody has.
@@ -45,16 +44,16 @@ pub struct Engine {
 
 pub(super) struct Inner {
     pub context: Arc<Context>,
-    guard: ForkGuard,
+    pub guard: ForkGuard,
     address: String,
-    workers: Workers,
-    service: Option<Arc<Service>>,
+    pub workers: Workers,
+    pub service: Option<Arc<Service>>,
     pub rdma: Option<Arc<rdma::Service>>,
     pub drivers: Arc<Drivers>,
-    stage: Arc<stage::Service>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
-    state: AtomicU32,
-    closing: Mutex<()>,
+    pub stage: Arc<stage::Service>,
+    pub threads: Mutex<Vec<JoinHandle<()>>>,
+    pub state: AtomicU32,
+    pub closing: Mutex<()>,
 }
 
 impl Engine {
@@ -135,8 +134,14 @@ impl Engine {
             state: AtomicU32::new(OPEN),
             closing: Mutex::new(()),
         };
+        let health = inner.context.health();
+        health.set_undertaker(Some(Arc::new(Remains {
+            context: inner.context.clone(),
+            local: inner.service.clone(),
+            rdma: inner.rdma.clone(),
+        })));
         // From here on dropping `inner` ends what was started.
-        inner.start(control)?;
+        health.within(|| inner.start(control))?;
         Ok(Engine { inner: Arc::new(inner) })
     }
 
@@ -164,10 +169,24 @@ impl Engine {
         &self.inner.context.config
     }
 
-    /// Fails with CLOSED once closing has begun, and in a forked child.
+    /// Fails with CLOSED once closing has begun, and in a forked child; with PANIC when the engine is broken.
     pub(super) fn context(&self) -> Result<&Arc<Context>> {
         self.inner.check_open()?;
+        self.inner.context.health().check()?;
         Ok(&self.inner.context)
+    }
+
+    /// A call that does the engine's work on the caller's thread. PANIC when the engine is broken, or breaks
+    /// meanwhile, here or elsewhere.
+    pub(super) fn call<T>(&self, doing: &'static str, body: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.inner.check_not_forked()?;
+        self.inner.check_state_below(CLOSED)?;
+        self.inner.context.health().call(doing, body)
+    }
+
+    /// OK, or PANIC with what panicked: then every call says so, and the engine had better be closed.
+    pub fn check_health(&self) -> Result<()> {
+        self.inner.context.health().check()
     }
 
     /// Whether this is a child process that inherited the engine by fork. It must not use it.
@@ -240,115 +259,12 @@ impl Inner {
         self.check_state_below(CLOSING)
     }
 
-    fn check_state_below(&self, limit: u32) -> Result<()> {
+    pub fn check_state_below(&self, limit: u32) -> Result<()> {
         if self.state.load(Ordering::Acquire) >= limit {
             return Err(Error::new(Status::Closed, "the engine is closed"));
         }
         Ok(())
     }
-
-    fn close(&self, timeout: Option<Duration>) -> Result<()> {
-        if self.guard.is_child() {
-            return Ok(());
-        }
-        if self.context.hub.in_callback() {
-            return Err(Error::new(Status::Busy, "an engine cannot be closed inside one of its callbacks"));
-        }
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let _ = self.state.compare_exchange(OPEN, CLOSING, Ordering::AcqRel, Ordering::Acquire);
-        let _turn = self.closing.lock();
-        if self.state.load(Ordering::Acquire) == CLOSED {
-            return Ok(());
-        }
-        self.finish_transfers(deadline)?;
-        self.context.commands.push(Command::Stop);
-        // The control loop goes first: it hands lanes to workers.
-        let mut held = self.threads.lock();
-        if !held.last().is_none_or(|control| ends(control, deadline)) {
-            return Err(Error::new(
-                Status::Busy,
-                "a process of this host is still copying from or to registered memory; the engine is still \
-                 closing",
-            ));
-        }
-        let mut threads = std::mem::take(&mut *held);
-        drop(held);
-        if let Some(control) = threads.pop() {
-            let _ = control.join();
-        }
-        self.stage.stop();
-        self.drivers.stop();
-        if let Some(service) = &self.service {
-            service.stop();
-        }
-        if let Some(rdma) = &self.rdma {
-            rdma.stop();
-        }
-        self.workers.stop();
-        for thread in threads {
-            let _ = thread.join();
-        }
-        // Replies still queued, or pushed by calls that race with this one, answer CLOSED.
-        self.context.commands.close();
-        self.context.hub.close();
-        self.state.store(CLOSED, Ordering::Release);
-        Ok(())
-    }
-
-    /// Strikes every transfer and waits until all are final. New ones are refused already.
-    fn finish_transfers(&self, deadline: Option<Instant>) -> Result<()> {
-        loop {
-            let all = self.context.transfers.list();
-            for transfer in &all {
-                if let Ok(peer) = self.context.peers.get(transfer.spec.peer) {
-                    peer.strike(transfer, Strike { status: Status::Closed, os_error: 0 });
-                }
-            }
-            // Once for all that were found, then again for what was being submitted meanwhile.
-            let open: Vec<_> = all.into_iter().filter(|transfer| !transfer.is_final()).collect();
-            if open.is_empty() {
-                return Ok(());
-            }
-            if !open.iter().all(|transfer| transfer.waiter.wait_until(|| transfer.is_final(), deadline)) {
-                return Err(Error::new(
-                    Status::Busy,
-                    "transfers are still draining; the engine is still closing",
-                ));
-            }
-        }
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        if self.guard.is_child() {
-            // Not ours to end: the threads, the sessions and the locks are the parent's, and dropping
-            // them would wait for threads that do not exist here. Their memory is left alone.
-            std::mem::forget(self.context.clone());
-            std::mem::forget(self.workers.clone());
-            std::mem::forget(self.service.clone());
-            std::mem::forget(self.rdma.clone());
-            std::mem::forget(self.drivers.clone());
-            std::mem::forget(self.stage.clone());
-            let threads = self.threads.get_mut();
-            std::mem::forget(std::mem::take(threads));
-            return;
-        }
-        let _ = self.close(None);
-    }
-}
-
-/// Whether the thread ends before the deadline. Looks again and again: the standard library joins without a
-/// limit only, and closing with one is rare and short.
-fn ends(thread: &JoinHandle<()>, deadline: Option<Instant>) -> bool {
-    let Some(deadline) = deadline else { return true };
-    while !thread.is_finished() {
-        if Instant::now() >= deadline {
-            return false;
-        }
-        std::thread::sleep(Duration::from_micros(200));
-    }
-    true
 }
 
 /// Cores that this process may use, as far as threads for one purpose should go.

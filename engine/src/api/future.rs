@@ -31,7 +31,12 @@ impl Future for TransferFuture {
         let core = &self.0.core;
         if core.result().is_none() {
             core.waiter.register_waker(context.waker());
-            self.0.engine.attend(core);
+            // Looked at after registering, too: an engine that breaks later wakes.
+            if let Err(error) = self.0.engine.attend(core) {
+                if !core.is_final() {
+                    return Poll::Ready(Err(error));
+                }
+            }
         }
         // Looked at after registering: a completion in between is seen here, a later one wakes.
         match core.result() {

@@ -10,7 +10,7 @@ use crate::sys::mapping::Mapping;
 use crate::sys::vm;
 use crate::types::{Access, Location, MemoryKind};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long dropped memory waits for peers to let go of its keys.
 const DROP_PATIENCE: Duration = Duration::from_secs(1);
@@ -58,9 +58,18 @@ impl Engine {
     /// As for `register`, for each of them.
     pub unsafe fn register_batch(
         &self,
-        mut specs: Vec<RegionSpec>,
+        specs: Vec<RegionSpec>,
         stated: Option<Location>,
     ) -> Result<Vec<u64>> {
+        self.call("registering memory", || {
+            // SAFETY: the caller's promise is the same.
+            unsafe { self.register_here(specs, stated) }
+        })
+    }
+
+    /// # Safety
+    /// As for `register`, for each of them.
+    unsafe fn register_here(&self, mut specs: Vec<RegionSpec>, stated: Option<Location>) -> Result<Vec<u64>> {
         let context = self.context()?;
         if let Some(stated) = stated.filter(|stated| stated.kind.is_device()) {
             self.inner.drivers.get(stated.kind)?;
@@ -129,6 +138,18 @@ impl Engine {
         // Also of a closed engine: its owner wants the memory back.
         self.inner.check_not_forked()?;
         let context = &self.inner.context;
+        let health = context.health();
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let result = health.call("unregistering memory", || self.unregister_here(region, timeout));
+        if result.as_ref().is_err_and(|error| error.status == Status::Panic) {
+            health.wait_over(deadline).map_err(|error| Error::new(Status::Busy, error.message))?;
+            return context.registry.discard(region, deadline);
+        }
+        result
+    }
+
+    fn unregister_here(&self, region: u64, timeout: Option<Duration>) -> Result<()> {
+        let context = &self.inner.context;
         let result = context.registry.unregister(region, timeout);
         let revoked = context.registry.get(region).map_or(result.is_ok(), |region| region.is_revoked());
         if revoked {
@@ -144,6 +165,10 @@ impl Engine {
 
     /// Zeroed, page-aligned memory, registered.
     pub fn alloc(&self, length: usize, options: &RegionOptions) -> Result<Memory> {
+        self.call("allocating memory", || self.alloc_here(length, options))
+    }
+
+    fn alloc_here(&self, length: usize, options: &RegionOptions) -> Result<Memory> {
         if length == 0 {
             return Err(Error::invalid("length is 0"));
         }
@@ -257,7 +282,8 @@ impl Drop for Memory {
         }
         // Peers that hold RDMA keys of it are asked; who uses it is not waited for.
         let registry = &self.engine.inner.context.registry;
-        let idle = !self.engine.is_forked() && registry.get(self.region).is_ok_and(|region| region.is_idle());
+        let patient = !self.engine.is_forked() && self.engine.check_health().is_ok();
+        let idle = patient && registry.get(self.region).is_ok_and(|region| region.is_idle());
         if !idle || self.engine.unregister(self.region, Some(DROP_PATIENCE)).is_err() {
             std::mem::forget(mapping);
         }

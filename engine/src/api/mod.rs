@@ -3,6 +3,8 @@
 //! Everything is thread-safe; handles are plain numbers that are checked at each use. Blocking calls take
 //! `Option<Duration>`: None waits forever, zero only looks.
 
+mod burial;
+mod closing;
 mod descriptor;
 mod devices;
 mod engine;
@@ -12,6 +14,7 @@ mod metrics;
 mod paths;
 mod peers;
 mod transfers;
+mod waiting;
 
 pub use descriptor::Descriptor;
 pub use engine::Engine;

@@ -36,6 +36,16 @@ impl Engine {
         requests: &[Request],
         options: &TransferOptions,
     ) -> Result<Option<TransferResult>> {
+        self.call("copying", || self.copy_at_once(peer, op, requests, options))
+    }
+
+    fn copy_at_once(
+        &self,
+        peer: u64,
+        op: Op,
+        requests: &[Request],
+        options: &TransferOptions,
+    ) -> Result<Option<TransferResult>> {
         let context = self.context()?;
         let bare =
             options.notify.is_none() && options.queue.is_none() && !options.ordered && !options.checksum;

@@ -43,9 +43,11 @@ impl Engine {
     /// connected already is returned as it is.
     pub fn connect(&self, address: &str, timeout: Option<Duration>) -> Result<u64> {
         let resolved = self.resolve_open(address)?;
-        let (reply, answer) = Reply::pair();
-        self.dial(address, resolved, timeout, reply)?;
-        answer.wait(timeout, &format!("connecting to {address}"))
+        self.call("connecting", || {
+            let (reply, answer) = Reply::pair();
+            self.dial(address, resolved, timeout, reply)?;
+            answer.wait(timeout, &format!("connecting to {address}"))
+        })
     }
 
     /// The same without waiting for the peer (looking its name up may block): `queue`, which takes
@@ -65,7 +67,7 @@ impl Engine {
             queue.push_reserved(Event::new(peer, EventBody::PeerConnect { user_data, status }), || ());
         });
         // From here on the event tells: a reply that is dropped answers CLOSED.
-        let _ = self.dial(address, resolved, timeout, reply);
+        let _ = self.call("connecting", || self.dial(address, resolved, timeout, reply));
         Ok(())
     }
 
@@ -138,26 +140,32 @@ impl Engine {
         if let Some(why) = peer.lost() {
             return Err(Error::new(why, "the peer is lost"));
         }
-        let (reply, answer) = Reply::pair();
-        self.context()?.commands.push(Command::Probe { peer: peer.handle, reply });
-        answer.wait(timeout, "probing the peer").map(Duration::from_nanos)
+        self.call("probing a peer", || {
+            let (reply, answer) = Reply::pair();
+            self.context()?.commands.push(Command::Probe { peer: peer.handle, reply });
+            answer.wait(timeout, "probing the peer").map(Duration::from_nanos)
+        })
     }
 
     /// Returns when nothing of this peer can land here any more: its lanes are closed, and this
     /// incarnation of it is refused until it is connected to from here.
     pub fn fence(&self, peer: u64, timeout: Option<Duration>) -> Result<()> {
         let peer = self.peer(peer)?;
-        let (reply, answer) = Reply::pair();
-        self.context()?.commands.push(Command::FencePeer { peer: peer.handle, reply });
-        answer.wait(timeout, "fencing the peer")
+        self.call("fencing a peer", || {
+            let (reply, answer) = Reply::pair();
+            self.context()?.commands.push(Command::FencePeer { peer: peer.handle, reply });
+            answer.wait(timeout, "fencing the peer")
+        })
     }
 
     /// Ends the session with a peer. Its transfers fail with CLOSED; returns when they are final.
     pub fn close_peer(&self, peer: u64, timeout: Option<Duration>) -> Result<()> {
         let peer = self.peer(peer)?;
-        let (reply, answer) = Reply::pair();
-        self.context()?.commands.push(Command::ClosePeer { peer: peer.handle, reply });
-        let closed = answer.wait(timeout, "closing the peer");
+        let closed = self.call("closing a peer", || {
+            let (reply, answer) = Reply::pair();
+            self.context()?.commands.push(Command::ClosePeer { peer: peer.handle, reply });
+            answer.wait(timeout, "closing the peer")
+        });
         closed.map_err(|error| match error.status {
             Status::Timeout => {
                 Error::new(Status::Busy, "transfers are still draining; the peer is still closing")

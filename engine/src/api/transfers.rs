@@ -8,7 +8,6 @@ use crate::complete::{Progress, RequestResult, State, Transfer as Core, Transfer
 use crate::device::Start;
 use crate::limits::NOTIFY_BYTES_MAX;
 use crate::notify::Queue;
-use crate::peer::outbox::Class;
 use crate::peer::Peer;
 use crate::plan::blocks::{expand, BlockIds, Layer};
 use crate::plan::{self, PlanInput};
@@ -20,7 +19,7 @@ use crate::transport::local;
 use crate::transport::tcp::Context;
 use crate::types::{MemoryKind, Op, Range, Request, Transport};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// When a transfer is struck if it is not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -148,6 +147,16 @@ impl Engine {
         requests: &[Request],
         options: &TransferOptions,
     ) -> Result<Arc<Core>> {
+        self.call("submitting a transfer", || self.submit_here(peer, op, requests, options))
+    }
+
+    fn submit_here(
+        &self,
+        peer: u64,
+        op: Op,
+        requests: &[Request],
+        options: &TransferOptions,
+    ) -> Result<Arc<Core>> {
         let context = self.context()?;
         let peer = context.peers.get(peer)?;
         check_options(options)?;
@@ -177,92 +186,13 @@ impl Engine {
         self.inner.context.transfers.get(handle)
     }
 
-    /// Takes in what has completed, if the transfer is not final yet. Where nobody sleeps for small transfers
-    /// their end is looked for when it is asked for.
-    pub fn poll(&self, core: &Core) {
-        if !core.is_final() {
-            let peer = self.inner.context.peers.get(core.spec.peer);
-            if let Some(link) = peer.ok().and_then(|peer| peer.link_of(core.via())) {
-                link.poll();
-            }
-        }
-    }
-
-    /// The caller is about to sleep until the transfer is final.
-    pub(super) fn attend(&self, core: &Core) {
-        if let Ok(peer) = self.inner.context.peers.get(core.spec.peer) {
-            peer.attend(core);
-        }
-    }
-
-    /// Waits until the transfer is final; TIMEOUT if it is not by then (it goes on), BUSY in a callback.
-    pub fn wait(&self, core: &Core, timeout: Option<Duration>) -> Result<TransferResult> {
-        self.inner.check_not_forked()?;
-        if timeout == Some(Duration::ZERO) {
-            self.poll(core);
-        } else if !core.is_final() {
-            self.check_may_block()?;
-            self.wait_final(core, timeout);
-        }
-        core.result().ok_or_else(|| Error::new(Status::Timeout, "the transfer is not final yet"))
-    }
-
-    fn check_may_block(&self) -> Result<()> {
-        if self.in_callback() {
-            return Err(Error::new(Status::Busy, "waiting inside a callback would stop all callbacks"));
-        }
-        Ok(())
-    }
-
-    fn wait_final(&self, core: &Core, timeout: Option<Duration>) {
-        let deadline_ns = timeout.map_or(u64::MAX, |timeout| {
-            clock::monotonic_ns().saturating_add(timeout.as_nanos().min(u64::MAX as u128) as u64)
-        });
-        // A small transfer is driven from here, without a hop through another thread; on this host and over
-        // RDMA a large one, too.
-        if let Ok(peer) = self.inner.context.peers.get(core.spec.peer) {
-            if core.via() != Transport::Tcp || peer.class_of(core) == Class::Express {
-                if let Some(link) = peer.link_of(core.via()) {
-                    link.drive(core, deadline_ns);
-                }
-            }
-            peer.attend(core);
-        }
-        let deadline = timeout.and_then(|_| {
-            Instant::now()
-                .checked_add(Duration::from_nanos(deadline_ns.saturating_sub(clock::monotonic_ns())))
-        });
-        core.waiter.wait_until(|| core.is_final(), deadline);
-    }
-
-    /// Waits until one of the transfers is final; its index. INVALID for an empty list.
-    pub fn wait_any(&self, cores: &[Arc<Core>], timeout: Option<Duration>) -> Result<usize> {
-        self.inner.check_not_forked()?;
-        if cores.is_empty() {
-            return Err(Error::invalid("transfers: the list is empty"));
-        }
-        let ready = || cores.iter().position(|core| core.is_final());
-        if timeout == Some(Duration::ZERO) {
-            cores.iter().for_each(|core| self.poll(core));
-        }
-        if let Some(index) = ready() {
-            return Ok(index);
-        }
-        if timeout != Some(Duration::ZERO) {
-            self.check_may_block()?;
-            cores.iter().for_each(|core| self.attend(core));
-        }
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        crate::notify::wait_any(cores.iter().map(|core| &core.waiter), ready, deadline)
-            .ok_or_else(|| Error::new(Status::Timeout, "none of the transfers is final yet"))
-    }
-
     /// Asks a transfer to stop. Its final state tells what came of that.
     pub fn cancel(&self, core: &Arc<Core>) -> Result<()> {
-        let context = self.context()?;
-        let peer = context.peers.get(core.spec.peer)?;
-        peer.strike(core, Strike { status: Status::Cancelled, os_error: libc::ECANCELED });
-        Ok(())
+        self.call("cancelling a transfer", || {
+            let peer = self.context()?.peers.get(core.spec.peer)?;
+            peer.strike(core, Strike { status: Status::Cancelled, os_error: libc::ECANCELED });
+            Ok(())
+        })
     }
 
     /// Forgets a final transfer and its results. BUSY before it is final.
@@ -475,9 +405,14 @@ impl Drop for Transfer {
         if self.engine.is_forked() {
             return;
         }
-        // It is forgotten once it is final: here, or by who makes it final.
-        if self.core.orphan() {
-            let _ = self.engine.inner.context.transfers.remove(self.core.handle);
-        }
+        let context = &self.engine.inner.context;
+        // It is forgotten once it is final: here, or by who makes it final. Of a broken engine it stays in the table,
+        // which goes with the engine.
+        let _ = context.health().call("releasing a transfer", || {
+            if self.core.orphan() {
+                let _ = context.transfers.remove(self.core.handle);
+            }
+            Ok(())
+        });
     }
 }

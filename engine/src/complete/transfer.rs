@@ -7,6 +7,8 @@
 //! A unit is a slice or the attached notification. A unit is settled when it can no longer touch
 //! memory: acknowledged, refused by the target, never posted, or fenced. Whoever settles the last unit
 //! (`settle` tells it) makes the transfer final; the count reaches the total exactly once.
+//!
+//! A few lines above the usual number: whatever may decide how a transfer ends is here.
 
 use crate::complete::result::{Fence, Notification, Progress, RequestResult, State, TransferResult};
 use crate::complete::seat::Seat;
@@ -359,6 +361,24 @@ impl Transfer {
         // Pairs with the Acquire in `is_final`: who sees it final sees its result, and all that was
         // counted and queued before.
         self.state.store(state as u32, Ordering::Release);
+    }
+
+    /// The engine is broken and everything posted is over: how the transfer ends, which is with PANIC unless it had
+    /// been concluded before. None if it is final.
+    pub fn condemn(&self) -> Option<State> {
+        let mut detail = self.detail();
+        if self.is_final() {
+            return None;
+        }
+        if let Some(result) = &detail.result {
+            return Some(result.state);
+        }
+        detail.strike = Some(Strike { status: Status::Panic, os_error: 0 });
+        detail.notification.get_or_insert(Notification::Unknown);
+        let mut result = self.judge(&detail);
+        (result.state, result.status, result.fence) = (State::Failed, Status::Panic, Fence::Lease);
+        detail.result = Some(result);
+        Some(State::Failed)
     }
 
     /// The submit failed after all: final for whoever found it in the table meanwhile, and nothing else.

@@ -3,10 +3,13 @@
 
 use super::{Batch, Direction, Driver, Piece, Point, Queue};
 use crate::status::{Error, Result, Status};
+use crate::sys::health;
 use crate::sys::lock::{Condvar, Mutex, MutexGuard};
 use crate::sys::{clock, sched};
 use crate::types::Location;
 use std::collections::VecDeque;
+use std::mem::ManuallyDrop;
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -63,6 +66,8 @@ pub struct Worker {
 struct Orders {
     list: VecDeque<Order>,
     stopping: bool,
+    /// The thread has stopped in the midst of things: nothing is taken any more.
+    gone: bool,
 }
 
 struct Running {
@@ -113,15 +118,17 @@ impl Worker {
         let ended = AtEnd(Some(ended));
         let body = move || {
             let _ended = ended;
+            health::doing("opening a device");
             if let Some(queue) = open() {
                 own.opened.store(true, Ordering::SeqCst);
                 let (running, points) = (VecDeque::new(), Vec::new());
-                Loop { worker: &own, queue, limits, running, points, failed: None, given_up: false }.run();
+                let work =
+                    Loop { worker: &own, queue, limits, running, points, failed: None, given_up: false };
+                health::doing("copying");
+                health::woken_by(&|| own.changed.notify_all(), || work.run());
             }
         };
-        let thread = std::thread::Builder::new()
-            .name(format!("ferry-{}-{}", at.kind.name(), at.device))
-            .spawn(body)
+        let thread = crate::sys::thread::spawn(format!("ferry-{}-{}", at.kind.name(), at.device), body)
             .map_err(|error| Error::system("starting a device's thread", &error))?;
         *worker.thread.lock() = Some(thread);
         Ok(worker)
@@ -165,7 +172,13 @@ impl Worker {
     }
 
     fn push(&self, order: Order) {
-        self.lock().list.push_back(order);
+        let mut orders = self.lock();
+        if orders.gone {
+            drop(orders);
+            return drop(order);
+        }
+        orders.list.push_back(order);
+        drop(orders);
         self.changed.notify_all();
     }
 
@@ -207,6 +220,44 @@ struct Loop<'a> {
 
 impl Loop<'_> {
     fn run(mut self) {
+        // Unwind safety: nothing is done with it afterwards but to end it.
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| self.work())) {
+            health::exempt(|| self.wind_up());
+            resume_unwind(payload);
+        }
+    }
+
+    /// The engine is broken. What the device was given ends, or is stopped, before the thread does; if not, its
+    /// memory stays in use for ever.
+    fn wind_up(self) {
+        let Loop { worker, queue, limits, running, .. } = self;
+        let mut queue = ManuallyDrop::new(queue);
+        let since = Instant::now();
+        let ended = catch_unwind(AssertUnwindSafe(|| {
+            let mut left = running.iter().map(|it| it.batch).peekable();
+            while let Some(batch) = left.peek() {
+                match queue.is_done(*batch) {
+                    Ok(false) if since.elapsed() > limits.timeout => return queue.abort(),
+                    Ok(false) => std::thread::sleep(PAUSE),
+                    _ => drop(left.next()),
+                }
+            }
+            true
+        }));
+        if matches!(ended, Ok(true)) {
+            drop(ManuallyDrop::into_inner(queue));
+        } else {
+            health::never_ends();
+        }
+        let left = {
+            let mut orders = worker.lock();
+            orders.gone = true;
+            std::mem::take(&mut orders.list)
+        };
+        drop(left);
+    }
+
+    fn work(&mut self) {
         sched::sleep_exactly();
         let mut busy_since = Instant::now();
         while let Some(order) = self.next(busy_since) {

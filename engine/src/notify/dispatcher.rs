@@ -10,10 +10,13 @@ use super::event::Event;
 use super::queue::Queue;
 use super::{guard, lock};
 use crate::status::{Error, Result, Status};
+use crate::sys::health::{self, Health};
 use crate::sys::lock::{Condvar, Mutex};
+use crate::sys::thread;
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::sync::{Arc, Weak};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 
 /// What an application is called back with. Runs on ferry's callback thread, never under a lock; it
@@ -27,6 +30,7 @@ pub(super) struct Dispatcher {
     work: Condvar,
     /// Others wait for the end of a turn, or of the thread.
     turned: Condvar,
+    health: OnceLock<Arc<Health>>,
 }
 
 #[derive(Default)]
@@ -50,6 +54,10 @@ thread_local! {
 }
 
 impl Dispatcher {
+    pub fn set_health(&self, health: Arc<Health>) {
+        let _ = self.health.set(health);
+    }
+
     /// Starts the thread unless it runs. SYSTEM when it cannot be started, CLOSED after `stop`.
     pub fn start(self: &Arc<Dispatcher>) -> Result<()> {
         let mut state = lock(&self.state);
@@ -59,9 +67,15 @@ impl Dispatcher {
         if state.alive {
             return Ok(());
         }
-        let this = self.clone();
-        let builder = std::thread::Builder::new().name("ferry-callback".into());
-        let thread = builder.spawn(move || this.run());
+        let (this, later) = (self.clone(), self.clone());
+        // The engine that is broken is not waited with: a callback may take its time. What it has left for callbacks
+        // in the end is given to them.
+        let start =
+            || thread::spawn_apart("ferry-callback", move || this.run(), move || later.run_to_the_end());
+        let thread = match self.health.get() {
+            Some(health) => health.within(start),
+            None => start(),
+        };
         state.thread = Some(thread.map_err(|error| Error::system("start the callback thread", &error))?);
         state.alive = true;
         Ok(())
@@ -120,7 +134,24 @@ impl Dispatcher {
     }
 
     fn run(&self) {
+        health::woken_by(&|| self.work.notify_all(), || self.serve());
+    }
+
+    /// Of an engine that is over: nobody is left to hear of a panic.
+    fn run_to_the_end(&self) {
+        let _ = catch_unwind(AssertUnwindSafe(|| self.serve()));
+        self.ended();
+    }
+
+    fn ended(&self) {
+        lock(&self.state).alive = false;
+        self.turned.notify_all();
+    }
+
+    fn serve(&self) {
+        let _stopping = Stopping(self);
         INSIDE.set((self.address(), 0));
+        health::doing("calling back");
         while let Some(queue) = self.next_queue() {
             INSIDE.set((self.address(), queue.handle()));
             let again = take_turn(&queue);
@@ -129,8 +160,7 @@ impl Dispatcher {
             // Perhaps the last reference, and then events and credits go with it.
             guard(|| drop(queue));
         }
-        lock(&self.state).alive = false;
-        self.turned.notify_all();
+        self.ended();
     }
 
     fn next_queue(&self) -> Option<Arc<Queue>> {
@@ -165,6 +195,23 @@ impl Dispatcher {
 
     fn address(&self) -> usize {
         std::ptr::from_ref(self).addr()
+    }
+}
+
+/// However the thread stops, nobody waits for the turn it was in.
+struct Stopping<'a>(&'a Dispatcher);
+
+impl Drop for Stopping<'_> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        INSIDE.set((0, 0));
+        let mut state = lock(&self.0.state);
+        state.running = 0;
+        state.turn += 1;
+        drop(state);
+        self.0.turned.notify_all();
     }
 }
 

@@ -9,6 +9,7 @@ use super::{QUEUES_MAX, QUEUE_CAPACITY_MAX, WHAT_NOTIFICATIONS, WHAT_PEERS, WHAT
 use crate::handle::{self, Kind, Parts, Tag};
 use crate::status::{Error, Result, Status};
 use crate::sys::eventfd::EventFd;
+use crate::sys::health::Health;
 use crate::sys::lock::{Mutex, RwLock};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -42,6 +43,11 @@ struct Slot {
 impl Hub {
     pub fn new(tag: Tag) -> Hub {
         Hub { tag, dispatcher: Arc::default(), routes: Mutex::default(), slots: RwLock::default() }
+    }
+
+    /// Whose callback thread it is.
+    pub fn set_health(&self, health: Arc<Health>) {
+        self.dispatcher.set_health(health);
     }
 
     /// A new queue for the kinds of events in `what` (`WHAT_` bits), with room for `capacity`
@@ -168,6 +174,11 @@ impl Hub {
         self.dispatcher.wait_for_turn(handle);
         drop(old);
         Ok(())
+    }
+
+    /// Wakes who polls a queue: the engine is broken.
+    pub fn rouse(&self) {
+        self.queues().iter().for_each(|queue| queue.rouse());
     }
 
     /// Whether the calling thread is this hub's callback thread inside a callback.

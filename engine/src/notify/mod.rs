@@ -27,6 +27,7 @@ pub use later::{is_waking, WakeLater};
 pub use queue::Queue;
 pub use waiter::{wait_any, Signal, Subscription, Waiter};
 
+use crate::sys::health;
 use crate::sys::lock::{Mutex, MutexGuard};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
@@ -48,9 +49,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock()
 }
 
-/// Runs user code. Its panic ends here, and so does one of the panic's own payload.
+/// Runs user code. Its panic ends here, and so does one of the panic's own payload: neither is the engine's.
 fn guard(user_code: impl FnOnce()) {
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(user_code)) {
+    if let Err(payload) = health::outside(|| catch_unwind(AssertUnwindSafe(user_code))) {
         if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
             std::mem::forget(second);
         }

@@ -164,6 +164,12 @@ impl Queue {
         count
     }
 
+    /// Wakes who polls the eventfd, with or without an event: the engine is broken, and `drain`'s caller hears it.
+    pub(super) fn rouse(&self) {
+        let mut inner = lock(&self.inner);
+        self.raise(&mut inner);
+    }
+
     /// Events that wait.
     pub fn pending(&self) -> usize {
         lock(&self.inner).pending.len()

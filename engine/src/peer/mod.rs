@@ -3,7 +3,7 @@
 //!
 //! `api` submits here, lanes pull from `outbox` and settle through `Peer::confirm` and
 //! `Peer::abandon`, the control loop strikes and requeues. Locks are leaves: none is held while a
-//! transfer is made final or a link is called.
+//! transfer is made final or a link is called. A few lines above the usual number: whatever makes one final is here.
 
 mod identity;
 pub mod inbox;
@@ -381,6 +381,9 @@ impl Peer {
     /// Everything that whoever sees the transfer final may rely on comes before `publish`: the
     /// statistics, the order of what follows, and the event in its queue.
     fn finish(&self, transfer: &Arc<Transfer>) {
+        if self.around.commands.health.is_broken() {
+            return; // what settled it may be wrong: it is made final when the engine is over
+        }
         let state = transfer.conclude();
         if !transfer.spec.is_part {
             self.around.stats.finished(state, transfer);

@@ -10,6 +10,7 @@
 use super::door::{self, Entry};
 use crate::handle::INDEX_MAX;
 use crate::status::{Error, Result, Status};
+use crate::sys::health;
 use crate::sys::lock::{Mutex, MutexGuard};
 use crate::sys::mapping::SharedWords;
 use crate::types::Access;
@@ -119,6 +120,16 @@ impl Grants {
         door::close(tally.words.word(CLOSED));
     }
 
+    /// Shuts the door to everything for every process.
+    pub fn close_all(&self) {
+        self.lock().iter().for_each(|tally| self.close(tally));
+    }
+
+    /// Whether no other process is copying here. The doors are shut to all.
+    pub fn all_quiet(&self) -> bool {
+        self.lock().iter().all(|tally| self.is_quiet(tally))
+    }
+
     /// The process is gone: nothing of it reads or writes anything any more.
     pub fn bury(&self, tally: &Arc<Tally>) {
         tally.dead.store(true, Ordering::SeqCst);
@@ -180,6 +191,7 @@ impl Grants {
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return false;
             }
+            health::check();
             std::thread::sleep(pause);
             pause = (pause * 2).min(PAUSE_MAX);
         }
@@ -246,6 +258,11 @@ impl Grant {
     pub fn stay(self: &Arc<Grant>, region: u64, use_: Use) -> Result<Stay> {
         std::mem::forget(self.enter_for(region, use_)?);
         Ok(Stay { grant: self.clone(), count: count_of(slot(region), use_) })
+    }
+
+    /// Whether nobody of this process copies by it. They look whether they may go on when they are inside.
+    pub fn is_quiet(&self) -> bool {
+        (0..SLOTS).all(|slot| door::is_empty(self.tally.word(count_of(slot, Use::Copy))))
     }
 
     /// Whether the target let nobody in any more, when this was asked.

@@ -9,11 +9,15 @@ use super::{admit, reserve, Region, RegionMap, RegionSpec};
 use crate::handle::{self, Kind, Parts, Tag, GENERATION_MAX, INDEX_MAX};
 use crate::limits::REGION_NAME_BYTES_MAX;
 use crate::status::{Error, Result, Status};
+use crate::sys::health;
 use crate::sys::lock::{Mutex, MutexGuard, RwLock};
 use crate::types::{end_of, Access, Op};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// How long a thread that waits for a region doesn't see that the engine has broken.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
 pub struct Registry {
@@ -170,9 +174,50 @@ impl Registry {
     /// Waits until nobody uses a revoked region, or another call has taken it down.
     fn wait_idle(&self, region: &Region, deadline: Option<Instant>) -> bool {
         let gone = || region.teardown.is_gone();
-        region.gate.wait_idle(deadline)
+        self.wait_here(region, deadline)
             && self.grants.as_ref().is_none_or(|grants| grants.wait_idle(region.id, deadline, gone))
             && self.holder.get().is_none_or(|holder| holder.wait_unheld(region.id, deadline))
+    }
+
+    /// Takes the region out of an engine that is broken and over, whoever was inside when it broke: what remains to be
+    /// waited for is other processes. BUSY if that takes longer; STALE if it is gone.
+    pub fn discard(&self, handle: u64, deadline: Option<Instant>) -> Result<()> {
+        let region = self.get(handle)?;
+        let busy = || Error::new(Status::Busy, format!("region {handle:#x} is in use"));
+        let gone_already = || region.teardown.is_gone();
+        region.gate.revoke();
+        if let Some(grants) = &self.grants {
+            grants.shut(handle);
+            if !grants.wait_idle(handle, deadline, gone_already) {
+                return Err(busy());
+            }
+        }
+        let claim = match region.teardown.claim(deadline) {
+            Claimed::Mine(claim) => claim,
+            Claimed::Gone => return Err(gone(handle)),
+            Claimed::Late => return Err(busy()),
+        };
+        if let Some(holder) = self.holder.get() {
+            holder.unpin(&region);
+        }
+        self.remove(&region);
+        claim.finish();
+        Ok(())
+    }
+
+    /// Waits until nobody of this engine is inside; stops when the engine breaks.
+    fn wait_here(&self, region: &Region, deadline: Option<Instant>) -> bool {
+        loop {
+            let soon = Instant::now() + LOOK_AGAIN;
+            let until = deadline.map_or(soon, |deadline| deadline.min(soon));
+            if region.gate.wait_idle(Some(until)) {
+                return true;
+            }
+            health::check();
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return false;
+            }
+        }
     }
 
     /// Revokes the region unless it is in use: here, by a process of this host, or by a peer that holds its

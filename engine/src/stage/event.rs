@@ -94,6 +94,10 @@ impl Inbox {
         self.changed.notify_one();
     }
 
+    pub fn wake(&self) {
+        self.changed.notify_all();
+    }
+
     /// What has come, after at most `timeout`.
     pub fn take(&self, timeout: Option<Duration>) -> VecDeque<Event> {
         let mut events = self.events.lock();

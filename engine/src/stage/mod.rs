@@ -22,6 +22,7 @@
 mod bridge;
 mod event;
 mod expose;
+mod kept;
 mod lend;
 mod link;
 mod operation;

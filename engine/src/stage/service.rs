@@ -5,6 +5,7 @@
 use super::bridge::Bridge;
 use super::event::{Event, Inbox};
 use super::expose::Shown;
+use super::kept::Running;
 use super::lend::Loans;
 use super::link::StageLink;
 use super::operation::Operation;
@@ -19,8 +20,8 @@ use crate::limits::STAGE_SAID_BYTES_MAX;
 use crate::peer::{Companion, Link, Peer, Posted, Ticket};
 use crate::region::Registry;
 use crate::status::{Error, Result, Status};
-use crate::sys::clock;
 use crate::sys::lock::{Mutex, MutexGuard};
+use crate::sys::{clock, health};
 use crate::types::{Access, MemoryKind, Op, Request, Transport};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -74,7 +75,9 @@ pub struct Service {
     commands: Arc<Commands>,
     drivers: Arc<Drivers>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    start: Mutex<Option<Stage>>,
+    /// Before the thread runs, and after it has stopped in the midst of things: its memory is kept as long as the
+    /// engine.
+    start: Arc<Mutex<Option<Stage>>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -120,14 +123,22 @@ impl Service {
             commands,
             drivers,
             thread: Mutex::new(None),
-            start: Mutex::new(Some(stage)),
+            start: Arc::new(Mutex::new(Some(stage))),
         })
     }
 
     pub fn start(&self) -> Result<()> {
         let Some(stage) = lock(&self.start).take() else { return Ok(()) };
-        let thread = crate::sys::thread::spawn("ferry-stage", move || stage.run())
-            .map_err(|error| Error::system("starting the thread for device memory", &error))?;
+        let mut running = Running { stage: Some(stage), kept: self.start.clone() };
+        let thread = crate::sys::thread::spawn("ferry-stage", move || {
+            health::doing("staging");
+            if let Some(stage) = &mut running.stage {
+                let inbox = stage.inbox.clone();
+                health::woken_by(&|| inbox.wake(), || stage.run());
+            }
+            drop(running.stage.take());
+        })
+        .map_err(|error| Error::system("starting the thread for device memory", &error))?;
         *lock(&self.thread) = Some(thread);
         Ok(())
     }
@@ -272,7 +283,7 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    fn run(mut self) {
+    fn run(&mut self) {
         loop {
             let timeout = self
                 .next_look_ns()
@@ -289,12 +300,12 @@ impl Stage {
         }
     }
 
-    fn end(mut self) {
+    fn end(&mut self) {
         for side in std::mem::take(&mut self.sides).into_values() {
             let served = side.served.into_values().filter_map(|served| served.slot);
             served.chain(side.lost_slots).for_each(|slot| self.incoming.give(slot));
         }
-        self.attached.into_values().for_each(|(_, worker)| worker.quit());
+        std::mem::take(&mut self.attached).into_values().for_each(|(_, worker)| worker.quit());
         self.outgoing.end();
         self.incoming.end();
     }

@@ -20,7 +20,8 @@ use std::thread::{panicking, ThreadId};
 use std::time::{Duration, Instant};
 
 /// Between two alarms while threads have yet to stop: one that was about to sleep misses the first.
-const ALARM_PAUSE: Duration = Duration::from_millis(5);
+const ALARM_PAUSE: Duration = Duration::from_millis(2);
+const ALARM_PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// Broken engines of this process. What a lock looks at; the thread's own note only when there are any.
 static BROKEN: AtomicUsize = AtomicUsize::new(0);
@@ -79,6 +80,8 @@ struct Story {
 struct State {
     /// Counted threads that have not ended.
     threads: usize,
+    /// Something moves that can't be stopped.
+    hopeless: bool,
     phase: Phase,
 }
 
@@ -217,8 +220,8 @@ impl Health {
     }
 
     /// Something of the engine moves that can't be stopped: it is never over.
-    pub fn never_ends(&self) {
-        self.state().threads += 1;
+    fn never_ends(&self) {
+        self.state().hopeless = true;
     }
 
     fn claim(&self) -> bool {
@@ -243,14 +246,20 @@ impl Health {
         });
     }
 
-    /// For the undertaker: returns when every counted thread has ended.
-    pub fn wait_threads(&self) {
+    /// For the undertaker: returns when every counted thread has ended; an error if one has left something that moves.
+    pub fn wait_threads(&self) -> Result<()> {
+        let mut pause = ALARM_PAUSE;
         while self.state().threads > 0 {
             self.rouse();
             let state = self.state();
             if state.threads > 0 {
-                drop(self.changed.wait_timeout(state, ALARM_PAUSE).unwrap_or_else(PoisonError::into_inner));
+                drop(self.changed.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner));
             }
+            pause = (pause * 2).min(ALARM_PAUSE_MAX);
+        }
+        match self.state().hopeless {
+            true => Err(self.error()),
+            false => Ok(()),
         }
     }
 
@@ -399,8 +408,12 @@ pub(super) fn released_in_panic() {
     }
 }
 
-/// Why whatever this thread's engine was asked for doesn't come: it is broken.
+/// Why whatever this thread's engine was asked for doesn't come: it is broken, if only since the panic that this thread
+/// is in.
 pub fn why_stopped() -> Option<Error> {
+    if panicking() {
+        here().into_iter().for_each(Health::mark);
+    }
     here().filter(|health| health.is_broken()).map(Health::error)
 }
 
@@ -421,7 +434,7 @@ fn exempt_in<T>(health: &Health, body: impl FnOnce() -> T) -> T {
     body()
 }
 
-/// The engine that this thread works for can't be over any more: see `Health::never_ends`.
+/// Something that this thread has begun for its engine can't be stopped: once broken the engine is never over.
 pub fn never_ends() {
     here().into_iter().for_each(Health::never_ends);
 }

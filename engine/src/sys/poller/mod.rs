@@ -16,6 +16,7 @@ mod uring;
 
 use crate::status::{Error, Result, Status};
 use crate::sys::eventfd::EventFd;
+use crate::sys::health;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -136,8 +137,10 @@ impl Poller {
     /// sleeps until there is some, a wake, a signal or the timeout. `None` sleeps without limit,
     /// `Some(0)` only looks. A timeout is never cut short, except by what is named here.
     ///
-    /// With io_uring a change of the waiting thread is allowed and costs a new ring.
+    /// With io_uring a change of the waiting thread is allowed and costs a new ring. A thread whose engine is broken
+    /// stops here.
     pub fn wait(&self, out: &mut Vec<Ready>, timeout_ns: Option<u64>) -> io::Result<()> {
+        health::check();
         out.clear();
         match &self.backend {
             Backend::Epoll(epoll) => {

@@ -10,6 +10,7 @@ use crate::region::grants::Grant;
 use crate::region::{range_contains, RemoteMap};
 use crate::status::Status;
 use crate::sys::copy::{self, Piece};
+use crate::sys::health;
 use crate::sys::proven::Proven;
 use crate::sys::socket::IoVec;
 use crate::sys::vm;
@@ -124,6 +125,7 @@ impl Copier {
                 false => Outcome::Failed(0, Status::Stale, 0),
             };
         };
+        health::check_seen();
         // Inside, the region is registered; what remains to be known is whether its process lives.
         if self.process.has_ended(now_ns) {
             return Outcome::Broken(0);

@@ -1,7 +1,9 @@
 //! Threads that copy for one peer. They are the peer's own because a copy may have to wait for a page of
 //! its process; they come when there is work for them and go when there has been none for a while.
 
+use crate::sys::health;
 use crate::sys::lock::{Condvar, Mutex, MutexGuard};
+use crate::sys::thread;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -67,8 +69,11 @@ impl Crew {
         let missing = (new_calls - awake).min(self.threads_max.saturating_sub(state.alive));
         for _ in 0..missing {
             let (crew, work) = (crew.clone(), work.clone());
-            let thread = std::thread::Builder::new().name("ferry-copy".into());
-            let Ok(started) = thread.spawn(move || crew.run(&*work)) else { break };
+            let started = thread::spawn("ferry-copy", move || {
+                health::doing("copying");
+                health::woken_by(&|| crew.called.notify_all(), || crew.run(&*work));
+            });
+            let Ok(started) = started else { break };
             state.threads.retain(|thread| !thread.is_finished());
             state.threads.push(started);
             state.alive += 1;

@@ -6,7 +6,7 @@ use super::service::{Paths, Service};
 use crate::command::Command;
 use crate::region::grants::Tally;
 use crate::sys::clock;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 pub struct Fading {
     pub peer: u64,
@@ -17,6 +17,28 @@ pub struct Fading {
 }
 
 impl Service {
+    /// The engine is broken: no access of another process is let in any more.
+    pub fn shut(&self) {
+        self.grants.close_all();
+    }
+
+    /// Whether, after `shut`, neither a thread of this process copies by a path any more nor another process here.
+    pub fn is_still(&self) -> bool {
+        let now_ns = clock::monotonic_ns();
+        let mut paths = self.lock();
+        for fading in &mut paths.fading {
+            self.is_over(fading);
+        }
+        for (peer, session) in &paths.sessions {
+            let ended =
+                paths.processes.get(peer).is_some_and(|(_, link)| link.copier().process.has_ended(now_ns));
+            session.tally.iter().filter(|_| ended).for_each(|tally| self.grants.bury(tally));
+        }
+        drop(paths);
+        let links: Vec<_> = self.links.lock().iter().filter_map(Weak::upgrade).collect();
+        self.grants.all_quiet() && links.iter().all(|link| link.copier().grant.is_quiet())
+    }
+
     /// Whether nothing of this process is left here.
     pub(super) fn is_over(&self, fading: &mut Fading) -> bool {
         if fading.link.as_ref().is_some_and(|link| link.copier().process.has_ended(clock::monotonic_ns())) {

@@ -12,6 +12,7 @@ use crate::peer::{Companion, Link, Posted, Ticket};
 use crate::region::grants::Grants;
 use crate::region::Registry;
 use crate::status::{Error, Result};
+use crate::sys::health;
 use crate::sys::lock::{Mutex, MutexGuard};
 use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
 use crate::sys::{unix, vm};
@@ -19,7 +20,7 @@ use crate::types::Transport;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -54,18 +55,20 @@ pub struct Service {
     stopping: AtomicBool,
     /// A leaf: nothing else is locked under it but the grants.
     paths: Mutex<Paths>,
+    /// Every path that a thread may still copy on.
+    pub(super) links: Mutex<Vec<Weak<LocalLink>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Default)]
 pub(super) struct Paths {
     /// By the peer's handle, from the session's beginning to its end.
-    sessions: HashMap<u64, Session>,
+    pub(super) sessions: HashMap<u64, Session>,
     open: HashMap<u64, Arc<LocalLink>>,
     /// What was said about an open path.
     how: HashMap<u64, String>,
     /// The processes of paths that were opened, until their sessions end.
-    processes: HashMap<u64, (u64, Arc<LocalLink>)>,
+    pub(super) processes: HashMap<u64, (u64, Arc<LocalLink>)>,
     /// Over, but its process was still copying here, or had memory of a device mapped.
     pub(super) fading: Vec<Fading>,
     /// Copying threads of paths that are over.
@@ -106,14 +109,18 @@ impl Service {
             poller,
             stopping: AtomicBool::new(false),
             paths: Mutex::new(Paths { next_token: LISTENER + 1, ..Paths::default() }),
+            links: Mutex::default(),
             thread: Mutex::new(None),
         }))
     }
 
     pub fn start(self: &Arc<Service>) -> Result<()> {
         let service = self.clone();
-        let thread = crate::sys::thread::spawn("ferry-local", move || service.run())
-            .map_err(|error| Error::system("starting the thread for peers on this host", &error))?;
+        let thread = crate::sys::thread::spawn("ferry-local", move || {
+            health::doing("keeping paths on this host");
+            health::woken_by(&|| service.poller.wake(), || service.run());
+        })
+        .map_err(|error| Error::system("starting the thread for peers on this host", &error))?;
         *self.thread.lock() = Some(thread);
         Ok(())
     }
@@ -129,7 +136,7 @@ impl Service {
         leaving.into_iter().for_each(|thread| drop(thread.join()));
     }
 
-    fn lock(&self) -> MutexGuard<'_, Paths> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Paths> {
         self.paths.lock()
     }
 
@@ -325,6 +332,11 @@ impl Service {
             self.settings.spin_ns,
             Box::new(move || commands.push(Command::CompanionBroken { peer, transport: Transport::Local })),
         );
+        {
+            let mut links = self.links.lock();
+            links.retain(|link| link.strong_count() > 0);
+            links.push(Arc::downgrade(&link));
+        }
         paths.tokens.insert(token, peer);
         paths.processes.insert(peer, (token, link.clone()));
         paths.open.insert(peer, link);

@@ -4,6 +4,7 @@
 
 use super::batch::{Batch, Run, WrId};
 use super::endpoint::{lock, Endpoint};
+use super::service::Service;
 use crate::complete::transfer::Failure;
 use crate::complete::Transfer;
 use crate::notify::WakeLater;
@@ -22,7 +23,25 @@ const FABRIC_DRAIN_NS: u64 = 1_000_000_000;
 /// How often a transfer's requests may be taken for invalid until one of them is.
 const INVALID_MAX: u32 = 3;
 
+impl Service {
+    /// The engine is broken: no device moves anything of it when this returns.
+    pub fn destroy_all(&self) {
+        let endpoints = self.devices.iter().flat_map(|device| device.all_endpoints());
+        endpoints.for_each(|endpoint| endpoint.destroy());
+    }
+}
+
 impl Endpoint {
+    /// The engine is broken: the queue pairs are destroyed with all that they have under way, and nobody settles it.
+    pub fn destroy(&self) {
+        self.broken.store(true, Ordering::Release);
+        let mut sender = lock(&self.send);
+        for qp in &sender.qps {
+            let _ = qp.to_error(); // destroyed below, whatever it says
+        }
+        sender.qps.clear();
+    }
+
     /// Ends the endpoint: nothing of it moves on this side any more. What was not confirmed comes back, to
     /// be released behind a fence; a request that the target's device refused is settled here.
     pub fn close(&self) -> Vec<Posted> {

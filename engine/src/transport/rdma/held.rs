@@ -10,6 +10,7 @@ use crate::limits::{REGIONS_PER_MESSAGE, RKEYS_PER_MESSAGE};
 use crate::region::holder::{Holder, Pin};
 use crate::region::{Region, RegionSpec};
 use crate::status::Result;
+use crate::sys::health;
 use crate::sys::lock::{Condvar, Mutex, MutexGuard};
 use crate::types::Access;
 use std::collections::hash_map::Entry;
@@ -128,16 +129,20 @@ impl Holder for Held {
     }
 
     fn wait_unheld(&self, region: u64, deadline: Option<Instant>) -> bool {
-        let mut state = self.lock();
-        while state.is_held(region) {
-            let left =
-                deadline.map_or(Duration::from_secs(3600), |at| at.saturating_duration_since(Instant::now()));
-            if left.is_zero() {
-                return false;
+        let wait = || {
+            let mut state = self.lock();
+            while state.is_held(region) {
+                let left = deadline
+                    .map_or(Duration::from_secs(3600), |at| at.saturating_duration_since(Instant::now()));
+                if left.is_zero() {
+                    return false;
+                }
+                state = self.released.wait_timeout(state, left).0;
             }
-            state = self.released.wait_timeout(state, left).0;
-        }
-        true
+            true
+        };
+        let released = &self.released;
+        health::woken_by(&|| released.notify_all(), wait)
     }
 
     fn unpin(&self, region: &Region) {

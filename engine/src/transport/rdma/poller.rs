@@ -6,6 +6,7 @@ use super::device::{Device, RECEIVED};
 use super::endpoint::Endpoint;
 use crate::status::{Error, Result};
 use crate::sys::clock;
+use crate::sys::health;
 use crate::sys::lock::Mutex;
 use crate::sys::poller::{Interest, Ready};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,8 +42,11 @@ impl Polling {
         let polling =
             Arc::new(Polling { device, spin_ns, stopping: AtomicBool::new(false), thread: Mutex::new(None) });
         let own = polling.clone();
-        let thread = crate::sys::thread::spawn("ferry-rdma-poll", move || own.run())
-            .map_err(|error| Error::system("starting a thread for an RDMA device", &error))?;
+        let thread = crate::sys::thread::spawn("ferry-rdma-poll", move || {
+            health::doing("reaping completions");
+            health::woken_by(&|| own.device.poller.wake(), || own.run());
+        })
+        .map_err(|error| Error::system("starting a thread for an RDMA device", &error))?;
         *polling.thread.lock() = Some(thread);
         Ok(polling)
     }

@@ -16,6 +16,7 @@ use crate::peer::{Companion, Link, Posted, Ticket};
 use crate::region::holder::Holder;
 use crate::region::Registry;
 use crate::status::{Error, Result};
+use crate::sys::health;
 use crate::sys::lock::{Mutex, MutexGuard};
 use crate::sys::poller::{Poller, PollerKind, Ready};
 use crate::types::Transport;
@@ -118,8 +119,11 @@ impl Service {
             pollings.push(Polling::start(device.clone(), self.settings.spin_ns)?);
         }
         let service = self.clone();
-        let thread = crate::sys::thread::spawn("ferry-rdma", move || service.run())
-            .map_err(|error| Error::system("starting the thread for RDMA", &error))?;
+        let thread = crate::sys::thread::spawn("ferry-rdma", move || {
+            health::doing("keeping endpoints");
+            health::woken_by(&|| service.poller.wake(), || service.run());
+        })
+        .map_err(|error| Error::system("starting the thread for RDMA", &error))?;
         *self.thread.lock() = Some(thread);
         Ok(())
     }

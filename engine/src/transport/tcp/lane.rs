@@ -323,6 +323,12 @@ impl Lane {
         }
     }
 
+    /// Ends the connection, and wakes who sleeps on it. What the lane carried stays.
+    pub fn shut(&self) {
+        socket::shutdown(self.fd());
+        self.wake_caller();
+    }
+
     /// Ends the lane and returns what it carried. After this no thread touches memory for it.
     pub fn close(&self) -> Vec<Posted> {
         let first = !self.closed.swap(true, Ordering::SeqCst);

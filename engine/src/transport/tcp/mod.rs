@@ -14,6 +14,7 @@ mod drain_tests;
 pub mod flight;
 pub mod landing;
 pub mod lane;
+pub mod lanes;
 pub mod link;
 pub mod place;
 pub mod rx;
@@ -30,6 +31,7 @@ use crate::peer::{Peer, Surroundings};
 use crate::region::Registry;
 use crate::session::handshake::Local;
 use crate::stats::Stats;
+use crate::sys::health::Health;
 use std::sync::Arc;
 
 /// What the transport needs of its engine.
@@ -45,23 +47,31 @@ pub struct Context {
     pub peers: Table<Peer>,
     pub transfers: Arc<Table<Transfer>>,
     pub spin_ns: u64,
+    pub lanes: lanes::Lanes,
 }
 
 impl Context {
     pub fn new(config: Config, tag: Tag, local: Local, registry: Arc<Registry>, hub: Arc<Hub>) -> Context {
         use crate::handle::Kind;
+        let commands: Arc<Commands> = Arc::default();
+        hub.set_health(commands.health.clone());
         Context {
             tag,
             local,
             registry,
             stats: Arc::default(),
-            commands: Arc::default(),
+            commands,
             hub,
             peers: Table::new(Kind::Peer, tag, config.peers_max),
             transfers: Arc::new(Table::new(Kind::Transfer, tag, config.transfers_max)),
             spin_ns: config.spin_us * 1000,
+            lanes: lanes::Lanes::default(),
             config,
         }
+    }
+
+    pub fn health(&self) -> &Arc<Health> {
+        &self.commands.health
     }
 
     pub fn surroundings(&self) -> Surroundings {

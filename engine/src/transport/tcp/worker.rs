@@ -6,6 +6,7 @@
 
 use crate::status::{Error, Result};
 use crate::sys::clock;
+use crate::sys::health;
 use crate::sys::lock::{Mutex, RwLock};
 use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
 use crate::sys::sched;
@@ -89,7 +90,7 @@ impl Worker {
         let worker = self.clone();
         crate::sys::thread::spawn(name, move || {
             first();
-            worker.run();
+            health::woken_by(&|| worker.poller.wake(), || worker.run());
         })
         .map_err(|error| Error::system("starting a lane thread", &error))
     }
@@ -101,6 +102,7 @@ impl Worker {
 
     /// Takes a lane in: its input is received from here on.
     pub fn add(&self, lane: &Arc<Lane>) -> io::Result<()> {
+        lane.context.lanes.add(lane);
         self.lanes.write().insert(lane.token, lane.clone());
         let added = self.poller.add(lane.fd(), lane.token, Interest { read: true, write: false });
         if added.is_err() {
@@ -170,6 +172,7 @@ impl Worker {
             for event in &ready {
                 let Some(lane) = self.lane(event.token) else { continue };
                 if event.writable {
+                    health::doing("sending");
                     lane.writable();
                 }
                 if event.readable || event.hangup {
@@ -183,11 +186,13 @@ impl Worker {
     fn run_kicks(&self) {
         if self.has_kicks.swap(false, Ordering::AcqRel) {
             let kicked = std::mem::take(&mut *lock(&self.kicked));
+            health::doing("sending");
             kicked.iter().for_each(|lane| lane.drive_tx());
         }
     }
 
     fn receive(&self, lane: &Arc<Lane>, again: &mut Vec<Arc<Lane>>, talker: &mut Option<Arc<Lane>>) {
+        health::doing("receiving");
         let turn = lane.drive_rx(false);
         if turn.again && !again.iter().any(|other| other.token == lane.token) {
             again.push(lane.clone());

@@ -30,6 +30,7 @@ use crate::session::machine::Timing;
 use crate::session::message::Message;
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
+use crate::sys::health;
 use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
 use crate::sys::socket;
 use crate::transport::tcp::lane::Lane;
@@ -167,8 +168,11 @@ impl Control {
 
     pub fn start(self) -> Result<JoinHandle<()>> {
         let mut control = self;
-        crate::sys::thread::spawn("ferry-control", move || control.run())
-            .map_err(|error| Error::system("starting the control thread", &error))
+        crate::sys::thread::spawn("ferry-control", move || {
+            let poller = control.poller.clone();
+            health::woken_by(&|| poller.wake(), || control.run());
+        })
+        .map_err(|error| Error::system("starting the control thread", &error))
     }
 
     fn run(&mut self) {
@@ -183,6 +187,7 @@ impl Control {
             if self.poller.wait(&mut ready, timeout).is_err() {
                 std::thread::yield_now();
             }
+            health::doing("working off commands");
             for command in self.context.commands.take() {
                 self.command(command);
             }
@@ -190,11 +195,15 @@ impl Control {
                 self.touch(peer);
             }
             // Before what peers say: who asks when it knows of a region is answered when the peer has been told.
+            health::doing("announcing regions");
             self.announce();
+            health::doing("reading what peers say");
             for event in &ready {
                 self.event(event);
             }
+            health::doing("looking at the time");
             self.timers();
+            health::doing("ending transfers");
             self.sweep();
         }
         self.conns.clear();

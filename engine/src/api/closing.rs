@@ -1,0 +1,153 @@
+//! How an engine ends: in good order, or after what is left of a broken one is over.
+
+use super::engine::{Inner, CLOSED, CLOSING, OPEN};
+use crate::command::Command;
+use crate::complete::transfer::Strike;
+use crate::complete::Transfer;
+use crate::status::{Error, Result, Status};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+impl Inner {
+    pub(super) fn close(&self, timeout: Option<Duration>) -> Result<()> {
+        if self.guard.is_child() {
+            return Ok(());
+        }
+        if self.context.hub.in_callback() {
+            return Err(Error::new(Status::Busy, "an engine cannot be closed inside one of its callbacks"));
+        }
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let _ = self.state.compare_exchange(OPEN, CLOSING, Ordering::AcqRel, Ordering::Acquire);
+        let _turn = self.closing.lock();
+        if self.state.load(Ordering::Acquire) == CLOSED {
+            return Ok(());
+        }
+        let health = self.context.health();
+        if let Err(error) = health.call("closing", || self.end(deadline)) {
+            if error.status != Status::Panic {
+                return Err(error);
+            }
+            health.wait_over(deadline)?;
+            self.clear_away();
+        }
+        // Replies still queued, or pushed by calls that race with this one, answer CLOSED.
+        self.context.commands.close();
+        self.context.hub.close();
+        health.set_undertaker(None);
+        self.state.store(CLOSED, Ordering::Release);
+        Ok(())
+    }
+
+    /// The threads of a broken engine have ended. What they left is dropped with it.
+    fn clear_away(&self) {
+        let threads = std::mem::take(&mut *self.threads.lock());
+        threads.into_iter().for_each(|thread| drop(thread.join()));
+        let steps: [&dyn Fn(); 4] = [
+            &|| self.stage.stop(),
+            &|| self.drivers.stop(),
+            &|| self.service.iter().for_each(|service| service.stop()),
+            &|| self.rdma.iter().for_each(|rdma| rdma.stop()),
+        ];
+        // What is half written may well panic again, and each of them is more than the next needs.
+        for step in steps {
+            let _ = catch_unwind(AssertUnwindSafe(step));
+        }
+    }
+
+    /// Ends everything in good order.
+    fn end(&self, deadline: Option<Instant>) -> Result<()> {
+        self.finish_transfers(deadline)?;
+        self.context.commands.push(Command::Stop);
+        // The control loop goes first: it hands lanes to workers.
+        let mut held = self.threads.lock();
+        if !held.last().is_none_or(|control| ends(control, deadline)) {
+            return Err(Error::new(
+                Status::Busy,
+                "a process of this host is still copying from or to registered memory; the engine is still \
+                 closing",
+            ));
+        }
+        let mut threads = std::mem::take(&mut *held);
+        drop(held);
+        if let Some(control) = threads.pop() {
+            let _ = control.join();
+        }
+        self.stage.stop();
+        self.drivers.stop();
+        if let Some(service) = &self.service {
+            service.stop();
+        }
+        if let Some(rdma) = &self.rdma {
+            rdma.stop();
+        }
+        self.workers.stop();
+        for thread in threads {
+            let _ = thread.join();
+        }
+        Ok(())
+    }
+
+    /// Strikes every transfer and waits until all are final. New ones are refused already.
+    fn finish_transfers(&self, deadline: Option<Instant>) -> Result<()> {
+        loop {
+            let all = self.context.transfers.list();
+            for transfer in &all {
+                if let Ok(peer) = self.context.peers.get(transfer.spec.peer) {
+                    peer.strike(transfer, Strike { status: Status::Closed, os_error: 0 });
+                }
+            }
+            // Once for all that were found, then again for what was being submitted meanwhile.
+            let open: Vec<_> = all.into_iter().filter(|transfer| !transfer.is_final()).collect();
+            if open.is_empty() {
+                return Ok(());
+            }
+            let health = self.context.health();
+            let ends = |transfer: &Arc<Transfer>| {
+                transfer.waiter.wait_until(|| transfer.is_final() || health.is_broken(), deadline)
+            };
+            if !open.iter().all(ends) {
+                return Err(Error::new(
+                    Status::Busy,
+                    "transfers are still draining; the engine is still closing",
+                ));
+            }
+            health.check()?;
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Not ours to end in a child: the threads, the sessions and the locks are the parent's, and dropping them would
+        // wait for threads that do not exist here. Nor when something of a broken engine may still move. Their memory is
+        // left alone.
+        let left_alone =
+            self.guard.is_child() || (self.close(None).is_err() && self.context.health().is_broken());
+        if left_alone {
+            std::mem::forget(self.context.clone());
+            std::mem::forget(self.workers.clone());
+            std::mem::forget(self.service.clone());
+            std::mem::forget(self.rdma.clone());
+            std::mem::forget(self.drivers.clone());
+            std::mem::forget(self.stage.clone());
+            let threads = self.threads.get_mut();
+            std::mem::forget(std::mem::take(threads));
+        }
+    }
+}
+
+/// Whether the thread ends before the deadline. Looks again and again: the standard library joins without a
+/// limit only, and closing with one is rare and short.
+fn ends(thread: &JoinHandle<()>, deadline: Option<Instant>) -> bool {
+    let Some(deadline) = deadline else { return true };
+    while !thread.is_finished() {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    true
+}
