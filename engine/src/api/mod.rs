@@ -4,6 +4,8 @@
 //! `Option<Duration>`: None waits forever, zero only looks.
 
 mod burial;
+#[cfg(test)]
+mod burial_tests;
 mod closing;
 mod descriptor;
 mod devices;

@@ -6,6 +6,7 @@ mod direct;
 mod events;
 pub mod fake;
 mod forgotten;
+mod panics;
 mod struck;
 mod unannounced;
 

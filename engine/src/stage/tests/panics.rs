@@ -1,0 +1,79 @@
+//! A panic in the threads that move memory of devices, while a WRITE of such memory is under way.
+
+use super::*;
+
+const LEASE: Duration = Duration::from_millis(1500);
+
+/// A WRITE from a device that is repeated until the engine is broken: its error.
+fn toil(two: &Two, request: Request) -> crate::Error {
+    loop {
+        let options = TransferOptions { deadline: Deadline::Never, ..TransferOptions::default() };
+        let ended = two.a.submit(two.peer, Op::Write, &[request], &options).and_then(|it| it.wait(None));
+        match ended {
+            Ok(result) => assert_eq!(result.state, State::Done),
+            Err(error) => return error,
+        }
+    }
+}
+
+fn breaks(thread: &'static str, hangs: bool, aborts: bool) {
+    let left = (crate::sys::random_u64() % 40) as u32;
+    println!("{thread} panics at lock {left}");
+    let two = Two::new(&[("transports", "tcp"), ("device_timeout_ms", "300"), ("drain_ms", "200")]);
+    two.fake.delay_us.store(200, Ordering::SeqCst);
+    let (from, to) = (two.place(&two.a, Some(0), 8 * MIB), two.place(&two.b, None, 8 * MIB));
+    let request =
+        Request { local: from.address, remote: to.address, length: 8 * MIB as u64, remote_region: to.region };
+    let toil = std::thread::scope(|scope| {
+        let toil = scope.spawn(|| (toil(&two, request), Instant::now()));
+        until("there are copies", || two.fake.copies.load(Ordering::SeqCst) > 4);
+        if hangs {
+            two.fake.aborts.store(aborts, Ordering::SeqCst);
+            two.fake.hangs.store(true, Ordering::SeqCst);
+        }
+        let bomb = two.a.whole().health().bombs.lay(thread, left);
+        until("it goes off", || bomb.gone_off.get().is_some());
+        let (error, at) = toil.join().unwrap();
+        assert_eq!(error.status, Status::Panic, "{error}");
+        assert!(error.message.contains(thread), "{error}");
+        let since = *bomb.gone_off.get().unwrap();
+        assert!(at - since < LEASE, "{:?}", at - since);
+        since
+    });
+    let busy = two.a.unregister(from.region, Some(Duration::ZERO)).unwrap_err();
+    assert_eq!(busy.status, Status::Busy, "{busy}");
+    if hangs && !aborts {
+        // What can't be stopped may write for ever.
+        let busy = two.a.unregister(from.region, Some(BOUND)).unwrap_err();
+        assert_eq!(busy.status, Status::Busy, "{busy}");
+        assert!(two.a.close(Some(BOUND)).is_err_and(|error| error.status == Status::Panic));
+        return;
+    }
+    two.a.unregister(from.region, Some(BOUND)).unwrap();
+    assert!(toil.elapsed() >= LEASE, "within the lease");
+    two.a.close(Some(BOUND)).unwrap();
+    // What the device had begun has ended: the memory is the program's again.
+    let ours = vec![0x5a; 8 * MIB];
+    from.write(0, &ours);
+    assert!(from.read(0, 8 * MIB) == ours);
+}
+
+#[test]
+fn the_stage_s_thread_panics() {
+    breaks("ferry-stage", false, true);
+}
+
+#[test]
+fn a_device_s_thread_panics() {
+    breaks("ferry-cuda", false, true);
+}
+
+#[test]
+fn a_device_s_thread_panics_and_its_copies_hang() {
+    breaks("ferry-cuda", true, true);
+}
+
+#[test]
+fn a_device_that_can_t_be_stopped_keeps_its_memory() {
+    breaks("ferry-cuda", true, false);
+}
