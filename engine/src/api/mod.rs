@@ -5,7 +5,7 @@
 
 mod burial;
 #[cfg(test)]
-mod burial_tests;
+pub mod burial_tests;
 mod closing;
 mod descriptor;
 mod devices;

@@ -10,11 +10,18 @@ pub struct Bombs {
     list: Mutex<Vec<Arc<Bomb>>>,
 }
 
-/// Goes off in a thread whose name begins so, at the lock it takes after `left` others.
+/// Goes off in a thread of this name, whatever number follows, at the lock it takes after `left` others.
 pub struct Bomb {
     thread: &'static str,
     left: AtomicU32,
     pub gone_off: OnceLock<Instant>,
+}
+
+impl Bomb {
+    fn is_for(&self, name: &str) -> bool {
+        let number = name.strip_prefix(self.thread).map(|rest| rest.trim_start_matches('-'));
+        number.is_some_and(|rest| rest.chars().all(|each| each.is_ascii_digit()))
+    }
 }
 
 impl Bombs {
@@ -33,7 +40,7 @@ impl Bombs {
         let thread = std::thread::current();
         let name = thread.name().unwrap_or_default();
         let mut list = self.list.lock().unwrap();
-        let Some(at) = list.iter().position(|bomb| name.starts_with(bomb.thread)) else { return };
+        let Some(at) = list.iter().position(|bomb| bomb.is_for(name)) else { return };
         if list[at].left.load(Ordering::Relaxed) > 0 {
             list[at].left.fetch_sub(1, Ordering::Relaxed);
             return;

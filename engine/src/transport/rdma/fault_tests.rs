@@ -180,6 +180,17 @@ fn queue_pairs_that_break_lose_nothing_and_are_made_anew() {
     println!("transfers done: {done:?}");
 }
 
+/// The service's thread and a device's poller panic while a WRITE is under way.
+#[test]
+fn threads_that_panic_end_the_engine_and_nothing_before_the_fabric_is_still() {
+    if !is_here("threads_that_panic_end_the_engine_and_nothing_before_the_fabric_is_still") {
+        return;
+    }
+    for thread in ["ferry-rdma", "ferry-rdma-poll"] {
+        crate::api::burial_tests::initiator("rdma", thread);
+    }
+}
+
 /// One request with a wrong key: its device refuses it. It ends ACCESS, and alone: those beside it in the chain
 /// go again behind the fence, on an endpoint made anew.
 #[test]
