@@ -28,7 +28,6 @@ static BROKEN: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     static HERE: Cell<Here> = const { Cell::new(Here::NOWHERE) };
-    static DOING: Cell<&'static str> = const { Cell::new("starting") };
 }
 
 /// For which engine this thread runs engine code now.
@@ -38,10 +37,12 @@ struct Here {
     health: *const Health,
     /// Goes on though the engine is broken: it buries it.
     exempt: bool,
+    /// What it is at, for the text of a panic.
+    doing: &'static str,
 }
 
 impl Here {
-    const NOWHERE: Here = Here { health: std::ptr::null(), exempt: false };
+    const NOWHERE: Here = Here { health: std::ptr::null(), exempt: false, doing: "starting" };
 }
 
 /// What unwinds a thread that stops. No hook has run for it, and nobody prints it.
@@ -140,7 +141,7 @@ impl Health {
         let thread = std::thread::current();
         let name = thread.name().filter(|name| name.starts_with("ferry-"));
         let name = name.unwrap_or("a thread of the program");
-        let _ = self.story.set(Story { id: thread.id(), thread: name.to_owned(), doing: DOING.get() });
+        let _ = self.story.set(Story { id: thread.id(), thread: name.to_owned(), doing: HERE.get().doing });
         if !self.broken.swap(true, Ordering::SeqCst) {
             BROKEN.fetch_add(1, Ordering::SeqCst);
         }
@@ -162,7 +163,7 @@ impl Health {
 
     /// Has the threads that are started inside `body` belong to this engine, and `body` itself.
     pub fn within<T>(&self, body: impl FnOnce() -> T) -> T {
-        let _scope = Scope::enter(Here { health: self, exempt: false }, DOING.get());
+        let _scope = Scope::enter(Here { health: self, exempt: false, ..HERE.get() });
         body()
     }
 
@@ -170,7 +171,7 @@ impl Health {
     /// is left as it is.
     pub fn call<T>(&self, doing: &'static str, body: impl FnOnce() -> Result<T>) -> Result<T> {
         self.check()?;
-        let scope = Scope::enter(Here { health: self, exempt: false }, doing);
+        let scope = Scope::enter(Here { health: self, exempt: false, doing });
         // Unwind safety: what is half done is what `broken` says, and is not used again.
         let result = catch_unwind(AssertUnwindSafe(body));
         match result {
@@ -185,7 +186,7 @@ impl Health {
 
     /// What a counted thread runs, from its beginning to its end.
     pub(super) fn run(&self, body: impl FnOnce()) {
-        let _scope = Scope::enter(Here { health: self, exempt: false }, "starting");
+        let _scope = Scope::enter(Here { health: self, ..Here::NOWHERE });
         if let Err(payload) = catch_unwind(AssertUnwindSafe(body)) {
             self.panicked(payload);
         }
@@ -195,7 +196,7 @@ impl Health {
     /// The same for a thread that touches no registered memory, and need not end for the engine to be over. When it
     /// has stopped it waits for that, and goes on with `after`.
     pub(super) fn run_apart(&self, body: impl FnOnce(), after: impl FnOnce()) {
-        let _scope = Scope::enter(Here { health: self, exempt: false }, "starting");
+        let _scope = Scope::enter(Here { health: self, ..Here::NOWHERE });
         if let Err(payload) = catch_unwind(AssertUnwindSafe(body)) {
             self.panicked(payload);
             exempt(|| {
@@ -345,20 +346,19 @@ fn discard(payload: Box<dyn Any + Send>) {
 
 /// Puts back what was noted on the thread before.
 struct Scope {
-    here: Here,
-    doing: &'static str,
+    before: Here,
 }
 
 impl Scope {
-    fn enter(here: Here, doing: &'static str) -> Scope {
-        Scope { here: HERE.replace(here), doing: DOING.replace(doing) }
+    #[inline]
+    fn enter(here: Here) -> Scope {
+        Scope { before: HERE.replace(here) }
     }
 }
 
 impl Drop for Scope {
     fn drop(&mut self) {
-        HERE.set(self.here);
-        DOING.set(self.doing);
+        HERE.set(self.before);
     }
 }
 
@@ -371,7 +371,7 @@ fn here<'a>() -> Option<&'a Health> {
 
 /// Notes what this thread is at, for the text of a panic.
 pub fn doing(what: &'static str) {
-    DOING.set(what);
+    HERE.set(Here { doing: what, ..HERE.get() });
 }
 
 /// Stops this thread if its engine is broken: unwinds it to where it began, or to the call that it is in. Not while
@@ -419,18 +419,18 @@ pub fn why_stopped() -> Option<Error> {
 
 /// Runs what is not the engine's: the program's code.
 pub fn outside<T>(body: impl FnOnce() -> T) -> T {
-    let _scope = Scope::enter(Here::NOWHERE, DOING.get());
+    let _scope = Scope::enter(Here { doing: HERE.get().doing, ..Here::NOWHERE });
     body()
 }
 
 /// Runs the last steps of a thread that may have stopped.
 pub fn exempt<T>(body: impl FnOnce() -> T) -> T {
-    let _scope = Scope::enter(Here { exempt: true, ..HERE.get() }, DOING.get());
+    let _scope = Scope::enter(Here { exempt: true, ..HERE.get() });
     body()
 }
 
 fn exempt_in<T>(health: &Health, body: impl FnOnce() -> T) -> T {
-    let _scope = Scope::enter(Here { health, exempt: true }, DOING.get());
+    let _scope = Scope::enter(Here { health, exempt: true, ..HERE.get() });
     body()
 }
 
