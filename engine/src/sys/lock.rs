@@ -195,3 +195,54 @@ impl Condvar {
         self.0.notify_all();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{health::Health, thread};
+    use super::*;
+    use std::sync::mpsc::{channel, Receiver};
+    use std::sync::Arc;
+
+    /// Dropped after the guard that was taken after it: keeps the panic from ending before the other thread has.
+    struct Until(Receiver<()>);
+
+    impl Drop for Until {
+        fn drop(&mut self) {
+            // The other thread drops its end of the channel when it ends, whatever it found.
+            let _ = self.0.recv_timeout(Duration::from_secs(30));
+        }
+    }
+
+    /// A thread that waits for a lock while its holder panics never sees what lies under the lock, although the panic is
+    /// still on its way to whoever catches it.
+    #[test]
+    fn the_engine_is_marked_before_the_lock_is_released() {
+        let health = Health::new();
+        let shared = Arc::new(Mutex::new("whole"));
+        let (locked, is_locked) = channel();
+        let (ended, has_ended) = channel::<()>();
+        let (entered, has_entered) = channel();
+        let ours = shared.clone();
+        let holder = health.within(|| {
+            thread::spawn("ferry-holder", move || {
+                let _until = Until(has_ended);
+                let mut guard = ours.lock();
+                *guard = "half written";
+                locked.send(()).unwrap();
+                panic!("under a lock");
+            })
+        });
+        is_locked.recv_timeout(Duration::from_secs(30)).unwrap();
+        let waiter = health.within(|| {
+            thread::spawn("ferry-waiter", move || {
+                let _ended = ended;
+                let guard = shared.lock();
+                entered.send(*guard).unwrap();
+            })
+        });
+        waiter.unwrap().join().unwrap();
+        holder.unwrap().join().unwrap();
+        assert_eq!(has_entered.try_iter().collect::<Vec<_>>(), Vec::<&str>::new());
+        assert!(health.error().message.contains("ferry-holder"), "{}", health.error());
+    }
+}
