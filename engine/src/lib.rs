@@ -8,6 +8,8 @@ pub mod api;
 pub mod command;
 pub mod complete;
 pub mod config;
+pub mod context;
+pub mod control;
 pub mod cover;
 pub mod handle;
 pub mod limits;

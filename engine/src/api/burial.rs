@@ -1,11 +1,12 @@
 //! The end of an engine that is broken: what every thread knew is not believed any more, so everything that could
 //! move something is shut, stopped or destroyed, and waited for by what it is, not by what was noted of it.
 
+use crate::context::Context;
 use crate::notify::{Event, EventBody};
 use crate::status::Result;
 use crate::sys::clock;
 use crate::sys::health::{Health, Undertaker};
-use crate::transport::tcp::Context;
+use crate::transport::tcp::lanes::Lanes;
 use crate::transport::{local, rdma};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
@@ -19,13 +20,14 @@ const FABRIC_DRAIN_NS: u64 = 1_000_000_000;
 /// What of an engine moves bytes.
 pub struct Remains {
     pub context: Arc<Context>,
+    pub lanes: Arc<Lanes>,
     pub local: Option<Arc<local::Service>>,
     pub rdma: Option<Arc<rdma::Service>>,
 }
 
 impl Undertaker for Remains {
     fn rouse(&self) {
-        self.context.lanes.shut();
+        self.lanes.shut();
         self.local.iter().for_each(|local| local.shut());
         // Whoever waits for the control loop's answer hears why there is none.
         self.context.commands.close();
@@ -42,7 +44,7 @@ impl Undertaker for Remains {
         health.wait_threads()?;
         // No thread of the engine makes anything new. Threads of the program may still be in the midst of a call:
         // under the lock of a lane or of an endpoint, or counted by the peer that they copy to.
-        self.context.lanes.close();
+        self.lanes.close();
         self.destroy();
         while !self.local.as_ref().is_none_or(|local| local.is_still()) {
             std::thread::sleep(PAUSE);

@@ -3,6 +3,8 @@
 use super::burial::Remains;
 use super::devices;
 use crate::config::{Config, TcpPoller};
+use crate::context::Context;
+use crate::control::{Control, Parts};
 use crate::device::Drivers;
 use crate::handle::Tag;
 use crate::limits;
@@ -20,9 +22,7 @@ use crate::sys::poller::PollerKind;
 use crate::sys::{self, socket, unix};
 use crate::transport::local::{self, Service};
 use crate::transport::rdma;
-use crate::transport::tcp::control::{Control, Parts};
 use crate::transport::tcp::worker::Workers;
-use crate::transport::tcp::Context;
 use crate::types::Transport;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::AsRawFd;
@@ -137,6 +137,7 @@ impl Engine {
         let health = inner.context.health();
         health.set_undertaker(Some(Arc::new(Remains {
             context: inner.context.clone(),
+            lanes: inner.workers.lanes.clone(),
             local: inner.service.clone(),
             rdma: inner.rdma.clone(),
         })));

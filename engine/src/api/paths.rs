@@ -4,6 +4,7 @@
 use super::transfers::TransferOptions;
 use super::Engine;
 use crate::complete::TransferResult;
+use crate::context::Context;
 use crate::peer::{Peer, PeerState, Way};
 use crate::plan::{self, Plan, PlanInput};
 use crate::region::{RemoteMap, RemoteRegion};
@@ -11,7 +12,6 @@ use crate::route::{self, PathState};
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
 use crate::transport::rdma::why_staged;
-use crate::transport::tcp::Context;
 use crate::types::{Location, MemoryKind, Op, Range, Request, Transport};
 
 /// What is tried before TCP, the last resort: best first.

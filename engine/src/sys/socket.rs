@@ -50,6 +50,18 @@ pub unsafe fn send_vectors(fd: RawFd, vectors: &[IoVec]) -> io::Result<usize> {
     counted(unsafe { libc::sendmsg(fd, &message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) })
 }
 
+/// Sends bytes that are the caller's own: see `send_vectors`.
+pub fn send(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
+    // SAFETY: `bytes` is borrowed until the call returns.
+    unsafe { send_vectors(fd, &[IoVec::new(bytes.as_ptr() as u64, bytes.len())]) }
+}
+
+/// Receives into memory that is the caller's own: see `receive_vectors`.
+pub fn receive(fd: RawFd, bytes: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: `bytes` is borrowed by nobody else until the call returns.
+    unsafe { receive_vectors(fd, &[IoVec::new(bytes.as_mut_ptr() as u64, bytes.len())]) }
+}
+
 /// Receives without blocking. Ok(0) is the end of the stream.
 ///
 /// # Safety

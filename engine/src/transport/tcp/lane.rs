@@ -6,6 +6,7 @@
 //! this lane any more, and what it carried is handed over as records.
 
 use crate::command::Command;
+use crate::context::Context;
 use crate::limits::{
     FRAME_DESCRIPTORS_MAX, GENTLE_FRAMES_MAX, GENTLE_FRAME_BYTES_MAX, LANE_FRAMES_MAX, LANE_READ_BYTES_MAX,
     NOTIFY_BYTES_MAX,
@@ -27,7 +28,6 @@ use crate::transport::tcp::rx::{Rx, RxTurn};
 use crate::transport::tcp::tx::{Tx, TxTurn};
 use crate::transport::tcp::wire::Sealer;
 use crate::transport::tcp::worker::Worker;
-use crate::transport::tcp::Context;
 use crate::types::Op;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering};

@@ -12,6 +12,7 @@ use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
 use crate::sys::sched;
 use crate::sys::socket;
 use crate::transport::tcp::lane::{lock, Lane};
+use crate::transport::tcp::lanes::Lanes;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::RawFd;
@@ -31,13 +32,17 @@ const TRIES_PER_POLL: u32 = 8;
 pub struct Workers {
     bulk: Vec<Arc<Worker>>,
     express: Vec<Arc<Worker>>,
+    /// What all of them were given.
+    pub lanes: Arc<Lanes>,
 }
 
 impl Workers {
     /// `count` of each, at least one.
     pub fn new(count: u32, kind: PollerKind, spin_ns: u64) -> Result<Workers> {
-        let workers = || (0..count.max(1)).map(|_| Worker::new(kind, spin_ns)).collect::<Result<Vec<_>>>();
-        Ok(Workers { bulk: workers()?, express: workers()? })
+        let lanes: Arc<Lanes> = Arc::default();
+        let workers =
+            || (0..count.max(1)).map(|_| Worker::new(kind, spin_ns, &lanes)).collect::<Result<Vec<_>>>();
+        Ok(Workers { bulk: workers()?, express: workers()?, lanes: lanes.clone() })
     }
 
     /// For the lane in this slot of a peer, by the peer's index. A peer's bulk lanes sit on different
@@ -68,6 +73,7 @@ impl Workers {
 pub struct Worker {
     poller: Poller,
     lanes: RwLock<HashMap<u64, Arc<Lane>>>,
+    all: Arc<Lanes>,
     kicked: Mutex<Vec<Arc<Lane>>>,
     has_kicks: AtomicBool,
     stop: AtomicBool,
@@ -75,10 +81,11 @@ pub struct Worker {
 }
 
 impl Worker {
-    fn new(kind: PollerKind, spin_ns: u64) -> Result<Arc<Worker>> {
+    fn new(kind: PollerKind, spin_ns: u64, all: &Arc<Lanes>) -> Result<Arc<Worker>> {
         Ok(Arc::new(Worker {
             poller: Poller::new(kind)?,
             lanes: RwLock::new(HashMap::new()),
+            all: all.clone(),
             kicked: Mutex::new(Vec::new()),
             has_kicks: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -102,7 +109,7 @@ impl Worker {
 
     /// Takes a lane in: its input is received from here on.
     pub fn add(&self, lane: &Arc<Lane>) -> io::Result<()> {
-        lane.context.lanes.add(lane);
+        self.all.add(lane);
         self.lanes.write().insert(lane.token, lane.clone());
         let added = self.poller.add(lane.fd(), lane.token, Interest { read: true, write: false });
         if added.is_err() {

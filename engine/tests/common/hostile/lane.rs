@@ -1,7 +1,7 @@
 //! A lane of the hostile peer's: frames sealed with the right key, whatever they say.
 
+use ferry::control::greeting::Greeting;
 use ferry::sys::clock;
-use ferry::transport::tcp::control::greeting::Greeting;
 use ferry::transport::tcp::wire::{
     lane_key, Descriptor, Header, Kind, Sealer, DESCRIPTOR_BYTES, HEADER_BYTES,
 };

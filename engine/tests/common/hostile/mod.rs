@@ -15,13 +15,13 @@ mod lane;
 #[allow(unused_imports)]
 pub use lane::{HostileLane, Received};
 
+use ferry::control::greeting::{Greeting, GREETING_BYTES, WELCOME_BYTES};
 use ferry::session::channel::Channel;
 use ferry::session::handshake::{
     derive_secret, peek_kind, Acceptor, AuthPolicy, Dialer, Established, Identity, Local, Next, Peek,
 };
 use ferry::session::message::Message;
 use ferry::sys::{clock, random_u64};
-use ferry::transport::tcp::control::greeting::{Greeting, GREETING_BYTES, WELCOME_BYTES};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! One connection through the proxy: its two sockets, and what is held of each direction.
 
 use super::Way;
-use ferry::transport::tcp::control::greeting::Greeting;
+use ferry::control::greeting::Greeting;
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,12 +1,12 @@
 //! The kinds of connection that the control loop holds, and what each waits for.
 
+use crate::control::greeting::Greeting;
+use crate::control::stream::Stream;
 use crate::limits::ANSWERS_UNWRITTEN_MAX;
 use crate::session::channel::Channel;
 use crate::session::handshake::{Acceptor, Dialer, Identity, Nonce};
 use crate::session::machine::Role;
 use crate::session::order::Order;
-use crate::transport::tcp::control::greeting::Greeting;
-use crate::transport::tcp::control::stream::Stream;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Instant;

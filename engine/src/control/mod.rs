@@ -23,6 +23,7 @@ mod waiting;
 
 use crate::command::Command;
 use crate::complete::Fence;
+use crate::context::Context;
 use crate::limits::LANES_MAX;
 use crate::peer::Beside;
 use crate::session::handshake::ProofTable;
@@ -35,7 +36,6 @@ use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
 use crate::sys::socket;
 use crate::transport::tcp::lane::Lane;
 use crate::transport::tcp::worker::Workers;
-use crate::transport::tcp::Context;
 use announce::News;
 use callers::Callers;
 use companion::Fading;

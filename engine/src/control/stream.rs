@@ -1,7 +1,7 @@
 //! A non-blocking TCP or UNIX stream with bounded buffers, for the control loop.
 
 use crate::sys::poller::{Interest, Poller};
-use crate::sys::socket::{self, IoVec};
+use crate::sys::socket;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -96,9 +96,7 @@ impl Stream {
     pub fn flush(&mut self, poller: &Poller) -> io::Result<()> {
         while self.written < self.out.len() {
             let rest = &self.out[self.written..];
-            let vector = [IoVec::new(rest.as_ptr() as u64, rest.len())];
-            // SAFETY: `rest` is borrowed for the duration of the call.
-            match unsafe { socket::send_vectors(self.fd(), &vector) } {
+            match socket::send(self.fd(), rest) {
                 Ok(count) => {
                     self.written += count;
                     self.flushed += count as u64;
@@ -129,9 +127,7 @@ impl Stream {
     /// One read of at most `limit` bytes.
     pub fn read(&mut self, limit: usize) -> io::Result<Input> {
         let mut bytes = vec![0u8; limit.min(READ_BYTES)];
-        let vector = [IoVec::new(bytes.as_mut_ptr() as u64, bytes.len())];
-        // SAFETY: `bytes` is ours alone for the duration of the call.
-        match unsafe { socket::receive_vectors(self.fd(), &vector) } {
+        match socket::receive(self.fd(), &mut bytes) {
             Ok(0) => Ok(Input::End),
             Ok(count) => {
                 bytes.truncate(count);

@@ -8,6 +8,7 @@ use super::waiting::{is_crowded, Later};
 use super::Control;
 use crate::command::Reply;
 use crate::config::Congestion;
+use crate::context::Context;
 use crate::session::handshake::{
     Auth, Dialer, HandshakeError, HandshakeResult, Next, Nonce, Proof, RefusalCode, Step,
 };
@@ -16,7 +17,6 @@ use crate::session::order::Order;
 use crate::status::{Error, Result, Status};
 use crate::sys::poller::Ready;
 use crate::sys::{clock, socket, unix};
-use crate::transport::tcp::Context;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

@@ -1,0 +1,73 @@
+//! What the parts of an engine share: its settings, its tables, and the ways to tell each other something.
+
+use crate::command::{Command, Commands};
+use crate::complete::{Table, Transfer};
+use crate::config::Config;
+use crate::handle::Tag;
+use crate::notify::Hub;
+use crate::peer::{Peer, Surroundings};
+use crate::region::Registry;
+use crate::session::handshake::Local;
+use crate::stats::Stats;
+use crate::sys::health::Health;
+use std::sync::Arc;
+
+/// What the control loop, the transports and the calls of an engine share.
+pub struct Context {
+    pub config: Config,
+    pub tag: Tag,
+    /// How handshakes present this engine.
+    pub local: Local,
+    pub registry: Arc<Registry>,
+    pub stats: Arc<Stats>,
+    pub commands: Arc<Commands>,
+    pub hub: Arc<Hub>,
+    pub peers: Table<Peer>,
+    pub transfers: Arc<Table<Transfer>>,
+    pub spin_ns: u64,
+}
+
+impl Context {
+    pub fn new(config: Config, tag: Tag, local: Local, registry: Arc<Registry>, hub: Arc<Hub>) -> Context {
+        use crate::handle::Kind;
+        let commands: Arc<Commands> = Arc::default();
+        hub.set_health(commands.health.clone());
+        Context {
+            tag,
+            local,
+            registry,
+            stats: Arc::default(),
+            commands,
+            hub,
+            peers: Table::new(Kind::Peer, tag, config.peers_max),
+            transfers: Arc::new(Table::new(Kind::Transfer, tag, config.transfers_max)),
+            spin_ns: config.spin_us * 1000,
+            config,
+        }
+    }
+
+    pub fn health(&self) -> &Arc<Health> {
+        &self.commands.health
+    }
+
+    pub fn surroundings(&self) -> Surroundings {
+        Surroundings {
+            commands: self.commands.clone(),
+            hub: self.hub.clone(),
+            stats: self.stats.clone(),
+            transfers: self.transfers.clone(),
+            lease_ns: self.config.lease_ms * 1_000_000,
+            express_bytes_max: self.config.express_bytes_max,
+        }
+    }
+
+    /// Asks for a new sample of the peer's clock; what waits is posted when it is there.
+    pub fn refresh_clock(&self, peer: &Peer) {
+        self.commands.push(Command::RefreshClock { peer: peer.handle });
+    }
+
+    /// How long after a post its progress is looked at.
+    pub fn progress_ns(&self) -> u64 {
+        self.config.progress_timeout_ms * 1_000_000
+    }
+}
