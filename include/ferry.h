@@ -1021,7 +1021,8 @@ ferry_status ferry_notify(ferry_engine *engine,
 /// A session with the peer is established, from whichever side.
 #define FERRY_EVENT_PEER_UP 3
 
-/// The peer is lost and nothing of it can land here any more: status is set.
+/// The peer is lost and nothing of it can land here any more: status is set, and data, if it is known, to a sentence
+/// that says why: the operation that failed, the addresses, the system's word for its errno. UTF-8, not terminated.
 #define FERRY_EVENT_PEER_LOST 4
 
 /// Bytes of a peer were applied here after its lease had run out, because this process or its peer stood
@@ -1047,7 +1048,7 @@ typedef struct ferry_event {
     ferry_status status;
     /// 0.
     uint32_t reserved;
-    /// A notification's bytes; NULL if it is empty. Of a drained event they are the caller's until
+    /// A notification's bytes, or a sentence of FERRY_EVENT_PEER_LOST; NULL if empty. Of a drained event they are the caller's until
     /// ferry_event_release, of a callback's event ferry's, for the length of the callback.
     const void *data;
     /// Bytes at data.
@@ -1063,8 +1064,8 @@ typedef struct ferry_event {
 /// Called for each event of a queue, on ferry's callback thread; see ferry_queue_callback.
 typedef void (*ferry_callback)(void *context, const struct ferry_event *event);
 
-/// Gives back what a drained event owns, and sets its data to NULL. Only notifications own anything; for
-/// other events, for NULL, and a second time on the same struct it does nothing. Of copies of an event
+/// Gives back what a drained event owns, and sets its data to NULL. Only notifications and
+/// FERRY_EVENT_PEER_LOST own anything; for other events, for NULL, and a second time on the same struct it does nothing. Of copies of an event
 /// release one. Any thread; also when the queue or the engine is gone.
 void ferry_event_release(ferry_event *event);
 

@@ -2,11 +2,11 @@
 //! Senders never wait for the loop; whoever needs an answer waits on a `Reply`.
 
 use crate::complete::Transfer;
+use crate::loss::Loss;
 use crate::status::{Error, Result, Status};
 use crate::sys::health::{self, Health};
 use crate::sys::lock::{Condvar, Mutex, MutexGuard};
 use crate::types::Transport;
-use std::any::Any;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -28,10 +28,11 @@ pub enum Command {
         peer: u64,
         transfer: Arc<Transfer>,
     },
-    /// A lane failed. The payload is the transport's own.
+    /// A lane failed, of whichever transport: its number is the session's.
     LaneLost {
         peer: u64,
-        lane: Box<dyn Any + Send>,
+        lane: u32,
+        loss: Loss,
     },
     /// There is a path of this transport to the peer now, or there is none, and why; `pending`: it is
     /// being made again.
@@ -45,11 +46,6 @@ pub enum Command {
     CompanionBroken {
         peer: u64,
         transport: Transport,
-    },
-    /// A companion's lane failed.
-    CompanionLaneLost {
-        peer: u64,
-        lane: u32,
     },
     /// A companion's word to the one at the other side of this session: either `body`, or why there will
     /// be no path.

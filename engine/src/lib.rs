@@ -13,6 +13,7 @@ pub mod control;
 pub mod cover;
 pub mod handle;
 pub mod limits;
+pub mod loss;
 pub mod status;
 pub mod types;
 

@@ -1,5 +1,6 @@
 //! Counters of one engine, cheap enough for the data path, and their Prometheus text.
 
+use crate::loss::Cause;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -7,7 +8,11 @@ macro_rules! counters {
     ($($name:ident, $metric:literal, $help:literal;)*) => {
         /// Counters since the engine was opened. Each is read on its own; together they are no snapshot.
         #[derive(Debug, Default)]
-        pub struct Stats { $(pub $name: AtomicU64,)* }
+        pub struct Stats {
+            $(pub $name: AtomicU64,)*
+            /// Lanes and sessions' connections that were lost, by `Cause`.
+            pub losses: [AtomicU64; Cause::ALL.len()],
+        }
 
         /// The values of all counters at one time.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,6 +28,12 @@ macro_rules! counters {
             pub fn prometheus(&self) -> String {
                 let mut text = String::new();
                 $(prometheus_line(&mut text, $metric, "counter", $help, self.$name.load(Relaxed));)*
+                let help = "Lanes and sessions' connections that were lost, by cause.";
+                for (cause, count) in Cause::ALL.iter().zip(&self.losses) {
+                    let header = (*cause as usize == 0).then_some(("counter", help));
+                    let labelled = format!("ferry_losses_total{{cause=\"{}\"}}", cause.name());
+                    labelled_line(&mut text, &labelled, header, count.load(Relaxed));
+                }
                 text
             }
         }

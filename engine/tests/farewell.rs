@@ -40,7 +40,7 @@ fn who_closes_is_missed_at_once() {
         let (leaver, stayer) = if round % 2 == 0 { (dialer, &queues[1]) } else { (acceptor, &queues[0]) };
         leaver.close(Some(Duration::from_secs(10))).unwrap();
         let status = next(stayer, |body| match body {
-            EventBody::PeerLost { status } => Some(status),
+            EventBody::PeerLost { status, .. } => Some(status),
             _ => None,
         });
         assert_eq!(status, Status::PeerLost);

@@ -32,7 +32,7 @@ const LAYERS: &[&[&str]] = &[
     &["sys"],
     // Plain data and its rules from here on.
     &["stats"],
-    &["cover", "handle", "room"],
+    &["cover", "handle", "loss", "room"],
     &["status"],
     &["limits", "types"],
 ];

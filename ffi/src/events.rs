@@ -18,7 +18,8 @@ pub const FERRY_EVENT_TRANSFER: u32 = 1;
 pub const FERRY_EVENT_NOTIFICATION: u32 = 2;
 /// A session with the peer is established, from whichever side.
 pub const FERRY_EVENT_PEER_UP: u32 = 3;
-/// The peer is lost and nothing of it can land here any more: status is set.
+/// The peer is lost and nothing of it can land here any more: status is set, and data, if it is known, to a sentence
+/// that says why: the operation that failed, the addresses, the system's word for its errno. UTF-8, not terminated.
 pub const FERRY_EVENT_PEER_LOST: u32 = 4;
 /// Bytes of a peer were applied here after its lease had run out, because this process or its peer stood
 /// still in the middle of it: region, address and length are set. What is there is undefined.
@@ -44,7 +45,7 @@ pub struct ferry_event {
     pub status: ferry_status,
     /// 0.
     pub reserved: u32,
-    /// A notification's bytes; NULL if it is empty. Of a drained event they are the caller's until
+    /// A notification's bytes, or a sentence of FERRY_EVENT_PEER_LOST; NULL if empty. Of a drained event they are the caller's until
     /// ferry_event_release, of a callback's event ferry's, for the length of the callback.
     pub data: *const c_void,
     /// Bytes at data.
@@ -65,8 +66,8 @@ unsafe impl Versioned for ferry_event {
 /// Called for each event of a queue, on ferry's callback thread; see ferry_queue_callback.
 pub type ferry_callback = Option<unsafe extern "C" fn(context: *mut c_void, event: *const ferry_event)>;
 
-/// Gives back what a drained event owns, and sets its data to NULL. Only notifications own anything; for
-/// other events, for NULL, and a second time on the same struct it does nothing. Of copies of an event
+/// Gives back what a drained event owns, and sets its data to NULL. Only notifications and
+/// FERRY_EVENT_PEER_LOST own anything; for other events, for NULL, and a second time on the same struct it does nothing. Of copies of an event
 /// release one. Any thread; also when the queue or the engine is gone.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_event_release(event: *mut ferry_event) {
@@ -108,13 +109,12 @@ impl ferry_event {
             }
             EventBody::Notification { bytes } => {
                 out.kind = FERRY_EVENT_NOTIFICATION;
-                if !bytes.is_empty() {
-                    (out.data, out.data_length) = (bytes.as_ptr().cast(), bytes.len());
-                }
+                out.lend_bytes(bytes);
             }
             EventBody::PeerUp => out.kind = FERRY_EVENT_PEER_UP,
-            EventBody::PeerLost { status } => {
+            EventBody::PeerLost { status, why } => {
                 (out.kind, out.status) = (FERRY_EVENT_PEER_LOST, *status as ferry_status);
+                out.lend_bytes(why.as_bytes());
             }
             EventBody::LateApply { region, address, length } => {
                 out.kind = FERRY_EVENT_LATE_APPLY;
@@ -132,12 +132,21 @@ impl ferry_event {
     /// application has the event now.
     pub fn give(mut event: Event) -> ferry_event {
         let mut out = ferry_event::lend(&event);
-        if let EventBody::Notification { bytes } = &mut event.body {
-            if !bytes.is_empty() {
-                out.data = Box::into_raw(std::mem::take(bytes)).cast::<c_void>();
-            }
+        let bytes = match &mut event.body {
+            EventBody::Notification { bytes } => std::mem::take(bytes),
+            EventBody::PeerLost { why, .. } => std::mem::take(why).into_boxed_bytes(),
+            _ => return out,
+        };
+        if !bytes.is_empty() {
+            out.data = Box::into_raw(bytes).cast::<c_void>();
         }
         out
+    }
+
+    fn lend_bytes(&mut self, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            (self.data, self.data_length) = (bytes.as_ptr().cast(), bytes.len());
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use crate::status::{ferry_status, FERRY_OK};
 use crate::versioned::{Out, OutArray, Versioned};
 use engine::complete::{RequestResult, Transfer, TransferResult};
 use engine::status::Result;
-use engine::{result_or_error, Error, Status};
+use engine::{Engine, Error, Status};
 use std::mem::size_of;
 
 /// Every byte is where it belongs, and visible there.
@@ -176,9 +176,9 @@ impl Outcome {
     }
 
     /// Writes the result, however it ended, and makes a failure the call's own.
-    pub fn tell(self, core: &Transfer, result: TransferResult) -> Result<ferry_status> {
+    pub fn tell(self, engine: &Engine, core: &Transfer, result: TransferResult) -> Result<ferry_status> {
         self.done(&result);
-        result_or_error(core, result).map(|_| FERRY_OK)
+        engine.result_or_error(core, result).map(|_| FERRY_OK)
     }
 
     /// Writes the result of one that ended well.

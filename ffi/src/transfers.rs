@@ -100,7 +100,7 @@ pub unsafe extern "C" fn ferry_transfer_wait(
             let outcome = Outcome::new(out_result)?;
             let core = engine.engine.transfer(transfer)?;
             match engine.engine.wait(&core, timeout(timeout_ns)) {
-                Ok(result) => outcome.tell(&core, result),
+                Ok(result) => outcome.tell(&engine.engine, &core, result),
                 Err(error) if error.status == Status::Timeout => {
                     Ok(unfinished(&core).unwrap_or(FERRY_PENDING))
                 }
@@ -318,7 +318,7 @@ unsafe fn run(
             let core = engine.engine.submit_core(peer, op, requests, &options.awaited())?;
             let result = engine.engine.wait(&core, None)?;
             engine.engine.release(core.handle)?;
-            outcome.tell(&core, result)
+            outcome.tell(&engine.engine, &core, result)
         })
     }
 }

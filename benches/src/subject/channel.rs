@@ -67,7 +67,7 @@ impl Channel {
             match event.body {
                 _ if event.peer != peer => {}
                 EventBody::Notification { bytes } => return Ok(bytes),
-                EventBody::PeerLost { status } => bail!("the other end is lost: {status}"),
+                EventBody::PeerLost { status, why } => bail!("the other end is lost: {status}: {why}"),
                 _ => {}
             }
         }

@@ -1,7 +1,7 @@
 //! Transfers as futures, for any runtime: the waker is called by whichever thread makes the transfer
 //! final; there is no thread or timer of a runtime behind it.
 
-use super::transfers::{result_or_error, Transfer};
+use super::transfers::Transfer;
 use crate::complete::TransferResult;
 use crate::status::Result;
 use std::future::{Future, IntoFuture};
@@ -40,7 +40,7 @@ impl Future for TransferFuture {
         }
         // Looked at after registering: a completion in between is seen here, a later one wakes.
         match core.result() {
-            Some(result) => Poll::Ready(result_or_error(core, result)),
+            Some(result) => Poll::Ready(self.0.engine.result_or_error(core, result)),
             None => Poll::Pending,
         }
     }

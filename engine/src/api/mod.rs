@@ -25,4 +25,4 @@ pub use memory::{Memory, RegionOptions};
 pub use metrics::EngineStats;
 pub use paths::PathInfo;
 pub use peers::{PeerInfo, RemoteRegionInfo};
-pub use transfers::{result_or_error, Deadline, Transfer, TransferOptions};
+pub use transfers::{Deadline, Transfer, TransferOptions};

@@ -85,6 +85,7 @@ impl Engine {
         let context = self.context()?;
         let peer = context.peers.get(peer)?;
         let (paths, hows) = states(&peer);
+        let loss = peer.last_loss();
         let nics = |transport| match transport {
             Transport::Cuda => reached_by_nics(context, &peer, MemoryKind::Cuda),
             Transport::Ascend => reached_by_nics(context, &peer, MemoryKind::Ascend),
@@ -97,6 +98,10 @@ impl Engine {
                 }
                 if let Some(reached) = nics(transport) {
                     why = format!("{why}; {reached}");
+                }
+                if let Some(loss) = loss.as_ref().filter(|loss| loss.transport == transport) {
+                    let ago = loss.at.elapsed().unwrap_or_default().as_secs();
+                    why = format!("{why}; last lost {ago} s ago: {}", loss.text);
                 }
                 PathInfo { transport, chosen, why }
             };

@@ -368,7 +368,7 @@ impl Transfer {
     /// Waits until it is final; an error unless it ended DONE.
     pub fn wait_done(self) -> Result<TransferResult> {
         let result = self.wait(None)?;
-        result_or_error(&self.core, result)
+        self.engine.result_or_error(&self.core, result)
     }
 
     pub fn cancel(&self) -> Result<()> {
@@ -381,23 +381,30 @@ impl Transfer {
     }
 }
 
-/// DONE as Ok; anything else as an error that names the first failed request. The result must be the
-/// transfer's own.
-pub fn result_or_error(core: &Core, result: TransferResult) -> Result<TransferResult> {
-    if result.state == State::Done {
-        return Ok(result);
+impl Engine {
+    /// DONE as Ok; anything else as an error that names the first failed request, and why the peer's last lane was lost
+    /// if that may be the reason. The result must be the transfer's own.
+    pub fn result_or_error(&self, core: &Core, result: TransferResult) -> Result<TransferResult> {
+        if result.state == State::Done {
+            return Ok(result);
+        }
+        let first = core.results().into_iter().find(|request| request.status != Status::Ok);
+        let why = first.map_or(result.status, |request| request.status);
+        let vendor_error = first.map_or(0, |request| request.vendor_error);
+        let code = if vendor_error == 0 { String::new() } else { format!(", code {vendor_error}") };
+        let (failed, all) = (result.requests_failed, result.requests_in);
+        let mut text = format!("{failed} of {all} requests failed, the first with {why}{code}");
+        let may_be = matches!(why, Status::PeerLost | Status::Timeout | Status::Corrupt);
+        let peer = self.inner.context.peers.get(core.spec.peer).ok().filter(|_| may_be);
+        if let Some(loss) = peer.and_then(|peer| peer.last_loss()) {
+            text += &format!("; last lost: {}", loss.text);
+        }
+        let mut error = Error::new(result.status, text).over(result.transport);
+        error.os_error = result.os_error;
+        error.vendor_error = vendor_error;
+        error.request_index = first.map(|request| request.index);
+        Err(error)
     }
-    let first = core.results().into_iter().find(|request| request.status != Status::Ok);
-    let why = first.map_or(result.status, |request| request.status);
-    let vendor_error = first.map_or(0, |request| request.vendor_error);
-    let code = if vendor_error == 0 { String::new() } else { format!(", code {vendor_error}") };
-    let (failed, all) = (result.requests_failed, result.requests_in);
-    let text = format!("{failed} of {all} requests failed, the first with {why}{code}");
-    let mut error = Error::new(result.status, text).over(result.transport);
-    error.os_error = result.os_error;
-    error.vendor_error = vendor_error;
-    error.request_index = first.map(|request| request.index);
-    Err(error)
 }
 
 impl Drop for Transfer {

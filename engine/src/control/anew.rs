@@ -10,12 +10,16 @@
 //! and write. Only its own host can say that it does not, and the new engine, on that host, asks its kernel.
 
 use super::conn::ControlConn;
+use super::ending::PROCESS_ENDED;
 use super::sessions::PeerSession;
 use super::Control;
 use crate::complete::Fence;
+use crate::loss::{Cause, Loss};
 use crate::session::message::Message;
 use crate::status::Status;
 use crate::sys::host::{self, Process};
+
+pub(super) const IN_ITS_PLACE: &str = "another engine is in the peer's place";
 
 impl Control {
     /// The peer that listened where this engine listens now, and was reached at the same IP address. Clones of a
@@ -37,7 +41,7 @@ impl Control {
                 session.forerunners.push(old);
             }
         }
-        self.lose(old, Status::PeerLost, None);
+        self.lose(old, Status::PeerLost, None, Loss::told(Cause::Ended, IN_ITS_PLACE));
     }
 
     /// Asks a peer that has just been met what has become of those before it.
@@ -73,7 +77,7 @@ impl Control {
         let is_it = |process: &Process| (process.pid, process.started) == (pid, started);
         let olds = self.attested(session).filter(|(_, process)| is_it(process)).map(|(old, _)| old);
         for old in olds.collect::<Vec<u64>>() {
-            self.lose(old, Status::PeerLost, Some(Fence::Dead));
+            self.lose(old, Status::PeerLost, Some(Fence::Dead), Loss::told(Cause::Ended, PROCESS_ENDED));
         }
     }
 }

@@ -4,12 +4,12 @@
 use super::announce;
 use super::Control;
 use crate::command::Reply;
+use crate::loss::{Cause, Loss};
 use crate::notify::EventBody;
 use crate::peer::{Companion, Peer, Ticket, Way};
 use crate::status::Status;
 use crate::sys::clock;
 use crate::types::Transport;
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// A lost peer of which something may still land here.
@@ -123,20 +123,9 @@ impl Control {
     /// The peer answers.
     pub(super) fn companion_mended(&mut self, peer: u64) {
         if self.sessions.get(&peer).is_some_and(|session| session.companion_broken) {
-            self.drop_connection(peer);
+            let text = "the session is connected anew, to make a broken path again";
+            self.drop_connection(peer, Loss::told(Cause::Ours, text));
         }
-    }
-
-    /// Closes a companion's lane, if there is such a one, and fences what it carried.
-    pub(super) fn companion_lane_lost(&mut self, peer: u64, lane: u32) {
-        let closed = self.each_companion().find_map(|(_, companion)| companion.close_lane(peer, lane));
-        let Some(records) = closed else { return };
-        self.context.stats.lanes_lost.fetch_add(1, Ordering::Relaxed);
-        let mut actions = Vec::new();
-        if let Some(session) = self.sessions.get_mut(&peer) {
-            session.machine.lane_lost(clock::monotonic_ns(), lane, records, &mut actions);
-        }
-        self.act(peer, actions);
     }
 
     /// The companions' lanes that carry this transfer.
@@ -195,7 +184,8 @@ impl Control {
         }
         let Some(fading) = self.fading.remove(&peer) else { return };
         self.each_companion().for_each(|(_, companion)| companion.all_quiet(peer));
-        fading.peer.event(EventBody::PeerLost { status: fading.why });
+        let why = fading.peer.last_loss().map_or(String::new(), |loss| loss.text);
+        fading.peer.event(EventBody::PeerLost { status: fading.why, why: why.into() });
         fading.waiting.into_iter().for_each(|reply| reply.send(Ok(())));
     }
 

@@ -3,6 +3,7 @@
 use crate::control::greeting::Greeting;
 use crate::control::stream::Stream;
 use crate::limits::ANSWERS_UNWRITTEN_MAX;
+use crate::loss::{Failure, Loss};
 use crate::session::channel::Channel;
 use crate::session::handshake::{Acceptor, Dialer, Identity, Nonce};
 use crate::session::machine::Role;
@@ -42,8 +43,18 @@ pub struct ControlConn {
     /// What the peer said on this connection so far, as far as it bounds what may come.
     pub order: Order,
     pub answers: Answers,
-    /// Bytes that were read since it could not be written to any more.
+    /// Why it can't be written to any more. What the peer has said until then is read yet.
+    pub broken: Option<Failure>,
+    /// Bytes that were read since.
     pub last_words: usize,
+}
+
+impl ControlConn {
+    /// A failure of this connection, with its addresses.
+    pub fn loss(&self, failure: Failure) -> Loss {
+        let here = self.stream.local_address().map_or("?".into(), |address| address.to_string());
+        Loss::new(failure, &format!("control connection, {here} to {}", self.remote))
+    }
 }
 
 /// Answers that wait to be written: how many, and where in the stream the last one ends.

@@ -3,12 +3,11 @@
 
 use super::conn::State;
 use super::Control;
+use crate::loss::{Cause, Failure, Loss};
 use crate::status::{Error, Status};
 use crate::sys::clock;
-use crate::transport::tcp::lane::Lane;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
-use std::sync::Arc;
 use std::time::Instant;
 
 /// Lost peers whose handles still answer PEER_LOST; older ones become STALE.
@@ -101,7 +100,9 @@ impl Control {
         let Some(session) = self.sessions.get(&peer) else { return };
         let next_ns = session.peer.begin_look();
         let since_ns = clock::boottime_ns().saturating_sub(progress_ns);
-        let stuck: Vec<Arc<Lane>> = session.lanes().filter(|lane| lane.is_stuck(since_ns)).cloned().collect();
+        let silent = Failure::new(Cause::Silent, "nothing moved for progress_timeout_ms");
+        let stuck = session.lanes().filter(|lane| lane.is_stuck(since_ns));
+        let stuck: Vec<(u32, Loss)> = stuck.map(|lane| (lane.id, lane.loss(silent))).collect();
         match next_ns {
             // The sweep comes before the next look.
             Some(at_ns) if at_ns <= now_ns => {
@@ -111,7 +112,7 @@ impl Control {
             Some(at_ns) => self.looks.plan(peer, at_ns.min(now_ns + progress_ns / 4)),
             None => {}
         }
-        stuck.iter().for_each(|lane| self.lane_lost(peer, lane));
+        stuck.into_iter().for_each(|(lane, loss)| self.lane_lost(peer, lane, loss));
     }
 
     /// Does what peers have left to be done, a turn of each, for a while; the loop comes back for the rest.

@@ -299,6 +299,7 @@ impl Control {
                     target: Some(target),
                     order: Order::default(),
                     answers: Answers::default(),
+                    broken: None,
                     last_words: 0,
                 };
                 self.begin_control(token, control);

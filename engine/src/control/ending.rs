@@ -6,15 +6,16 @@ use super::sessions::Actions;
 use super::Control;
 use crate::command::Reply;
 use crate::complete::Fence;
+use crate::loss::{Cause, Failure, Loss};
 use crate::peer::{PeerState, Posted, What};
 use crate::session::message::Message;
 use crate::status::{Error, Status};
 use crate::sys::clock;
 use crate::sys::poller::Interest;
-use crate::transport::tcp::lane::Lane;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
-use std::sync::Arc;
+
+pub(super) const PROCESS_ENDED: &str = "the peer's process has ended";
 
 impl Control {
     pub(super) fn watch_process(&mut self, peer: u64, pidfd: OwnedFd) {
@@ -40,7 +41,7 @@ impl Control {
         let peer = self.pidfds.get(&token).map(|(_, peer)| *peer);
         self.forget_process(token);
         if let Some(peer) = peer {
-            self.lose(peer, Status::PeerLost, Some(Fence::Dead));
+            self.lose(peer, Status::PeerLost, Some(Fence::Dead), Loss::told(Cause::Ended, PROCESS_ENDED));
         }
     }
 
@@ -52,33 +53,39 @@ impl Control {
             return;
         };
         let handle = transfer.handle;
-        let carriers: Vec<Arc<Lane>> =
-            session.lanes.values().filter(|lane| lane.carries(handle)).cloned().collect();
-        for lane in carriers {
-            self.lane_lost(peer, &lane);
-        }
-        for lane in self.companion_carriers(peer, handle) {
-            self.companion_lane_lost(peer, lane);
+        let carriers = session.lanes.values().filter(|lane| lane.carries(handle));
+        let mut lanes: Vec<u32> = carriers.map(|lane| lane.id).collect();
+        lanes.extend(self.companion_carriers(peer, handle));
+        for lane in lanes {
+            self.lane_lost(
+                peer,
+                lane,
+                Loss::told(Cause::Ours, "a transfer that was stopped did not end in time"),
+            );
         }
         if let Some(session) = self.sessions.get_mut(&peer).filter(|_| !transfer.is_final()) {
             session.machine.drain_on(clock::monotonic_ns(), handle);
         }
     }
 
-    pub(super) fn lane_lost(&mut self, peer: u64, lane: &Arc<Lane>) {
-        let Some(session) = self.sessions.get_mut(&peer) else {
-            lane.close();
-            return;
+    /// Closes a lane, of whichever transport it is, and fences what it carried. Nothing if there is no such lane: it
+    /// was closed before.
+    pub(super) fn lane_lost(&mut self, peer: u64, lane: u32, loss: Loss) {
+        let Some(session) = self.sessions.get_mut(&peer) else { return };
+        let records = match session.lanes.remove(&lane) {
+            Some(lane) => {
+                session.link.set(lane.slot, None);
+                Some(lane.close())
+            }
+            None => self.each_companion().find_map(|(_, companion)| companion.close_lane(peer, lane)),
         };
-        if !session.lanes.get(&lane.id).is_some_and(|known| Arc::ptr_eq(known, lane)) {
-            return;
-        }
-        session.lanes.remove(&lane.id);
-        session.link.set(lane.slot, None);
-        let records = lane.close();
+        let Some(records) = records else { return };
         self.context.stats.lanes_lost.fetch_add(1, Ordering::Relaxed);
         let mut actions = Actions::new();
-        session.machine.lane_lost(clock::monotonic_ns(), lane.id, records, &mut actions);
+        if let Some(session) = self.sessions.get_mut(&peer) {
+            session.peer.note_loss(loss);
+            session.machine.lane_lost(clock::monotonic_ns(), lane, records, &mut actions);
+        }
         self.act(peer, actions);
     }
 
@@ -98,12 +105,13 @@ impl Control {
     }
 
     /// Closes a session's control connection and lanes; the machine starts over.
-    pub(super) fn drop_connection(&mut self, peer: u64) {
+    pub(super) fn drop_connection(&mut self, peer: u64, loss: Loss) {
         self.end_greetings(peer);
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         let Some(token) = session.conn.take() else { return };
         session.machine.control_lost(clock::monotonic_ns());
         session.peer.set_state(PeerState::Down);
+        session.peer.note_loss(loss);
         self.context.stats.sessions_lost.fetch_add(1, Ordering::Relaxed);
         self.take(token);
         self.end_companions(peer);
@@ -113,31 +121,38 @@ impl Control {
 
     fn close_lanes(&mut self, peer: u64) {
         let Some(session) = self.sessions.get(&peer) else { return };
-        let lanes: Vec<Arc<Lane>> = session.lanes.values().cloned().collect();
+        let lanes: Vec<u32> = session.lanes.keys().copied().collect();
         for lane in lanes {
-            self.lane_lost(peer, &lane);
+            self.lane_lost(peer, lane, Loss::told(Cause::Ours, "the session's connection is over"));
         }
     }
 
     /// A control connection broke.
-    pub(super) fn control_ended(&mut self, mut control: ControlConn, status: Status) {
+    pub(super) fn control_ended(&mut self, mut control: ControlConn, failure: Failure) {
+        let loss = control.loss(failure);
         match control.peer {
             Some(peer) => {
                 drop(control);
-                self.drop_connection(peer);
+                self.drop_connection(peer, loss);
             }
             None => {
                 if let Some(target) = control.target.take() {
-                    let text = format!("{}: the session ended before it began", control.remote);
-                    self.dial_failed(target, Error::new(status, text), None);
+                    let status = match failure.status() {
+                        Status::Corrupt => Status::Corrupt,
+                        _ => Status::Unreachable,
+                    };
+                    let text = format!("the session ended before it began: {}", loss.text);
+                    let mut error = Error::new(status, text);
+                    error.os_error = loss.os_error;
+                    self.dial_failed(target, error, None);
                 }
             }
         }
     }
 
     /// The peer is lost for good, for a reason known here.
-    pub(super) fn lose(&mut self, peer: u64, status: Status, fence: Option<Fence>) {
-        self.drop_connection(peer);
+    pub(super) fn lose(&mut self, peer: u64, status: Status, fence: Option<Fence>, loss: Loss) {
+        self.drop_connection(peer, loss);
         self.close_lanes(peer);
         let mut actions = Actions::new();
         if let Some(session) = self.sessions.get_mut(&peer) {
@@ -182,7 +197,7 @@ impl Control {
             self.fences += 1;
             let theirs = (session.identity.engine_id, session.identity.incarnation);
             self.fenced.insert(theirs, self.fences);
-            self.farewell(peer, Status::Refused);
+            self.farewell(peer, Status::Refused, Loss::told(Cause::Ours, "the peer was fenced here"));
         }
         self.answer_when_faded(peer, reply);
     }
@@ -191,7 +206,7 @@ impl Control {
         if !self.sessions.contains_key(&peer) {
             return reply.send(Ok(()));
         }
-        self.farewell(peer, Status::Closed);
+        self.farewell(peer, Status::Closed, Loss::told(Cause::Ours, "the peer was closed here"));
         match self.sessions.get_mut(&peer) {
             Some(session) => session.closing.push(reply),
             None => reply.send(Ok(())),
@@ -201,11 +216,12 @@ impl Control {
 
     /// The peer says what no engine in good order does. It has the secret: connecting again would change nothing.
     pub(super) fn misbehaved(&mut self, peer: u64) {
-        self.farewell(peer, Status::Corrupt);
+        let text = "the peer sent a message that no engine in good order sends";
+        self.farewell(peer, Status::Corrupt, Loss::told(Cause::Damaged, text));
     }
 
     /// Ends a session on purpose: lanes first, then the word, so that the peer may rely on it.
-    pub(super) fn farewell(&mut self, peer: u64, status: Status) {
+    pub(super) fn farewell(&mut self, peer: u64, status: Status, loss: Loss) {
         if let Some(session) = self.sessions.get_mut(&peer) {
             session.lanes.values().for_each(|lane| lane.settle_debts());
             // Nothing is asked any more: the Bye says all that a fence would.
@@ -214,6 +230,6 @@ impl Control {
         self.end_companions(peer);
         self.close_lanes(peer);
         self.say(peer, Message::Bye { status: status as i32 });
-        self.lose(peer, status, None);
+        self.lose(peer, status, None, loss);
     }
 }

@@ -238,6 +238,7 @@ impl Control {
             target: None,
             order: Order::default(),
             answers: Answers::default(),
+            broken: None,
             last_words: 0,
         };
         self.begin_control(token, control);

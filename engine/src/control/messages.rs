@@ -6,6 +6,7 @@ use super::sessions::Actions;
 use super::Control;
 use crate::command::Reply;
 use crate::complete::Fence;
+use crate::loss::{Cause, Loss};
 use crate::session::message::Message;
 use crate::status::{Error, Status};
 use crate::sys::clock;
@@ -82,7 +83,12 @@ impl Control {
                 // The peer closed its lanes before it said so: what it answered last is here, and when
                 // ours go now nothing is in doubt.
                 session.lanes.values().for_each(|lane| lane.take_the_rest());
-                return self.lose(peer, Status::PeerLost, Some(Fence::Confirmed));
+                return self.lose(
+                    peer,
+                    Status::PeerLost,
+                    Some(Fence::Confirmed),
+                    Loss::told(Cause::Closed, "the peer ended the session"),
+                );
             }
             _ => {}
         }
@@ -102,10 +108,7 @@ impl Control {
         self.forget_greeting(peer, lane);
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         session.refuse_lane(lane);
-        if let Some(attached) = session.lanes.get(&lane).cloned() {
-            self.lane_lost(peer, &attached);
-        }
-        self.companion_lane_lost(peer, lane);
+        self.lane_lost(peer, lane, Loss::told(Cause::Closed, format!("the peer gave up lane {lane}")));
         self.answer(peer, Message::FenceAck { lane });
     }
 

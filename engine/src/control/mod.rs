@@ -25,6 +25,7 @@ use crate::command::Command;
 use crate::complete::Fence;
 use crate::context::Context;
 use crate::limits::LANES_MAX;
+use crate::loss::{Cause, Loss};
 use crate::peer::Beside;
 use crate::session::handshake::ProofTable;
 use crate::session::machine::Timing;
@@ -34,7 +35,6 @@ use crate::sys::clock;
 use crate::sys::health;
 use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
 use crate::sys::socket;
-use crate::transport::tcp::lane::Lane;
 use crate::transport::tcp::worker::Workers;
 use announce::News;
 use callers::Callers;
@@ -308,16 +308,11 @@ impl Control {
                     self.drained.insert(peer);
                 }
             }
-            Command::LaneLost { peer, lane } => {
-                if let Ok(lane) = lane.downcast::<Arc<Lane>>() {
-                    self.lane_lost(peer, &lane);
-                }
-            }
+            Command::LaneLost { peer, lane, loss } => self.lane_lost(peer, lane, loss),
             Command::CompanionSettled { peer, transport, why, pending } => {
                 self.companion_settled(peer, transport, why, pending)
             }
             Command::CompanionBroken { peer, transport } => self.companion_broken(peer, transport),
-            Command::CompanionLaneLost { peer, lane } => self.companion_lane_lost(peer, lane),
             Command::Tell { peer, session_id, transport, body, why } => {
                 self.tell_beside(peer, session_id, transport, body, why)
             }
@@ -327,7 +322,12 @@ impl Control {
                 }
             }
             Command::CompanionQuiet { peer } => self.faded(peer),
-            Command::ProcessEnded { peer } => self.lose(peer, Status::PeerLost, Some(Fence::Dead)),
+            Command::ProcessEnded { peer } => self.lose(
+                peer,
+                Status::PeerLost,
+                Some(Fence::Dead),
+                Loss::told(Cause::Ended, ending::PROCESS_ENDED),
+            ),
             Command::Grant { peer, limit } => self.say(peer, Message::Grant { limit }),
             Command::RefreshClock { peer } => {
                 self.ping(peer, None);
@@ -354,7 +354,7 @@ impl Control {
         half_open.into_iter().for_each(|token| drop(self.take(token)));
         let peers: Vec<u64> = self.sessions.keys().copied().collect();
         for peer in peers {
-            self.farewell(peer, Status::Closed);
+            self.farewell(peer, Status::Closed, Loss::told(Cause::Ours, "this engine is closed"));
         }
     }
 }

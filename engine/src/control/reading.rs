@@ -5,6 +5,7 @@ use super::conn::{ControlConn, Offered, State};
 use super::stream::Input;
 use super::Control;
 use crate::limits::{CONTROL_TURN_BYTES, LAST_WORDS_BYTES_MAX};
+use crate::loss::{Cause, Failure};
 use crate::session::message::Message;
 use crate::status::{Error, Status};
 use std::time::Instant;
@@ -15,8 +16,11 @@ impl Control {
         let Offered { link, known, fresh, .. } = control.offered;
         let start = Message::Start { link, known, fresh }.encode();
         let sealed = control.channel.seal(&start, control.stream.out());
-        if sealed.is_err() || control.stream.flush(&self.poller).is_err() {
-            return self.control_ended(control, Status::Unreachable);
+        if sealed.is_err() {
+            return self.control_ended(control, Failure::new(Cause::Ours, "sealing a message"));
+        }
+        if let Err(error) = control.stream.flush(&self.poller) {
+            return self.control_ended(control, Failure::system("sending", &error));
         }
         // What came with the handshake's last bytes is not announced by the poller.
         let deadline = Some(self.handshake_deadline());
@@ -26,21 +30,25 @@ impl Control {
     /// One turn of a connection: a bounded piece is read and worked off, and what is left is reported again.
     pub(super) fn control(&mut self, token: u64, mut control: Box<ControlConn>, deadline: Option<Instant>) {
         // Who cannot be written to any more may have said why: what has come is read before it ends.
-        let broken = control.last_words > 0 || control.stream.flush(&self.poller).is_err();
+        if control.broken.is_none() {
+            let flushed = control.stream.flush(&self.poller);
+            control.broken = flushed.err().map(|error| Failure::system("sending", &error));
+        }
         let ended = match control.stream.read(CONTROL_TURN_BYTES) {
             Ok(Input::Bytes(bytes)) => {
                 control.input.extend_from_slice(&bytes);
-                control.last_words += if broken { bytes.len() } else { 0 };
-                control.last_words > LAST_WORDS_BYTES_MAX
+                control.last_words += if control.broken.is_some() { bytes.len() } else { 0 };
+                control.broken.filter(|_| control.last_words > LAST_WORDS_BYTES_MAX)
             }
-            Ok(Input::Nothing) => broken,
-            Ok(Input::End) | Err(_) => true,
+            Ok(Input::Nothing) => control.broken,
+            Ok(Input::End) => Some(Failure::new(Cause::Closed, "the peer closed the connection")),
+            Err(error) => Some(Failure::system("receiving", &error)),
         };
-        if ended {
+        if let Some(failure) = ended {
             // What was said before the end still counts: a Bye above all.
             let _ = self.handle_messages(token, &mut control);
             self.drain_inbox();
-            return self.control_ended(*control, Status::Unreachable);
+            return self.control_ended(*control, failure);
         }
         self.read_messages(token, control, deadline);
     }
@@ -59,11 +67,17 @@ impl Control {
                 peer.into_iter().for_each(|peer| self.hear_on(peer));
                 self.drain_inbox();
             }
-            Ok(false) => self.control_ended(*control, Status::Unreachable),
+            Ok(false) => {
+                self.control_ended(*control, Failure::new(Cause::Ours, "the session takes no connection"))
+            }
             // The cipher says so: somebody on the way.
-            Err(error) if peer.is_none() || control.channel.is_corrupt() => {
+            Err(_) if peer.is_none() || control.channel.is_corrupt() => {
                 self.drain_inbox();
-                self.control_ended(*control, error.status)
+                let failure = match control.channel.is_corrupt() {
+                    true => Failure::new(Cause::Forged, "the MAC of a message is wrong"),
+                    false => Failure::new(Cause::Damaged, "a message comes where none may"),
+                };
+                self.control_ended(*control, failure)
             }
             Err(_) => {
                 self.insert(token, State::Control(control), None);

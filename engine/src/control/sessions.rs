@@ -3,6 +3,7 @@
 //! `messages` has what the two ends say to each other meanwhile, `ending` what becomes of a session that is lost
 //! or given up.
 
+use super::anew::IN_ITS_PLACE;
 use super::announce::Hearing;
 use super::conn::{ControlConn, Offered, State, Target};
 use super::dial::tune;
@@ -12,6 +13,7 @@ use crate::command::Reply;
 use crate::complete::Fence;
 use crate::handle::Tag;
 use crate::limits::FENCED_LANES_MAX;
+use crate::loss::{Cause, Loss};
 use crate::notify::EventBody;
 use crate::peer::{Peer, PeerIdentity, PeerState, Posted};
 use crate::session::handshake::Identity;
@@ -142,7 +144,7 @@ impl Control {
             // The peer goes on with its memory of us, in which notifications are numbered. Without ours, which has
             // been given up since we said that we have it, this connection is of no use: the next one says so.
             let old = old.filter(|old| same && control.offered.peer == Some(*old))?;
-            self.drop_connection(old);
+            self.drop_connection(old, Loss::told(Cause::Closed, "the peer has connected anew"));
             self.replace_session(old, token, control);
             return Some(old);
         }
@@ -159,7 +161,7 @@ impl Control {
                 // It may remember this session yet, with lanes that stand. When it says Ready it has closed them.
                 predecessors.push(old);
             }
-            self.lose(old, Status::PeerLost, None);
+            self.lose(old, Status::PeerLost, None, Loss::told(Cause::Ended, IN_ITS_PLACE));
         }
         let forerunner = self.forerunner(control);
         let peer = self.new_session(token, control, fresh)?;
@@ -370,7 +372,11 @@ impl Control {
         }
         if let Some(older) = session.link.get(greeting.slot) {
             // The peer lost it and we have not noticed.
-            self.lane_lost(peer, &older);
+            self.lane_lost(
+                peer,
+                older.id,
+                Loss::told(Cause::Closed, "the peer opened another lane in its place"),
+            );
         }
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         tune(&socket, session.peer.identity.same_host, &self.context);
@@ -418,7 +424,10 @@ impl Control {
                 Action::DrainOver(transfer) => self.drain_over(peer, transfer),
                 Action::Release(records, fence) => self.release(peer, records, fence),
                 Action::Up => self.up(peer),
-                Action::DropControl => self.drop_connection(peer),
+                Action::DropControl => {
+                    let text = "the peer did not answer in time on the control connection";
+                    self.drop_connection(peer, Loss::told(Cause::Silent, text))
+                }
                 Action::GiveUp(status) => self.given_up(peer, status),
             }
         }

@@ -28,8 +28,11 @@ pub enum EventBody {
         bytes: Box<[u8]>,
     },
     PeerUp,
+    /// Nothing of the peer can land here any more.
     PeerLost {
         status: Status,
+        /// What its session ended with, for a person.
+        why: Box<str>,
     },
     /// Bytes of a fenced transfer landed here after all.
     LateApply {

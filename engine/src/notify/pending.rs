@@ -99,7 +99,7 @@ mod tests {
     use crate::status::Status;
 
     fn lost(peer: u64, status: Status) -> Event {
-        Event::new(peer, EventBody::PeerLost { status })
+        Event::new(peer, EventBody::PeerLost { status, why: "gone".into() })
     }
 
     fn bodies(pending: &mut Pending) -> Vec<(u64, EventBody)> {
@@ -116,7 +116,7 @@ mod tests {
         let replaced = pending.push(Event::new(1, EventBody::PeerUp), Room::Unreserved);
         assert_eq!(replaced.unwrap().body, EventBody::PeerUp);
         assert_eq!(pending.len(), 3);
-        let lost = EventBody::PeerLost { status: Status::Timeout };
+        let lost = EventBody::PeerLost { status: Status::Timeout, why: "gone".into() };
         assert_eq!(bodies(&mut pending), [(1, lost), (2, bytes), (1, EventBody::PeerUp)]);
         assert!(pending.is_empty() && pending.subjects.is_empty());
     }

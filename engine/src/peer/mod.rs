@@ -28,6 +28,7 @@ pub use posted::{Posted, What};
 use crate::command::Command;
 use crate::complete::transfer::Failure;
 use crate::complete::{Fence, Notification, State, Transfer};
+use crate::loss::{Cause, Loss};
 use crate::notify::{Event, EventBody};
 use crate::region::remote::RemoteRegions;
 use crate::status::{Error, Result, Status};
@@ -63,6 +64,8 @@ pub struct Peer {
     sweeping: AtomicBool,
     /// CLOCK_MONOTONIC time of the control loop's next look at this peer. See `look_at`.
     look_ns: AtomicU64,
+    /// The last lane or connection that was lost otherwise than on purpose.
+    last_loss: Mutex<Option<Loss>>,
     #[cfg(test)]
     pub pulled: tests::Hook,
 }
@@ -100,6 +103,7 @@ impl Peer {
             active: AtomicU64::new(0),
             sweeping: AtomicBool::new(false),
             look_ns: AtomicU64::new(u64::MAX),
+            last_loss: Mutex::new(None),
             #[cfg(test)]
             pulled: tests::Hook::default(),
             around,
@@ -119,6 +123,19 @@ impl Peer {
     pub fn set_state(&self, state: PeerState) {
         let change = |old| (old != PeerState::Lost as u32).then_some(state as u32);
         let _ = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
+    }
+
+    /// A lane or the connection to the peer was lost.
+    pub fn note_loss(&self, loss: Loss) {
+        self.around.stats.losses[loss.cause as usize].fetch_add(1, Ordering::Relaxed);
+        if loss.cause != Cause::Ours {
+            *lock(&self.last_loss) = Some(loss);
+        }
+    }
+
+    /// Why the last lane or connection to the peer was lost, unless that was done here on purpose.
+    pub fn last_loss(&self) -> Option<Loss> {
+        lock(&self.last_loss).clone()
     }
 
     /// Marks the peer as lost for good.

@@ -77,7 +77,8 @@ impl Peer {
     /// Strikes what is to be struck and has moved what has to go another way, one turn of it. Whether there is more.
     /// By the control loop alone, which looks at what is due for its deadline without being asked.
     pub fn sweep(&self, now_ns: u64) -> bool {
-        let lost = self.lost();
+        let os_error = || lock(&self.last_loss).as_ref().map_or(0, |loss| loss.os_error);
+        let lost = self.lost().map(|status| Strike { status, os_error: os_error() });
         let mut skipped = false;
         for _ in 0..SWEEP_TURN {
             let next = lock(&self.outbox).next_end(lost, now_ns);

@@ -2,7 +2,8 @@
 //! polling, options of TCP.
 
 use std::io;
-use std::os::fd::RawFd;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, RawFd};
 
 /// Vectors of one call: the kernel's IOV_MAX.
 pub const IOV_MAX: usize = 1024;
@@ -38,6 +39,13 @@ fn counted(result: isize) -> io::Result<usize> {
         return Err(io::Error::last_os_error());
     }
     Ok(result as usize)
+}
+
+/// This end's address and the other's, as far as the socket has them.
+pub fn ends(socket: &impl AsFd) -> (Option<SocketAddr>, Option<SocketAddr>) {
+    let socket = socket2::SockRef::from(socket);
+    let of = |address: io::Result<socket2::SockAddr>| address.ok()?.as_socket();
+    (of(socket.local_addr()), of(socket.peer_addr()))
 }
 
 /// Sends without blocking and without SIGPIPE.

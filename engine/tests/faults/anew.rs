@@ -90,7 +90,7 @@ fn wait_for_loss(queue: &Arc<Queue>, peer: u64) {
     let mut events = Vec::new();
     wait_until("PEER_LOST comes", || {
         queue.drain(&mut events, 16);
-        let is_it = |body: &EventBody| matches!(body, EventBody::PeerLost { status: Status::PeerLost });
+        let is_it = |body: &EventBody| matches!(body, EventBody::PeerLost { status: Status::PeerLost, .. });
         events.iter().any(|event| event.peer == peer && is_it(&event.body))
     });
 }

@@ -292,7 +292,7 @@ impl Role {
                 crate::support::wait_until("a peer event comes", || queue.drain(&mut out, 1) == 1);
                 match &out[0].body {
                     EventBody::PeerUp => "PEER_UP".into(),
-                    EventBody::PeerLost { status } => format!("PEER_LOST {status}"),
+                    EventBody::PeerLost { status, .. } => format!("PEER_LOST {status}"),
                     EventBody::LateApply { .. } => "LATE_APPLY".into(),
                     other => format!("{other:?}"),
                 }

@@ -12,6 +12,7 @@ mod answers;
 mod fences;
 mod frames;
 mod leases;
+mod losses;
 mod numbers;
 mod smoke;
 mod words;

@@ -20,7 +20,7 @@ fn wait_for_loss(queue: &Arc<Queue>, peer: u64) -> Status {
     wait_until("PEER_LOST comes", || {
         queue.drain(&mut events, 16);
         lost = events.iter().find_map(|event| match event.body {
-            EventBody::PeerLost { status } if event.peer == peer => Some(status),
+            EventBody::PeerLost { status, .. } if event.peer == peer => Some(status),
             _ => None,
         });
         lost.is_some()

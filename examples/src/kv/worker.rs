@@ -103,8 +103,8 @@ impl Bench {
             let event = next(&self.inbox)?;
             match event.body {
                 EventBody::Notification { bytes } => return Ok((event.peer, Message::decode(&bytes)?)),
-                EventBody::PeerLost { status } => {
-                    return Err(format!("the other worker is lost: {status}").into())
+                EventBody::PeerLost { status, why } => {
+                    return Err(format!("the other worker is lost: {status}: {why}").into())
                 }
                 _ => {}
             }

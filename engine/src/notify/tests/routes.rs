@@ -81,12 +81,12 @@ fn peer_events_go_to_every_queue_that_takes_them() {
         .map(|what| hub.create(what, 1).unwrap());
     for _ in 0..1000 {
         hub.peer_event(Event::new(3, EventBody::PeerUp));
-        hub.peer_event(Event::new(3, EventBody::PeerLost { status: Status::PeerLost }));
+        hub.peer_event(Event::new(3, EventBody::PeerLost { status: Status::PeerLost, why: "gone".into() }));
     }
     hub.peer_event(Event::new(4, EventBody::PeerUp));
     for queue in &queues[..2] {
         let events = drain(queue, usize::MAX);
-        let lost = EventBody::PeerLost { status: Status::PeerLost };
+        let lost = EventBody::PeerLost { status: Status::PeerLost, why: "gone".into() };
         let got: Vec<_> = events.into_iter().map(|event| (event.peer, event.body)).collect();
         assert_eq!(got, [(3, EventBody::PeerUp), (3, lost), (4, EventBody::PeerUp)]);
     }

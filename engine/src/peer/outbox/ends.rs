@@ -73,17 +73,17 @@ impl Outbox {
     }
 
     /// The next transfer that has to be struck, with the reason: an earlier ORDERED one failed, it has no way to
-    /// go, the peer is lost (`lost` says why), or its deadline is past.
-    pub fn next_end(&mut self, lost: Option<Status>, now_ns: u64) -> Option<(Arc<Transfer>, Strike)> {
+    /// go, the peer is lost (`lost` strikes it), or its deadline is past.
+    pub fn next_end(&mut self, lost: Option<Strike>, now_ns: u64) -> Option<(Arc<Transfer>, Strike)> {
         let strike = |status| Strike { status, os_error: 0 };
         if let Some(transfer) = self.ordered.pop_doomed() {
             return Some((transfer, strike(Status::Cancelled)));
         }
         if let Some(transfer) = self.stranded.pop_front() {
-            return Some((transfer, strike(lost.unwrap_or(Status::Unavailable))));
+            return Some((transfer, lost.unwrap_or(strike(Status::Unavailable))));
         }
-        if let Some(why) = lost {
-            return self.live.pop().map(|transfer| (transfer, strike(why)));
+        if let Some(strike) = lost {
+            return self.live.pop().map(|transfer| (transfer, strike));
         }
         self.live.next_ns().filter(|at_ns| *at_ns <= now_ns)?;
         let transfer = self.live.pop()?;

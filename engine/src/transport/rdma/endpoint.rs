@@ -15,12 +15,14 @@ use super::wire::{DeviceOffer, Side};
 use crate::command::{Command, Commands};
 use crate::complete::Transfer;
 use crate::limits::{FRAME_DESCRIPTORS_MAX, RDMA_WORD_BYTES_MAX};
+use crate::loss::{Cause, Loss};
 use crate::peer::outbox::{PullLimits, Pulled};
 use crate::peer::Peer;
 use crate::region::Registry;
 use crate::sys::clock;
 use crate::sys::lock::{Mutex, MutexGuard};
 use crate::sys::verbs::{Chain, Completion, Cq, LocalSide, Qp, QpSpec, Remote};
+use crate::types::Transport;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -378,8 +380,11 @@ impl Endpoint {
     /// The endpoint is of no use any more: once, the control loop is told to close it.
     pub fn fail(&self, why: String) {
         if !self.broken.swap(true, Ordering::AcqRel) {
-            let _ = self.why.set(format!("{} to {}: {why}", self.device.name(), self.remote.name));
-            self.commands.push(Command::CompanionLaneLost { peer: self.peer.handle, lane: self.lane });
+            let why =
+                self.why.get_or_init(|| format!("{} to {}: {why}", self.device.name(), self.remote.name));
+            let loss =
+                Loss::told(Cause::System, format!("RDMA lane {}, {why}", self.lane)).over(Transport::Rdma);
+            self.commands.push(Command::LaneLost { peer: self.peer.handle, lane: self.lane, loss });
         }
     }
 

@@ -12,6 +12,7 @@ use super::session::{Pair, Session, Stage};
 use super::wire::Word;
 use super::DeviceSettings;
 use crate::command::{Command, Commands};
+use crate::loss::{Cause, Loss};
 use crate::peer::{Companion, Link, Posted, Ticket};
 use crate::region::holder::Holder;
 use crate::region::Registry;
@@ -297,7 +298,8 @@ impl Service {
 
     /// Has the control loop close an endpoint, and fence what it carries.
     pub(super) fn give_up(&self, peer: u64, lane: u32) {
-        self.commands.push(Command::CompanionLaneLost { peer, lane });
+        let loss = Loss::told(Cause::Ours, format!("RDMA lane {lane} was given up")).over(Transport::Rdma);
+        self.commands.push(Command::LaneLost { peer, lane, loss });
     }
 
     /// What time, and completions, ask for.

@@ -11,11 +11,11 @@ use crate::limits::{
     FRAME_DESCRIPTORS_MAX, GENTLE_FRAMES_MAX, GENTLE_FRAME_BYTES_MAX, LANE_FRAMES_MAX, LANE_READ_BYTES_MAX,
     NOTIFY_BYTES_MAX,
 };
+use crate::loss::{Failure, Loss};
 use crate::notify::WakeLater;
 use crate::peer::outbox::PullLimits;
 use crate::peer::{Peer, Posted};
 use crate::session::machine::Carried;
-use crate::status::Status;
 use crate::sys::clock;
 use crate::sys::eventfd::EventFd;
 use crate::sys::lock::{Mutex, MutexGuard};
@@ -29,6 +29,7 @@ use crate::transport::tcp::tx::{Tx, TxTurn};
 use crate::transport::tcp::wire::Sealer;
 use crate::transport::tcp::worker::Worker;
 use crate::types::Op;
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -65,6 +66,8 @@ pub struct Lane {
     pub frame_bytes_max: u32,
     pub token: u64,
     socket: OwnedFd,
+    /// This end's address and the other's. Asked for while it stands: a connection that was reset has none.
+    ends: (Option<SocketAddr>, Option<SocketAddr>),
     worker: Arc<Worker>,
     tx: Mutex<Tx>,
     rx: Mutex<Rx>,
@@ -106,6 +109,7 @@ impl Lane {
             peer_reads_max: spec.peer_reads_max as usize,
             frame_bytes_max: spec.frame_bytes_max,
             token,
+            ends: socket::ends(&spec.socket),
             socket: spec.socket,
             tx: Mutex::new(Tx::new(Sealer::new(spec.send_key))),
             rx: Mutex::new(Rx::new(Sealer::new(spec.receive_key))),
@@ -192,7 +196,7 @@ impl Lane {
                     self.tx_wanted.store(true, Ordering::SeqCst);
                     return self.worker.kick(self.clone());
                 }
-                TxTurn::Failed(status) => return self.fail(status),
+                TxTurn::Failed(failure) => return self.fail(failure),
             }
         }
     }
@@ -210,8 +214,8 @@ impl Lane {
         let turn = rx.run(self);
         drop(rx);
         drop(later);
-        if let Some(status) = turn.failed {
-            self.fail(status);
+        if let Some(failure) = turn.failed {
+            self.fail(failure);
         } else if turn.owes_answer || (turn.settled && self.window_full.swap(false, Ordering::SeqCst)) {
             self.send();
         }
@@ -228,9 +232,9 @@ impl Lane {
         };
         if std::mem::replace(&mut *interest, wanted) != wanted && !self.is_closed() {
             // A lane whose interest cannot be set would hang: closing it is the honest outcome.
-            if self.worker.set(self.fd(), self.token, *interest).is_err() {
+            if let Err(error) = self.worker.set(self.fd(), self.token, *interest) {
                 drop(interest);
-                self.fail(Status::System);
+                self.fail(Failure::system("watching the socket", &error));
             }
         }
     }
@@ -283,18 +287,22 @@ impl Lane {
 
     /// The lane is of no more use. Tells the control loop, which closes it. From any thread, also
     /// under no lock of the lane.
-    pub fn fail(self: &Arc<Self>, status: Status) {
+    pub fn fail(self: &Arc<Self>, failure: Failure) {
         if self.failed.swap(true, Ordering::AcqRel) {
             return;
         }
-        let _ = status;
         // Off the poller at once: a socket at its end would be reported for ever.
         self.worker.remove(self.fd(), self.token);
         socket::shutdown(self.fd());
-        self.peer
-            .around()
-            .commands
-            .push(Command::LaneLost { peer: self.peer.handle, lane: Box::new(self.clone()) });
+        let loss = self.loss(failure);
+        self.peer.around().commands.push(Command::LaneLost { peer: self.peer.handle, lane: self.id, loss });
+    }
+
+    /// A failure of this lane, with its addresses.
+    pub fn loss(&self, failure: Failure) -> Loss {
+        let end = |address: Option<SocketAddr>| address.map_or("?".into(), |address| address.to_string());
+        let (here, there) = self.ends;
+        Loss::new(failure, &format!("TCP lane {}, {} to {}", self.id, end(here), end(there)))
     }
 
     /// Sends what is owed for frames that have been taken in, as far as the socket takes it: the lane is

@@ -9,13 +9,14 @@
 //! Nothing of a frame is believed before its MAC is checked, and no byte is placed without the
 //! region entered and the lease checked, before and after.
 
-use crate::status::Status;
+use crate::loss::{Cause, Failure};
 use crate::sys::clock;
 use crate::sys::socket::{self, IoVec};
 use crate::transport::tcp::landing::{Landing, LeaseOver};
 use crate::transport::tcp::lane::Lane;
 use crate::transport::tcp::place::{Frame, Order};
 use crate::transport::tcp::wire::{Header, Malformed, Sealer, HEADER_BYTES, META_BYTES_MAX};
+use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -36,7 +37,7 @@ pub struct RxTurn {
     pub owes_answer: bool,
     /// Something posted here was acknowledged.
     pub settled: bool,
-    pub failed: Option<Status>,
+    pub failed: Option<Failure>,
 }
 
 pub struct Rx {
@@ -58,7 +59,9 @@ pub enum Broken {
     Expired,
     /// Another lane still takes in what this frame repeats, and may not be interrupted here: it comes again.
     Busy,
-    Lost,
+    /// The peer closed the connection.
+    Closed,
+    Refused(io::Error),
 }
 
 impl From<Malformed> for Broken {
@@ -74,12 +77,15 @@ impl From<LeaseOver> for Broken {
 }
 
 impl Broken {
-    fn status(&self) -> Status {
+    fn failure(&self) -> Failure {
         match self {
-            Broken::Malformed(_) => Status::Corrupt,
-            Broken::Expired => Status::Timeout,
-            Broken::Busy => Status::Busy,
-            Broken::Lost => Status::PeerLost,
+            Broken::Malformed(malformed) => malformed.failure(),
+            Broken::Expired => {
+                Failure::new(Cause::Lease, "the lease of a frame was over before it was placed")
+            }
+            Broken::Busy => Failure::new(Cause::Ours, "another lane still receives what a frame repeats"),
+            Broken::Closed => Failure::new(Cause::Closed, "the peer closed the connection"),
+            Broken::Refused(error) => Failure::system("receiving", error),
         }
     }
 }
@@ -119,7 +125,7 @@ impl Rx {
                 Ok(Some((count, asked))) => {
                     turn.bytes += count;
                     if let Err(broken) = self.consume(lane, &mut turn) {
-                        turn.failed = Some(broken.status());
+                        turn.failed = Some(broken.failure());
                         return turn;
                     }
                     if count < asked {
@@ -131,7 +137,7 @@ impl Rx {
                     }
                 }
                 Err(broken) => {
-                    turn.failed = Some(broken.status());
+                    turn.failed = Some(broken.failure());
                     return turn;
                 }
             }
@@ -165,7 +171,7 @@ impl Rx {
         lease?;
         lane.context.stats.receive_calls.fetch_add(1, Ordering::Relaxed);
         match result {
-            Ok(0) => Err(Broken::Lost),
+            Ok(0) => Err(Broken::Closed),
             Ok(count) => {
                 let into_pieces = count.min(placed);
                 self.landing.check_late(lane, into_pieces);
@@ -173,9 +179,9 @@ impl Rx {
                 self.end += count - into_pieces;
                 Ok(Some((count, asked)))
             }
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(None),
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => Ok(None),
-            Err(_) => Err(Broken::Lost),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+            Err(error) => Err(Broken::Refused(error)),
         }
     }
 

@@ -5,17 +5,17 @@
 //! ends with the first frame that carries much, so that small frames never wait for more than one.
 
 use crate::limits::FRAME_BYTES_MAX;
+use crate::loss::{Cause, Failure};
 use crate::peer::outbox::Pulled;
 use crate::peer::{Posted, What};
 use crate::region::Region;
-use crate::status::Status;
 use crate::sys::socket::{self, IoVec};
 use crate::sys::{clock, racing};
 use crate::transport::tcp::answer::ReadJob;
 use crate::transport::tcp::flight;
 use crate::transport::tcp::lane::{lock, Lane};
 use crate::transport::tcp::wire::{
-    flags, Descriptor, Fault, Header, Kind, Sealer, DESCRIPTOR_BYTES, FAULT_BYTES,
+    flags, Descriptor, Fault, Header, Kind, Malformed, Sealer, DESCRIPTOR_BYTES, FAULT_BYTES,
 };
 use crate::types::{Op, Slice, Transport};
 use std::collections::VecDeque;
@@ -29,6 +29,9 @@ const BATCH_META: usize = 48 << 10;
 /// Bytes one turn may send before other lanes of the worker get theirs.
 const TURN_BYTES: usize = 4 * FRAME_BYTES_MAX as usize;
 
+/// The peer's other READs are admitted anew, on another lane.
+const REGION_GONE: Failure = Failure::new(Cause::Ours, "a region that a READ names was unregistered");
+
 pub enum TxTurn {
     /// Nothing left to send.
     Idle,
@@ -36,7 +39,7 @@ pub enum TxTurn {
     Blocked,
     /// There is more, but others have a turn first.
     Yield,
-    Failed(Status),
+    Failed(Failure),
 }
 
 /// Where a piece of the batch lies.
@@ -111,8 +114,8 @@ impl Tx {
                 if sent >= TURN_BYTES {
                     return TxTurn::Yield;
                 }
-                if let Err(status) = self.fill(lane) {
-                    return TxTurn::Failed(status);
+                if let Err(failure) = self.fill(lane) {
+                    return TxTurn::Failed(failure);
                 }
                 if self.pieces.is_empty() {
                     return TxTurn::Idle;
@@ -121,12 +124,12 @@ impl Tx {
             match self.send(lane) {
                 Ok(0) => return TxTurn::Blocked,
                 Ok(count) => sent += count,
-                Err(status) => return TxTurn::Failed(status),
+                Err(failure) => return TxTurn::Failed(failure),
             }
         }
     }
 
-    fn fill(&mut self, lane: &Arc<Lane>) -> Result<(), Status> {
+    fn fill(&mut self, lane: &Arc<Lane>) -> Result<(), Failure> {
         while self.bytes < BATCH_BYTES && self.pieces.len() < BATCH_PIECES && self.meta.len() < BATCH_META {
             let ack = lock(&lane.answers).take_ack();
             if let Some((sequence, faults)) = ack {
@@ -186,10 +189,10 @@ impl Tx {
 
     /// Answers one READ of the peer: gathers its pieces behind a header. STALE when a region went away
     /// since the READ was admitted: the lane ends, and the peer's other READs are admitted anew.
-    fn add_answer(&mut self, lane: &Lane) -> Result<bool, Status> {
+    fn add_answer(&mut self, lane: &Lane) -> Result<bool, Failure> {
         let Some(job) = lock(&lane.answers).take_read() else { return Ok(false) };
         let payload: usize = job.pieces.iter().map(|(_, length)| *length as usize).sum();
-        let checksum = if job.checksum { checksum_of_answer(&job).ok_or(Status::Stale)? } else { 0 };
+        let checksum = if job.checksum { checksum_of_answer(&job).ok_or(REGION_GONE)? } else { 0 };
         let header = Header {
             flags: if job.checksum { flags::CHECKSUM } else { 0 },
             payload_bytes: payload as u32,
@@ -323,7 +326,7 @@ impl Tx {
     }
 
     /// One system call. Ok(0): the socket is full.
-    fn send(&mut self, lane: &Lane) -> Result<usize, Status> {
+    fn send(&mut self, lane: &Lane) -> Result<usize, Failure> {
         self.vectors.clear();
         let mut skip = self.offset;
         for (place, length) in self.pieces[self.next..].iter().take(socket::IOV_MAX) {
@@ -335,9 +338,9 @@ impl Tx {
             skip = 0;
         }
         // READs are served from our regions only while these exist and the initiator waits.
-        let entered = enter_all(&self.serving).ok_or(Status::Stale)?;
+        let entered = enter_all(&self.serving).ok_or(REGION_GONE)?;
         if clock_is_past(self.serve_until_ns) {
-            return Err(Status::Timeout);
+            return Err(Failure::new(Cause::Lease, "the lease of a READ was over before it was answered"));
         }
         let has_own = !self.ends.is_empty();
         if has_own && !self.is_told {
@@ -352,7 +355,7 @@ impl Tx {
         let count = match result {
             Ok(count) => count,
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => 0,
-            Err(_) => return Err(Status::PeerLost),
+            Err(error) => return Err(Failure::system("sending", &error)),
         };
         self.advance(count);
         if has_own {
@@ -362,15 +365,15 @@ impl Tx {
     }
 
     /// Notes which of our frames the kernel has whole, and what the peer acknowledged during the call.
-    fn confirm_written(&mut self, lane: &Lane) -> Result<(), Status> {
+    fn confirm_written(&mut self, lane: &Lane) -> Result<(), Failure> {
         self.is_told = false;
         let mut written = [0; 2];
         while let Some((_, op, sequence)) = self.ends.front().filter(|(end, ..)| *end <= self.sent) {
             written[flight::at(*op)] = *sequence;
             self.ends.pop_front();
         }
-        // CORRUPT: it acknowledged what it cannot have.
-        let settled = lock(&lane.flight).end_send(written).map_err(|_| Status::Corrupt)?;
+        // It may have acknowledged what it cannot have.
+        let settled = lock(&lane.flight).end_send(written).map_err(Malformed::failure)?;
         self.settled.extend(settled);
         Ok(())
     }

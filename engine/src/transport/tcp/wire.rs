@@ -11,6 +11,7 @@
 //! dropped or reordered unseen. Payload is plain; `checksum` covers it when the CHECKSUM flag is set.
 
 use crate::limits;
+use crate::loss::{Cause, Failure};
 use crate::status::Status;
 
 pub const HEADER_BYTES: usize = 72;
@@ -107,6 +108,27 @@ pub enum Malformed {
     Count,
     PayloadMismatch,
     Sequence,
+}
+
+impl Malformed {
+    /// Which check a frame failed, for a person.
+    pub fn failure(self) -> Failure {
+        let what = match self {
+            Malformed::Mac => return Failure::new(Cause::Forged, "the MAC of a frame is wrong"),
+            Malformed::Count => {
+                return Failure::new(Cause::Forged, "a frame was repeated, left out or moved")
+            }
+            Malformed::Magic => "a frame does not begin with the magic number",
+            Malformed::Kind => "the kind of a frame is unknown",
+            Malformed::Flags => "a frame has flags that are unknown or contradict its kind",
+            Malformed::TooManyDescriptors => "a frame has more descriptors than the limit",
+            Malformed::TooMuchPayload => "a frame has more payload than the limit",
+            Malformed::TooMuchExtra => "a frame has more extra bytes than the limit",
+            Malformed::PayloadMismatch => "the descriptors of a frame do not add up to its payload",
+            Malformed::Sequence => "the sequence number of a frame is out of order",
+        };
+        Failure::new(Cause::Damaged, what)
+    }
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
