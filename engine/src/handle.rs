@@ -6,7 +6,8 @@
 //! [kind ][  engine tag: 14  ][   generation: 28     ][ index: 20 ]
 //! ```
 //! The tag is drawn anew for each engine incarnation, so a handle of another engine, or of the same
-//! program before its restart, is recognised. Generations start at 1 and rise with each reuse of an index.
+//! program before its restart, is recognised. Generations rise with each reuse of an index. The first is 1, and
+//! drawn for regions, which peers name: one restart in 16,383 draws the tag that was.
 
 use crate::status::{Error, Result, Status};
 

@@ -152,7 +152,7 @@ impl Engine {
     }
 
     #[cfg(test)]
-    pub fn whole(&self) -> &Context {
+    pub fn whole(&self) -> &Arc<Context> {
         &self.inner.context
     }
 

@@ -11,6 +11,7 @@ use crate::limits::REGION_NAME_BYTES_MAX;
 use crate::status::{Error, Result, Status};
 use crate::sys::health;
 use crate::sys::lock::{Mutex, MutexGuard, RwLock};
+use crate::sys::random_u64;
 use crate::types::{end_of, Access, Op};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -35,8 +36,11 @@ pub struct Registry {
 }
 
 /// Who has which index of the handle space.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Slots {
+    /// The first generation of each index. Drawn: an engine's tag has few bits, and by the tag alone one region in some
+    /// thousands of an engine that was started anew would be taken for one of the engine before.
+    first: u32,
     all: Vec<Slot>,
     /// Indexes without a region. Its capacity covers `all`, so that freeing never allocates.
     free: Vec<u32>,
@@ -56,7 +60,8 @@ impl Registry {
     /// With `grants`, regions are opened and shut there too.
     pub fn new(tag: Tag, grants: Option<Arc<Grants>>) -> Registry {
         let (holder, lender) = Default::default();
-        Registry { tag, slots: Mutex::default(), map: RwLock::default(), grants, holder, lender }
+        let slots = Mutex::new(Slots::new(random_u64()));
+        Registry { tag, slots, map: RwLock::default(), grants, holder, lender }
     }
 
     /// From here on `lender` is told of device memory that is to go.
@@ -275,6 +280,12 @@ impl Registry {
 }
 
 impl Slots {
+    /// With a first generation of these bits: of the lower half, so that each index has as many again to come.
+    fn new(bits: u64) -> Slots {
+        let first = bits as u32 % (GENERATION_MAX / 2) + 1;
+        Slots { first, all: Vec::new(), free: Vec::new(), registered: 0 }
+    }
+
     /// Room for `count` more regions, taken or not afterwards.
     fn reserve(&mut self, count: usize) -> Result<()> {
         let added = count.saturating_sub(self.free.len());
@@ -294,7 +305,7 @@ impl Slots {
                 let index = self.free[position];
                 Parts { index, generation: self.all[index as usize].generation }
             }
-            None => Parts { index: (self.all.len() + nth - self.free.len()) as u32, generation: 1 },
+            None => Parts { index: (self.all.len() + nth - self.free.len()) as u32, generation: self.first },
         }
     }
 
@@ -304,7 +315,7 @@ impl Slots {
         for _ in 0..count {
             match self.free.pop() {
                 Some(index) => self.all[index as usize].live = true,
-                None => self.all.push(Slot { generation: 1, live: true }),
+                None => self.all.push(Slot { generation: self.first, live: true }),
             }
         }
     }
@@ -322,7 +333,7 @@ impl Slots {
     fn check_live(&self, handle: u64, parts: Parts) -> Result<()> {
         match self.all.get(parts.index as usize) {
             Some(slot) if slot.live && slot.generation == parts.generation => Ok(()),
-            Some(slot) if parts.generation < slot.generation => Err(gone(handle)),
+            Some(slot) if (self.first..slot.generation).contains(&parts.generation) => Err(gone(handle)),
             _ => Err(Error::new(Status::NotRegistered, format!("no region {handle:#x} was ever registered"))),
         }
     }
@@ -364,7 +375,7 @@ mod tests {
 
     #[test]
     fn there_are_as_many_regions_as_indexes() {
-        let mut slots = Slots::default();
+        let mut slots = Slots::new(0);
         slots.reserve(INDEX_MAX as usize + 1).unwrap();
         slots.take(INDEX_MAX as usize);
         slots.reserve(1).unwrap();
@@ -377,7 +388,7 @@ mod tests {
 
     #[test]
     fn an_index_is_retired_after_its_last_generation() {
-        let mut slots = Slots::default();
+        let mut slots = Slots::new(0);
         slots.reserve(1).unwrap();
         slots.take(1);
         slots.all[0].generation = GENERATION_MAX;
@@ -387,5 +398,22 @@ mod tests {
         assert_eq!(slots.check_live(1, last).unwrap_err().status, Status::Stale);
         slots.reserve(1).unwrap();
         assert_eq!(slots.upcoming(0), Parts { index: 1, generation: 1 });
+    }
+
+    #[test]
+    fn the_first_generation_is_drawn_and_those_before_it_never_were() {
+        for (bits, first) in [(0, 1), (41, 42), (u64::MAX, u32::MAX % (GENERATION_MAX / 2) + 1)] {
+            let mut slots = Slots::new(bits);
+            slots.reserve(2).unwrap();
+            assert_eq!([0, 1].map(|nth| slots.upcoming(nth).generation), [first, first], "of {bits:#x}");
+            assert!(first <= GENERATION_MAX / 2, "{first} leaves few to come");
+            slots.take(1);
+            slots.give_back(0);
+            let status = |generation| slots.check_live(1, Parts { index: 0, generation }).unwrap_err().status;
+            assert_eq!(
+                [first - 1, first, first + 1].map(status),
+                [Status::NotRegistered, Status::Stale, Status::NotRegistered]
+            );
+        }
     }
 }

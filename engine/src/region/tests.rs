@@ -180,3 +180,10 @@ fn an_old_snapshot_cannot_enter_what_is_gone() {
 fn leaving_without_entering_is_a_broken_invariant() {
     register(&registry(), 4096, 64).leave();
 }
+
+/// A program that is started again registers the same memory in the same order, and its engine may draw the same tag.
+#[test]
+fn the_regions_of_two_engines_with_one_tag_have_different_handles() {
+    let ids: std::collections::HashSet<u64> = (0..8).map(|_| register(&registry(), 4096, 64).id).collect();
+    assert_eq!(ids.len(), 8, "by chance two are the same once in five million times");
+}

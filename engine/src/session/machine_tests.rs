@@ -150,6 +150,24 @@ fn the_peers_ready_on_a_new_connection_is_the_fence_of_the_old_lanes() {
     assert_eq!(out, [Action::Release(vec![record(1, 3000 * MS, false)], Fence::Confirmed)]);
 }
 
+/// The peer closed the lanes of the earlier connections before it said so. Of one that was lost since, it has not heard.
+#[test]
+fn a_ready_says_nothing_of_the_lanes_of_its_own_connection() {
+    let mut machine = up(Role::Dialer);
+    machine.control_lost(0);
+    machine.lane_lost(0, 1, vec![record(1, 3000 * MS, false)], &mut Vec::new());
+    let mut out = Vec::new();
+    machine.connected(MS, Role::Dialer, &mut out);
+    machine.lane_attached(0, 3, &mut out);
+    machine.lane_lost(MS, 3, vec![record(2, 3000 * MS, false)], &mut out);
+    out.clear();
+    machine.message(2 * MS, &Message::Ready { notify_limit: 0 }, &mut out);
+    assert_eq!(out, [Action::Release(vec![record(1, 3000 * MS, false)], Fence::Confirmed)]);
+    out.clear();
+    machine.message(2 * MS, &Message::FenceAck { lane: 3 }, &mut out);
+    assert_eq!(out, [Action::Release(vec![record(2, 3000 * MS, false)], Fence::Confirmed)]);
+}
+
 #[test]
 fn a_dead_process_releases_everything_at_once() {
     let mut machine = up(Role::Acceptor);

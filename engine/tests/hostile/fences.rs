@@ -173,7 +173,7 @@ fn a_redial_does_not_lift_a_fence() {
     std::thread::scope(|scope| {
         let connecting = scope.spawn(|| target.connect(&door.address, Some(PATIENCE)));
         let mut session = door.accept();
-        session.up();
+        let _lanes = session.up();
         let peer = connecting.join().unwrap().unwrap();
         drop(session);
         // The redial is past the handshake, and the peer has not said Start.
@@ -185,7 +185,7 @@ fn a_redial_does_not_lift_a_fence() {
         // To connect is how it is lifted.
         let connecting = scope.spawn(|| target.connect(&door.address, Some(PATIENCE)));
         let mut session = door.accept();
-        session.up();
+        let _lanes = session.up();
         let again = connecting.join().unwrap().unwrap();
         assert_eq!(target.peer_info(again).unwrap().state, PeerState::Up);
         assert_eq!(target.probe(peer, Some(PATIENCE)).unwrap_err().status, Status::Refused);

@@ -2,12 +2,14 @@
 //! test says exactly when.
 
 use crate::hostile::{Hostile, HostileLane, Who, PATIENCE};
-use crate::support::{alloc, engine, eventually};
+use crate::support::{alloc, engine, eventually, Attacked};
+use ferry::complete::{Fence, State};
 use ferry::notify::{EventBody, WHAT_PEERS};
 use ferry::sys::clock;
 use ferry::transport::tcp::wire::{Descriptor, Header, Kind};
+use ferry::types::Op;
 use ferry::{Engine, Memory};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::time::Instant;
 
 const BYTES: usize = 1 << 20;
@@ -116,4 +118,48 @@ fn a_receive_that_outlasts_its_lease_is_told() {
         _ => None,
     });
     assert_eq!(late, Some((place.region, place.address, BYTES as u64)));
+}
+
+/// The reader holds its answer up until its lease is over: whoever asked has been told that nothing reads any more.
+#[test]
+fn an_answer_is_not_read_after_its_lease() {
+    // Less than the answer fits into the sockets.
+    let engine = engine(&[("socket_buffer_bytes", "65536")]);
+    let memory = alloc(&engine, BYTES);
+    let mut peer = Hostile::dial(engine.address(), &Who::new());
+    let mut lanes = peer.up();
+    let (place, lane) = (
+        Descriptor { address: memory.address(), region: memory.region(), length: BYTES as u32 },
+        &mut lanes[1],
+    );
+    let not_after_ns = clock::boottime_ns() + 100_000_000;
+    let header = Header { kind: Kind::Read, sequence: 1, not_after_ns, ..lane.header() };
+    lane.send(header, &[place], b"", b"");
+    assert_eq!(lane.socket.peek(&mut [0; 16]).unwrap(), 16, "the answer has begun");
+    eventually("the lease is over", || clock::boottime_ns() > not_after_ns);
+    let mut found = Vec::new();
+    let _ = Read::take(&lane.socket, BYTES as u64).read_to_end(&mut found);
+    assert!(found.len() < BYTES, "all of the answer was sent, after the lease too");
+}
+
+/// A target that says nothing: LEASE says that it refuses what was posted by now, so no frame has a later lease.
+#[test]
+fn lease_is_said_when_the_lease_of_each_frame_is_over() {
+    let mut all = Attacked::new(&[("lease_ms", "400"), ("drain_ms", "20")]);
+    let memory = alloc(&all.engine, 2 * BYTES);
+    for op in [Op::Write, Op::Read] {
+        let transfer = all.submit(op, &memory, 2 * BYTES);
+        let mut not_after_ns = 0;
+        for _ in 0..2 {
+            not_after_ns = all.lanes[1].hear().unwrap().header.not_after_ns.max(not_after_ns);
+        }
+        transfer.cancel().unwrap();
+        let result = transfer.wait(Some(PATIENCE)).unwrap();
+        assert!(
+            clock::boottime_ns() >= not_after_ns,
+            "{op:?} was final while its target would have taken it"
+        );
+        assert_eq!((result.state, result.fence), (State::Cancelled, Fence::Lease));
+        all.replace_lane(1);
+    }
 }

@@ -11,6 +11,7 @@ mod support;
 mod answers;
 mod fences;
 mod frames;
+mod lanes;
 mod leases;
 mod losses;
 mod numbers;

@@ -386,3 +386,7 @@ impl Lane {
         !lock(&self.flight).is_empty()
     }
 }
+
+#[cfg(test)]
+#[path = "lane_tests.rs"]
+mod tests;

@@ -1,0 +1,154 @@
+//! What has been promised of a lane holds for the connection itself: who has heard a fence's answer, a Ready, a Bye, or
+//! an unregister's OK writes and reads nothing by it any more.
+
+use crate::hostile::{Hostile, HostileLane, Who, PATIENCE};
+use crate::support::{alloc, engine, eventually};
+use ferry::session::message::Message;
+use ferry::transport::tcp::wire::{Descriptor, Header, Kind};
+use ferry::{Engine, Memory};
+use std::io::{Read, Write};
+use std::time::Duration;
+
+const MIB: usize = 1 << 20;
+
+struct Scene {
+    engine: Engine,
+    memory: Memory,
+    who: Who,
+    peer: Hostile,
+    lanes: Vec<HostileLane>,
+}
+
+impl Scene {
+    fn new(settings: &[(&str, &str)]) -> Scene {
+        let engine = engine(settings);
+        let (memory, who) = (alloc(&engine, MIB), Who::new());
+        let mut peer = Hostile::dial(engine.address(), &who);
+        let lanes = peer.up();
+        Scene { engine, memory, who, peer, lanes }
+    }
+
+    fn place(&self, length: usize) -> Descriptor {
+        Descriptor { address: self.memory.address(), region: self.memory.region(), length: length as u32 }
+    }
+
+    fn is_zero(&self) -> bool {
+        let mut found = vec![1; MIB];
+        self.memory.read(0, &mut found);
+        found.iter().all(|byte| *byte == 0)
+    }
+}
+
+/// Writes what may be taken or not; None when the lane has answered nothing at its end.
+fn strike(lane: &mut HostileLane, place: Descriptor) -> Option<u64> {
+    let header = Header { kind: Kind::Write, sequence: 1, ..lane.header() };
+    lane.send(header, &[place], b"", &vec![7; place.length as usize]);
+    lane.hear().map(|answer| answer.header.sequence)
+}
+
+/// In the midst of a frame, and between two.
+#[test]
+fn a_fence_is_acknowledged_when_its_lane_is_closed() {
+    let mut scene = Scene::new(&[]);
+    for has_begun in [true, false] {
+        let place = scene.place(MIB);
+        let lane = &mut scene.lanes[1];
+        let header = Header { kind: Kind::Write, sequence: 1, ..lane.header() };
+        let frame = lane.frame(header, &[place], b"", &vec![7; MIB]);
+        let (first, rest) = frame.split_at(if has_begun { frame.len() - MIB } else { 0 });
+        lane.socket.write_all(first).unwrap();
+        let fenced = lane.id;
+        scene.peer.say(&Message::Fence { lane: fenced });
+        scene.peer.hear_until(|message| (*message == Message::FenceAck { lane: fenced }).then_some(()));
+        let lane = &mut scene.lanes[1];
+        let _ = lane.socket.write_all(rest);
+        assert!(lane.hear().is_none(), "the lane was fenced");
+        assert!(scene.is_zero(), "bytes landed behind a fence");
+        scene.lanes[1] = scene.peer.lane(1);
+    }
+}
+
+/// Its Ready confirms what was posted on the connections before, whether they are lost or stand.
+#[test]
+fn ready_is_said_when_the_lanes_of_earlier_connections_are_closed() {
+    for is_lost in [true, false] {
+        let mut scene = Scene::new(&[]);
+        let place = scene.place(8);
+        let mut again = Hostile::dial(scene.engine.address(), &scene.who);
+        (again.link, again.known) = (scene.peer.link, scene.peer.known);
+        let old = is_lost.then(|| drop(scene.peer));
+        again.start();
+        again.ready();
+        assert_eq!(strike(&mut scene.lanes[1], place), None, "lost before: {old:?}");
+        let mut found = [1; 8];
+        scene.memory.read(0, &mut found);
+        assert_eq!(found, [0; 8], "bytes landed by a lane that Ready said is closed");
+        let mut lane = again.lane(1);
+        assert_eq!(strike(&mut lane, place), Some(1), "the session goes on");
+    }
+}
+
+/// WRITEs without end of a number that rises, until the engine closes the lane.
+fn flood(lane: &mut HostileLane, place: Descriptor) {
+    for batch in 0u64.. {
+        let numbers = batch * 64 + 1..=batch * 64 + 64;
+        let header = Header { kind: Kind::Write, ..lane.header() };
+        let frame = |it: u64| lane.frame(Header { sequence: it, ..header }, &[place], b"", &it.to_le_bytes());
+        let frames: Vec<u8> = numbers.flat_map(frame).collect();
+        if lane.socket.write_all(&frames).is_err() {
+            return;
+        }
+    }
+}
+
+/// The Bye says that its sender takes in nothing more. Some rounds, because one that says it too soon closes the lanes
+/// a moment later.
+#[test]
+fn a_bye_is_said_when_the_lanes_are_closed() {
+    let mut scene = Scene::new(&[]);
+    let place = scene.place(8);
+    for round in 0..100 {
+        let number = || {
+            let mut bytes = [0; 8];
+            scene.memory.read(0, &mut bytes);
+            u64::from_le_bytes(bytes)
+        };
+        scene.memory.write(0, &[0; 8]);
+        scene.peer.sync();
+        let handle = *scene.engine.peers().unwrap().iter().max().unwrap();
+        let control = scene.peer.raw();
+        control.set_nonblocking(true).unwrap();
+        std::thread::scope(|scope| {
+            let flooding = scope.spawn(|| flood(&mut scene.lanes[1], place));
+            eventually("the flood flows", || number() > 0);
+            scope.spawn(|| scene.engine.close_peer(handle, Some(PATIENCE)).unwrap());
+            while control.peek(&mut [0]).is_err() {
+                std::hint::spin_loop();
+            }
+            let last = number();
+            flooding.join().unwrap();
+            assert_eq!(number(), last, "bytes landed behind the Bye of round {round}");
+        });
+        scene.who = Who::new();
+        scene.peer = Hostile::dial(scene.engine.address(), &scene.who);
+        scene.lanes = scene.peer.up();
+    }
+}
+
+/// The answer to a READ is held up by its reader; meanwhile the memory becomes the application's again.
+#[test]
+fn an_answer_is_not_read_from_memory_that_is_unregistered() {
+    // Less than the answer fits into the sockets.
+    let mut scene = Scene::new(&[("socket_buffer_bytes", "65536")]);
+    let place = scene.place(MIB);
+    let lane = &mut scene.lanes[1];
+    let header = Header { kind: Kind::Read, sequence: 1, ..lane.header() };
+    assert!(lane.send(header, &[place], b"", b""));
+    assert_eq!(lane.socket.peek(&mut [0; 16]).unwrap(), 16, "the answer has begun");
+    scene.engine.unregister(scene.memory.region(), Some(Duration::from_secs(20))).unwrap();
+    scene.memory.write(0, &vec![9; MIB]);
+    let (mut found, lane) = (Vec::new(), &mut scene.lanes[1]);
+    let _ = Read::take(&lane.socket, MIB as u64).read_to_end(&mut found);
+    let run = found.iter().rev().take_while(|byte| **byte == 9).count();
+    assert!(run < 64, "{run} bytes of {} were read after the region was unregistered", found.len());
+}
