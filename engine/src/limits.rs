@@ -58,6 +58,8 @@ pub const BRIDGES_MAX: usize = 64;
 pub const HANDSHAKES_MAX: usize = 512;
 /// Data lanes per peer, the express lane not counted.
 pub const LANES_MAX: u32 = 16;
+/// Lanes of the transports beside TCP have numbers from here on, and TCP's those below.
+pub const COMPANION_LANES_FROM: u32 = 1 << 31;
 /// Fenced lanes of one session that are remembered one by one.
 pub const FENCED_LANES_MAX: usize = 256;
 /// Lane threads of an engine.

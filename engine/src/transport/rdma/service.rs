@@ -12,6 +12,7 @@ use super::session::{Pair, Session, Stage};
 use super::wire::Word;
 use super::DeviceSettings;
 use crate::command::{Command, Commands};
+use crate::limits::COMPANION_LANES_FROM;
 use crate::peer::{Companion, Link, Posted, Ticket};
 use crate::region::holder::Holder;
 use crate::region::Registry;
@@ -25,7 +26,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Endpoints are lanes to the session; their numbers begin where no TCP lane's are.
-pub(super) const FIRST_LANE: u32 = 1 << 31;
+pub(super) const FIRST_LANE: u32 = COMPANION_LANES_FROM;
 const FIRST_DEVICE: u64 = 16;
 
 #[derive(Clone)]

@@ -11,7 +11,7 @@ use super::Control;
 use crate::command::Reply;
 use crate::complete::Fence;
 use crate::handle::Tag;
-use crate::limits::FENCED_LANES_MAX;
+use crate::limits::{COMPANION_LANES_FROM, FENCED_LANES_MAX};
 use crate::notify::EventBody;
 use crate::peer::{Peer, PeerIdentity, PeerState, Posted};
 use crate::session::handshake::Identity;
@@ -82,12 +82,17 @@ impl PeerSession {
             && self.session_id == greeting.session_id
             && greeting.slot < self.lanes_max
             && greeting.lane > self.used[greeting.slot as usize]
+            && greeting.lane < COMPANION_LANES_FROM
             && greeting.lane >= self.fenced_below
             && !self.fenced.contains(&greeting.lane)
     }
 
-    /// This lane is not to be attached, whenever its greeting comes.
+    /// This lane is not to be attached, whenever its greeting comes. One of another transport never has a greeting:
+    /// remembered here, their numbers, which are above all of TCP's, would refuse these as the older ones.
     pub(super) fn refuse_lane(&mut self, lane: u32) {
+        if lane >= COMPANION_LANES_FROM {
+            return;
+        }
         self.fenced.insert(lane);
         if self.fenced.len() > FENCED_LANES_MAX {
             // Numbers rise: what is refused for being old is tried again with a new one.
