@@ -31,6 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const OFFER_PATIENCE: Duration = Duration::from_secs(5);
 /// Connections accepted in one go, before others get their turn.
 const ACCEPTS_PER_TURN: usize = 64;
+/// After it ran into a limit of the system the listener rests for this long.
+const ACCEPT_REST: Duration = Duration::from_millis(100);
 const LISTENER: u64 = 1;
 const READ: Interest = Interest { read: true, write: false };
 
@@ -51,6 +53,9 @@ pub struct Service {
     listener: Option<(OwnedFd, String)>,
     poller: Poller,
     stopping: AtomicBool,
+    /// Where the listener rests until then: this process, or the system, has no descriptor for one more. The thread's
+    /// own.
+    rests: Mutex<Option<Instant>>,
     /// A leaf: nothing else is locked under it but the grants.
     paths: Mutex<Paths>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -104,6 +109,7 @@ impl Service {
             listener,
             poller,
             stopping: AtomicBool::new(false),
+            rests: Mutex::new(None),
             paths: Mutex::new(Paths { next_token: LISTENER + 1, ..Paths::default() }),
             thread: Mutex::new(None),
         }))
@@ -137,7 +143,7 @@ impl Service {
     fn run(&self) {
         let mut ready: Vec<Ready> = Vec::new();
         while !self.stopping.load(Ordering::SeqCst) {
-            let timeout = self.next_timer();
+            let timeout = [self.next_timer(), self.accept_again()].into_iter().flatten().min();
             ready.clear();
             if self.poller.wait(&mut ready, timeout.map(|left| left.as_nanos() as u64)).is_err() {
                 std::thread::yield_now();
@@ -195,7 +201,11 @@ impl Service {
     fn accept(&self, paths: &mut Paths) {
         let Some((listener, _)) = &self.listener else { return };
         for _ in 0..ACCEPTS_PER_TURN {
-            let Ok(socket) = unix::accept(listener.as_fd()) else { return };
+            let socket = match unix::accept(listener.as_fd()) {
+                Ok(socket) => socket,
+                Err(error) if unix::is_exhaustion(&error) => return self.rest_accepting(),
+                Err(_) => return,
+            };
             // The kernel knew who it is before anything was said: other users of this host get no seat.
             if session::check_user(socket.as_fd()).is_err() {
                 continue;
@@ -207,6 +217,30 @@ impl Service {
             if self.poller.add(socket.as_raw_fd(), token, READ).is_ok() {
                 paths.strangers.insert(token, (socket, Instant::now() + PATIENCE));
             }
+        }
+    }
+
+    /// Asked again at once, the system would say the same again, and the thread would do nothing else.
+    fn rest_accepting(&self) {
+        *self.rests.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + ACCEPT_REST);
+        self.watch_listener(false);
+    }
+
+    /// How long the listener rests; not at all any more, when that is over.
+    fn accept_again(&self) -> Option<Duration> {
+        let mut rests = self.rests.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = (*rests)?.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            *rests = None;
+            self.watch_listener(true);
+        }
+        Some(left)
+    }
+
+    fn watch_listener(&self, read: bool) {
+        if let Some((listener, _)) = &self.listener {
+            // Failing to watch shows as sessions without this path.
+            let _ = self.poller.set(listener.as_raw_fd(), LISTENER, Interest { read, write: false });
         }
     }
 

@@ -109,6 +109,16 @@ impl Control {
         self.answer(peer, Message::FenceAck { lane });
     }
 
+    /// On a new connection: what was asked on the last one, or while there was none, nobody will answer.
+    pub(super) fn probe_again(&mut self, peer: u64) {
+        let mut actions = Actions::new();
+        let Some(session) = self.sessions.get_mut(&peer).filter(|it| !it.probes.is_empty()) else { return };
+        let now_ns = clock::monotonic_ns();
+        let nonce = session.machine.ping(now_ns, &mut actions);
+        session.probes.iter_mut().for_each(|probe| (probe.0, probe.1) = (nonce, now_ns));
+        self.act(peer, actions);
+    }
+
     pub(super) fn ping(&mut self, peer: u64, reply: Option<Reply<u64>>) {
         let mut actions = Actions::new();
         let now_ns = clock::monotonic_ns();

@@ -242,7 +242,8 @@ impl Control {
             self.by_session_id.insert(control.session_id, peer);
             session.session_id = control.session_id;
             session.lane_key = control.lane_key;
-            session.identity = control.identity.clone();
+            // Where it listens was noted when the session began, and is forgotten with it.
+            session.identity = Identity { place: session.identity.place, ..control.identity.clone() };
             session.used.fill(0);
             session.is_proven = control.is_proven;
             session.fenced.clear();
@@ -360,6 +361,7 @@ impl Control {
         self.act(peer, actions);
         self.begin_companions(peer, role == Role::Dialer);
         self.tell_all(peer);
+        self.probe_again(peer);
         self.ask_for_forerunners(peer);
     }
 
