@@ -114,7 +114,9 @@ fn fences_of_another_transports_lanes_refuse_none_of_tcps() {
     peer.up();
     let fences: Vec<Message> = (FIRST..FIRST + 600).map(|lane| Message::Fence { lane }).collect();
     peer.say_all(&fences);
-    peer.hear_until(|message| matches!(message, Message::FenceAck { lane } if *lane == FIRST + 599).then_some(()));
+    peer.hear_until(|message| {
+        matches!(message, Message::FenceAck { lane } if *lane == FIRST + 599).then_some(())
+    });
     assert!(peer.open_lane(FIRST + 5000, 1).is_none(), "not a number of TCP's");
     assert!(peer.open_lane(8, 1).is_some(), "the next of TCP's");
 }

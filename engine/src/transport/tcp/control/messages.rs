@@ -31,7 +31,7 @@ impl Control {
     }
 
     /// Answers a message of the peer's. Who lets answers pile up does not read them.
-    fn answer(&mut self, peer: u64, message: Message) {
+    pub(super) fn answer(&mut self, peer: u64, message: Message) {
         let Some(token) = self.sessions.get(&peer).and_then(|session| session.conn) else { return };
         if let Some(State::Control(control)) = self.conns.get_mut(&token).map(|conn| &mut conn.state) {
             if !control.answers.has_room(control.stream.progress().0) {
