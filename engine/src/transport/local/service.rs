@@ -463,11 +463,12 @@ impl Companion for Service {
         true
     }
 
-    fn refused(&self, peer: u64, why: String) {
+    fn refused(&self, peer: u64, why: String) -> bool {
         let mut paths = self.lock();
         if paths.sessions.get(&peer).is_some_and(|session| session.deadline.is_some()) {
             self.fail(&mut paths, peer, why);
         }
+        true
     }
 
     fn link(&self, peer: u64) -> Option<(Arc<dyn Link>, String)> {

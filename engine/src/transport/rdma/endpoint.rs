@@ -113,6 +113,13 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// One that came to nothing was not closed, and its device knows of it yet.
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.device.forget(self.cookie, &self.qp_numbers, self);
+    }
+}
+
 impl Endpoint {
     /// Queue pairs that know of no other end yet.
     pub fn new(parts: Parts) -> io::Result<Arc<Endpoint>> {

@@ -416,14 +416,14 @@ impl Companion for Service {
         taken
     }
 
-    fn refused(&self, peer: u64, why: String) {
+    fn refused(&self, peer: u64, why: String) -> bool {
         let mut sessions = self.lock();
-        if let Some(session) = sessions.all.get_mut(&peer) {
-            session.inbox.push_back(Word::Offer { devices: Vec::new(), why });
-            sessions.work.insert(peer);
-        }
+        let Some(session) = sessions.all.get_mut(&peer) else { return true };
+        let taken = session.hear(Word::Offer { devices: Vec::new(), why });
+        sessions.work.insert(peer);
         drop(sessions);
         self.poller.wake();
+        taken
     }
 
     fn link(&self, peer: u64) -> Option<(Arc<dyn Link>, String)> {
