@@ -8,6 +8,7 @@ pub mod fake;
 mod forgotten;
 mod struck;
 mod unannounced;
+mod words;
 
 use crate::complete::{State, TransferResult};
 use crate::device::Start;
