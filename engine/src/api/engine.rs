@@ -78,7 +78,8 @@ impl Engine {
             // Drawn, so that nobody else has it: not another engine on a clone of this machine either.
             engine_id: random_id(),
             incarnation: sys::random_u64().max(1),
-            address: address.clone(),
+            // Nobody can connect to "any address", and to whoever did it would be the dialer's own host.
+            address: if is_any(&address) { String::new() } else { address.clone() },
             tag: tag.number(),
             lanes_max: config.lanes,
             frame_bytes_max: config.frame_bytes_max,
@@ -154,7 +155,8 @@ impl Engine {
         self.inner.rdma.as_ref()
     }
 
-    /// "host:port" at which peers reach this engine; "" if it does not listen.
+    /// "host:port" at which peers reach this engine; "" if it does not listen. Where it listens on any address, and
+    /// `advertise_address` does not say by which it is reached, that is what is said here, and peers are told none.
     pub fn address(&self) -> &str {
         &self.inner.address
     }
@@ -211,6 +213,16 @@ impl Engine {
 
 impl Inner {
     fn start(&self, control: Control) -> Result<()> {
+        let started = self.start_threads(control);
+        if started.is_err() {
+            // `close` waits for the thread that was started last, the control loop's if there is one, before it ends
+            // the workers.
+            self.workers.stop();
+        }
+        started
+    }
+
+    fn start_threads(&self, control: Control) -> Result<()> {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         self.workers.start(&mut threads)?;
         if let Some(service) = &self.service {
@@ -464,6 +476,11 @@ fn advertised(config: &Config, listener: Option<&TcpListener>) -> Result<String>
         (None, "") => bound.to_string(),
         (None, address) => address.to_owned(),
     })
+}
+
+/// Whether this is no host's address, but stands for all of this one's.
+fn is_any(address: &str) -> bool {
+    address.parse().is_ok_and(|at: SocketAddr| at.ip().is_unspecified())
 }
 
 fn random_id() -> [u8; 16] {

@@ -39,6 +39,32 @@ fn descriptors_run_out_and_come_back() {
     assert!(child.ask(&format!("connect {}", c.address())).parse::<u64>().is_ok());
 }
 
+/// A user of whom there is no other process.
+const NOBODY_ELSE: u32 = 54_321;
+
+/// An engine of which some threads could not be started is an error, whichever was the first of them, and one that can
+/// be opened later.
+#[test]
+fn an_engine_without_all_its_threads_is_an_error() {
+    let _turn = alone();
+    // SAFETY: no arguments, no memory.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("SKIPPED an_engine_without_all_…: only root can be another user");
+        return;
+    }
+    let mut child = Child::start();
+    assert_eq!(child.ask(&format!("setuid {NOBODY_ELSE}")), "0");
+    let refused = format!("SYSTEM errno {}", libc::EAGAIN);
+    let mut tries = 0;
+    while {
+        tries += 1;
+        assert!(tries < 100, "no engine has so many threads");
+        assert_eq!(child.ask(&format!("nproc {tries}")), "0");
+        child.ask("open transports=auto workers=2") == refused
+    } {}
+    assert!(tries > 5, "{tries}");
+}
+
 /// CPU time of a process so far, in clock ticks.
 fn ticks(pid: i32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
