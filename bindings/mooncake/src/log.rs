@@ -1,7 +1,6 @@
 //! Lines for a person, on stderr, and only where the environment asks for them (`FERRY_LOG=1`): the
 //! interface has numbers for failures and no way to tell why.
 
-use ferry::sys::host;
 use std::ffi::OsString;
 use std::fmt;
 use std::io::Write;
@@ -10,11 +9,17 @@ use std::sync::OnceLock;
 /// Writes one line, if lines are wanted.
 pub fn line(text: fmt::Arguments) {
     static WANTED: OnceLock<bool> = OnceLock::new();
-    let asked = || is_asked(host::has_more_rights_than_its_caller(), std::env::var_os("FERRY_LOG"));
+    let asked = || is_asked(is_privileged(), std::env::var_os("FERRY_LOG"));
     if *WANTED.get_or_init(asked) {
         // In one piece, so that the lines of several threads stay apart.
         let _ = std::io::stderr().write_all(format!("ferry: {text}\n").as_bytes());
     }
+}
+
+/// Set-user-id, set-group-id, or capabilities of the file.
+fn is_privileged() -> bool {
+    // SAFETY: getauxval takes a number and looks it up in what the kernel gave this process.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
 /// Whoever starts a process that has more rights does not learn by this what it sees.

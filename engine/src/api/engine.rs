@@ -3,7 +3,7 @@
 use super::devices;
 use crate::command::Command;
 use crate::complete::transfer::Strike;
-use crate::config::{Config, TcpPoller};
+use crate::config::{is_any_address, Config, TcpPoller};
 use crate::device::Drivers;
 use crate::handle::Tag;
 use crate::limits;
@@ -78,8 +78,7 @@ impl Engine {
             // Drawn, so that nobody else has it: not another engine on a clone of this machine either.
             engine_id: random_id(),
             incarnation: sys::random_u64().max(1),
-            // Nobody can connect to "any address", and to whoever did it would be the dialer's own host.
-            address: if is_any(&address) { String::new() } else { address.clone() },
+            address: if is_any_address(&address) { String::new() } else { address.clone() },
             tag: tag.number(),
             lanes_max: config.lanes,
             frame_bytes_max: config.frame_bytes_max,
@@ -213,13 +212,8 @@ impl Engine {
 
 impl Inner {
     fn start(&self, control: Control) -> Result<()> {
-        let started = self.start_threads(control);
-        if started.is_err() {
-            // `close` waits for the thread that was started last, the control loop's if there is one, before it ends
-            // the workers.
-            self.workers.stop();
-        }
-        started
+        // `close` waits for the thread that was started last, the control loop's or a worker's, and ends these later.
+        self.start_threads(control).inspect_err(|_| self.workers.stop())
     }
 
     fn start_threads(&self, control: Control) -> Result<()> {
@@ -476,11 +470,6 @@ fn advertised(config: &Config, listener: Option<&TcpListener>) -> Result<String>
         (None, "") => bound.to_string(),
         (None, address) => address.to_owned(),
     })
-}
-
-/// Whether this is no host's address, but stands for all of this one's.
-fn is_any(address: &str) -> bool {
-    address.parse().is_ok_and(|at: SocketAddr| at.ip().is_unspecified())
 }
 
 fn random_id() -> [u8; 16] {

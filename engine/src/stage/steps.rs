@@ -19,10 +19,9 @@ use crate::command::Command;
 use crate::complete::transfer::{Failure, Strike};
 use crate::complete::{Fence, State};
 use crate::device::{Direction, Job, Piece};
-use crate::limits::STAGE_SLOT_BYTES;
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
-use crate::types::{end_of, Location, Op};
+use crate::types::{Location, Op};
 use std::sync::atomic::Ordering;
 
 /// Until the next try when the peer's clock was not known well enough.
@@ -296,19 +295,7 @@ impl Stage {
         }
     }
 
-    /// A slot of the target's is memory that there can be. No: it means harm.
-    fn is_slot(&self, peer: u64, (_, address): (u64, u64)) -> bool {
-        let can_be = end_of(address, STAGE_SLOT_BYTES).is_some();
-        if !can_be {
-            self.misbehaved(peer);
-        }
-        can_be
-    }
-
     pub fn granted(&mut self, peer: u64, op: u64, slot: (u64, u64)) {
-        if !self.is_slot(peer, slot) {
-            return;
-        }
         match self.operation(peer, op) {
             Some(operation) if operation.step == Step::Grant && operation.op() == Op::Write => {
                 operation.remote = Some(slot);
@@ -320,9 +307,6 @@ impl Stage {
     }
 
     pub fn ready(&mut self, peer: u64, op: u64, slot: (u64, u64), faults: &[Fault]) {
-        if !self.is_slot(peer, slot) {
-            return;
-        }
         let Some(operation) = self.operation(peer, op) else { return self.say(peer, Word::Release { op }) };
         if operation.step != Step::Answer || operation.op() != Op::Read {
             return;

@@ -3,6 +3,7 @@
 //! watches the processes behind them. It copies nothing.
 
 use super::attach::Packet;
+use super::door::Door;
 use super::fading::Fading;
 use super::link::LocalLink;
 use super::session::{self, Session, Step, Why};
@@ -31,8 +32,6 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const OFFER_PATIENCE: Duration = Duration::from_secs(5);
 /// Connections accepted in one go, before others get their turn.
 const ACCEPTS_PER_TURN: usize = 64;
-/// After it ran into a limit of the system the listener rests for this long.
-const ACCEPT_REST: Duration = Duration::from_millis(100);
 const LISTENER: u64 = 1;
 const READ: Interest = Interest { read: true, write: false };
 
@@ -50,12 +49,9 @@ pub struct Service {
     registry: Arc<Registry>,
     pub(super) grants: Arc<Grants>,
     pub(super) commands: Arc<Commands>,
-    listener: Option<(OwnedFd, String)>,
+    door: Option<Door>,
     poller: Poller,
     stopping: AtomicBool,
-    /// Where the listener rests until then: this process, or the system, has no descriptor for one more. The thread's
-    /// own.
-    rests: Mutex<Option<Instant>>,
     /// A leaf: nothing else is locked under it but the grants.
     paths: Mutex<Paths>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -90,14 +86,7 @@ impl Service {
     ) -> Result<Arc<Service>> {
         let system = |error: std::io::Error| Error::system("the socket for peers on this host", &error);
         let poller = Poller::new(PollerKind::Epoll)?;
-        let listener = match settings.listen {
-            true => {
-                let (socket, name) = unix::listen_abstract(unix::PACKETS.into()).map_err(system)?;
-                poller.add(socket.as_raw_fd(), LISTENER, READ).map_err(system)?;
-                Some((socket, String::from_utf8_lossy(&name).into_owned()))
-            }
-            false => None,
-        };
+        let door = settings.listen.then(|| Door::open(&poller, LISTENER)).transpose().map_err(system)?;
         if settings.any_tracer {
             vm::allow_any_tracer();
         }
@@ -106,10 +95,9 @@ impl Service {
             registry,
             grants,
             commands,
-            listener,
+            door,
             poller,
             stopping: AtomicBool::new(false),
-            rests: Mutex::new(None),
             paths: Mutex::new(Paths { next_token: LISTENER + 1, ..Paths::default() }),
             thread: Mutex::new(None),
         }))
@@ -143,7 +131,7 @@ impl Service {
     fn run(&self) {
         let mut ready: Vec<Ready> = Vec::new();
         while !self.stopping.load(Ordering::SeqCst) {
-            let timeout = [self.next_timer(), self.accept_again()].into_iter().flatten().min();
+            let timeout = [self.next_timer(), self.door_timer()].into_iter().flatten().min();
             ready.clear();
             if self.poller.wait(&mut ready, timeout.map(|left| left.as_nanos() as u64)).is_err() {
                 std::thread::yield_now();
@@ -154,6 +142,10 @@ impl Service {
             }
             self.look_around(&mut paths);
         }
+    }
+
+    fn door_timer(&self) -> Option<Duration> {
+        self.door.as_ref()?.accept_again(&self.poller)
     }
 
     /// How long nothing has to be done unless something comes.
@@ -199,13 +191,9 @@ impl Service {
     }
 
     fn accept(&self, paths: &mut Paths) {
-        let Some((listener, _)) = &self.listener else { return };
+        let Some(door) = &self.door else { return };
         for _ in 0..ACCEPTS_PER_TURN {
-            let socket = match unix::accept(listener.as_fd()) {
-                Ok(socket) => socket,
-                Err(error) if unix::is_exhaustion(&error) => return self.rest_accepting(),
-                Err(_) => return,
-            };
+            let Some(socket) = door.accept(&self.poller) else { return };
             // The kernel knew who it is before anything was said: other users of this host get no seat.
             if session::check_user(socket.as_fd()).is_err() {
                 continue;
@@ -217,30 +205,6 @@ impl Service {
             if self.poller.add(socket.as_raw_fd(), token, READ).is_ok() {
                 paths.strangers.insert(token, (socket, Instant::now() + PATIENCE));
             }
-        }
-    }
-
-    /// Asked again at once, the system would say the same again, and the thread would do nothing else.
-    fn rest_accepting(&self) {
-        *self.rests.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + ACCEPT_REST);
-        self.watch_listener(false);
-    }
-
-    /// How long the listener rests; not at all any more, when that is over.
-    fn accept_again(&self) -> Option<Duration> {
-        let mut rests = self.rests.lock().unwrap_or_else(PoisonError::into_inner);
-        let left = (*rests)?.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            *rests = None;
-            self.watch_listener(true);
-        }
-        Some(left)
-    }
-
-    fn watch_listener(&self, read: bool) {
-        if let Some((listener, _)) = &self.listener {
-            // Failing to watch shows as sessions without this path.
-            let _ = self.poller.set(listener.as_raw_fd(), LISTENER, Interest { read, write: false });
         }
     }
 
@@ -434,13 +398,13 @@ impl Companion for Service {
         let patience = if dialer { OFFER_PATIENCE } else { PATIENCE };
         let session = Session::new(ticket, Instant::now() + patience);
         // The dialer comes to the acceptor, so where it listens itself does not matter.
-        match &self.listener {
-            Some((_, name)) if !dialer => self.tell(&session, name.clone().into_bytes(), String::new()),
+        match &self.door {
+            Some(door) if !dialer => self.tell(&session, door.name.clone().into_bytes(), String::new()),
             None if !dialer => self.tell(&session, Vec::new(), "the peer does not listen".into()),
             _ => {}
         }
         paths.sessions.insert(peer, session);
-        if !dialer && self.listener.is_none() {
+        if !dialer && self.door.is_none() {
             self.fail(&mut paths, peer, "this engine does not listen".into());
         }
         drop(paths);

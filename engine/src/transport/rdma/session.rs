@@ -55,7 +55,9 @@ struct Retry {
 /// Regions that the peer takes back, and up to where each endpoint must get before none of their keys is in use. An
 /// endpoint that has not got past a mark of the first has not got past its marks of the others either, which are no
 /// lower; so they are answered in their order, and only the first is looked at, however many a peer takes back.
-struct LettingGo<E>(VecDeque<(Vec<u64>, Vec<(E, u64)>)>);
+struct LettingGo<E>(VecDeque<(Vec<u64>, Marks<E>)>);
+
+type Marks<E> = Vec<(E, u64)>;
 
 impl<E> LettingGo<E> {
     /// The first ones that every endpoint is past.
