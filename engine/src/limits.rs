@@ -35,7 +35,7 @@ pub const ANNOUNCE_REST_NS: u64 = 500_000;
 pub const ANNOUNCE_BACKLOG_BYTES_MAX: usize = 1 << 20;
 /// Changes of regions that a connected peer may not have been told yet.
 pub const ANNOUNCE_LOG_MAX: u64 = 4 << 20;
-/// What transports' services say to a peer that has yet to be told of regions.
+/// What transports' services say to a peer that has yet to be told of regions, or that does not read.
 pub const ANNOUNCE_WORDS_BYTES_MAX: usize = 16 << 20;
 /// Bytes of a region's name.
 pub const REGION_NAME_BYTES_MAX: usize = 63;
@@ -58,6 +58,10 @@ pub const BRIDGES_MAX: usize = 64;
 pub const HANDSHAKES_MAX: usize = 512;
 /// Data lanes per peer, the express lane not counted.
 pub const LANES_MAX: u32 = 16;
+/// Lanes of the transports beside TCP have numbers from here on, and TCP's those below.
+pub const COMPANION_LANES_FROM: u32 = 1 << 31;
+/// Lost lanes of one session whose fence nobody has answered: more than flapping links bring within an answer's time.
+pub const FENCES_WAITING_MAX: usize = 4096;
 /// Fenced lanes of one session that are remembered one by one.
 pub const FENCED_LANES_MAX: usize = 256;
 /// Lane threads of an engine.

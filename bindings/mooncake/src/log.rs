@@ -1,6 +1,7 @@
 //! Lines for a person, on stderr, and only where the environment asks for them (`FERRY_LOG=1`): the
 //! interface has numbers for failures and no way to tell why.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::io::Write;
 use std::sync::OnceLock;
@@ -8,9 +9,33 @@ use std::sync::OnceLock;
 /// Writes one line, if lines are wanted.
 pub fn line(text: fmt::Arguments) {
     static WANTED: OnceLock<bool> = OnceLock::new();
-    let asked = || std::env::var_os("FERRY_LOG").is_some_and(|value| !value.is_empty() && value != "0");
+    let asked = || is_asked(is_privileged(), std::env::var_os("FERRY_LOG"));
     if *WANTED.get_or_init(asked) {
         // In one piece, so that the lines of several threads stay apart.
         let _ = std::io::stderr().write_all(format!("ferry: {text}\n").as_bytes());
+    }
+}
+
+/// Set-user-id, set-group-id, or capabilities of the file.
+fn is_privileged() -> bool {
+    // SAFETY: getauxval takes a number and looks it up in what the kernel gave this process.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
+/// Whoever starts a process that has more rights does not learn by this what it sees.
+fn is_asked(is_privileged: bool, value: Option<OsString>) -> bool {
+    !is_privileged && value.is_some_and(|value| !value.is_empty() && value != "0")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_for_who_may_ask_and_does() {
+        for (value, asked) in [(None, false), (Some(""), false), (Some("0"), false), (Some("1"), true)] {
+            assert_eq!(is_asked(false, value.map(OsString::from)), asked, "{value:?}");
+            assert!(!is_asked(true, value.map(OsString::from)), "{value:?}");
+        }
     }
 }

@@ -68,13 +68,15 @@ impl Descriptor {
 }
 
 impl Engine {
-    /// This engine's descriptor. UNAVAILABLE if it does not listen: nobody could use it.
+    /// This engine's descriptor. UNAVAILABLE if it does not listen, or does not know by which address it is reached:
+    /// nobody could use it.
     pub fn descriptor(&self) -> Result<Descriptor> {
         let local = &self.context()?.local;
         if local.address.is_empty() {
             return Err(Error::new(
                 Status::Unavailable,
-                "the engine does not listen, so it cannot be described",
+                "the engine does not listen, or listens on any address and advertise_address is not set, so it cannot \
+                 be described",
             ));
         }
         Ok(Descriptor {

@@ -2,7 +2,7 @@
 
 use super::burial::Remains;
 use super::devices;
-use crate::config::{Config, TcpPoller};
+use crate::config::{is_any_address, Config, TcpPoller};
 use crate::context::Context;
 use crate::control::{Control, Parts};
 use crate::device::Drivers;
@@ -78,7 +78,7 @@ impl Engine {
             // Drawn, so that nobody else has it: not another engine on a clone of this machine either.
             engine_id: random_id(),
             incarnation: sys::random_u64().max(1),
-            address: address.clone(),
+            address: if is_any_address(&address) { String::new() } else { address.clone() },
             tag: tag.number(),
             lanes_max: config.lanes,
             frame_bytes_max: config.frame_bytes_max,
@@ -161,7 +161,8 @@ impl Engine {
         self.inner.rdma.as_ref()
     }
 
-    /// "host:port" at which peers reach this engine; "" if it does not listen.
+    /// "host:port" at which peers reach this engine; "" if it does not listen. Where it listens on any address, and
+    /// `advertise_address` does not say by which it is reached, that is what is said here, and peers are told none.
     pub fn address(&self) -> &str {
         &self.inner.address
     }
@@ -232,6 +233,11 @@ impl Engine {
 
 impl Inner {
     fn start(&self, control: Control) -> Result<()> {
+        // `close` waits for the thread that was started last, the control loop's or a worker's, and ends these later.
+        self.start_threads(control).inspect_err(|_| self.workers.stop())
+    }
+
+    fn start_threads(&self, control: Control) -> Result<()> {
         let mut threads = self.threads.lock();
         self.workers.start(&mut threads)?;
         if let Some(service) = &self.service {

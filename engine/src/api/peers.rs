@@ -17,7 +17,7 @@ pub struct PeerInfo {
     pub handle: u64,
     pub engine_id: [u8; 16],
     pub incarnation: u64,
-    /// "host:port" at which it can be dialed, "" if it does not listen.
+    /// "host:port" at which it can be dialed, "" if it does not listen, or does not say where.
     pub address: String,
     pub state: PeerState,
     pub same_host: bool,

@@ -130,12 +130,13 @@ impl Value for String {
         if matches!(valid, Valid::Library) {
             return self.len() <= 4096 && !self.contains('\0');
         }
-        let Some((host, _)) = split_address(self) else { return self.is_empty() };
-        let wildcard = host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_unspecified());
+        if split_address(self).is_none() {
+            return self.is_empty();
+        }
         match valid {
             Valid::ListenAddress => true,
             // Nobody can connect to "any address". Port 0 stands for the one that is bound.
-            Valid::PeerAddress => !wildcard,
+            Valid::PeerAddress => !is_any_address(self),
             _ => false,
         }
     }
@@ -203,6 +204,12 @@ pub(super) fn split_address(address: &str) -> Option<(&str, u16)> {
     }
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
     (!host.is_empty() && host.bytes().all(plain)).then_some((host, port))
+}
+
+/// Whether it stands for all addresses of the host that listens on it: to who dials it, it is the dialer's own host.
+pub fn is_any_address(address: &str) -> bool {
+    let host = split_address(address).map(|(host, _)| host);
+    host.is_some_and(|host| host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_unspecified()))
 }
 
 /// A set of transports by `Transport::bit`; empty means that the engine chooses.

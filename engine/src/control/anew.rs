@@ -67,7 +67,7 @@ impl Control {
     pub(super) fn has_ended(&mut self, peer: u64, pid: u32, started: u64) {
         let is_proven = self.sessions.get(&peer).is_some_and(|session| session.is_proven);
         if is_proven && host::has_ended(pid, started) {
-            self.say(peer, Message::Ended { pid, started });
+            self.answer(peer, Message::Ended { pid, started });
         }
     }
 

@@ -267,7 +267,12 @@ impl Control {
         let bytes = body.len() + why.len() + size_of::<Word>();
         let message = beside(transport, body, why);
         if ahead || self.has_heard(peer) {
-            return self.say(peer, message);
+            self.say(peer, message);
+            // Most of them are answers, and who asks without end need not read any.
+            if self.control_of(peer).is_some_and(|it| it.stream.backlog() > ANNOUNCE_WORDS_BYTES_MAX) {
+                self.break_off(peer);
+            }
+            return;
         }
         let before = self.news.end();
         let Some(session) = self.sessions.get_mut(&peer).filter(|session| session.conn.is_some()) else {

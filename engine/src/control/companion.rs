@@ -68,10 +68,11 @@ impl Control {
     /// The other side's companion says something, or that there is none.
     pub(super) fn companion_said(&mut self, peer: u64, transport: u8, why: String, body: Vec<u8>) {
         let Some(companion) = self.companion(Transport::from_number(transport as u32)) else { return };
-        if !why.is_empty() {
-            return companion.refused(peer, why);
-        }
-        if !companion.message(peer, &body) {
+        let taken = match why.is_empty() {
+            true => companion.message(peer, &body),
+            false => companion.refused(peer, why),
+        };
+        if !taken {
             self.misbehaved(peer);
         }
     }

@@ -78,7 +78,7 @@ impl Control {
         let now_ns = clock::monotonic_ns();
         if self.accept_rests_until_ns > 0 && self.accept_rests_until_ns <= now_ns {
             self.accept_rests_until_ns = 0;
-            self.watch_listener(true);
+            self.accept_again();
         }
         for peer in self.looks.due(now_ns) {
             self.look(peer, now_ns);

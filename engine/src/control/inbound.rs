@@ -4,7 +4,7 @@
 use super::conn::{Answers, ControlConn, State, Target};
 use super::greeting::{Greeting, GREETING_BYTES};
 use super::stream::{Input, Stream};
-use super::{Control, ACCEPT_REST_NS, CROWD_PATIENCE, CROWD_REST_NS, LISTENER};
+use super::{Control, ACCEPT_REST_NS, CROWD_PATIENCE, CROWD_REST_NS, LISTENER, PROOFS};
 use crate::limits::HANDSHAKES_MAX;
 use crate::session::handshake::{
     peek_kind, refusal, Acceptor, Auth, Established, HandshakeError, Identity, Next, Peek, Proof, RefusalCode,
@@ -31,7 +31,7 @@ impl Control {
             match listener.accept() {
                 Ok((socket, remote)) => self.welcome(socket.into(), remote),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
-                Err(error) if is_exhaustion(&error) => return self.rest_accepting(ACCEPT_REST_NS),
+                Err(error) if unix::is_exhaustion(&error) => return self.rest_accepting(ACCEPT_REST_NS),
                 Err(_) => {}
             }
         }
@@ -43,11 +43,23 @@ impl Control {
         self.watch_listener(false);
     }
 
-    pub(super) fn watch_listener(&mut self, read: bool) {
+    fn watch_listener(&mut self, read: bool) {
         if let Some(listener) = &self.listener {
             // Failing to watch shows as connections that time out at their dialers.
             let _ = self.poller.set(listener.as_raw_fd(), LISTENER, Interest { read, write: false });
         }
+    }
+
+    fn watch_proofs(&mut self, read: bool) {
+        if let Some(listener) = &self.proof_listener {
+            let _ = self.poller.set(listener.as_raw_fd(), PROOFS, Interest { read, write: false });
+        }
+    }
+
+    /// Whoever rested has rested for long enough.
+    pub(super) fn accept_again(&mut self) {
+        self.watch_listener(true);
+        self.watch_proofs(true);
     }
 
     fn welcome(&mut self, socket: OwnedFd, remote: SocketAddr) {
@@ -283,7 +295,15 @@ impl Control {
     pub(super) fn accept_proof(&mut self) {
         for _ in 0..ACCEPTS_PER_TURN {
             let Some(listener) = &self.proof_listener else { return };
-            let Ok(socket) = unix::accept(listener.as_fd()) else { return };
+            let socket = match unix::accept(listener.as_fd()) {
+                Ok(socket) => socket,
+                // Asked again at once, it would say so again.
+                Err(error) if unix::is_exhaustion(&error) => {
+                    self.accept_rests_until_ns = clock::monotonic_ns() + ACCEPT_REST_NS;
+                    return self.watch_proofs(false);
+                }
+                Err(_) => return,
+            };
             // The kernel knew who it is before anything was said: other users of this host get no seat.
             if unix::same_user_credentials(socket.as_fd()).is_err() {
                 self.count_refusal();
@@ -324,8 +344,4 @@ impl Control {
             let _ = stream.flush(&self.poller);
         }
     }
-}
-
-fn is_exhaustion(error: &std::io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
 }

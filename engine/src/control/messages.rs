@@ -32,7 +32,7 @@ impl Control {
     }
 
     /// Answers a message of the peer's. Who lets answers pile up does not read them.
-    fn answer(&mut self, peer: u64, message: Message) {
+    pub(super) fn answer(&mut self, peer: u64, message: Message) {
         let Some(token) = self.sessions.get(&peer).and_then(|session| session.conn) else { return };
         if let Some(State::Control(control)) = self.conns.get_mut(&token).map(|conn| &mut conn.state) {
             if !control.answers.has_room(control.stream.progress().0) {
@@ -110,6 +110,16 @@ impl Control {
         session.refuse_lane(lane);
         self.lane_lost(peer, lane, Loss::told(Cause::Closed, format!("the peer gave up lane {lane}")));
         self.answer(peer, Message::FenceAck { lane });
+    }
+
+    /// On a new connection: what was asked on the last one, or while there was none, nobody will answer.
+    pub(super) fn probe_again(&mut self, peer: u64) {
+        let mut actions = Actions::new();
+        let Some(session) = self.sessions.get_mut(&peer).filter(|it| !it.probes.is_empty()) else { return };
+        let now_ns = clock::monotonic_ns();
+        let nonce = session.machine.ping(now_ns, &mut actions);
+        session.probes.iter_mut().for_each(|probe| (probe.0, probe.1) = (nonce, now_ns));
+        self.act(peer, actions);
     }
 
     pub(super) fn ping(&mut self, peer: u64, reply: Option<Reply<u64>>) {

@@ -12,7 +12,7 @@ use super::Control;
 use crate::command::Reply;
 use crate::complete::Fence;
 use crate::handle::Tag;
-use crate::limits::FENCED_LANES_MAX;
+use crate::limits::{COMPANION_LANES_FROM, FENCED_LANES_MAX};
 use crate::loss::{Cause, Loss};
 use crate::notify::EventBody;
 use crate::peer::{Peer, PeerIdentity, PeerState, Posted};
@@ -84,12 +84,17 @@ impl PeerSession {
             && self.session_id == greeting.session_id
             && greeting.slot < self.lanes_max
             && greeting.lane > self.used[greeting.slot as usize]
+            && greeting.lane < COMPANION_LANES_FROM
             && greeting.lane >= self.fenced_below
             && !self.fenced.contains(&greeting.lane)
     }
 
-    /// This lane is not to be attached, whenever its greeting comes.
+    /// This lane is not to be attached, whenever its greeting comes. One of another transport never has a greeting:
+    /// remembered here, their numbers, which are above all of TCP's, would refuse these as the older ones.
     pub(super) fn refuse_lane(&mut self, lane: u32) {
+        if lane >= COMPANION_LANES_FROM {
+            return;
+        }
         self.fenced.insert(lane);
         if self.fenced.len() > FENCED_LANES_MAX {
             // Numbers rise: what is refused for being old is tried again with a new one.
@@ -239,7 +244,8 @@ impl Control {
             self.by_session_id.insert(control.session_id, peer);
             session.session_id = control.session_id;
             session.lane_key = control.lane_key;
-            session.identity = control.identity.clone();
+            // Where it listens was noted when the session began, and is forgotten with it.
+            session.identity = Identity { place: session.identity.place, ..control.identity.clone() };
             session.used.fill(0);
             session.is_proven = control.is_proven;
             session.fenced.clear();
@@ -357,6 +363,7 @@ impl Control {
         self.act(peer, actions);
         self.begin_companions(peer, role == Role::Dialer);
         self.tell_all(peer);
+        self.probe_again(peer);
         self.ask_for_forerunners(peer);
     }
 

@@ -38,6 +38,11 @@ struct Looked {
 struct Open {
     drivers: HashMap<MemoryKind, Arc<dyn Driver>>,
     workers: HashMap<Location, Arc<Worker>>,
+    stopped: bool,
+}
+
+fn stopped() -> Error {
+    Error::new(Status::Closed, "the engine is closed, and the threads of its devices have ended")
 }
 
 impl Drivers {
@@ -90,13 +95,30 @@ impl Drivers {
     /// The thread that copies from and to this device, started when first asked for.
     pub fn worker(&self, at: Location) -> Result<Arc<Worker>> {
         let at = Location { kind: at.kind.driver(), device: at.device };
-        if let Some(worker) = self.lock().workers.get(&at) {
-            return Ok(worker.clone());
+        {
+            let open = self.lock();
+            if let Some(worker) = open.workers.get(&at) {
+                return Ok(worker.clone());
+            }
+            if open.stopped {
+                return Err(stopped());
+            }
         }
         let driver = self.get(at.kind)?;
         let worker = Worker::start(driver, at, self.limits)?;
-        let mut open = self.lock();
-        Ok(open.workers.entry(at).or_insert(worker).clone())
+        let other = {
+            let mut open = self.lock();
+            match open.workers.get(&at) {
+                None if !open.stopped => {
+                    open.workers.insert(at, worker.clone());
+                    return Ok(worker);
+                }
+                other => other.cloned(),
+            }
+        };
+        // Of two that were started at once the first counts, and after `stop` none does. Nobody else would end it.
+        worker.stop();
+        other.ok_or_else(stopped)
     }
 
     /// A thread for what a device here is attached to; see `Worker::start_with`.
@@ -116,9 +138,13 @@ impl Drivers {
         running.map_or_else(|| self.worker(Location { kind, device: 0 }), Ok)
     }
 
-    /// Ends the threads; nothing is under way.
+    /// Ends the threads; nothing is under way. None is started from here on.
     pub fn stop(&self) {
-        let workers = std::mem::take(&mut self.lock().workers);
+        let workers = {
+            let mut open = self.lock();
+            open.stopped = true;
+            std::mem::take(&mut open.workers)
+        };
         workers.into_values().for_each(|worker| worker.stop());
     }
 
@@ -130,8 +156,89 @@ impl Drivers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::{Allocation, Batch, Direction, Hold, Piece, Point, Start};
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::Barrier;
     use std::time::Duration;
+
+    const LIMITS: Limits = Limits { batch_bytes: 1, depth: 1, timeout: Duration::from_secs(1) };
+
+    /// A device that is opened by two threads at once, whose queues are counted.
+    struct Slow {
+        both: Barrier,
+        open: Arc<AtomicUsize>,
+    }
+
+    struct Counted(Arc<AtomicUsize>);
+
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    impl Queue for Counted {
+        fn copy(&mut self, _direction: Direction, _pieces: &[Piece]) -> Result<Batch> {
+            Ok(Batch(0))
+        }
+        fn is_done(&mut self, _batch: Batch) -> Result<bool> {
+            Ok(true)
+        }
+        fn abort(&mut self) -> bool {
+            true
+        }
+    }
+
+    impl Driver for Slow {
+        fn kind(&self) -> MemoryKind {
+            MemoryKind::Cuda
+        }
+        fn describe(&self) -> String {
+            String::new()
+        }
+        fn locate(&self, _address: u64) -> Result<Option<Allocation>> {
+            Ok(None)
+        }
+        fn pin(&self, _address: u64, _length: usize) -> Result<()> {
+            Ok(())
+        }
+        fn unpin(&self, _address: u64) {}
+        fn open(&self, _device: i32, _batch_bytes: usize, _depth: usize) -> Result<Box<dyn Queue>> {
+            self.open.fetch_add(1, Ordering::SeqCst);
+            self.both.wait();
+            Ok(Box::new(Counted(self.open.clone())))
+        }
+        fn point(&self, _at: Start) -> Result<Box<dyn Point>> {
+            Err(Error::invalid("no point"))
+        }
+        fn hold(&self, _stream: u64) -> Result<Box<dyn Hold>> {
+            Err(Error::invalid("no stream"))
+        }
+    }
+
+    #[test]
+    fn of_two_threads_for_one_device_one_ends_and_after_the_end_none_begins() {
+        let open = Arc::new(AtomicUsize::new(0));
+        let driver: Arc<dyn Driver> = Arc::new(Slow { both: Barrier::new(2), open: open.clone() });
+        let library = Library {
+            kind: MemoryKind::Cuda,
+            is_loaded: Box::new(|| true),
+            open: Box::new(move || Ok(driver.clone())),
+        };
+        let drivers = Drivers::new(vec![library], LIMITS);
+        let at = Location { kind: MemoryKind::Cuda, device: 0 };
+        let got: Vec<_> = std::thread::scope(|scope| {
+            let both = [0, 1].map(|_| scope.spawn(|| drivers.worker(at).unwrap()));
+            both.into_iter().map(|it| it.join().unwrap()).collect()
+        });
+        assert!(Arc::ptr_eq(&got[0], &got[1]));
+        assert_eq!(open.load(Ordering::SeqCst), 1, "the other thread goes on, and nobody knows it");
+        drivers.stop();
+        assert_eq!(open.load(Ordering::SeqCst), 0);
+        // A region that was lent is unregistered when its engine is closed.
+        assert_eq!(drivers.worker(at).map(|_| ()).unwrap_err().status, Status::Closed);
+        assert_eq!(open.load(Ordering::SeqCst), 0);
+    }
 
     /// Registering memory asks each time, and looking for files takes longer than all else that it does.
     #[test]
@@ -146,8 +253,7 @@ mod tests {
             }),
             open: Box::new(|| Err(Error::new(Status::Unavailable, "none"))),
         };
-        let limits = Limits { batch_bytes: 1, depth: 1, timeout: Duration::from_secs(1) };
-        let drivers = Drivers::new(vec![library], limits);
+        let drivers = Drivers::new(vec![library], LIMITS);
         // Other tests may open libraries, too: not as many as this asks.
         (0..1000).for_each(|_| assert!(drivers.loaded().is_empty()));
         let before = looks.load(Ordering::SeqCst);

@@ -62,7 +62,7 @@ impl LeaseClock {
         let peer_now_ns =
             now_ns.wrapping_add_signed(self.offset_ns.load(Ordering::Relaxed)).saturating_sub(early_ns);
         // The lease itself also runs on the peer's clock, which may be slow by the same bound.
-        Some(peer_now_ns + self.lease_ns - self.lease_ns / (DRIFT / 4))
+        Some(peer_now_ns.saturating_add(self.lease_ns - self.lease_ns / (DRIFT / 4)))
     }
 
     pub fn lease_ns(&self) -> u64 {
@@ -97,6 +97,16 @@ mod tests {
         let not_after = clock.not_after(60 * SECOND).unwrap();
         assert!(not_after > 150 * SECOND + SECOND * 9 / 10, "{not_after} has expired before it is sent");
         assert!(not_after < 151 * SECOND);
+    }
+
+    /// The clock is a peer's word.
+    #[test]
+    fn a_clock_at_its_end_is_no_sum_beyond_it() {
+        for peer_ns in [u64::MAX, u64::MAX - SECOND / 2, 0] {
+            let clock = LeaseClock::new(SECOND);
+            clock.sample(peer_ns, 10 * SECOND);
+            assert!(clock.not_after(10 * SECOND).is_some(), "{peer_ns}");
+        }
     }
 
     #[test]

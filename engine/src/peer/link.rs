@@ -77,8 +77,8 @@ pub trait Companion: Send + Sync {
     /// The other side's companion says something. False: no engine in good order says that, or as much of it, and
     /// the session is to end.
     fn message(&self, peer: u64, body: &[u8]) -> bool;
-    /// The other side will not come, and says why.
-    fn refused(&self, peer: u64, why: String);
+    /// The other side will not come, and says why. False as for `message`.
+    fn refused(&self, peer: u64, why: String) -> bool;
     /// The path, once it is settled and as long as there is one; with what makes it fast or slow.
     fn link(&self, peer: u64) -> Option<(Arc<dyn Link>, String)>;
     /// Regions of this engine came, or are there as the session begins: what the other side's companion is to hear

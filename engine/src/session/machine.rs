@@ -14,6 +14,7 @@
 //! when the record's lease is over, DEAD when the process is known gone.
 
 use crate::complete::Fence;
+use crate::limits::FENCES_WAITING_MAX;
 use crate::session::message::Message;
 use crate::status::Status;
 use std::collections::BTreeSet;
@@ -211,6 +212,10 @@ impl<R: Carried> Machine<R> {
         }
         if connected || !records.is_empty() {
             self.fences.push(FenceWait { lane, asked_ns: connected.then_some(now_ns), records });
+        }
+        // Whoever opens lanes and loses them, and answers no fence, is to bring no more than this to be looked at.
+        if connected && self.fences.len() > FENCES_WAITING_MAX {
+            out.push(Action::DropControl);
         }
     }
 

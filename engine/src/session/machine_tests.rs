@@ -51,6 +51,22 @@ fn timer(machine: &mut Machine<Record>, now_ns: u64) -> Vec<Action<Record>> {
     out
 }
 
+/// A peer that opens lanes and closes them, and answers no fence.
+#[test]
+fn fences_that_nobody_answers_are_bounded() {
+    let (mut machine, mut out) = (up(Role::Acceptor), Vec::new());
+    let mut lanes = 3..;
+    while !out.contains(&Action::DropControl) {
+        out.clear();
+        let lane = lanes.next().unwrap();
+        assert!(machine.fences.len() <= FENCES_WAITING_MAX);
+        machine.lane_attached(1, lane, &mut out);
+        machine.lane_lost(0, lane, Vec::new(), &mut out);
+    }
+    machine.control_lost(0);
+    assert!(machine.is_idle(), "what carried nothing is not waited for");
+}
+
 /// A peer that has many regions says so for a while before it is ready; one that says nothing is given up.
 #[test]
 fn who_goes_on_announcing_is_waited_for() {

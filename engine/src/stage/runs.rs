@@ -128,6 +128,10 @@ impl Stage {
         if !transfer.is_pending() {
             self.struck(peer, handle);
         }
+        // It may have ended before it was watched, and nobody will take the waker away then.
+        if let Some(side) = self.sides.get_mut(&peer).filter(|_| transfer.is_final()) {
+            side.watched.remove(&handle);
+        }
     }
 }
 

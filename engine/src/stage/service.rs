@@ -178,7 +178,9 @@ impl Companion for Service {
     }
 
     /// Every engine of this version has this companion.
-    fn refused(&self, _peer: u64, _why: String) {}
+    fn refused(&self, _peer: u64, _why: String) -> bool {
+        true
+    }
 
     fn link(&self, peer: u64) -> Option<(Arc<dyn Link>, String)> {
         let link: Arc<dyn Link> = lock(&self.shared).links.get(&peer)?.clone();

@@ -12,10 +12,11 @@
 use crate::complete::transfer::Failure;
 use crate::limits::{
     DEVICE_TIMEOUT_MS_MAX, FRAME_DESCRIPTORS_MAX, STAGE_ALIGN, STAGE_BYTES, STAGE_OPERATIONS_MAX,
+    STAGE_SLOT_BYTES,
 };
 use crate::session::message::{BadMessage, Reader};
 use crate::status::{Error, Status};
-use crate::types::{Location, MemoryKind};
+use crate::types::{end_of, Location, MemoryKind};
 
 /// Bytes of one message, well below what the channel takes.
 pub const MESSAGE_BYTES: usize = 32 << 10;
@@ -202,13 +203,13 @@ impl Word {
     fn decode(reader: &mut Reader) -> Result<Word, BadMessage> {
         Ok(match reader.u8()? {
             1 => Word::Want { op: reader.u64()? },
-            2 => Word::Grant { op: reader.u64()?, region: reader.u64()?, address: reader.u64()? },
+            2 => Word::Grant { op: reader.u64()?, region: reader.u64()?, address: decode_slot(reader)? },
             3 => Word::Commit { op: reader.u64()?, blocks: Blocks::decode(reader)? },
             4 => Word::Fetch { op: reader.u64()?, blocks: Blocks::decode(reader)? },
             5 => Word::Ready {
                 op: reader.u64()?,
                 region: reader.u64()?,
-                address: reader.u64()?,
+                address: decode_slot(reader)?,
                 faults: decode_faults(reader)?,
             },
             6 => Word::Done { op: reader.u64()?, faults: decode_faults(reader)? },
@@ -317,6 +318,12 @@ fn decode_faults(reader: &mut Reader) -> Result<Vec<Fault>, BadMessage> {
         Ok(Fault { block, status: decode_failure(reader)?, vendor_error: reader.u32()? as i32 })
     };
     (0..count).map(|_| fault(reader)).collect()
+}
+
+/// Where a slot begins: one that would end beyond all addresses there can't be, and offsets into it are added unseen.
+fn decode_slot(reader: &mut Reader) -> Result<u64, BadMessage> {
+    let address = reader.u64()?;
+    end_of(address, STAGE_SLOT_BYTES).map(|_| address).ok_or(BadMessage)
 }
 
 fn decode_bytes(reader: &mut Reader) -> Result<Vec<u8>, BadMessage> {

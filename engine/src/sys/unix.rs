@@ -61,6 +61,12 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(socket.into())
 }
 
+/// Whether accepting failed because this process, or the system, has no descriptor or memory for one more: the
+/// connection still waits, so a listener that is watched goes on saying so.
+pub fn is_exhaustion(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
+}
+
 /// Connects without waiting: WouldBlock means that the listener's backlog is full and nothing was begun
 /// (AF_UNIX knows no connection in progress), so try again later. ConnectionRefused: no such name in this
 /// network namespace, most likely because the peer is on another host. Non-blocking, close-on-exec.

@@ -348,6 +348,12 @@ impl Role {
                 // SAFETY: no memory is involved.
                 unsafe { libc::setuid(number(1) as u32) }.to_string()
             }
+            // So many processes and threads of this user, of whom root is none.
+            "nproc" => {
+                let limit = libc::rlimit { rlim_cur: number(1), rlim_max: 4096 };
+                // SAFETY: `limit` is read during the call.
+                unsafe { libc::setrlimit(libc::RLIMIT_NPROC, &limit) }.to_string()
+            }
             // A child that lives until it is killed, with copies of all descriptors but its input and
             // output, by which the test knows that its child has ended.
             "fork" => {

@@ -2,8 +2,10 @@
 
 use crate::child::{usage, Child};
 use crate::support::*;
+use ferry::sys::unix;
 use ferry::types::{Op, Request};
 use ferry::{Engine, RegionOptions, Status};
+use std::time::Duration;
 
 /// The child has no descriptor left: dialing says so with its errno, accepting waits, and both recover.
 #[test]
@@ -35,6 +37,77 @@ fn descriptors_run_out_and_come_back() {
     child.ask("hoard");
     child.ask("release 64");
     assert!(child.ask(&format!("connect {}", c.address())).parse::<u64>().is_ok());
+}
+
+/// A user of whom there is no other process.
+const NOBODY_ELSE: u32 = 54_321;
+
+/// An engine of which some threads could not be started is an error, whichever was the first of them, and one that can
+/// be opened later.
+#[test]
+fn an_engine_without_all_its_threads_is_an_error() {
+    let _turn = alone();
+    // SAFETY: no arguments, no memory.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("SKIPPED an_engine_without_all_…: only root can be another user");
+        return;
+    }
+    let mut child = Child::start();
+    assert_eq!(child.ask(&format!("setuid {NOBODY_ELSE}")), "0");
+    let refused = format!("SYSTEM errno {}", libc::EAGAIN);
+    let mut tries = 0;
+    while {
+        tries += 1;
+        assert!(tries < 100, "no engine has so many threads");
+        assert_eq!(child.ask(&format!("nproc {tries}")), "0");
+        child.ask("open transports=auto workers=2") == refused
+    } {}
+    assert!(tries > 5, "{tries}");
+}
+
+/// CPU time of a process so far, in clock ticks.
+fn ticks(pid: i32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields = stat.rsplit(") ").next().unwrap().split(' ').skip(11).take(2);
+    fields.map(|field| field.parse::<u64>().unwrap()).sum()
+}
+
+/// The abstract sockets of engines that listen in this network namespace.
+fn doors() -> Vec<String> {
+    let all = std::fs::read_to_string("/proc/net/unix").unwrap();
+    let names = all.lines().filter(|line| line.contains(" 00010000 "));
+    names.filter_map(|line| Some(line.split_once(" @ferry-")?.1)).map(|hex| format!("ferry-{hex}")).collect()
+}
+
+/// Without a descriptor nobody can be let in, and who knocks at the doors for processes of this host waits: no thread
+/// asks for it again and again meanwhile.
+#[test]
+fn who_knocks_while_there_is_no_descriptor_costs_nothing() {
+    let _turn = alone();
+    let before = doors();
+    let (mut child, address) = Child::engine("transports=auto secret=");
+    let new: Vec<String> = doors().into_iter().filter(|name| !before.contains(name)).collect();
+    assert_eq!(new.len(), 2, "the door for proofs, and the one for paths: {new:?}");
+    assert_eq!(child.ask("nofile 64"), "0");
+    child.ask("hoard");
+    let knock = |name: &String| {
+        let kinds = [unix::Type::STREAM, unix::PACKETS.into()];
+        kinds.into_iter().find_map(|kind| unix::connect_abstract(name.as_bytes(), kind).ok()).unwrap()
+    };
+    let _waiting: Vec<_> = new.iter().map(knock).collect();
+    // A measurement, not a wait for anything: with a thread that asks again it is most of the period.
+    let spent = ticks(child.pid());
+    std::thread::sleep(Duration::from_millis(1000));
+    let spent = ticks(child.pid()) - spent;
+    assert!(spent <= 5, "{spent} ticks of a hundred");
+    // Both doors are open again when there are descriptors.
+    child.ask("release 64");
+    let a = engine(&[("transports", "local"), SAME_USER]);
+    let (region, remote) = child.alloc(4096, 4);
+    let local = alloc(&a, 4096);
+    let peer = connect(&a, &address);
+    let one = Request { local: local.address(), remote, length: 4096, remote_region: region };
+    a.write(peer, &[one], &options()).unwrap();
 }
 
 #[test]

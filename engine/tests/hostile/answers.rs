@@ -1,9 +1,11 @@
 //! Answers that are not true: acknowledgements and data for what was not sent, or not asked.
 
-use crate::hostile::PATIENCE;
-use crate::support::{alloc, eventually, Attacked, REMOTE, REMOTE_REGION};
+use crate::hostile::{Door, Who, PATIENCE};
+use crate::support::{alloc, engine, eventually, Attacked, REMOTE, REMOTE_REGION};
 use ferry::complete::State;
 use ferry::notify::{Event, EventBody, WHAT_TRANSFERS};
+use ferry::peer::PeerState;
+use ferry::session::message::Message;
 use ferry::transport::tcp::wire::{Header, Kind};
 use ferry::types::{Op, Request};
 use ferry::{Transfer, TransferOptions};
@@ -124,4 +126,37 @@ fn a_transfer_is_not_final_before_its_event_is_queued() {
     assert_eq!(transfer.wait(Some(PATIENCE)).unwrap().state, State::Done);
     let mut events = Vec::new();
     assert_eq!(queue.drain(&mut events, 8), 2);
+}
+
+/// Nobody answers a probe that was asked on a connection which is lost, or while there is none: it is asked again on the
+/// next one, and who waits without a limit does not wait for ever.
+#[test]
+fn a_probe_outlives_the_connection_that_it_was_asked_on() {
+    let engine = engine(&[("reconnect_timeout_ms", "60000"), ("connect_timeout_ms", "60000")]);
+    let (engine, door) = (&engine, Door::open(Who::new()));
+    std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| engine.connect(&door.address, Some(PATIENCE)));
+        let mut first = door.accept();
+        let _lanes = first.up();
+        let peer = connecting.join().unwrap().unwrap();
+        let asked = scope.spawn(move || engine.probe(peer, None));
+        while !matches!(first.hear_any(), Some(Message::Ping { .. })) {}
+        let (link, known) = (first.link, first.known);
+        drop(first);
+        while engine.peer_info(peer).unwrap().state != PeerState::Down {
+            std::thread::yield_now();
+        }
+        let later = scope.spawn(move || engine.probe(peer, None));
+        // The command is taken before whatever the new connection brings.
+        engine.probe(peer, Some(Duration::from_millis(20))).unwrap_err();
+        let mut second = door.accept();
+        (second.link, second.known) = (link, known);
+        let _lanes = second.up();
+        let end = Instant::now() + PATIENCE;
+        while !(asked.is_finished() && later.is_finished()) {
+            assert!(Instant::now() < end, "nobody asked again");
+            second.sync();
+        }
+        assert!(asked.join().unwrap().is_ok() && later.join().unwrap().is_ok());
+    });
 }

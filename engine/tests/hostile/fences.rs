@@ -104,6 +104,23 @@ fn fences_beyond_those_that_are_remembered_refuse_more_and_not_less() {
     assert!(peer.open_lane(2000, 1).is_some());
 }
 
+/// Endpoints for RDMA are lanes too, with numbers above all of TCP's. Who rests and wakes, or whose link flaps, fences
+/// many of them on one connection, and TCP's lanes, which are lost and greeted anew meanwhile, have nothing to do with that.
+#[test]
+fn fences_of_another_transports_lanes_refuse_none_of_tcps() {
+    const FIRST: u32 = 1 << 31;
+    let target = engine(&[]);
+    let mut peer = Hostile::dial(target.address(), &Who::new());
+    peer.up();
+    let fences: Vec<Message> = (FIRST..FIRST + 600).map(|lane| Message::Fence { lane }).collect();
+    peer.say_all(&fences);
+    peer.hear_until(|message| {
+        matches!(message, Message::FenceAck { lane } if *lane == FIRST + 599).then_some(())
+    });
+    assert!(peer.open_lane(FIRST + 5000, 1).is_none(), "not a number of TCP's");
+    assert!(peer.open_lane(8, 1).is_some(), "the next of TCP's");
+}
+
 /// The greeting of a lane that the engine has dialed: the connection, not answered yet.
 fn greeted(listener: &TcpListener) -> (TcpStream, Greeting) {
     let mut socket = listener.accept().unwrap().0;

@@ -5,7 +5,7 @@ use crate::hostile::{Hostile, HostileLane, Who, PATIENCE};
 use crate::support::{engine, eventually, regions};
 use ferry::peer::PeerState;
 use ferry::session::message::Message;
-use ferry::types::Transport;
+use ferry::types::{MemoryKind, Transport};
 use ferry::{Engine, Status};
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -101,6 +101,28 @@ fn who_asks_and_does_not_read_the_answers_is_sent_off() {
         drop(peer);
         let _ = written.join();
     }
+}
+
+/// BORROW of a region that there is not, by its number among the stage's words: a short question with a long answer.
+fn borrow() -> Vec<u8> {
+    [&[12][..], &77u64.to_le_bytes(), &(MemoryKind::Cuda as u32).to_le_bytes(), &1u32.to_le_bytes()].concat()
+}
+
+/// The same of what transports' services answer, which is more than the question.
+#[test]
+fn who_asks_services_and_does_not_read_their_answers_loses_its_connection() {
+    let engine = engine(&[("socket_buffer_bytes", "65536")]);
+    let (mut peer, _lanes) = session(&engine);
+    let handle = engine.peers().unwrap()[0];
+    eventually("the session is up", || engine.peer_info(handle).unwrap().state == PeerState::Up);
+    let question = staged(std::iter::repeat_n(borrow(), 500).flatten().collect());
+    let flood = peer.seal_all(std::iter::repeat_n(&question, 1000));
+    let mut socket = peer.raw();
+    let written = std::thread::spawn(move || socket.write_all(&flood).is_ok());
+    let state = || engine.peer_info(handle).unwrap().state;
+    eventually("who does not read is cut off", || state() != PeerState::Up);
+    drop(peer);
+    let _ = written.join();
 }
 
 const PINGS: usize = 150_000;

@@ -254,10 +254,25 @@ _PLAIN = {"config_free": "p", "engine_free": "p", "event_release": "p"}
 _LETTERS = {"p": c_void_p, "s": c_char_p, "u": c_uint32, "i": c_uint64, "z": c_size_t}
 
 
+_AT_SECURE = 23
+
+
+def _is_privileged() -> bool:
+    """Whether this process has more rights than its caller, who must not say which library it runs."""
+    getauxval = ctypes.CDLL(None).getauxval
+    getauxval.argtypes, getauxval.restype = [ctypes.c_ulong], ctypes.c_ulong
+    return getauxval(_AT_SECURE) != 0
+
+
+def _path() -> str:
+    """The library: beside this file, or where FERRY_LIBRARY says."""
+    beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libferry.so")
+    return beside if _is_privileged() else os.environ.get("FERRY_LIBRARY") or beside
+
+
 def _load() -> ctypes.CDLL:
     """Opens the library. CDLL gives up the interpreter's lock for the length of each call."""
-    beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libferry.so")
-    opened = ctypes.CDLL(os.environ.get("FERRY_LIBRARY") or beside)
+    opened = ctypes.CDLL(_path())
     for name, letters in _FALLIBLE.items():
         function = getattr(opened, "ferry_" + name)
         function.argtypes = [_LETTERS[letter] for letter in letters] + [c_void_p]

@@ -14,53 +14,57 @@ pub enum Word {
     Skip,
 }
 
-impl Word {
-    fn bytes(&self) -> usize {
-        match self {
-            Word::Notify(transfer) => transfer.spec.notify.as_ref().map_or(0, |bytes| bytes.len()),
-            Word::Skip => 0,
-        }
-    }
-
-    /// Whether it may go by RDMA: where that is not ruled out and it is short enough.
-    fn is_mail(&self) -> bool {
-        let allowed = match self {
-            Word::Notify(transfer) => transfer.spec.allowed & Transport::Rdma.bit() != 0,
-            Word::Skip => true,
-        };
-        allowed && self.bytes() <= RDMA_WORD_BYTES_MAX
-    }
-}
-
 /// By number, those that may go by RDMA apart. They do while there is such a path, whatever carried their
 /// data, and by TCP otherwise, as all others do. The target puts them in order.
 #[derive(Default)]
 pub struct Words {
-    mail: BTreeMap<u64, Word>,
-    others: BTreeMap<u64, Word>,
+    mail: BTreeMap<u64, Arc<Transfer>>,
+    others: BTreeMap<u64, Arc<Transfer>>,
+    /// Numbers that will carry none, from the first to before the last of each stretch: an application that gives up
+    /// notifications without end, towards a peer that takes none, has as many stretches as notifications that wait.
+    skips: BTreeMap<u64, u64>,
+}
+
+/// Whether it may go by RDMA: where that is not ruled out and it is short enough.
+fn is_mail(transfer: &Transfer) -> bool {
+    transfer.spec.allowed & Transport::Rdma.bit() != 0 && bytes_of(transfer) <= RDMA_WORD_BYTES_MAX
+}
+
+fn bytes_of(transfer: &Transfer) -> usize {
+    transfer.spec.notify.as_ref().map_or(0, |bytes| bytes.len())
+}
+
+/// In which list a word is.
+#[derive(Clone, Copy)]
+enum List {
+    Mail,
+    Others,
+    Skips,
 }
 
 impl Words {
     pub fn push_notify(&mut self, transfer: Arc<Transfer>) {
         let sequence = transfer.notify_sequence.load(Ordering::Relaxed);
-        self.push(sequence, Word::Notify(transfer));
+        let list = if is_mail(&transfer) { &mut self.mail } else { &mut self.others };
+        list.insert(sequence, transfer);
     }
 
     pub fn push_skip(&mut self, sequence: u64) {
-        self.push(sequence, Word::Skip);
-    }
-
-    fn push(&mut self, sequence: u64, word: Word) {
-        let list = if word.is_mail() { &mut self.mail } else { &mut self.others };
-        list.insert(sequence, word);
+        let before = self.skips.range(..=sequence).next_back().map(|(first, end)| (*first, *end));
+        let first = match before {
+            Some((_, end)) if end > sequence => return, // it is there
+            Some((first, end)) if end == sequence => first,
+            _ => sequence,
+        };
+        let end = self.skips.remove(&(sequence + 1)).unwrap_or(sequence + 1);
+        self.skips.insert(first, end);
     }
 
     /// Takes back a notification that is queued; whether it was.
     pub fn drop_notify(&mut self, transfer: &Transfer) -> bool {
         let sequence = transfer.notify_sequence.load(Ordering::Relaxed);
-        let ours = |word: &Word| matches!(word, Word::Notify(other) if other.handle == transfer.handle);
         for list in [&mut self.mail, &mut self.others] {
-            if list.get(&sequence).is_some_and(ours) {
+            if list.get(&sequence).is_some_and(|other| other.handle == transfer.handle) {
                 list.remove(&sequence);
                 return true;
             }
@@ -68,34 +72,91 @@ impl Words {
         false
     }
 
-    /// The first one for this transport, if the peer has granted it and it fits; with its number.
+    /// Takes the first one for this transport, if the peer has granted it and it fits; with its number.
     pub fn pull(&mut self, via: Transport, rdma: bool, limit: u64, bytes_max: usize) -> Option<(u64, Word)> {
-        let list = self.first_of(via, rdma)?;
+        let (sequence, list) = self.first_of(via, rdma)?;
+        let list = match list {
+            List::Mail => &mut self.mail,
+            List::Others => &mut self.others,
+            List::Skips => return (sequence < limit).then(|| self.pull_skip(sequence)),
+        };
         let entry = list.first_entry()?;
-        let goes = *entry.key() < limit && entry.get().bytes() <= bytes_max;
-        goes.then(|| entry.remove_entry())
+        let goes = sequence < limit && bytes_of(entry.get()) <= bytes_max;
+        goes.then(|| (sequence, Word::Notify(entry.remove())))
+    }
+
+    fn pull_skip(&mut self, sequence: u64) -> (u64, Word) {
+        if let Some(end) = self.skips.remove(&sequence).filter(|end| *end > sequence + 1) {
+            self.skips.insert(sequence + 1, end);
+        }
+        (sequence, Word::Skip)
     }
 
     pub fn has(&self, via: Transport, rdma: bool) -> bool {
-        match via {
-            Transport::Rdma => rdma && !self.mail.is_empty(),
-            Transport::Tcp => !self.others.is_empty() || (!rdma && !self.mail.is_empty()),
-            _ => false,
-        }
+        self.first_of(via, rdma).is_some()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.mail.is_empty() && self.others.is_empty()
+        self.mail.is_empty() && self.others.is_empty() && self.skips.is_empty()
     }
 
-    /// The list in which this transport's next one is. `rdma`: that path is open.
-    fn first_of(&mut self, via: Transport, rdma: bool) -> Option<&mut BTreeMap<u64, Word>> {
-        let first = |list: &BTreeMap<u64, Word>| list.keys().next().copied().unwrap_or(u64::MAX);
-        match via {
-            Transport::Rdma if rdma => Some(&mut self.mail),
-            Transport::Tcp if !rdma && first(&self.mail) < first(&self.others) => Some(&mut self.mail),
-            Transport::Tcp => Some(&mut self.others),
-            _ => None,
+    /// This transport's next one, and the list in which it is. `rdma`: that path is open.
+    fn first_of(&self, via: Transport, rdma: bool) -> Option<(u64, List)> {
+        let first = |list: &BTreeMap<u64, Arc<Transfer>>| list.keys().next().copied();
+        let mail = first(&self.mail).map(|sequence| (sequence, List::Mail));
+        let skips = self.skips.keys().next().map(|sequence| (*sequence, List::Skips));
+        let others = first(&self.others).map(|sequence| (sequence, List::Others));
+        let all = match via {
+            Transport::Rdma if rdma => [mail, skips, None],
+            Transport::Tcp if !rdma => [mail, skips, others],
+            Transport::Tcp => [None, None, others],
+            _ => [None; 3],
+        };
+        all.into_iter().flatten().min_by_key(|(sequence, _)| *sequence)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    /// However they come and go, each number is pulled once, the lowest first, and none that was not granted.
+    fn check(pushed: &[u64], limit: u64) -> Result<(), TestCaseError> {
+        let (mut words, mut model) = (Words::default(), BTreeSet::new());
+        for (at, sequence) in pushed.iter().enumerate() {
+            words.push_skip(*sequence);
+            model.insert(*sequence);
+            if at % 3 == 2 {
+                let pulled = words.pull(Transport::Tcp, false, limit, 0).map(|(sequence, _)| sequence);
+                let expected = model.first().copied().filter(|sequence| *sequence < limit);
+                prop_assert_eq!(pulled, expected);
+                expected.map(|sequence| model.remove(&sequence));
+            }
+            let held: u64 = words.skips.iter().map(|(first, end)| end - first).sum();
+            prop_assert_eq!(held, model.len() as u64);
+            let stretches: Vec<_> = words.skips.iter().collect();
+            prop_assert!(stretches.windows(2).all(|two| two[0].1 < two[1].0), "two that touch are one");
         }
+        Ok(())
+    }
+
+    proptest! {
+        #[test]
+        fn numbers_that_are_skipped_are_pulled_once_and_in_order(
+            pushed in prop::collection::vec(0u64..64, 0..200), limit in 0u64..80
+        ) {
+            check(&pushed, limit)?;
+        }
+    }
+
+    #[test]
+    fn skips_that_nobody_takes_do_not_pile_up() {
+        let mut words = Words::default();
+        (0..1_000_000).for_each(|sequence| words.push_skip(sequence));
+        assert_eq!(words.skips.len(), 1);
+        assert!(words.has(Transport::Tcp, false) && words.has(Transport::Rdma, true));
+        assert!(!words.has(Transport::Tcp, true) && words.pull(Transport::Tcp, false, 0, 0).is_none());
     }
 }

@@ -9,6 +9,7 @@ mod forgotten;
 mod panics;
 mod struck;
 mod unannounced;
+mod words;
 
 use crate::complete::{State, TransferResult};
 use crate::device::Start;

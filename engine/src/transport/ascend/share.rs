@@ -11,6 +11,7 @@
 use super::driver::{physical_device, range_of};
 use crate::device::Borrowed;
 use crate::limits::DEVICE_EXPORTS_MAX;
+use crate::region::range_contains;
 use crate::status::{Error, Result, Status};
 use crate::sys::acl::{self, Runtime};
 use crate::types::{end_of, Transport};
@@ -89,6 +90,12 @@ impl Exported {
         };
         Ok(Exported { device, offset, length, ways })
     }
+}
+
+/// Whether so many bytes from `base` on are within the allocation there. Before CANN 9.0 nobody tells, and the device
+/// refuses what lies beyond.
+fn is_all_there(allocation: Option<(u64, u64)>, base: u64, length: u64) -> bool {
+    allocation.is_none_or(|(at, whole)| range_contains(at, whole, base, length))
 }
 
 /// The next bytes of a list that has them.
@@ -207,8 +214,7 @@ impl Sharing {
             }
         };
         let import = Import { length, peer, ways, physical, users: 1 };
-        // Before CANN 9.0 nobody tells, and the device refuses what lies beyond.
-        if range_of(&self.runtime, base).is_some_and(|(at, whole)| end_of(at, whole) < end_of(base, length)) {
+        if !is_all_there(range_of(&self.runtime, base), base, length) {
             let _ = self.end_import(base, &import);
             return refuse("there is less of it than was said");
         }
@@ -425,6 +431,17 @@ mod tests {
             assert!(bytes.len() == BYTES && BYTES <= 512);
             assert_eq!(Exported::decode(&bytes).unwrap(), exported);
         }
+    }
+
+    /// The length is a peer's word, and may be one that no sum holds.
+    #[test]
+    fn an_allocation_that_is_shorter_than_was_said_is_not_all_there() {
+        let (at, whole) = (1 << 40, 8192);
+        assert!(is_all_there(Some((at, whole)), at, whole) && is_all_there(None, at, u64::MAX));
+        for length in [whole + 1, u64::MAX - at, u64::MAX - at + 1, u64::MAX] {
+            assert!(!is_all_there(Some((at, whole)), at, length), "{length:#x}");
+        }
+        assert!(!is_all_there(Some((at, whole)), at - 1, 1));
     }
 
     #[test]

@@ -13,6 +13,7 @@
 mod attach;
 mod copier;
 mod crew;
+mod door;
 mod fading;
 mod link;
 mod maps;

@@ -3,6 +3,7 @@
 //! watches the processes behind them. It copies nothing.
 
 use super::attach::Packet;
+use super::door::Door;
 use super::fading::Fading;
 use super::link::LocalLink;
 use super::session::{self, Session, Step, Why};
@@ -50,7 +51,7 @@ pub struct Service {
     registry: Arc<Registry>,
     pub(super) grants: Arc<Grants>,
     pub(super) commands: Arc<Commands>,
-    listener: Option<(OwnedFd, String)>,
+    door: Option<Door>,
     poller: Poller,
     stopping: AtomicBool,
     /// A leaf: nothing else is locked under it but the grants.
@@ -89,14 +90,7 @@ impl Service {
     ) -> Result<Arc<Service>> {
         let system = |error: std::io::Error| Error::system("the socket for peers on this host", &error);
         let poller = Poller::new(PollerKind::Epoll)?;
-        let listener = match settings.listen {
-            true => {
-                let (socket, name) = unix::listen_abstract(unix::PACKETS.into()).map_err(system)?;
-                poller.add(socket.as_raw_fd(), LISTENER, READ).map_err(system)?;
-                Some((socket, String::from_utf8_lossy(&name).into_owned()))
-            }
-            false => None,
-        };
+        let door = settings.listen.then(|| Door::open(&poller, LISTENER)).transpose().map_err(system)?;
         if settings.any_tracer {
             vm::allow_any_tracer();
         }
@@ -105,7 +99,7 @@ impl Service {
             registry,
             grants,
             commands,
-            listener,
+            door,
             poller,
             stopping: AtomicBool::new(false),
             paths: Mutex::new(Paths { next_token: LISTENER + 1, ..Paths::default() }),
@@ -143,7 +137,7 @@ impl Service {
     fn run(&self) {
         let mut ready: Vec<Ready> = Vec::new();
         while !self.stopping.load(Ordering::SeqCst) {
-            let timeout = self.next_timer();
+            let timeout = [self.next_timer(), self.door_timer()].into_iter().flatten().min();
             ready.clear();
             if self.poller.wait(&mut ready, timeout.map(|left| left.as_nanos() as u64)).is_err() {
                 std::thread::yield_now();
@@ -154,6 +148,10 @@ impl Service {
             }
             self.look_around(&mut paths);
         }
+    }
+
+    fn door_timer(&self) -> Option<Duration> {
+        self.door.as_ref()?.accept_again(&self.poller)
     }
 
     /// How long nothing has to be done unless something comes.
@@ -199,9 +197,9 @@ impl Service {
     }
 
     fn accept(&self, paths: &mut Paths) {
-        let Some((listener, _)) = &self.listener else { return };
+        let Some(door) = &self.door else { return };
         for _ in 0..ACCEPTS_PER_TURN {
-            let Ok(socket) = unix::accept(listener.as_fd()) else { return };
+            let Some(socket) = door.accept(&self.poller) else { return };
             // The kernel knew who it is before anything was said: other users of this host get no seat.
             if session::check_user(socket.as_fd()).is_err() {
                 continue;
@@ -411,13 +409,13 @@ impl Companion for Service {
         let patience = if dialer { OFFER_PATIENCE } else { PATIENCE };
         let session = Session::new(ticket, Instant::now() + patience);
         // The dialer comes to the acceptor, so where it listens itself does not matter.
-        match &self.listener {
-            Some((_, name)) if !dialer => self.tell(&session, name.clone().into_bytes(), String::new()),
+        match &self.door {
+            Some(door) if !dialer => self.tell(&session, door.name.clone().into_bytes(), String::new()),
             None if !dialer => self.tell(&session, Vec::new(), "the peer does not listen".into()),
             _ => {}
         }
         paths.sessions.insert(peer, session);
-        if !dialer && self.listener.is_none() {
+        if !dialer && self.door.is_none() {
             self.fail(&mut paths, peer, "this engine does not listen".into());
         }
         drop(paths);
@@ -440,11 +438,12 @@ impl Companion for Service {
         true
     }
 
-    fn refused(&self, peer: u64, why: String) {
+    fn refused(&self, peer: u64, why: String) -> bool {
         let mut paths = self.lock();
         if paths.sessions.get(&peer).is_some_and(|session| session.deadline.is_some()) {
             self.fail(&mut paths, peer, why);
         }
+        true
     }
 
     fn link(&self, peer: u64) -> Option<(Arc<dyn Link>, String)> {

@@ -22,6 +22,8 @@ use std::sync::{Arc, Weak};
 
 /// The cookie of the queue for what is received.
 pub const RECEIVED: u64 = 0;
+/// What can have been received and not been looked at.
+const RECEIVED_MAX: u32 = 1024;
 const PAGE: usize = 4096;
 /// Where in the page the answers of flushes land; peers read its first half.
 const SCRATCH: u64 = 2048;
@@ -90,7 +92,8 @@ impl Device {
         let (pd, channel) = (Pd::new(context)?, Channel::new(context)?);
         let poller = Poller::new(PollerKind::Epoll).map_err(io::Error::other)?;
         let words = Words::new(&pd)?;
-        let received = Cq::new(context, 1024.min(context.limits().cqe_max), Some(&channel), RECEIVED)?;
+        let received =
+            Cq::new(context, RECEIVED_MAX.min(context.limits().cqe_max), Some(&channel), RECEIVED)?;
         received.arm()?;
         let page = Mapping::private(PAGE)?;
         // SAFETY: the mapping is the device's own, and outlives the registration by the order of fields.
@@ -256,16 +259,29 @@ impl Device {
         qps.iter().for_each(|number| drop(by_qp.remove(number)));
     }
 
-    /// Takes in all that has been received, for whichever endpoint.
-    pub fn receive(&self) {
+    /// The same for one that is being dropped. Where it was closed long ago others have its numbers.
+    pub fn forget(&self, cookie: u64, qps: &[u32], endpoint: *const Endpoint) {
+        self.lock().remove(&cookie);
+        let mut by_qp = self.by_qp.lock();
+        for number in qps {
+            if by_qp.get(number).is_some_and(|known| known.as_ptr() == endpoint) {
+                by_qp.remove(number);
+            }
+        }
+    }
+
+    /// Takes in all that has been received until now, for whichever endpoint, and not what goes on coming meanwhile: who
+    /// closes one peer's endpoint does not stay for another peer's flood. Whether there may be more.
+    pub fn receive(&self) -> bool {
         let later = WakeLater::begin();
         let mut completions = self.receiver.lock();
-        let mut owing = Vec::new();
+        let (mut owing, mut taken) = (Vec::new(), 0);
         while let Ok(count) = self.received.poll(&mut completions) {
             for completion in &completions[..count] {
                 owing.extend(self.hear(completion));
             }
-            if count < completions.len() {
+            taken += count;
+            if count < completions.len() || taken >= RECEIVED_MAX as usize {
                 break;
             }
         }
@@ -273,6 +289,7 @@ impl Device {
         drop(later);
         // Without the lock: a thread that closes an endpoint receives, too.
         owing.iter().for_each(|endpoint| endpoint.nudge());
+        taken >= RECEIVED_MAX as usize
     }
 
     /// The endpoint, if it has something to acknowledge for this.

@@ -116,6 +116,13 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock()
 }
 
+/// One that came to nothing was not closed, and its device knows of it yet.
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.device.forget(self.cookie, &self.qp_numbers, self);
+    }
+}
+
 impl Endpoint {
     /// Queue pairs that know of no other end yet.
     pub fn new(parts: Parts) -> io::Result<Arc<Endpoint>> {

@@ -134,7 +134,9 @@ impl RdmaLink {
     /// be further out on this very stack: this thread does both until the end, and sleeps for neither.
     fn drive_alone(&self, transfer: &Transfer, deadline_ns: u64) {
         while !transfer.is_final() && clock::monotonic_ns() < deadline_ns {
-            self.endpoints().iter().for_each(|endpoint| endpoint.device.receive());
+            self.endpoints().iter().for_each(|endpoint| {
+                endpoint.device.receive();
+            });
             self.poll();
             std::thread::yield_now();
         }

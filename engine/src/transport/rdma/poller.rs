@@ -101,10 +101,10 @@ impl Polling {
 
     /// Takes in notifications, and has the next ones reported.
     fn receive(&self) {
-        self.device.receive();
+        while self.device.receive() {}
         if self.device.received.arm().is_ok() {
             // What came before it was armed is not announced.
-            self.device.receive();
+            while self.device.receive() {}
         }
     }
 

@@ -12,6 +12,7 @@ use super::session::{Pair, Session, Stage};
 use super::wire::Word;
 use super::DeviceSettings;
 use crate::command::{Command, Commands};
+use crate::limits::COMPANION_LANES_FROM;
 use crate::loss::{Cause, Loss};
 use crate::peer::{Companion, Link, Posted, Ticket};
 use crate::region::holder::Holder;
@@ -28,7 +29,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Endpoints are lanes to the session; their numbers begin where no TCP lane's are.
-pub(super) const FIRST_LANE: u32 = 1 << 31;
+pub(super) const FIRST_LANE: u32 = COMPANION_LANES_FROM;
 const FIRST_DEVICE: u64 = 16;
 
 #[derive(Clone)]
@@ -420,14 +421,14 @@ impl Companion for Service {
         taken
     }
 
-    fn refused(&self, peer: u64, why: String) {
+    fn refused(&self, peer: u64, why: String) -> bool {
         let mut sessions = self.lock();
-        if let Some(session) = sessions.all.get_mut(&peer) {
-            session.inbox.push_back(Word::Offer { devices: Vec::new(), why });
-            sessions.work.insert(peer);
-        }
+        let Some(session) = sessions.all.get_mut(&peer) else { return true };
+        let taken = session.hear(Word::Offer { devices: Vec::new(), why });
+        sessions.work.insert(peer);
         drop(sessions);
         self.poller.wake();
+        taken
     }
 
     fn link(&self, peer: u64) -> Option<(Arc<dyn Link>, String)> {

@@ -52,9 +52,27 @@ struct Retry {
     pause: Duration,
 }
 
-/// Regions that the peer takes back, and up to where each endpoint must get before none of their keys is in
-/// use.
-type LettingGo = (Vec<u64>, Vec<(Arc<Endpoint>, u64)>);
+/// Regions that the peer takes back, and up to where each endpoint must get before none of their keys is in use. An
+/// endpoint that has not got past a mark of the first has not got past its marks of the others either, which are no
+/// lower; so they are answered in their order, and only the first is looked at, however many a peer takes back.
+struct LettingGo<E>(VecDeque<(Vec<u64>, Marks<E>)>);
+
+type Marks<E> = Vec<(E, u64)>;
+
+impl<E> LettingGo<E> {
+    /// The first ones that every endpoint is past.
+    fn take(&mut self, is_past: impl Fn(&E, u64) -> bool) -> Vec<Vec<u64>> {
+        let mut taken = Vec::new();
+        while let Some((regions, marks)) = self.0.pop_front() {
+            if !marks.iter().all(|(endpoint, mark)| is_past(endpoint, *mark)) {
+                self.0.push_front((regions, marks));
+                break;
+            }
+            taken.push(regions);
+        }
+        taken
+    }
+}
 
 pub struct Session {
     pub ticket: Ticket,
@@ -77,7 +95,7 @@ pub struct Session {
     /// Regions whose keys the peer was asked to let go of, and since when.
     pub asked: Vec<(Instant, u64)>,
     /// Regions that the peer asks us to let go of, and what is under way with them.
-    acks: Vec<LettingGo>,
+    acks: LettingGo<Arc<Endpoint>>,
     /// What was posted when that was last seen to have changed, and when that was.
     posted: (u64, Instant),
     /// When the other side was last asked whether it is idle, too.
@@ -102,7 +120,7 @@ impl Session {
             parted,
             patience,
             asked: Vec::new(),
-            acks: Vec::new(),
+            acks: LettingGo(VecDeque::new()),
             posted: (0, Instant::now()),
             idle_asked: Instant::now(),
             rests: false,
@@ -315,14 +333,13 @@ impl Session {
         self.link.keys.remove(&regions);
         // Who was posting with them has finished that when the mark is taken.
         let marks = self.entries.values().map(|entry| (entry.endpoint.clone(), entry.endpoint.mark()));
-        self.acks.push((regions, marks.collect()));
-        self.acks.len() <= RDMA_REVOKES_MAX
+        self.acks.0.push_back((regions, marks.collect()));
+        self.acks.0.len() <= RDMA_REVOKES_MAX
     }
 
     /// Regions of which nothing is under way any more.
     pub fn take_acks(&mut self) -> Vec<Vec<u64>> {
-        let past = |(_, marks): &mut LettingGo| marks.iter().all(|(endpoint, mark)| endpoint.is_past(*mark));
-        self.acks.extract_if(.., past).map(|(regions, _)| regions).collect()
+        self.acks.take(|endpoint, mark| endpoint.is_past(mark))
     }
 
     /// When to look at this session again if nothing is heard. `silence`: how long a peer may hold keys that
@@ -335,7 +352,7 @@ impl Session {
         let idle = asks.then_some(self.idle_asked + idle);
         let soon = now + Duration::from_millis(1);
         let probing = self.entries.values().any(|entry| entry.stage == Stage::Probing);
-        let acks = (probing || !self.acks.is_empty()).then_some(soon);
+        let acks = (probing || !self.acks.0.is_empty()).then_some(soon);
         let stages = self.entries.values().filter(|entry| entry.stage != Stage::Open);
         let stages = stages.map(|entry| entry.deadline);
         let retries = self.retries.values().map(|retry| retry.at);
@@ -361,5 +378,32 @@ impl Session {
     pub fn stuck(&self, now: Instant) -> Vec<u32> {
         let late = |entry: &Entry| entry.stage != Stage::Open && entry.deadline <= now;
         self.entries.iter().filter(|(_, entry)| late(entry)).map(|(lane, _)| *lane).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// What a peer takes back while one endpoint of its gets nowhere costs one look at the first of all, each time.
+    #[test]
+    fn what_is_let_go_of_is_answered_in_order_and_looked_at_once() {
+        let mut acks = LettingGo(VecDeque::new());
+        (0..RDMA_REVOKES_MAX as u64).for_each(|at| acks.0.push_back((vec![at], vec![(0, at), (1, at)])));
+        let looks = Cell::new(0);
+        let mut take = |past: [u64; 2]| {
+            looks.set(0);
+            let taken = acks.take(|endpoint: &usize, mark| {
+                looks.set(looks.get() + 1);
+                past[*endpoint] > mark
+            });
+            taken.concat()
+        };
+        assert_eq!(take([9000, 0]), []);
+        assert_eq!(looks.get(), 2);
+        assert_eq!(take([9000, 3]), [0, 1, 2]);
+        assert_eq!(looks.get(), 8);
+        assert_eq!(take([9000, 9000]).len(), 8997);
     }
 }

@@ -62,6 +62,10 @@ impl Service {
                 && !session.entries.contains_key(&lane)
         };
         let may = self.with(peer, id, has_room) == Some(true);
+        // What came of a pair that there can't be is not kept: there are 65,536 ways to name one.
+        let is_pair = |session: &Session| {
+            usize::from(pair.0) < self.devices.len() && session.their_device(pair.1).is_some()
+        };
         let made = match may && lane >= FIRST_LANE && theirs.qps.len() > 1 {
             // As many as both ends want, and one for what is small.
             true => self.make(peer, id, (lane, pair, self.settings.qps.min(theirs.qps.len() as u32 - 1))),
@@ -79,7 +83,9 @@ impl Service {
             Ok(_) => {}
             Err(why) => {
                 self.tell(session, &Word::Refuse { lane, why: format!("at the peer: {why}") });
-                session.failed(pair, why);
+                if is_pair(session) {
+                    session.failed(pair, why);
+                }
             }
         });
     }
