@@ -30,7 +30,7 @@ const LAYERS: &[&[&str]] = &[
     &["sys"],
     // Plain data and its rules from here on.
     &["stats"],
-    &["cover", "handle", "room"],
+    &["cover", "handle", "room", "times"],
     &["status"],
     &["limits", "types"],
 ];
