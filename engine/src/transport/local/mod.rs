@@ -16,6 +16,7 @@ mod crew;
 mod fading;
 mod link;
 mod maps;
+mod paths;
 mod process;
 mod service;
 mod session;
