@@ -28,6 +28,7 @@ pub mod session;
 pub mod stage;
 pub mod stats;
 pub mod sys;
+mod times;
 pub mod transport;
 
 pub use api::*;

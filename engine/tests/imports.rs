@@ -32,7 +32,7 @@ const LAYERS: &[&[&str]] = &[
     &["sys"],
     // Plain data and its rules from here on.
     &["stats"],
-    &["cover", "handle", "loss", "room"],
+    &["cover", "handle", "loss", "room", "times"],
     &["status"],
     &["limits", "types"],
 ];

@@ -6,7 +6,6 @@ use super::Control;
 use crate::loss::{Cause, Failure, Loss};
 use crate::status::{Error, Status};
 use crate::sys::clock;
-use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -16,57 +15,15 @@ const LOST_PEERS_KEPT: usize = 1024;
 /// The loop looks at its connections at least this often while there is something to sweep.
 const SWEEP_NS: u64 = 2_000_000;
 
-/// Takes out what is due, once: what is set for the past meanwhile waits for the next turn of the loop.
-fn due(times: &mut BTreeSet<(u64, u64)>, now_ns: u64) -> Vec<u64> {
-    let mut due = Vec::new();
-    while let Some((at_ns, peer)) = times.pop_first() {
-        if at_ns > now_ns {
-            times.insert((at_ns, peer));
-            break;
-        }
-        due.push(peer);
-    }
-    due
-}
-
-/// When each peer is looked at next; a time for each at most.
-#[derive(Default)]
-pub struct Looks {
-    times: BTreeSet<(u64, u64)>,
-    by_peer: HashMap<u64, u64>,
-}
-
-impl Looks {
-    /// Has the peer looked at no later than this.
-    pub fn plan(&mut self, peer: u64, at_ns: u64) {
-        let planned = self.by_peer.get(&peer).copied();
-        if planned.is_none_or(|planned| planned > at_ns) {
-            self.times.insert((at_ns, peer));
-            self.by_peer.insert(peer, at_ns);
-            if let Some(planned) = planned {
-                self.times.remove(&(planned, peer));
-            }
-        }
-    }
-
-    fn due(&mut self, now_ns: u64) -> Vec<u64> {
-        let due = due(&mut self.times, now_ns);
-        for peer in &due {
-            self.by_peer.remove(peer);
-        }
-        due
-    }
-}
-
 impl Control {
     pub(super) fn next_timer_ns(&self) -> Option<u64> {
-        let look = self.looks.times.first().map(|(at, _)| *at);
-        let alarm = self.alarms.first().map(|(at, _)| *at);
+        let look = self.looks.first();
+        let alarm = self.alarms.first();
         let rest = (self.accept_rests_until_ns > 0).then_some(self.accept_rests_until_ns);
         let now = Instant::now();
         let half_open = self.half_open.first().map(|(at, _)| *at).into_iter();
         let half_open = half_open.chain(self.callers.next());
-        let half_open = half_open.chain(self.crowded.iter().map(|later| later.at)).min();
+        let half_open = half_open.chain(self.crowded.next()).min();
         let half_open = half_open.map(|at| {
             clock::monotonic_ns()
                 + at.saturating_duration_since(now).as_nanos().min(u64::MAX as u128 / 2) as u64
@@ -80,13 +37,12 @@ impl Control {
             self.accept_rests_until_ns = 0;
             self.accept_again();
         }
-        for peer in self.looks.due(now_ns) {
+        for peer in self.looks.take_due(now_ns) {
             self.look(peer, now_ns);
         }
-        for peer in due(&mut self.alarms, now_ns) {
+        for peer in self.alarms.take_due(now_ns) {
             let mut actions = Vec::new();
             if let Some(session) = self.sessions.get_mut(&peer) {
-                session.forget_alarm();
                 session.machine.timer(now_ns, &mut actions);
             }
             self.act(peer, actions);
@@ -107,9 +63,9 @@ impl Control {
             // The sweep comes before the next look.
             Some(at_ns) if at_ns <= now_ns => {
                 self.sweeping.push_back(peer);
-                self.looks.plan(peer, now_ns + progress_ns / 4);
+                self.looks.lower(peer, now_ns + progress_ns / 4);
             }
-            Some(at_ns) => self.looks.plan(peer, at_ns.min(now_ns + progress_ns / 4)),
+            Some(at_ns) => self.looks.lower(peer, at_ns.min(now_ns + progress_ns / 4)),
             None => {}
         }
         stuck.into_iter().for_each(|(lane, loss)| self.lane_lost(peer, lane, loss));
@@ -139,7 +95,7 @@ impl Control {
         let Some(session) = self.sessions.get(&handle) else { return };
         if let Some(next_ns) = session.peer.begin_look() {
             // What was due is struck; what comes after it may be due before the next look.
-            self.looks.plan(handle, next_ns.min(now_ns + self.context.progress_ns() / 4));
+            self.looks.lower(handle, next_ns.min(now_ns + self.context.progress_ns() / 4));
         }
         self.touch(handle);
     }

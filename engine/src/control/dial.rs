@@ -66,52 +66,15 @@ impl Control {
         deadline: Instant,
         reply: Reply<u64>,
     ) {
-        let known = self.sessions.values().find(|session| {
-            // What a peer says of its address is no proof that it is there: clones may all say the same.
-            let came_from_there = || resolved.iter().any(|at| at.ip() == session.remote.ip());
-            !session.machine.is_given_up()
-                && (session.dialed == address || session.identity.address == address && came_from_there())
-        });
-        let known = known.map(|session| session.peer.handle);
+        let known = self.session_at(&address, &resolved);
         let caller = self.callers.add(&address, deadline, reply);
         if let Some(peer) = known {
             return self.join(peer, vec![caller]);
         }
-        let now_asked = self.fences;
-        for conn in self.conns.values_mut() {
-            match &mut conn.state {
-                State::Dialing(dialing) => {
-                    if let Target::New { address: other, asked, waiting } = &mut dialing.target {
-                        if *other == address {
-                            *asked = now_asked;
-                            dialing.deadline = dialing.deadline.max(deadline);
-                            return waiting.push(caller);
-                        }
-                    }
-                }
-                // It dialed us, and its session is about to begin.
-                State::Control(control)
-                    if control.peer.is_none()
-                        && control.identity.address == address
-                        && resolved.iter().any(|at| at.ip() == control.remote.ip()) =>
-                {
-                    match &mut control.target {
-                        Some(Target::New { asked, waiting, .. }) => {
-                            *asked = now_asked;
-                            return waiting.push(caller);
-                        }
-                        Some(Target::Again { .. }) => {}
-                        None => {
-                            let waiting = vec![caller];
-                            control.target = Some(Target::New { address, asked: now_asked, waiting });
-                            return;
-                        }
-                    }
-                }
-                _ => {}
-            }
+        if self.wait_with(&address, &resolved, deadline, caller) {
+            return;
         }
-        let target = Target::New { address, asked: now_asked, waiting: vec![caller] };
+        let target = Target::New { address, asked: self.fences, waiting: vec![caller] };
         self.dial_next(target, resolved, deadline, Error::invalid("address: resolves to nothing"));
     }
 

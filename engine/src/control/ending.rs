@@ -166,6 +166,7 @@ impl Control {
         let Some(session) = self.sessions.get_mut(&handle) else { return };
         let peer = session.peer.clone();
         let (conn, place) = (session.conn.take(), session.identity.place);
+        self.names.set(handle, Vec::new());
         peer.set_lost(status);
         let error = Error::new(status, "the peer was lost before its session was up");
         self.callers.fail(std::mem::take(&mut session.waiting), &error);

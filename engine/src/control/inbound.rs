@@ -1,13 +1,13 @@
 //! Connections that others open: engines that introduce themselves, lanes of sessions, processes that
 //! prove to be our user, and strangers, who get little and for a short time only.
 
-use super::conn::{Answers, ControlConn, State, Target};
+use super::conn::{Answers, ControlConn, State};
 use super::greeting::{Greeting, GREETING_BYTES};
 use super::stream::{Input, Stream};
 use super::{Control, ACCEPT_REST_NS, CROWD_PATIENCE, CROWD_REST_NS, LISTENER, PROOFS};
 use crate::limits::HANDSHAKES_MAX;
 use crate::session::handshake::{
-    peek_kind, refusal, Acceptor, Auth, Established, HandshakeError, Identity, Next, Peek, Proof, RefusalCode,
+    peek_kind, refusal, Acceptor, Auth, Established, HandshakeError, Next, Peek, Proof, RefusalCode,
 };
 use crate::session::machine::Role;
 use crate::session::order::Order;
@@ -77,14 +77,12 @@ impl Control {
     /// of a thousand that come at once nobody is turned away: the rest waits in the backlog. A crowd that
     /// only stands there makes room, the first that came first, and keeps nobody out for long.
     fn has_room(&mut self) -> bool {
-        if self.strangers < HANDSHAKES_MAX {
+        if self.strangers.len() < HANDSHAKES_MAX {
             return true;
         }
         let longest = Duration::from_millis(self.context.config.handshake_timeout_ms);
         let patient_until = Instant::now() + longest.saturating_sub(CROWD_PATIENCE);
-        let is_stranger =
-            |(_, token): &&(Instant, u64)| self.conns.get(token).is_some_and(|conn| conn.state.is_stranger());
-        let Some(&(deadline, oldest)) = self.half_open.iter().find(is_stranger) else { return true };
+        let Some(&(deadline, oldest)) = self.strangers.first() else { return true };
         if deadline > patient_until {
             return false;
         }
@@ -278,20 +276,6 @@ impl Control {
         (ours_stays && ours_lives).then_some(RefusalCode::Duplicate)
     }
 
-    /// Whether a dial for `connect` to this engine is under way: by who has answered it, and as long as nobody has, by
-    /// the address. A dial that was meant for another one after all is made again by its dialer.
-    fn dials(&self, theirs: &Identity) -> bool {
-        let at = theirs.address.parse::<SocketAddr>().ok();
-        self.conns.values().any(|conn| {
-            let State::Dialing(dialing) = &conn.state else { return false };
-            let Target::New { address, .. } = &dialing.target else { return false };
-            match dialing.dialer.other_end() {
-                Some(engine) => engine == (theirs.engine_id, theirs.incarnation),
-                None => *address == theirs.address || Some(dialing.remote) == at,
-            }
-        })
-    }
-
     pub(super) fn accept_proof(&mut self) {
         for _ in 0..ACCEPTS_PER_TURN {
             let Some(listener) = &self.proof_listener else { return };
@@ -310,7 +294,7 @@ impl Control {
                 continue;
             }
             // Every connection at the door brings one of these at most.
-            if self.strangers >= 2 * HANDSHAKES_MAX {
+            if self.strangers.len() >= 2 * HANDSHAKES_MAX {
                 continue;
             }
             let token = self.token();

@@ -14,6 +14,7 @@ mod ending;
 pub mod greeting;
 mod inbound;
 mod messages;
+mod names;
 mod reading;
 mod sessions;
 mod stream;
@@ -35,12 +36,13 @@ use crate::sys::clock;
 use crate::sys::health;
 use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
 use crate::sys::socket;
+use crate::times::Times;
 use crate::transport::tcp::worker::Workers;
 use announce::News;
 use callers::Callers;
 use companion::Fading;
 use conn::{Conn, State};
-use deadlines::Looks;
+use names::{names_of, Names};
 use sessions::PeerSession;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::TcpListener;
@@ -48,7 +50,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use waiting::Later;
+use waiting::Crowd;
 
 const LISTENER: u64 = 1;
 const PROOFS: u64 = 2;
@@ -81,8 +83,12 @@ pub struct Control {
     /// Connections that are not yet authenticated, by deadline.
     half_open: BTreeSet<(Instant, u64)>,
     /// Those of them that others opened.
-    strangers: usize,
+    strangers: BTreeSet<(Instant, u64)>,
+    /// Connections that are to become a session, by the names under which they are sought.
+    pending: Names,
     sessions: HashMap<u64, PeerSession>,
+    /// Those that are not given up, by the names of their peers.
+    names: Names,
     /// Sessions by the id under which their lanes arrive.
     by_session_id: HashMap<[u8; 16], u64>,
     /// The current session of each engine.
@@ -90,9 +96,9 @@ pub struct Control {
     /// The last peer that listened at a place.
     by_place: HashMap<[u8; 16], u64>,
     /// When each session's machine wants to be called.
-    alarms: BTreeSet<(u64, u64)>,
+    alarms: Times<u64>,
     /// When each peer is looked at next: deadlines of its transfers, and whether its lanes move.
-    looks: Looks,
+    looks: Times<u64>,
     /// Peers that are swept, a turn for each in turn. One may be in it twice.
     sweeping: VecDeque<u64>,
     /// Peers of which transfers began to drain, to be touched once for all of them.
@@ -106,7 +112,7 @@ pub struct Control {
     /// Messages, with their connection and its peer, worked off when the connection is back in `conns`.
     inbox: VecDeque<(u64, u64, Message)>,
     callers: Callers,
-    crowded: Vec<Later>,
+    crowded: Crowd,
     /// Peers that are lost and may still be copying here: the loss is told when that is over.
     fading: HashMap<u64, Fading>,
     /// Regions that came and went, until all peers have heard of it.
@@ -142,13 +148,15 @@ impl Control {
             fading: HashMap::new(),
             conns: HashMap::new(),
             half_open: BTreeSet::new(),
-            strangers: 0,
+            strangers: BTreeSet::new(),
+            pending: Names::default(),
             sessions: HashMap::new(),
+            names: Names::default(),
             by_session_id: HashMap::new(),
             by_engine: HashMap::new(),
             by_place: HashMap::new(),
-            alarms: BTreeSet::new(),
-            looks: Looks::default(),
+            alarms: Times::new(),
+            looks: Times::new(),
             sweeping: VecDeque::new(),
             drained: HashSet::new(),
             pidfds: HashMap::new(),
@@ -157,7 +165,7 @@ impl Control {
             issued: ProofTable::new(handshake_ns),
             inbox: VecDeque::new(),
             callers: Callers::default(),
-            crowded: Vec::new(),
+            crowded: Crowd::default(),
             news: News::default(),
             lost: VecDeque::new(),
             next_token: FIRST_TOKEN,
@@ -249,16 +257,20 @@ impl Control {
         self.take(token);
         if let Some(at) = deadline {
             self.half_open.insert((at, token));
+            if state.is_stranger() {
+                self.strangers.insert((at, token));
+            }
         }
-        self.strangers += usize::from(state.is_stranger());
+        self.pending.set(token, names_of(&state));
         self.conns.insert(token, Conn { state, deadline });
     }
 
     fn take(&mut self, token: u64) -> Option<Conn> {
         let conn = self.conns.remove(&token)?;
-        self.strangers -= usize::from(conn.state.is_stranger());
+        self.pending.set(token, Vec::new());
         if let Some(at) = conn.deadline {
             self.half_open.remove(&(at, token));
+            self.strangers.remove(&(at, token));
         }
         Some(conn)
     }
@@ -333,7 +345,7 @@ impl Control {
                 self.ping(peer, None);
             }
             Command::PeerIdle { peer } => self.touch(peer),
-            Command::Look { peer, at_ns } => self.looks.plan(peer, at_ns),
+            Command::Look { peer, at_ns } => self.looks.lower(peer, at_ns),
             Command::Sweep { peer } => self.sweeping.push_back(peer),
             Command::Probe { peer, reply } => self.ping(peer, Some(reply)),
             Command::FencePeer { peer, reply } => self.fence_peer(peer, reply),

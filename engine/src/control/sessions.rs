@@ -65,7 +65,6 @@ pub struct PeerSession {
     pub(super) hearing: Hearing,
     pub(super) probes: Vec<(u64, u64, Reply<u64>)>,
     pub(super) closing: Vec<Reply<()>>,
-    alarm_ns: Option<u64>,
     pub(super) pidfd: Option<u64>,
     was_up: bool,
     /// The transports beside TCP of which it is known whether there is a path: a mask.
@@ -100,10 +99,6 @@ impl PeerSession {
             // Numbers rise: what is refused for being old is tried again with a new one.
             self.fenced_below = self.fenced.pop_first().map_or(0, |oldest| oldest.saturating_add(1));
         }
-    }
-
-    pub fn forget_alarm(&mut self) {
-        self.alarm_ns = None;
     }
 
     pub fn lanes(&self) -> impl Iterator<Item = &Arc<Lane>> {
@@ -255,6 +250,7 @@ impl Control {
             }
             session.waiting.extend(waiting);
         }
+        self.name_session(peer);
     }
 
     /// Who waits for this dial; and what becomes of the peer it was meant for, if that is another one.
@@ -263,6 +259,7 @@ impl Control {
             Some(Target::New { address, waiting, .. }) => {
                 if let Some(session) = self.sessions.get_mut(&peer) {
                     session.dialed = address;
+                    self.name_session(peer);
                 }
                 waiting
             }
@@ -327,7 +324,6 @@ impl Control {
             hearing: Hearing::default(),
             probes: Vec::new(),
             closing: Vec::new(),
-            alarm_ns: None,
             pidfd: None,
             was_up: false,
             companions_settled: 0,
@@ -339,6 +335,7 @@ impl Control {
         self.sessions.insert(handle, session);
         self.by_session_id.insert(control.session_id, handle);
         let waiting = self.adopt_target(control, handle);
+        self.name_session(handle);
         self.join(handle, waiting);
         self.take_awaiting(handle, engine);
         Some(handle)
@@ -458,18 +455,11 @@ impl Control {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         let over = session.machine.is_given_up() && session.machine.is_idle() && session.peer.active() == 0;
         let next = if over { None } else { session.machine.next_timer() };
-        if session.alarm_ns != next {
-            if let Some(at) = session.alarm_ns.take() {
-                self.alarms.remove(&(at, peer));
-            }
-            if let Some(at) = next {
-                self.alarms.insert((at, peer));
-            }
-            session.alarm_ns = next;
-        }
+        self.alarms.set(peer, next);
         if over {
             if let Some(session) = self.sessions.remove(&peer) {
                 self.by_session_id.remove(&session.session_id);
+                self.looks.set(peer, None);
                 session.peer.set_link(None);
                 session.closing.into_iter().for_each(|reply| reply.send(Ok(())));
                 self.retire(peer);

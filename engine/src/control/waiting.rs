@@ -5,6 +5,8 @@ use super::conn::Target;
 use super::Control;
 use crate::session::handshake::RefusalCode;
 use crate::status::{Error, Status};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -37,6 +39,59 @@ impl Later {
     }
 }
 
+/// A dial's time, and a number that no other has.
+type Turn = (Instant, u64);
+
+/// Those dials, by their time, and by the engine whose session may come first.
+#[derive(Default)]
+pub struct Crowd {
+    by_time: BTreeMap<Turn, Later>,
+    by_engine: HashMap<([u8; 16], u64), BTreeSet<Turn>>,
+    last: u64,
+}
+
+impl Crowd {
+    fn push(&mut self, later: Later) {
+        self.last += 1;
+        let key = (later.at, self.last);
+        if let Some(engine) = later.awaited {
+            self.by_engine.entry(engine).or_default().insert(key);
+        }
+        self.by_time.insert(key, later);
+    }
+
+    /// When the first of them is made again.
+    pub fn next(&self) -> Option<Instant> {
+        self.by_time.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    fn take(&mut self, key: (Instant, u64)) -> Option<Later> {
+        let later = self.by_time.remove(&key)?;
+        if let Some(Entry::Occupied(mut keys)) = later.awaited.map(|engine| self.by_engine.entry(engine)) {
+            keys.get_mut().remove(&key);
+            if keys.get().is_empty() {
+                keys.remove();
+            }
+        }
+        Some(later)
+    }
+
+    fn take_due(&mut self, now: Instant) -> Vec<Later> {
+        let keys: Vec<_> = self.by_time.keys().take_while(|(at, _)| *at <= now).copied().collect();
+        keys.into_iter().filter_map(|key| self.take(key)).collect()
+    }
+
+    fn take_awaiting(&mut self, engine: ([u8; 16], u64)) -> Vec<Later> {
+        let keys = self.by_engine.remove(&engine).unwrap_or_default();
+        keys.into_iter().filter_map(|key| self.take(key)).collect()
+    }
+
+    pub fn clear(&mut self) {
+        self.by_time.clear();
+        self.by_engine.clear();
+    }
+}
+
 impl Control {
     /// These callers of `connect` get the session's peer, now or when it is up.
     pub(super) fn join(&mut self, peer: u64, waiting: Vec<u64>) {
@@ -63,6 +118,7 @@ impl Control {
     pub(super) fn join_by_name(&mut self, peer: u64, address: String, waiting: Vec<u64>) {
         if let Some(session) = self.sessions.get_mut(&peer).filter(|session| session.dialed.is_empty()) {
             session.dialed = address;
+            self.name_session(peer);
         }
         self.join(peer, waiting);
     }
@@ -93,8 +149,7 @@ impl Control {
     }
 
     pub(super) fn dial_again(&mut self, now: Instant) {
-        let due: Vec<Later> = self.crowded.extract_if(.., |later| later.at <= now).collect();
-        for later in due {
+        for later in self.crowded.take_due(now) {
             match later.awaited.and_then(|engine| self.session_of(engine)) {
                 Some(_) => self.dial_later(later),
                 None => self.dial_next(later.target, later.addresses, later.deadline, later.error),
@@ -104,8 +159,7 @@ impl Control {
 
     /// Who waits for this engine to come by itself, at its session's beginning.
     pub(super) fn take_awaiting(&mut self, peer: u64, engine: ([u8; 16], u64)) {
-        let came: Vec<Later> = self.crowded.extract_if(.., |later| later.awaited == Some(engine)).collect();
-        for later in came {
+        for later in self.crowded.take_awaiting(engine) {
             if let Target::New { address, waiting, .. } = later.target {
                 self.join_by_name(peer, address, waiting);
             }
@@ -117,4 +171,61 @@ impl Control {
 /// proofs was full.
 pub(super) fn is_crowded(error: &Error, refusal: Option<RefusalCode>) -> bool {
     refusal == Some(RefusalCode::TooMany) || error.os_error == libc::EAGAIN
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Who it is, is the peer of its target.
+    fn later(peer: u64, at: Instant, awaited: Option<u64>) -> Later {
+        let error = Error::new(Status::Unreachable, "");
+        let awaited = awaited.map(|engine| ([0; 16], engine));
+        Later { at, ..Later::new(Target::Again { peer }, Vec::new(), at, error, awaited) }
+    }
+
+    fn peers(taken: Vec<Later>) -> Vec<u64> {
+        let peer = |it: Later| match it.target {
+            Target::Again { peer } => Some(peer),
+            Target::New { .. } => None,
+        };
+        let mut peers: Vec<u64> = taken.into_iter().filter_map(peer).collect();
+        peers.sort_unstable();
+        peers
+    }
+
+    proptest! {
+        /// Against a list that is searched.
+        #[test]
+        fn a_crowd_is_found_by_time_and_by_engine(
+            steps in prop::collection::vec((0..3u8, 0..6u64, 0..20u64), 0..60),
+        ) {
+            let (begun, mut crowd, mut last) = (Instant::now(), Crowd::default(), 0);
+            let mut list: Vec<(u64, Instant, Option<u64>)> = Vec::new();
+            for (what, engine, ms) in steps {
+                let at = begun + Duration::from_millis(ms);
+                let mut gone: Vec<u64> = Vec::new();
+                match what {
+                    0 => {
+                        last += 1;
+                        let awaited = (engine > 0).then_some(engine);
+                        crowd.push(later(last, at, awaited));
+                        list.push((last, at, awaited));
+                    }
+                    1 => {
+                        gone.extend(list.extract_if(.., |it| it.1 <= at).map(|it| it.0));
+                        prop_assert_eq!(peers(crowd.take_due(at)), gone);
+                    }
+                    _ => {
+                        gone.extend(list.extract_if(.., |it| it.2 == Some(engine)).map(|it| it.0));
+                        prop_assert_eq!(peers(crowd.take_awaiting(([0; 16], engine))), gone);
+                    }
+                }
+                prop_assert_eq!(crowd.next(), list.iter().map(|it| it.1).min());
+                let awaited = crowd.by_engine.values().map(BTreeSet::len).sum::<usize>();
+                prop_assert_eq!(awaited, list.iter().filter(|it| it.2.is_some()).count());
+            }
+        }
+    }
 }

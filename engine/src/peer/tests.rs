@@ -37,6 +37,11 @@ impl Hook {
 }
 
 pub fn peer() -> Arc<Peer> {
+    peer_with(1)
+}
+
+/// One with this handle.
+pub fn peer_with(handle: u64) -> Arc<Peer> {
     let identity = PeerIdentity {
         engine_id: [1; 16],
         incarnation: 1,
@@ -54,7 +59,7 @@ pub fn peer() -> Arc<Peer> {
         lease_ns: 1_000_000_000,
         express_bytes_max: u64::from(64 * KIB),
     };
-    Arc::new(Peer::new(1, identity, 1, around))
+    Arc::new(Peer::new(handle, identity, 1, around))
 }
 
 /// A WRITE of so many slices of 64 KiB, with a notification, submitted to the peer.

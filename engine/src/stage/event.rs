@@ -20,8 +20,8 @@ pub enum Event {
     /// ... and nothing of it can land here any more.
     Quiet(u64),
     Said(u64, Vec<u8>),
-    /// Something was queued.
-    Post,
+    /// Something was queued for this peer.
+    Post(u64),
     Struck(u64, u64),
     /// A part of an operation is final.
     Moved {

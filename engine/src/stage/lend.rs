@@ -4,7 +4,7 @@
 
 use super::event::{Event, Inbox};
 use super::reach::unproven;
-use super::service::{Side, Stage};
+use super::service::Stage;
 use super::wire::Word;
 use crate::device::Drivers;
 use crate::region::holder::Lender;
@@ -116,17 +116,14 @@ impl Stage {
         }
     }
 
-    /// Those who asked before the same-host path was known to stand here: there is word of it now.
-    pub fn lend_to_waiting(&mut self) {
-        let is_settled = |side: &Side| !side.peer.is_pending(Transport::Local);
-        let settled =
-            self.sides.iter_mut().filter(|(_, side)| !side.borrowers.is_empty() && is_settled(side));
-        let settled: Vec<_> =
-            settled.map(|(peer, side)| (*peer, std::mem::take(&mut side.borrowers))).collect();
-        for (peer, borrowers) in settled {
-            borrowers
-                .into_iter()
-                .for_each(|(region, (kind, process))| self.lend(peer, region, kind, process));
+    /// What the peer asked for before the same-host path was known to stand here: there is word of it now.
+    pub fn lend_to_waiting(&mut self, peer: u64) {
+        let Some(side) = self.sides.get_mut(&peer) else { return };
+        if side.borrowers.is_empty() || side.peer.is_pending(Transport::Local) {
+            return;
+        }
+        for (region, (kind, process)) in std::mem::take(&mut side.borrowers) {
+            self.lend(peer, region, kind, process);
         }
     }
 

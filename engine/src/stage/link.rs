@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 pub struct StageLink {
+    peer: u64,
     inbox: Arc<Inbox>,
     drivers: Arc<Drivers>,
     /// Why memory of the peer's devices could not be mapped, last.
@@ -19,8 +20,8 @@ pub struct StageLink {
 }
 
 impl StageLink {
-    pub fn new(inbox: Arc<Inbox>, drivers: Arc<Drivers>) -> StageLink {
-        StageLink { inbox, drivers, obstacles: Mutex::default() }
+    pub fn new(peer: u64, inbox: Arc<Inbox>, drivers: Arc<Drivers>) -> StageLink {
+        StageLink { peer, inbox, drivers, obstacles: Mutex::default() }
     }
 
     pub fn note_obstacle(&self, kind: MemoryKind, why: &str) {
@@ -39,11 +40,11 @@ impl Link for StageLink {
     }
 
     fn post(&self, _class: Class) {
-        self.inbox.push(Event::Post);
+        self.inbox.push(Event::Post(self.peer));
     }
 
     fn nudge(&self) {
-        self.inbox.push(Event::Post);
+        self.inbox.push(Event::Post(self.peer));
     }
 
     /// The stage's thread is needed for every step, so there is nothing to be gained here.

@@ -17,9 +17,10 @@
 //! `link` is the path as `peer` sees it, `runs` makes operations of what is queued; `operation` is one on its
 //! way and `steps` what is done with it, `serve` the target's side of one. `reach` maps memory of other
 //! processes' devices, which those `lend`. `wire` is what both sides say, `service` the thread on which all of it
-//! happens.
+//! happens, `due` what that looks at in a turn; a `side` is what is known of one peer.
 
 mod bridge;
+mod due;
 mod event;
 mod expose;
 mod kept;
@@ -31,6 +32,7 @@ mod ring;
 mod runs;
 mod serve;
 mod service;
+mod side;
 mod steps;
 #[cfg(test)]
 pub mod tests;

@@ -13,30 +13,29 @@ use std::sync::Arc;
 impl Stage {
     /// Begins what is queued, as far as there is room.
     pub fn pump(&mut self) {
-        let peers: Vec<u64> = self.sides.keys().copied().collect();
-        for peer in peers {
-            while self.under_way < self.under_way_max {
-                let Some(side) = self.sides.get(&peer) else { break };
-                let limits = PullLimits {
-                    frame_bytes_max: match side.peer.link_of(Transport::Local) {
-                        Some(_) => DEVICE_PIECE_BYTES,
-                        None => STAGE_BYTES,
-                    },
-                    descriptors_max: FRAME_DESCRIPTORS_MAX,
-                    word_bytes_max: None,
-                    read: true,
-                    write: true,
-                };
-                let pull = |express| side.peer.pull(Transport::Staged, express, limits);
-                let Some(Pulled::Slices { transfer, first, end, is_device, .. }) =
-                    pull(true).or_else(|| pull(false))
-                else {
-                    break;
-                };
-                transfer.mark_started();
-                self.split(peer, &transfer, (first, end), is_device, true);
-                self.watch(peer, &transfer);
-            }
+        while self.under_way < self.under_way_max {
+            let Some(peer) = self.due.next_queued() else { return };
+            let Some(side) = self.sides.get(&peer) else { continue };
+            let limits = PullLimits {
+                frame_bytes_max: match side.peer.link_of(Transport::Local) {
+                    Some(_) => DEVICE_PIECE_BYTES,
+                    None => STAGE_BYTES,
+                },
+                descriptors_max: FRAME_DESCRIPTORS_MAX,
+                word_bytes_max: None,
+                read: true,
+                write: true,
+            };
+            let pull = |express| side.peer.pull(Transport::Staged, express, limits);
+            let Some(Pulled::Slices { transfer, first, end, is_device, .. }) =
+                pull(true).or_else(|| pull(false))
+            else {
+                continue; // who queues something says so
+            };
+            self.due.queue(peer);
+            transfer.mark_started();
+            self.split(peer, &transfer, (first, end), is_device, true);
+            self.watch(peer, &transfer);
         }
     }
 

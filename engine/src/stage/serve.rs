@@ -31,6 +31,8 @@ pub struct Served {
     op: Op,
     state: State,
     pub slot: Option<Slot>,
+    /// Its number among those that ask for a slot.
+    asked: u64,
     /// The slot, if it is one of a bridge.
     seat: Option<Seat>,
     blocks: Option<Blocks>,
@@ -58,6 +60,7 @@ impl Served {
             op,
             state: State::Waiting,
             slot: None,
+            asked: 0,
             seat: None,
             blocks,
             faults: Vec::new(),
@@ -105,7 +108,11 @@ impl Stage {
         if !self.enter(peer, op, served) {
             return;
         }
-        self.slots_asked.push_back((peer, op));
+        let number = self.slots_asked.last_key_value().map_or(0, |(number, _)| number + 1);
+        self.slots_asked.insert(number, (peer, op));
+        if let Some(served) = self.guest(peer, op) {
+            served.asked = number;
+        }
         self.give_slots();
     }
 
@@ -122,17 +129,17 @@ impl Stage {
 
     /// Gives out incoming slots, in the order in which they were asked for.
     pub fn give_slots(&mut self) {
-        while let Some((peer, op)) = self.slots_asked.front().copied() {
+        while let Some((peer, op)) = self.slots_asked.values().next().copied() {
             let waits = |served: &mut Served| served.slot.is_none() && served.state == State::Waiting;
             if !self.guest(peer, op).is_some_and(waits) {
-                self.slots_asked.pop_front();
+                self.slots_asked.pop_first();
                 continue;
             }
             let taken = match self.incoming.take() {
                 Ok(None) => return,
                 taken => taken,
             };
-            self.slots_asked.pop_front();
+            self.slots_asked.pop_first();
             let Some(served) = self.guest(peer, op) else { continue };
             match taken {
                 Ok(Some((slot, is_new))) => {
@@ -355,11 +362,13 @@ impl Stage {
         match side.served.get_mut(&op) {
             Some(served) if served.state == State::Copying => served.released = true,
             Some(_) => {
-                let slot = side.served.remove(&op).and_then(|served| served.slot);
-                if slot.is_none() {
-                    // Or who asks and gives up again would fill the queue.
-                    self.slots_asked.retain(|waits| *waits != (peer, op));
+                let Some(served) = side.served.remove(&op) else { return };
+                self.due.ended.insert(peer);
+                // Or who asks and gives up again would fill the queue.
+                if self.slots_asked.get(&served.asked) == Some(&(peer, op)) {
+                    self.slots_asked.remove(&served.asked);
                 }
+                let slot = served.slot;
                 match slot {
                     // Of a lost peer something may still come.
                     Some(slot) if side.is_lost() => side.lost_slots.push(slot),

@@ -2,16 +2,13 @@
 //! leaves it an `event`. Control loop: sessions begin and end (`Companion`). Devices and transfers: a step has
 //! ended. Callers: something is to be posted, or was struck.
 
-use super::bridge::Bridge;
+use super::due::Due;
 use super::event::{Event, Inbox};
-use super::expose::Shown;
 use super::kept::Running;
 use super::lend::Loans;
 use super::link::StageLink;
-use super::operation::Operation;
-use super::reach::{Pair, Place, Reach};
-use super::ring::{Ring, Slot};
-use super::serve::Served;
+use super::ring::Ring;
+use super::side::Side;
 use super::wire::{Word, MESSAGE_BYTES};
 use crate::command::{Command, Commands};
 use crate::complete::Transfer;
@@ -25,7 +22,6 @@ use crate::sys::{clock, health};
 use crate::types::{Access, MemoryKind, Op, Request, Transport};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -106,9 +102,10 @@ impl Service {
             commands: commands.clone(),
             mover,
             loans,
-            sides: BTreeMap::new(),
+            sides: HashMap::new(),
+            due: Due::new(),
             slots_wanted: VecDeque::new(),
-            slots_asked: VecDeque::new(),
+            slots_asked: BTreeMap::new(),
             next_op: 1,
             under_way: 0,
             under_way_max: settings.slots as usize * 2,
@@ -125,6 +122,12 @@ impl Service {
             thread: Mutex::new(None),
             start: Arc::new(Mutex::new(Some(stage))),
         })
+    }
+
+    /// What the thread would run, for a test that runs it.
+    #[cfg(test)]
+    pub(super) fn take_stage(&self) -> Option<Stage> {
+        lock(&self.start).take()
     }
 
     pub fn start(&self) -> Result<()> {
@@ -157,7 +160,7 @@ impl Companion for Service {
         let peer = ticket.peer.handle;
         {
             let mut shared = lock(&self.shared);
-            let link = || Arc::new(StageLink::new(self.inbox.clone(), self.drivers.clone()));
+            let link = || Arc::new(StageLink::new(peer, self.inbox.clone(), self.drivers.clone()));
             shared.links.entry(peer).or_insert_with(link);
             shared.served.entry(peer).or_default().welcome = true;
         }
@@ -215,48 +218,6 @@ impl Companion for Service {
     }
 }
 
-/// One peer.
-pub(super) struct Side {
-    pub peer: Arc<Peer>,
-    /// The session that stands, if one does.
-    session: Option<[u8; 16]>,
-    pub operations: BTreeMap<u64, Operation>,
-    pub served: HashMap<u64, Served>,
-    /// Who is woken when one of these transfers is struck.
-    pub watched: HashMap<u64, Waker>,
-    /// What devices here reach of the peer's, in the session that stands.
-    pub reached: HashMap<Place, Reach>,
-    /// Regions that it wants to map, while it is not known which process it is.
-    pub borrowers: HashMap<u64, (MemoryKind, i32)>,
-    /// Devices here and there that reach each other, which outlast connections.
-    pub bridges: HashMap<Pair, Bridge>,
-    /// Memory here for the peer's bridges; none yet while it is being made.
-    pub shown: HashMap<u64, Option<Arc<Shown>>>,
-    /// How many of these devices are being asked for, also for bridges that are wanted no more.
-    pub showing: usize,
-    /// Regions that devices are being asked to export for the peer.
-    pub lending: HashSet<u64>,
-    /// What is to be said.
-    out: Vec<u8>,
-    /// Slots that the peer had when it was lost.
-    pub lost_slots: Vec<Slot>,
-    lost: bool,
-}
-
-impl Side {
-    pub fn is_connected(&self) -> bool {
-        self.session.is_some()
-    }
-
-    pub fn session(&self) -> Option<[u8; 16]> {
-        self.session
-    }
-
-    pub fn is_lost(&self) -> bool {
-        self.lost
-    }
-}
-
 /// The thread's own. `operation` and `serve` have the steps.
 pub(super) struct Stage {
     pub inbox: Arc<Inbox>,
@@ -268,10 +229,11 @@ pub(super) struct Stage {
     pub commands: Arc<Commands>,
     pub mover: Box<dyn Mover>,
     pub loans: Arc<Loans>,
-    pub sides: BTreeMap<u64, Side>,
-    /// (peer, operation) that wait for an outgoing slot, and those of peers that wait for an incoming one.
+    pub sides: HashMap<u64, Side>,
+    pub due: Due,
+    /// (peer, operation) that wait for an outgoing slot; and those of peers that wait for an incoming one, in order.
     pub slots_wanted: VecDeque<(u64, u64)>,
-    pub slots_asked: VecDeque<(u64, u64)>,
+    pub slots_asked: BTreeMap<u64, (u64, u64)>,
     pub next_op: u64,
     pub under_way: usize,
     pub under_way_max: usize,
@@ -296,10 +258,15 @@ impl Stage {
                 }
                 self.event(event);
             }
-            self.look_at_time(clock::monotonic_ns());
-            self.pump();
-            self.flush();
+            self.turn();
         }
+    }
+
+    /// What events and time have left to be done.
+    pub fn turn(&mut self) {
+        self.look_at_time(clock::monotonic_ns());
+        self.pump();
+        self.flush();
     }
 
     fn end(&mut self) {
@@ -312,7 +279,7 @@ impl Stage {
         self.incoming.end();
     }
 
-    fn event(&mut self, event: Event) {
+    pub fn event(&mut self, event: Event) {
         match event {
             Event::Begin(ticket) => self.begin_session(ticket),
             Event::End(peer) => {
@@ -330,6 +297,7 @@ impl Stage {
                 }
                 self.forget_bridges(peer);
                 self.drop_served(peer, &HashSet::new());
+                self.due.ended.insert(peer);
             }
             Event::Quiet(peer) => {
                 self.loans.take_back_from(peer);
@@ -339,11 +307,15 @@ impl Stage {
                 if !regions.is_empty() {
                     self.commands.push(Command::RegionsRemoved(regions));
                 }
+                self.due.ended.insert(peer);
                 self.give_slots();
             }
             Event::Said(peer, body) => self.said(peer, &body),
-            // All sides are looked at after each turn. A way that opens or shuts is told of so, too.
-            Event::Post => self.lend_to_waiting(),
+            Event::Post(peer) => {
+                self.due.queue(peer);
+                // A way that opens or shuts is told of so, too.
+                self.lend_to_waiting(peer);
+            }
             Event::Stop => {}
             Event::Struck(peer, transfer) => self.struck(peer, transfer),
             Event::Moved { peer, op } => self.moved(peer, op),
@@ -365,26 +337,12 @@ impl Stage {
 
     fn begin_session(&mut self, ticket: Ticket) {
         let handle = ticket.peer.handle;
-        let side = self.sides.entry(handle).or_insert_with(|| Side {
-            peer: ticket.peer.clone(),
-            session: None,
-            operations: BTreeMap::new(),
-            served: HashMap::new(),
-            watched: HashMap::new(),
-            reached: HashMap::new(),
-            borrowers: HashMap::new(),
-            bridges: HashMap::new(),
-            shown: HashMap::new(),
-            showing: 0,
-            lending: HashSet::new(),
-            out: Vec::new(),
-            lost_slots: Vec::new(),
-            lost: false,
-        });
+        let side = self.sides.entry(handle).or_insert_with(|| Side::new(ticket.peer.clone()));
         side.session = Some(ticket.session_id);
         // Some may have failed after the last one had ended.
         side.bridges.retain(|_, bridge| bridge.stands());
         side.lost = false;
+        self.due.queue(handle);
         let ops: Vec<u64> = side.operations.keys().copied().collect();
         self.say(handle, Word::Live { ops: ops.clone(), bridges: self.bridges(handle) });
         ops.into_iter().for_each(|op| self.say_again(handle, op));
@@ -443,22 +401,17 @@ impl Stage {
     pub fn say(&mut self, peer: u64, word: Word) {
         let Some(side) = self.sides.get_mut(&peer).filter(|side| side.session.is_some()) else { return };
         word.encode(&mut side.out);
+        self.due.talking.insert(peer);
         if side.out.len() > MESSAGE_BYTES {
-            flush(side, &self.commands);
+            side.flush(&self.commands);
         }
     }
 
-    fn flush(&mut self) {
-        self.sides.values_mut().for_each(|side| flush(side, &self.commands));
-        let shared = &self.shared;
-        self.sides.retain(|peer, side| {
-            let idle = side.operations.is_empty() && side.served.is_empty() && side.lost_slots.is_empty();
-            let over = side.lost && idle;
-            if over {
-                lock(shared).served.remove(peer);
-            }
-            !over
-        });
+    pub fn forget_if_over(&mut self, peer: u64) {
+        if self.sides.get(&peer).is_some_and(Side::is_over) {
+            self.sides.remove(&peer);
+            lock(&self.shared).served.remove(&peer);
+        }
     }
 
     /// Has it told why memory of this kind could not be mapped.
@@ -484,16 +437,6 @@ impl Stage {
             self.commands.push(Command::CompanionQuiet { peer });
         }
     }
-}
-
-fn flush(side: &mut Side, commands: &Commands) {
-    if side.out.is_empty() {
-        return;
-    }
-    let body = std::mem::take(&mut side.out);
-    let Some(session_id) = side.session else { return };
-    let (peer, transport, why) = (side.peer.handle, Transport::Staged, String::new());
-    commands.push(Command::Tell { peer, session_id, transport, body, why });
 }
 
 /// What went wrong, as far as a result can say it.

@@ -45,7 +45,7 @@ impl Stage {
     }
 
     /// The same, if it is at this step.
-    fn at(&mut self, peer: u64, op: u64, step: Step) -> Option<&mut Operation> {
+    pub fn at(&mut self, peer: u64, op: u64, step: Step) -> Option<&mut Operation> {
         self.operation(peer, op).filter(|operation| operation.step == step)
     }
 
@@ -261,6 +261,11 @@ impl Stage {
 
     /// Asks the target to copy; or asks it once more, so that it has more time.
     pub fn ask(&mut self, peer: u64, op: u64) {
+        self.try_ask(peer, op);
+        self.plan(peer, op);
+    }
+
+    fn try_ask(&mut self, peer: u64, op: u64) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
         let connected = side.is_connected();
         let Some(operation) = side.operations.get_mut(&op) else { return };
@@ -357,12 +362,13 @@ impl Stage {
     }
 
     /// Its transfer was struck while the target has it: has nothing more of it begin, and asks what does.
-    fn stop(&mut self, peer: u64, op: u64) {
+    pub fn stop(&mut self, peer: u64, op: u64) {
         let Some(lease_ns) = self.sides.get(&peer).map(|side| side.peer.clock.lease_ns()) else { return };
         if let Some(operation) = self.at(peer, op, Step::Answer) {
             operation.ask_again_ns = clock::monotonic_ns() + lease_ns / 4;
             self.say(peer, Word::Stop { op });
         }
+        self.plan(peer, op);
     }
 
     fn begin_again(&mut self, peer: u64, op: u64) {
@@ -411,37 +417,6 @@ impl Stage {
         }
     }
 
-    /// When time asks for something next.
-    pub fn next_look_ns(&self) -> Option<u64> {
-        let all = self.sides.values().flat_map(|side| side.operations.values());
-        all.filter(|operation| operation.step == Step::Answer).map(|operation| operation.look_ns()).min()
-    }
-
-    pub fn look_at_time(&mut self, now_ns: u64) {
-        let mut due = Vec::new();
-        for (peer, side) in &self.sides {
-            let waiting = side.operations.iter().filter(|(_, it)| it.step == Step::Answer);
-            due.extend(
-                waiting.filter(|(_, it)| it.look_ns() <= now_ns).map(|(op, it)| (*peer, *op, it.is_struck())),
-            );
-        }
-        for (peer, op, struck) in due {
-            let until_ns = self.at(peer, op, Step::Answer).map_or(u64::MAX, |it| it.exposed_until_ns);
-            let over = until_ns <= now_ns;
-            match struck {
-                // The target was not asked.
-                true if until_ns == 0 => self.finish(peer, op, Some(Fence::Confirmed)),
-                // The target may not any more, and is silent.
-                true if over => {
-                    self.retire_bridge(peer, op);
-                    self.finish(peer, op, Some(Fence::Lease));
-                }
-                true => self.stop(peer, op),
-                false => self.ask(peer, op),
-            }
-        }
-    }
-
     fn fail(&mut self, peer: u64, op: u64, error: &Error) {
         if let Some(operation) = self.operation(peer, op) {
             operation.fail(cause(error));
@@ -463,6 +438,8 @@ impl Stage {
         let Some(mut operation) = side.operations.remove(&op) else { return };
         let object = side.peer.clone();
         self.under_way -= 1;
+        self.due.looks.set((peer, op), None);
+        self.due.ended.insert(peer);
         if operation.remote_device && !matches!(operation.way, Way::Mapped(_)) {
             self.say(peer, Word::Release { op });
         }

@@ -3,6 +3,7 @@
 
 mod bridged;
 mod direct;
+mod due;
 mod events;
 pub mod fake;
 mod forgotten;

@@ -46,6 +46,14 @@ impl Packet {
         out
     }
 
+    /// The session that an ATTACH is for.
+    pub fn session(&self) -> Option<[u8; 16]> {
+        match self {
+            Packet::Attach { session, .. } => Some(*session),
+            _ => None,
+        }
+    }
+
     /// None for anything that `encode` does not make.
     pub fn decode(bytes: &[u8]) -> Option<Packet> {
         let (kind, rest) = bytes.split_first()?;

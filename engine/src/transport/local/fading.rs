@@ -2,14 +2,15 @@
 //! until nothing of them is left.
 
 use super::link::LocalLink;
-use super::service::{Paths, Service};
+use super::paths::Paths;
+use super::service::{Service, RETRY};
 use crate::command::Command;
 use crate::region::grants::Tally;
 use crate::sys::clock;
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 pub struct Fading {
-    pub peer: u64,
     pub tally: Arc<Tally>,
     pub link: Option<Arc<LocalLink>>,
     /// It copies nothing any more.
@@ -26,7 +27,7 @@ impl Service {
     pub fn is_still(&self) -> bool {
         let now_ns = clock::monotonic_ns();
         let mut paths = self.lock();
-        for fading in &mut paths.fading {
+        for fading in paths.fading.values_mut().flatten() {
             self.is_over(fading);
         }
         for (peer, session) in &paths.sessions {
@@ -48,21 +49,22 @@ impl Service {
         self.grants.forget(&fading.tally)
     }
 
-    /// Forgets the paths on which nothing moves any more.
-    pub(super) fn let_go(&self, paths: &mut Paths) {
-        let mut changed = Vec::new();
-        paths.fading.retain_mut(|fading| {
+    /// Looks at a peer's paths that are over, and forgets those on which nothing moves any more.
+    pub(super) fn let_go(&self, paths: &mut Paths, peer: u64, now: Instant) {
+        let Some(all) = paths.fading.get_mut(&peer) else { return };
+        let mut changed = false;
+        all.retain_mut(|fading| {
             let before = fading.quiet;
             let over = self.is_over(fading);
-            if !before && fading.quiet {
-                changed.push(fading.peer);
-            }
+            changed |= !before && fading.quiet;
             !over
         });
-        for peer in changed {
-            if !paths.fades(peer) {
-                self.commands.push(Command::CompanionQuiet { peer });
-            }
+        match all.is_empty() {
+            true => drop(paths.fading.remove(&peer)),
+            false => paths.fading_times.set(peer, Some(now + RETRY)),
+        }
+        if changed && !paths.fades(peer) {
+            self.commands.push(Command::CompanionQuiet { peer });
         }
     }
 }
@@ -70,6 +72,6 @@ impl Service {
 impl Paths {
     /// Whether something of this peer still copies here.
     pub fn fades(&self, peer: u64) -> bool {
-        self.fading.iter().any(|it| it.peer == peer && !it.quiet)
+        self.fading.get(&peer).is_some_and(|all| all.iter().any(|it| !it.quiet))
     }
 }

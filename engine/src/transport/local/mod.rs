@@ -17,6 +17,7 @@ mod door;
 mod fading;
 mod link;
 mod maps;
+mod paths;
 mod process;
 mod service;
 mod session;

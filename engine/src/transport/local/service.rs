@@ -6,6 +6,7 @@ use super::attach::Packet;
 use super::door::Door;
 use super::fading::Fading;
 use super::link::LocalLink;
+use super::paths::Paths;
 use super::session::{self, Session, Step, Why};
 use crate::command::{Command, Commands};
 use crate::limits::{HANDSHAKES_MAX, LOCAL_PACKETS_PER_TURN};
@@ -18,7 +19,6 @@ use crate::sys::lock::{Mutex, MutexGuard};
 use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
 use crate::sys::{unix, vm};
 use crate::types::Transport;
-use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 /// How soon what could not be done at once is tried again: a full backlog, a copy of a process that is
 /// about to be let go.
-const RETRY: Duration = Duration::from_millis(2);
+pub(super) const RETRY: Duration = Duration::from_millis(2);
 /// A path is made by two processes of one machine; it takes microseconds.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How long the acceptor may take to say where it listens; its session says so when it stands.
@@ -59,26 +59,9 @@ pub struct Service {
     /// Every path that a thread may still copy on.
     pub(super) links: Mutex<Vec<Weak<LocalLink>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
-}
-
-#[derive(Default)]
-pub(super) struct Paths {
-    /// By the peer's handle, from the session's beginning to its end.
-    pub(super) sessions: HashMap<u64, Session>,
-    open: HashMap<u64, Arc<LocalLink>>,
-    /// What was said about an open path.
-    how: HashMap<u64, String>,
-    /// The processes of paths that were opened, until their sessions end.
-    pub(super) processes: HashMap<u64, (u64, Arc<LocalLink>)>,
-    /// Over, but its process was still copying here, or had memory of a device mapped.
-    pub(super) fading: Vec<Fading>,
-    /// Copying threads of paths that are over.
-    leaving: Vec<JoinHandle<()>>,
-    /// Came, and have not said for which session.
-    strangers: HashMap<u64, (OwnedFd, Instant)>,
-    /// Whose socket or process a token stands for.
-    tokens: HashMap<u64, u64>,
-    next_token: u64,
+    /// How many sessions were looked after.
+    #[cfg(test)]
+    looked: std::sync::atomic::AtomicU64,
 }
 
 impl Service {
@@ -102,9 +85,11 @@ impl Service {
             door,
             poller,
             stopping: AtomicBool::new(false),
-            paths: Mutex::new(Paths { next_token: LISTENER + 1, ..Paths::default() }),
+            paths: Mutex::new(Paths::new(LISTENER + 1)),
             links: Mutex::default(),
             thread: Mutex::new(None),
+            #[cfg(test)]
+            looked: Default::default(),
         }))
     }
 
@@ -158,12 +143,7 @@ impl Service {
     fn next_timer(&self) -> Option<Duration> {
         let paths = self.lock();
         let now = Instant::now();
-        let deadlines = paths.sessions.values().filter_map(|session| session.deadline);
-        let strangers = paths.strangers.values().map(|(_, deadline)| *deadline);
-        let retries = |session: &Session| session.wants_to_connect() || session.is_stalled;
-        let soon = !paths.fading.is_empty() || paths.sessions.values().any(retries);
-        let retry = soon.then(|| now + RETRY);
-        let next = deadlines.chain(strangers).chain(retry).min()?;
+        let next = paths.next_look(now)?;
         Some(next.saturating_duration_since(now))
     }
 
@@ -171,13 +151,17 @@ impl Service {
         if token == LISTENER {
             return self.accept(paths);
         }
-        if let Some((socket, deadline)) = paths.strangers.remove(&token) {
-            match session::receive(socket.as_fd()) {
-                Ok(None) => drop(paths.strangers.insert(token, (socket, deadline))),
-                Ok(Some((packet, descriptors))) => self.admit(paths, token, socket, packet, descriptors),
-                Err(_) => self.poller.remove(socket.as_raw_fd(), token),
+        if let Some(socket) = paths.strangers.remove(&token) {
+            let said = session::receive(socket.as_fd());
+            if matches!(said, Ok(None)) {
+                paths.strangers.insert(token, socket);
+                return;
             }
-            return;
+            paths.strangers_times.set(token, None);
+            return match said {
+                Ok(Some((packet, descriptors))) => self.admit(paths, token, socket, packet, descriptors),
+                _ => self.poller.remove(socket.as_raw_fd(), token),
+            };
         }
         let Some(peer) = paths.tokens.get(&token).copied() else { return };
         match paths.processes.get(&peer) {
@@ -209,7 +193,8 @@ impl Service {
             }
             let token = paths.token();
             if self.poller.add(socket.as_raw_fd(), token, READ).is_ok() {
-                paths.strangers.insert(token, (socket, Instant::now() + PATIENCE));
+                paths.strangers.insert(token, socket);
+                paths.strangers_times.set(token, Some(Instant::now() + PATIENCE));
             }
         }
     }
@@ -223,7 +208,9 @@ impl Service {
         packet: Packet,
         descriptors: Vec<OwnedFd>,
     ) {
-        let Some(session) = paths.sessions.values_mut().find(|session| session.expects(&packet)) else {
+        let named = packet.session().and_then(|id| paths.by_id.get(&id));
+        let named = named.and_then(|peer| paths.sessions.get_mut(peer));
+        let Some(session) = named.filter(|session| session.expects(&packet)) else {
             return self.poller.remove(socket.as_raw_fd(), token);
         };
         let peer = session.ticket.peer.handle;
@@ -245,26 +232,34 @@ impl Service {
     /// What time asks for.
     fn look_around(&self, paths: &mut Paths) {
         let now = Instant::now();
-        let late = paths.strangers.extract_if(|_, (_, deadline)| *deadline <= now);
-        for (token, (socket, _)) in late {
-            self.poller.remove(socket.as_raw_fd(), token);
+        for token in paths.strangers_times.take_due(now) {
+            if let Some(socket) = paths.strangers.remove(&token) {
+                self.poller.remove(socket.as_raw_fd(), token);
+            }
         }
-        let due = |session: &&Session| {
-            session.wants_to_connect()
-                || session.has_outgoing()
-                || session.deadline.is_some_and(|at| at <= now)
-        };
-        let peers: Vec<u64> = paths.sessions.values().filter(due).map(|it| it.ticket.peer.handle).collect();
-        peers.into_iter().for_each(|peer| self.look_after(paths, peer));
-        self.let_go(paths);
+        paths.tell_gone();
+        let mut due = std::mem::take(&mut paths.work);
+        due.extend(paths.times.take_due(now));
+        due.into_iter().for_each(|peer| self.look_after(paths, peer));
+        for peer in paths.fading_times.take_due(now) {
+            self.let_go(paths, peer, now);
+        }
     }
 
     fn look_after(&self, paths: &mut Paths, peer: u64) {
+        #[cfg(test)]
+        self.looked.fetch_add(1, Ordering::Relaxed);
         match self.advance(paths, peer) {
             Ok(false) => {}
             Ok(true) => self.settle(paths, peer),
             Err(why) => self.fail(paths, peer, why),
         }
+        let next = paths.sessions.get(&peer).and_then(|session| {
+            let retries = session.wants_to_connect() || session.is_stalled;
+            let retry = retries.then(|| Instant::now() + RETRY);
+            retry.into_iter().chain(session.deadline).min()
+        });
+        paths.times.set(peer, next);
     }
 
     /// Reads and writes what can be. True when the path is ready to be opened.
@@ -372,6 +367,8 @@ impl Service {
     /// in. What still copies here fades.
     fn take(&self, paths: &mut Paths, peer: u64) -> Option<Session> {
         let mut session = paths.sessions.remove(&peer)?;
+        paths.by_id.remove(&session.ticket.session_id);
+        paths.times.set(peer, None);
         let link = paths.open.remove(&peer);
         paths.how.remove(&peer);
         if let Some(socket) = session.socket.take() {
@@ -384,19 +381,13 @@ impl Service {
         paths.tokens.remove(&session.socket_token);
         if let Some(tally) = &session.tally {
             self.grants.close(tally);
-            let mut fading = Fading { peer, tally: tally.clone(), link, quiet: false };
+            let mut fading = Fading { tally: tally.clone(), link, quiet: false };
             if !self.is_over(&mut fading) {
-                paths.fading.push(fading);
+                paths.fading.entry(peer).or_default().push(fading);
+                paths.fading_times.lower(peer, Instant::now() + RETRY);
             }
         }
         Some(session)
-    }
-}
-
-impl Paths {
-    fn token(&mut self) -> u64 {
-        self.next_token += 1;
-        self.next_token
     }
 }
 
@@ -414,7 +405,9 @@ impl Companion for Service {
             None if !dialer => self.tell(&session, Vec::new(), "the peer does not listen".into()),
             _ => {}
         }
+        paths.by_id.insert(session.ticket.session_id, peer);
         paths.sessions.insert(peer, session);
+        paths.work.insert(peer);
         if !dialer && self.door.is_none() {
             self.fail(&mut paths, peer, "this engine does not listen".into());
         }
@@ -430,6 +423,7 @@ impl Companion for Service {
         if unix::is_proof_name(body) {
             session.name = String::from_utf8_lossy(body).into_owned();
             session.deadline = Some(Instant::now() + PATIENCE);
+            paths.work.insert(peer);
         } else {
             self.fail(&mut paths, peer, "the peer's offer makes no sense".into());
         }
@@ -454,22 +448,22 @@ impl Companion for Service {
 
     fn regions_added(&self, peer: u64, ids: &[u64]) -> Vec<Vec<u8>> {
         let map = self.registry.snapshot();
-        if let Some(session) = self.lock().sessions.get_mut(&peer) {
+        let mut paths = self.lock();
+        if let Some(session) = paths.sessions.get_mut(&peer) {
             ids.iter().filter_map(|id| map.get(*id)).for_each(|region| session.tell(region));
             if session.has_outgoing() {
+                paths.work.insert(peer);
                 self.poller.wake();
             }
         }
         Vec::new()
     }
 
+    /// The thread tells them: the caller has all its peers to look after.
     fn regions_removed(&self, ids: &[u64]) {
-        let mut told = false;
-        for session in self.lock().sessions.values_mut() {
-            ids.iter().for_each(|id| session.tell_gone(*id));
-            told |= session.has_outgoing();
-        }
-        if told {
+        let mut paths = self.lock();
+        if !paths.sessions.is_empty() {
+            paths.gone.extend(ids);
             self.poller.wake();
         }
     }
@@ -490,3 +484,7 @@ impl Companion for Service {
         !self.lock().fades(peer)
     }
 }
+
+#[cfg(test)]
+#[path = "service_tests.rs"]
+mod tests;

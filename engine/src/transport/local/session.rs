@@ -15,7 +15,8 @@ use crate::region::grants::{Grant, Grants, Tally};
 use crate::region::{Region, RegionMap};
 use crate::sys::mapping::Mapping;
 use crate::sys::{memfd, packet, unix};
-use std::collections::{HashSet, VecDeque};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -29,8 +30,6 @@ pub const TOO_MANY: &str = "the peer announces more memory than there can be";
 
 /// A packet that waits for room in the socket, with what it carries.
 struct Outgoing {
-    /// The region that it announces, or 0.
-    region: u64,
     bytes: Vec<u8>,
     descriptors: Vec<Arc<OwnedFd>>,
 }
@@ -50,11 +49,13 @@ pub struct Session {
     pub tally: Option<Arc<Tally>>,
     /// The other side has attached; until it has SETTLED, this is being filled.
     pub copier: Option<Copier>,
-    outgoing: VecDeque<Outgoing>,
+    /// By their numbers, which rise.
+    outgoing: BTreeMap<u64, Outgoing>,
+    next_number: u64,
     /// The system lets no more descriptors be in flight now; it does not say when it will.
     pub is_stalled: bool,
-    /// Regions announced, and registered as far as is known here.
-    told: HashSet<u64>,
+    /// Regions announced, and registered as far as is known here; with the numbers of their packets.
+    told: HashMap<u64, u64>,
 }
 
 /// What a packet led to.
@@ -81,9 +82,10 @@ impl Session {
             deadline: Some(deadline),
             tally: None,
             copier: None,
-            outgoing: VecDeque::new(),
+            outgoing: BTreeMap::new(),
+            next_number: 0,
             is_stalled: false,
-            told: HashSet::new(),
+            told: HashMap::new(),
         }
     }
 
@@ -141,7 +143,8 @@ impl Session {
     /// Before the other side is here nothing is told: `tell_all` comes with it.
     pub fn tell(&mut self, region: &Region) {
         let Some(memfd) = region.memfd.as_ref().filter(|_| self.socket.is_some()) else { return };
-        if self.told.insert(region.id) {
+        if let Entry::Vacant(told) = self.told.entry(region.id) {
+            told.insert(self.next_number);
             let packet = Packet::Region { id: region.id, address: region.address, length: region.length };
             self.push(&packet, vec![memfd.clone()]);
         }
@@ -150,22 +153,15 @@ impl Session {
     /// A region that was told is not registered any more. What has not left yet never leaves, so that
     /// nothing heaps up here while the other process is stopped.
     pub fn tell_gone(&mut self, id: u64) {
-        if !self.told.remove(&id) {
-            return;
-        }
-        let waiting = self.outgoing.iter().position(|outgoing| outgoing.region == id);
-        match waiting {
-            Some(place) => drop(self.outgoing.remove(place)),
-            None => self.push(&Packet::Gone { id }, Vec::new()),
+        let Some(number) = self.told.remove(&id) else { return };
+        if self.outgoing.remove(&number).is_none() {
+            self.push(&Packet::Gone { id }, Vec::new());
         }
     }
 
     fn push(&mut self, packet: &Packet, descriptors: Vec<Arc<OwnedFd>>) {
-        let region = match packet {
-            Packet::Region { id, .. } => *id,
-            _ => 0,
-        };
-        self.outgoing.push_back(Outgoing { region, bytes: packet.encode(), descriptors });
+        self.outgoing.insert(self.next_number, Outgoing { bytes: packet.encode(), descriptors });
+        self.next_number += 1;
     }
 
     pub fn has_outgoing(&self) -> bool {
@@ -176,10 +172,11 @@ impl Session {
     pub fn flush(&mut self) -> Result<(), Why> {
         let Some(socket) = &self.socket else { return Ok(()) };
         self.is_stalled = false;
-        while let Some(next) = self.outgoing.front() {
-            let descriptors: Vec<BorrowedFd<'_>> = next.descriptors.iter().map(|fd| fd.as_fd()).collect();
-            match packet::send(socket.as_fd(), &next.bytes, &descriptors) {
-                Ok(()) => self.outgoing.pop_front(),
+        while let Some(next) = self.outgoing.first_entry() {
+            let descriptors: Vec<BorrowedFd<'_>> =
+                next.get().descriptors.iter().map(|fd| fd.as_fd()).collect();
+            match packet::send(socket.as_fd(), &next.get().bytes, &descriptors) {
+                Ok(()) => drop(next.remove()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.raw_os_error() == Some(libc::ETOOMANYREFS) => {
                     self.is_stalled = true;

@@ -1,0 +1,91 @@
+//! What the stage knows of one peer.
+
+use super::bridge::Bridge;
+use super::expose::Shown;
+use super::operation::Operation;
+use super::reach::{Pair, Place, Reach};
+use super::ring::Slot;
+use super::serve::Served;
+use crate::command::{Command, Commands};
+use crate::peer::Peer;
+use crate::types::{MemoryKind, Transport};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::task::Waker;
+
+/// One peer.
+pub struct Side {
+    pub peer: Arc<Peer>,
+    /// The session that stands, if one does.
+    pub session: Option<[u8; 16]>,
+    pub operations: BTreeMap<u64, Operation>,
+    pub served: HashMap<u64, Served>,
+    /// Who is woken when one of these transfers is struck.
+    pub watched: HashMap<u64, Waker>,
+    /// What devices here reach of the peer's, in the session that stands.
+    pub reached: HashMap<Place, Reach>,
+    /// Regions that it wants to map, while it is not known which process it is.
+    pub borrowers: HashMap<u64, (MemoryKind, i32)>,
+    /// Devices here and there that reach each other, which outlast connections.
+    pub bridges: HashMap<Pair, Bridge>,
+    /// Memory here for the peer's bridges; none yet while it is being made.
+    pub shown: HashMap<u64, Option<Arc<Shown>>>,
+    /// How many of these devices are being asked for, also for bridges that are wanted no more.
+    pub showing: usize,
+    /// Regions that devices are being asked to export for the peer.
+    pub lending: HashSet<u64>,
+    /// What is to be said.
+    pub out: Vec<u8>,
+    /// Slots that the peer had when it was lost.
+    pub lost_slots: Vec<Slot>,
+    pub lost: bool,
+}
+
+impl Side {
+    pub fn new(peer: Arc<Peer>) -> Side {
+        Side {
+            peer,
+            session: None,
+            operations: BTreeMap::new(),
+            served: HashMap::new(),
+            watched: HashMap::new(),
+            reached: HashMap::new(),
+            borrowers: HashMap::new(),
+            bridges: HashMap::new(),
+            shown: HashMap::new(),
+            showing: 0,
+            lending: HashSet::new(),
+            out: Vec::new(),
+            lost_slots: Vec::new(),
+            lost: false,
+        }
+    }
+
+    pub fn is_connected(&self) -> bool {
+        self.session.is_some()
+    }
+
+    pub fn session(&self) -> Option<[u8; 16]> {
+        self.session
+    }
+
+    pub fn is_lost(&self) -> bool {
+        self.lost
+    }
+
+    /// Whether nothing is left of it, and nothing can come.
+    pub fn is_over(&self) -> bool {
+        self.lost && self.operations.is_empty() && self.served.is_empty() && self.lost_slots.is_empty()
+    }
+
+    /// Says what is to be said; to nobody while there is no session.
+    pub fn flush(&mut self, commands: &Commands) {
+        if self.out.is_empty() {
+            return;
+        }
+        let body = std::mem::take(&mut self.out);
+        let Some(session_id) = self.session else { return };
+        let (peer, transport, why) = (self.peer.handle, Transport::Staged, String::new());
+        commands.push(Command::Tell { peer, session_id, transport, body, why });
+    }
+}

@@ -1,0 +1,73 @@
+//! What a turn of the stage's thread costs where there are many peers: those that something concerns. The thread is
+//! not started, its turns are called.
+
+use super::super::event::Event;
+use super::super::service::{Mover, Part, Service, Settings, Stage};
+use super::super::wire::Word;
+use crate::complete::Transfer;
+use crate::device::{Drivers, Limits};
+use crate::handle::Tag;
+use crate::peer::tests::peer_with;
+use crate::peer::{Companion, Peer, Ticket};
+use crate::region::Registry;
+use crate::status::{Error, Result, Status};
+use std::sync::Arc;
+use std::time::Duration;
+
+const PEERS: u64 = 1000;
+
+struct Nowhere;
+
+impl Mover for Nowhere {
+    fn submit(&self, _: &Arc<Peer>, _: Part) -> Result<Arc<Transfer>> {
+        Err(Error::new(Status::Unavailable, "there is nothing to move"))
+    }
+
+    fn forget(&self, _: &Transfer) {}
+}
+
+/// A stage with so many peers, and its companion.
+fn stage() -> (Stage, Arc<Service>) {
+    let registry = Arc::new(Registry::new(Tag::from_random(1), None));
+    let limits = Limits { batch_bytes: 1, depth: 1, timeout: Duration::from_secs(1) };
+    let drivers = Arc::new(Drivers::new(Vec::new(), limits));
+    let service = Service::new(Settings { slots: 2 }, registry, drivers, Arc::default(), Box::new(Nowhere));
+    let mut stage = service.take_stage().unwrap();
+    for handle in 1..=PEERS {
+        service.begin(Ticket { peer: peer_with(handle), dialer: true, session_id: [1; 16], key: [7; 32] });
+    }
+    work_off(&mut stage);
+    (stage, service)
+}
+
+fn work_off(stage: &mut Stage) {
+    for event in stage.inbox.take(Some(Duration::ZERO)) {
+        stage.event(event);
+    }
+}
+
+/// A turn: how many peers and operations were looked at.
+fn turn(stage: &mut Stage) -> u64 {
+    work_off(stage);
+    let before = stage.due.looked;
+    stage.turn();
+    stage.due.looked - before
+}
+
+#[test]
+fn a_turn_costs_the_peers_that_something_concerns() {
+    let (mut stage, service) = stage();
+    assert_eq!(turn(&mut stage), 2 * PEERS, "each may have something queued, and is told what lives");
+    assert_eq!(turn(&mut stage), 0);
+    service.link(5).unwrap().0.nudge();
+    service.link(5).unwrap().0.nudge();
+    assert_eq!(turn(&mut stage), 1, "something was queued");
+    let mut said = Vec::new();
+    Word::Stop { op: 1 }.encode(&mut said);
+    stage.event(Event::Said(7, said));
+    assert_eq!(turn(&mut stage), 1, "an answer");
+    service.end(9);
+    service.forget(9);
+    assert_eq!(turn(&mut stage), 1, "a peer is lost");
+    assert!(!stage.sides.contains_key(&9) && stage.sides.len() as u64 == PEERS - 1);
+}

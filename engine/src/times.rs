@@ -1,0 +1,135 @@
+//! When each of many things is to be looked at next: one time for each at most, the first one found at once.
+
+use std::collections::{BTreeSet, HashMap};
+use std::hash::Hash;
+
+pub struct Times<T, K = u64> {
+    by_time: BTreeSet<(T, K)>,
+    by_key: HashMap<K, T>,
+}
+
+impl<T: Copy + Ord, K: Copy + Ord + Hash> Times<T, K> {
+    pub fn new() -> Times<T, K> {
+        Times { by_time: BTreeSet::new(), by_key: HashMap::new() }
+    }
+
+    /// From here on it is looked at then, or not at all.
+    pub fn set(&mut self, key: K, at: Option<T>) {
+        let before = match at {
+            Some(at) => self.by_key.insert(key, at),
+            None => self.by_key.remove(&key),
+        };
+        if before == at {
+            return;
+        }
+        if let Some(before) = before {
+            self.by_time.remove(&(before, key));
+        }
+        if let Some(at) = at {
+            self.by_time.insert((at, key));
+        }
+    }
+
+    /// It is looked at no later than this.
+    pub fn lower(&mut self, key: K, at: T) {
+        if self.by_key.get(&key).is_none_or(|planned| *planned > at) {
+            self.set(key, Some(at));
+        }
+    }
+
+    pub fn first(&self) -> Option<T> {
+        self.by_time.first().map(|(at, _)| *at)
+    }
+
+    /// Takes out what is due, once: what is set for the past meanwhile is due the next time.
+    pub fn take_due(&mut self, now: T) -> Vec<K> {
+        let mut due = Vec::new();
+        while let Some((at, key)) = self.by_time.pop_first() {
+            if at > now {
+                self.by_time.insert((at, key));
+                break;
+            }
+            self.by_key.remove(&key);
+            due.push(key);
+        }
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::cell::Cell;
+    use std::cmp::Ordering;
+
+    thread_local!(static COMPARED: Cell<u64> = const { Cell::new(0) });
+
+    /// A time that counts how often it is compared.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    struct Counted(u64);
+
+    impl Ord for Counted {
+        fn cmp(&self, other: &Counted) -> Ordering {
+            COMPARED.set(COMPARED.get() + 1);
+            self.0.cmp(&other.0)
+        }
+    }
+
+    impl PartialOrd for Counted {
+        fn partial_cmp(&self, other: &Counted) -> Option<Ordering> {
+            Some(self.cmp(other))
+        }
+    }
+
+    /// Looking at what is due costs what is due, not what there is.
+    #[test]
+    fn one_among_many_costs_little() {
+        const COUNT: u64 = 100_000;
+        let mut times = Times::new();
+        (0..COUNT).for_each(|key| times.set(key, Some(Counted(COUNT + key * 7919 % COUNT))));
+        COMPARED.set(0);
+        for key in 0..100 {
+            times.set(key, Some(Counted(2 * COUNT + key)));
+            times.lower(key, Counted(key));
+            assert!(times.first().is_some_and(|at| at.0 == key));
+            assert_eq!(times.take_due(Counted(key)), [key]);
+        }
+        // Five searches in a tree of this size for each round, 5 or 6 nodes of up to 11 entries deep.
+        assert!(COMPARED.get() < 100 * 8 * 66, "{} comparisons", COMPARED.get());
+    }
+
+    proptest! {
+        /// Against a list that is searched.
+        #[test]
+        fn each_has_one_time_and_what_is_due_comes_in_order(
+            steps in prop::collection::vec((0..4u8, 0..8u64, 0..20u64), 0..60),
+        ) {
+            let (mut times, mut list) = (Times::new(), HashMap::<u64, u64>::new());
+            for (what, key, at) in steps {
+                match what {
+                    0 => {
+                        times.set(key, Some(at));
+                        list.insert(key, at);
+                    }
+                    1 => {
+                        times.set(key, None);
+                        list.remove(&key);
+                    }
+                    2 => {
+                        times.lower(key, at);
+                        list.entry(key).and_modify(|old| *old = at.min(*old)).or_insert(at);
+                    }
+                    _ => {
+                        let mut due: Vec<_> = list.extract_if(|_, it| *it <= at).collect();
+                        due.sort_by_key(|(key, at)| (*at, *key));
+                        let due: Vec<u64> = due.into_iter().map(|(key, _)| key).collect();
+                        prop_assert_eq!(times.take_due(at), due);
+                    }
+                }
+                prop_assert_eq!(times.first(), list.values().min().copied());
+                prop_assert_eq!(times.by_time.len(), times.by_key.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! What an event costs where there are many sessions: those that it concerns. The thread is not started, its turns
+//! are called.
+
+use super::*;
+use crate::handle::Tag;
+use crate::peer::tests::peer_with;
+
+const PEERS: u64 = 1000;
+
+/// A service with so many sessions that wait for their acceptors to say where they listen.
+fn service() -> Arc<Service> {
+    let settings = Settings { threads: 1, spin_ns: 0, any_tracer: false, listen: true };
+    let grants = Arc::new(Grants::new().unwrap());
+    let registry = Arc::new(Registry::new(Tag::from_random(1), Some(grants.clone())));
+    let service = Service::new(settings, registry, grants, Arc::default()).unwrap();
+    for handle in 1..=PEERS {
+        let mut session_id = [0; 16];
+        session_id[..8].copy_from_slice(&handle.to_le_bytes());
+        service.begin(Ticket { peer: peer_with(handle), dialer: handle % 2 == 0, session_id, key: [7; 32] });
+    }
+    service
+}
+
+/// A turn of the thread: how many sessions were looked after.
+fn turn(service: &Service) -> u64 {
+    let before = service.looked.load(Ordering::Relaxed);
+    service.look_around(&mut service.lock());
+    service.looked.load(Ordering::Relaxed) - before
+}
+
+#[test]
+fn an_event_costs_the_sessions_that_it_concerns() {
+    let service = service();
+    assert_eq!(turn(&service), PEERS, "each has just begun");
+    assert_eq!(turn(&service), 0);
+    assert!(service.next_timer().is_some_and(|left| left > PATIENCE / 2), "nothing is to be done");
+    let nobody = unix::listen_abstract(unix::PACKETS.into()).unwrap().1;
+    service.message(4, &nobody);
+    assert_eq!(service.next_timer(), Some(Duration::ZERO));
+    assert_eq!(turn(&service), 1);
+    service.end(7);
+    assert_eq!(turn(&service), 0);
+    assert!(
+        service.lock().by_id.len() as u64 == PEERS - 2,
+        "the one that came, and the one that ended, are forgotten"
+    );
+}
+
+#[test]
+fn regions_that_go_are_told_of_by_the_thread_in_turns() {
+    let service = service();
+    turn(&service);
+    let ids: Vec<u64> = (0..20).collect();
+    service.regions_removed(&ids);
+    assert_eq!(service.lock().gone, ids, "the caller has told nobody");
+    let mut turns = 0;
+    while service.next_timer() == Some(Duration::ZERO) {
+        turns += 1;
+        turn(&service);
+    }
+    assert_eq!(turns, 20_u64.div_ceil(5), "4,096 sessions in a turn");
+    assert!(service.lock().gone.is_empty());
+}
