@@ -178,7 +178,7 @@ impl Setting {
 
 impl Config {
     /// The defaults, overridden by `FERRY_<NAME>` variables of the environment and, weaker than these and where
-    /// `ascend` is on, by some `ASCEND_` ones (README.md lists them). INVALID names the
+    /// `ascend` is on, by some `ASCEND_` ones (docs/settings.md lists them). INVALID names the
     /// variable whose value is no good. A process that has more rights than its caller (set-user-id, capabilities
     /// of its file) heeds none of them: they name libraries to load and files to read. Rules between settings wait for `validate`, because what the
     /// environment leaves inconsistent the caller may yet put right.
