@@ -94,10 +94,10 @@ def main() -> None:
         summary.append(f"- [{title}]({page})")
         text = (ROOT / page).read_text()
         (source / page).parent.mkdir(parents=True, exist_ok=True)
-        (source / page).write_text(text)
+        # mdBook writes a README as the index of its folder, and leaves the links to it.
+        (source / page).write_text(re.sub(r"(\]\((?!\w+:)[^)\s#]*)\bREADME\.md", r"\1index.md", text))
         for link in links(text):
-            linked = ROOT / page
-            linked = (linked.parent / link).resolve()
+            linked = (ROOT / page).parent.joinpath(link).resolve()
             if linked.suffix != ".md" and linked.is_file():
                 copy = source / linked.relative_to(ROOT)
                 copy.parent.mkdir(parents=True, exist_ok=True)
