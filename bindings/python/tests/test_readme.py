@@ -1,5 +1,5 @@
-"""The programs of README.md: the first in one process; the second, then all others as one, in another. And the program
-of the repository's README.md, which the same initiator writes to."""
+"""The programs of README.md: the first in one process; the second, then all others as one, in another. And
+the program of the repository's README.md, to which the same initiator writes."""
 
 from __future__ import annotations
 
