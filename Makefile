@@ -28,7 +28,7 @@ help:
 	@echo "make compare    ferry beside Mooncake, NIXL and raw references (about 20 minutes, on a quiet machine)"
 	@echo "make overhead   what the C++, Python and Go bindings add to a call, against C (some minutes)"
 	@echo "make build      the libraries and ferry-bench, optimised"
-	@echo "make docs       the references of all languages and the guide as HTML, in $(TARGET)/docs"
+	@echo "make docs       the pages as one site with search, and the references of all languages, in $(TARGET)/docs"
 	@echo "make install    PREFIX=$(PREFIX) DESTDIR="
 	@echo "make deb        Debian packages libferry0 and libferry-dev, in $(TARGET)/debian"
 

@@ -558,7 +558,7 @@ private:
 
 /* ---- Configuration ----------------------------------------------------------------------------- */
 
-/// The settings of an engine to be; README.md lists them. For one thread at a time.
+/// The settings of an engine to be; docs/settings.md lists them. For one thread at a time.
 class Config {
 public:
     /// None: an engine opened with it takes the defaults and the environment, as Engine::open() does.

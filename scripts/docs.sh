@@ -1,6 +1,6 @@
 #!/bin/bash
-# The API references and the guide as HTML: rustdoc, Doxygen (C and C++), pdoc (Python), `go doc`, and an index.html
-# that leads to them. Argument: the folder to write, which is made anew.
+# The pages of this repository as one site with search (mdBook), and the API references that it leads to: rustdoc,
+# Doxygen (C and C++), pdoc (Python), `go doc`. Argument: the folder to write, which is made anew.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}
@@ -28,5 +28,11 @@ else
     echo "SKIPPED: the Go reference; there is no go"
 fi
 
-"$venv/bin/python" docs/guide.py "$out"
+# One version everywhere, built once for each target folder; FERRY_MDBOOK names one that is there already.
+mdbook_version=0.5.4
+mdbook=${FERRY_MDBOOK:-$target/mdbook-$mdbook_version/bin/mdbook}
+[ -x "$mdbook" ] || CARGO_TARGET_DIR=$target/mdbook-build cargo install mdbook --version "=$mdbook_version" --locked --quiet \
+    --no-default-features --features search --root "$target/mdbook-$mdbook_version"
+rm -rf "$target/mdbook-build"
+python3 docs/book.py "$mdbook" "$out"
 echo "written: $out/index.html"

@@ -1,5 +1,6 @@
-"""Checks documentation: links within the repository's Markdown pages, and with a folder that scripts/docs.sh has
-written, that everything public is in the references and that every link of the index leads somewhere."""
+"""Checks documentation: links within the repository's Markdown pages, the length of the two long ones, that tables which
+repeat something are still right; and with a folder that scripts/docs.sh has written, that everything public is in the
+references, that every page is on the site, and that every link of the site leads somewhere."""
 
 import ast
 import re
@@ -10,6 +11,11 @@ from urllib.parse import unquote
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "docs"))
+import plot  # noqa: E402
+
+# Pages that are read from top to bottom, and the lines they may have.
+LINES_MAX = {"README.md": 180, "ARCHITECTURE.md": 300}
 
 
 def prose(text):
@@ -27,9 +33,13 @@ def anchors(page):
     return names
 
 
+def pages():
+    listed = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard", "*.md"], cwd=ROOT, text=True)
+    return [ROOT / page for page in listed.split() if (ROOT / page).exists()]
+
+
 def broken_links():
-    pages = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard", "*.md"], cwd=ROOT, text=True)
-    for page in map(ROOT.joinpath, pages.split()):
+    for page in pages():
         text = re.sub(r"`[^`\n]*`", "", prose(page.read_text()))
         for link in re.findall(r"\]\(\s*<?([^)\s>]+)", text):
             if re.match(r"\w+:", link):
@@ -40,6 +50,65 @@ def broken_links():
                 yield f"{page.relative_to(ROOT)}: {link}: there is no such file"
             elif anchor and anchor not in anchors(place):
                 yield f"{page.relative_to(ROOT)}: {link}: there is no such heading"
+
+
+def too_long():
+    for name, most in LINES_MAX.items():
+        lines = len((ROOT / name).read_text().splitlines())
+        if lines > most:
+            yield f"{name} has {lines} lines, {most} at most: move what answers another question to a page of docs/"
+
+
+def out_of_date():
+    """What pages repeat of sources and of each other."""
+    operations = (ROOT / "docs/operations.md").read_text()
+    for number, status in re.findall(r'^    \w+ = (-?\d+), "(\w+)";', (ROOT / "engine/src/status.rs").read_text(), re.M):
+        if f"| {number} | {status} |" not in operations:
+            yield f"docs/operations.md: no row for status {number}, {status}"
+    sources = (ROOT / "engine/src/stats.rs").read_text() + (ROOT / "engine/src/api/metrics.rs").read_text()
+    metrics = set(re.findall(r'"(ferry_\w+)"', sources))
+    told = set(re.findall(r"^\| `(ferry_\w+)[^`]*` \| (?:counter|gauge) \|", operations, re.M))
+    for metric in sorted(metrics - told):
+        yield f"docs/operations.md: no row for {metric}"
+    for metric in sorted(told - metrics):
+        yield f"docs/operations.md: {metric} is no metric"
+    index = (ROOT / "docs/decisions/README.md").read_text()
+    for page in sorted((ROOT / "docs/decisions").glob("[0-9]*.md")):
+        if f"({page.name})" not in index:
+            yield f"docs/decisions/README.md: {page.name} is not in the index"
+    if plot.PLOT.read_text() != plot.drawn():
+        yield "docs/pictures/performance.svg is out of date: run docs/plot.py"
+    (table,) = (it for it in plot.tables((ROOT / "README.md").read_text()) if it and "engine" in it[0])
+    for row in table:
+        for column, figure in row.items():
+            if plot.writes()[row["engine"]][column] != figure:
+                yield f"README.md: {row['engine']}, {column}: docs/results.md has another figure"
+
+
+def site(out):
+    """The pages that mdBook has written: whether they are all there, and their links."""
+    book = out.parent / "book/html"
+    # mdBook writes a README as the index of its folder.
+    for page in pages():
+        name = re.sub(r"README\.html$", "index.html", str(page.relative_to(ROOT).with_suffix(".html")))
+        if not (book / name).exists():
+            yield f"the site lacks {page.relative_to(ROOT)}: add it to docs/book.py"
+    ids = {}
+    for html in sorted(book.rglob("*.html")):
+        if html.name in ("print.html", "404.html", "toc.html"):
+            continue
+        for link in re.findall(r'(?:href|src)="([^"]+)"', html.read_text()):
+            if re.match(r"\w+:", link):
+                continue
+            name, _, anchor = unquote(link).partition("#")
+            place = (out / html.relative_to(book).parent / name).resolve() if name else out / html.relative_to(book)
+            if not place.exists():
+                yield f"site, {html.relative_to(book)}: {link} is not there"
+            elif anchor and place.suffix == ".html":
+                if place not in ids:
+                    ids[place] = set(re.findall(r'\bid="([^"]+)"', place.read_text()))
+                if anchor not in ids[place]:
+                    yield f"site, {html.relative_to(book)}: {link}: there is no such heading"
 
 
 def missing(out):
@@ -62,11 +131,11 @@ def missing(out):
                 for name in ast.literal_eval(node.value):
                     if f'<section id="{name}">' not in page:
                         yield f"pdoc lacks {name}"
-    for link in re.findall(r'href="([^"]+)"', (out / "index.html").read_text()):
-        if not (out / link).exists():
-            yield f"index.html: {link} is not there"
 
 
-found = [*broken_links(), *(missing(Path(sys.argv[1])) if len(sys.argv) > 1 else ())]
+found = [*broken_links(), *too_long(), *out_of_date()]
+if len(sys.argv) > 1:
+    written = Path(sys.argv[1]).resolve()
+    found += [*missing(written), *site(written)]
 print(*found, sep="\n", end="\n" if found else "")
 sys.exit(bool(found))

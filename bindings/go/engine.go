@@ -1,5 +1,5 @@
 // Package ferry moves bytes between the memories of processes and machines: it is the Go face of libferry,
-// whose contracts (README.md, include/ferry.h) hold here.
+// whose contracts (docs/contracts.md, include/ferry.h) hold here.
 //
 // An [Engine] holds registered [Memory], connects to a [Peer], and moves bytes between the two. Any method
 // may be called from any goroutine.

@@ -109,11 +109,11 @@ settings! {
     ascend_library: String = String::new(), Valid::Library,
         "AscendCL's library; empty opens libascendcl.so, or else libacl_rt.so.";
     ascend_fabric: AscendFabric = AscendFabric::Off, Valid::Words(AscendFabric::WORDS),
-        "What Ascend devices of different hosts move data over by themselves (HIXL), the same at both ends; it is neither authenticated nor sealed, so the networks of devices and hosts must be your own.";
+        "The fabric over which Ascend devices of different hosts move data by themselves (HIXL), the same at both ends; it is neither authenticated nor sealed, so the networks of devices and hosts must be your own.";
     hixl_library: String = String::new(), Valid::Library,
         "HIXL's library, 9.1 or later, for `ascend_fabric`; empty opens libcann_hixl.so.";
     staging_slots: u32 = 8, Valid::Range(2, 64),
-        "Pieces of locked host memory, of 2 MiB each, through which memory of devices goes out; as many again are for what comes in.";
+        "Pieces of locked host memory, of 2 MiB each, through which memory of devices goes out; as many again are for memory that comes in.";
     device_timeout_ms: u64 = 10_000, Valid::Range(10, limits::DEVICE_TIMEOUT_MS_MAX),
         "How long one copy on a device may take before the device counts as broken.";
     cuda_library: String = String::new(), Valid::Library,
@@ -145,7 +145,7 @@ settings! {
     connect_timeout_ms: u64 = 5000, Valid::Range(1, 600_000),
         "How long one connection attempt may take.";
     reconnect_timeout_ms: u64 = 10_000, Valid::Range(0, 600_000),
-        "How long a lost peer is redialled before its transfers fail with PEER_LOST, and RDMA ports that went down are waited for by what only RDMA may carry, which then fails with UNAVAILABLE; 0 does neither.";
+        "How long a lost peer is redialled before its transfers fail with PEER_LOST, and transfers that only RDMA may carry wait for RDMA ports that went down, and then fail with UNAVAILABLE; 0 does neither.";
     reconnect_backoff_ms: u64 = 20, Valid::Range(1, 1000),
         "Pause before the second redial; it doubles with each one, up to a second.";
     handshake_timeout_ms: u64 = 5000, Valid::Range(1, 600_000),
@@ -179,7 +179,7 @@ impl Setting {
 
 impl Config {
     /// The defaults, overridden by `FERRY_<NAME>` variables of the environment and, weaker than these and where
-    /// `ascend` is on, by some `ASCEND_` ones (README.md lists them). INVALID names the
+    /// `ascend` is on, by some `ASCEND_` ones (docs/settings.md lists them). INVALID names the
     /// variable whose value is no good. A process that has more rights than its caller (set-user-id, capabilities
     /// of its file) heeds none of them: they name libraries to load and files to read. Rules between settings wait for `validate`, because what the
     /// environment leaves inconsistent the caller may yet put right.

@@ -35,7 +35,7 @@ pub use api::*;
 pub use config::Config;
 pub use status::{Error, Status};
 
-/// Compiles the Rust program in README.md.
+/// Compiles the Rust program in engine/README.md.
 #[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
+#[doc = include_str!("../README.md")]
 pub struct Readme;

@@ -1,4 +1,4 @@
-//! Who takes part, and with which settings. The reasons for the peers' best settings are in README.md
+//! Who takes part, and with which settings. The reasons for the peers' best settings are in docs/bench.md
 //! ("Beside the peers").
 
 use std::path::PathBuf;

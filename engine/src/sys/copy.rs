@@ -3,7 +3,7 @@
 //! A small copy is `memcpy`: what it moves is usually in the cache, and stays there for whoever looks at
 //! it next. From `STREAM_BYTES_MIN` on the stores are non-temporal: they leave the cache alone and spare
 //! the read of each line before it is overwritten, which `memcpy` pays for memory that is not cached.
-//! ARCHITECTURE.md has the figures.
+//! docs/decisions/008-streaming-copies.md has the figures.
 
 /// From this many bytes in one call, stores go past the cache. Below, and in the cache, `memcpy` is four
 /// times faster; out of the cache it is a third slower.

@@ -1,6 +1,5 @@
-//! README.md's table of settings is the one in `config`: every key with its default, what it may be
-//! and its sentence. `UPDATE=1 cargo test -p ferry --test readme` writes it anew. The Rust program of
-//! README.md is compiled as a doc test of the crate.
+//! The table of docs/settings.md is the one in `config`: every key with its default, its valid values
+//! and its sentence. `UPDATE=1 cargo test -p ferry --test settings` writes it anew.
 
 use ferry::Config;
 use std::path::Path;
@@ -21,15 +20,15 @@ fn table() -> String {
 }
 
 #[test]
-fn the_readme_lists_every_setting_as_it_is() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
-    let readme = std::fs::read_to_string(&path).unwrap();
-    let (before, rest) = readme.split_once(BEGIN).expect("README.md has no table of settings");
-    let (written, after) = rest.split_once(END).expect("README.md's table of settings has no end");
+fn the_page_lists_every_setting_as_it_is() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/settings.md");
+    let page = std::fs::read_to_string(&path).unwrap();
+    let (before, rest) = page.split_once(BEGIN).expect("docs/settings.md has no table of settings");
+    let (written, after) = rest.split_once(END).expect("the table of docs/settings.md has no end");
     let expected = table();
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(&path, format!("{before}{BEGIN}{expected}{END}{after}")).unwrap();
     } else {
-        assert!(written == expected, "README.md's settings are out of date: run this test with UPDATE=1");
+        assert!(written == expected, "docs/settings.md is out of date: run this test with UPDATE=1");
     }
 }
