@@ -14,5 +14,6 @@ mod frames;
 mod lanes;
 mod leases;
 mod numbers;
+mod rights;
 mod smoke;
 mod words;
