@@ -33,10 +33,10 @@ fn put(address: u64, bytes: &[u8]) {
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) };
 }
 
-/// Whoever of the two sees it first: the initiator, by what it was told of the target's regions, or the target, which
-/// `hostile/rights.rs` asks alone.
+/// What the initiator was told of the target's regions is out of date, so that the target itself has to
+/// refuse: a fence-free way is to name region 0, which the planner lets through unknown.
 #[test]
-fn each_wrong_range_is_refused_and_nothing_else_is_touched() {
+fn the_target_refuses_each_wrong_range_and_touches_nothing_else() {
     let _turn = alone();
     let (a, b, peer) = pair(&[]);
     let local = alloc(&a, 16 * PAGE);
