@@ -78,12 +78,68 @@ fn no_unregister_returns_while_another_takes_the_memory_off_devices() {
     register(&registry);
 }
 
+/// Devices whose keys a peer has, until it lets go of them.
+#[derive(Default)]
+struct Keyed {
+    has_keys: AtomicBool,
+}
+
+impl Holder for Keyed {
+    fn pin(&self, _specs: &[RegionSpec]) -> Result<Vec<Pin>> {
+        Ok(Vec::new())
+    }
+    fn revoke(&self, _region: u64) {}
+    fn revoke_if_unheld(&self, _region: u64, revoke: &mut dyn FnMut() -> bool) -> bool {
+        !self.has_keys.load(Ordering::SeqCst) && revoke()
+    }
+    fn wait_unheld(&self, _region: u64, _deadline: Option<Instant>) -> bool {
+        !self.has_keys.load(Ordering::SeqCst)
+    }
+    fn unpin(&self, _region: &Region) {
+        assert!(!self.has_keys.load(Ordering::SeqCst), "taken off devices while a peer reaches it");
+    }
+}
+
+#[test]
+fn memory_whose_keys_a_peer_has_is_in_use() {
+    let keyed = Arc::new(Keyed::default());
+    let registry = Registry::new(Tag::from_random(77), None);
+    registry.set_holder(keyed.clone());
+    let id = register(&registry);
+    keyed.has_keys.store(true, Ordering::SeqCst);
+    let region = registry.get(id).unwrap();
+    assert_eq!(status(registry.unregister(id, Some(Duration::ZERO))), Status::Busy);
+    assert!(!region.is_revoked(), "nothing has changed");
+    assert_eq!(status(registry.unregister(id, Some(Duration::from_nanos(1)))), Status::Busy);
+    assert!(region.is_revoked());
+    keyed.has_keys.store(false, Ordering::SeqCst);
+    registry.unregister(id, Some(Duration::ZERO)).unwrap();
+}
+
 /// With processes of this host: their doors are known by the slot, which the next region gets.
 fn shared() -> (Registry, Arc<Grants>, Arc<Grant>) {
     let grants = Arc::new(Grants::new().unwrap());
     let (_tally, fd) = grants.admit().unwrap();
     let grant = Arc::new(Grant::new(grants.board(), &fd).unwrap());
     (Registry::new(Tag::from_random(77), Some(grants.clone())), grants, grant)
+}
+
+#[test]
+fn no_process_enters_a_region_that_is_unregistered() {
+    let (registry, _grants, grant) = shared();
+    for timeout in [Some(Duration::ZERO), BOUND, None] {
+        let id = register(&registry);
+        drop(grant.enter(id).unwrap());
+        registry.unregister(id, timeout).unwrap();
+        assert!(grant.enter(id).is_err(), "after unregister with {timeout:?}");
+    }
+    // Nor one that is revoked and still in use.
+    let id = register(&registry);
+    let inside = grant.stay(id, Use::Copy).unwrap();
+    assert_eq!(status(registry.unregister(id, Some(Duration::from_nanos(1)))), Status::Busy);
+    assert!(grant.enter(id).is_err());
+    drop(inside);
+    registry.unregister(id, Some(Duration::ZERO)).unwrap();
 }
 
 /// Between its look for the region and its first step everything happens.

@@ -15,5 +15,6 @@ mod lanes;
 mod leases;
 mod losses;
 mod numbers;
+mod rights;
 mod smoke;
 mod words;

@@ -21,3 +21,28 @@ pub fn admit<'a>(
     }
     Ok(region)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::region::{RegionSpec, Registry};
+    use crate::types::{Location, MemoryKind};
+
+    #[test]
+    fn memory_of_a_device_is_not_for_system_calls() {
+        let tag = Tag::from_random(5);
+        let registry = Registry::new(tag, None);
+        let spec = |address, location| RegionSpec { address, length: 64, location, ..RegionSpec::default() };
+        let device = Location { kind: MemoryKind::Cuda, device: 0 };
+        let regions = registry.register(&[spec(4096, device), spec(8192, Location::HOST)]).unwrap();
+        let map = registry.snapshot();
+        for op in [Op::Read, Op::Write] {
+            for (region, expected) in regions.iter().zip([Some(Status::Unsupported), None]) {
+                for named in [region.id, 0] {
+                    let wanted = Descriptor { address: region.address, region: named, length: 64 };
+                    assert_eq!(admit(&map, tag, op, &wanted).err(), expected, "{op:?} {wanted:?}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! What a target refuses by itself. An engine in good order looks at what it was told of the other's regions before it
+//! asks, so only a peer that does not can show that the target looks too.
+
+use crate::hostile::{Hostile, HostileLane, Who};
+use crate::support::{alloc, engine, eventually};
+use ferry::transport::tcp::wire::{Descriptor, Fault, Header, Kind};
+use ferry::types::{Access, Op};
+use ferry::{Engine, RegionOptions, Status};
+use std::io::Write;
+use std::time::Duration;
+
+const PAGE: usize = 4096;
+
+/// Memory of the test's own, which stays mapped.
+struct Ground {
+    at: *mut u8,
+    length: usize,
+}
+
+impl Ground {
+    fn new(length: usize) -> Ground {
+        Ground { at: Box::leak(vec![0u8; length].into_boxed_slice()).as_mut_ptr(), length }
+    }
+
+    fn address(&self, offset: usize) -> u64 {
+        self.at as u64 + offset as u64
+    }
+
+    fn register(&self, engine: &Engine, offset: usize, length: usize, access: Access) -> u64 {
+        let options = RegionOptions { access, ..RegionOptions::default() };
+        // SAFETY: it is mapped for ever, and read and written by raw pointers alone.
+        unsafe { engine.register(self.at.add(offset), length, &options) }.unwrap()
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        // SAFETY: each byte is within the allocation; what peers write meanwhile is old or new.
+        (0..self.length).map(|offset| unsafe { self.at.add(offset).read_volatile() }).collect()
+    }
+
+    fn fill(&self, byte: u8) {
+        // SAFETY: as in `bytes`.
+        (0..self.length).for_each(|offset| unsafe { self.at.add(offset).write_volatile(byte) });
+    }
+}
+
+struct Asker {
+    lane: HostileLane,
+    sequences: [u64; 2],
+}
+
+impl Asker {
+    /// What the engine says to one descriptor: OK, or the fault's status.
+    fn ask(&mut self, op: Op, place: Descriptor) -> Status {
+        let kind = if op == Op::Write { Kind::Write } else { Kind::Read };
+        let sequence = &mut self.sequences[(op == Op::Write) as usize];
+        *sequence += 1;
+        let header = Header { kind, sequence: *sequence, ..self.lane.header() };
+        let payload = vec![0xff; if op == Op::Write { place.length as usize } else { 0 }];
+        assert!(self.lane.send(header, &[place], b"", &payload));
+        let answer = self.lane.hear().expect("the lane stands");
+        let faults = Fault::decode_all(&answer.extra).unwrap();
+        let status = faults.first().map_or(Status::Ok, |fault| fault.status);
+        let expected = if op == Op::Read && status == Status::Ok { place.length as usize } else { 0 };
+        assert_eq!(answer.payload.len(), expected, "{op:?} {place:?}");
+        status
+    }
+}
+
+#[test]
+fn a_target_reaches_what_is_granted_and_nothing_else() {
+    let engine = engine(&[]);
+    // [guard][read-only][guard][write-only][guard]
+    let ground = Ground::new(8 * PAGE);
+    let page = |number: usize| ground.address(number * PAGE);
+    let readable = ground.register(&engine, PAGE, PAGE, Access::REMOTE_READ);
+    let writable = ground.register(&engine, 3 * PAGE, PAGE, Access::REMOTE_WRITE);
+    let gone = ground.register(&engine, 5 * PAGE, PAGE, Access::BOTH);
+    engine.unregister(gone, None).unwrap();
+    let other = crate::support::engine(&[]);
+    let foreign = alloc(&other, PAGE);
+    let mut peer = Hostile::dial(engine.address(), &Who::new());
+    let mut asker = Asker { lane: peer.up().remove(1), sequences: [0, 0] };
+    let whole = PAGE as u32;
+    for (op, address, length, region, expected) in [
+        (Op::Write, page(1), whole, readable, Status::Access),
+        (Op::Write, page(1), whole, 0, Status::Access),
+        (Op::Read, page(3), whole, writable, Status::Access),
+        (Op::Read, page(3), whole, 0, Status::Access),
+        // One byte beyond either end, of a region that is named and of whichever is there.
+        (Op::Write, page(4) - 8, 9, writable, Status::Invalid),
+        (Op::Write, page(3) - 1, 8, writable, Status::Invalid),
+        (Op::Write, page(4) - 8, 9, 0, Status::NotRegistered),
+        (Op::Write, page(3) - 1, 8, 0, Status::NotRegistered),
+        (Op::Read, page(2) - 8, 9, readable, Status::Invalid),
+        (Op::Read, page(1) - 1, 8, readable, Status::Invalid),
+        (Op::Read, page(2) - 8, 9, 0, Status::NotRegistered),
+        (Op::Read, page(1) - 1, 8, 0, Status::NotRegistered),
+        // Where another region is than the one that is named.
+        (Op::Write, page(3), 8, readable, Status::Invalid),
+        (Op::Read, page(1), 8, writable, Status::Invalid),
+        (Op::Write, page(6), 8, 0, Status::NotRegistered),
+        (Op::Write, u64::MAX - 7, 9, writable, Status::Invalid),
+        (Op::Write, u64::MAX - 7, 9, 0, Status::Invalid),
+        (Op::Write, page(3), 0, writable, Status::Invalid),
+        // Not there any more, another engine's, of a generation to come.
+        (Op::Write, page(5), 8, gone, Status::Stale),
+        (Op::Read, page(5), 8, gone, Status::Stale),
+        (Op::Write, page(3), 8, foreign.region(), Status::Stale),
+        (Op::Write, page(3), 8, writable + (1 << 20), Status::Stale),
+    ] {
+        let place = Descriptor { address, region, length };
+        assert_eq!(asker.ask(op, place), expected, "{op:?} {place:?}");
+    }
+    assert!(ground.bytes().iter().all(|byte| *byte == 0), "something was touched");
+    assert_eq!(asker.ask(Op::Write, Descriptor { address: page(4) - 8, region: 0, length: 8 }), Status::Ok);
+    let all = Descriptor { address: page(1), region: readable, length: whole };
+    assert_eq!(asker.ask(Op::Read, all), Status::Ok);
+    let bytes = ground.bytes();
+    let touched: Vec<usize> = (0..8 * PAGE).filter(|offset| bytes[*offset] != 0).collect();
+    assert_eq!(touched, (4 * PAGE - 8..4 * PAGE).collect::<Vec<_>>());
+}
+
+/// In the midst of a frame, of which some is in place.
+#[test]
+fn what_comes_for_memory_that_is_unregistered_meanwhile_is_thrown_away() {
+    const MIB: usize = 1 << 20;
+    let engine = engine(&[]);
+    let ground = Ground::new(MIB);
+    let region = ground.register(&engine, 0, MIB, Access::BOTH);
+    let mut peer = Hostile::dial(engine.address(), &Who::new());
+    let mut lane = peer.up().remove(1);
+    let place = Descriptor { address: ground.address(0), region, length: MIB as u32 };
+    let header = Header { kind: Kind::Write, sequence: 1, ..lane.header() };
+    let frame = lane.frame(header, &[place], b"", &vec![7; MIB]);
+    let (first, rest) = frame.split_at(frame.len() - MIB / 2);
+    lane.socket.write_all(first).unwrap();
+    eventually("the first half is in place", || ground.bytes()[MIB / 2 - 1] == 7);
+    engine.unregister(region, Some(Duration::from_secs(20))).unwrap();
+    ground.fill(3);
+    lane.socket.write_all(rest).unwrap();
+    let answer = lane.hear().expect("the lane stands");
+    let faults = Fault::decode_all(&answer.extra).unwrap();
+    assert_eq!(faults.iter().map(|fault| fault.status).collect::<Vec<_>>(), [Status::Stale]);
+    assert!(ground.bytes().iter().all(|byte| *byte == 3), "bytes landed after unregister's OK");
+}
