@@ -4,6 +4,8 @@ use crate::loss::Cause;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+const LOSSES: &str = "ferry_losses_total";
+
 macro_rules! counters {
     ($($name:ident, $metric:literal, $help:literal;)*) => {
         /// Counters since the engine was opened. Each is read on its own; together they are no snapshot.
@@ -31,7 +33,7 @@ macro_rules! counters {
                 let help = "Lanes and sessions' connections that were lost, by cause.";
                 for (cause, count) in Cause::ALL.iter().zip(&self.losses) {
                     let header = (*cause as usize == 0).then_some(("counter", help));
-                    let labelled = format!("ferry_losses_total{{cause=\"{}\"}}", cause.name());
+                    let labelled = format!("{LOSSES}{{cause=\"{}\"}}", cause.name());
                     labelled_line(&mut text, &labelled, header, count.load(Relaxed));
                 }
                 text
