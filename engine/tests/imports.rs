@@ -169,8 +169,8 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// All Rust files below `folder`, without those that only tests compile.
-fn sources(folder: &str) -> Vec<File> {
+/// All Rust files below `folder`.
+fn read(folder: &str) -> Vec<File> {
     let mut files = Vec::new();
     let mut folders = vec![root().join(folder)];
     while let Some(next) = folders.pop() {
@@ -186,6 +186,12 @@ fn sources(folder: &str) -> Vec<File> {
             }
         }
     }
+    files
+}
+
+/// The same without those that only tests compile.
+fn sources(folder: &str) -> Vec<File> {
+    let mut files = read(folder);
     let tests: Vec<String> = files.iter().flat_map(|file| scan::test_files(&file.path, &file.text)).collect();
     files.retain(|file| !is_test(&file.path) && !tests.contains(&file.path));
     files
@@ -400,6 +406,41 @@ fn other_crates_keep_to_the_public_api() {
         }
     }
     report.assert_empty();
+}
+
+/// Files that no module names are compiled by nobody, and look as if they were.
+fn orphans(files: &[File]) -> Vec<String> {
+    let is_named = |file: &File| {
+        let (folder, name) = file.path.rsplit_once('/').unwrap_or_default();
+        let (folder, name) = match name.trim_end_matches(".rs") {
+            "lib" | "main" => return true,
+            "mod" => folder.rsplit_once('/').unwrap_or_default(),
+            name => (folder, name),
+        };
+        // Programs of their own.
+        if folder.ends_with("/bin") {
+            return true;
+        }
+        let owners = ["/mod.rs", "/lib.rs", "/main.rs", ".rs"].map(|end| format!("{folder}{end}"));
+        let names = [format!("mod {name};"), format!("\"{name}.rs\"]"), format!("/{name}.rs\"]")];
+        let siblings = files.iter().filter(|other| {
+            owners.contains(&other.path) || other.path.rsplit_once('/').is_some_and(|(at, _)| at == folder)
+        });
+        siblings
+            .filter(|other| other.path != file.path)
+            .any(|other| names.iter().any(|it| other.text.contains(it)))
+    };
+    files.iter().filter(|file| !is_named(file)).map(|file| file.path.clone()).collect()
+}
+
+#[test]
+fn every_file_is_named_by_a_module() {
+    for folder in ["engine/src", "ffi/src", "bindings/mooncake/src", "benches/src", "examples/src"] {
+        assert_eq!(orphans(&read(folder)), Vec::<String>::new(), "{folder}");
+    }
+    let file = |path: &str, text: &str| File { path: path.into(), text: text.into() };
+    let files = [file("a/src/lib.rs", "mod b;"), file("a/src/b/mod.rs", "mod c;"), file("a/src/b/d.rs", "")];
+    assert_eq!(orphans(&files), ["a/src/b/d.rs"]);
 }
 
 /// The rules on a small example of everything that they forbid, and of what only looks like it.
