@@ -33,10 +33,9 @@ fn put(address: u64, bytes: &[u8]) {
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) };
 }
 
-/// What the initiator was told of the target's regions is out of date, so that the target itself has to
-/// refuse: a fence-free way is to name region 0, which the planner lets through unknown.
+/// The initiator's planner refuses what it knows to be wrong; `hostile/rights.rs` asks the target itself.
 #[test]
-fn the_target_refuses_each_wrong_range_and_touches_nothing_else() {
+fn each_wrong_range_is_refused_and_nothing_else_is_touched() {
     let _turn = alone();
     let (a, b, peer) = pair(&[]);
     let local = alloc(&a, 16 * PAGE);
