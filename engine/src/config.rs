@@ -63,7 +63,7 @@ settings! {
     listen_address: String = "127.0.0.1:0".into(), Valid::ListenAddress,
         "Where to listen, as host:port; port 0 takes a free one, and an empty value does not listen at all.";
     advertise_address: String = String::new(), Valid::PeerAddress,
-        "The host:port that peers are told to connect to; an empty value derives it from where the engine listens, and tells nothing where that is any address (0.0.0.0, [::]).";
+        "The host:port that peers are told to connect to; an empty value derives it from where the engine listens, and tells nothing where that is any address (`0.0.0.0`, `[::]`).";
     secret_file: SecretFile = SecretFile::default(), Valid::SecretFile,
         "A file that holds the secret shared by all peers, read when this is set; replaces `secret`.";
     secret: Secret = Secret::default(), Valid::Secret,

@@ -81,6 +81,7 @@ static void an_engine_that_was_not_closed_is_closed_by_free(void)
     ferry_engine_free(pair.a);
     event = next_event_of(pair.b, queue, FERRY_EVENT_PEER_LOST);
     CHECK(event.status < 0);
+    ferry_event_release(&event);
     end_engine(pair.b);
 }
 

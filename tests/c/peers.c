@@ -193,6 +193,10 @@ static void queues_hear_of_peers_that_come_and_go(void)
     end_engine(a);
     lost = next_event(b, queue);
     CHECK(lost.kind == FERRY_EVENT_PEER_LOST && lost.peer == up.peer && lost.status < 0);
+    /* A sentence says why. */
+    CHECK(lost.data != NULL && lost.data_length > 10);
+    ferry_event_release(&lost);
+    CHECK(lost.data == NULL && lost.data_length == 0);
     end_engine(b);
 }
 
@@ -203,6 +207,7 @@ static void descriptors_lead_to_their_engine(void)
     size_t length = 0, needed = 0;
     ferry_queue queue = 0;
     ferry_peer peer = 0;
+    ferry_event lost;
     CHECK_OK(ferry_descriptor_export(b, NULL, 0, &needed, NULL));
     CHECK_STATUS(ferry_descriptor_export(b, descriptor, needed - 1, &length, NULL), FERRY_ERR_LIMIT);
     CHECK_OK(ferry_descriptor_export(b, descriptor, needed, &length, NULL));
@@ -213,7 +218,8 @@ static void descriptors_lead_to_their_engine(void)
     CHECK_OK(ferry_queue_create(a, FERRY_QUEUE_PEERS, 4, &queue, NULL));
     end_engine(b);
     /* What it describes is gone, and a has heard of it: before that the peer would be as it was. */
-    next_event_of(a, queue, FERRY_EVENT_PEER_LOST);
+    lost = next_event_of(a, queue, FERRY_EVENT_PEER_LOST);
+    ferry_event_release(&lost);
     CHECK(ferry_descriptor_import(a, descriptor, length, PATIENCE_NS, &peer, NULL) <= -300);
     end_engine(a);
     end_engine(deaf);

@@ -154,7 +154,9 @@ def test_names_and_classes_of_statuses() -> None:
     assert _results.RESULT_BYTES == ctypes.sizeof(_abi.CResult)
 
 
-def test_a_process_with_more_rights_than_its_caller_runs_the_library_beside_it(monkeypatch):
+def test_a_process_with_more_rights_than_its_caller_runs_the_library_beside_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("FERRY_LIBRARY", "/tmp/evil.so")
     assert not _abi._is_privileged() and _abi._path() == "/tmp/evil.so"
     monkeypatch.setattr(_abi, "_is_privileged", lambda: True)

@@ -209,6 +209,29 @@ fn a_redial_does_not_lift_a_fence() {
     });
 }
 
+/// A connect that was asked for before the fence, and whose connection is past the handshake, does not lift it.
+#[test]
+fn a_connect_from_before_a_fence_does_not_lift_it() {
+    let target = engine(&[("connect_timeout_ms", "20000")]);
+    let who = Who::new();
+    let door = Door::open(Who(who.0.clone()));
+    std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| target.connect(&door.address, Some(PATIENCE)));
+        let mut dialed = door.accept();
+        // The same engine comes by itself, and is fenced.
+        let mut session = Hostile::dial(target.address(), &who);
+        let _lanes = session.up();
+        let peer = target.peers().unwrap()[0];
+        target.fence(peer, Some(PATIENCE)).unwrap();
+        dialed.say(&Message::Start { link: 0, known: 0, fresh: 5 });
+        dialed.say(&Message::Ready { notify_limit: 1024 });
+        dialed.hear_end();
+        assert!(target.peers().unwrap().into_iter().all(|peer| lost(&target, peer)));
+        // Whatever the call was answered with, there is no session.
+        drop(connecting.join().unwrap());
+    });
+}
+
 /// Both Starts name the memory that is there, and then one side gives it up: no session is resumed by one side alone, in
 /// which notifications would never agree on their numbers.
 #[test]

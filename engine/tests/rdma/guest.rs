@@ -166,8 +166,9 @@ pub fn leads_over(engine: &Engine, peer: u64, devices: &[&str]) {
     let started = Instant::now();
     loop {
         let (chosen, why) = path(engine, peer);
-        let used = DEVICES.iter().filter(|device| why.contains(&format!("{device} to "))).count();
-        let all = devices.iter().all(|device| why.contains(&format!("{device} to ")));
+        let (now, _) = why.split_once("; last lost").unwrap_or((&why, ""));
+        let used = DEVICES.iter().filter(|device| now.contains(&format!("{device} to "))).count();
+        let all = devices.iter().all(|device| now.contains(&format!("{device} to ")));
         if chosen && all && used == devices.len() {
             return;
         }

@@ -261,7 +261,7 @@ def _is_privileged() -> bool:
     """Whether this process has more rights than its caller, who must not say which library it runs."""
     getauxval = ctypes.CDLL(None).getauxval
     getauxval.argtypes, getauxval.restype = [ctypes.c_ulong], ctypes.c_ulong
-    return getauxval(_AT_SECURE) != 0
+    return bool(getauxval(_AT_SECURE))
 
 
 def _path() -> str:
