@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 const BYTES: usize = 16 * MIB;
 /// Far beyond what a test may take: whatever waits for it fails the test.
 const LONG_LEASE: (&str, &str) = ("lease_ms", "60000");
+/// The new process is met by connecting again: on a loaded machine it needs more than a second to listen.
+const MANY_TRIES: (&str, &str) = ("reconnect_timeout_ms", "20000");
 
 fn without_deadline() -> TransferOptions<'static> {
     TransferOptions { deadline: Deadline::Never, ..options() }
@@ -177,7 +179,7 @@ fn what_was_posted_to_a_process_that_was_started_anew_is_dead_on_its_hosts_word(
     let _turn = alone();
     let started = Instant::now();
     let (mut child, address) = Child::engine("");
-    let posted = Posted::to(&mut child, &address, &[LONG_LEASE]);
+    let posted = Posted::to(&mut child, &address, &[LONG_LEASE, MANY_TRIES]);
     child.kill();
     let (_anew, again) = Child::engine(&format!("listen_address={address}"));
     assert_eq!(again, address);
