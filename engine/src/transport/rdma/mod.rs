@@ -30,6 +30,7 @@ mod place;
 mod poller;
 mod reaping;
 mod rest;
+mod retries;
 mod service;
 mod session;
 mod setup;

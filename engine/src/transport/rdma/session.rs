@@ -12,6 +12,7 @@
 use super::device::Device;
 use super::endpoint::Endpoint;
 use super::link::RdmaLink;
+use super::retries::Retries;
 use super::topology::pair;
 use super::wire::{DeviceOffer, Side, Word};
 use crate::limits::{RDMA_REVOKES_MAX, RDMA_WORDS_MAX};
@@ -22,8 +23,6 @@ use std::time::{Duration, Instant};
 
 /// How long one step of making an endpoint may take.
 pub const PATIENCE: Duration = Duration::from_secs(3);
-const PAUSE_MIN: Duration = Duration::from_millis(50);
-const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// Two devices: ours and the peer's, by their numbers.
 pub type Pair = (u8, u8);
@@ -43,13 +42,6 @@ pub struct Entry {
     pub stage: Stage,
     /// For every stage but the last.
     pub deadline: Instant,
-}
-
-/// A pair that has no endpoint, and when the dialer tries again.
-#[derive(Clone, Copy)]
-struct Retry {
-    at: Instant,
-    pause: Duration,
 }
 
 /// Regions that the peer takes back, and up to where each endpoint must get before none of their keys is in use. An
@@ -82,7 +74,7 @@ pub struct Session {
     /// The peer's devices, once it has said so; and what it says of others.
     theirs: Option<(Vec<DeviceOffer>, String)>,
     pub entries: HashMap<u32, Entry>,
-    retries: HashMap<Pair, Retry>,
+    retries: Retries,
     /// Pairs that were tried at least once since the session began.
     tried: HashMap<Pair, String>,
     /// Both sides know what came of the first attempts.
@@ -113,7 +105,7 @@ impl Session {
             inbox: VecDeque::new(),
             theirs: None,
             entries: HashMap::new(),
-            retries: HashMap::new(),
+            retries: Retries::default(),
             tried: HashMap::new(),
             is_settled: false,
             begun: Instant::now(),
@@ -185,22 +177,22 @@ impl Session {
         let wanted: Vec<Pair> =
             pair(&ours, theirs).into_iter().map(|(a, b)| (ours[a].index, theirs[b].index)).collect();
         let now = Instant::now();
-        self.retries.retain(|pair, _| wanted.contains(pair));
+        self.retries.keep(&wanted);
         for pair in wanted.into_iter().filter(|_| !self.rests) {
             if !self.entries.values().any(|entry| entry.pair == pair) {
-                self.retries.insert(pair, Retry { at: now, pause: PAUSE_MIN });
+                self.retries.now(pair, now);
             }
         }
     }
 
     /// Pairs whose time has come.
     pub fn due(&self, now: Instant) -> Vec<Pair> {
-        self.retries.iter().filter(|(_, retry)| retry.at <= now).map(|(pair, _)| *pair).collect()
+        self.retries.due(now)
     }
 
     /// The pair is being tried: `add` or `failed` tells how that went.
     pub fn add(&mut self, lane: u32, entry: Entry) {
-        self.retries.remove(&entry.pair);
+        self.retries.begun(entry.pair);
         self.entries.insert(lane, entry);
     }
 
@@ -208,8 +200,7 @@ impl Session {
     pub fn failed(&mut self, pair: Pair, why: String) {
         self.tried.insert(pair, why);
         if self.ticket.dialer && !self.rests {
-            let pause = self.retries.get(&pair).map_or(PAUSE_MIN, |retry| (retry.pause * 2).min(PAUSE_MAX));
-            self.retries.insert(pair, Retry { at: Instant::now() + pause, pause });
+            self.retries.failed(pair, Instant::now());
         }
     }
 
@@ -232,6 +223,7 @@ impl Session {
             entry.stage = Stage::Open;
             self.rests = false;
             self.tried.insert(entry.pair, String::new());
+            self.retries.opened(entry.pair);
         }
         self.publish();
     }
@@ -267,7 +259,7 @@ impl Session {
         let tried = |pair: &Pair| self.tried.contains_key(pair);
         self.ticket.dialer
             && self.theirs.is_some()
-            && self.retries.keys().all(tried)
+            && self.retries.pairs().all(tried)
             && self.entries.values().all(|entry| entry.stage == Stage::Open || tried(&entry.pair))
     }
 
@@ -355,7 +347,7 @@ impl Session {
         let acks = (probing || !self.acks.0.is_empty()).then_some(soon);
         let stages = self.entries.values().filter(|entry| entry.stage != Stage::Open);
         let stages = stages.map(|entry| entry.deadline);
-        let retries = self.retries.values().map(|retry| retry.at);
+        let retries = self.retries.next();
         let asked = self.asked.iter().map(|(since, _)| *since + silence);
         let parted = self.parted.map(|since| since + self.patience);
         let settle = (!self.is_settled).then_some(self.begun + 2 * PATIENCE);

@@ -1,0 +1,95 @@
+//! When the dialer tries pairs of devices again that have no endpoint: after a pause that doubles each time that
+//! nothing comes of it, and is short again once an endpoint has been open.
+
+use super::session::Pair;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+pub const PAUSE_MIN: Duration = Duration::from_millis(50);
+pub const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+#[derive(Default)]
+pub struct Retries {
+    due: HashMap<Pair, Instant>,
+    /// The last pause of pairs of which nothing has come since.
+    pauses: HashMap<Pair, Duration>,
+}
+
+impl Retries {
+    /// Of others there is to be no endpoint any more.
+    pub fn keep(&mut self, wanted: &[Pair]) {
+        self.due.retain(|pair, _| wanted.contains(pair));
+        self.pauses.retain(|pair, _| wanted.contains(pair));
+    }
+
+    /// Something has changed: it is tried at once.
+    pub fn now(&mut self, pair: Pair, now: Instant) {
+        self.due.insert(pair, now);
+    }
+
+    /// It is being tried.
+    pub fn begun(&mut self, pair: Pair) {
+        self.due.remove(&pair);
+    }
+
+    /// Nothing came of it.
+    pub fn failed(&mut self, pair: Pair, now: Instant) {
+        let pause = self.pauses.get(&pair).map_or(PAUSE_MIN, |pause| (*pause * 2).min(PAUSE_MAX));
+        self.pauses.insert(pair, pause);
+        self.due.insert(pair, now + pause);
+    }
+
+    /// An endpoint is open.
+    pub fn opened(&mut self, pair: Pair) {
+        self.pauses.remove(&pair);
+    }
+
+    pub fn due(&self, now: Instant) -> Vec<Pair> {
+        self.due.iter().filter(|(_, at)| **at <= now).map(|(pair, _)| *pair).collect()
+    }
+
+    pub fn next(&self) -> Option<Instant> {
+        self.due.values().min().copied()
+    }
+
+    /// Those that are to be tried.
+    pub fn pairs(&self) -> impl Iterator<Item = &Pair> {
+        self.due.keys()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_doubles_until_an_endpoint_is_open() {
+        let (mut retries, pair, other) = (Retries::default(), (0, 1), (1, 1));
+        let mut now = Instant::now();
+        retries.now(pair, now);
+        for round in 0..12 {
+            assert_eq!(retries.due(now), [pair], "round {round}");
+            retries.begun(pair);
+            assert!(retries.due(now + PAUSE_MAX).is_empty(), "it is being tried");
+            retries.failed(pair, now);
+            let pause = (PAUSE_MIN * (1 << round)).min(PAUSE_MAX);
+            assert_eq!(retries.next(), Some(now + pause), "round {round}");
+            now += pause;
+        }
+        // Another pair has a pause of its own, and what changes shortens the wait for the next try, not the pause.
+        retries.failed(other, now);
+        assert_eq!(retries.next(), Some(now));
+        retries.now(pair, now);
+        retries.begun(pair);
+        assert_eq!(retries.next(), Some(now + PAUSE_MIN));
+        retries.failed(pair, now);
+        assert_eq!(retries.due(now + PAUSE_MAX).len(), 2);
+        assert!(!retries.due(now + PAUSE_MAX - Duration::from_millis(1)).contains(&pair));
+        retries.begun(pair);
+        retries.opened(pair);
+        retries.failed(pair, now);
+        assert!(retries.due(now + PAUSE_MIN).contains(&pair), "it was open");
+        retries.keep(&[other]);
+        assert_eq!(retries.pairs().collect::<Vec<_>>(), [&other]);
+    }
+}
