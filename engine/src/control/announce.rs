@@ -224,6 +224,10 @@ impl Control {
             return false;
         };
         let Some(session) = self.sessions.get_mut(&peer) else { return false };
+        if session.hearing.rest.is_some() && self.late.has(&session.identity.engine_id) {
+            // Ready is at the end of it, and says that no lane of earlier connections is left.
+            return false;
+        }
         if backlog > ANNOUNCE_BACKLOG_BYTES_MAX || session.hearing.is_up_to(end) {
             // `control` says when a full connection has taken something.
             return false;

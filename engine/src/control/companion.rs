@@ -8,7 +8,6 @@ use crate::loss::{Cause, Loss};
 use crate::notify::EventBody;
 use crate::peer::{Companion, Peer, Ticket, Way};
 use crate::status::Status;
-use crate::sys::clock;
 use crate::types::Transport;
 use std::sync::Arc;
 
@@ -145,14 +144,9 @@ impl Control {
             lanes.extend(companion.end(peer));
             object.set_way(transport, Way::Pending("the session is being established again".into()));
         }
-        let mut actions = Vec::new();
-        if let Some(session) = self.sessions.get_mut(&peer) {
-            let now_ns = clock::monotonic_ns();
-            for (lane, records) in lanes {
-                session.machine.lane_lost(now_ns, lane, records, &mut actions);
-            }
+        for (lane, closed) in lanes {
+            self.lane_closed(peer, lane, closed, Loss::told(Cause::Ours, "the session's connection is over"));
         }
-        self.act(peer, actions);
     }
 
     /// A peer is lost; the application hears of it when nothing of it can land here any more.

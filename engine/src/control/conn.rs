@@ -125,6 +125,8 @@ pub enum State {
         seen: Vec<u8>,
     },
     Control(Box<ControlConn>),
+    /// Its session is over, and the last word waits for lanes to be closed.
+    Parting(Box<ControlConn>),
 }
 
 impl State {

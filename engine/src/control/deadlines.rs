@@ -114,6 +114,7 @@ impl Control {
                         self.dial_failed(target, Error::new(Status::Unreachable, text), None);
                     }
                 }
+                State::Parting(_) => {}
                 _ => {
                     self.context.stats.handshakes_refused.fetch_add(1, Ordering::Relaxed);
                 }

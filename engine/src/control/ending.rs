@@ -7,7 +7,7 @@ use super::Control;
 use crate::command::Reply;
 use crate::complete::Fence;
 use crate::loss::{Cause, Failure, Loss};
-use crate::peer::{PeerState, Posted, What};
+use crate::peer::{Closed, PeerState, Posted, What};
 use crate::session::message::Message;
 use crate::status::{Error, Status};
 use crate::sys::clock;
@@ -72,21 +72,16 @@ impl Control {
     /// was closed before.
     pub(super) fn lane_lost(&mut self, peer: u64, lane: u32, loss: Loss) {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
-        let records = match session.lanes.remove(&lane) {
+        let closed = match session.lanes.remove(&lane) {
             Some(lane) => {
                 session.link.set(lane.slot, None);
-                Some(lane.close())
+                Some(Closed::Quiet(lane.close()))
             }
             None => self.each_companion().find_map(|(_, companion)| companion.close_lane(peer, lane)),
         };
-        let Some(records) = records else { return };
-        self.context.stats.lanes_lost.fetch_add(1, Ordering::Relaxed);
-        let mut actions = Actions::new();
-        if let Some(session) = self.sessions.get_mut(&peer) {
-            session.peer.note_loss(loss);
-            session.machine.lane_lost(clock::monotonic_ns(), lane, records, &mut actions);
+        if let Some(closed) = closed {
+            self.lane_closed(peer, lane, closed, loss);
         }
-        self.act(peer, actions);
     }
 
     pub(super) fn release(&mut self, handle: u64, records: Vec<Posted>, fence: Fence) {
@@ -110,6 +105,8 @@ impl Control {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         let Some(token) = session.conn.take() else { return };
         session.machine.control_lost(clock::monotonic_ns());
+        // What was asked on it is not answered any more.
+        session.late_lanes.values_mut().for_each(|is_asked| *is_asked = false);
         session.peer.set_state(PeerState::Down);
         session.peer.note_loss(loss);
         self.context.stats.sessions_lost.fetch_add(1, Ordering::Relaxed);
@@ -156,6 +153,7 @@ impl Control {
         self.close_lanes(peer);
         let mut actions = Actions::new();
         if let Some(session) = self.sessions.get_mut(&peer) {
+            session.ended = fence.map(|fence| (status, fence)).or(session.ended);
             session.machine.give_up(status, fence, &mut actions);
         }
         self.act(peer, actions);
@@ -230,7 +228,7 @@ impl Control {
         }
         self.end_companions(peer);
         self.close_lanes(peer);
-        self.say(peer, Message::Bye { status: status as i32 });
+        self.say_last(peer, Message::Bye { status: status as i32 });
         self.lose(peer, status, None, loss);
     }
 }

@@ -109,7 +109,9 @@ impl Control {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         session.refuse_lane(lane);
         self.lane_lost(peer, lane, Loss::told(Cause::Closed, format!("the peer gave up lane {lane}")));
-        self.answer(peer, Message::FenceAck { lane });
+        if !self.answers_late(peer, lane) {
+            self.answer(peer, Message::FenceAck { lane });
+        }
     }
 
     /// On a new connection: what was asked on the last one, or while there was none, nobody will answer.

@@ -13,6 +13,7 @@ mod dial;
 mod ending;
 pub mod greeting;
 mod inbound;
+mod late;
 mod messages;
 mod names;
 mod reading;
@@ -42,6 +43,7 @@ use announce::News;
 use callers::Callers;
 use companion::Fading;
 use conn::{Conn, State};
+use late::Late;
 use names::{names_of, Names};
 use sessions::PeerSession;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
@@ -115,6 +117,8 @@ pub struct Control {
     crowded: Crowd,
     /// Peers that are lost and may still be copying here: the loss is told when that is over.
     fading: HashMap<u64, Fading>,
+    /// Lanes with which their devices are not through.
+    late: Late,
     /// Regions that came and went, until all peers have heard of it.
     news: News,
     /// Lost peers in the order of their loss.
@@ -146,6 +150,7 @@ impl Control {
             workers: parts.workers,
             companions: parts.companions,
             fading: HashMap::new(),
+            late: Late::default(),
             conns: HashMap::new(),
             half_open: BTreeSet::new(),
             strangers: BTreeSet::new(),
@@ -300,6 +305,7 @@ impl Control {
                 self.greeting(token, stream, peer, greeting, seen, deadline)
             }
             State::Control(control) => self.control(token, control, deadline),
+            State::Parting(control) => self.parting(token, control, deadline),
         }
     }
 
@@ -362,7 +368,10 @@ impl Control {
             self.poller.remove(listener.as_raw_fd(), LISTENER);
             socket::shutdown(listener.as_raw_fd());
         }
-        let half_open: Vec<u64> = self.half_open.iter().map(|(_, token)| *token).collect();
+        let is_parting =
+            |token: &u64| self.conns.get(token).is_some_and(|conn| matches!(conn.state, State::Parting(_)));
+        let half_open = self.half_open.iter().map(|(_, token)| *token).filter(|token| !is_parting(token));
+        let half_open: Vec<u64> = half_open.collect();
         half_open.into_iter().for_each(|token| drop(self.take(token)));
         let peers: Vec<u64> = self.sessions.keys().copied().collect();
         for peer in peers {

@@ -66,6 +66,10 @@ pub struct PeerSession {
     pub(super) probes: Vec<(u64, u64, Reply<u64>)>,
     pub(super) closing: Vec<Reply<()>>,
     pub(super) pidfd: Option<u64>,
+    /// Lanes of companions that are closed soon; whether the peer waits to hear of it, on this connection.
+    pub(super) late_lanes: HashMap<u32, bool>,
+    /// Why it was given up, and what stands behind that.
+    pub(super) ended: Option<(Status, Fence)>,
     was_up: bool,
     /// The transports beside TCP of which it is known whether there is a path: a mask.
     pub companions_settled: u64,
@@ -204,6 +208,7 @@ impl Control {
         for old in std::mem::take(&mut session.predecessors) {
             let mut actions = Actions::new();
             if let Some(session) = self.sessions.get_mut(&old) {
+                session.ended = Some((Status::PeerLost, Fence::Confirmed));
                 session.machine.give_up(Status::PeerLost, Some(Fence::Confirmed), &mut actions);
             }
             self.act(old, actions);
@@ -325,6 +330,8 @@ impl Control {
             probes: Vec::new(),
             closing: Vec::new(),
             pidfd: None,
+            late_lanes: HashMap::new(),
+            ended: None,
             was_up: false,
             companions_settled: 0,
             companion_broken: false,
@@ -453,7 +460,8 @@ impl Control {
     /// The session changed: set its alarm anew; forget it when nothing depends on it any more.
     pub(super) fn touch(&mut self, peer: u64) {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
-        let over = session.machine.is_given_up() && session.machine.is_idle() && session.peer.active() == 0;
+        let is_idle = session.machine.is_idle() && session.late_lanes.is_empty();
+        let over = session.machine.is_given_up() && is_idle && session.peer.active() == 0;
         let next = if over { None } else { session.machine.next_timer() };
         self.alarms.set(peer, next);
         if over {

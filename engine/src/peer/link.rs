@@ -68,6 +68,15 @@ pub trait Link: Send + Sync {
     fn lanes(&self) -> usize;
 }
 
+/// What became of a companion's lane that was to be closed.
+pub enum Closed {
+    /// It moves nothing any more on this side; what it carried.
+    Quiet(Vec<Posted>),
+    /// Nothing new begins on it, but its device is not through with it. `Command::LaneLost` comes when it is,
+    /// and whoever closes it again has what it carried. Until then nobody may be told that it is closed.
+    Soon,
+}
+
 /// A transport that comes and goes with sessions, which somebody else keeps: the same-host path, RDMA.
 /// Implemented by transports, driven by the control loop. Nothing here waits for another process.
 pub trait Companion: Send + Sync {
@@ -89,14 +98,13 @@ pub trait Companion: Send + Sync {
     fn carriers(&self, _peer: u64, _transfer: u64) -> Vec<u32> {
         Vec::new()
     }
-    /// Closes a lane: when this returns it moves nothing any more on this side, and what it carried is
-    /// handed over. None if there is no such lane.
-    fn close_lane(&self, _peer: u64, _lane: u32) -> Option<Vec<Posted>> {
+    /// Closes a lane, or hands over what one carried that has been closed since. None if there is no such lane.
+    fn close_lane(&self, _peer: u64, _lane: u32) -> Option<Closed> {
         None
     }
     /// The session is over: nothing more is posted from here, and no new access of the peer is let in.
-    /// The lanes that were closed for it, with what they carried.
-    fn end(&self, peer: u64) -> Vec<(u32, Vec<Posted>)>;
+    /// The lanes that were closed for it.
+    fn end(&self, peer: u64) -> Vec<(u32, Closed)>;
     /// The peer is lost for good: its process need not be watched any more.
     fn forget(&self, peer: u64);
     /// Nothing of a lost peer can land here any more, whatever would have carried it.

@@ -22,7 +22,7 @@ mod ways;
 pub use identity::{PeerIdentity, PeerState, PeerStats, Surroundings};
 pub use inbox::Arrival;
 pub use incoming::Arriving;
-pub use link::{Beside, Companion, Kept, Link, Ticket, Way};
+pub use link::{Beside, Closed, Companion, Kept, Link, Ticket, Way};
 pub use posted::{Posted, What};
 
 use crate::command::Command;

@@ -14,7 +14,7 @@ use crate::command::{Command, Commands};
 use crate::complete::Transfer;
 use crate::device::{Drivers, Worker};
 use crate::limits::STAGE_SAID_BYTES_MAX;
-use crate::peer::{Companion, Link, Peer, Posted, Ticket};
+use crate::peer::{Closed, Companion, Link, Peer, Ticket};
 use crate::region::Registry;
 use crate::status::{Error, Result, Status};
 use crate::sys::lock::{Mutex, MutexGuard};
@@ -196,7 +196,7 @@ impl Companion for Service {
 
     fn regions_removed(&self, _ids: &[u64]) {}
 
-    fn end(&self, peer: u64) -> Vec<(u32, Vec<Posted>)> {
+    fn end(&self, peer: u64) -> Vec<(u32, Closed)> {
         if let Some(guest) = lock(&self.shared).served.get_mut(&peer) {
             guest.welcome = false;
         }

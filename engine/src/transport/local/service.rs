@@ -10,7 +10,7 @@ use super::paths::Paths;
 use super::session::{self, Session, Step, Why};
 use crate::command::{Command, Commands};
 use crate::limits::{HANDSHAKES_MAX, LOCAL_PACKETS_PER_TURN};
-use crate::peer::{Companion, Link, Posted, Ticket};
+use crate::peer::{Closed, Companion, Link, Ticket};
 use crate::region::grants::Grants;
 use crate::region::Registry;
 use crate::status::{Error, Result};
@@ -468,7 +468,7 @@ impl Companion for Service {
         }
     }
 
-    fn end(&self, peer: u64) -> Vec<(u32, Vec<Posted>)> {
+    fn end(&self, peer: u64) -> Vec<(u32, Closed)> {
         let ended = self.take(&mut self.lock(), peer);
         // Its descriptors close outside the lock.
         drop(ended);

@@ -1,6 +1,6 @@
 //! The end of an endpoint: its queue pairs are put into their error state, every completion that they owe is
 //! reaped, they are destroyed; then nothing of it moves on this side. What was not confirmed is handed over,
-//! to be released behind a fence. `service` calls in, for the control loop.
+//! to be released behind a fence. `leaving` calls in, for the control loop or afterwards.
 
 use super::batch::{Batch, Run, WrId};
 use super::endpoint::{lock, Endpoint};
@@ -14,10 +14,8 @@ use crate::sys::clock;
 use crate::sys::verbs::wc;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// How long the completions that a queue pair in error owes may take.
-const FLUSH_PATIENCE: Duration = Duration::from_millis(500);
 /// What may be under way in the network when an endpoint is gone, at the longest.
 const FABRIC_DRAIN_NS: u64 = 1_000_000_000;
 /// How often a transfer's requests may be taken for invalid until one of them is.
@@ -36,32 +34,48 @@ impl Endpoint {
     pub fn destroy(&self) {
         self.broken.store(true, Ordering::Release);
         let mut sender = lock(&self.send);
+        sender.closing = true;
         for qp in &sender.qps {
             let _ = qp.to_error(); // destroyed below, whatever it says
         }
         sender.qps.clear();
     }
 
-    /// Ends the endpoint: nothing of it moves on this side any more. What was not confirmed comes back, to
-    /// be released behind a fence; a request that the target's device refused is settled here.
-    pub fn close(&self) -> Vec<Posted> {
+    /// Nothing more is posted, and the queue pairs flush from here on.
+    pub fn begin_close(&self) {
         self.broken.store(true, Ordering::Release);
-        let _later = WakeLater::begin();
         let mut sender = lock(&self.send);
+        sender.closing = true;
         for qp in &sender.qps {
-            let _ = qp.to_error(); // destroyed below, whatever it says
+            let _ = qp.to_error(); // destroyed in the end, whatever it says
         }
-        let patience = Instant::now() + FLUSH_PATIENCE;
+    }
+
+    /// Reaps what the queue pairs owe, until then at the latest. True when they owe nothing any more.
+    pub fn flush(&self, until: Instant) -> bool {
+        let _later = WakeLater::begin();
         let owed = || self.flights.iter().any(|flight| lock(&flight.state).last.is_some());
-        while !sender.qps.is_empty() && owed() && Instant::now() < patience {
-            if self.reap() == 0 {
+        loop {
+            let settled = self.reap();
+            if !owed() && !self.is_held() {
+                return true;
+            }
+            if Instant::now() >= until {
+                return false;
+            }
+            if settled == 0 {
                 std::thread::yield_now();
             }
         }
+    }
+
+    /// Ends the endpoint: nothing of it moves on this side any more. What was not confirmed comes back, to
+    /// be released behind a fence; a request that the target's device refused is settled here.
+    pub fn end_close(&self) -> Vec<Posted> {
+        let _later = WakeLater::begin();
         // What was received and acknowledged here is taken in.
         self.device.receive();
-        sender.qps.clear();
-        drop(sender);
+        lock(&self.send).qps.clear();
         self.reap();
         self.device.remove(self.cookie, &self.qp_numbers);
         let lease_ns = self.peer.clock.lease_ns().max(FABRIC_DRAIN_NS);

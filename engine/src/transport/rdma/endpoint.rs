@@ -81,9 +81,14 @@ pub struct Endpoint {
     /// Nothing is posted any more, and the loss has been told; why, if it was not on purpose.
     pub(super) broken: AtomicBool,
     pub(super) why: OnceLock<String>,
+    /// Its device is slow.
+    #[cfg(test)]
+    held: AtomicBool,
 }
 
 pub(super) struct Sender {
+    /// Set before the queue pairs flush, under this lock: who waited for it meanwhile posts nothing behind that.
+    pub(super) closing: bool,
     pub(super) qps: Vec<Qp>,
     pub(super) chains: Vec<Chain>,
     pub(super) staged: Vec<Batch>,
@@ -133,7 +138,13 @@ impl Endpoint {
         let entries: u32 = (0..=qps).map(wrs).sum::<u32>() + 64;
         let entries = entries.min(device.pd.context().limits().cqe_max);
         let cq = Cq::new(device.pd.context(), entries, Some(&device.channel), cookie)?;
-        let mut sender = Sender { qps: Vec::new(), chains: Vec::new(), staged: Vec::new(), next_sequence: 0 };
+        let mut sender = Sender {
+            closing: false,
+            qps: Vec::new(),
+            chains: Vec::new(),
+            staged: Vec::new(),
+            next_sequence: 0,
+        };
         for at in 0..=qps {
             let inline_bytes = if at == 0 { device.inline_bytes() } else { 0 };
             let qp = Qp::new(
@@ -171,6 +182,8 @@ impl Endpoint {
             rate: AtomicU64::new(0),
             broken: AtomicBool::new(false),
             why: OnceLock::new(),
+            #[cfg(test)]
+            held: AtomicBool::new(false),
             device: device.clone(),
         });
         device.add(cookie, &endpoint.qp_numbers, &endpoint);
@@ -227,6 +240,9 @@ impl Endpoint {
     /// READs from the other end through every queue pair; `is_proven` tells when that was answered.
     pub fn probe(&self) {
         let mut sender = lock(&self.send);
+        if sender.closing {
+            return;
+        }
         for qp in 0..sender.qps.len() {
             sender.next_sequence += 1;
             let (id, chain) = (WrId::flush(qp, sender.next_sequence), &mut sender.chains[qp]);
@@ -279,9 +295,9 @@ impl Endpoint {
         if self.is_broken() {
             return false;
         }
-        // Others hold it for moments, or to close it.
+        // Others hold it for moments.
         let sender = &mut *lock(&self.send);
-        if sender.qps.is_empty() {
+        if sender.closing {
             return false;
         }
         let (local, remote, keys) =
@@ -423,6 +439,24 @@ impl Endpoint {
         if let Some(qp) = lock(&self.send).qps.get(qp) {
             let _ = qp.to_error();
         }
+    }
+
+    /// Has its device take as long to flush it as the test wants.
+    #[cfg(test)]
+    pub fn hold(&self, held: bool) {
+        self.held.store(held, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        #[cfg(test)]
+        return self.held.load(Ordering::SeqCst);
+        #[cfg(not(test))]
+        false
+    }
+
+    /// Whether it is ended although it owes completions: it had time, and nobody knows more.
+    pub(super) fn ends_late(&self, is_late: bool) -> bool {
+        is_late && !self.is_held()
     }
 
     fn is_closed(&self) -> bool {

@@ -1,6 +1,9 @@
 //! What can't be done to a path through the interface: queue pairs that break, keys that are wrong. Over
 //! Soft-RoCE's devices in the virtual machine of `make test-rdma`; elsewhere each test says that it was skipped.
 
+#[path = "late_tests.rs"]
+mod late;
+
 use super::link::RdmaLink;
 use super::wire::KeysOffer;
 use crate::complete::{State, TransferResult};
@@ -34,9 +37,13 @@ struct Two {
 
 impl Two {
     fn new() -> Two {
+        Two::with_lease("1500")
+    }
+
+    fn with_lease(lease_ms: &str) -> Two {
         let open = |devices: &str| {
             let mut config = Config::default();
-            for (key, value) in [("transports", "rdma"), ("rdma_devices", devices), ("lease_ms", "1500")] {
+            for (key, value) in [("transports", "rdma"), ("rdma_devices", devices), ("lease_ms", lease_ms)] {
                 config.set(key, value).unwrap();
             }
             Engine::open(config).unwrap()

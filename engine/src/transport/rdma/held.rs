@@ -189,7 +189,7 @@ impl Service {
     }
 
     pub(super) fn ask_holders(&self) {
-        let mut sessions = self.lock();
+        let sessions = &mut *self.lock();
         let regions = std::mem::take(&mut sessions.revoking);
         let mut by_peer: HashMap<u64, Vec<u64>> = HashMap::new();
         for region in regions {
@@ -201,14 +201,17 @@ impl Service {
         let now = Instant::now();
         for (peer, regions) in by_peer {
             let Some(session) = sessions.all.get_mut(&peer) else {
-                // Its session has ended since: it has no endpoint any more.
-                self.held.release(&regions, peer);
+                // Its session has ended since: it has no endpoint any more, once those are gone that were closed for it.
+                if !sessions.leaving.has(peer) {
+                    self.held.release(&regions, peer);
+                }
                 continue;
             };
             for part in regions.chunks(REGIONS_PER_MESSAGE) {
                 self.tell(session, &Word::Revoke(part.to_vec()));
             }
             session.asked.extend(regions.into_iter().map(|region| (now, region)));
+            sessions.work.insert(peer);
         }
     }
 }

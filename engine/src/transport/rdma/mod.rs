@@ -1,10 +1,12 @@
 //! RDMA: the NIC reads and writes registered memory on both sides, and no CPU takes part at the target.
 //!
 //! ```text
-//! service ─ one thread: what peers' services say (`wire`), endpoints made, given up or put to `rest`
+//! service ─ one thread: what peers' services say (`wire`), endpoints made, given up or put to `rest`; `companion` is
+//!           how the control loop calls it
 //!    └ session ─ one peer: its devices and keys, which pairs of devices have an endpoint; `setup` makes one
 //! link ─ a peer's endpoints as one path: which of them posts what
-//!    └▶ endpoint ─ queue pairs between two devices: `batch`es are posted, `reaping` settles them, `closing` flushes
+//!    └▶ endpoint ─ queue pairs between two devices: `batch`es are posted, `reaping` settles them, `closing` flushes,
+//!                `leaving` has those that flush late
 //! poller ─ a thread per device: polls while there is work, sleeps on the completion channel otherwise
 //! discovery, device, memory, keys, topology: what is found, opened, registered, told by peers, and paired with what
 //! place: how far a device is from memory
@@ -15,6 +17,7 @@
 
 mod batch;
 mod closing;
+mod companion;
 mod device;
 mod direct;
 mod discovery;
@@ -23,6 +26,7 @@ mod endpoint;
 mod fault_tests;
 mod held;
 mod keys;
+mod leaving;
 mod link;
 mod mail;
 mod memory;
@@ -33,6 +37,7 @@ mod rest;
 mod retries;
 mod service;
 mod session;
+mod sessions;
 mod setup;
 mod topology;
 mod wire;

@@ -6,15 +6,17 @@ use super::device::{Device, DeviceStats};
 use super::direct::Direct;
 use super::discovery;
 use super::held::Held;
+use super::leaving::Leaving;
+#[cfg(test)]
 use super::link::RdmaLink;
 use super::poller::Polling;
 use super::session::{Pair, Session, Stage};
+use super::sessions::Sessions;
 use super::wire::Word;
 use super::DeviceSettings;
 use crate::command::{Command, Commands};
 use crate::limits::COMPANION_LANES_FROM;
 use crate::loss::{Cause, Loss};
-use crate::peer::{Companion, Link, Posted, Ticket};
 use crate::region::holder::Holder;
 use crate::region::Registry;
 use crate::status::{Error, Result};
@@ -22,7 +24,7 @@ use crate::sys::health;
 use crate::sys::lock::{Mutex, MutexGuard};
 use crate::sys::poller::{Poller, PollerKind, Ready};
 use crate::types::Transport;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -53,24 +55,17 @@ pub struct Service {
     pub(super) commands: Arc<Commands>,
     pub(super) devices: Vec<Arc<Device>>,
     pub(super) held: Arc<Held>,
-    poller: Arc<Poller>,
+    pub(super) poller: Arc<Poller>,
     pollings: Mutex<Vec<Arc<Polling>>>,
     sessions: Mutex<Sessions>,
+    /// Peers for which something was queued while their endpoints rest. A leaf: whoever queues may hold other locks.
+    pub(super) wanted: Arc<Mutex<Vec<u64>>>,
     pub(super) next_lane: AtomicU32,
     stopping: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
-}
-
-#[derive(Default)]
-pub(super) struct Sessions {
-    /// By the peer's handle, from the session's beginning to its end.
-    pub(super) all: HashMap<u64, Session>,
-    /// Peers whose sessions are over, and since when they have had no endpoint where there was one.
-    parted: HashMap<u64, Instant>,
-    /// Those that have something to look at.
-    work: BTreeSet<u64>,
-    /// Regions that are being unregistered, whose holders have not been asked yet.
-    pub(super) revoking: Vec<u64>,
+    /// How many sessions were looked after.
+    #[cfg(test)]
+    looked: std::sync::atomic::AtomicU64,
 }
 
 impl Service {
@@ -86,6 +81,16 @@ impl Service {
             Ok(devices) => devices,
             Err(why) => return Ok(Err(why)),
         };
+        Service::over(devices, settings, registry, commands, direct).map(Ok)
+    }
+
+    fn over(
+        devices: Vec<Arc<Device>>,
+        settings: Settings,
+        registry: Arc<Registry>,
+        commands: Arc<Commands>,
+        direct: Direct,
+    ) -> Result<Arc<Service>> {
         let poller = Arc::new(Poller::new(PollerKind::Epoll)?);
         for device in &devices {
             device.report_to(&poller, FIRST_DEVICE + device.index as u64)?;
@@ -99,10 +104,13 @@ impl Service {
             held: held.clone(),
             poller,
             pollings: Mutex::default(),
-            sessions: Mutex::default(),
+            sessions: Mutex::new(Sessions::new()),
+            wanted: Arc::default(),
             next_lane: AtomicU32::new(FIRST_LANE),
             stopping: AtomicBool::new(false),
             thread: Mutex::new(None),
+            #[cfg(test)]
+            looked: Default::default(),
         });
         let weak = Arc::downgrade(&service);
         held.set_ask(move |region| {
@@ -112,7 +120,7 @@ impl Service {
             }
         });
         registry.set_holder(held as Arc<dyn Holder>);
-        Ok(Ok(service))
+        Ok(service)
     }
 
     pub fn start(self: &Arc<Service>) -> Result<()> {
@@ -169,11 +177,18 @@ impl Service {
                     self.device_event(device as usize);
                 }
             }
-            self.ask_holders();
-            let now = Instant::now();
-            let due = self.take_due(now);
-            due.into_iter().for_each(|peer| self.look_after(peer, now));
+            self.turn();
         }
+    }
+
+    /// What others, and time, have left to be done.
+    fn turn(&self) {
+        let suspected = std::mem::take(&mut self.lock().suspected);
+        suspected.into_iter().for_each(|index| self.look_at(&self.devices[index]));
+        self.ask_holders();
+        let now = Instant::now();
+        self.end_leaving(now);
+        self.take_due(now).into_iter().for_each(|peer| self.look_after(peer, now));
     }
 
     fn silence(&self) -> Duration {
@@ -181,23 +196,13 @@ impl Service {
     }
 
     fn next_look(&self) -> Option<Instant> {
-        let sessions = self.lock();
-        let now = Instant::now();
-        if !sessions.work.is_empty() || !sessions.revoking.is_empty() {
-            return Some(now);
-        }
-        let times = |session: &Session| session.next_look(now, self.silence(), self.settings.idle);
-        sessions.all.values().filter_map(times).min()
+        self.lock().next_look(Instant::now())
     }
 
-    fn take_due(&self, now: Instant) -> Vec<u64> {
-        let mut sessions = self.lock();
-        let mut due = std::mem::take(&mut sessions.work);
-        let soon = now + Duration::from_millis(1);
-        let next = |session: &Session| session.next_look(now, self.silence(), self.settings.idle);
-        let timed = sessions.all.iter().filter(|(_, session)| next(session).is_some_and(|at| at <= soon));
-        due.extend(timed.map(|(peer, _)| *peer));
-        due.into_iter().collect()
+    fn take_due(&self, now: Instant) -> BTreeSet<u64> {
+        let mut due = self.lock().take_due(now);
+        due.extend(std::mem::take(&mut *self.wanted.lock()));
+        due
     }
 
     pub(super) fn tell(&self, session: &Session, word: &Word) {
@@ -210,7 +215,7 @@ impl Service {
         });
     }
 
-    fn offer(&self) -> Word {
+    pub(super) fn offer(&self) -> Word {
         let (devices, whys): (Vec<_>, Vec<_>) =
             self.devices.iter().map(|device| device.offer()).partition(|offer| offer.is_ok());
         let whys: Vec<String> = whys.into_iter().filter_map(std::result::Result::err).collect();
@@ -247,11 +252,22 @@ impl Service {
     }
 
     fn look_after(&self, peer: u64, now: Instant) {
+        #[cfg(test)]
+        self.looked.fetch_add(1, Ordering::Relaxed);
         while let Some((word, id)) = self.next_word(peer) {
             self.heard(peer, id, word);
         }
         self.time(peer, now);
         self.settle(peer);
+        self.plan(peer);
+    }
+
+    /// Notes when time asks for this session next.
+    fn plan(&self, peer: u64) {
+        let mut sessions = self.lock();
+        let next = |session: &Session| session.next_look(Instant::now(), self.silence(), self.settings.idle);
+        let at = sessions.all.get(&peer).and_then(next);
+        sessions.times.set(peer, at);
     }
 
     fn next_word(&self, peer: u64) -> Option<(Word, [u8; 16])> {
@@ -277,7 +293,7 @@ impl Service {
             }
             Word::Revoked(regions) => {
                 let asked = self.with(peer, id, |session| session.let_go(&regions)).unwrap_or_default();
-                self.held.release(&asked, peer);
+                self.release(&mut self.lock().leaving, &asked, peer);
             }
             // Taken in as they came: `message`.
             Word::Keys(_) | Word::Revoke(_) => {}
@@ -294,6 +310,14 @@ impl Service {
                 self.with(peer, id, |session| session.is_settled = true);
                 self.say_state(peer);
             }
+        }
+    }
+
+    /// The peer can't use the keys of these regions any more, once all endpoints of it that were closed are gone.
+    fn release(&self, leaving: &mut Leaving, regions: &[u64], peer: u64) {
+        match leaving.has(peer) {
+            true => leaving.let_go(peer, regions),
+            false => self.held.release(regions, peer),
         }
     }
 
@@ -327,7 +351,7 @@ impl Service {
 
     #[allow(clippy::type_complexity)]
     fn look_at_time(&self, peer: u64, now: Instant) -> Option<([u8; 16], Vec<Pair>, Vec<u32>, Vec<u32>)> {
-        let mut sessions = self.lock();
+        let sessions = &mut *self.lock();
         let session = sessions.all.get_mut(&peer)?;
         for regions in session.take_acks() {
             self.tell(session, &Word::Revoked(regions));
@@ -344,7 +368,7 @@ impl Service {
             stuck.extend(session.entries.keys());
             if session.entries.is_empty() {
                 session.asked.retain(|(_, region)| !overdue.contains(region));
-                self.held.release(&overdue, peer);
+                self.release(&mut sessions.leaving, &overdue, peer);
             }
         }
         let proven = session.entries.iter().filter(|(_, entry)| {
@@ -384,117 +408,6 @@ impl Service {
     }
 }
 
-impl Companion for Service {
-    fn begin(&self, ticket: Ticket) {
-        let peer = ticket.peer.handle;
-        let poller = self.poller.clone();
-        let call = Box::new(move || poller.wake());
-        let link = RdmaLink::new(ticket.peer.clone(), self.registry.clone(), self.settings.spin_ns, call);
-        let mut sessions = self.lock();
-        let parted = sessions.parted.remove(&peer);
-        let session = Session::new(ticket, Arc::new(link), self.settings.patience, parted);
-        // The control loop asks for the regions' keys, in turns, and says this after them: nothing is posted here
-        // before.
-        self.tell(&session, &self.offer());
-        sessions.all.insert(peer, session);
-        sessions.work.insert(peer);
-        drop(sessions);
-        self.poller.wake();
-    }
-
-    fn message(&self, peer: u64, body: &[u8]) -> bool {
-        let Ok(word) = Word::decode(body) else { return false };
-        let mut sessions = self.lock();
-        let Some(session) = sessions.all.get_mut(&peer) else { return true };
-        let taken = match word {
-            // Before the next message is looked at: it may announce the region to whoever submits.
-            Word::Keys(keys) => {
-                session.link.keys.add(keys);
-                return true;
-            }
-            Word::Revoke(regions) => session.revoked(regions),
-            word => session.hear(word),
-        };
-        sessions.work.insert(peer);
-        drop(sessions);
-        self.poller.wake();
-        taken
-    }
-
-    fn refused(&self, peer: u64, why: String) -> bool {
-        let mut sessions = self.lock();
-        let Some(session) = sessions.all.get_mut(&peer) else { return true };
-        let taken = session.hear(Word::Offer { devices: Vec::new(), why });
-        sessions.work.insert(peer);
-        drop(sessions);
-        self.poller.wake();
-        taken
-    }
-
-    fn link(&self, peer: u64) -> Option<(Arc<dyn Link>, String)> {
-        let sessions = self.lock();
-        let session = sessions.all.get(&peer)?;
-        session.why_not(&self.devices).is_none().then(|| {
-            let link: Arc<dyn Link> = session.link.clone();
-            (link, session.how())
-        })
-    }
-
-    fn regions_added(&self, peer: u64, ids: &[u64]) -> Vec<Vec<u8>> {
-        // Sessions begin and end on the calling thread: a region that is revoked meanwhile finds it there to ask.
-        if !self.lock().all.contains_key(&peer) {
-            return Vec::new();
-        }
-        let map = self.registry.snapshot();
-        let regions = ids.iter().filter_map(|id| map.get(*id));
-        regions.flat_map(|region| self.keys_of(region, peer)).map(|word| word.encode()).collect()
-    }
-
-    fn regions_removed(&self, _ids: &[u64]) {}
-
-    fn carriers(&self, peer: u64, transfer: u64) -> Vec<u32> {
-        let sessions = self.lock();
-        let Some(session) = sessions.all.get(&peer) else { return Vec::new() };
-        let carrying = session.entries.iter().filter(|(_, entry)| entry.endpoint.carries(transfer));
-        carrying.map(|(lane, _)| *lane).collect()
-    }
-
-    fn close_lane(&self, peer: u64, lane: u32) -> Option<Vec<Posted>> {
-        let endpoint = {
-            let mut sessions = self.lock();
-            let session = sessions.all.get_mut(&peer)?;
-            let why = session.entries.get(&lane)?.endpoint.why().to_owned();
-            let endpoint = session.take(lane, &why)?;
-            sessions.work.insert(peer);
-            endpoint
-        };
-        let records = endpoint.close();
-        // Whether the device is to blame, its port tells.
-        self.look_at(&endpoint.device);
-        self.say_state(peer);
-        self.poller.wake();
-        Some(records)
-    }
-
-    fn end(&self, peer: u64) -> Vec<(u32, Vec<Posted>)> {
-        let mut sessions = self.lock();
-        let Some(mut session) = sessions.all.remove(&peer) else { return Vec::new() };
-        // Whoever may be reached again is waited for as if the session had stood.
-        if let Some(since) = session.parted() {
-            sessions.parted.insert(peer, since);
-        }
-        drop(sessions);
-        let lanes = session.take_all().into_iter().map(|it| (it.lane, it.close())).collect();
-        self.held.release_all(peer);
-        lanes
-    }
-
-    fn forget(&self, peer: u64) {
-        self.lock().parted.remove(&peer);
-    }
-
-    /// Ending a session destroys its queue pairs: nothing comes after that.
-    fn is_quiet(&self, _peer: u64) -> bool {
-        true
-    }
-}
+#[cfg(test)]
+#[path = "service_tests.rs"]
+mod tests;

@@ -6,6 +6,7 @@ use super::service::{Service, FIRST_LANE};
 use super::session::{Entry, Pair, Session, Stage, PATIENCE};
 use super::wire::{Side, Word};
 use crate::limits::RDMA_ENDPOINTS_MAX;
+use crate::peer::Closed;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -107,12 +108,13 @@ impl Service {
 
     /// Gives up an endpoint that never carried anything.
     pub(super) fn close_quietly(&self, peer: u64, id: [u8; 16], lane: u32, why: &str) {
-        let unused = |session: &mut Session| {
-            session.entries.get(&lane).filter(|entry| entry.stage != Stage::Open)?;
-            session.take(lane, why)
-        };
-        if let Some(endpoint) = self.with(peer, id, unused).flatten() {
-            endpoint.close();
+        let mut sessions = self.lock();
+        let session = sessions.all.get_mut(&peer).filter(|session| session.ticket.session_id == id);
+        let unused =
+            session.filter(|it| it.entries.get(&lane).is_some_and(|entry| entry.stage != Stage::Open));
+        let Some(endpoint) = unused.and_then(|session| session.take(lane, why)) else { return };
+        if let Some((lane, Closed::Soon)) = self.close(sessions, peer, vec![endpoint]).pop() {
+            self.give_up(peer, lane); // which waits for it
         }
     }
 }

@@ -1,0 +1,125 @@
+//! Companions' lanes that are closed, but with which their devices are not through. As long as there are some of a peer
+//! nobody is told that they are closed: the peer's fence of one is answered later; Ready, which says so of all lanes
+//! of earlier connections, and the Bye that ends the session wait; and the peer is not forgotten.
+
+use super::conn::{ControlConn, State};
+use super::stream::Input;
+use super::Control;
+use crate::limits::CONTROL_TURN_BYTES;
+use crate::loss::Loss;
+use crate::peer::Closed;
+use crate::session::message::Message;
+use crate::sys::clock;
+use std::collections::hash_map::{Entry, HashMap};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+#[derive(Default)]
+pub struct Late {
+    /// How many lanes of each engine.
+    by_engine: HashMap<[u8; 16], usize>,
+    /// Connections of peers whose sessions are over, on which only the Bye is said yet: by peer.
+    parting: HashMap<u64, (u64, Message)>,
+}
+
+impl Late {
+    /// Whether this engine may still hear of lanes that they are closed. It may have several sessions, which end one
+    /// after the other.
+    pub fn has(&self, engine: &[u8; 16]) -> bool {
+        self.by_engine.contains_key(engine)
+    }
+}
+
+impl Control {
+    /// A lane is closed, or will be soon.
+    pub(super) fn lane_closed(&mut self, peer: u64, lane: u32, closed: Closed, loss: Loss) {
+        let Some(session) = self.sessions.get_mut(&peer) else { return };
+        // Whoever closed it first said why.
+        if !session.late_lanes.contains_key(&lane) {
+            self.context.stats.lanes_lost.fetch_add(1, Ordering::Relaxed);
+            session.peer.note_loss(loss);
+        }
+        let records = match closed {
+            Closed::Quiet(records) => records,
+            Closed::Soon => {
+                // Closed again it owes the answers that it owed before.
+                if let Entry::Vacant(late) = session.late_lanes.entry(lane) {
+                    late.insert(false);
+                    *self.late.by_engine.entry(session.identity.engine_id).or_default() += 1;
+                }
+                return;
+            }
+        };
+        let was_late = session.late_lanes.remove(&lane);
+        let mut actions = Vec::new();
+        session.machine.lane_lost(clock::monotonic_ns(), lane, records, &mut actions);
+        if let (Some(_), Some((status, fence))) =
+            (was_late, session.ended.filter(|_| session.machine.is_given_up()))
+        {
+            // What stood behind its other lanes stands behind this one.
+            session.machine.give_up(status, Some(fence), &mut actions);
+        }
+        if let Some(is_asked) = was_late {
+            self.late_lane_closed(peer, lane, is_asked);
+        }
+        self.act(peer, actions);
+    }
+
+    fn late_lane_closed(&mut self, peer: u64, lane: u32, is_asked: bool) {
+        let Some(session) = self.sessions.get(&peer) else { return };
+        let (engine, is_last) = (session.identity.engine_id, session.late_lanes.is_empty());
+        if let Some(count) = self.late.by_engine.get_mut(&engine) {
+            *count -= 1;
+            if *count == 0 {
+                self.late.by_engine.remove(&engine);
+            }
+        }
+        if is_asked {
+            self.answer(peer, Message::FenceAck { lane });
+        }
+        if is_last {
+            self.part(peer);
+        }
+        if let Some(current) = self.by_engine.get(&engine).copied().filter(|_| !self.late.has(&engine)) {
+            self.hear_on(current);
+        }
+    }
+
+    /// The peer asks that nothing of this lane can land here any more. True if that is so later, and it is told then.
+    pub(super) fn answers_late(&mut self, peer: u64, lane: u32) -> bool {
+        let late = self.sessions.get_mut(&peer).and_then(|session| session.late_lanes.get_mut(&lane));
+        late.map(|is_asked| *is_asked = true).is_some()
+    }
+
+    /// The last word of a session, now or when all its lanes are closed.
+    pub(super) fn say_last(&mut self, peer: u64, word: Message) {
+        let Some(session) = self.sessions.get_mut(&peer) else { return };
+        if session.late_lanes.is_empty() {
+            return self.say(peer, word);
+        }
+        let Some(token) = session.conn.take() else { return };
+        if let Some(State::Control(control)) = self.take(token).map(|conn| conn.state) {
+            let deadline = Some(self.handshake_deadline());
+            self.insert(token, State::Parting(control), deadline);
+            self.late.parting.insert(peer, (token, word));
+        }
+    }
+
+    fn part(&mut self, peer: u64) {
+        let Some((token, word)) = self.late.parting.remove(&peer) else { return };
+        if let Some(State::Parting(mut control)) = self.take(token).map(|conn| conn.state) {
+            let sealed = control.channel.seal(&word.encode(), control.stream.out());
+            let _ = sealed.map(|()| control.stream.flush(&self.poller)); // or the peer sees the connection end
+        }
+    }
+
+    /// What is said on such a connection is of no use any more.
+    pub(super) fn parting(&mut self, token: u64, mut control: Box<ControlConn>, deadline: Option<Instant>) {
+        let stands = control.stream.flush(&self.poller).is_ok();
+        if let (true, Ok(Input::Bytes(_) | Input::Nothing)) =
+            (stands, control.stream.read(CONTROL_TURN_BYTES))
+        {
+            self.insert(token, State::Parting(control), deadline);
+        }
+    }
+}

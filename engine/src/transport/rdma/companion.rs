@@ -1,0 +1,124 @@
+//! What the control loop has the service do: sessions begin and end, words and regions come, lanes are to be closed.
+
+use super::link::RdmaLink;
+use super::service::Service;
+use super::session::Session;
+use super::wire::Word;
+use crate::peer::{Closed, Companion, Link, Ticket};
+use std::sync::Arc;
+
+impl Companion for Service {
+    fn begin(&self, ticket: Ticket) {
+        let peer = ticket.peer.handle;
+        let (poller, wanted) = (self.poller.clone(), self.wanted.clone());
+        let call = Box::new(move || {
+            wanted.lock().push(peer);
+            poller.wake();
+        });
+        let link = RdmaLink::new(ticket.peer.clone(), self.registry.clone(), self.settings.spin_ns, call);
+        let mut sessions = self.lock();
+        let parted = sessions.parted.remove(&peer);
+        let session = Session::new(ticket, Arc::new(link), self.settings.patience, parted);
+        // The control loop asks for the regions' keys, in turns, and says this after them: nothing is posted here
+        // before.
+        self.tell(&session, &self.offer());
+        sessions.all.insert(peer, session);
+        sessions.work.insert(peer);
+        drop(sessions);
+        self.poller.wake();
+    }
+
+    fn message(&self, peer: u64, body: &[u8]) -> bool {
+        let Ok(word) = Word::decode(body) else { return false };
+        let mut sessions = self.lock();
+        let Some(session) = sessions.all.get_mut(&peer) else { return true };
+        let taken = match word {
+            // Before the next message is looked at: it may announce the region to whoever submits.
+            Word::Keys(keys) => {
+                session.link.keys.add(keys);
+                return true;
+            }
+            Word::Revoke(regions) => session.revoked(regions),
+            word => session.hear(word),
+        };
+        sessions.work.insert(peer);
+        drop(sessions);
+        self.poller.wake();
+        taken
+    }
+
+    fn refused(&self, peer: u64, why: String) -> bool {
+        let mut sessions = self.lock();
+        let Some(session) = sessions.all.get_mut(&peer) else { return true };
+        let taken = session.hear(Word::Offer { devices: Vec::new(), why });
+        sessions.work.insert(peer);
+        drop(sessions);
+        self.poller.wake();
+        taken
+    }
+
+    fn link(&self, peer: u64) -> Option<(Arc<dyn Link>, String)> {
+        let sessions = self.lock();
+        let session = sessions.all.get(&peer)?;
+        session.why_not(&self.devices).is_none().then(|| {
+            let link: Arc<dyn Link> = session.link.clone();
+            (link, session.how())
+        })
+    }
+
+    fn regions_added(&self, peer: u64, ids: &[u64]) -> Vec<Vec<u8>> {
+        // Sessions begin and end on the calling thread: a region that is revoked meanwhile finds it there to ask.
+        if !self.lock().all.contains_key(&peer) {
+            return Vec::new();
+        }
+        let map = self.registry.snapshot();
+        let regions = ids.iter().filter_map(|id| map.get(*id));
+        regions.flat_map(|region| self.keys_of(region, peer)).map(|word| word.encode()).collect()
+    }
+
+    fn regions_removed(&self, _ids: &[u64]) {}
+
+    fn carriers(&self, peer: u64, transfer: u64) -> Vec<u32> {
+        let sessions = self.lock();
+        let Some(session) = sessions.all.get(&peer) else { return Vec::new() };
+        let carrying = session.entries.iter().filter(|(_, entry)| entry.endpoint.carries(transfer));
+        carrying.map(|(lane, _)| *lane).collect()
+    }
+
+    fn close_lane(&self, peer: u64, lane: u32) -> Option<Closed> {
+        let mut sessions = self.lock();
+        if let Some(closed) = sessions.leaving.ask(peer, lane) {
+            return Some(closed);
+        }
+        let session = sessions.all.get_mut(&peer)?;
+        let why = session.entries.get(&lane)?.endpoint.why().to_owned();
+        let endpoint = session.take(lane, &why)?;
+        sessions.work.insert(peer);
+        // Whether the device is to blame, its port tells; the service asks, and tells all peers.
+        sessions.suspected.insert(endpoint.device.index);
+        let closed = self.close(sessions, peer, vec![endpoint]).pop().map(|(_, closed)| closed);
+        self.say_state(peer);
+        self.poller.wake();
+        closed
+    }
+
+    fn end(&self, peer: u64) -> Vec<(u32, Closed)> {
+        let mut sessions = self.lock();
+        let Some(mut session) = sessions.all.remove(&peer) else { return Vec::new() };
+        sessions.times.set(peer, None);
+        // Whoever may be reached again is waited for as if the session had stood.
+        if let Some(since) = session.parted() {
+            sessions.parted.insert(peer, since);
+        }
+        self.close(sessions, peer, session.take_all())
+    }
+
+    fn forget(&self, peer: u64) {
+        self.lock().parted.remove(&peer);
+    }
+
+    /// Nothing comes after its queue pairs are destroyed.
+    fn is_quiet(&self, peer: u64) -> bool {
+        !self.lock().leaving.has(peer)
+    }
+}

@@ -1,0 +1,232 @@
+//! The end of endpoints, above all of those whose devices take long to flush them: nobody is told that they are closed
+//! before they are. Which queue pair breaks, and when its device is through with it, a test can only say from within.
+
+use super::*;
+use crate::command::Command;
+use crate::complete::Fence;
+use crate::loss::{Cause, Loss};
+use crate::peer::{Closed, Companion, PeerState};
+use crate::transport::rdma::endpoint::Endpoint;
+use crate::Transfer;
+
+/// Longer than a test takes: nothing here ends because a lease is over.
+const LEASE_MS: &str = "60000";
+const SHORT: Duration = Duration::from_millis(200);
+
+/// Endpoints whose devices are slow, until the test says otherwise or fails: their engine could not close.
+struct Slow(Vec<Arc<Endpoint>>);
+
+impl Slow {
+    fn new(endpoints: Vec<Arc<Endpoint>>) -> Slow {
+        endpoints.iter().for_each(|it| it.hold(true));
+        Slow(endpoints)
+    }
+}
+
+impl Drop for Slow {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|it| it.hold(false));
+    }
+}
+
+fn two() -> Two {
+    Two::with_lease(LEASE_MS)
+}
+
+/// A long WRITE of which the first pair of devices carries something until it is given up: the target's queue pairs have
+/// broken unseen, and answer nothing. Soft-RoCE is else done with a WRITE before the call that posts it returns.
+fn carried(two: &Two, local: &Memory, remote: &Memory, bytes: usize) -> Transfer {
+    let (ours, theirs) = (two.here.endpoints()[0].clone(), two.there.endpoints()[0].clone());
+    assert_eq!(ours.lane, theirs.lane);
+    (1..theirs.qp_numbers.len()).for_each(|qp| theirs.kill(qp));
+    let options = TransferOptions { deadline: Deadline::After(BOUND), ..TransferOptions::default() };
+    let requests = [request(local, remote, 0, bytes)];
+    let transfer = two.a.submit(two.peer, Op::Write, &requests, &options).unwrap();
+    until("the endpoint carries something", || ours.has_work());
+    transfer
+}
+
+/// Returns when all that can go has gone: what is left of the transfer are the records of a lost endpoint.
+fn run_dry(two: &Two) {
+    let peer = two.a.whole().peers.get(two.peer).unwrap();
+    until("nothing is queued or under way", || {
+        let idle = |link: &RdmaLink| !link.endpoints().iter().any(|it| it.has_work());
+        !peer.has_work(Transport::Rdma, false) && !peer.has_work(Transport::Rdma, true) && idle(&two.here)
+    });
+}
+
+/// At either end: the transfer waits for its endpoint, and nothing else does.
+#[test]
+fn what_an_endpoint_carried_is_not_final_before_it_is_gone() {
+    const BYTES: usize = 8 * MIB;
+    if !is_here("late::what_an_endpoint_carried_is_not_final_before_it_is_gone") {
+        return;
+    }
+    for held_here in [true, false] {
+        let two = two();
+        let (local, remote) = two.memories(BYTES);
+        let (small, there) = two.memories(4096);
+        let (ours, theirs) = (two.here.endpoints()[0].clone(), two.there.endpoints()[0].clone());
+        let lanes = two.lanes_without(&[]);
+        let slow = Slow::new(vec![if held_here { ours.clone() } else { theirs }]);
+        let transfer = carried(&two, &local, &remote, BYTES);
+        ours.kill(1);
+        // Whose end is not held may have the old one, too: it has heard nothing of it yet.
+        until("the devices are paired anew", || {
+            let (here, there) = (two.here.endpoints(), two.there.endpoints());
+            let stands = |lane: u32| lane != lanes[0] && there.iter().any(|it| it.lane == lane);
+            here.len() == 2 && here.iter().all(|it| stands(it.lane))
+        });
+        // The control threads look after everything else meanwhile.
+        for _ in 0..3 {
+            let (result, _) = two.run(Op::Write, &[request(&small, &there, 0, 4096)]);
+            assert_eq!(result.state, State::Done);
+            two.a.probe(two.peer, Some(BOUND)).unwrap();
+        }
+        run_dry(&two);
+        // The peer lets go of keys, which an endpoint that is not gone may be using; and a lane that is lost once more
+        // owes the answers that it owed.
+        let initiator = two.b.peers().unwrap()[0];
+        if !held_here {
+            let loss = Loss::told(Cause::Ours, "once more");
+            two.b.whole().commands.push(Command::LaneLost { peer: initiator, lane: lanes[0], loss });
+            two.b.probe(initiator, Some(BOUND)).unwrap();
+            assert_eq!(two.b.unregister(there.region(), Some(SHORT)).unwrap_err().status, Status::Busy);
+        }
+        assert!(!transfer.state().is_final(), "held here: {held_here}: it is {:?}", transfer.state());
+        let busy = two.a.unregister(local.region(), Some(Duration::ZERO)).unwrap_err();
+        assert_eq!(busy.status, Status::Busy);
+        drop(slow);
+        assert_eq!(transfer.wait(Some(BOUND)).unwrap().state, State::Done);
+        assert!(contents(&remote, 0, BYTES) == pattern(7, BYTES));
+        two.b.unregister(there.region(), Some(BOUND)).unwrap();
+        // A fence without an answer would have ended the session in time.
+        let lost = [&two.a, &two.b].map(|it| it.whole().stats.sessions_lost.load(Ordering::Relaxed));
+        assert_eq!(lost, [0, 0], "held here: {held_here}");
+    }
+}
+
+/// Whoever closes an endpoint that is late is kept for a moment only; what its device takes is the service's time.
+#[test]
+fn a_late_endpoint_keeps_who_closes_it_for_a_moment() {
+    if !is_here("late::a_late_endpoint_keeps_who_closes_it_for_a_moment") {
+        return;
+    }
+    let two = two();
+    let (service, endpoint) = (two.a.rdma().unwrap(), two.here.endpoints()[0].clone());
+    let slow = Slow::new(vec![endpoint.clone()]);
+    let began = Instant::now();
+    let closed = service.close_lane(two.peer, endpoint.lane);
+    let took = began.elapsed();
+    assert!(matches!(closed, Some(Closed::Soon)));
+    assert!(took < SHORT, "{took:?}");
+    drop(slow);
+    two.lanes_without(&[endpoint.lane]);
+}
+
+/// The peer may let go of keys while one of its endpoints is being closed, which is over a moment later.
+#[test]
+fn keys_let_go_of_while_an_endpoint_closes_are_released_with_it() {
+    if !is_here("late::keys_let_go_of_while_an_endpoint_closes_are_released_with_it") {
+        return;
+    }
+    const REGION: u64 = 70;
+    let two = two();
+    let (service, endpoint) = (two.a.rdma().unwrap(), two.here.endpoints()[0].clone());
+    assert!(service.held.give(REGION, two.peer));
+    service.lock().leaving.let_go(two.peer, &[REGION]);
+    assert_eq!(service.held.holders(REGION), [two.peer]);
+    assert!(matches!(service.close_lane(two.peer, endpoint.lane), Some(Closed::Quiet(_))));
+    assert!(service.held.holders(REGION).is_empty());
+}
+
+/// Who found an endpoint whole, and waited for its lock while it began to close, posts nothing behind what is flushed.
+#[test]
+fn nothing_is_posted_behind_the_beginning_of_the_end() {
+    if !is_here("late::nothing_is_posted_behind_the_beginning_of_the_end") {
+        return;
+    }
+    let two = two();
+    let endpoint = two.here.endpoints()[0].clone();
+    let asks = || {
+        let mut asked = false;
+        endpoint.post(1, |_| {
+            asked = true;
+            None
+        });
+        asked
+    };
+    assert!(asks());
+    endpoint.begin_close();
+    // As who looked before saw it.
+    endpoint.broken.store(false, Ordering::SeqCst);
+    assert!(!asks());
+    endpoint.probe();
+    assert!(!endpoint.has_work());
+    endpoint.broken.store(true, Ordering::SeqCst);
+}
+
+/// At the target: the peer's fence, its loss, its keys and the word that ends the session wait for that.
+#[test]
+fn a_peer_is_fenced_when_its_endpoints_are_gone() {
+    const BYTES: usize = 8 * MIB;
+    if !is_here("late::a_peer_is_fenced_when_its_endpoints_are_gone") {
+        return;
+    }
+    let two = two();
+    let (local, remote) = two.memories(BYTES);
+    let initiator = two.b.peers().unwrap()[0];
+    let theirs: Vec<Arc<Endpoint>> = two.there.endpoints().to_vec();
+    let slow = Slow::new(theirs);
+    let transfer = carried(&two, &local, &remote, BYTES);
+    assert_eq!(two.b.fence(initiator, Some(SHORT)).unwrap_err().status, Status::Timeout);
+    assert!(
+        !transfer.state().is_final(),
+        "nobody has told it that its lanes are closed: {:?}",
+        transfer.state()
+    );
+    assert_eq!(two.b.unregister(remote.region(), Some(SHORT)).unwrap_err().status, Status::Busy);
+    drop(slow);
+    two.b.fence(initiator, Some(BOUND)).unwrap();
+    two.b.unregister(remote.region(), Some(BOUND)).unwrap();
+    let result = transfer.wait(Some(BOUND)).unwrap();
+    assert_eq!((result.state, result.fence), (State::Failed, Fence::Confirmed), "{result:?}");
+}
+
+/// A connection that is made anew says Ready when the lanes of the one before are closed, which the other side takes for
+/// the answer to all its fences.
+#[test]
+fn a_session_goes_on_when_the_endpoints_before_it_are_gone() {
+    const BYTES: usize = 8 * MIB;
+    if !is_here("late::a_session_goes_on_when_the_endpoints_before_it_are_gone") {
+        return;
+    }
+    for held_here in [true, false] {
+        let two = two();
+        let (local, remote) = two.memories(BYTES);
+        let (ours, theirs) = (two.here.endpoints().to_vec(), two.there.endpoints().to_vec());
+        let initiator = two.b.peers().unwrap()[0];
+        let (late, waiting, held) =
+            if held_here { (&ours, &two.b, initiator) } else { (&theirs, &two.a, two.peer) };
+        let object = waiting.whole().peers.get(held).unwrap();
+        let lanes = object.link().unwrap().lanes();
+        let slow = Slow::new(late.clone());
+        let transfer = carried(&two, &local, &remote, BYTES);
+        let broken = Command::CompanionBroken { peer: two.peer, transport: Transport::Rdma };
+        two.a.whole().commands.push(broken);
+        until("the endpoints are given up at both ends", || {
+            ours.iter().chain(&theirs).all(|it| it.is_broken())
+        });
+        // The lanes of the new connection stand, and what was said before the answer to a probe was heard: all that is
+        // missing is that Ready.
+        until("the connection is made anew", || {
+            waiting.probe(held, Some(SHORT)).is_ok() && object.link().is_some_and(|it| it.lanes() == lanes)
+        });
+        waiting.probe(held, Some(BOUND)).unwrap();
+        assert_ne!(object.state(), PeerState::Up, "held here: {held_here}");
+        assert!(!transfer.state().is_final(), "held here: {held_here}: it is {:?}", transfer.state());
+        drop(slow);
+        assert_eq!(transfer.wait(Some(BOUND)).unwrap().state, State::Done);
+        assert!(contents(&remote, 0, BYTES) == pattern(7, BYTES));
+    }
+}

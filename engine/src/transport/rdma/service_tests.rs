@@ -1,0 +1,68 @@
+//! What an event costs where there are many sessions: those that it concerns. Without devices; the thread is not started,
+//! its turns are called.
+
+use super::*;
+use crate::handle::Tag;
+use crate::peer::tests::peer_with;
+use crate::peer::{Companion, Link, Ticket};
+
+const PEERS: u64 = 1000;
+
+fn service() -> Arc<Service> {
+    let devices = DeviceSettings {
+        gid_index: None,
+        mtu: 0,
+        inline_bytes: 0,
+        ack_timeout_ms: 1,
+        retries: 1,
+        mr_bytes_max: 0,
+    };
+    let settings = Settings {
+        devices,
+        names: Vec::new(),
+        qps: 1,
+        spin_ns: 0,
+        lease_ns: 1_000_000_000,
+        patience: Duration::from_secs(60),
+        idle: Duration::ZERO,
+    };
+    let registry = Arc::new(Registry::new(Tag::from_random(1), None));
+    let service = Service::over(Vec::new(), settings, registry, Arc::default(), Direct::new(None)).unwrap();
+    for handle in 1..=PEERS {
+        service.begin(Ticket {
+            peer: peer_with(handle),
+            dialer: handle % 2 == 0,
+            session_id: [1; 16],
+            key: [7; 32],
+        });
+    }
+    service
+}
+
+/// A turn of the thread: how many sessions were looked after.
+fn turn(service: &Service) -> u64 {
+    let before = service.looked.load(Ordering::Relaxed);
+    service.turn();
+    service.looked.load(Ordering::Relaxed) - before
+}
+
+#[test]
+fn an_event_costs_the_sessions_that_it_concerns() {
+    let service = service();
+    assert_eq!(turn(&service), PEERS, "each has just begun");
+    assert_eq!(turn(&service), 0);
+    assert!(service.next_look().is_none_or(|at| at > Instant::now()), "nothing is to be done");
+    assert!(service.message(5, &Word::Idle.encode()));
+    assert!(service.next_look().is_some_and(|at| at <= Instant::now()));
+    assert_eq!(turn(&service), 1, "a word");
+    let call = service.lock().all.get(&8).map(|session| session.link.clone()).unwrap();
+    call.rest();
+    call.carries(&[], &peer_with(8).remote.snapshot(), true);
+    assert_eq!(turn(&service), 1, "its endpoints are wanted");
+    service.held.give(70, 9);
+    service.held.revoke(70);
+    assert_eq!(turn(&service), 1, "keys are asked for");
+    service.end(9);
+    assert_eq!(turn(&service), 0);
+    assert!(service.held.holders(70).is_empty(), "it has none any more");
+}
