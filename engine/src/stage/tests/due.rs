@@ -71,3 +71,19 @@ fn a_turn_costs_the_peers_that_something_concerns() {
     assert_eq!(turn(&mut stage), 1, "a peer is lost");
     assert!(!stage.sides.contains_key(&9) && stage.sides.len() as u64 == PEERS - 1);
 }
+
+/// Operations that wait for an answer are looked at when their time has come, and no others.
+#[test]
+fn a_turn_looks_at_the_operations_whose_time_has_come() {
+    let (mut stage, _service) = stage();
+    turn(&mut stage);
+    let soon_ns = 1_000_000_000 + crate::sys::clock::monotonic_ns();
+    for op in 1..=PEERS {
+        stage.due.looks.set((op, op), Some(soon_ns + 1_000_000_000_000 * (op % 2)));
+    }
+    let before = stage.due.looked;
+    stage.look_at_time(soon_ns - 1);
+    assert_eq!(stage.due.looked - before, 0);
+    stage.look_at_time(soon_ns);
+    assert_eq!(stage.due.looked - before, PEERS / 2);
+}

@@ -1,6 +1,7 @@
 //! Two engines and a device whose memory only its own copies reach: what staging moves, and what becomes of
 //! it when devices, transfers and sessions fail.
 
+mod asked;
 mod bridged;
 mod direct;
 mod due;

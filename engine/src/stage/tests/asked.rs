@@ -1,0 +1,339 @@
+//! What a peer's words can have a target do: nothing beyond the rights, bounds, leases and numbers that hold there. The
+//! thread is not started, what it would do is called: each answer is all that came of the words before it.
+
+use super::super::event::Event;
+use super::super::service::{Mover, Part, Service, Settings, Stage};
+use super::super::wire::{Block, Blocks, Fault, Place as Slot, Word};
+use super::*;
+use crate::command::{Command, Commands};
+use crate::complete::Transfer;
+use crate::device::{Drivers, Limits};
+use crate::handle::Tag;
+use crate::limits::{BRIDGES_MAX, STAGE_SAID_BYTES_MAX};
+use crate::peer::outbox::Class;
+use crate::peer::tests::peer_with;
+use crate::peer::{Companion, Link, Peer, Ticket, Way};
+use crate::region::grants::Grants;
+use crate::region::{Region, RegionSpec, Registry, RemoteMap};
+use crate::status::{Error, Result};
+use crate::sys::{clock, proven::Proven};
+use crate::types::{Access, Location, Range};
+
+const PEER: u64 = 7;
+const BYTES: u64 = 4096;
+const DEVICE: Location = Location { kind: MemoryKind::Cuda, device: 0 };
+
+struct Nowhere;
+
+impl Mover for Nowhere {
+    fn submit(&self, _: &Arc<Peer>, _: Part) -> Result<Arc<Transfer>> {
+        Err(Error::new(Status::Unavailable, "there is nothing to move"))
+    }
+
+    fn forget(&self, _: &Transfer) {}
+}
+
+/// A path to a process of this host: this one.
+struct Near(Arc<Proven>);
+
+impl Link for Near {
+    fn carries(&self, _: &[Range], _: &RemoteMap, _: bool) -> bool {
+        false
+    }
+    fn post(&self, _: Class) {}
+    fn nudge(&self) {}
+    fn drive(&self, _: &Transfer, _: u64) {}
+    fn wake(&self) {}
+    fn lanes(&self) -> usize {
+        0
+    }
+    fn process(&self) -> Option<Arc<Proven>> {
+        Some(self.0.clone())
+    }
+}
+
+/// A stage with one peer, and what it says to it.
+struct Target {
+    fake: Arc<Fake>,
+    registry: Arc<Registry>,
+    commands: Arc<Commands>,
+    service: Arc<Service>,
+    stage: Stage,
+    peer: Arc<Peer>,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Target {
+    fn new() -> Target {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let fake = Fake::get();
+        fake.delay_us.store(0, Ordering::SeqCst);
+        fake.hangs.store(false, Ordering::SeqCst);
+        [&fake.crosses, &fake.shares].into_iter().for_each(|has| has.store(true, Ordering::SeqCst));
+        let registry = Arc::new(Registry::new(Tag::from_random(1), Some(Arc::new(Grants::new().unwrap()))));
+        let limits = Limits { batch_bytes: MIB, depth: 4, timeout: BOUND };
+        let drivers = Arc::new(Drivers::new(vec![fake::library()], limits));
+        let (commands, peer) = (Arc::<Commands>::default(), peer_with(PEER));
+        let settings = Settings { slots: 2 };
+        let service = Service::new(settings, registry.clone(), drivers, commands.clone(), Box::new(Nowhere));
+        let mut stage = service.take_stage().unwrap();
+        service.begin(Ticket { peer: peer.clone(), dialer: false, session_id: [1; 16], key: [7; 32] });
+        stage.inbox.take(Some(Duration::ZERO)).into_iter().for_each(|event| stage.event(event));
+        let mut target = Target { fake, registry, commands, service, stage, peer, _turn: turn };
+        assert!(matches!(target.answers()[..], [Word::Live { .. }]));
+        target
+    }
+
+    fn region(&self, location: Location, access: Access) -> Arc<Region> {
+        let address = self.fake.alloc(location.device, BYTES as usize, 0xee);
+        let spec = RegionSpec { address, length: BYTES, location, access, ..RegionSpec::default() };
+        self.registry.register(&[spec]).unwrap().remove(0)
+    }
+
+    /// What has been said to the peer. Nothing that a device does comes in meanwhile.
+    fn answers(&mut self) -> Vec<Word> {
+        self.stage.turn();
+        let bodies = self.commands.take().into_iter().filter_map(|command| match command {
+            Command::Tell { body, .. } => Some(body),
+            _ => None,
+        });
+        bodies.flat_map(|body| Word::decode_all(&body).unwrap()).collect()
+    }
+
+    /// As if the peer had said it.
+    fn hear(&mut self, word: Word) {
+        let mut body = Vec::new();
+        word.encode(&mut body);
+        self.stage.event(Event::Said(PEER, body));
+    }
+
+    /// The answer to it, once devices have done their part.
+    fn ask(&mut self, word: Word) -> Word {
+        self.hear(word);
+        loop {
+            if let Some(word) = self.answers().pop() {
+                return word;
+            }
+            let events = self.stage.inbox.take(Some(BOUND));
+            assert!(!events.is_empty(), "no answer");
+            events.into_iter().for_each(|event| self.stage.event(event));
+        }
+    }
+
+    fn begun(&self) -> u64 {
+        self.fake.begun.load(Ordering::SeqCst)
+    }
+
+    fn hides(&mut self, bridge: u64, slots: u32) -> bool {
+        self.hear(Word::Expose { bridge, at: DEVICE, slots });
+        matches!(self.answers()[..], [Word::Hidden { bridge: it, .. }] if it == bridge)
+    }
+}
+
+/// The device is one for the process: it has what it had before.
+impl Drop for Target {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.hear(Word::Live { ops: Vec::new(), bridges: Vec::new() });
+            let kept = [&self.fake.shown, &self.fake.exported];
+            until("devices have let go", || kept.iter().all(|kept| kept.load(Ordering::SeqCst) == 0));
+        }
+    }
+}
+
+/// The region goes, and somebody is in it yet.
+fn revoke(target: &Target, region: &Region) {
+    assert!(region.enter());
+    let busy = target.registry.unregister(region.id, Some(Duration::from_millis(1))).unwrap_err();
+    assert!(busy.status == Status::Busy && region.is_revoked());
+}
+
+fn later_ns() -> u64 {
+    clock::boottime_ns() + BOUND.as_nanos() as u64
+}
+
+#[test]
+fn blocks_are_checked_against_the_rights_and_bounds_of_their_regions() {
+    let mut target = Target::new();
+    let both = target.region(DEVICE, Access::BOTH);
+    let [read, write] = [Access::REMOTE_READ, Access::REMOTE_WRITE].map(|it| target.region(DEVICE, it));
+    let host = target.region(Location::HOST, Access::BOTH);
+    let revoked = target.region(DEVICE, Access::BOTH);
+    revoke(&target, &revoked);
+    let block = |region: &Region, offset: u64, length| Block {
+        region: region.id,
+        address: region.address.wrapping_add(offset),
+        length,
+    };
+    let nameless = |block: Block| Block { region: 0, ..block };
+    for op in [Op::Write, Op::Read] {
+        let (may, may_not) = if op == Op::Write { (&write, &read) } else { (&read, &write) };
+        let cases = [
+            (block(&both, BYTES - 64, 64), None),
+            (block(&both, BYTES - 64, 65), Some(Status::Invalid)),
+            (block(&both, 0_u64.wrapping_sub(1), 64), Some(Status::Invalid)),
+            (nameless(block(&both, 0, 64)), None),
+            (nameless(block(&both, BYTES - 64, 65)), Some(Status::NotRegistered)),
+            (block(may, 0, 64), None),
+            (block(may_not, 0, 64), Some(Status::Access)),
+            (nameless(block(may_not, 0, 64)), Some(Status::Access)),
+            (block(&host, 0, 64), Some(Status::Unsupported)),
+            (block(&revoked, 0, 64), Some(Status::Stale)),
+        ];
+        let fault = |(at, case): (usize, &(Block, Option<Status>))| {
+            case.1.map(|status| Fault { block: at as u32, status, vendor_error: 0 })
+        };
+        let expected: Vec<Fault> = cases.iter().enumerate().filter_map(fault).collect();
+        let list = cases.iter().map(|case| case.0).collect();
+        let blocks = Blocks { not_after_ns: later_ns(), place: None, list };
+        let before = target.fake.copies.load(Ordering::SeqCst);
+        let faults = match op {
+            Op::Write => {
+                assert!(matches!(target.ask(Word::Want { op: 1 }), Word::Grant { op: 1, .. }));
+                let Word::Done { op: 1, faults } = target.ask(Word::Commit { op: 1, blocks }) else {
+                    panic!()
+                };
+                faults
+            }
+            Op::Read => {
+                let answer = target.ask(Word::Fetch { op: 2, blocks });
+                let Word::Ready { op: 2, faults, .. } = answer else { panic!("{answer:?}") };
+                faults
+            }
+        };
+        assert_eq!(faults, expected, "{op:?}");
+        assert_eq!(
+            target.fake.copies.load(Ordering::SeqCst) - before,
+            3,
+            "what was not refused, by its pieces"
+        );
+        assert!([&both, &read, &write, &host].iter().all(|region| region.is_idle()));
+    }
+    revoked.leave();
+}
+
+#[test]
+fn nothing_begins_when_the_lease_is_over_and_all_of_it_when_there_is_another() {
+    let mut target = Target::new();
+    let region = target.region(DEVICE, Access::BOTH);
+    assert!(matches!(target.ask(Word::Want { op: 1 }), Word::Grant { op: 1, .. }));
+    let begun = target.begun();
+    let list = vec![Block { region: region.id, address: region.address, length: 64 }];
+    let blocks = |not_after_ns| Blocks { not_after_ns, place: None, list: list.clone() };
+    for word in [|op, blocks| Word::Commit { op, blocks }, |op, blocks| Word::Fetch { op, blocks }] {
+        let op = if matches!(word(1, blocks(0)), Word::Commit { .. }) { 1 } else { 2 };
+        target.hear(word(op, blocks(clock::boottime_ns())));
+        // Whoever copies enters the region first, on this thread.
+        assert!(target.answers().is_empty() && region.is_idle(), "it has begun");
+        let answer = target.ask(word(op, blocks(later_ns())));
+        assert!(
+            matches!(&answer, Word::Done { faults, .. } | Word::Ready { faults, .. } if faults.is_empty())
+        );
+    }
+    assert_eq!(target.begun() - begun, 2);
+}
+
+/// Those that are shown count, and those that a device is still busy with, whether they are wanted any more or not.
+#[test]
+fn bridges_are_bounded_by_what_is_shown_and_by_what_devices_are_busy_with() {
+    let mut target = Target::new();
+    let _region = target.region(DEVICE, Access::BOTH);
+    let most = BRIDGES_MAX as u64;
+    assert!((1..=most).all(|bridge| !target.hides(bridge, 1)));
+    (1..=most).for_each(|bridge| target.hear(Word::Conceal { bridge }));
+    assert!(target.hides(most + 1, 1), "the device has answered for none of them");
+    let exposed = |target: &mut Target, bridge| {
+        matches!(target.ask(Word::Expose { bridge, at: DEVICE, slots: 1 }), Word::Exposed { .. })
+    };
+    let mut answered = 0;
+    while answered < most {
+        let events = target.stage.inbox.take(Some(BOUND));
+        assert!(!events.is_empty());
+        answered += events.len() as u64;
+        events.into_iter().for_each(|event| target.stage.event(event));
+    }
+    assert!((100..100 + most).all(|bridge| exposed(&mut target, bridge)));
+    assert!(target.hides(99, 1), "so many are shown");
+    target.hear(Word::Conceal { bridge: 100 });
+    assert!(exposed(&mut target, 99));
+}
+
+#[test]
+fn a_bridge_has_its_number_and_its_slots_alone() {
+    let mut target = Target::new();
+    let region = target.region(DEVICE, Access::BOTH);
+    let ascend = target.region(Location { kind: MemoryKind::Ascend, ..DEVICE }, Access::BOTH);
+    let exposures = target.fake.exposures.load(Ordering::SeqCst);
+    let shown = target.ask(Word::Expose { bridge: 1, at: DEVICE, slots: 1 });
+    assert!(matches!(shown, Word::Exposed { bridge: 1, slots: 1, .. }));
+    assert!(target.hides(1, 1), "the number is a bridge's");
+    assert!(target.hides(2, 0), "no slots");
+    assert_eq!(target.fake.exposures.load(Ordering::SeqCst) - exposures, 1);
+    let mut commit = |op, (bridge, slot), region: &Region| {
+        let list = vec![Block { region: region.id, address: region.address, length: 64 }];
+        let place = Some(Slot { bridge, slot });
+        let answer =
+            target.ask(Word::Commit { op, blocks: Blocks { not_after_ns: later_ns(), place, list } });
+        target.hear(Word::Release { op });
+        answer
+    };
+    assert_eq!(commit(1, (1, 1), &region), Word::Unknown { op: 1 }, "a slot beyond its last");
+    assert_eq!(commit(2, (2, 0), &region), Word::Unknown { op: 2 }, "no such bridge");
+    let unsupported = Fault { block: 0, status: Status::Unsupported, vendor_error: 0 };
+    let refused = Word::Done { op: 3, faults: vec![unsupported] };
+    assert_eq!(commit(3, (1, 0), &ascend), refused, "memory of another library's device");
+    assert_eq!(commit(4, (1, 0), &region), Word::Done { op: 4, faults: Vec::new() });
+}
+
+#[test]
+fn words_that_nobody_has_looked_at_are_bounded() {
+    let target = Target::new();
+    let words = vec![0xff; MIB];
+    let waiting = STAGE_SAID_BYTES_MAX / MIB;
+    assert!((0..waiting).all(|_| target.service.message(PEER, &words)));
+    assert!(!target.service.message(PEER, &words), "one more than can wait");
+    let said = target.stage.inbox.take(Some(Duration::ZERO));
+    assert_eq!(said.len(), waiting, "what was one too many is not kept");
+}
+
+/// Who has memory mapped reaches all of it without being asked again.
+#[test]
+fn memory_is_lent_to_processes_that_are_proven_and_may_reach_it() {
+    let mut target = Target::new();
+    let region = target.region(DEVICE, Access::BOTH);
+    let nobodys = target.region(DEVICE, Access(0));
+    let host = target.region(Location::HOST, Access::BOTH);
+    let revoked = target.region(DEVICE, Access::BOTH);
+    revoke(&target, &revoked);
+    let process = std::process::id() as i32;
+    let refused = |target: &mut Target, region: &Region, kind| match target.ask(Word::Borrow {
+        region: region.id,
+        kind,
+        process,
+    }) {
+        Word::Refused { region: it, status, .. } if it == region.id => Some(status),
+        Word::Lent { region: it, memory } if it == region.id && !memory.is_empty() => None,
+        word => panic!("{word:?}"),
+    };
+    target.peer.set_way(Transport::Local, Way::Shut(String::new()));
+    assert_eq!(
+        refused(&mut target, &region, MemoryKind::Cuda),
+        Some(Status::Unavailable),
+        "nobody is proven"
+    );
+    let nothing = std::fs::File::open("/dev/null").unwrap();
+    let near = Near(Arc::new(Proven::new(process, Arc::new(nothing.into()))));
+    target.peer.set_way(Transport::Local, Way::Open(Arc::new(near), String::new()));
+    for (of, kind, expected) in [
+        (&host, MemoryKind::Host, Status::Unsupported),
+        (&region, MemoryKind::Ascend, Status::Unsupported),
+        (&nobodys, MemoryKind::Cuda, Status::Access),
+        (&revoked, MemoryKind::Cuda, Status::Stale),
+    ] {
+        assert_eq!(refused(&mut target, of, kind), Some(expected));
+        assert_eq!(of.is_idle(), !of.is_revoked(), "nobody has entered it");
+    }
+    assert_eq!(refused(&mut target, &region, MemoryKind::Cuda), None);
+    revoked.leave();
+    target.registry.unregister(region.id, Some(BOUND)).unwrap();
+}
