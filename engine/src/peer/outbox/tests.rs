@@ -2,10 +2,10 @@
 //! (`Transfer::settle` asserts that), frames leave in their order, ORDERED transfers one after the other, and in
 //! the end nothing is left.
 
-use super::{Class, PullLimits, Pulled};
+use super::{Class, Outbox, PullLimits, Pulled};
 use crate::command::{Command, Commands};
 use crate::complete::seat::Place;
-use crate::complete::transfer::Strike;
+use crate::complete::transfer::{Failure, Strike};
 use crate::complete::{Fence, State, Table, Transfer, TransferSpec};
 use crate::handle::{Kind, Tag};
 use crate::limits::{FRAME_DESCRIPTORS_MAX, NOTIFY_BYTES_MAX};
@@ -257,6 +257,31 @@ fn what_a_lost_lane_carried_goes_where_it_stood_before() {
     assert_eq!(seen, runs);
 }
 
+/// Data that was posted with its notification, and whose lane was lost, goes with it again by TCP, whatever way the
+/// transfer goes by then: no other transport carries both in one frame, and the target takes data behind a number that
+/// it has had for a repetition.
+#[test]
+fn a_replay_with_its_notification_goes_by_tcp_alone() {
+    let mut outbox = Outbox::new();
+    outbox.open(Transport::Staged);
+    let replay = transfer(1, &Wish { slices: 2, notify: true, ..PLAIN });
+    let other = transfer(2, &Wish { slices: 2, ..PLAIN });
+    outbox.submit(replay.clone(), Class::Express);
+    let first = outbox.pull(Transport::Tcp, true, LIMITS);
+    assert!(matches!(first, Some(Pulled::Slices { with_notification: true, first: 0, end: 2, .. })));
+    for (it, notified) in [(&replay, true), (&other, false)] {
+        it.stage();
+        outbox.requeue(it.clone(), (0, 2), Class::Express, notified);
+    }
+    let mut pull = |via| match outbox.pull(via, true, LIMITS)? {
+        Pulled::Slices { transfer, end, .. } => Some((transfer.handle, end)),
+        _ => None,
+    };
+    assert_eq!(pull(Transport::Staged), Some((other.handle, 2)));
+    assert_eq!(pull(Transport::Staged), None);
+    assert_eq!(pull(Transport::Tcp), Some((replay.handle, 2)));
+}
+
 #[test]
 fn those_behind_an_ordered_transfer_fail_with_it_and_later_ones_do_not() {
     let mut world = World::new();
@@ -271,6 +296,20 @@ fn those_behind_an_ordered_transfer_fail_with_it_and_later_ones_do_not() {
     assert_eq!(early[100].state(), State::TimedOut);
     assert_eq!(states(&early[101..]), [State::Cancelled; 99]);
     assert_eq!(late.state(), State::Done);
+}
+
+/// The same when the target refuses the first one's data, so that it ends by itself.
+#[test]
+fn those_behind_an_ordered_transfer_that_is_refused_fail_with_it() {
+    let mut world = World::new();
+    let all: Vec<_> = (0..3).map(|_| world.submit(&Wish { ordered: true, ..PLAIN })).collect();
+    assert!(world.pull(Transport::Tcp, true) && !world.pull(Transport::Tcp, true), "one has its turn");
+    world.out.clear();
+    let refused = Failure { slice: 0, status: Status::Stale, os_error: 0, vendor_error: 0 };
+    world.peer.confirm(&all[0], (0, 1), 0, &[refused], false);
+    world.run_dry();
+    let states: Vec<_> = all.iter().map(|it| it.state()).collect();
+    assert_eq!(states, [State::Failed, State::Cancelled, State::Cancelled]);
 }
 
 /// One of those that wait to be struck is struck by somebody else meanwhile.
