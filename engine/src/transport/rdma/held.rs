@@ -264,6 +264,20 @@ mod tests {
         assert!(state.holders.is_empty() && state.regions.is_empty(), "nothing is left");
     }
 
+    /// The engine closes while a peer holds keys: what is gone is held by nobody, seen from either end.
+    #[test]
+    fn a_region_that_is_gone_is_held_by_nobody() {
+        let (held, _) = held();
+        let registry = crate::region::Registry::new(crate::handle::Tag::from_random(1), None);
+        let spec = RegionSpec { address: 4096, length: 64, ..RegionSpec::default() };
+        let region = registry.register(&[spec]).unwrap().remove(0);
+        assert!(held.give(region.id, 1) && held.give(region.id, 2) && held.give(8, 2));
+        held.unpin(&region);
+        let state = held.lock();
+        assert_eq!(state.holders, HashMap::from([(8, HashSet::from([2]))]));
+        assert_eq!(state.regions, HashMap::from([(2, HashSet::from([8]))]));
+    }
+
     #[test]
     fn what_nobody_holds_goes_at_once_if_it_is_idle() {
         let (held, asked) = held();

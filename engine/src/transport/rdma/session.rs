@@ -376,7 +376,37 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::handle::Tag;
+    use crate::peer::tests::peer_with;
+    use crate::region::Registry;
     use std::cell::Cell;
+
+    /// A session with no endpoints. Nothing of it needs a device.
+    fn session() -> Session {
+        let peer = peer_with(7);
+        let registry = Arc::new(Registry::new(Tag::from_random(1), None));
+        let link = Arc::new(RdmaLink::new(peer.clone(), registry, 0, Box::new(|| {})));
+        let ticket = Ticket { peer, dialer: false, session_id: [1; 16], key: [7; 32] };
+        Session::new(ticket, link, PATIENCE, None)
+    }
+
+    #[test]
+    fn words_that_nobody_has_looked_at_are_bounded() {
+        let mut session = session();
+        assert!((0..RDMA_WORDS_MAX).all(|_| session.hear(Word::Idle)));
+        assert!(!session.hear(Word::Idle), "one more than can wait");
+        session.inbox.clear();
+        assert!(session.hear(Word::Idle), "they were looked at");
+    }
+
+    #[test]
+    fn regions_that_a_peer_takes_back_are_bounded() {
+        let mut session = session();
+        assert!((0..RDMA_REVOKES_MAX as u64).all(|region| session.revoked(vec![region])));
+        assert!(!session.revoked(vec![0]), "one more than can wait");
+        assert_eq!(session.take_acks().len(), RDMA_REVOKES_MAX + 1);
+        assert!(session.revoked(vec![0]), "they were answered");
+    }
 
     /// What a peer takes back while one endpoint of its gets nowhere costs one look at the first of all, each time.
     #[test]
