@@ -189,3 +189,43 @@ pub fn pending_error(fd: RawFd) -> Option<io::Error> {
     }
     (error != 0).then(|| io::Error::from_raw_os_error(error))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::packet;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixStream;
+    use std::process::Command;
+
+    const ROLE: &str = "FERRY_TEST_SIGPIPE";
+
+    /// Not a test: writes to sockets that nobody reads.
+    #[test]
+    #[ignore = "the other process of a test"]
+    fn writes_to_nobody() {
+        if std::env::var_os(ROLE).is_none() {
+            return;
+        }
+        // SAFETY: no memory is involved. Rust's runtime has it ignored; other programs do not.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+        let (stream, other) = UnixStream::pair().unwrap();
+        drop(other);
+        assert_eq!(send(stream.as_raw_fd(), b"x").unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        let kind = socket2::Type::from(libc::SOCK_SEQPACKET);
+        let (packets, other) = socket2::Socket::pair(socket2::Domain::UNIX, kind, None).unwrap();
+        drop(other);
+        assert_eq!(packet::send(packets.as_fd(), b"x", &[]).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        println!("@@ alive");
+    }
+
+    /// A peer that ends may not take a program with it that leaves SIGPIPE as it was.
+    #[test]
+    fn who_writes_to_nobody_lives() {
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "sys::socket::tests::writes_to_nobody", "--ignored", "--nocapture"]);
+        let output = child.env(ROLE, "1").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("@@ alive"), "{}: {said}", output.status);
+    }
+}
