@@ -2,6 +2,7 @@
 
 use crate::npu::{alone, cause, expect, finish, host_slice, pattern, Npu, MIB};
 use ferry::device::{Borrowed, Direction, Piece};
+use ferry::limits::DEVICE_EXPORTS_MAX;
 use ferry::sys::proven::Proven;
 use ferry::sys::unix;
 use ferry::Status;
@@ -308,6 +309,28 @@ fn an_export_that_is_left_over_is_not_found_again() {
         .unwrap();
         importer.end();
         npu.free(memory);
+        npu.end();
+    });
+}
+
+/// Allocations that are exported are bounded; what is withdrawn makes room.
+#[test]
+fn exported_allocations_are_bounded() {
+    alone(exported_allocations_are_bounded, "9.1", &[], |mut npu| {
+        npu.start(0);
+        let memories: Vec<u64> = (0..=DEVICE_EXPORTS_MAX).map(|_| npu.device_memory(4096)).collect();
+        npu.with_queue(0, MIB, 1, |queue| {
+            let (last, first) = memories.split_last().unwrap();
+            let exported: Vec<_> = first.iter().map(|it| queue.export(*it, 4096, 1).unwrap()).collect();
+            assert_eq!(queue.export(*last, 4096, 1).unwrap_err().status, Status::Limit);
+            let again = queue.export(first[0], 4096, 1).unwrap();
+            assert!(again == exported[0], "of what is exported there may be more");
+            exported[..2].iter().for_each(|it| queue.withdraw(it));
+            let last = queue.export(*last, 4096, 1).unwrap();
+            exported[2..].iter().chain([&again, &last]).for_each(|it| queue.withdraw(it));
+        })
+        .unwrap();
+        memories.into_iter().for_each(|memory| npu.free(memory));
         npu.end();
     });
 }

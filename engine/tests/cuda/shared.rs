@@ -2,6 +2,7 @@
 
 use crate::gpu::{copy, gpu, host_bytes, is_real, pattern, standin, Gpu, MIB};
 use ferry::device::{Borrowed, Direction, Piece, Queue};
+use ferry::limits::DEVICE_EXPORTS_MAX;
 use ferry::status::{Result, Status};
 use ferry::sys::proven::Proven;
 use ferry::sys::unix;
@@ -348,6 +349,12 @@ fn what_is_imported_is_as_long_as_it_was_said_to_be_and_of_who_was_proven() {
         let long = forged(&exported, &[(LENGTH, 4 * MIB as u64), (SPAN, 4 * MIB as u64)]);
         let refused = import(&long, 4096);
         assert!(refused.starts_with("INVALID"), "{address:#x}: {refused}");
+        // Nor does more of it come with a second export of what is open already.
+        let there = import(&exported, 4096);
+        let again = forged(&exported, &[(ADDRESS, address + 2 * MIB as u64), (SPAN, 4 * MIB as u64)]);
+        let refused = import(&again, 4096);
+        assert!(refused.starts_with("INVALID"), "{address:#x}: {refused}");
+        assert_eq!(other.ask(&format!("close {there}")), "closed");
     }
     // A handle of a process that has another number, or the same in another namespace.
     let exported = queue.export(memory.address, 4096, 1).unwrap();
@@ -360,6 +367,32 @@ fn what_is_imported_is_as_long_as_it_was_said_to_be_and_of_who_was_proven() {
     let there = other.ask(&format!("import {} 4096", hex(&exported)));
     assert_eq!(other.ask(&format!("close {there}")), "closed");
     other.end();
+}
+
+/// Each export of memory that was mapped by hand costs a descriptor: there are so many, and what is withdrawn makes room.
+#[test]
+fn exports_that_cost_a_descriptor_are_bounded() {
+    if std::env::var_os("FERRY_TEST_OTHER").is_some() {
+        return;
+    }
+    let Some(gpu) = gpu("exports_that_cost_a_descriptor_are_bounded") else { return };
+    let mut files = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the limits live on this stack.
+    unsafe {
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut files), 0);
+        files.rlim_cur = files.rlim_max;
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &files), 0);
+    }
+    let (ordinary, memory) = (gpu.device(MIB), Mapped::new(&gpu, 2 * MIB, 1));
+    let mut queue = gpu.queue(1);
+    let exported: Vec<_> =
+        (0..DEVICE_EXPORTS_MAX).map(|_| queue.export(memory.address, 4096, 1).unwrap()).collect();
+    assert_eq!(queue.export(memory.address, 4096, 1).unwrap_err().status, Status::Limit);
+    let free = queue.export(ordinary.address, 4096, 1).unwrap();
+    queue.withdraw(&free);
+    queue.withdraw(&exported[0]);
+    let last = queue.export(memory.address, 4096, 1).unwrap();
+    exported[1..].iter().chain([&last]).for_each(|exported| queue.withdraw(exported));
 }
 
 #[test]
