@@ -209,6 +209,26 @@ fn a_redial_does_not_lift_a_fence() {
     });
 }
 
+/// A peer is closed while its redial is past the handshake: the application hears of no new peer that it never asked for.
+#[test]
+fn a_redial_of_a_peer_that_was_given_up_makes_no_session() {
+    let target = engine(&[("reconnect_timeout_ms", "20000"), ("connect_timeout_ms", "20000")]);
+    let door = Door::open(Who::new());
+    std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| target.connect(&door.address, Some(PATIENCE)));
+        let mut session = door.accept();
+        let _lanes = session.up();
+        let peer = connecting.join().unwrap().unwrap();
+        drop(session);
+        // It has not said Start.
+        let mut redialed = door.accept();
+        target.close_peer(peer, Some(PATIENCE)).unwrap();
+        redialed.say(&Message::Start { link: 0, known: 0, fresh: 5 });
+        redialed.hear_end();
+        assert!(target.peers().unwrap().into_iter().all(|peer| lost(&target, peer)));
+    });
+}
+
 /// A connect that was asked for before the fence, and whose connection is past the handshake, does not lift it.
 #[test]
 fn a_connect_from_before_a_fence_does_not_lift_it() {

@@ -2,12 +2,13 @@
 //! frame that fails a check is never told as a reset, although a reset is what follows.
 
 use crate::hostile::{Hostile, HostileLane, Who};
-use crate::support::{alloc, engine, eventually, Attacked};
-use ferry::notify::{EventBody, WHAT_PEERS};
+use crate::support::{alloc, engine, eventually, Attacked, REMOTE, REMOTE_REGION};
+use ferry::complete::State;
+use ferry::notify::{EventBody, WHAT_PEERS, WHAT_TRANSFERS};
 use ferry::session::message::Message;
 use ferry::transport::tcp::wire::{Descriptor, Header, Kind};
-use ferry::types::{Op, Transport};
-use ferry::{Engine, Status};
+use ferry::types::{Op, Request, Transport};
+use ferry::{Engine, Status, TransferOptions};
 use std::io::Write;
 use std::time::Duration;
 
@@ -131,4 +132,33 @@ fn what_a_lost_peer_leaves_undone_says_why() {
             .any(|event| matches!(&event.body, EventBody::PeerLost { why: it, .. } if it.contains(why)))
     });
     assert_eq!(count(engine, "forged").0, 1);
+}
+
+/// Who hears of the loss has heard of each transfer that was queued for that peer, however many turns it took to end
+/// them: on one queue their events stand before the loss's.
+#[test]
+fn a_loss_is_told_after_the_transfers_that_it_ended() {
+    const COUNT: usize = 5000;
+    let mut all = Attacked::new(&[]);
+    let queue = all.engine.queue(WHAT_PEERS | WHAT_TRANSFERS, 2 * COUNT).unwrap();
+    let memory = alloc(&all.engine, 8);
+    let one = Request { local: memory.address(), remote: REMOTE, length: 8, remote_region: REMOTE_REGION };
+    // One after the other: the first is posted and stays without an answer, the others wait for it.
+    let options =
+        || TransferOptions { ordered: true, queue: Some(queue.clone()), ..TransferOptions::default() };
+    let submit = || all.engine.submit(all.handle, Op::Write, &[one], &options()).unwrap();
+    let transfers: Vec<_> = (0..COUNT).map(|_| submit()).collect();
+    let mut events = Vec::new();
+    all.peer.say(&Message::Bye { status: Status::Closed as i32 });
+    let lost = |body: &EventBody| matches!(body, EventBody::PeerLost { .. });
+    eventually("the loss is told", || {
+        queue.drain(&mut events, 2 * COUNT);
+        events.iter().any(|event| lost(&event.body))
+    });
+    let before = events.iter().position(|event| lost(&event.body)).unwrap();
+    let ended = |body: &EventBody| matches!(body, EventBody::Transfer { .. });
+    let ended = events[..before].iter().filter(|event| ended(&event.body)).count();
+    assert!(ended >= COUNT - 1, "{ended} of {COUNT} had ended before the loss was told");
+    let failed = |transfer: &ferry::Transfer| transfer.result().map(|result| result.state);
+    assert!(transfers[1..].iter().all(|it| matches!(failed(it), Some(State::Failed | State::Cancelled))));
 }
