@@ -5,6 +5,7 @@ use super::*;
 use crate::complete::Fence;
 use crate::device::{Batch, Direction, Limits, Piece, Queue, Worker};
 use crate::peer::Companion;
+use crate::region::RemoteRegion;
 use crate::stage::wire::{Block, Blocks, Word};
 use crate::types::Location;
 use crate::Error;
@@ -172,6 +173,34 @@ fn bridges_are_bounded() {
     let exposures = || two.fake.exposures.load(Ordering::SeqCst);
     until("all that may be were shown", || exposures() >= most && kept(&two).0 == 0);
     assert_eq!(exposures(), most);
+}
+
+/// So many pairs of devices are tried, and what is between others is staged without a word.
+#[test]
+fn pairs_of_devices_are_bounded() {
+    let two = crossing(&[]);
+    let most = crate::limits::BRIDGES_MAX as i32;
+    let (local, remote) = (two.place(&two.a, Some(0), 64), two.place(&two.b, Some(1), 64));
+    let told = || {
+        let paths = two.a.peer_paths(two.peer).unwrap();
+        paths.into_iter().find(|path| path.transport == Transport::Cuda).unwrap().why
+    };
+    let bound = format!("there are {most} pairs of devices");
+    let announced = &two.a.whole().peers.get(two.peer).unwrap().remote;
+    let known = announced.snapshot().get(remote.region).unwrap().clone();
+    for device in 2..2 + most {
+        // As if the peer had announced memory of a device that it does not have.
+        let (region, address) = (known.id ^ (device as u64) << 40, known.address + ((device as u64) << 40));
+        let location = Location { device, ..known.location };
+        announced.add(vec![RemoteRegion { id: region, address, location, ..known.clone() }]);
+        let nowhere = Place { address, region, host: None, fake: two.fake.clone() };
+        let (result, _) = two.run(Op::Write, &[request(&local, &nowhere, (0, 0), 64)], &options());
+        assert_eq!(result.status, Status::Stale);
+        assert!(!told().contains(&bound), "{}", told());
+    }
+    let done = two.done(Op::Write, &[request(&local, &remote, (0, 0), 64)]);
+    assert!(done.transport == Transport::Tcp && told().contains(&bound), "{done:?} {}", told());
+    assert_eq!(attachments(&two), 0);
 }
 
 /// On a new connection the initiator names what it still has.
