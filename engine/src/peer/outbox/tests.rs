@@ -257,6 +257,20 @@ fn what_a_lost_lane_carried_goes_where_it_stood_before() {
     assert_eq!(seen, runs);
 }
 
+/// No other transport's frame has room for both.
+#[test]
+fn data_and_its_notification_go_in_one_frame_by_tcp_alone() {
+    for via in [Transport::Tcp, Transport::Local] {
+        let mut outbox = Outbox::new();
+        outbox.open(Transport::Local);
+        let wish = Wish { notify: true, local: via == Transport::Local, ..PLAIN };
+        outbox.submit(transfer(1, &wish), Class::Express);
+        let pulled = outbox.pull(via, true, LIMITS);
+        let Some(Pulled::Slices { with_notification, .. }) = pulled else { panic!("{via:?}") };
+        assert_eq!(with_notification, via == Transport::Tcp, "{via:?}");
+    }
+}
+
 /// Data that was posted with its notification, and whose lane was lost, goes with it again by TCP, whatever way the
 /// transfer goes by then: no other transport carries both in one frame, and the target takes data behind a number that
 /// it has had for a repetition.
