@@ -1,8 +1,11 @@
 //! Frames out of their order, and more of them than the window allows.
 
-use crate::hostile::{Hostile, HostileLane, Who};
-use crate::support::{alloc, engine, eventually};
+use crate::hostile::{Hostile, HostileLane, Who, PATIENCE};
+use crate::support::{alloc, engine, eventually, Attacked};
+use ferry::complete::State;
+use ferry::limits::FRAME_BYTES_MAX;
 use ferry::transport::tcp::wire::{Descriptor, Header, Kind};
+use ferry::types::Op;
 use ferry::{Engine, Memory};
 
 const DESCRIPTORS: usize = 512;
@@ -76,6 +79,69 @@ fn who_reads_no_acknowledgements_is_stopped_at_the_window() {
     });
     assert!(enough.is_some(), "{} faults wait for an acknowledgement", 4096 * DESCRIPTORS);
     eventually("the lane ends", || lost() > 0);
+}
+
+/// More or less payload than its descriptors say: whatever came of it would lie where nobody meant it.
+#[test]
+fn a_write_whose_payload_is_not_what_it_says_ends_the_lane() {
+    let (_engine, memory, mut peer, mut lanes) = scene(&[]);
+    let place = |length| Descriptor { address: memory.address(), region: memory.region(), length };
+    for bytes in [7, 9, 0] {
+        let header = Header { kind: Kind::Write, sequence: 1, ..lanes[1].header() };
+        lanes[1].send(header, &[place(8)], b"", &[0xff; 9][..bytes]);
+        // What would be the rest of it.
+        let header = Header { kind: Kind::Write, sequence: 2, ..lanes[1].header() };
+        lanes[1].send(header, &[place(8)], b"", &[0xff; 8]);
+        lanes[1].hear_end();
+        lanes[1] = peer.lane(1);
+    }
+    let mut found = [7; 16];
+    memory.read(0, &mut found);
+    assert_eq!(found, [0; 16]);
+}
+
+/// The answer to a READ is one frame, so it asks for no more than fits one.
+#[test]
+fn a_read_of_more_than_a_frame_ends_the_lane() {
+    let engine = engine(&[]);
+    let memory = alloc(&engine, 2 * FRAME_BYTES_MAX as usize);
+    let mut peer = Hostile::dial(engine.address(), &Who::new());
+    let mut lanes = peer.up();
+    let place = |length| Descriptor { address: memory.address(), region: memory.region(), length };
+    let half = FRAME_BYTES_MAX / 2;
+    for places in [vec![place(FRAME_BYTES_MAX + 1)], vec![place(half), place(half), place(1)]] {
+        let header = Header { kind: Kind::Read, sequence: 1, ..lanes[1].header() };
+        lanes[1].send(header, &places, b"", b"");
+        assert!(lanes[1].hear().is_none(), "{} bytes were answered in one frame", FRAME_BYTES_MAX + 1);
+        lanes[1] = peer.lane(1);
+    }
+    let header = Header { kind: Kind::Read, sequence: 1, ..lanes[1].header() };
+    assert!(lanes[1].send(header, &[place(half), place(half)], b"", b""));
+    assert_eq!(lanes[1].hear().unwrap().header.payload_bytes, FRAME_BYTES_MAX);
+}
+
+/// An answer to a READ brings what was asked for, to the byte.
+#[test]
+fn an_answer_of_another_length_ends_the_lane() {
+    let mut all = Attacked::new(&[]);
+    let memory = alloc(&all.engine, 4096);
+    for bytes in [0, 4095, 4097] {
+        let transfer = all.submit(Op::Read, &memory, 4096);
+        let asked = all.lanes[0].hear().unwrap().header;
+        let header = Header { kind: Kind::Data, sequence: asked.sequence, ..all.lanes[0].header() };
+        all.lanes[0].send(header, &[], b"", &[0xff; 4097][..bytes]);
+        all.lanes[0].hear_end();
+        assert!(!transfer.state().is_final(), "{bytes} bytes for 4096");
+        all.replace_lane(0);
+        // It is asked for again, and given.
+        let asked = all.lanes[0].hear().unwrap().header;
+        let header = Header { kind: Kind::Data, sequence: asked.sequence, ..all.lanes[0].header() };
+        assert!(all.lanes[0].send(header, &[], b"", &[1; 4096]));
+        assert_eq!(transfer.wait(Some(PATIENCE)).unwrap().state, State::Done);
+        let mut found = [0; 4096];
+        memory.read(0, &mut found);
+        assert_eq!(found, [1; 4096]);
+    }
 }
 
 #[test]
