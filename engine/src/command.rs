@@ -34,6 +34,24 @@ pub enum Command {
         lane: u32,
         loss: Loss,
     },
+    /// Something waits for TCP lanes of these kinds (bits, as in `tcp::opening`), and there are none.
+    WantLanes {
+        peer: u64,
+        kinds: u32,
+    },
+    /// Dial a TCP lane of this session.
+    OpenLane {
+        peer: u64,
+        session_id: [u8; 16],
+        slot: u32,
+        lane: u32,
+    },
+    /// Ask the dialer of this session to open TCP lanes of these kinds.
+    AskForLanes {
+        peer: u64,
+        session_id: [u8; 16],
+        kinds: u32,
+    },
     /// There is a path of this transport to the peer now, or there is none, and why; `pending`: it is
     /// being made again.
     CompanionSettled {

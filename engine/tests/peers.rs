@@ -62,7 +62,7 @@ fn connecting_twice_is_connecting_once() {
     let described = b.descriptor().unwrap();
     assert_eq!((info.engine_id, info.incarnation), (described.engine_id, described.incarnation));
     assert_eq!((info.state, info.address.as_str(), info.same_host), (PeerState::Up, b.address(), true));
-    assert_eq!((info.lanes, info.transfers_active), (3, 0), "two lanes and the express lane");
+    assert_eq!((info.lanes, info.transfers_active), (1, 0), "the express lane");
     assert!(a.probe(pair.b_at_a, Some(PATIENCE)).unwrap() > Duration::ZERO);
     assert!(a.peer_info(pair.b_at_a).unwrap().round_trip_ns > 0);
     let paths = a.peer_paths(pair.b_at_a).unwrap();

@@ -22,7 +22,7 @@ use crate::sys::poller::PollerKind;
 use crate::sys::{self, socket, unix};
 use crate::transport::local::{self, Service};
 use crate::transport::rdma;
-use crate::transport::tcp::worker::Workers;
+use crate::transport::tcp::{self, worker::Workers};
 use crate::types::Transport;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::AsRawFd;
@@ -108,7 +108,7 @@ impl Engine {
             context: context.clone(),
             listener,
             proofs: proof_listener,
-            workers: workers.clone(),
+            tcp: Arc::new(tcp::service::Service::new(context.clone(), workers.clone())),
             companions: vec![
                 Beside {
                     transport: Transport::Local,

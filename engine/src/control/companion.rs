@@ -6,7 +6,7 @@ use super::Control;
 use crate::command::Reply;
 use crate::loss::{Cause, Loss};
 use crate::notify::EventBody;
-use crate::peer::{Companion, Peer, Ticket, Way};
+use crate::peer::{Closed, Companion, Peer, Way};
 use crate::status::Status;
 use crate::types::Transport;
 use std::sync::Arc;
@@ -25,22 +25,30 @@ impl Control {
         beside.companion.as_ref().ok().cloned()
     }
 
-    pub(super) fn each_companion(&self) -> impl Iterator<Item = (Transport, &Arc<dyn Companion>)> {
-        self.companions.iter().filter_map(|it| Some((it.transport, it.companion.as_ref().ok()?)))
+    pub(super) fn each_companion(&self) -> impl Iterator<Item = (Transport, &dyn Companion)> {
+        self.companions.iter().filter_map(|it| Some((it.transport, &**it.companion.as_ref().ok()?)))
+    }
+
+    /// The companions and TCP.
+    fn each_transport(&self) -> impl Iterator<Item = &dyn Companion> {
+        let tcp: &dyn Companion = &*self.tcp;
+        self.each_companion().map(|(_, companion)| companion).chain([tcp])
+    }
+
+    /// Closes a lane of whichever transport. None: there is no such lane.
+    pub(super) fn close_lane(&self, peer: u64, lane: u32) -> Option<Closed> {
+        self.each_transport().find_map(|transport| transport.close_lane(peer, lane))
     }
 
     /// The session's connection stands: begin, or say that there is no use in waiting.
     pub(super) fn begin_companions(&mut self, peer: u64, dialer: bool) {
+        let Some(session) = self.sessions.get(&peer) else { return };
+        self.tcp.begin(session.ticket(dialer));
         for at in 0..self.companions.len() {
             let Some(session) = self.sessions.get(&peer) else { return };
             let beside = &self.companions[at];
             match &beside.companion {
-                Ok(companion) => companion.begin(Ticket {
-                    peer: session.peer.clone(),
-                    dialer,
-                    session_id: session.session_id,
-                    key: session.lane_key,
-                }),
+                Ok(companion) => companion.begin(session.ticket(dialer)),
                 Err(why) => {
                     let (transport, why) = (beside.transport, why.clone());
                     self.say(peer, announce::beside(transport, Vec::new(), format!("at the peer: {why}")));
@@ -102,6 +110,7 @@ impl Control {
                 (None, None) => Way::Pending("it has just ended".into()),
             },
         );
+        self.foresee_lanes(peer);
         self.answer_connects(peer);
     }
 
@@ -117,6 +126,7 @@ impl Control {
         session.companion_broken = true;
         let object = session.peer.clone();
         object.set_way(transport, Way::Pending("it broke, and is being made again".into()));
+        self.foresee_lanes(peer);
         self.ping(peer, None);
     }
 
@@ -128,9 +138,9 @@ impl Control {
         }
     }
 
-    /// The companions' lanes that carry this transfer.
-    pub(super) fn companion_carriers(&self, peer: u64, transfer: u64) -> Vec<u32> {
-        self.each_companion().flat_map(|(_, companion)| companion.carriers(peer, transfer)).collect()
+    /// The lanes that carry this transfer.
+    pub(super) fn carriers(&self, peer: u64, transfer: u64) -> Vec<u32> {
+        self.each_transport().flat_map(|transport| transport.carriers(peer, transfer)).collect()
     }
 
     /// The session is over, or its connection is lost: so are the paths.
@@ -144,6 +154,7 @@ impl Control {
             lanes.extend(companion.end(peer));
             object.set_way(transport, Way::Pending("the session is being established again".into()));
         }
+        lanes.extend(self.tcp.end(peer));
         for (lane, closed) in lanes {
             self.lane_closed(peer, lane, closed, Loss::told(Cause::Ours, "the session's connection is over"));
         }
@@ -156,6 +167,7 @@ impl Control {
             companion.forget(handle);
             peer.set_way(transport, Way::Shut("the peer is lost".into()));
         }
+        self.tcp.forget(handle);
         self.fading.insert(handle, Fading { peer, why, waiting: Vec::new() });
         self.faded(handle);
     }

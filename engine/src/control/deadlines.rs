@@ -3,7 +3,7 @@
 
 use super::conn::State;
 use super::Control;
-use crate::loss::{Cause, Failure, Loss};
+use crate::loss::{Cause, Failure};
 use crate::status::{Error, Status};
 use crate::sys::clock;
 use std::sync::atomic::Ordering;
@@ -45,6 +45,7 @@ impl Control {
             if let Some(session) = self.sessions.get_mut(&peer) {
                 session.machine.timer(now_ns, &mut actions);
             }
+            self.tcp.timer(peer, now_ns);
             self.act(peer, actions);
         }
         self.expire_half_open();
@@ -56,9 +57,7 @@ impl Control {
         let Some(session) = self.sessions.get(&peer) else { return };
         let next_ns = session.peer.begin_look();
         let since_ns = clock::boottime_ns().saturating_sub(progress_ns);
-        let silent = Failure::new(Cause::Silent, "nothing moved for progress_timeout_ms");
-        let stuck = session.lanes().filter(|lane| lane.is_stuck(since_ns));
-        let stuck: Vec<(u32, Loss)> = stuck.map(|lane| (lane.id, lane.loss(silent))).collect();
+        let stuck = self.tcp.stuck(peer, since_ns);
         match next_ns {
             // The sweep comes before the next look.
             Some(at_ns) if at_ns <= now_ns => {
@@ -107,7 +106,10 @@ impl Control {
             let Some(conn) = self.take(token) else { return };
             match conn.state {
                 State::Dialing(dialing) => self.dial_expired(token, dialing, now),
-                State::Greeting { peer, greeting, .. } => self.lane_not_opened(peer, &greeting),
+                State::Greeting { peer, greeting, .. } => {
+                    let failure = Failure::new(Cause::Silent, "no welcome within handshake_timeout_ms");
+                    self.lane_not_opened(peer, &greeting, failure)
+                }
                 State::Control(mut control) => {
                     if let Some(target) = control.target.take() {
                         let text = format!("{}: no session in time", control.remote);

@@ -1,8 +1,6 @@
 //! Connections that we open: to engines, to the socket where we prove to be their user, and lanes.
 
 use super::conn::{Answers, ControlConn, Dialing, State, Target};
-use super::greeting::{Greeting, WELCOME_BYTES};
-use super::sessions::PeerSession;
 use super::stream::{Input, Stream};
 use super::waiting::{is_crowded, Later};
 use super::Control;
@@ -23,7 +21,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// A non-blocking socket that connects to `remote` in the background.
-fn connect(remote: SocketAddr, context: &Context) -> std::io::Result<OwnedFd> {
+pub(super) fn connect(remote: SocketAddr, context: &Context) -> std::io::Result<OwnedFd> {
     let socket = Socket::new(Domain::for_address(remote), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
     // Or the handshake's small messages wait for delayed acknowledgements, 40 ms at a time.
@@ -326,91 +324,6 @@ impl Control {
         let State::Dialing(mut dialing) = conn.state else { return };
         let step = dialing.dialer.proof(proof, clock::boottime_ns());
         self.dial_step(dial, dialing, step, conn.deadline);
-    }
-
-    /// Opens one lane of a session that we dialed.
-    pub(super) fn open_lane(&mut self, peer: u64, slot: u32, lane: u32) {
-        let Some(session) = self.sessions.get(&peer) else { return };
-        let greeting = Greeting { session_id: session.session_id, lane, slot };
-        let (bytes, remote) = (greeting.encode(&session.lane_key), session.remote);
-        let token = self.token();
-        let opened = connect(remote, &self.context).and_then(|socket| {
-            let mut stream = Stream::new(socket, token, &self.poller, true)?;
-            stream.out().extend_from_slice(&bytes);
-            Ok(stream)
-        });
-        if let Some(session) = self.sessions.get_mut(&peer) {
-            session.greetings.insert(lane, token);
-        }
-        match opened {
-            Ok(stream) => {
-                let deadline = Some(self.handshake_deadline());
-                self.insert(token, State::Greeting { stream, peer, greeting, seen: Vec::new() }, deadline);
-            }
-            Err(_) => self.lane_not_opened(peer, &greeting),
-        }
-    }
-
-    /// Nothing came of a greeting of ours; another lane is tried later.
-    pub(super) fn lane_not_opened(&mut self, peer: u64, greeting: &Greeting) {
-        if let Some(session) = self.sessions.get_mut(&peer) {
-            session.greetings.remove(&greeting.lane);
-            session.machine.lane_failed(clock::monotonic_ns(), greeting.slot);
-        }
-        self.touch(peer);
-    }
-
-    /// Gives up the greeting of this lane, if it is on its way: the lane can't be attached any more.
-    pub(super) fn forget_greeting(&mut self, peer: u64, lane: u32) {
-        let Some(session) = self.sessions.get_mut(&peer) else { return };
-        let Some(token) = session.greetings.remove(&lane) else { return };
-        if let Some(State::Greeting { greeting, .. }) = self.take(token).map(|conn| conn.state) {
-            self.lane_not_opened(peer, &greeting);
-        }
-    }
-
-    /// The session's connection is over, and with it the lanes that were to join it.
-    pub(super) fn end_greetings(&mut self, peer: u64) {
-        let Some(session) = self.sessions.get_mut(&peer) else { return };
-        for token in std::mem::take(&mut session.greetings).into_values() {
-            self.take(token);
-        }
-    }
-
-    pub(super) fn greeting(
-        &mut self,
-        token: u64,
-        mut stream: Stream,
-        peer: u64,
-        greeting: Greeting,
-        mut seen: Vec<u8>,
-        deadline: Option<Instant>,
-    ) {
-        let is_awaited = |session: &&PeerSession| session.greetings.get(&greeting.lane) == Some(&token);
-        let Some(session) = self.sessions.get(&peer).filter(is_awaited) else { return };
-        let key = session.lane_key;
-        let read = match stream.flush(&self.poller) {
-            Ok(()) => stream.read(WELCOME_BYTES - seen.len()),
-            // Not connected yet shows as a full or unconnected socket; a refused one as an error below.
-            Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => Ok(Input::Nothing),
-            Err(error) => Err(error),
-        };
-        match read {
-            Ok(Input::Bytes(bytes)) => seen.extend_from_slice(&bytes),
-            Ok(Input::Nothing) => {}
-            Ok(Input::End) | Err(_) => return self.lane_not_opened(peer, &greeting),
-        }
-        let Ok(welcome) = <[u8; WELCOME_BYTES]>::try_from(seen.as_slice()) else {
-            return self.insert(token, State::Greeting { stream, peer, greeting, seen }, deadline);
-        };
-        if !greeting.is_welcome(&key, &welcome) {
-            return self.lane_not_opened(peer, &greeting);
-        }
-        if let Some(session) = self.sessions.get_mut(&peer) {
-            session.greetings.remove(&greeting.lane);
-        }
-        let socket = stream.release();
-        self.attach(peer, greeting, socket);
     }
 }
 

@@ -7,7 +7,7 @@ use super::Control;
 use crate::command::Reply;
 use crate::complete::Fence;
 use crate::loss::{Cause, Failure, Loss};
-use crate::peer::{Closed, PeerState, Posted, What};
+use crate::peer::{PeerState, Posted, What};
 use crate::session::message::Message;
 use crate::status::{Error, Status};
 use crate::sys::clock;
@@ -47,16 +47,12 @@ impl Control {
 
     /// A struck transfer had its time to finish: the lanes that still carry it go.
     pub(super) fn drain_over(&mut self, peer: u64, transfer: u64) {
-        let Some(session) = self.sessions.get(&peer) else { return };
         // Those of which the submit failed are not there.
         let Some(transfer) = self.context.transfers.get(transfer).ok().filter(|it| !it.is_final()) else {
             return;
         };
         let handle = transfer.handle;
-        let carriers = session.lanes.values().filter(|lane| lane.carries(handle));
-        let mut lanes: Vec<u32> = carriers.map(|lane| lane.id).collect();
-        lanes.extend(self.companion_carriers(peer, handle));
-        for lane in lanes {
+        for lane in self.carriers(peer, handle) {
             self.lane_lost(
                 peer,
                 lane,
@@ -71,15 +67,7 @@ impl Control {
     /// Closes a lane, of whichever transport it is, and fences what it carried. Nothing if there is no such lane: it
     /// was closed before.
     pub(super) fn lane_lost(&mut self, peer: u64, lane: u32, loss: Loss) {
-        let Some(session) = self.sessions.get_mut(&peer) else { return };
-        let closed = match session.lanes.remove(&lane) {
-            Some(lane) => {
-                session.link.set(lane.slot, None);
-                Some(Closed::Quiet(lane.close()))
-            }
-            None => self.each_companion().find_map(|(_, companion)| companion.close_lane(peer, lane)),
-        };
-        if let Some(closed) = closed {
+        if let Some(closed) = self.close_lane(peer, lane) {
             self.lane_closed(peer, lane, closed, loss);
         }
     }
@@ -112,16 +100,7 @@ impl Control {
         self.context.stats.sessions_lost.fetch_add(1, Ordering::Relaxed);
         self.take(token);
         self.end_companions(peer);
-        self.close_lanes(peer);
         self.touch(peer);
-    }
-
-    fn close_lanes(&mut self, peer: u64) {
-        let Some(session) = self.sessions.get(&peer) else { return };
-        let lanes: Vec<u32> = session.lanes.keys().copied().collect();
-        for lane in lanes {
-            self.lane_lost(peer, lane, Loss::told(Cause::Ours, "the session's connection is over"));
-        }
     }
 
     /// A control connection broke.
@@ -150,7 +129,6 @@ impl Control {
     /// The peer is lost for good, for a reason known here.
     pub(super) fn lose(&mut self, peer: u64, status: Status, fence: Option<Fence>, loss: Loss) {
         self.drop_connection(peer, loss);
-        self.close_lanes(peer);
         let mut actions = Actions::new();
         if let Some(session) = self.sessions.get_mut(&peer) {
             session.ended = fence.map(|fence| (status, fence)).or(session.ended);
@@ -184,7 +162,6 @@ impl Control {
             self.by_place.remove(&place);
         }
         self.end_companions(handle);
-        self.close_lanes(handle);
         // Strikes its transfers; when that is done the application hears of the loss.
         self.sweeping.push_back(handle);
         self.tell_lost(peer, status);
@@ -221,13 +198,12 @@ impl Control {
 
     /// Ends a session on purpose: lanes first, then the word, so that the peer may rely on it.
     pub(super) fn farewell(&mut self, peer: u64, status: Status, loss: Loss) {
+        self.tcp.settle_debts(peer);
         if let Some(session) = self.sessions.get_mut(&peer) {
-            session.lanes.values().for_each(|lane| lane.settle_debts());
             // Nothing is asked any more: the Bye says all that a fence would.
             session.machine.control_lost(clock::monotonic_ns());
         }
         self.end_companions(peer);
-        self.close_lanes(peer);
         self.say_last(peer, Message::Bye { status: status as i32 });
         self.lose(peer, status, None, loss);
     }

@@ -132,7 +132,7 @@ impl Control {
         let Some(&peer) = self.by_session_id.get(&greeting.session_id) else { return self.count_refusal() };
         let session = self.sessions.get(&peer).filter(|session| session.machine.role() == Role::Acceptor);
         let Some(session) = session else { return self.count_refusal() };
-        if !greeting.verify(&session.lane_key, &mac) || !session.takes(&greeting) {
+        if !greeting.verify(&session.lane_key, &mac) || !self.takes(session, &greeting) {
             return self.count_refusal();
         }
         let welcome = greeting.welcome(&session.lane_key);

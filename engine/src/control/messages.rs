@@ -73,6 +73,8 @@ impl Control {
             Message::Beside { transport, why, body } => {
                 return self.companion_said(peer, *transport, why.clone(), body.clone());
             }
+            // Of no use to who does not dial lanes.
+            Message::OpenLanes { kinds } => return self.tcp.want(peer, *kinds),
             Message::Grant { limit } => session.peer.grant(*limit),
             Message::Ready { notify_limit } => {
                 session.peer.remote.settle();
@@ -82,7 +84,7 @@ impl Control {
             Message::Bye { .. } => {
                 // The peer closed its lanes before it said so: what it answered last is here, and when
                 // ours go now nothing is in doubt.
-                session.lanes.values().for_each(|lane| lane.take_the_rest());
+                self.tcp.take_the_rest(peer);
                 return self.lose(
                     peer,
                     Status::PeerLost,
@@ -106,8 +108,7 @@ impl Control {
     /// attached later, because its welcome or its greeting is still on the way.
     fn fence(&mut self, peer: u64, lane: u32) {
         self.forget_greeting(peer, lane);
-        let Some(session) = self.sessions.get_mut(&peer) else { return };
-        session.refuse_lane(lane);
+        self.tcp.refuse(peer, lane);
         self.lane_lost(peer, lane, Loss::told(Cause::Closed, format!("the peer gave up lane {lane}")));
         if !self.answers_late(peer, lane) {
             self.answer(peer, Message::FenceAck { lane });

@@ -13,6 +13,7 @@ mod dial;
 mod ending;
 pub mod greeting;
 mod inbound;
+mod lanes;
 mod late;
 mod messages;
 mod names;
@@ -26,7 +27,6 @@ mod waiting;
 use crate::command::Command;
 use crate::complete::Fence;
 use crate::context::Context;
-use crate::limits::LANES_MAX;
 use crate::loss::{Cause, Loss};
 use crate::peer::Beside;
 use crate::session::handshake::ProofTable;
@@ -38,7 +38,7 @@ use crate::sys::health;
 use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
 use crate::sys::socket;
 use crate::times::Times;
-use crate::transport::tcp::worker::Workers;
+use crate::transport::tcp;
 use announce::News;
 use callers::Callers;
 use companion::Fading;
@@ -69,7 +69,7 @@ pub struct Parts {
     pub context: Arc<Context>,
     pub listener: Option<TcpListener>,
     pub proofs: Option<OwnedFd>,
-    pub workers: Workers,
+    pub tcp: Arc<tcp::service::Service>,
     /// The transports that live beside the sessions.
     pub companions: Vec<Beside>,
 }
@@ -79,7 +79,7 @@ pub struct Control {
     poller: Arc<Poller>,
     listener: Option<TcpListener>,
     proof_listener: Option<OwnedFd>,
-    workers: Workers,
+    tcp: Arc<tcp::service::Service>,
     companions: Vec<Beside>,
     conns: HashMap<u64, Conn>,
     /// Connections that are not yet authenticated, by deadline.
@@ -147,7 +147,7 @@ impl Control {
             poller,
             listener: parts.listener,
             proof_listener: parts.proofs,
-            workers: parts.workers,
+            tcp: parts.tcp,
             companions: parts.companions,
             fading: HashMap::new(),
             late: Late::default(),
@@ -249,11 +249,6 @@ impl Control {
         }
     }
 
-    /// The lanes of a session, the express lane included: one more than the smaller side's.
-    fn lanes_with(&self, theirs: u32) -> u32 {
-        self.context.local.lanes_max.min(theirs).clamp(1, LANES_MAX) + 1
-    }
-
     fn handshake_deadline(&self) -> Instant {
         Instant::now() + Duration::from_millis(self.context.config.handshake_timeout_ms)
     }
@@ -326,6 +321,11 @@ impl Control {
                     self.drained.insert(peer);
                 }
             }
+            Command::WantLanes { peer, kinds } => self.tcp.want(peer, kinds),
+            Command::OpenLane { peer, session_id, slot, lane } => {
+                self.open_lane(peer, session_id, slot, lane)
+            }
+            Command::AskForLanes { peer, session_id, kinds } => self.ask_for_lanes(peer, session_id, kinds),
             Command::LaneLost { peer, lane, loss } => self.lane_lost(peer, lane, loss),
             Command::CompanionSettled { peer, transport, why, pending } => {
                 self.companion_settled(peer, transport, why, pending)

@@ -6,26 +6,19 @@
 use super::anew::IN_ITS_PLACE;
 use super::announce::Hearing;
 use super::conn::{ControlConn, Offered, State, Target};
-use super::dial::tune;
-use super::greeting::Greeting;
 use super::Control;
 use crate::command::Reply;
 use crate::complete::Fence;
 use crate::handle::Tag;
-use crate::limits::{COMPANION_LANES_FROM, FENCED_LANES_MAX};
 use crate::loss::{Cause, Loss};
 use crate::notify::EventBody;
-use crate::peer::{Peer, PeerIdentity, PeerState, Posted};
+use crate::peer::{Peer, PeerIdentity, PeerState, Posted, Ticket};
 use crate::session::handshake::Identity;
 use crate::session::machine::{Action, Machine, Role};
 use crate::status::Status;
 use crate::sys::clock;
-use crate::transport::tcp::lane::{Lane, LaneSpec};
-use crate::transport::tcp::link::TcpLink;
-use crate::transport::tcp::wire;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -45,18 +38,8 @@ pub struct PeerSession {
     pub conn: Option<u64>,
     /// Callers of `connect` that wait for the session to be up.
     pub waiting: Vec<u64>,
-    pub(super) link: Arc<TcpLink>,
-    pub(super) lanes: HashMap<u32, Arc<Lane>>,
-    lanes_max: u32,
-    /// The highest lane number attached in each slot since the session began. Numbers only rise, so
-    /// what is not above it was used before, or given up.
-    used: Vec<u32>,
     /// Lanes that we dialed and that the peer has not welcomed: their connections. They end with the session's.
     pub(super) greetings: HashMap<u32, u64>,
-    /// Lanes that the peer fenced. One whose greeting or welcome is still on its way is never attached; nor is one
-    /// below the second, which is how many are remembered.
-    fenced: BTreeSet<u32>,
-    fenced_below: u32,
     /// Peers whose place this one took while the process behind them may have been the same: it has let go of them
     /// when it says Ready.
     predecessors: Vec<u64>,
@@ -81,32 +64,9 @@ pub struct PeerSession {
 }
 
 impl PeerSession {
-    /// Whether a lane with this greeting may be attached.
-    pub fn takes(&self, greeting: &Greeting) -> bool {
-        self.conn.is_some()
-            && self.session_id == greeting.session_id
-            && greeting.slot < self.lanes_max
-            && greeting.lane > self.used[greeting.slot as usize]
-            && greeting.lane < COMPANION_LANES_FROM
-            && greeting.lane >= self.fenced_below
-            && !self.fenced.contains(&greeting.lane)
-    }
-
-    /// This lane is not to be attached, whenever its greeting comes. One of another transport never has a greeting:
-    /// remembered here, their numbers, which are above all of TCP's, would refuse these as the older ones.
-    pub(super) fn refuse_lane(&mut self, lane: u32) {
-        if lane >= COMPANION_LANES_FROM {
-            return;
-        }
-        self.fenced.insert(lane);
-        if self.fenced.len() > FENCED_LANES_MAX {
-            // Numbers rise: what is refused for being old is tried again with a new one.
-            self.fenced_below = self.fenced.pop_first().map_or(0, |oldest| oldest.saturating_add(1));
-        }
-    }
-
-    pub fn lanes(&self) -> impl Iterator<Item = &Arc<Lane>> {
-        self.lanes.values()
+    /// The session, as transports know it.
+    pub(super) fn ticket(&self, dialer: bool) -> Ticket {
+        Ticket { peer: self.peer.clone(), dialer, session_id: self.session_id, key: self.lane_key }
     }
 }
 
@@ -246,10 +206,7 @@ impl Control {
             session.lane_key = control.lane_key;
             // Where it listens was noted when the session began, and is forgotten with it.
             session.identity = Identity { place: session.identity.place, ..control.identity.clone() };
-            session.used.fill(0);
             session.is_proven = control.is_proven;
-            session.fenced.clear();
-            session.fenced_below = 0;
             if control.role == Role::Dialer {
                 session.remote = control.remote;
             }
@@ -289,6 +246,8 @@ impl Control {
             same_host: theirs_at.is_loopback() || Some(theirs_at) == ours_at,
             hosts: (ours_at.unwrap_or(Ipv4Addr::UNSPECIFIED.into()), theirs_at),
             frame_bytes_max: theirs.frame_bytes_max.min(self.context.local.frame_bytes_max),
+            lanes_max: theirs.lanes_max,
+            reads_max: theirs.reads_max,
         };
         let engine = (theirs.engine_id, theirs.incarnation);
         let (link_id, around) = (control.offered.fresh, self.context.surroundings());
@@ -303,11 +262,8 @@ impl Control {
             }
         };
         let handle = peer.handle;
-        let lanes = self.lanes_with(theirs.lanes_max);
-        let config = &self.context.config;
-        let link = Arc::new(TcpLink::new(lanes, self.context.spin_ns, config.express_bytes_max));
-        peer.set_link(Some(link.clone()));
-        let machine = Machine::new(control.role, lanes, self.timing(), clock::monotonic_ns());
+        self.tcp.add(peer.clone());
+        let machine = Machine::new(control.role, self.timing(), clock::monotonic_ns());
         let session = PeerSession {
             peer,
             machine,
@@ -317,13 +273,7 @@ impl Control {
             dialed: String::new(),
             conn: Some(token),
             waiting: Vec::new(),
-            link,
-            lanes: HashMap::new(),
-            lanes_max: lanes,
-            used: vec![0; lanes as usize],
             greetings: HashMap::new(),
-            fenced: BTreeSet::new(),
-            fenced_below: 0,
             predecessors: Vec::new(),
             remote_link: fresh,
             hearing: Hearing::default(),
@@ -360,68 +310,14 @@ impl Control {
         if let Some(pidfd) = pidfd {
             self.watch_process(peer, pidfd);
         }
-        let mut actions = Actions::new();
         if let Some(session) = self.sessions.get_mut(&peer) {
-            session.machine.connected(clock::monotonic_ns(), role, &mut actions);
+            session.machine.connected(clock::monotonic_ns(), role);
         }
-        self.act(peer, actions);
         self.begin_companions(peer, role == Role::Dialer);
         self.tell_all(peer);
+        self.touch(peer);
         self.probe_again(peer);
         self.ask_for_forerunners(peer);
-    }
-
-    /// A greeted lane joins its session, if that still takes it.
-    pub(super) fn attach(&mut self, peer: u64, greeting: Greeting, socket: OwnedFd) {
-        let token = self.token();
-        let Some(session) = self.sessions.get_mut(&peer) else { return };
-        if !session.takes(&greeting) {
-            if session.machine.role() == Role::Dialer {
-                self.lane_not_opened(peer, &greeting);
-            }
-            return;
-        }
-        if let Some(older) = session.link.get(greeting.slot) {
-            // The peer lost it and we have not noticed.
-            self.lane_lost(
-                peer,
-                older.id,
-                Loss::told(Cause::Closed, "the peer opened another lane in its place"),
-            );
-        }
-        let Some(session) = self.sessions.get_mut(&peer) else { return };
-        tune(&socket, session.peer.identity.same_host, &self.context);
-        let dialed = session.machine.role() == Role::Dialer;
-        let spec = LaneSpec {
-            id: greeting.lane,
-            slot: greeting.slot,
-            socket,
-            send_key: wire::lane_key(&session.lane_key, greeting.lane, dialed),
-            receive_key: wire::lane_key(&session.lane_key, greeting.lane, !dialed),
-            peer_reads_max: session.identity.reads_max,
-            frame_bytes_max: session.peer.identity.frame_bytes_max,
-        };
-        let worker = self.workers.of(peer as u32, greeting.slot).clone();
-        let lane =
-            Arc::new(Lane::new(spec, session.peer.clone(), self.context.clone(), worker.clone(), token));
-        if worker.add(&lane).is_err() {
-            if dialed {
-                self.lane_not_opened(peer, &greeting);
-            }
-            return;
-        }
-        session.used[greeting.slot as usize] = lane.id;
-        session.lanes.insert(lane.id, lane.clone());
-        session.link.set(greeting.slot, Some(lane.clone()));
-        let mut actions = Actions::new();
-        session.machine.lane_attached(greeting.slot, greeting.lane, &mut actions);
-        let express = lane.is_express();
-        self.act(peer, actions);
-        if express {
-            lane.send();
-        } else {
-            lane.kick();
-        }
     }
 
     /// Carries out what the machine decided, and sets its next alarm.
@@ -431,7 +327,6 @@ impl Control {
             match action {
                 Action::Send(message) => self.say(peer, message),
                 Action::Dial => self.redial(peer),
-                Action::OpenLane { slot, lane } => self.open_lane(peer, slot, lane),
                 Action::DrainOver(transfer) => self.drain_over(peer, transfer),
                 Action::Release(records, fence) => self.release(peer, records, fence),
                 Action::Up => self.up(peer),
@@ -459,10 +354,11 @@ impl Control {
 
     /// The session changed: set its alarm anew; forget it when nothing depends on it any more.
     pub(super) fn touch(&mut self, peer: u64) {
+        let lanes = self.tcp.next_timer(peer);
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         let is_idle = session.machine.is_idle() && session.late_lanes.is_empty();
         let over = session.machine.is_given_up() && is_idle && session.peer.active() == 0;
-        let next = if over { None } else { session.machine.next_timer() };
+        let next = if over { None } else { session.machine.next_timer().into_iter().chain(lanes).min() };
         self.alarms.set(peer, next);
         if over {
             if let Some(session) = self.sessions.remove(&peer) {

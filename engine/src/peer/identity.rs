@@ -36,6 +36,9 @@ pub struct PeerIdentity {
     pub hosts: (IpAddr, IpAddr),
     /// Payload of one frame at most, of what both ends take: no slice may be longer.
     pub frame_bytes_max: u32,
+    /// TCP lanes, the express lane not counted, and READs on each of them that the peer serves at once.
+    pub lanes_max: u32,
+    pub reads_max: u32,
 }
 
 /// What a peer needs of the engine it belongs to.

@@ -50,6 +50,8 @@ pub fn peer_with(handle: u64) -> Arc<Peer> {
         same_host: true,
         hosts: (Ipv4Addr::LOCALHOST.into(), Ipv4Addr::LOCALHOST.into()),
         frame_bytes_max: 1024 * KIB,
+        lanes_max: 1,
+        reads_max: 16,
     };
     let around = Surroundings {
         commands: Arc::default(),

@@ -1,8 +1,9 @@
 //! The session's state machine: what must happen, and in which order, when lanes, the control
-//! connection or the peer's process fail. One machine for each peer; it outlives its connections.
+//! connection or the peer's process fail. One machine for each peer; it outlives its connections. Lanes of all
+//! transports are alike to it: numbers that are lost, and fenced.
 //!
 //! ```text
-//!           connected        Ready from the peer + all lanes attached
+//!           connected                   Ready from the peer
 //!   DOWN ───────────▶ STARTING ───────────────────────────────────▶ UP
 //!    ▲ ▲                 │                                          │
 //!    │ └── control lost ─┴───────────────── control lost ───────────┘
@@ -56,10 +57,6 @@ pub enum Action<R> {
     Send(Message),
     /// Dial the control connection again.
     Dial,
-    OpenLane {
-        slot: u32,
-        lane: u32,
-    },
     /// Look whether this transfer is final; if not, close the lanes that carry it.
     DrainOver(u64),
     /// These records can touch nothing any more.
@@ -75,22 +72,9 @@ pub enum Action<R> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Connection {
     Down { give_up_ns: u64, redial_ns: u64, backoff_ns: u64, dialing: bool },
-    Starting { since_ns: u64, ready: bool },
+    Starting { since_ns: u64 },
     Up,
     GivenUp,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Slot {
-    Attached(u32),
-    /// `backoff_ns`: the pause after which it is tried again, should it fail.
-    Opening {
-        backoff_ns: u64,
-    },
-    Retry {
-        at_ns: u64,
-        backoff_ns: u64,
-    },
 }
 
 struct FenceWait<R> {
@@ -104,8 +88,6 @@ pub struct Machine<R> {
     role: Role,
     timing: Timing,
     connection: Connection,
-    slots: Vec<Slot>,
-    next_lane: u32,
     fences: Vec<FenceWait<R>>,
     /// When each is over, and the transfer.
     drains: BTreeSet<(u64, u64)>,
@@ -114,8 +96,8 @@ pub struct Machine<R> {
 }
 
 impl<R: Carried> Machine<R> {
-    /// A machine for a peer with this many lanes, the express lane included; not connected yet.
-    pub fn new(role: Role, lanes: u32, timing: Timing, now_ns: u64) -> Machine<R> {
+    /// Not connected yet.
+    pub fn new(role: Role, timing: Timing, now_ns: u64) -> Machine<R> {
         Machine {
             role,
             timing,
@@ -125,8 +107,6 @@ impl<R: Carried> Machine<R> {
                 backoff_ns: timing.backoff_min_ns,
                 dialing: true,
             },
-            slots: vec![Slot::Opening { backoff_ns: timing.backoff_min_ns }; lanes as usize],
-            next_lane: 1,
             fences: Vec::new(),
             drains: BTreeSet::new(),
             ping: None,
@@ -157,56 +137,15 @@ impl<R: Carried> Machine<R> {
 
     /// A new control connection stands; `role` says who dialed it. The caller has closed every lane of
     /// an earlier one.
-    pub fn connected(&mut self, now_ns: u64, role: Role, out: &mut Vec<Action<R>>) {
+    pub fn connected(&mut self, now_ns: u64, role: Role) {
         self.role = role;
-        self.connection = Connection::Starting { since_ns: now_ns, ready: false };
+        self.connection = Connection::Starting { since_ns: now_ns };
         self.ping = None;
-        for slot in 0..self.slots.len() {
-            self.reopen(slot, self.timing.backoff_min_ns, out);
-        }
-    }
-
-    /// The slot has no lane: the dialer opens one.
-    fn reopen(&mut self, slot: usize, backoff_ns: u64, out: &mut Vec<Action<R>>) {
-        self.slots[slot] = Slot::Opening { backoff_ns };
-        if !self.is_connected() || self.role != Role::Dialer {
-            return;
-        }
-        out.push(Action::OpenLane { slot: slot as u32, lane: self.next_lane });
-        self.next_lane += 1;
-    }
-
-    pub fn lane_attached(&mut self, slot: u32, lane: u32, out: &mut Vec<Action<R>>) {
-        if let Some(place) = self.slots.get_mut(slot as usize) {
-            *place = Slot::Attached(lane);
-        }
-        self.rise(out);
-    }
-
-    /// A lane could not be opened; tried again after a pause that doubles each time.
-    pub fn lane_failed(&mut self, now_ns: u64, slot: u32) {
-        if let Some(place) = self.slots.get_mut(slot as usize) {
-            if let Slot::Opening { backoff_ns } = *place {
-                *place = Slot::Retry { at_ns: now_ns + backoff_ns, backoff_ns };
-            }
-        }
-    }
-
-    fn rise(&mut self, out: &mut Vec<Action<R>>) {
-        let attached = self.slots.iter().all(|slot| matches!(slot, Slot::Attached(_)));
-        if attached && matches!(self.connection, Connection::Starting { ready: true, .. }) {
-            self.connection = Connection::Up;
-            out.push(Action::Up);
-        }
     }
 
     /// An attached lane is gone and can no longer touch memory on this side. `records`: what it carried.
     pub fn lane_lost(&mut self, now_ns: u64, lane: u32, records: Vec<R>, out: &mut Vec<Action<R>>) {
         let connected = self.is_connected();
-        let place = self.slots.iter().position(|slot| *slot == Slot::Attached(lane));
-        if let Some(slot) = place {
-            self.reopen(slot, self.timing.backoff_min_ns, out);
-        }
         if connected {
             out.push(Action::Send(Message::Fence { lane }));
         }
@@ -234,15 +173,15 @@ impl<R: Carried> Machine<R> {
         match message {
             Message::RegionsAdd(_) => {
                 // It has many: as long as it goes on telling, its Ready is on its way.
-                if let Connection::Starting { since_ns, ready: false } = &mut self.connection {
+                if let Connection::Starting { since_ns } = &mut self.connection {
                     *since_ns = now_ns;
                 }
             }
             Message::Ready { .. } => {
-                if let Connection::Starting { ready, .. } = &mut self.connection {
-                    *ready = true;
+                if let Connection::Starting { .. } = self.connection {
                     self.confirm_orphans(out);
-                    self.rise(out);
+                    self.connection = Connection::Up;
+                    out.push(Action::Up);
                 }
             }
             Message::FenceAck { lane } => {
@@ -280,7 +219,6 @@ impl<R: Carried> Machine<R> {
             dialing: false,
         };
         self.unask();
-        self.slots.fill(Slot::Opening { backoff_ns: self.timing.backoff_min_ns });
     }
 
     /// The redial failed. `fatal`: trying again cannot help (refused, replaced by a new incarnation).
@@ -354,7 +292,7 @@ impl<R: Carried> Machine<R> {
             Connection::Down { give_up_ns, redial_ns, dialing, .. } => {
                 Some(if dialing { give_up_ns } else { give_up_ns.min(redial_ns) })
             }
-            Connection::Starting { since_ns, .. } => Some(since_ns + answer),
+            Connection::Starting { since_ns } => Some(since_ns + answer),
             _ => None,
         };
         let fences = self.fences.iter().flat_map(|wait| {
@@ -362,13 +300,9 @@ impl<R: Carried> Machine<R> {
             let whole = wait.records.iter().map(|r| r.lease_until_ns()).max();
             records.chain(whole).chain(wait.asked_ns.map(|asked| asked + answer))
         });
-        let slots = self.slots.iter().filter_map(|slot| match slot {
-            Slot::Retry { at_ns, .. } => Some(*at_ns),
-            _ => None,
-        });
         let drains = self.drains.first().map(|(at_ns, _)| *at_ns);
         let ping = self.ping.map(|(_, asked_ns)| asked_ns + answer);
-        connection.into_iter().chain(fences).chain(slots).chain(drains).chain(ping).min()
+        connection.into_iter().chain(fences).chain(drains).chain(ping).min()
     }
 
     pub fn timer(&mut self, now_ns: u64, out: &mut Vec<Action<R>>) {
@@ -381,14 +315,6 @@ impl<R: Carried> Machine<R> {
             };
             self.drains.pop_first();
             out.push(Action::DrainOver(transfer));
-        }
-        for slot in 0..self.slots.len() {
-            match self.slots[slot] {
-                Slot::Retry { at_ns, backoff_ns } if at_ns <= now_ns => {
-                    self.reopen(slot, (backoff_ns * 2).min(self.timing.backoff_max_ns), out)
-                }
-                _ => {}
-            }
         }
     }
 
@@ -405,7 +331,7 @@ impl<R: Carried> Machine<R> {
                     out.push(Action::Dial);
                 }
             }
-            Connection::Starting { since_ns, .. } if silent(*since_ns) || unanswered => {
+            Connection::Starting { since_ns } if silent(*since_ns) || unanswered => {
                 out.push(Action::DropControl)
             }
             Connection::Up if unanswered => out.push(Action::DropControl),

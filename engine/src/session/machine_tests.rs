@@ -32,16 +32,14 @@ fn record(id: u32, lease_until_ns: u64, struck: bool) -> Record {
     Record { id, lease_until_ns, struck }
 }
 
-/// A machine that is up with lanes 1 and 2.
+/// A machine that is up.
 fn up(role: Role) -> Machine<Record> {
-    let mut machine = Machine::new(role, 2, TIMING, 0);
+    let mut machine = Machine::new(role, TIMING, 0);
     let mut out = Vec::new();
-    machine.connected(0, role, &mut out);
-    machine.lane_attached(0, 1, &mut out);
+    machine.connected(0, role);
+    assert!(!machine.is_up(), "the peer has said nothing");
     machine.message(0, &Message::Ready { notify_limit: 0 }, &mut out);
-    assert!(!machine.is_up(), "one lane is missing");
-    machine.lane_attached(1, 2, &mut out);
-    assert_eq!(out.last(), Some(&Action::Up));
+    assert_eq!(out, [Action::Up]);
     machine
 }
 
@@ -60,7 +58,6 @@ fn fences_that_nobody_answers_are_bounded() {
         out.clear();
         let lane = lanes.next().unwrap();
         assert!(machine.fences.len() <= FENCES_WAITING_MAX);
-        machine.lane_attached(1, lane, &mut out);
         machine.lane_lost(0, lane, Vec::new(), &mut out);
     }
     machine.control_lost(0);
@@ -70,10 +67,9 @@ fn fences_that_nobody_answers_are_bounded() {
 /// A peer that has many regions says so for a while before it is ready; one that says nothing is given up.
 #[test]
 fn who_goes_on_announcing_is_waited_for() {
-    let mut machine: Machine<Record> = Machine::new(Role::Acceptor, 1, TIMING, 0);
+    let mut machine: Machine<Record> = Machine::new(Role::Acceptor, TIMING, 0);
     let (mut out, answer) = (Vec::new(), TIMING.answer_ns);
-    machine.connected(0, Role::Acceptor, &mut out);
-    machine.lane_attached(0, 1, &mut out);
+    machine.connected(0, Role::Acceptor);
     let mut now = 0;
     for _ in 0..10 {
         now += answer - 1;
@@ -87,11 +83,11 @@ fn who_goes_on_announcing_is_waited_for() {
 }
 
 #[test]
-fn a_lost_lane_is_fenced_replaced_and_released_once() {
+fn a_lost_lane_is_fenced_and_released_once() {
     let mut machine = up(Role::Dialer);
     let mut out = Vec::new();
     machine.lane_lost(MS, 1, vec![record(7, 3000 * MS, false)], &mut out);
-    assert_eq!(out, [Action::OpenLane { slot: 0, lane: 3 }, Action::Send(Message::Fence { lane: 1 })]);
+    assert_eq!(out, [Action::Send(Message::Fence { lane: 1 })]);
     out.clear();
     machine.message(2 * MS, &Message::FenceAck { lane: 1 }, &mut out);
     assert_eq!(out, [Action::Release(vec![record(7, 3000 * MS, false)], Fence::Confirmed)]);
@@ -159,11 +155,9 @@ fn the_peers_ready_on_a_new_connection_is_the_fence_of_the_old_lanes() {
     let mut out = timer(&mut machine, 0);
     assert_eq!(out, [Action::Dial]);
     out.clear();
-    machine.connected(MS, Role::Dialer, &mut out);
-    assert_eq!(out, [Action::OpenLane { slot: 0, lane: 3 }, Action::OpenLane { slot: 1, lane: 4 }]);
-    out.clear();
+    machine.connected(MS, Role::Dialer);
     machine.message(2 * MS, &Message::Ready { notify_limit: 0 }, &mut out);
-    assert_eq!(out, [Action::Release(vec![record(1, 3000 * MS, false)], Fence::Confirmed)]);
+    assert_eq!(out, [Action::Release(vec![record(1, 3000 * MS, false)], Fence::Confirmed), Action::Up]);
 }
 
 /// The peer closed the lanes of the earlier connections before it said so. Of one that was lost since, it has not heard.
@@ -173,12 +167,11 @@ fn a_ready_says_nothing_of_the_lanes_of_its_own_connection() {
     machine.control_lost(0);
     machine.lane_lost(0, 1, vec![record(1, 3000 * MS, false)], &mut Vec::new());
     let mut out = Vec::new();
-    machine.connected(MS, Role::Dialer, &mut out);
-    machine.lane_attached(0, 3, &mut out);
+    machine.connected(MS, Role::Dialer);
     machine.lane_lost(MS, 3, vec![record(2, 3000 * MS, false)], &mut out);
     out.clear();
     machine.message(2 * MS, &Message::Ready { notify_limit: 0 }, &mut out);
-    assert_eq!(out, [Action::Release(vec![record(1, 3000 * MS, false)], Fence::Confirmed)]);
+    assert_eq!(out, [Action::Release(vec![record(1, 3000 * MS, false)], Fence::Confirmed), Action::Up]);
     out.clear();
     machine.message(2 * MS, &Message::FenceAck { lane: 3 }, &mut out);
     assert_eq!(out, [Action::Release(vec![record(2, 3000 * MS, false)], Fence::Confirmed)]);
@@ -220,21 +213,13 @@ fn an_empty_fence_waits_for_its_answer_and_not_for_a_lease() {
     assert!(machine.is_idle(), "nobody is left to answer, and nothing to release");
 }
 
-#[test]
-fn a_failed_lane_is_opened_again_later() {
-    let mut machine = up(Role::Dialer);
-    machine.lane_lost(0, 2, vec![], &mut Vec::new());
-    machine.lane_failed(0, 1);
-    assert_eq!(timer(&mut machine, 20 * MS), [Action::OpenLane { slot: 1, lane: 4 }]);
-}
-
 proptest! {
     /// Whatever happens, each record leaves exactly once, never before its lease unless a fence
     /// stands behind it, and all have left once every lease is over.
     #[test]
     fn records_leave_exactly_once(steps in proptest::collection::vec((0u8..7, 1u64..400, any::<bool>()), 1..60)) {
         let mut machine = up(Role::Dialer);
-        let (mut now, mut next_id, mut lanes) = (0u64, 0u32, vec![1u32, 2]);
+        let (mut now, mut next_id, mut next_lane, mut lanes) = (0u64, 0u32, 2u32, vec![1u32, 2]);
         let (mut waiting, mut out) = (std::collections::BTreeMap::new(), Vec::new());
         for (what, amount, flag) in steps {
             now += amount * MS;
@@ -247,18 +232,15 @@ proptest! {
                 },
                 2 => { let lane = (amount % 8) as u32; machine.message(now, &Message::FenceAck { lane }, &mut out) }
                 3 => machine.control_lost(now),
-                4 => { if !machine.is_given_up() { machine.connected(now, Role::Dialer, &mut out) } }
+                4 => { if !machine.is_given_up() { machine.connected(now, Role::Dialer); next_lane += 2; lanes = vec![next_lane - 1, next_lane] } }
                 5 => machine.message(now, &Message::Ready { notify_limit: 0 }, &mut out),
                 _ => machine.timer(now, &mut out),
             }
             for action in out.drain(..) {
-                match action {
-                    Action::OpenLane { lane, .. } => lanes.push(lane),
-                    Action::Release(records, fence) => for record in records {
-                        let (lease, _) = waiting.remove(&record.id).expect("released twice");
-                        prop_assert!(fence != Fence::Lease || lease <= now);
-                    },
-                    _ => {}
+                let Action::Release(records, fence) = action else { continue };
+                for record in records {
+                    let (lease, _) = waiting.remove(&record.id).expect("released twice");
+                    prop_assert!(fence != Fence::Lease || lease <= now);
                 }
             }
         }
@@ -306,30 +288,4 @@ fn lanes_lost_empty_with_their_connection_leave_nothing_to_wait_for() {
     machine.lane_lost(2 * MS, 2, Vec::new(), &mut Vec::new());
     assert!(machine.is_idle());
     assert_timer_settles(&mut machine, 3 * MS);
-}
-
-#[test]
-fn a_lane_that_cannot_be_opened_is_tried_after_pauses_that_double() {
-    let (mut machine, mut out) = (up(Role::Dialer), Vec::new());
-    machine.lane_lost(0, 1, Vec::new(), &mut out);
-    machine.message(0, &Message::FenceAck { lane: 1 }, &mut out);
-    let (mut now, mut pauses) = (0, Vec::new());
-    for _ in 0..8 {
-        machine.lane_failed(now, 0);
-        let at = machine.slots.iter().find_map(|slot| match slot {
-            Slot::Retry { at_ns, .. } => Some(*at_ns),
-            _ => None,
-        });
-        pauses.push((at.unwrap() - now) / MS);
-        now = at.unwrap();
-        out.clear();
-        machine.timer(now, &mut out);
-        assert!(out.iter().any(|action| matches!(action, Action::OpenLane { slot: 0, .. })), "{out:?}");
-    }
-    assert_eq!(pauses, [20, 40, 80, 160, 320, 640, 1000, 1000]);
-    // One that stood begins anew.
-    machine.lane_attached(0, 99, &mut out);
-    machine.lane_lost(now, 99, Vec::new(), &mut out);
-    machine.lane_failed(now, 0);
-    assert!(matches!(machine.slots[0], Slot::Retry { backoff_ns, .. } if backoff_ns == 20 * MS));
 }

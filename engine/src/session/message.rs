@@ -53,6 +53,10 @@ pub enum Message {
         pid: u32,
         started: u64,
     },
+    /// The dialer is to open TCP lanes of these kinds: 1 the express lane, 2 those for bulk. To the dialer alone.
+    OpenLanes {
+        kinds: u32,
+    },
     /// From one transport's companion to the other side's; or, with `why`, the reason not to wait for a
     /// path of this transport.
     Beside {
@@ -137,6 +141,7 @@ impl Message {
             Message::Bye { status } => numbers(10, &[*status as i64 as u64]),
             Message::HasEnded { pid, started } => numbers(12, &[*pid as u64, *started]),
             Message::Ended { pid, started } => numbers(13, &[*pid as u64, *started]),
+            Message::OpenLanes { kinds } => numbers(14, &[*kinds as u64]),
             Message::Beside { transport, why, body } => {
                 out.extend_from_slice(&[11, *transport]);
                 encode_text(why, &mut out);
@@ -170,6 +175,7 @@ impl Message {
             11 => Message::Beside { transport: reader.u8()?, why: reader.text()?, body: reader.body()? },
             12 => Message::HasEnded { pid: reader.small()?, started: reader.u64()? },
             13 => Message::Ended { pid: reader.small()?, started: reader.u64()? },
+            14 => Message::OpenLanes { kinds: reader.small()? },
             _ => return Err(BadMessage),
         };
         if reader.0.is_empty() {
@@ -246,6 +252,7 @@ mod tests {
             Message::Grant { limit: 8 },
             Message::Bye { status: -301 },
             Message::HasEnded { pid: 7, started: u64::MAX },
+            Message::OpenLanes { kinds: 3 },
             Message::Ended { pid: u32::MAX, started: 3 },
             Message::Beside { transport: 2, why: "no".into(), body: vec![7; 300] },
         ]

@@ -293,6 +293,7 @@ fn a_recorded_lane_is_not_taken_again() {
     let peer = connect(&a, &proxy.address);
     let (local, remote) = (alloc(&a, 4096), alloc(&b, 4096));
     fill(&local, 2);
+    open_lanes(&a, &b, peer);
     a.write(peer, &[request(&local, &remote, 0, 4096)], &options()).unwrap();
     remote.write(0, &[0; 4096]);
     let play = |what: &str| {

@@ -72,6 +72,7 @@ impl Scene {
         let judged = loses.clone();
         let proxy = Proxy::with_judge(b.address(), move |passing: &mut Passing| judged.judge(passing));
         let peer = connect(&a, &proxy.address);
+        open_lanes(&a, &b, peer);
         let local = alloc(&a, BYTES);
         fill(&local, 3);
         let queue = b.queue(WHAT_NOTIFICATIONS, 16).unwrap();

@@ -56,6 +56,14 @@ pub fn connect(from: &Engine, to: &str) -> u64 {
     from.connect(to, Some(Duration::from_secs(5))).unwrap()
 }
 
+/// Opens every lane to a peer, by a transfer that is not small.
+pub fn open_lanes(from: &Engine, to: &Engine, peer: u64) {
+    let (local, remote) = (alloc(from, MIB), alloc(to, MIB));
+    let requests = rounds(local.address(), remote.address(), remote.region(), MIB, 1);
+    from.write(peer, &requests, &options()).unwrap();
+    wait_until("every lane is open", || from.peer_info(peer).unwrap().lanes == 3);
+}
+
 /// Two connected engines: (initiator, target, the target as the initiator's peer).
 pub fn pair(extra: &[(&str, &str)]) -> (Engine, Engine, u64) {
     let (a, b) = (engine(extra), engine(extra));

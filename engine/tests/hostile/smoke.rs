@@ -44,14 +44,14 @@ fn a_peer_that_is_dialed_takes_a_write() {
 fn what_the_proxy_holds_comes_when_it_is_released() {
     let (a, b) = (engine(&[]), engine(&[]));
     let proxy = Proxy::with_judge(b.address(), |passing: &mut Passing| match passing {
-        Passing { greeting: Some(lane), way: Way::Back, at: 0, .. } if lane.slot == 1 => Verdict::Hold,
+        Passing { greeting: Some(lane), way: Way::Back, at: 0, .. } if lane.slot == 0 => Verdict::Hold,
         _ => Verdict::Pass,
     });
     std::thread::scope(|scope| {
         let connecting = scope.spawn(|| a.connect(&proxy.address, Some(PATIENCE)).unwrap());
         let lane = proxy.wait_for("the welcome is held", |seen| seen.holds(Way::Back));
-        assert!(!connecting.is_finished(), "a lane is not there yet");
-        assert_eq!(lane.greeting.map(|greeting| greeting.slot), Some(1));
+        assert!(!connecting.is_finished(), "the express lane is not there yet");
+        assert_eq!(lane.greeting.map(|greeting| greeting.slot), Some(0));
         proxy.release(lane.connection, Way::Back);
         let peer = connecting.join().unwrap();
         assert_eq!(a.peer_info(peer).unwrap().state, ferry::peer::PeerState::Up);

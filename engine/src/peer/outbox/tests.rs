@@ -46,6 +46,8 @@ fn peer() -> Peer {
         same_host: true,
         hosts: ([127, 0, 0, 1].into(), [127, 0, 0, 1].into()),
         frame_bytes_max: 1 << 20,
+        lanes_max: 1,
+        reads_max: 16,
     };
     let around = Surroundings {
         commands: Arc::new(Commands::default()),

@@ -16,8 +16,9 @@ pub const MAGIC: [u8; 6] = *b"FERRY\0";
 pub const KIND_CONTROL: u8 = 1;
 pub const KIND_LANE: u8 = 2;
 /// The wire version that this engine speaks, and the oldest one it still does.
-pub const WIRE_VERSION: u16 = 1;
-pub const WIRE_VERSION_MIN: u16 = 1;
+/// 2: lanes are opened when they are needed, and an acceptor asks for them. An engine that speaks 1 waits for them all.
+pub const WIRE_VERSION: u16 = 2;
+pub const WIRE_VERSION_MIN: u16 = 2;
 /// Bytes that one `input` may bring. What a peer may send behind the handshake comes along with it.
 pub const INPUT_BYTES_MAX: usize = 64 << 10;
 

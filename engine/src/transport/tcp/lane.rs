@@ -13,7 +13,7 @@ use crate::limits::{
 };
 use crate::loss::{Failure, Loss};
 use crate::notify::WakeLater;
-use crate::peer::outbox::PullLimits;
+use crate::peer::outbox::{PullLimits, Pulled};
 use crate::peer::{Peer, Posted};
 use crate::session::machine::Carried;
 use crate::sys::clock;
@@ -28,7 +28,7 @@ use crate::transport::tcp::rx::{Rx, RxTurn};
 use crate::transport::tcp::tx::{Tx, TxTurn};
 use crate::transport::tcp::wire::Sealer;
 use crate::transport::tcp::worker::Worker;
-use crate::types::Op;
+use crate::types::{Op, Transport};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering};
@@ -69,6 +69,8 @@ pub struct Lane {
     /// This end's address and the other's. Asked for while it stands: a connection that was reset has none.
     ends: (Option<SocketAddr>, Option<SocketAddr>),
     worker: Arc<Worker>,
+    /// An express lane beside which no other stands: it carries everything. A hint: no partner.
+    is_alone: AtomicBool,
     tx: Mutex<Tx>,
     rx: Mutex<Rx>,
     pub flight: Mutex<Flight>,
@@ -111,6 +113,7 @@ impl Lane {
             token,
             ends: socket::ends(&spec.socket),
             socket: spec.socket,
+            is_alone: AtomicBool::new(false),
             tx: Mutex::new(Tx::new(Sealer::new(spec.send_key))),
             rx: Mutex::new(Rx::new(Sealer::new(spec.receive_key))),
             flight: Mutex::new(Flight::default()),
@@ -133,6 +136,25 @@ impl Lane {
 
     pub fn is_express(&self) -> bool {
         self.slot == 0
+    }
+
+    pub fn set_alone(&self, is_alone: bool) {
+        self.is_alone.store(is_alone, Ordering::Relaxed);
+    }
+
+    fn takes_bulk(&self) -> bool {
+        self.is_express() && self.is_alone.load(Ordering::Relaxed)
+    }
+
+    /// The next frame's worth of what waits for this lane.
+    pub fn pull(&self, limits: PullLimits) -> Option<Pulled> {
+        let pull = |express| self.peer.pull(Transport::Tcp, express, limits);
+        pull(self.is_express()).or_else(|| if self.takes_bulk() { pull(false) } else { None })
+    }
+
+    pub fn has_work(&self) -> bool {
+        let has = |express| self.peer.has_work(Transport::Tcp, express);
+        has(self.is_express()) || (self.takes_bulk() && has(false))
     }
 
     pub fn fd(&self) -> RawFd {

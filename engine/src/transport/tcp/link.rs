@@ -1,20 +1,27 @@
 //! A peer's lanes as one path: picks which of them moves what, and lets a waiting thread drive the
 //! express lane itself.
 
+use super::opening::{BULK, EXPRESS};
+use crate::command::Command;
 use crate::complete::Transfer;
 use crate::peer::outbox::Class;
-use crate::peer::Link;
+use crate::peer::{Link, Peer};
 use crate::region::RemoteMap;
 use crate::sys::lock::RwLock;
 use crate::sys::{clock, socket};
 use crate::transport::tcp::lane::Lane;
 use crate::transport::tcp::worker::GAP_SPINS;
 use crate::types::{Range, Transport};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 
 /// The lanes by slot: slot 0 is the express lane, the others carry bulk.
 pub struct TcpLink {
+    /// The peer holds the link.
+    peer: Weak<Peer>,
+    /// The kinds of lanes that the control loop was asked for. Each is asked for once: what is wanted once is opened
+    /// again by itself.
+    wanted: AtomicU32,
     slots: RwLock<Vec<Option<Arc<Lane>>>>,
     spin_ns: u64,
     /// Whether the last wait was short enough for a spin to make sense; a hint.
@@ -23,15 +30,38 @@ pub struct TcpLink {
 }
 
 impl TcpLink {
-    pub fn new(lanes: u32, spin_ns: u64, express_bytes_max: u64) -> TcpLink {
-        let slots = RwLock::new(vec![None; lanes as usize]);
-        TcpLink { slots, spin_ns, spin_pays: AtomicBool::new(true), express_bytes_max }
+    pub fn new(peer: &Arc<Peer>, lanes: u32, spin_ns: u64, express_bytes_max: u64) -> TcpLink {
+        TcpLink {
+            peer: Arc::downgrade(peer),
+            wanted: AtomicU32::new(0),
+            slots: RwLock::new(vec![None; lanes as usize]),
+            spin_ns,
+            spin_pays: AtomicBool::new(true),
+            express_bytes_max,
+        }
+    }
+
+    /// Has lanes of this kind opened, if something waits for them. What waits was queued before.
+    fn want(&self, kind: u32) {
+        if self.wanted.load(Ordering::Relaxed) & kind != 0 {
+            return;
+        }
+        let Some(peer) = self.peer.upgrade() else { return };
+        if !peer.has_work(Transport::Tcp, kind == EXPRESS)
+            || self.wanted.fetch_or(kind, Ordering::Relaxed) & kind != 0
+        {
+            return;
+        }
+        peer.around().commands.push(Command::WantLanes { peer: peer.handle, kinds: kind });
     }
 
     pub fn set(&self, slot: u32, lane: Option<Arc<Lane>>) {
         let mut slots = self.slots.write();
         if let Some(place) = slots.get_mut(slot as usize) {
             *place = lane;
+        }
+        if let Some((Some(express), bulk)) = slots.split_first() {
+            express.set_alone(bulk.iter().all(Option::is_none));
         }
     }
 
@@ -51,12 +81,19 @@ impl Link for TcpLink {
 
     fn post(&self, class: Class) {
         if class == Class::Express {
-            if let Some(lane) = self.get(0) {
-                lane.send();
-            }
-            return;
+            return match self.get(0) {
+                Some(lane) => lane.send(),
+                None => self.want(EXPRESS),
+            };
         }
-        self.attached().iter().filter(|lane| !lane.is_express()).for_each(|lane| lane.kick());
+        let lanes = self.attached();
+        let mut bulk = lanes.iter().filter(|lane| !lane.is_express()).peekable();
+        if bulk.peek().is_some() {
+            return bulk.for_each(|lane| lane.kick());
+        }
+        // Until they stand the express lane carries it.
+        self.want(BULK);
+        lanes.iter().for_each(|lane| lane.kick());
     }
 
     fn nudge(&self) {

@@ -3,6 +3,7 @@
 //! ```text
 //! link ─ picks lanes ─▶ lane ┬ tx   fills and sends batches          } any thread: submitter,
 //!                            └ rx   receives, `place`s, `landing`    } waiter, or `worker`
+//! service ─ asks for lanes when something is to go over them, by what `opening` decides
 //! `control` dials and accepts the connections, and hands them over as lanes.
 //! ```
 
@@ -15,8 +16,10 @@ pub mod landing;
 pub mod lane;
 pub mod lanes;
 pub mod link;
+pub mod opening;
 pub mod place;
 pub mod rx;
+pub mod service;
 pub mod tx;
 pub mod wire;
 pub mod worker;

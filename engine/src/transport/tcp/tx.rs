@@ -17,7 +17,7 @@ use crate::transport::tcp::lane::{lock, Lane};
 use crate::transport::tcp::wire::{
     flags, Descriptor, Fault, Header, Kind, Malformed, Sealer, DESCRIPTOR_BYTES, FAULT_BYTES,
 };
-use crate::types::{Op, Slice, Transport};
+use crate::types::{Op, Slice};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -227,12 +227,12 @@ impl Tx {
         }
         let now_ns = clock::boottime_ns();
         let Some(not_after_ns) = lane.peer.clock.not_after(now_ns) else {
-            if lane.peer.has_work(Transport::Tcp, lane.is_express()) {
+            if lane.has_work() {
                 lane.context.refresh_clock(&lane.peer);
             }
             return false;
         };
-        let Some(pulled) = lane.peer.pull(Transport::Tcp, lane.is_express(), limits) else { return false };
+        let Some(pulled) = lane.pull(limits) else { return false };
         let base = Header { not_after_ns, ..Tx::header(Kind::Write, 0, now_ns) };
         match pulled {
             Pulled::Slices { transfer, first, end, bytes, with_notification, .. } => {

@@ -283,6 +283,9 @@ impl Hostile {
     pub fn up(&mut self) -> Vec<HostileLane> {
         self.start();
         self.ready();
+        if self.listener.is_some() {
+            self.say(&Message::OpenLanes { kinds: 3 });
+        }
         let mut lanes: Vec<HostileLane> = (0..self.slots).map(|slot| self.lane(slot)).collect();
         lanes.sort_by_key(|lane| lane.slot);
         lanes

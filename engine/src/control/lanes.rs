@@ -1,0 +1,184 @@
+//! TCP lanes at the door: their connections are dialed and accepted here, beside the control connections, and handed
+//! to `tcp::Service` when they have greeted. Which are to stand, that says.
+
+use super::conn::State;
+use super::dial::{connect, tune};
+use super::greeting::{Greeting, WELCOME_BYTES};
+use super::sessions::PeerSession;
+use super::stream::{Input, Stream};
+use super::Control;
+use crate::loss::{Cause, Failure, Loss};
+use crate::peer::Way;
+use crate::session::machine::Role;
+use crate::session::message::Message;
+use crate::transport::tcp::opening::{ALL, EXPRESS};
+use crate::transport::tcp::service::Candidate;
+use crate::types::Transport;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+/// What is tried before TCP.
+const FASTER: [Transport; 2] = [Transport::Local, Transport::Rdma];
+
+impl Control {
+    /// Opens lanes before anything asks for them, where TCP is the best path, or may be soon.
+    pub(super) fn foresee_lanes(&mut self, peer: u64) {
+        let Some(session) = self.sessions.get(&peer).filter(|session| session.conn.is_some()) else { return };
+        if !self.context.config.transports.allows(Transport::Tcp) {
+            return;
+        }
+        let ways = || FASTER.into_iter().map(|via| (via, session.peer.way(via)));
+        let is_settled = |via: Transport| session.companions_settled & via.bit() != 0;
+        let broke = ways().any(|(via, way)| is_settled(via) && matches!(way, Way::Pending(_)));
+        let is_best = ways().all(|(via, way)| is_settled(via) && !matches!(way, Way::Open(..)));
+        if broke {
+            self.tcp.want(peer, ALL);
+        } else if is_best {
+            self.tcp.want(peer, EXPRESS);
+        }
+    }
+
+    /// Whether a transfer that is submitted now finds the lane that it needs, if it is TCP's.
+    pub(super) fn has_lane_it_needs(&self, peer: u64) -> bool {
+        let Some(session) = self.sessions.get(&peer) else { return false };
+        let is_faster = FASTER.into_iter().any(|via| matches!(session.peer.way(via), Way::Open(..)));
+        is_faster
+            || !self.context.config.transports.allows(Transport::Tcp)
+            || self.tcp.attached(peer, 0).is_some()
+    }
+
+    /// Asks the dialer of this session for lanes.
+    pub(super) fn ask_for_lanes(&mut self, peer: u64, session_id: [u8; 16], kinds: u32) {
+        if self.sessions.get(&peer).is_some_and(|session| session.session_id == session_id) {
+            self.say(peer, Message::OpenLanes { kinds });
+        }
+    }
+
+    /// Dials a lane of this session.
+    pub(super) fn open_lane(&mut self, peer: u64, session_id: [u8; 16], slot: u32, lane: u32) {
+        let is_it = |session: &&PeerSession| session.session_id == session_id && session.conn.is_some();
+        let Some(session) = self.sessions.get(&peer).filter(is_it) else { return };
+        let greeting = Greeting { session_id: session.session_id, lane, slot };
+        let (bytes, remote) = (greeting.encode(&session.lane_key), session.remote);
+        let token = self.token();
+        let opened = connect(remote, &self.context).and_then(|socket| {
+            let mut stream = Stream::new(socket, token, &self.poller, true)?;
+            stream.out().extend_from_slice(&bytes);
+            Ok(stream)
+        });
+        if let Some(session) = self.sessions.get_mut(&peer) {
+            session.greetings.insert(lane, token);
+        }
+        match opened {
+            Ok(stream) => {
+                let deadline = Some(self.handshake_deadline());
+                self.insert(token, State::Greeting { stream, peer, greeting, seen: Vec::new() }, deadline);
+            }
+            Err(error) => self.lane_not_opened(peer, &greeting, Failure::system("connecting", &error)),
+        }
+    }
+
+    /// Nothing came of a greeting of ours; another lane is tried later.
+    pub(super) fn lane_not_opened(&mut self, peer: u64, greeting: &Greeting, failure: Failure) {
+        let Some(session) = self.sessions.get_mut(&peer) else { return };
+        session.greetings.remove(&greeting.lane);
+        let loss = Loss::new(failure, &format!("TCP lane {}, to {}", greeting.lane, session.remote));
+        self.tcp.not_opened(peer, greeting.slot, loss);
+        // What waits for the lane is posted nowhere, and nothing else would show that the peer is gone.
+        self.ping(peer, None);
+    }
+
+    /// Gives up the greeting of this lane, if it is on its way: the lane can't be attached any more.
+    pub(super) fn forget_greeting(&mut self, peer: u64, lane: u32) {
+        let Some(session) = self.sessions.get_mut(&peer) else { return };
+        let Some(token) = session.greetings.remove(&lane) else { return };
+        if let Some(State::Greeting { greeting, .. }) = self.take(token).map(|conn| conn.state) {
+            let failure = Failure::new(Cause::Closed, "the peer gave up the lane");
+            self.lane_not_opened(peer, &greeting, failure);
+        }
+    }
+
+    /// The session's connection is over, and with it the lanes that were to join it.
+    pub(super) fn end_greetings(&mut self, peer: u64) {
+        let Some(session) = self.sessions.get_mut(&peer) else { return };
+        for token in std::mem::take(&mut session.greetings).into_values() {
+            self.take(token);
+        }
+    }
+
+    pub(super) fn greeting(
+        &mut self,
+        token: u64,
+        mut stream: Stream,
+        peer: u64,
+        greeting: Greeting,
+        mut seen: Vec<u8>,
+        deadline: Option<Instant>,
+    ) {
+        let is_awaited = |session: &&PeerSession| session.greetings.get(&greeting.lane) == Some(&token);
+        let Some(session) = self.sessions.get(&peer).filter(is_awaited) else { return };
+        let key = session.lane_key;
+        let read = match stream.flush(&self.poller) {
+            Ok(()) => stream.read(WELCOME_BYTES - seen.len()),
+            // Not connected yet shows as a full or unconnected socket; a refused one as an error below.
+            Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => Ok(Input::Nothing),
+            Err(error) => Err(error),
+        };
+        match read {
+            Ok(Input::Bytes(bytes)) => seen.extend_from_slice(&bytes),
+            Ok(Input::Nothing) => {}
+            Ok(Input::End) => {
+                let failure = Failure::new(Cause::Closed, "the peer closed the connection");
+                return self.lane_not_opened(peer, &greeting, failure);
+            }
+            Err(error) => {
+                return self.lane_not_opened(peer, &greeting, Failure::system("connecting", &error))
+            }
+        }
+        let Ok(welcome) = <[u8; WELCOME_BYTES]>::try_from(seen.as_slice()) else {
+            return self.insert(token, State::Greeting { stream, peer, greeting, seen }, deadline);
+        };
+        if !greeting.is_welcome(&key, &welcome) {
+            let failure = Failure::new(Cause::Forged, "the MAC of the welcome is wrong");
+            return self.lane_not_opened(peer, &greeting, failure);
+        }
+        if let Some(session) = self.sessions.get_mut(&peer) {
+            session.greetings.remove(&greeting.lane);
+        }
+        let socket = stream.release();
+        self.attach(peer, greeting, socket);
+    }
+
+    /// A lane that has greeted joins its session, if that still takes it.
+    pub(super) fn attach(&mut self, peer: u64, greeting: Greeting, socket: OwnedFd) {
+        let Greeting { lane, slot, .. } = greeting;
+        let Some(session) = self.sessions.get(&peer) else { return };
+        let dialed = session.machine.role() == Role::Dialer;
+        if !self.takes(session, &greeting) {
+            if dialed {
+                let failure = Failure::new(Cause::Ours, "the session has ended or the lane is fenced");
+                self.lane_not_opened(peer, &greeting, failure);
+            }
+            return;
+        }
+        tune(&socket, session.peer.identity.same_host, &self.context);
+        if let Some(older) = self.tcp.attached(peer, slot) {
+            // The peer lost it and we have not noticed.
+            let text = "the peer opened another lane in its place";
+            self.lane_lost(peer, older, Loss::told(Cause::Closed, text));
+        }
+        if self.tcp.attach(peer, Candidate { lane, slot, socket }) {
+            self.answer_connects(peer);
+        } else if dialed {
+            let failure = Failure::new(Cause::System, "watching the socket");
+            self.lane_not_opened(peer, &greeting, failure);
+        }
+    }
+
+    /// Whether a lane with this greeting may be attached.
+    pub(super) fn takes(&self, session: &PeerSession, greeting: &Greeting) -> bool {
+        session.conn.is_some()
+            && session.session_id == greeting.session_id
+            && self.tcp.takes(session.peer.handle, greeting.lane, greeting.slot)
+    }
+}

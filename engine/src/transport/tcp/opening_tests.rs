@@ -1,0 +1,160 @@
+//! When lanes are opened, and by whom.
+
+use super::*;
+use proptest::prelude::*;
+
+const MS: u64 = 1_000_000;
+const PAUSES: Pauses = Pauses { min_ns: 20 * MS, max_ns: 1000 * MS };
+
+/// Of a session with an express lane and two others.
+fn dialer() -> Opening {
+    let mut opening = Opening::new(3, PAUSES);
+    assert_eq!(opening.begin(true), []);
+    opening
+}
+
+#[test]
+fn no_lane_is_opened_before_it_is_wanted_and_each_kind_once() {
+    let mut opening = dialer();
+    assert_eq!(opening.want(EXPRESS), [Step::Open { slot: 0, lane: 1 }]);
+    assert_eq!(opening.want(EXPRESS), []);
+    assert_eq!(opening.want(ALL), [Step::Open { slot: 1, lane: 2 }, Step::Open { slot: 2, lane: 3 }]);
+    assert_eq!(opening.want(ALL), []);
+    assert_eq!(opening.want(!ALL), [], "there are no such kinds");
+}
+
+#[test]
+fn an_acceptor_asks_for_lanes_and_asks_again_on_the_next_connection() {
+    let mut opening = Opening::new(3, PAUSES);
+    assert_eq!(opening.want(BULK), [], "there is nobody to ask");
+    assert_eq!(opening.begin(false), [Step::Ask(BULK)]);
+    assert_eq!(opening.want(ALL), [Step::Ask(EXPRESS)]);
+    opening.attached(0, 1);
+    assert_eq!(opening.lost(1), None, "the dialer opens the next one");
+    opening.end();
+    assert_eq!(opening.begin(false), [Step::Ask(ALL)]);
+}
+
+#[test]
+fn what_was_wanted_is_opened_on_the_next_connection_with_new_numbers() {
+    let mut opening = dialer();
+    opening.want(EXPRESS);
+    opening.attached(0, 1);
+    opening.end();
+    assert_eq!(opening.lost(1), None, "there is no connection");
+    assert_eq!(opening.begin(true), [Step::Open { slot: 0, lane: 2 }]);
+}
+
+#[test]
+fn a_lost_lane_is_opened_again_at_once() {
+    let mut opening = dialer();
+    opening.want(ALL);
+    opening.attached(1, 2);
+    assert_eq!(opening.lost(2), Some(Step::Open { slot: 1, lane: 4 }));
+    assert_eq!(opening.lost(2), None);
+}
+
+#[test]
+fn a_lane_that_cannot_be_opened_is_tried_after_pauses_that_double() {
+    let (mut opening, mut now, mut pauses) = (dialer(), 0, Vec::new());
+    opening.want(EXPRESS);
+    for _ in 0..8 {
+        opening.failed(now, 0);
+        let at = opening.next_timer().unwrap();
+        pauses.push((at - now) / MS);
+        assert_eq!(opening.timer(at - 1), []);
+        now = at;
+        assert!(matches!(opening.timer(now)[..], [Step::Open { slot: 0, .. }]));
+        assert_eq!(opening.next_timer(), None);
+    }
+    assert_eq!(pauses, [20, 40, 80, 160, 320, 640, 1000, 1000]);
+    // A lane that stood begins anew.
+    opening.attached(0, 99);
+    opening.lost(99);
+    opening.failed(now, 0);
+    assert_eq!(opening.next_timer(), Some(now + 20 * MS));
+}
+
+/// A number is used once in its slot, and never after it was fenced, however many are fenced.
+#[test]
+fn numbers_that_were_used_or_fenced_are_refused() {
+    let mut opening = Opening::new(2, PAUSES);
+    assert!(!opening.takes(0, 1), "there is no session");
+    opening.begin(false);
+    assert!(opening.takes(0, 1) && !opening.takes(0, 0) && !opening.takes(2, 1));
+    assert!(!opening.takes(0, COMPANION_LANES_FROM));
+    opening.attached(0, 5);
+    assert!(!opening.takes(0, 5) && !opening.takes(0, 4) && opening.takes(0, 6) && opening.takes(1, 5));
+    for lane in 10..10 + FENCED_LANES_MAX as u32 + 1 {
+        opening.refuse(lane);
+        assert!(!opening.takes(1, lane));
+    }
+    assert!(!opening.takes(1, 10) && !opening.takes(1, 9), "too long ago to be known one by one");
+    assert!(opening.fenced.len() <= FENCED_LANES_MAX);
+    opening.refuse(COMPANION_LANES_FROM + 1);
+    assert!(
+        opening.takes(1, 10 + FENCED_LANES_MAX as u32 + 1),
+        "another transport's number refuses none of TCP's"
+    );
+    opening.end();
+    opening.begin(false);
+    assert!(opening.takes(0, 1), "another session, other lanes");
+}
+
+proptest! {
+    /// Whatever happens, a wanted lane stands, is being opened, or rests until a time that comes; an unwanted lane does
+    /// none of it; and no number is given twice.
+    #[test]
+    fn a_wanted_lane_is_always_on_its_way(steps in prop::collection::vec((0..7u8, 0..3u32), 0..80)) {
+        let (mut opening, mut now, mut last, mut under_way) = (Opening::new(3, PAUSES), 0, 0, Vec::new());
+        for (what, slot) in steps {
+            now += 50 * MS;
+            let at = under_way.iter().position(|(its, _)| *its == slot);
+            let taken = match (what, at) {
+                (0, _) => {
+                    under_way.clear();
+                    opening.begin(true)
+                }
+                (1, _) => {
+                    under_way.clear();
+                    opening.end();
+                    Vec::new()
+                }
+                (2, _) => opening.want(slot),
+                (3, _) => opening.timer(now),
+                (4, Some(at)) => {
+                    let (slot, lane) = under_way.swap_remove(at);
+                    prop_assert!(opening.takes(slot, lane));
+                    opening.attached(slot, lane);
+                    Vec::new()
+                }
+                (5, Some(at)) => {
+                    under_way.swap_remove(at);
+                    opening.failed(now, slot);
+                    Vec::new()
+                }
+                _ => match opening.slots[slot as usize] {
+                    Slot::Attached(lane) => opening.lost(lane).into_iter().collect(),
+                    _ => Vec::new(),
+                },
+            };
+            for step in taken {
+                let Step::Open { slot, lane } = step else { panic!("{step:?}") };
+                prop_assert!(lane > last);
+                last = lane;
+                under_way.push((slot, lane));
+            }
+            for slot in 0..3 {
+                let is_wanted = opening.wanted & kind(slot) != 0 && opening.dialed.is_some();
+                let is_under_way = under_way.iter().any(|(its, _)| *its == slot);
+                let is_on_its_way = match opening.slots[slot as usize] {
+                    Slot::Idle => false,
+                    Slot::Attached(_) => !is_under_way,
+                    Slot::Opening { .. } => is_under_way,
+                    Slot::Resting { until_ns, .. } => !is_under_way && opening.next_timer() <= Some(until_ns),
+                };
+                prop_assert_eq!(is_on_its_way, is_wanted, "slot {}", slot);
+            }
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! TCP as a transport beside the others: the lanes of each session, when there are to be any, and what becomes of
+//! them. `opening` decides which, `control` dials and accepts their connections and hands over those that have
+//! proven to be this session's.
+
+use super::lane::{Lane, LaneSpec};
+use super::link::TcpLink;
+use super::opening::{Opening, Pauses, Step};
+use super::wire;
+use super::worker::Workers;
+use crate::command::Command;
+use crate::context::Context;
+use crate::limits::LANES_MAX;
+use crate::loss::{Cause, Failure, Loss};
+use crate::peer::{Closed, Companion, Link, Peer, Ticket};
+use crate::sys::clock;
+use crate::sys::lock::{Mutex, MutexGuard};
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+/// A slow network's pause at most before a lane is dialed again.
+const PAUSE_NS_MAX: u64 = 1_000_000_000;
+
+pub struct Service {
+    context: Arc<Context>,
+    workers: Workers,
+    sessions: Mutex<HashMap<u64, Session>>,
+    next_token: AtomicU64,
+}
+
+struct Session {
+    peer: Arc<Peer>,
+    link: Arc<TcpLink>,
+    opening: Opening,
+    lanes: HashMap<u32, Arc<Lane>>,
+    dialed: bool,
+    id: [u8; 16],
+    key: [u8; 32],
+}
+
+/// A connection that is to be a lane, when it has proven to be of this session.
+pub struct Candidate {
+    pub lane: u32,
+    pub slot: u32,
+    pub socket: OwnedFd,
+}
+
+impl Service {
+    pub fn new(context: Arc<Context>, workers: Workers) -> Service {
+        Service { context, workers, sessions: Mutex::default(), next_token: AtomicU64::new(1) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Session>> {
+        self.sessions.lock()
+    }
+
+    fn with<T>(&self, peer: u64, body: impl FnOnce(&mut Session) -> T) -> Option<T> {
+        self.lock().get_mut(&peer).map(body)
+    }
+
+    /// A peer to which there are no lanes yet.
+    pub fn add(&self, peer: Arc<Peer>) {
+        let config = &self.context.config;
+        let theirs = peer.identity.lanes_max;
+        let lanes = self.context.local.lanes_max.min(theirs).clamp(1, LANES_MAX) + 1;
+        let pauses = Pauses { min_ns: config.reconnect_backoff_ms * 1_000_000, max_ns: PAUSE_NS_MAX };
+        let link = Arc::new(TcpLink::new(&peer, lanes, self.context.spin_ns, config.express_bytes_max));
+        peer.set_link(Some(link.clone()));
+        let session = Session {
+            link,
+            opening: Opening::new(lanes, pauses),
+            lanes: HashMap::new(),
+            dialed: false,
+            id: [0; 16],
+            key: [0; 32],
+            peer: peer.clone(),
+        };
+        self.lock().insert(peer.handle, session);
+    }
+
+    /// Lanes of these kinds are to stand whenever the session does.
+    pub fn want(&self, peer: u64, kinds: u32) {
+        self.with(peer, |session| {
+            let steps = session.opening.want(kinds);
+            self.carry_out(session, steps);
+        });
+    }
+
+    fn carry_out(&self, session: &Session, steps: impl IntoIterator<Item = Step>) {
+        let (peer, session_id) = (session.peer.handle, session.id);
+        for step in steps {
+            self.context.commands.push(match step {
+                Step::Open { slot, lane } => Command::OpenLane { peer, session_id, slot, lane },
+                Step::Ask(kinds) => Command::AskForLanes { peer, session_id, kinds },
+            });
+        }
+    }
+
+    /// Whether a lane of this session with these numbers may be attached.
+    pub fn takes(&self, peer: u64, lane: u32, slot: u32) -> bool {
+        self.with(peer, |session| session.opening.takes(slot, lane)).unwrap_or(false)
+    }
+
+    /// The lane that stands in a slot.
+    pub fn attached(&self, peer: u64, slot: u32) -> Option<u32> {
+        self.with(peer, |session| session.link.get(slot).map(|lane| lane.id)).flatten()
+    }
+
+    /// A lane joins its session. False: it cannot be driven.
+    pub fn attach(&self, peer: u64, candidate: Candidate) -> bool {
+        let token = self.next_token.fetch_add(1, Ordering::Relaxed);
+        let attached = self.with(peer, |session| {
+            let Candidate { lane: id, slot, socket } = candidate;
+            let spec = LaneSpec {
+                id,
+                slot,
+                socket,
+                send_key: wire::lane_key(&session.key, id, session.dialed),
+                receive_key: wire::lane_key(&session.key, id, !session.dialed),
+                peer_reads_max: session.peer.identity.reads_max,
+                frame_bytes_max: session.peer.identity.frame_bytes_max,
+            };
+            let worker = self.workers.of(peer as u32, slot).clone();
+            let context = self.context.clone();
+            let lane = Arc::new(Lane::new(spec, session.peer.clone(), context, worker.clone(), token));
+            worker.add(&lane).ok()?;
+            session.opening.attached(slot, id);
+            session.lanes.insert(id, lane.clone());
+            session.link.set(slot, Some(lane.clone()));
+            Some(lane)
+        });
+        let Some(lane) = attached.flatten() else { return false };
+        if lane.is_express() {
+            lane.send();
+        } else {
+            lane.kick();
+        }
+        true
+    }
+
+    /// No lane came of a connection; another is tried later.
+    pub fn not_opened(&self, peer: u64, slot: u32, loss: Loss) {
+        self.with(peer, |session| {
+            session.peer.note_loss(loss);
+            session.opening.failed(clock::monotonic_ns(), slot);
+        });
+    }
+
+    /// The lane is not to be attached, whenever it comes.
+    pub fn refuse(&self, peer: u64, lane: u32) {
+        self.with(peer, |session| session.opening.refuse(lane));
+    }
+
+    /// When `timer` should be called next for this peer.
+    pub fn next_timer(&self, peer: u64) -> Option<u64> {
+        self.with(peer, |session| session.opening.next_timer()).flatten()
+    }
+
+    pub fn timer(&self, peer: u64, now_ns: u64) {
+        self.with(peer, |session| {
+            let steps = session.opening.timer(now_ns);
+            self.carry_out(session, steps);
+        });
+    }
+
+    /// Lanes on which nothing has moved since then (CLOCK_BOOTTIME).
+    pub fn stuck(&self, peer: u64, since_ns: u64) -> Vec<(u32, Loss)> {
+        let silent = Failure::new(Cause::Silent, "nothing moved for progress_timeout_ms");
+        let stuck = self.lanes(peer).into_iter().filter(|lane| lane.is_stuck(since_ns));
+        stuck.map(|lane| (lane.id, lane.loss(silent))).collect()
+    }
+
+    /// Sends what is owed on lanes that are about to be closed on purpose.
+    pub fn settle_debts(&self, peer: u64) {
+        self.lanes(peer).iter().for_each(|lane| lane.settle_debts());
+    }
+
+    /// Receives what has arrived on lanes that the peer has closed on purpose.
+    pub fn take_the_rest(&self, peer: u64) {
+        self.lanes(peer).iter().for_each(|lane| lane.take_the_rest());
+    }
+
+    fn lanes(&self, peer: u64) -> Vec<Arc<Lane>> {
+        self.with(peer, |session| session.lanes.values().cloned().collect()).unwrap_or_default()
+    }
+}
+
+impl Companion for Service {
+    fn begin(&self, ticket: Ticket) {
+        self.with(ticket.peer.handle, |session| {
+            (session.id, session.key, session.dialed) = (ticket.session_id, ticket.key, ticket.dialer);
+            let steps = session.opening.begin(ticket.dialer);
+            self.carry_out(session, steps);
+        });
+    }
+
+    fn message(&self, _peer: u64, _body: &[u8]) -> bool {
+        false
+    }
+
+    fn refused(&self, _peer: u64, _why: String) -> bool {
+        false
+    }
+
+    fn link(&self, peer: u64) -> Option<(Arc<dyn Link>, String)> {
+        self.with(peer, |session| (session.link.clone() as Arc<dyn Link>, String::new()))
+    }
+
+    fn regions_added(&self, _peer: u64, _ids: &[u64]) -> Vec<Vec<u8>> {
+        Vec::new()
+    }
+
+    fn regions_removed(&self, _ids: &[u64]) {}
+
+    fn carriers(&self, peer: u64, transfer: u64) -> Vec<u32> {
+        let carriers = self.lanes(peer).into_iter().filter(|lane| lane.carries(transfer));
+        carriers.map(|lane| lane.id).collect()
+    }
+
+    fn close_lane(&self, peer: u64, lane: u32) -> Option<Closed> {
+        let (link, lane) =
+            self.with(peer, |session| Some((session.link.clone(), session.lanes.remove(&lane)?)))??;
+        link.set(lane.slot, None);
+        // The lane's locks are taken outside the sessions': its holders may ask for a lane.
+        let records = lane.close();
+        self.with(peer, |session| {
+            let step = session.opening.lost(lane.id);
+            self.carry_out(session, step);
+        });
+        Some(Closed::Quiet(records))
+    }
+
+    fn end(&self, peer: u64) -> Vec<(u32, Closed)> {
+        self.with(peer, |session| session.opening.end());
+        let lanes = self.lanes(peer);
+        lanes.iter().filter_map(|lane| Some((lane.id, self.close_lane(peer, lane.id)?))).collect()
+    }
+
+    fn forget(&self, peer: u64) {
+        self.lock().remove(&peer);
+    }
+
+    fn is_quiet(&self, _peer: u64) -> bool {
+        // A lane that is closed moves nothing any more.
+        true
+    }
+}

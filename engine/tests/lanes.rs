@@ -1,0 +1,194 @@
+//! TCP lanes are opened when they are needed: a peer that is reached otherwise costs one connection.
+
+mod common;
+
+#[path = "common/proxy/mod.rs"]
+mod proxy;
+
+use common::{config, eventually, peer_of, request, PATIENCE};
+use ferry::types::{Op, Transport};
+use ferry::{Deadline, Engine, Memory, RegionOptions, Status, TransferOptions};
+use proxy::{Passing, Proxy, Verdict};
+use std::time::Duration;
+
+const MIB: usize = 1 << 20;
+
+/// An engine over these transports, whatever the tests run over.
+fn engine(transports: &str, settings: &[(&str, &str)]) -> Engine {
+    let mut config = config(settings);
+    config.set("transports", transports).unwrap();
+    Engine::open(config).unwrap()
+}
+
+fn alloc(engine: &Engine, bytes: usize) -> Memory {
+    engine.alloc(bytes, &RegionOptions::default()).unwrap()
+}
+
+struct Pair {
+    a: Engine,
+    b: Engine,
+    b_at_a: u64,
+    a_at_b: u64,
+}
+
+impl Pair {
+    fn new(transports: &str) -> Pair {
+        let (a, b) = (engine(transports, &[]), engine(transports, &[]));
+        let b_at_a = a.connect(b.address(), Some(PATIENCE)).unwrap();
+        let a_at_b = peer_of(&b, &a);
+        Pair { a, b, b_at_a, a_at_b }
+    }
+
+    /// Lanes as each end counts them.
+    fn lanes(&self) -> (u32, u32) {
+        let count = |at: &Engine, peer| at.peer_info(peer).unwrap().lanes as u32;
+        (count(&self.a, self.b_at_a), count(&self.b, self.a_at_b))
+    }
+
+    /// TCP connections that `b` has accepted and that stand, of all kinds.
+    fn connections(&self) -> usize {
+        let port: u16 = self.b.address().rsplit(':').next().unwrap().parse().unwrap();
+        let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+        let is_accepted = |line: &&str| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            fields[1].ends_with(&format!(":{port:04X}")) && fields[3] == "01"
+        };
+        table.lines().skip(1).filter(is_accepted).count()
+    }
+
+    /// The path that a WRITE from `a` took.
+    fn write(&self, bytes: usize, checksum: bool) -> Transport {
+        let (local, remote) = (alloc(&self.a, bytes), alloc(&self.b, bytes));
+        let options = TransferOptions { checksum, ..TransferOptions::default() };
+        let requests = [request(&local, 0, &remote, 0, bytes)];
+        let transfer = self.a.submit(self.b_at_a, Op::Write, &requests, &options).unwrap();
+        let result = transfer.wait(Some(PATIENCE)).unwrap();
+        assert_eq!(result.status, Status::Ok);
+        result.transport
+    }
+}
+
+#[test]
+fn over_tcp_the_express_lane_stands_when_connect_answers_and_the_others_when_something_large_is_sent() {
+    let pair = Pair::new("tcp");
+    assert_eq!(pair.lanes().0, 1);
+    pair.write(4096, false);
+    assert_eq!((pair.lanes(), pair.connections()), ((1, 1), 2), "something small needs no other lane");
+    pair.write(MIB, false);
+    eventually("all lanes stand", || pair.lanes() == (3, 3));
+    assert_eq!(pair.connections(), 4);
+}
+
+#[test]
+fn the_end_that_was_dialed_asks_for_lanes() {
+    let pair = Pair::new("tcp");
+    let (local, remote) = (alloc(&pair.b, MIB), alloc(&pair.a, MIB));
+    let requests = [request(&local, 0, &remote, 0, MIB)];
+    pair.b.write(pair.a_at_b, &requests, &TransferOptions::default()).unwrap();
+    eventually("all lanes stand", || pair.lanes() == (3, 3));
+}
+
+#[test]
+fn a_peer_on_the_same_host_costs_one_connection_until_a_notification_is_sent() {
+    for transports in ["auto", "local,tcp"] {
+        let pair = Pair::new(transports);
+        assert_eq!(pair.write(MIB, false), Transport::Local);
+        assert_eq!((pair.lanes(), pair.connections()), ((0, 0), 1), "{transports}");
+        pair.a.notify(pair.b_at_a, b"word", Deadline::After(PATIENCE)).unwrap();
+        eventually("the express lane stands", || pair.lanes() == (1, 1));
+        assert_eq!(pair.connections(), 2);
+        assert_eq!(pair.write(MIB, true), Transport::Tcp, "checksums go by TCP");
+        eventually("all lanes stand", || pair.lanes() == (3, 3));
+    }
+}
+
+#[test]
+fn an_engine_without_tcp_opens_no_lane_for_data() {
+    let pair = Pair::new("local");
+    assert_eq!(pair.write(MIB, false), Transport::Local);
+    assert_eq!(pair.connections(), 1);
+    pair.a.notify(pair.b_at_a, b"word", Deadline::After(PATIENCE)).unwrap();
+    eventually("the express lane stands", || pair.lanes() == (1, 1));
+}
+
+#[test]
+fn lanes_that_were_open_are_opened_again_with_the_session() {
+    let b = engine("tcp", &[]);
+    let proxy = Proxy::new(b.address());
+    let a = engine("tcp", &[]);
+    let peer = a.connect(&proxy.address, Some(PATIENCE)).unwrap();
+    let count = || a.peer_info(peer).unwrap().lanes;
+    assert_eq!(count(), 1);
+    proxy.cut(true);
+    eventually("the session is lost", || a.stats().unwrap().counts.sessions_lost == 1);
+    eventually("the express lane stands again", || count() == 1);
+    let (local, remote) = (alloc(&a, MIB), alloc(&b, MIB));
+    a.probe(peer, Some(PATIENCE)).unwrap();
+    a.write(peer, &[request(&local, 0, &remote, 0, MIB)], &TransferOptions::default()).unwrap();
+    eventually("all lanes stand", || count() == 3);
+    proxy.cut(true);
+    eventually("the session is lost again", || a.stats().unwrap().counts.sessions_lost == 2);
+    eventually("all lanes stand again", || count() == 3);
+}
+
+/// The control connection stands and answers, and no other connection is let through.
+#[test]
+fn what_waits_for_a_lane_that_cannot_be_opened_ends_at_its_deadline_with_the_cause() {
+    let b = engine("tcp", &[]);
+    let proxy = Proxy::new(b.address());
+    let a = engine("tcp", &[]);
+    let peer = a.connect(&proxy.address, Some(PATIENCE)).unwrap();
+    let (local, remote) = (alloc(&a, MIB), alloc(&b, MIB));
+    a.probe(peer, Some(PATIENCE)).unwrap();
+    proxy.refuse(true);
+    proxy.cut(false);
+    let deadline = Deadline::After(Duration::from_millis(300));
+    let options = TransferOptions { deadline, ..TransferOptions::default() };
+    let requests = [request(&local, 0, &remote, 0, MIB)];
+    let error = a.write(peer, &requests, &options).unwrap_err();
+    assert_eq!(error.status, Status::Timeout, "{error:?}");
+    let cause = ["; last lost: TCP lane ", ", to 127.0.0.1:", ": the peer closed the connection"];
+    assert!(cause.iter().all(|part| error.message.contains(part)), "{}", error.message);
+    assert_eq!(a.stats().unwrap().counts.sessions_lost, 0, "the peer is there");
+    // What comes after that goes, once lanes can be opened.
+    proxy.refuse(false);
+    a.write(peer, &requests, &TransferOptions::default()).unwrap();
+}
+
+/// The lanes for bulk are a gain in speed: where they can't be opened, the express lane does their work.
+#[test]
+fn the_express_lane_carries_everything_as_long_as_it_is_alone() {
+    let b = engine("tcp", &[]);
+    let proxy = Proxy::new(b.address());
+    let a = engine("tcp", &[]);
+    let peer = a.connect(&proxy.address, Some(PATIENCE)).unwrap();
+    let (local, remote) = (alloc(&a, 16 * MIB), alloc(&b, 16 * MIB));
+    a.probe(peer, Some(PATIENCE)).unwrap();
+    proxy.refuse(true);
+    let requests = [request(&local, 0, &remote, 0, 16 * MIB)];
+    a.write(peer, &requests, &TransferOptions::default()).unwrap();
+    assert_eq!(a.peer_info(peer).unwrap().lanes, 1);
+    proxy.refuse(false);
+    eventually("all lanes stand", || a.peer_info(peer).unwrap().lanes == 3);
+    a.write(peer, &requests, &TransferOptions::default()).unwrap();
+}
+
+/// No connection ends and none is refused, but nobody answers any more. No lane stands on which that would show.
+#[test]
+fn a_peer_that_falls_silent_before_a_lane_is_open_is_lost() {
+    let b = engine("local,tcp", &[]);
+    let proxy = Proxy::new(b.address());
+    let times = [
+        ("handshake_timeout_ms", "200"),
+        ("progress_timeout_ms", "200"),
+        ("reconnect_timeout_ms", "300"),
+        ("lease_ms", "500"),
+        ("drain_ms", "50"),
+    ];
+    let a = engine("local,tcp", &times);
+    let peer = a.connect(&proxy.address, Some(PATIENCE)).unwrap();
+    assert_eq!(a.peer_info(peer).unwrap().lanes, 0);
+    proxy.judge(|_: &mut Passing| Verdict::Swallow);
+    let deadline = Deadline::After(PATIENCE);
+    assert_eq!(a.notify(peer, b"word", deadline).unwrap_err().status, Status::PeerLost);
+}
