@@ -66,7 +66,15 @@ impl Attacked {
             peer.sync();
             (peer, lanes, connecting.join().unwrap())
         });
-        Attacked { engine, handle, door, peer, lanes }
+        let all = Attacked { engine, handle, door, peer, lanes };
+        all.wait_for_lanes();
+        all
+    }
+
+    /// The express lane carries everything until the engine has taken in another.
+    fn wait_for_lanes(&self) {
+        let stand = || self.engine.peer_info(self.handle).unwrap().lanes as usize == self.lanes.len();
+        eventually("all lanes stand", stand);
     }
 
     /// The first `length` bytes of the memory, from or to the peer's.
@@ -85,9 +93,10 @@ impl Attacked {
     pub fn replace_lane(&mut self, slot: usize) {
         let lost = self.lanes[slot].id;
         self.peer.hear_until(|message| (*message == Message::Fence { lane: lost }).then_some(()));
-        self.peer.say(&Message::FenceAck { lane: lost });
         self.lanes[slot] = self.peer.lane(slot as u32);
         assert_eq!(self.lanes[slot].slot, slot as u32);
+        self.wait_for_lanes();
+        self.peer.say(&Message::FenceAck { lane: lost });
     }
 }
 

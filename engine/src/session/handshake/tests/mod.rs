@@ -154,7 +154,7 @@ fn version_ranges_that_do_not_meet_are_named_on_both_sides() {
         let pump = Pump::new(&with_secret(1, 9), &with_secret(2, 9), wire).run();
         for end in [error(pump.ends.0), error(pump.ends.1)] {
             assert_eq!((end.error.status, end.refusal), (Status::Version, Some(RefusalCode::Version)));
-            assert!(end.error.message.contains("3 to 5") && end.error.message.contains("1 to 1"));
+            assert!(end.error.message.contains("3 to 5") && end.error.message.contains("2 to 2"));
         }
     }
 }
