@@ -73,7 +73,7 @@ impl Attacked {
 
     /// The express lane carries everything until the engine has taken in another.
     fn wait_for_lanes(&self) {
-        let stand = || self.engine.peer_info(self.handle).unwrap().lanes as usize == self.lanes.len();
+        let stand = || self.engine.peer_info(self.handle).unwrap().lanes == self.lanes.len();
         eventually("all lanes stand", stand);
     }
 
