@@ -32,10 +32,7 @@ pub struct Range {
     pub length: u64,
     /// What goes on the wire: the requests' `remote_region`, which may be 0.
     pub region: u64,
-    /// Bytes from the start of request `first` to the start of the range. It may be longer than that
-    /// request once `route::split` has cut the range; it then leads into one of the following.
-    pub first_offset: u64,
-    /// Position in the plan's order of the first request.
+    /// Position in the plan's order of the first request; the range begins where that does.
     pub first: u32,
     /// How many requests from `first` on the range may touch.
     pub count: u32,
@@ -174,6 +171,14 @@ impl Transport {
             Transport::Cuda => "cuda",
             Transport::Ascend => "ascend",
             Transport::Staged => "staged",
+        }
+    }
+
+    /// What devices of this kind go by themselves.
+    pub fn of_devices(kind: MemoryKind) -> Transport {
+        match kind {
+            MemoryKind::Ascend => Transport::Ascend,
+            _ => Transport::Cuda,
         }
     }
 

@@ -1,22 +1,23 @@
-//! Which way a transfer goes: what `submit` chooses, what a small one may do at once, and what
-//! `peer_paths` tells a person of it.
+//! The paths of transfers: gathers the facts from which `route` decides, does at once what a small one may, and tells
+//! a person what is decided (`peer_paths`).
 
 use super::transfers::TransferOptions;
 use super::Engine;
 use crate::complete::TransferResult;
 use crate::context::Context;
-use crate::peer::{Peer, PeerState, Way};
-use crate::plan::{self, Plan, PlanInput};
-use crate::region::{RemoteMap, RemoteRegion};
-use crate::route::{self, PathState};
+use crate::peer::{Link, Peer, Way};
+use crate::plan::{self, PlanInput};
+use crate::region::{Region, RemoteMap, RemoteRegion};
+use crate::route::{self, Asked, Between, Decision, Facts, PathState, Why};
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
 use crate::transport::rdma::why_staged;
 use crate::types::{Location, MemoryKind, Op, Range, Request, Transport};
+use std::sync::Arc;
 
-/// What is tried before TCP, the last resort: best first.
-const BEFORE_TCP: [Transport; 2] = [Transport::Local, Transport::Rdma];
-const KNOWN: u64 = Transport::Tcp.bit() | Transport::Local.bit() | Transport::Rdma.bit();
+/// Those that a person is told of.
+const TOLD: [Transport; 5] =
+    [Transport::Tcp, Transport::Local, Transport::Rdma, Transport::Cuda, Transport::Ascend];
 
 /// One way to reach a peer, and why it is or is not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,10 +48,8 @@ impl Engine {
         options: &TransferOptions,
     ) -> Result<Option<TransferResult>> {
         let context = self.context()?;
-        let bare =
-            options.notify.is_none() && options.queue.is_none() && !options.ordered && !options.checksum;
-        let bare = bare && options.start.is_none();
-        if !bare || requests.len() != 1 || allowed(context, options) & Transport::Local.bit() == 0 {
+        let may = route::copies_at_once(&asked(context, options));
+        if !may || requests.len() != 1 || options.queue.is_some() {
             return Ok(None);
         }
         let peer = context.peers.get(peer)?;
@@ -80,45 +79,45 @@ impl Engine {
         Ok(Some(TransferResult::at_once(options.user_data, slice.length as u64, submitted_ns)))
     }
 
-    /// Each path to the peer, chosen or not, and why.
+    /// Each path to the peer, chosen or not, and why: what is decided now for host memory, without options. Wakes
+    /// no path that rests.
     pub fn peer_paths(&self, peer: u64) -> Result<Vec<PathInfo>> {
         let context = self.context()?;
         let peer = context.peers.get(peer)?;
-        let (paths, hows) = states(&peer);
+        let facts = ask_links(&peer, begin(context, &peer, asked_of_all(context)), |_, _| true);
+        let Decision { path, waits, .. } = route::decide(&facts);
+        // A path that rests is there for whoever needs it.
+        let is_there = !waits || facts.state(path) == PathState::Resting;
         let loss = peer.last_loss();
-        let nics = |transport| match transport {
-            Transport::Cuda => reached_by_nics(context, &peer, MemoryKind::Cuda),
-            Transport::Ascend => reached_by_nics(context, &peer, MemoryKind::Ascend),
-            _ => None,
-        };
-        let explain = |why: Vec<(Transport, bool, String)>| {
-            let with_how = |(transport, chosen, mut why): (Transport, bool, String)| {
-                if let (true, Some((_, how))) = (chosen, hows.iter().find(|(via, _)| *via == transport)) {
-                    why = format!("{why}: {how}");
-                }
-                if let Some(reached) = nics(transport) {
-                    why = format!("{why}; {reached}");
-                }
-                if let Some(loss) = loss.as_ref().filter(|loss| loss.transport == transport) {
-                    let ago = loss.at.elapsed().unwrap_or_default().as_secs();
-                    why = format!("{why}; last lost {ago} s ago: {}", loss.text);
-                }
-                PathInfo { transport, chosen, why }
+        let tell = |transport: Transport| {
+            let (is_chosen, mut why) = match transport {
+                Transport::Cuda | Transport::Ascend => (false, by_device(context, &peer, transport)),
+                _ => (transport == path && is_there, sentence(&peer, &facts, transport)),
             };
-            why.into_iter().map(with_how).collect()
+            if let Some(loss) = loss.as_ref().filter(|loss| loss.transport == transport) {
+                let ago = loss.at.elapsed().unwrap_or_default().as_secs();
+                why = format!("{why}; last lost {ago} s ago: {}", loss.text);
+            }
+            PathInfo { transport, chosen: is_chosen, why }
         };
-        match route::choose(&paths, context.config.transports.0) {
-            Ok(choice) => Ok(explain(choice.why)),
-            Err(error) => Ok(explain(
-                paths
-                    .iter()
-                    .map(|path| {
-                        (path.transport, false, path.usable.clone().err().unwrap_or(error.message.clone()))
-                    })
-                    .collect(),
-            )),
-        }
+        Ok(TOLD.into_iter().map(tell).collect())
     }
+}
+
+/// What bears on the path of what a caller asks for.
+#[inline]
+fn asked(context: &Context, options: &TransferOptions) -> Asked {
+    Asked {
+        allowed: allowed(context, options),
+        checksum: options.checksum,
+        ordered: options.ordered,
+        notify: options.notify.is_some(),
+        held: options.start.is_some(),
+    }
+}
+
+fn asked_of_all(context: &Context) -> Asked {
+    Asked::plain(allowed(context, &TransferOptions::default()))
 }
 
 /// The transports that a transfer may use: what the engine and the options allow.
@@ -127,104 +126,121 @@ pub(super) fn allowed(context: &Context, options: &TransferOptions) -> u64 {
     any(context.config.transports.0) & any(options.transports_allowed)
 }
 
-/// Whether the NICs of both sides reach all of it by themselves, though some is memory of devices. On one host
-/// devices and processes do it without a NIC.
-pub(super) fn is_direct(peer: &Peer, plan: &Plan, remote: &RemoteMap, allowed: u64) -> bool {
-    let mut here = plan.local_regions.iter().filter(|region| region.is_device());
-    let one_host = allowed & Transport::Local.bit() != 0 && peer.link_of(Transport::Local).is_some();
-    allowed & Transport::Rdma.bit() != 0
-        && !one_host
-        && here.all(|region| why_staged(region).is_none())
-        && peer.link_of(Transport::Rdma).is_some_and(|link| link.carries(&plan.ranges, remote, false))
+/// The facts of a transfer, as far as the paths tell them. To be taken before its regions are looked at.
+fn begin(context: &Context, peer: &Peer, asked: Asked) -> Facts {
+    let mut facts = peer.facts(asked);
+    facts.version = facts.version.wrapping_add(context.registry.version());
+    facts
 }
 
-/// Which way it goes. UNAVAILABLE, with each reason, if there is none.
-pub(super) fn choose(
+/// The same for a transfer with these options.
+pub(super) fn begin_facts(context: &Context, peer: &Peer, options: &TransferOptions) -> Facts {
+    begin(context, peer, asked(context, options))
+}
+
+/// Adds what memory the transfer touches and what reaches it.
+pub(super) fn gather(
     peer: &Peer,
+    mut facts: Facts,
     ranges: &[Range],
+    local: &[Arc<Region>],
     remote: &RemoteMap,
-    allowed: u64,
-    checksum: bool,
-) -> Result<Transport> {
-    let allows = |transport: Transport| allowed & transport.bit() != 0;
-    let faster = || BEFORE_TCP.into_iter().filter(|transport| allows(*transport) && !checksum);
-    let carries = |via: &Transport| {
-        let alone = allowed & !via.bit() & KNOWN == 0;
-        peer.link_of(*via).is_some_and(|link| link.carries(ranges, remote, alone))
-    };
-    if let Some(via) = faster().find(carries) {
-        return Ok(via);
+) -> Facts {
+    let there = |range: &Range| remote.location_at(range.region, range.remote, range.length);
+    let memory = &mut facts.memory;
+    memory.device_here = local.iter().any(|region| region.is_device());
+    memory.device_there =
+        remote.has_devices() && ranges.iter().any(|range| there(range).is_some_and(|at| at.kind.is_device()));
+    memory.nics_here = memory.device_here
+        && local.iter().filter(|region| region.is_device()).all(|region| why_staged(region).is_none());
+    ask_links(peer, facts, |link, alone| link.carries(ranges, remote, alone))
+}
+
+/// Asks each link on which the decision hangs how it stands and, once, whether it `reaches` all.
+fn ask_links(peer: &Peer, mut facts: Facts, reaches: impl Fn(&dyn Link, bool) -> bool) -> Facts {
+    while let Some(via) = route::asks(&facts) {
+        let link = peer.link_of(via);
+        let state = match &link {
+            Some(link) if link.is_resting() => PathState::Resting,
+            Some(link) if !link.is_broken() => PathState::Open,
+            Some(_) => PathState::Broken,
+            // It has just gone, and with it the version.
+            None => match peer.path_state(via) {
+                PathState::Open => PathState::Broken,
+                state => state,
+            },
+        };
+        facts.set_state(via, state);
+        if let Some(link) = link.filter(|_| state == PathState::Open) {
+            facts.set_reaches(via, reaches(&*link, facts.is_alone(via)));
+        }
     }
-    if allows(Transport::Tcp) {
-        return Ok(Transport::Tcp);
+    facts
+}
+
+/// Which path a transfer takes, as the router decides; paths that rest and would be better are woken. UNAVAILABLE, with
+/// each reason, if there is none.
+pub(super) fn choose(peer: &Peer, facts: &Facts) -> Result<Transport> {
+    let Decision { path, wake, .. } = route::decide(facts);
+    let resting = TOLD.into_iter().filter(|via| wake & via.bit() != 0);
+    resting.filter_map(|via| peer.link_of(via)).for_each(|link| link.rouse());
+    if path != Transport::None {
+        return Ok(path);
     }
     if let Some(why) = peer.lost() {
         return Err(Error::new(why, "the peer is lost; connect again"));
     }
-    // What is being made, or made again, is worth waiting for: there is nothing else.
-    let may_come = |via: &Transport| match peer.way(*via) {
-        Way::Pending(_) => true,
-        Way::Open(link, _) => link.is_broken(),
-        Way::Shut(_) => false,
-    };
-    if let Some(via) = faster().find(may_come) {
-        return Ok(via);
-    }
     let mut text = "no path that the setting `transports` and options.transports_allowed leave".to_owned();
-    for (nth, path) in states(peer).0.into_iter().enumerate() {
-        let why = match (path.transport, path.usable) {
-            (transport, _) if !allows(transport) => "not among the allowed transports".to_owned(),
-            (_, Err(why)) => why,
-            (_, Ok(())) if checksum => "no checksums: nothing is sent".to_owned(),
-            (_, Ok(())) => "a remote region can't be reached".to_owned(),
-        };
-        text += &format!("{} {}: {why}", if nth == 0 { ":" } else { ";" }, path.transport.name());
+    for (nth, via) in TOLD.into_iter().enumerate() {
+        let why = sentence(peer, facts, via);
+        text += &format!("{} {}: {why}", if nth == 0 { ":" } else { ";" }, via.name());
     }
     Err(Error::new(Status::Unavailable, text))
 }
 
-/// Every path to the peer as it is now, and how those that are open work.
-fn states(peer: &Peer) -> ([PathState; 5], Vec<(Transport, String)>) {
-    let tcp = match (peer.lost(), peer.state()) {
-        (Some(why), _) => Err(format!("the peer is lost: {why}")),
-        (None, PeerState::Up) => Ok(()),
-        (None, _) => Err("the session is being established again".into()),
+/// Why a path carries a transfer or does not, with what the path says of itself.
+fn sentence(peer: &Peer, facts: &Facts, via: Transport) -> String {
+    let why = route::why(facts, via);
+    let own = match via {
+        Transport::Tcp => match peer.lost() {
+            Some(why) => Some(format!("the peer is lost: {why}")),
+            None => Some("the session is being established again".to_owned()),
+        },
+        _ => match peer.way(via) {
+            Way::Open(_, how) if why == Why::Best => return format!("{why}: {how}"),
+            Way::Open(..) => None,
+            Way::Pending(own) | Way::Shut(own) => Some(own),
+        },
     };
-    let mut hows = Vec::new();
-    let mut beside = |transport| match peer.way(transport) {
-        Way::Open(_, how) => {
-            hows.push((transport, how));
-            Ok(())
+    match (why, own) {
+        (Why::Worse(better), _) if via == Transport::Tcp => {
+            format!("the last resort, and {} is usable", better.name())
         }
-        Way::Pending(why) | Way::Shut(why) => Err(why),
-    };
-    let (local, rdma) = (beside(Transport::Local), beside(Transport::Rdma));
-    let slice_bytes_max = peer.identity.frame_bytes_max as u64;
-    let path = |transport, usable| PathState { transport, usable, weight: 1, slice_bytes_max };
-    let device = |transport| path(transport, Err(by_device(peer, transport)));
-    let paths = [
-        path(Transport::Tcp, tcp),
-        path(Transport::Local, local),
-        path(Transport::Rdma, rdma),
-        device(Transport::Cuda),
-        device(Transport::Ascend),
-    ];
-    (paths, hows)
+        (_, Some(own)) if why.is_told_by_path() => own,
+        _ => why.to_string(),
+    }
 }
 
-/// Whether devices move what lies in the memory of two of them, or why not. Nothing else goes that way.
-fn by_device(peer: &Peer, transport: Transport) -> String {
+/// What a person is told of devices that move by themselves what lies in the memory of two of them. Nothing else goes
+/// that way.
+fn by_device(context: &Context, peer: &Peer, transport: Transport) -> String {
     let kind = if transport == Transport::Ascend { MemoryKind::Ascend } else { MemoryKind::Cuda };
     let link = peer.link_of(Transport::Staged);
-    match peer.way(Transport::Local) {
-        Way::Pending(why) | Way::Shut(why) if !link.as_ref().is_some_and(|link| link.crosses(kind)) => {
-            return format!("only between processes of one host: {why}");
-        }
-        _ => {}
-    }
-    match link.and_then(|link| link.obstacle(kind)) {
-        Some(why) => format!("memory of devices goes through the hosts: {why}"),
-        None => format!("taken where the memory on both sides is of {} devices", kind.name()),
+    let crosses = link.as_ref().is_some_and(|link| link.crosses(kind));
+    let same_host = peer.link_of(Transport::Local).is_some();
+    let told = match route::between_devices(&asked_of_all(context), (kind, kind), same_host, crosses) {
+        (Between::Hosts, Some(why)) => match peer.way(Transport::Local) {
+            Way::Pending(own) | Way::Shut(own) if why == Why::OtherHost => format!("{why}: {own}"),
+            _ => why.to_string(),
+        },
+        _ => match link.and_then(|link| link.obstacle(kind)) {
+            Some(why) => format!("memory of devices goes through the hosts: {why}"),
+            None => format!("taken where the memory on both sides is of {} devices", kind.name()),
+        },
+    };
+    match reached_by_nics(context, peer, kind) {
+        Some(reached) => format!("{told}; {reached}"),
+        None => told,
     }
 }
 
@@ -235,8 +251,7 @@ fn reached_by_nics(context: &Context, peer: &Peer, kind: MemoryKind) -> Option<S
     let link = peer.link_of(Transport::Rdma);
     let given = |region: &&RemoteRegion| {
         let RemoteRegion { id, address, length, .. } = **region;
-        let whole =
-            Range { local: 0, remote: address, length, region: id, first_offset: 0, first: 0, count: 1 };
+        let whole = Range { local: 0, remote: address, length, region: id, first: 0, count: 1 };
         link.as_ref().is_some_and(|link| link.carries(&[whole], &remote, false))
     };
     let ours = || local.iter().filter(|region| is_such(region.location));

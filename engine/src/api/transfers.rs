@@ -1,7 +1,7 @@
 //! Submitting transfers, and what can be done with them: wait, cancel, read results, release.
 
 use super::devices;
-use super::paths::{allowed, choose, is_direct};
+use super::paths::{begin_facts, choose, gather};
 use super::Engine;
 use crate::complete::transfer::Strike;
 use crate::complete::{Progress, RequestResult, State, Transfer as Core, TransferResult, TransferSpec};
@@ -17,7 +17,7 @@ use crate::route;
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
 use crate::transport::local;
-use crate::types::{MemoryKind, Op, Range, Request, Transport};
+use crate::types::{MemoryKind, Op, Request, Transport};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -237,8 +237,8 @@ pub(super) fn prepare(
     options: &TransferOptions,
 ) -> Result<TransferSpec> {
     let (mut order, mut slices, mut regions, mut bytes) = (Vec::new(), Vec::new(), Vec::new(), 0);
-    let (allowed, mut device, mut transport) = (allowed(context, options), false, Transport::Tcp);
-    let mut has_unknown = false;
+    let mut facts = begin_facts(context, peer, options);
+    let (mut transport, mut has_unknown) = (Transport::Tcp, false);
     if !requests.is_empty() {
         let (local, remote) = (context.registry.snapshot(), peer.remote.snapshot());
         let plan = plan::plan(&PlanInput {
@@ -249,16 +249,8 @@ pub(super) fn prepare(
             remote: &remote,
             remote_tag: peer.identity.tag,
         })?;
-        let ranges = &plan.ranges;
-        let there = |range: &Range| remote.location_at(range.region, range.remote, range.length);
-        device = plan.local_regions.iter().any(|region| region.is_device())
-            || (remote.has_devices()
-                && ranges.iter().any(|range| there(range).is_some_and(|at| at.kind.is_device())));
-        transport = match device {
-            true if !options.checksum && is_direct(peer, &plan, &remote, allowed) => Transport::Rdma,
-            true => Transport::Staged,
-            false => choose(peer, ranges, &remote, allowed, options.checksum)?,
-        };
+        facts = gather(peer, facts, &plan.ranges, &plan.local_regions, &remote);
+        transport = choose(peer, &facts)?;
         let slice_bytes_max = peer.identity.frame_bytes_max.min(match transport {
             Transport::Local => local::PIECE_BYTES,
             _ => u32::MAX,
@@ -297,10 +289,10 @@ pub(super) fn prepare(
         deadline_ns: deadline.map_or(u64::MAX, |ns| submitted_ns.saturating_add(ns)),
         user_data: options.user_data,
         queue: options.queue.clone(),
-        device,
+        device: facts.memory.has_device(),
         has_unknown,
         transport,
-        allowed,
+        allowed: facts.asked.allowed,
     })
 }
 

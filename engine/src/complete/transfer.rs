@@ -223,22 +223,9 @@ impl Transfer {
         }
     }
 
-    /// The way it is on carries nothing any more: what is not posted yet goes by the last resort from here on, if it
-    /// may. Under the outbox's lock.
-    pub fn reroute(&self) {
-        // A part is never staged itself: the target refuses it, and its whole begins again.
-        let staged = self.spec.device && !self.spec.is_part;
-        let to = if staged { Transport::Staged } else { Transport::Tcp };
-        // Of what is staged each part is asked which ways it may take.
-        if staged || self.spec.allowed & to.bit() != 0 {
-            self.via.store(to as u32, Ordering::Relaxed);
-        }
-    }
-
-    /// Some of it turned out to be memory of a device: what is queued from here on is staged. Under the outbox's
-    /// lock.
-    pub fn stage(&self) {
-        self.via.store(Transport::Staged as u32, Ordering::Relaxed);
+    /// What is not posted yet goes this way from here on, as the router decided. Under the outbox's lock.
+    pub fn set_via(&self, via: Transport) {
+        self.via.store(via as u32, Ordering::Relaxed);
     }
 
     /// Marks the moment the first slice is posted.

@@ -17,7 +17,7 @@ pub type Kept = Box<dyn Send + Sync>;
 /// One transport's way to a peer. Implemented by transports.
 pub trait Link: Send + Sync {
     /// Whether a transfer of these ranges can go this way; `known` are the peer's regions. `alone`: there is
-    /// no other way, so what nobody here knows may be tried.
+    /// no other way, so what nobody here knows may be tried. Changes nothing: asking is not using.
     fn carries(&self, ranges: &[Range], known: &RemoteMap, alone: bool) -> bool;
     /// A caller queued something of this class: have it posted, by a worker unless it is EXPRESS, which
     /// the calling thread sends itself.
@@ -47,6 +47,12 @@ pub trait Link: Send + Sync {
     fn is_broken(&self) -> bool {
         false
     }
+    /// Whether it was given up because nobody used it, and waits to be roused.
+    fn is_resting(&self) -> bool {
+        false
+    }
+    /// A path that rests is wanted again.
+    fn rouse(&self) {}
     /// Keeps a region of the peer's registered from here until what is returned is dropped. None: not by this
     /// way.
     fn keep(&self, _region: u64, _use: Use) -> Option<Result<Kept>> {

@@ -40,6 +40,7 @@ use outbox::{Class, OrderedNext, Outbox, PullLimits, Pulled};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 use strike::SWEEP_TURN;
+use ways::Standing;
 
 pub struct Peer {
     pub handle: u64,
@@ -58,6 +59,7 @@ pub struct Peer {
     link: RwLock<Option<Arc<dyn Link>>>,
     /// By the number of the transport; TCP's place is not used.
     ways: [RwLock<Way>; Transport::COUNT],
+    standing: Standing,
     active: AtomicU64,
     /// The control loop was asked to `sweep`, and has not come to the end of it. Partner: the outbox's lock, under
     /// which what it is asked for was put there.
@@ -100,6 +102,7 @@ impl Peer {
             ways: std::array::from_fn(|_| {
                 RwLock::new(Way::Pending("the session is being established".into()))
             }),
+            standing: Standing::default(),
             active: AtomicU64::new(0),
             sweeping: AtomicBool::new(false),
             look_ns: AtomicU64::new(u64::MAX),
@@ -122,7 +125,9 @@ impl Peer {
     /// Moves to `state`; a lost peer stays lost.
     pub fn set_state(&self, state: PeerState) {
         let change = |old| (old != PeerState::Lost as u32).then_some(state as u32);
-        let _ = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
+        if self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, change).is_ok() {
+            self.note_state(state);
+        }
     }
 
     /// A lane or the connection to the peer was lost.
@@ -143,6 +148,7 @@ impl Peer {
         // SeqCst: see `one_less`.
         let _ = self.lost.compare_exchange(0, why as i32 as u32, Ordering::SeqCst, Ordering::Acquire);
         self.state.store(PeerState::Lost as u32, Ordering::Release);
+        self.note_lost();
     }
 
     /// Why the peer is lost, if it is.
@@ -150,35 +156,11 @@ impl Peer {
         Status::from_number(self.lost.load(Ordering::Acquire) as i32).filter(|status| *status != Status::Ok)
     }
 
-    /// A transport besides TCP, or why there is none. What waited for it moves to TCP when it is not open,
-    /// or is struck if it may not.
-    pub fn set_way(&self, via: Transport, way: Way) {
-        let (open, pending) = (matches!(way, Way::Open(..)), matches!(way, Way::Pending(_)));
-        *self.ways[via as usize].write() = way;
-        let more = {
-            let mut outbox = lock(&self.outbox);
-            if open {
-                outbox.open(via);
-            } else {
-                outbox.shut(via, pending);
-            }
-            !outbox.relocate(SWEEP_TURN) || outbox.has_stranded()
-        };
-        if more {
-            self.sweep_soon();
-        }
-        self.post_all();
-    }
-
     /// Has what is left with no way to go struck, if there is something.
     fn strike_stranded(&self) {
         if lock(&self.outbox).has_stranded() {
             self.sweep_soon();
         }
-    }
-
-    pub fn way(&self, via: Transport) -> Way {
-        self.ways[via as usize].read().clone()
     }
 
     /// Transfers that are not final.

@@ -20,6 +20,7 @@ mod words;
 use crate::complete::seat::Place;
 use crate::complete::Transfer;
 use crate::limits::{FRAME_DESCRIPTORS_MAX, NOTIFY_CREDITS};
+use crate::route::{self, Asked, Facts, Memory, PathState};
 use crate::types::{Op, Slice, Transport};
 use ends::Stray;
 use live::Live;
@@ -206,8 +207,7 @@ impl Outbox {
     }
 
     fn push_run(&mut self, run: Run, class: Class) {
-        // The target knows the notification's number, and by it whether it has had the data: only TCP carries both.
-        let via = if run.is_replay { Transport::Tcp } else { self.way_for(&run.transfer) };
+        let via = self.lineup_of(&run.transfer, run.is_replay);
         self.lineups[via as usize].runs[class as usize][side(run.transfer.spec.op)].insert(run.spot(), run);
     }
 
@@ -225,7 +225,7 @@ impl Outbox {
 
     /// Queues slices to be staged that another way could not reach.
     pub fn stage(&mut self, transfer: Arc<Transfer>, first: u32, end: u32, class: Class) {
-        transfer.stage();
+        transfer.set_via(Transport::Staged);
         self.push_run(Run { transfer, next: first, end, is_device: true, is_replay: false }, class);
     }
 
@@ -245,17 +245,44 @@ impl Outbox {
         lineup.strays = waits.then(Stray::default);
     }
 
-    /// The transport in whose lineup this transfer belongs.
-    fn way_for(&mut self, transfer: &Arc<Transfer>) -> Transport {
-        let carries = |via: Transport| via == Transport::Tcp || self.open & via.bit() != 0;
-        if !carries(transfer.via()) {
-            transfer.reroute();
+    /// The transport in whose lineup a run of this transfer belongs. Where none carries it, nor will, it stays where it
+    /// is until the transfer is struck.
+    fn lineup_of(&mut self, transfer: &Arc<Transfer>, is_replay: bool) -> Transport {
+        let path = route::decide(&self.facts(transfer, is_replay)).path;
+        match path {
+            Transport::None => self.stranded.push_back(transfer.clone()),
+            path if path != transfer.via() => transfer.set_via(path),
+            _ => {}
         }
-        let via = transfer.via();
-        if !carries(via) && self.pending & via.bit() == 0 {
-            self.stranded.push_back(transfer.clone());
+        transfer.via()
+    }
+
+    /// What routing has to know of a transfer that was routed before: it stays on its path while that carries
+    /// something, and has the last resort otherwise.
+    fn facts(&self, transfer: &Transfer, is_replay: bool) -> Facts {
+        let (spec, now) = (&transfer.spec, transfer.via());
+        let state = |via: Transport| match () {
+            _ if via == Transport::Tcp || self.is_open(via) => PathState::Open,
+            _ if self.pending & via.bit() != 0 => PathState::Pending,
+            _ => PathState::Shut,
+        };
+        let asked = Asked {
+            allowed: spec.allowed,
+            checksum: spec.checksum,
+            ordered: spec.ordered,
+            notify: spec.notify.is_some(),
+            held: spec.held,
+        };
+        // Under the outbox's lock, which stands for a version.
+        let mut facts = Facts::new(0, [PathState::Shut; Transport::COUNT], asked);
+        for via in [Transport::Tcp, Transport::Staged, now] {
+            facts.set_state(via, state(via));
         }
-        via
+        // A transfer is staged also if its memory turned out to be a device's after all.
+        let device_there = spec.device || now == Transport::Staged;
+        facts.memory = Memory { device_there, is_part: spec.is_part, ..Memory::default() };
+        facts.is_replay = is_replay;
+        facts
     }
 
     pub fn push_notify(&mut self, transfer: Arc<Transfer>) {

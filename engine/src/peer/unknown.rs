@@ -5,7 +5,7 @@
 use super::Peer;
 use crate::complete::transfer::Failure;
 use crate::complete::Transfer;
-use crate::status::Status;
+use crate::route;
 use crate::types::Transport;
 use std::sync::Arc;
 
@@ -19,9 +19,10 @@ impl Peer {
         failures: &[Failure],
         notified: bool,
     ) {
-        // A part keeps a slot while it moves and must not wait for another: its whole is staged again.
-        let may = transfer.spec.has_unknown && !transfer.spec.is_part;
-        if !may || !failures.iter().any(may_be_device) {
+        let spec = &transfer.spec;
+        let may_be_device =
+            |failure: &Failure| route::stages_refused(spec.has_unknown, spec.is_part, failure.status);
+        if !failures.iter().any(may_be_device) {
             return self.confirm(transfer, run, bytes, failures, notified);
         }
         let failure_of = |slice: u32| failures.iter().find(|failure| failure.slice == slice);
@@ -58,9 +59,4 @@ impl Peer {
         self.nudge(Transport::Staged);
         true
     }
-}
-
-/// The target's answer for memory of a device, by TCP and on the same-host path's board.
-fn may_be_device(failure: &Failure) -> bool {
-    matches!(failure.status, Status::Unsupported | Status::Access)
 }

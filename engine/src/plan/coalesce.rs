@@ -117,7 +117,7 @@ fn merge(requests: &[Request], survey: &Survey) -> Result<Vec<Range>> {
     Ok(ranges)
 }
 
-/// Room for ranges that is taken before any is known to be needed: 48 KiB.
+/// Room for ranges that is taken before any is known to be needed: 40 KiB.
 const RANGES_AT_ONCE: usize = 1024;
 
 /// Whether the request begins where the range ends, on both sides. The sums do not overflow: `check`
@@ -132,7 +132,6 @@ fn range_of(request: &Request, position: u32) -> Range {
         remote: request.remote,
         length: request.length,
         region: request.remote_region,
-        first_offset: 0,
         first: position,
         count: 1,
     }

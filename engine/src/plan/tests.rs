@@ -81,15 +81,8 @@ fn spans(plan: &Plan) -> Vec<(u64, u64, u64)> {
 #[test]
 fn one_request_is_one_range() {
     let plan = World::new().plan(&[naming(A, MIB, 16 * MIB, MIB)]).unwrap();
-    let expected = Range {
-        local: MIB,
-        remote: 16 * MIB,
-        length: MIB,
-        region: remote_handle(A),
-        first_offset: 0,
-        first: 0,
-        count: 1,
-    };
+    let expected =
+        Range { local: MIB, remote: 16 * MIB, length: MIB, region: remote_handle(A), first: 0, count: 1 };
     assert_eq!(plan.ranges, [expected]);
     assert_eq!((plan.order.len(), plan.local_regions.len(), plan.bytes), (0, 1, MIB));
 }

@@ -14,6 +14,7 @@ use crate::sys::lock::{Mutex, MutexGuard, RwLock};
 use crate::sys::random_u64;
 use crate::types::{end_of, Access, Op};
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,8 @@ pub struct Registry {
     slots: Mutex<Slots>,
     /// Written only under `slots`.
     map: RwLock<Arc<RegionMap>>,
+    /// How often it was published. Partner: `map`, under whose lock it rises.
+    version: AtomicU64,
     /// Where processes of this host may copy by themselves, if any may.
     grants: Option<Arc<Grants>>,
     /// The devices that reach memory by themselves, if there are any.
@@ -61,7 +64,7 @@ impl Registry {
     pub fn new(tag: Tag, grants: Option<Arc<Grants>>) -> Registry {
         let (holder, lender) = Default::default();
         let slots = Mutex::new(Slots::new(random_u64()));
-        Registry { tag, slots, map: RwLock::default(), grants, holder, lender }
+        Registry { tag, slots, map: RwLock::default(), version: AtomicU64::new(0), grants, holder, lender }
     }
 
     /// From here on `lender` is told of device memory that is to go.
@@ -259,6 +262,11 @@ impl Registry {
         Arc::clone(&self.map.read())
     }
 
+    /// Another one for each other map; who reads it first looks at a map that is no older.
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
     /// Takes a region out of the map, whose caller has the claim to it.
     fn remove(&self, region: &Region) {
         let mut slots = self.lock_slots();
@@ -270,7 +278,10 @@ impl Registry {
 
     fn publish(&self, map: RegionMap) {
         let mut old = Arc::new(map);
-        std::mem::swap(&mut *self.map.write(), &mut old);
+        let mut place = self.map.write();
+        std::mem::swap(&mut *place, &mut old);
+        self.version.fetch_add(1, Ordering::Release);
+        drop(place);
         // What only the old one had is freed here, after the lock.
     }
 

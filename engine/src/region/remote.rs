@@ -7,6 +7,7 @@ use super::tree::{Order, Place, Tree};
 use crate::handle::INDEX_MAX;
 use crate::sys::lock::{Mutex, MutexGuard, RwLock};
 use crate::types::{end_of, Access, Location};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 /// More than an engine can have registered at once; a peer that announces more is cut off here.
@@ -36,6 +37,8 @@ impl RemoteRegion {
 #[derive(Debug, Default)]
 pub struct RemoteRegions {
     map: RwLock<Arc<RemoteMap>>,
+    /// How often it was published. Partner: `map`, under whose lock it rises.
+    version: AtomicU64,
     /// Held throughout a change, so that two changes never start from the same map; `map` is written under it alone,
     /// and only for a moment. Between `renew` and `settle`: what the peer has announced anew.
     anew: Mutex<Option<RemoteMap>>,
@@ -94,6 +97,11 @@ impl RemoteRegions {
         Arc::clone(&self.map.read())
     }
 
+    /// Another one for each other map; who reads it first looks at a map that is no older.
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
     fn change(&self) -> MutexGuard<'_, Option<RemoteMap>> {
         self.anew.lock()
     }
@@ -101,7 +109,10 @@ impl RemoteRegions {
     /// By who holds the lock of `change`.
     fn publish(&self, map: RemoteMap) {
         let mut old = Arc::new(map);
-        std::mem::swap(&mut *self.map.write(), &mut old);
+        let mut place = self.map.write();
+        std::mem::swap(&mut *place, &mut old);
+        self.version.fetch_add(1, Ordering::Release);
+        drop(place);
         // What only the old one had is freed here, after the lock.
     }
 }

@@ -1,13 +1,16 @@
-//! Routing: which paths carry a transfer (`choose`), how many bytes each (`split`), and the slices that
-//! a path can post (`slice`). Pure; between `plan`, which gives ranges, and `transport`, which posts.
-//! Slicing comes last and can be done again from the same ranges when a path fails.
+//! Routing: which path carries a transfer and why no other does (`decide`), from facts that the caller has gathered
+//! (`facts`), and the slices that a path can post (`slice`). Pure. Whoever has to choose a path asks here: `api` when
+//! a transfer is submitted and when somebody asks for a peer's paths, the outbox of `peer` when one goes again or its
+//! path has gone, `stage` for what lies between two devices. `why` has the sentences.
 
-mod choose;
+mod decide;
+mod facts;
 mod slice;
-mod split;
 #[cfg(test)]
 mod tests;
+mod why;
 
-pub use choose::{choose, Choice, PathState};
+pub use decide::{asks, between_devices, copies_at_once, decide, stages_refused, why, Between, Decision};
+pub use facts::{Asked, Facts, Memory, PathState};
 pub use slice::slice;
-pub use split::split;
+pub use why::Why;

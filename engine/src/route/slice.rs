@@ -21,7 +21,7 @@ pub fn slice(
     let mut slices = Vec::new();
     reserve(&mut slices, count(ranges, slice_bytes_max)?)?;
     for range in ranges {
-        let mut cursor = Cursor::new(order, requests, range.first, range.first_offset);
+        let mut cursor = Cursor::new(order, requests, range.first, 0);
         let mut done = 0;
         while done < range.length {
             cursor.settle();

@@ -1,112 +1,426 @@
-//! Routing by example. `tests/plan_properties.rs` has the general statements about bytes.
+//! The router: a row for each of its rules, and what holds for whatever facts. `tests/plan_properties.rs` has the
+//! general statements about slices' bytes.
 
 use super::*;
-use crate::cover::requests_of;
 use crate::plan::Range;
 use crate::status::Status;
-use crate::types::{Request, Slice, Transport};
+use crate::types::{MemoryKind, Request, Slice, Transport};
+use proptest::prelude::*;
+use PathState::*;
+use Transport::{Cuda, Local, None as Nothing, Rdma, Staged, Tcp};
 
-fn path(transport: Transport, weight: u32) -> PathState {
-    PathState { transport, usable: Ok(()), weight, slice_bytes_max: 1 << 20 }
+const HOSTS: [Transport; 3] = [Tcp, Local, Rdma];
+const ALL: [Transport; 4] = [Tcp, Local, Rdma, Staged];
+
+fn mask(all: &[Transport]) -> u64 {
+    all.iter().fold(0, |mask, via| mask | via.bit())
 }
 
-fn broken(transport: Transport, why: &str) -> PathState {
-    PathState { usable: Err(why.to_owned()), ..path(transport, 1000) }
+/// All paths are open, everything is allowed.
+fn facts() -> Facts {
+    Facts::new(7, [Open; Transport::COUNT], Asked::plain(u64::MAX))
+}
+
+fn with(change: impl FnOnce(&mut Facts)) -> Facts {
+    let mut facts = facts();
+    change(&mut facts);
+    facts
+}
+
+/// Without the same-host path, and with these states of the other two.
+fn apart(rdma: PathState, tcp: PathState) -> Facts {
+    with(|facts| {
+        facts.set_state(Local, Shut);
+        facts.set_state(Rdma, rdma);
+        facts.set_state(Tcp, tcp);
+    })
+}
+
+fn device(change: impl FnOnce(&mut Facts)) -> Facts {
+    with(|facts| {
+        facts.set_state(Local, Shut);
+        facts.memory = Memory { device_here: true, device_there: true, nics_here: true, is_part: false };
+        change(facts);
+    })
+}
+
+/// (the rule, the facts, the path, what is woken, why another path is not it).
+type Row = (&'static str, Facts, Transport, u64, (Transport, Why));
+
+fn rows_of_host_memory() -> Vec<Row> {
+    let only = |mut facts: Facts, all: &[Transport]| {
+        facts.asked.allowed = mask(all);
+        facts
+    };
+    let summed = |mut facts: Facts| {
+        facts.asked.checksum = true;
+        facts
+    };
+    let unreached = |mut facts: Facts, via| {
+        facts.set_reaches(via, false);
+        facts
+    };
+    vec![
+        ("the same-host path is the best", facts(), Local, 0, (Rdma, Why::Worse(Local))),
+        ("TCP is the last", apart(Open, Open), Rdma, 0, (Tcp, Why::Worse(Rdma))),
+        ("and carries what nothing else does", apart(Shut, Open), Tcp, 0, (Rdma, Why::Shut)),
+        ("what is not allowed is not taken", only(facts(), &[Tcp, Rdma]), Rdma, 0, (Local, Why::NotAllowed)),
+        ("nor is TCP", only(facts(), &[Cuda]), Nothing, 0, (Tcp, Why::NotAllowed)),
+        ("TCP alone has checksums", summed(facts()), Tcp, 0, (Local, Why::Checksum)),
+        ("or nobody has", only(summed(facts()), &[Local]), Nothing, 0, (Local, Why::Checksum)),
+        ("a link says what it reaches", unreached(facts(), Local), Rdma, 0, (Local, Why::Unreached)),
+        ("a path that is being made is not waited for", apart(Pending, Open), Tcp, 0, (Rdma, Why::Pending)),
+        ("nor one that has failed", apart(Broken, Open), Tcp, 0, (Rdma, Why::Broken)),
+        ("one that rests is woken", apart(Resting, Open), Tcp, Rdma.bit(), (Rdma, Why::Resting)),
+        (
+            "not for what it may not carry",
+            only(apart(Resting, Open), &[Tcp]),
+            Tcp,
+            0,
+            (Rdma, Why::NotAllowed),
+        ),
+        ("nor for checksums", summed(apart(Resting, Open)), Tcp, 0, (Rdma, Why::Checksum)),
+        (
+            "nor where there is a better one",
+            with(|facts| facts.set_state(Rdma, Resting)),
+            Local,
+            0,
+            (Tcp, Why::Worse(Local)),
+        ),
+        ("TCP is waited for first", apart(Pending, Pending), Tcp, 0, (Rdma, Why::Pending)),
+        ("then what may come", only(apart(Pending, Open), &[Rdma]), Rdma, 0, (Tcp, Why::NotAllowed)),
+        ("or comes again", only(apart(Broken, Open), &[Rdma]), Rdma, 0, (Rdma, Why::Broken)),
+        ("or rests", only(apart(Resting, Open), &[Rdma]), Rdma, Rdma.bit(), (Rdma, Why::Resting)),
+        ("not what will not come", only(apart(Shut, Open), &[Rdma]), Nothing, 0, (Rdma, Why::Shut)),
+        (
+            "nor what does not reach it",
+            only(unreached(apart(Open, Open), Rdma), &[Rdma]),
+            Nothing,
+            0,
+            (Rdma, Why::Unreached),
+        ),
+        (
+            "a lost peer is not waited for",
+            with(|facts| {
+                facts.is_lost = true;
+                HOSTS.iter().for_each(|via| facts.set_state(*via, Pending));
+                facts.set_state(Tcp, Shut);
+            }),
+            Nothing,
+            0,
+            (Tcp, Why::Shut),
+        ),
+        (
+            "what may have come with its number goes by TCP again, whatever is allowed",
+            only(with(|facts| facts.is_replay = true), &[Local]),
+            Tcp,
+            0,
+            (Local, Why::Replay),
+        ),
+    ]
+}
+
+fn rows_of_devices() -> Vec<Row> {
+    vec![
+        ("NICs reach it at both ends", device(|_| ()), Rdma, 0, (Staged, Why::Worse(Rdma))),
+        (
+            "or at one, if the other is the host's",
+            device(|facts| facts.memory = Memory { device_there: true, ..Memory::default() }),
+            Rdma,
+            0,
+            (Tcp, Why::DeviceMemory),
+        ),
+        (
+            "not without keys here",
+            device(|facts| facts.memory.nics_here = false),
+            Staged,
+            0,
+            (Rdma, Why::NicsHere),
+        ),
+        (
+            "not without keys there",
+            device(|facts| facts.set_reaches(Rdma, false)),
+            Staged,
+            0,
+            (Rdma, Why::Unreached),
+        ),
+        (
+            "not within one host",
+            device(|facts| facts.set_state(Local, Open)),
+            Staged,
+            0,
+            (Rdma, Why::OneHost),
+        ),
+        (
+            "unless what goes within it is not allowed",
+            device(|facts| {
+                facts.set_state(Local, Open);
+                facts.asked.allowed &= !Local.bit();
+            }),
+            Rdma,
+            0,
+            (Local, Why::NotAllowed),
+        ),
+        (
+            "not with a checksum",
+            device(|facts| facts.asked.checksum = true),
+            Staged,
+            0,
+            (Rdma, Why::Checksum),
+        ),
+        (
+            "it is staged meanwhile",
+            device(|facts| facts.set_state(Rdma, Resting)),
+            Staged,
+            Rdma.bit(),
+            (Rdma, Why::Resting),
+        ),
+        (
+            "and its parts ask again, whatever is allowed",
+            device(|facts| facts.asked.allowed = Local.bit()),
+            Staged,
+            0,
+            (Tcp, Why::NotAllowed),
+        ),
+        (
+            "but nothing is carried where nothing is",
+            device(|facts| facts.asked.allowed = 0),
+            Nothing,
+            0,
+            (Staged, Why::NotAllowed),
+        ),
+        (
+            "staging is waited for",
+            device(|facts| {
+                facts.set_state(Rdma, Pending);
+                facts.set_state(Staged, Pending);
+            }),
+            Staged,
+            0,
+            (Rdma, Why::Pending),
+        ),
+        (
+            "a path of NICs is not, which may not reach it",
+            device(|facts| {
+                facts.set_state(Rdma, Pending);
+                facts.set_state(Staged, Shut);
+            }),
+            Nothing,
+            0,
+            (Staged, Why::Shut),
+        ),
+        (
+            "a part is never staged",
+            device(|facts| {
+                facts.set_state(Rdma, Shut);
+                facts.memory.is_part = true;
+            }),
+            Tcp,
+            0,
+            (Staged, Why::HostMemory),
+        ),
+    ]
 }
 
 #[test]
-fn the_heaviest_path_wins_and_tcp_is_last() {
-    let paths = [path(Transport::Tcp, 900), path(Transport::Local, 10), path(Transport::Rdma, 20)];
-    let choice = choose(&paths, 0).unwrap();
-    assert_eq!(choice.chosen, [2]);
-    let chosen: Vec<_> = choice.why.iter().map(|(transport, chosen, _)| (*transport, *chosen)).collect();
-    assert_eq!(chosen, [(Transport::Tcp, false), (Transport::Local, false), (Transport::Rdma, true)]);
-    assert!(choice.why[0].2.contains("last resort"), "{:?}", choice.why);
-    assert_eq!(choose(&paths[..1], 0).unwrap().chosen, [0]);
-}
-
-#[test]
-fn devices_of_one_transport_share_the_fastest_first() {
-    let paths = [
-        path(Transport::Rdma, 10),
-        path(Transport::Tcp, 1),
-        path(Transport::Rdma, 30),
-        broken(Transport::Rdma, "port down"),
-    ];
-    let choice = choose(&paths, 0).unwrap();
-    assert_eq!(choice.chosen, [2, 0]);
-    assert_eq!(choice.why[3], (Transport::Rdma, false, "port down".to_owned()));
-}
-
-#[test]
-fn equals_keep_the_callers_order() {
-    let paths = [path(Transport::Local, 5), path(Transport::Rdma, 5)];
-    assert_eq!(choose(&paths, 0).unwrap().chosen, [0]);
-}
-
-#[test]
-fn a_mask_makes_it_fail_rather_than_fall_back() {
-    let paths = [path(Transport::Tcp, 1), broken(Transport::Rdma, "no libibverbs.so.1")];
-    assert_eq!(choose(&paths, 0).unwrap().chosen, [0]);
-    let error = choose(&paths, Transport::Rdma.bit()).unwrap_err();
-    assert_eq!(error.status, Status::Unavailable);
-    assert!(error.message.contains("tcp: not among the allowed"), "{error}");
-    assert!(error.message.contains("rdma: no libibverbs.so.1"), "{error}");
-    assert_eq!(choose(&[], 0).unwrap_err().status, Status::Unavailable);
-}
-
-fn range(first: u32, at: u64, length: u64) -> Range {
-    Range { local: at, remote: at + (1 << 40), length, region: 0, first_offset: 0, first, count: 1 }
-}
-
-fn lengths(shares: &[Vec<Range>]) -> Vec<u64> {
-    shares.iter().map(|share| share.iter().map(|range| range.length).sum()).collect()
-}
-
-#[test]
-fn bytes_are_divided_by_weight() {
-    let ranges = [range(0, 0, 4096 * 10), range(1, 1 << 20, 4096 * 30)];
-    assert_eq!(lengths(&split(&ranges, &[1, 3]).unwrap()), [4096 * 10, 4096 * 30]);
-    assert_eq!(lengths(&split(&ranges, &[1, 1]).unwrap()), [4096 * 20, 4096 * 20]);
-    assert_eq!(lengths(&split(&ranges, &[0, 1, 0]).unwrap()), [0, 4096 * 40, 0]);
-    assert_eq!(lengths(&split(&ranges, &[0, 0]).unwrap()), [4096 * 20, 4096 * 20]);
-}
-
-#[test]
-fn a_cut_range_remembers_where_it_begins() {
-    let shares = split(&[range(7, 0, 4096 * 4)], &[1, 3]).unwrap();
-    let tail = Range { length: 4096 * 3, first_offset: 4096, ..range(7, 4096, 0) };
-    assert_eq!(shares, [vec![range(7, 0, 4096)], vec![tail]]);
-}
-
-#[test]
-fn a_small_range_is_not_cut() {
-    for length in [1, 100, 4095, 4096] {
-        let shares = split(&[range(0, 0, length)], &[1, 1]).unwrap();
-        assert_eq!(shares.iter().map(Vec::len).sum::<usize>(), 1);
-        assert_eq!(lengths(&shares).iter().sum::<u64>(), length);
+fn each_rule_has_its_row() {
+    for (rule, facts, path, wake, (other, expected)) in [rows_of_host_memory(), rows_of_devices()].concat() {
+        let decision = decide(&facts);
+        assert_eq!((decision.path, decision.wake), (path, wake), "{rule}: {facts:?}");
+        let is_there = path != Nothing && facts.state(path) == Open;
+        assert_eq!(decision.waits, path != Nothing && !is_there, "{rule}");
+        assert_eq!(why(&facts, other), expected, "{rule}: {facts:?}");
+        if is_there {
+            assert_eq!(why(&facts, path), Why::Best, "{rule}");
+        }
     }
 }
 
 #[test]
-fn a_tail_leads_into_later_requests_when_it_is_sliced() {
-    let requests: Vec<Request> = (0..4)
-        .map(|nth| Request { local: nth * 3000, remote: nth * 3000, length: 3000, remote_region: 0 })
-        .collect();
-    let merged = Range { local: 0, remote: 0, length: 12000, count: 4, ..range(0, 0, 0) };
-    let shares = split(&[merged], &[1, 1]).unwrap();
-    // Cut at 4096, within request 1, or at 8192, within request 2.
-    let tail = slice(&shares[1], &[], &requests, 1 << 20).unwrap();
-    let cut = shares[1][0].local;
-    assert_eq!((tail[0].first, tail[0].first_offset), ((cut / 3000) as u32, cut % 3000));
-    let covered: Vec<_> = requests_of(&[], &requests, &tail[0]).collect();
-    assert_eq!(covered.last(), Some(&(3, 0, 3000)));
+fn memory_between_devices() {
+    use Between::*;
+    let (cuda, ascend) = (MemoryKind::Cuda, MemoryKind::Ascend);
+    let plain = Asked::plain(u64::MAX);
+    let [summed, barred] = [Asked { checksum: true, ..plain }, Asked::plain(!Cuda.bit())];
+    for (asked, kinds, same_host, crosses, expected) in [
+        (plain, (cuda, cuda), true, false, (Mapped, None)),
+        (plain, (ascend, ascend), true, true, (Mapped, None)),
+        (plain, (ascend, ascend), false, true, (Bridged, None)),
+        (plain, (cuda, cuda), false, false, (Hosts, Some(Why::OtherHost))),
+        (plain, (cuda, ascend), true, true, (Hosts, Some(Why::OtherDevices))),
+        (summed, (cuda, cuda), true, true, (Hosts, Some(Why::Checksum))),
+        (barred, (cuda, cuda), true, true, (Hosts, Some(Why::NotAllowed))),
+        (barred, (ascend, ascend), true, true, (Mapped, None)),
+    ] {
+        assert_eq!(between_devices(&asked, kinds, same_host, crosses), expected, "{asked:?} {kinds:?}");
+    }
+}
+
+#[test]
+fn what_is_refused_as_a_device_s_is_staged_once() {
+    for status in [Status::Unsupported, Status::Access] {
+        assert!(stages_refused(true, false, status));
+        assert!(!stages_refused(false, false, status) && !stages_refused(true, true, status));
+    }
+    assert!(!stages_refused(true, false, Status::Stale));
+}
+
+/// A sentence for each, and none that two share.
+#[test]
+fn every_reason_has_words_of_its_own() {
+    use Why::*;
+    let all = [
+        Best,
+        Worse(Local),
+        NotAllowed,
+        Checksum,
+        DeviceMemory,
+        HostMemory,
+        OneHost,
+        OtherDevices,
+        OtherHost,
+        NicsHere,
+        Unreached,
+        Replay,
+        Why::Resting,
+        Why::Broken,
+        Why::Pending,
+        Why::Shut,
+    ];
+    let mut texts = all.map(|why| why.to_string()).to_vec();
+    texts.sort();
+    texts.dedup();
+    assert_eq!(texts.len(), all.len());
+    assert!(texts.iter().all(|text| !text.is_empty()));
+}
+
+fn any_facts() -> impl Strategy<Value = Facts> {
+    let state = prop_oneof![3 => Just(Open), 1 => Just(Pending), 1 => Just(Shut), 1 => Just(Resting), 1 => Just(Broken)];
+    let states = prop::collection::vec(state, Transport::COUNT);
+    let allowed = prop_oneof![1 => Just(u64::MAX), 2 => 0..64u64];
+    let reaches = prop::array::uniform2(prop::option::of(any::<bool>()));
+    let flags = prop::array::uniform10(prop::bool::weighted(0.3));
+    (states, allowed, reaches, flags).prop_map(|(states, allowed, reaches, flags)| {
+        let [checksum, ordered, notify, held, device_here, device_there, nics_here, is_part, is_replay, is_lost] =
+            flags;
+        let states = std::array::from_fn(|at| states[at]);
+        let asked = Asked { allowed, checksum, ordered, notify, held };
+        let mut facts = Facts::new(1, states, asked);
+        facts.memory = Memory { device_here, device_there, nics_here, is_part };
+        (facts.is_replay, facts.is_lost) = (is_replay && !is_part, is_lost);
+        for (via, reaches) in [Local, Rdma].into_iter().zip(reaches) {
+            reaches.into_iter().for_each(|reaches| facts.set_reaches(via, reaches));
+        }
+        facts
+    })
+}
+
+/// Said anew, without the order of the rules: may this path, which stands, carry it?
+fn fits(facts: &Facts, via: Transport) -> bool {
+    let Facts { asked, memory, .. } = facts;
+    let device = memory.device_here || memory.device_there;
+    let plain = asked.allows(via) && !asked.checksum && facts.reaches(via) != Some(false);
+    let one_host = asked.allows(Local) && facts.state(Local) == Open;
+    let open = facts.state(via) == Open;
+    match via {
+        Tcp => open && (facts.is_replay || asked.allows(Tcp) && (!device || memory.is_part)),
+        _ if facts.is_replay => false,
+        Local => open && plain && !device,
+        Rdma => open && plain && (!device || !one_host && (memory.nics_here || !memory.device_here)),
+        Staged => open && device && !memory.is_part && asked.allowed != 0,
+        _ => false,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4096))]
+
+    /// What is chosen fits, or is waited for; and where a path fits, one that does is chosen.
+    #[test]
+    fn what_is_chosen_fits_and_what_fits_is_chosen(facts in any_facts()) {
+        let Decision { path, waits, wake } = decide(&facts);
+        let best = [Local, Rdma, Staged, Tcp].into_iter().find(|via| fits(&facts, *via));
+        if path != Nothing && !waits {
+            prop_assert_eq!(Some(path), best);
+        }
+        // The last resorts are waited for, but not instead of what is there.
+        prop_assert!(best.is_none() || !waits || matches!(path, Staged | Tcp) && facts.state(path) == Pending);
+        prop_assert!(best.is_none() || path != Nothing);
+        if waits {
+            prop_assert!(path == Staged && facts.asked.allowed != 0 || facts.is_replay || facts.asked.allows(path));
+            prop_assert!(facts.state(path) != Open && facts.state(path) != Shut);
+        }
+        // Only what rests is woken, may carry it, and is no worse than what does.
+        for via in ALL.into_iter().filter(|via| wake & via.bit() != 0) {
+            prop_assert_eq!(facts.state(via), Resting);
+            let mut awake = facts;
+            awake.set_state(via, Open);
+            prop_assert_eq!(decide(&awake).path, via);
+        }
+        prop_assert_eq!(wake & !mask(&ALL), 0);
+    }
+
+    /// One path at most is told to be the best, and it is the one that is decided; each other has a reason that is
+    /// true of it.
+    #[test]
+    fn what_is_told_is_what_is_decided(facts in any_facts()) {
+        let Decision { path, waits, .. } = decide(&facts);
+        for via in ALL {
+            match why(&facts, via) {
+                Why::Best => prop_assert!(via == path && !waits),
+                Why::Worse(better) => prop_assert!(better == path && fits(&facts, via)),
+                Why::NotAllowed => prop_assert!(!facts.asked.allows(via) && (via != Staged || facts.asked.allowed == 0)),
+                Why::Checksum => prop_assert!(facts.asked.checksum),
+                Why::Unreached => prop_assert_eq!(facts.reaches(via), Some(false)),
+                Why::Pending => prop_assert_eq!(facts.state(via), Pending),
+                Why::Shut => prop_assert_eq!(facts.state(via), Shut),
+                Why::Resting => prop_assert_eq!(facts.state(via), Resting),
+                Why::Broken => prop_assert_eq!(facts.state(via), Broken),
+                Why::Replay => prop_assert!(facts.is_replay),
+                Why::DeviceMemory | Why::OneHost | Why::NicsHere => prop_assert!(facts.memory.has_device()),
+                Why::HostMemory => prop_assert!(via == Staged),
+                Why::OtherDevices | Why::OtherHost => prop_assert!(false, "of two devices"),
+            }
+            if why(&facts, via) != Why::Best {
+                prop_assert!(waits || via != path);
+            }
+        }
+    }
+
+    /// Links are asked until the decision hangs on none, and each once.
+    #[test]
+    fn each_link_is_asked_once(facts in any_facts(), answers in prop::array::uniform2(any::<bool>())) {
+        let mut facts = facts;
+        let mut asked = Vec::new();
+        while let Some(via) = asks(&facts) {
+            prop_assert!(!asked.contains(&via) && matches!(via, Local | Rdma));
+            prop_assert!(facts.reaches(via).is_none() && fits(&facts, via), "nothing hangs on it");
+            asked.push(via);
+            facts.set_reaches(via, answers[(via == Rdma) as usize]);
+        }
+        let Decision { path, waits, .. } = decide(&facts);
+        prop_assert!(waits || !matches!(path, Local | Rdma) || facts.reaches(path) == Some(true));
+    }
+
+    /// What is copied past the queue goes the way that it would have gone.
+    #[test]
+    fn what_is_copied_at_once_would_have_gone_the_same_way(facts in any_facts()) {
+        let mut facts = facts;
+        facts.memory = Memory::default();
+        facts.is_replay = false;
+        facts.set_state(Local, Open);
+        facts.set_reaches(Local, true);
+        if copies_at_once(&facts.asked) {
+            prop_assert_eq!(decide(&facts).path, Local);
+        }
+    }
 }
 
 #[test]
 fn slices_stop_at_the_limit() {
+    let range = |length| Range { local: 0, remote: 1 << 40, length, region: 0, first: 0, count: 1 };
     let requests = [Request { local: 0, remote: 1 << 40, length: 10, remote_region: 0 }];
-    let of = |limit| slice(&[range(0, 0, 10)], &[], &requests, limit);
+    let of = |limit| slice(&[range(10)], &[], &requests, limit);
     assert_eq!(of(0).unwrap_err().status, Status::Invalid);
     assert_eq!(of(10).unwrap().len(), 1);
     assert_eq!(of(1).unwrap().len(), 10);
@@ -115,9 +429,22 @@ fn slices_stop_at_the_limit() {
 }
 
 #[test]
+fn a_slice_knows_the_request_in_which_it_begins() {
+    let requests: Vec<Request> = (0..4)
+        .map(|nth| Request { local: nth * 3000, remote: nth * 3000, length: 3000, remote_region: 0 })
+        .collect();
+    let merged = Range { local: 0, remote: 0, length: 12000, region: 0, first: 0, count: 4 };
+    let slices = slice(&[merged], &[], &requests, 4096).unwrap();
+    let begins: Vec<_> = slices.iter().map(|slice| (slice.first, slice.first_offset)).collect();
+    assert_eq!(begins, [(0, 0), (1, 1096), (2, 2192)]);
+    let covered: Vec<_> = crate::cover::requests_of(&[], &requests, &slices[2]).collect();
+    assert_eq!(covered, [(2, 2192, 808), (3, 0, 3000)]);
+}
+
+#[test]
 fn more_slices_than_memory_is_an_error() {
     let requests = [Request { local: 0, remote: 0, length: u64::MAX, remote_region: 0 }];
-    let whole = Range { remote: 0, length: u64::MAX, ..range(0, 0, 0) };
+    let whole = Range { local: 0, remote: 0, length: u64::MAX, region: 0, first: 0, count: 1 };
     assert_eq!(slice(&[whole, whole], &[], &requests, 1).unwrap_err().status, Status::NoMemory);
     assert_eq!(slice(&[whole], &[], &requests, 1).unwrap_err().status, Status::NoMemory);
 }

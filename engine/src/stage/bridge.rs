@@ -13,7 +13,7 @@
 
 use super::event::{Event, Inbox};
 use super::operation::{Operation, Step, Way};
-use super::reach::{transport_of, Pair};
+use super::reach::Pair;
 use super::service::Stage;
 use super::wire::{layout, Place, Word};
 use crate::complete::Fence;
@@ -21,7 +21,7 @@ use crate::device::{Attachment, Direction, Job, Piece, Worker};
 use crate::limits::{BRIDGES_MAX, STAGE_SLOT_BYTES};
 use crate::status::{Error, Result, Status};
 use crate::sys::lock::{Mutex, MutexGuard};
-use crate::types::Op;
+use crate::types::{Op, Transport};
 use std::sync::Arc;
 
 /// Whole pages of the largest size that devices have.
@@ -288,7 +288,7 @@ impl Stage {
             (Err(_), _) => self.stage_instead(peer, op),
             (Ok(()), kind) => {
                 if let Way::Bridged((at, _)) = operation.way {
-                    operation.transfer.note_carrier(transport_of(at.kind));
+                    operation.transfer.note_carrier(Transport::of_devices(at.kind));
                 }
                 operation.berth = Some(berth);
                 match kind {

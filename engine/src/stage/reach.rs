@@ -11,13 +11,13 @@ use super::operation::{Step, Way};
 use super::service::Stage;
 use super::steps::{add, Batches};
 use super::wire::Word;
-use crate::complete::{Fence, Transfer};
+use crate::complete::Fence;
 use crate::device::{Borrowed, Direction, Piece, Worker};
 use crate::peer::{Kept, Link};
 use crate::region::grants::Use;
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
-use crate::types::{end_of, Location, MemoryKind, Op, Slice, Transport};
+use crate::types::{end_of, Location, Op, Slice, Transport};
 use std::sync::Arc;
 
 /// A region of the peer's, and the device here that reaches it.
@@ -77,14 +77,6 @@ impl Drop for Mapped {
 /// What a copy over mapped memory keeps until it has ended: the regions, and that they are mapped.
 pub type Held = (Kept, Arc<Mapped>);
 
-/// The way that a device of this kind goes by itself.
-pub fn transport_of(kind: MemoryKind) -> Transport {
-    match kind {
-        MemoryKind::Ascend => Transport::Ascend,
-        _ => Transport::Cuda,
-    }
-}
-
 /// Memory of devices is mapped, and lent, between processes that the same-host path has proven.
 pub fn unproven() -> Error {
     let text = "the same-host path could not prove which process of this host the peer is";
@@ -94,13 +86,6 @@ pub fn unproven() -> Error {
 /// As the threads of devices are told apart.
 pub fn device(at: Location) -> Location {
     Location { kind: at.kind.driver(), device: at.device }
-}
-
-/// The kind of both devices, if they may move slices of this transfer by themselves.
-pub fn may_reach(transfer: &Transfer, (here, there): Pair) -> Option<MemoryKind> {
-    // A checksum is of what is sent.
-    let allowed = transfer.spec.allowed & transport_of(here.kind).bit() != 0 && !transfer.spec.checksum;
-    (here.kind == there.kind && allowed).then_some(here.kind)
 }
 
 impl Stage {
@@ -279,7 +264,7 @@ impl Stage {
         let Some(operation) = self.operation(peer, op) else { return };
         operation.held.clear();
         if let Way::Mapped(kind) = operation.way {
-            operation.transfer.note_carrier(transport_of(kind));
+            operation.transfer.note_carrier(Transport::of_devices(kind));
         }
         self.finish(peer, op, None);
     }

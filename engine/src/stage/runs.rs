@@ -2,11 +2,12 @@
 
 use super::event::{waker, Event};
 use super::operation::{Operation, Way};
-use super::reach::{device, may_reach, Pair};
+use super::reach::{device, Pair};
 use super::service::Stage;
 use crate::complete::Transfer;
 use crate::limits::{DEVICE_PIECE_BYTES, FRAME_DESCRIPTORS_MAX, STAGE_BYTES};
 use crate::peer::outbox::{PullLimits, Pulled};
+use crate::route::{self, Asked, Between};
 use crate::types::{Location, Slice, Transport};
 use std::sync::Arc;
 
@@ -111,10 +112,13 @@ impl Stage {
 
     /// Between two devices: by themselves if they may and can.
     fn way(&self, transfer: &Transfer, pair: Pair, same_host: bool) -> Way {
-        match may_reach(transfer, pair) {
-            Some(kind) if same_host => Way::Mapped(kind),
-            Some(kind) if self.drivers.crosses(kind) => Way::Bridged(pair),
-            _ => Way::Hosts,
+        let (spec, (here, there)) = (&transfer.spec, pair);
+        let asked = Asked { checksum: spec.checksum, ..Asked::plain(spec.allowed) };
+        let crosses = self.drivers.crosses(here.kind);
+        match route::between_devices(&asked, (here.kind, there.kind), same_host, crosses).0 {
+            Between::Mapped => Way::Mapped(here.kind),
+            Between::Bridged => Way::Bridged(pair),
+            Between::Hosts => Way::Hosts,
         }
     }
 

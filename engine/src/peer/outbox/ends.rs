@@ -44,8 +44,8 @@ impl Outbox {
                 (class, _) => Some(Stray { class: class + 1, side: 0, after: None }),
             };
         };
-        let transfer = run.transfer.clone();
-        let to = self.way_for(&transfer) as usize;
+        let (transfer, is_replay) = (run.transfer.clone(), run.is_replay);
+        let to = self.lineup_of(&transfer, is_replay) as usize;
         if to != via {
             if let Some(run) = self.lineups[via].runs[at.class][at.side].remove(&spot) {
                 self.lineups[to].runs[at.class][at.side].insert(spot, run);

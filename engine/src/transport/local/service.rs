@@ -278,9 +278,13 @@ impl Service {
                 (Step::Settled, _) => return Ok(true),
                 (Step::Mapped(id, mapped), Some(link)) => {
                     let has_room = link.copier().maps.add(id, mapped);
+                    session.ticket.peer.note_change();
                     has_room.then_some(()).ok_or(session::TOO_MANY)?;
                 }
-                (Step::Unmapped(id), Some(link)) => link.copier().maps.remove(id),
+                (Step::Unmapped(id), Some(link)) => {
+                    link.copier().maps.remove(id);
+                    session.ticket.peer.note_change();
+                }
                 _ => {}
             }
         }

@@ -35,7 +35,7 @@ impl Companion for Service {
         let taken = match word {
             // Before the next message is looked at: it may announce the region to whoever submits.
             Word::Keys(keys) => {
-                session.link.keys.add(keys);
+                session.link.add_keys(keys);
                 return true;
             }
             Word::Revoke(regions) => session.revoked(regions),

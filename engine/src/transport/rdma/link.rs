@@ -7,6 +7,7 @@ use super::endpoint::Endpoint;
 use super::keys::{Keys, RegionKeys};
 use super::memory::Pinned;
 use super::place::DETOUR_UNIT;
+use super::wire::KeysOffer;
 use crate::complete::Transfer;
 use crate::notify::{is_waking, WakeLater};
 use crate::peer::outbox::Class;
@@ -61,6 +62,7 @@ impl RdmaLink {
     /// The endpoints are given up until something is to be posted.
     pub fn rest(&self) {
         self.rests.store(true, Ordering::SeqCst);
+        self.peer.note_change();
     }
 
     /// Whether something was to be posted since.
@@ -71,8 +73,20 @@ impl RdmaLink {
     /// Something is to be posted, and there is no endpoint.
     fn want(&self) {
         if self.rests.swap(false, Ordering::SeqCst) {
+            self.peer.note_change();
             (self.call)();
         }
+    }
+
+    /// Keys are what the link reaches.
+    pub fn add_keys(&self, keys: KeysOffer) {
+        self.keys.add(keys);
+        self.peer.note_change();
+    }
+
+    pub fn remove_keys(&self, regions: &[u64]) {
+        self.keys.remove(regions);
+        self.peer.note_change();
     }
 
     pub fn endpoints(&self) -> Arc<Vec<Arc<Endpoint>>> {
@@ -81,6 +95,7 @@ impl RdmaLink {
 
     pub fn set(&self, endpoints: Vec<Arc<Endpoint>>) {
         *self.endpoints.write() = Arc::new(endpoints);
+        self.peer.note_change();
     }
 
     /// Posts what is queued, as far as there is room. Whoever finds another thread at it leaves it to that.
@@ -210,10 +225,7 @@ fn choose(mut candidates: impl Iterator<Item = Candidate> + Clone, may_wait: boo
 impl Link for RdmaLink {
     fn carries(&self, ranges: &[Range], known: &RemoteMap, alone: bool) -> bool {
         let endpoints = self.endpoints();
-        let Some(endpoint) = endpoints.first() else {
-            self.want();
-            return false;
-        };
+        let Some(endpoint) = endpoints.first() else { return false };
         let keys = self.keys.snapshot();
         let device = endpoint.remote.index as usize;
         ranges.iter().all(|range| {
@@ -289,6 +301,14 @@ impl Link for RdmaLink {
 
     fn is_broken(&self) -> bool {
         self.endpoints().is_empty()
+    }
+
+    fn is_resting(&self) -> bool {
+        self.is_broken() && !self.is_wanted()
+    }
+
+    fn rouse(&self) {
+        self.want();
     }
 
     fn lanes(&self) -> usize {

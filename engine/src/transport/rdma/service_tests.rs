@@ -57,7 +57,7 @@ fn an_event_costs_the_sessions_that_it_concerns() {
     assert_eq!(turn(&service), 1, "a word");
     let call = service.lock().all.get(&8).map(|session| session.link.clone()).unwrap();
     call.rest();
-    call.carries(&[], &peer_with(8).remote.snapshot(), true);
+    call.rouse();
     assert_eq!(turn(&service), 1, "its endpoints are wanted");
     service.held.give(70, 9);
     service.held.revoke(70);

@@ -322,7 +322,7 @@ impl Session {
     /// The peer takes these regions back: nothing more is posted with their keys. False when it takes back more
     /// than it can have.
     pub fn revoked(&mut self, regions: Vec<u64>) -> bool {
-        self.link.keys.remove(&regions);
+        self.link.remove_keys(&regions);
         // Who was posting with them has finished that when the mark is taken.
         let marks = self.entries.values().map(|entry| (entry.endpoint.clone(), entry.endpoint.mark()));
         self.acks.0.push_back((regions, marks.collect()));
