@@ -270,3 +270,7 @@ fn reached_by_nics(context: &Context, peer: &Peer, kind: MemoryKind) -> Option<S
     }
     Some(text)
 }
+
+#[cfg(test)]
+#[path = "paths_tests.rs"]
+mod tests;

@@ -1,7 +1,7 @@
 //! What is queued, lost and given up, without a transport.
 
 use super::outbox::{PullLimits, Pulled};
-use super::{Link, Peer, PeerIdentity, Surroundings, Way};
+use super::{Link, Peer, PeerIdentity, PeerState, Surroundings, Way};
 use crate::complete::transfer::{Failure, Strike};
 use crate::complete::{Fence, Notification, State, Table, Transfer, TransferSpec};
 use crate::handle::{Kind, Tag};
@@ -9,6 +9,7 @@ use crate::limits::FRAME_DESCRIPTORS_MAX;
 use crate::notify::Hub;
 use crate::peer::outbox::Class;
 use crate::region::RemoteMap;
+use crate::route::{Asked, PathState};
 use crate::status::Status;
 use crate::types::{Op, Range, Request, Slice, Transport};
 use std::net::Ipv4Addr;
@@ -66,6 +67,16 @@ pub fn peer_with(handle: u64) -> Arc<Peer> {
 
 /// A WRITE of so many slices of 64 KiB, with a notification, submitted to the peer.
 pub fn submit(peer: &Peer, handle: u64, slices: u64) -> Arc<Transfer> {
+    submit_with(peer, handle, slices, |_| ())
+}
+
+/// The same, with something else in it.
+fn submit_with(
+    peer: &Peer,
+    handle: u64,
+    slices: u64,
+    change: impl FnOnce(&mut TransferSpec),
+) -> Arc<Transfer> {
     let length = 64 * KIB;
     let at = |index: u64| 0x10000 + index * u64::from(length);
     let slice = |index: u64| Slice {
@@ -78,34 +89,33 @@ pub fn submit(peer: &Peer, handle: u64, slices: u64) -> Arc<Transfer> {
     };
     let request =
         |index| Request { local: at(index), remote: at(index), length: length.into(), remote_region: 9 };
-    let transfer = Arc::new(Transfer::new(
-        handle,
-        TransferSpec {
-            peer: peer.handle,
-            op: Op::Write,
-            requests: (0..slices).map(request).collect(),
-            order: Vec::new(),
-            slices: (0..slices).map(slice).collect(),
-            regions: Vec::new(),
-            bytes: slices * u64::from(length),
-            checksum: false,
-            acked_only: false,
-            awaited: false,
-            is_part: false,
-            held: false,
-            ordered: false,
-            priority: 0,
-            notify: Some(Box::from(*b"word")),
-            submitted_ns: 1,
-            deadline_ns: u64::MAX,
-            user_data: 0,
-            queue: None,
-            device: false,
-            has_unknown: false,
-            transport: Transport::Tcp,
-            allowed: u64::MAX,
-        },
-    ));
+    let mut spec = TransferSpec {
+        peer: peer.handle,
+        op: Op::Write,
+        requests: (0..slices).map(request).collect(),
+        order: Vec::new(),
+        slices: (0..slices).map(slice).collect(),
+        regions: Vec::new(),
+        bytes: slices * u64::from(length),
+        checksum: false,
+        acked_only: false,
+        awaited: false,
+        is_part: false,
+        held: false,
+        ordered: false,
+        priority: 0,
+        notify: Some(Box::from(*b"word")),
+        submitted_ns: 1,
+        deadline_ns: u64::MAX,
+        user_data: 0,
+        queue: None,
+        device: false,
+        has_unknown: false,
+        transport: Transport::Tcp,
+        allowed: u64::MAX,
+    };
+    change(&mut spec);
+    let transfer = Arc::new(Transfer::new(handle, spec));
     peer.submit(transfer.clone()).unwrap();
     transfer
 }
@@ -275,4 +285,58 @@ fn what_went_with_its_number_stays_on_tcp() {
         assert!(peer.pull(via, false, limits(WIDE, FRAME_DESCRIPTORS_MAX)).is_none());
     }
     assert_eq!(pull_whole(&peer, 64 * KIB), run);
+}
+
+/// It would be refused there again, by a target that knows what its memory is.
+#[test]
+fn what_turned_out_to_be_a_device_s_does_not_go_back_to_tcp() {
+    let peer = peer();
+    open(&peer, Transport::Staged);
+    let transfer = submit_with(&peer, 1, 2, |spec| (spec.has_unknown, spec.notify) = (true, None));
+    assert!(matches!(pull(&peer, false, WIDE), Some(Pulled::Slices { first: 0, end: 2, .. })));
+    let refused = |slice| Failure { slice, status: Status::Unsupported, os_error: 0, vendor_error: 0 };
+    peer.answered(&transfer, (0, 2), u64::from(2 * 64 * KIB), &[refused(0), refused(1)], false);
+    peer.set_way(Transport::Staged, Way::Pending("it is being made again".into()));
+    assert!(pull(&peer, false, WIDE).is_none(), "it is queued for TCP");
+    open(&peer, Transport::Staged);
+    let staged = peer.pull(Transport::Staged, false, limits(WIDE, FRAME_DESCRIPTORS_MAX));
+    assert!(matches!(staged, Some(Pulled::Slices { first: 0, end: 2, is_device: true, .. })));
+}
+
+#[test]
+fn whatever_bears_on_a_path_is_another_version() {
+    let peer = peer();
+    let plain = Asked::plain(u64::MAX);
+    let mut last = peer.facts(plain).version;
+    let mut is_new = |what: &str| {
+        let version = std::mem::replace(&mut last, peer.facts(plain).version);
+        assert!(version < last, "{what}");
+    };
+    let states = |expected: [PathState; 2]| {
+        let facts = peer.facts(plain);
+        assert_eq!([Transport::Tcp, Transport::Rdma].map(|via| facts.state(via)), expected);
+    };
+    states([PathState::Pending; 2]);
+    peer.set_state(PeerState::Up);
+    is_new("the session stands");
+    open(&peer, Transport::Rdma);
+    is_new("a path is open");
+    states([PathState::Open; 2]);
+    peer.note_change();
+    is_new("a link says so");
+    peer.remote.add(Vec::new());
+    is_new("regions are announced");
+    peer.remote.remove(&[1]);
+    is_new("regions are gone");
+    peer.set_way(Transport::Rdma, Way::Pending(String::new()));
+    is_new("a path is made again");
+    peer.set_state(PeerState::Down);
+    is_new("the session is lost");
+    states([PathState::Pending; 2]);
+    peer.set_way(Transport::Rdma, Way::Shut(String::new()));
+    peer.set_lost(Status::PeerLost);
+    is_new("the peer is lost");
+    peer.set_state(PeerState::Up);
+    assert!(peer.facts(plain).is_lost);
+    states([PathState::Shut; 2]);
 }

@@ -29,18 +29,18 @@ const MIB: usize = 1 << 20;
 static TURN: Mutex<()> = Mutex::new(());
 
 /// Two connected engines.
-struct Two {
-    fake: Arc<Fake>,
-    a: Engine,
-    b: Engine,
-    peer: u64,
+pub struct Two {
+    pub fake: Arc<Fake>,
+    pub a: Engine,
+    pub b: Engine,
+    pub peer: u64,
     _turn: MutexGuard<'static, ()>,
 }
 
 /// Memory of one of the two, of the host or of the device, and its region.
-struct Place {
-    address: u64,
-    region: u64,
+pub struct Place {
+    pub address: u64,
+    pub region: u64,
     host: Option<Memory>,
     fake: Arc<Fake>,
 }
@@ -77,7 +77,7 @@ impl Drop for Two {
 }
 
 impl Two {
-    fn new(settings: &[(&str, &str)]) -> Two {
+    pub fn new(settings: &[(&str, &str)]) -> Two {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let fake = Fake::get();
         fake.delay_us.store(0, Ordering::SeqCst);
@@ -98,7 +98,7 @@ impl Two {
         Two { fake, a, b, peer, _turn: turn }
     }
 
-    fn place(&self, engine: &Engine, device: Option<i32>, bytes: usize) -> Place {
+    pub fn place(&self, engine: &Engine, device: Option<i32>, bytes: usize) -> Place {
         let (fake, options) = (self.fake.clone(), RegionOptions::default());
         let place = match device {
             None => {
@@ -133,11 +133,11 @@ impl Two {
     }
 }
 
-fn options() -> TransferOptions<'static> {
+pub fn options() -> TransferOptions<'static> {
     TransferOptions { deadline: Deadline::After(BOUND), ..TransferOptions::default() }
 }
 
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is_so() {
         assert!(started.elapsed() < BOUND, "never: {what}");
@@ -150,7 +150,7 @@ fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
     (0..bytes.div_ceil(8) as u64).flat_map(|at| (seed << 48 | at).to_le_bytes()).take(bytes).collect()
 }
 
-fn request(local: &Place, remote: &Place, at: (usize, usize), bytes: usize) -> Request {
+pub fn request(local: &Place, remote: &Place, at: (usize, usize), bytes: usize) -> Request {
     Request {
         local: local.address + at.0 as u64,
         remote: remote.address + at.1 as u64,

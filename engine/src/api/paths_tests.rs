@@ -1,0 +1,240 @@
+//! What is told of paths is what is done: `peer_paths` and the router's decision against transfers that are made at
+//! the same version of the facts. Prints its seed; FERRY_TEST_SEED repeats one.
+
+use super::*;
+use crate::command::Command;
+use crate::complete::Transfer;
+use crate::notify::WHAT_NOTIFICATIONS;
+use crate::peer::outbox::Class;
+use crate::stage::tests::{options, request, until, Place, Two};
+use crate::status::Status;
+use crate::sys::random_u64;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const MIB: usize = 1 << 20;
+/// The version may move while a transfer is made: paths break, slots are registered.
+const ATTEMPTS: usize = 200;
+
+/// xorshift64*.
+struct Dice(u64);
+
+impl Dice {
+    fn new() -> Dice {
+        let seed = std::env::var("FERRY_TEST_SEED").ok().map(|text| text.parse().unwrap());
+        let seed = seed.unwrap_or_else(random_u64);
+        println!("FERRY_TEST_SEED={seed}");
+        Dice(seed | 1)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % bound as u64) as usize
+    }
+
+    fn pick<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len())]
+    }
+}
+
+/// A transfer to be made.
+struct Wish {
+    op: Op,
+    requests: Vec<Request>,
+    options: TransferOptions<'static>,
+    /// Both ends are memory of devices.
+    both: bool,
+    /// Nothing is asked of it that `peer_paths` does not speak of.
+    is_plain: bool,
+    /// By the call that may copy at once.
+    waits: bool,
+}
+
+const MASKS: [u64; 8] = [
+    0,
+    0,
+    Transport::Tcp.bit(),
+    Transport::Local.bit(),
+    Transport::Tcp.bit() | Transport::Local.bit(),
+    Transport::Rdma.bit() | Transport::Tcp.bit(),
+    Transport::Rdma.bit(),
+    Transport::Cuda.bit() | Transport::Local.bit(),
+];
+
+fn wish(dice: &mut Dice, here: &[Place; 2], there: &[Place; 2]) -> Wish {
+    let (local, remote) = (dice.below(2), dice.below(2));
+    let op = dice.pick(&[Op::Write, Op::Read]);
+    let count = dice.pick(&[1, 1, 3]);
+    let bytes = dice.pick(&[1, 64, 4096, 100_000, 300_000]);
+    let at = |nth: usize| (nth * 300_001, nth * 300_003);
+    let one = |nth| request(&here[local], &there[remote], at(nth), bytes);
+    let notify = (op == Op::Write && dice.below(4) == 0).then_some(&b"word"[..]);
+    let options = TransferOptions {
+        transports_allowed: dice.pick(&MASKS),
+        checksum: dice.below(4) == 0,
+        ordered: dice.below(4) == 0,
+        notify,
+        ..options()
+    };
+    let host = local + remote == 0;
+    let is_plain = host && options.transports_allowed == 0 && !options.checksum;
+    let requests = (0..count).map(one).collect();
+    Wish { op, requests, options, both: local + remote == 2, is_plain, waits: dice.below(2) == 0 }
+}
+
+/// What is told of a transfer: the facts, the path that carries it or its parts, and what a person hears.
+fn told(two: &Two, wish: &Wish) -> (u64, Transport, Vec<PathInfo>) {
+    let context = two.a.whole();
+    let peer = context.peers.get(two.peer).unwrap();
+    let facts = begin_facts(context, &peer, &wish.options);
+    let (local, remote) = (context.registry.snapshot(), peer.remote.snapshot());
+    let plan = plan::plan(&PlanInput {
+        op: wish.op,
+        requests: &wish.requests,
+        coalesce: true,
+        local: &local,
+        remote: &remote,
+        remote_tag: peer.identity.tag,
+    })
+    .unwrap();
+    let facts = gather(&peer, facts, &plan.ranges, &plan.local_regions, &remote);
+    let path = match route::decide(&facts).path {
+        Transport::Staged => {
+            let same_host = peer.link_of(Transport::Local).is_some();
+            let kinds = (MemoryKind::Cuda, MemoryKind::Cuda);
+            let between = route::between_devices(&facts.asked, kinds, same_host, false).0;
+            let parts = begin_facts(context, &peer, &wish.options);
+            match wish.both && between == Between::Mapped {
+                true => Transport::Cuda,
+                false => route::decide(&ask_links(&peer, parts, |_, _| true)).path,
+            }
+        }
+        path => path,
+    };
+    (facts.version, path, two.a.peer_paths(two.peer).unwrap())
+}
+
+fn version(two: &Two) -> u64 {
+    let context = two.a.whole();
+    begin_facts(context, &context.peers.get(two.peer).unwrap(), &options()).version
+}
+
+/// What carried it, or that nothing did.
+fn done(two: &Two, wish: &Wish) -> std::result::Result<Transport, Status> {
+    let Wish { op, requests, options, .. } = wish;
+    let result = match (wish.waits, op) {
+        (true, Op::Write) => two.a.write(two.peer, requests, options),
+        (true, Op::Read) => two.a.read(two.peer, requests, options),
+        (false, _) => two.a.submit(two.peer, *op, requests, options).and_then(|it| it.wait_done()),
+    };
+    result.map(|result| result.transport).map_err(|error| error.status)
+}
+
+#[test]
+fn what_is_told_is_what_is_done() {
+    let mut dice = Dice::new();
+    for transports in ["auto", "tcp", "local", "tcp,local", "cuda,tcp"] {
+        let two = Two::new(&[("transports", transports)]);
+        two.fake.shares.store(true, Ordering::SeqCst);
+        let queue = two.b.queue(WHAT_NOTIFICATIONS, 16).unwrap();
+        let here = [None, Some(0)].map(|device| two.place(&two.a, device, MIB));
+        let there = [None, Some(1)].map(|device| two.place(&two.b, device, MIB));
+        let breaks = two.a.whole().peers.get(two.peer).unwrap().link_of(Transport::Local).is_some();
+        for round in 0..200 {
+            if breaks && dice.below(20) == 0 {
+                let broken = Command::CompanionBroken { peer: two.peer, transport: Transport::Local };
+                two.a.whole().commands.push(broken);
+            }
+            let wish = wish(&mut dice, &here, &there);
+            let attempt = |_: &usize| {
+                let (at, path, paths) = told(&two, &wish);
+                let done = done(&two, &wish);
+                queue.drain(&mut Vec::new(), 16);
+                let is_same = version(&two) == at;
+                if !is_same {
+                    return false;
+                }
+                let expected = match path {
+                    Transport::None => Err(Status::Unavailable),
+                    path => Ok(path),
+                };
+                assert_eq!(done, expected, "{transports}, {round}: {paths:?} {:?}", wish.requests);
+                let chosen = paths.iter().find(|path| path.chosen).map(|path| path.transport);
+                assert!(!wish.is_plain || chosen == done.ok(), "{transports}, {round}: {done:?} {paths:?}");
+                true
+            };
+            assert!((0..ATTEMPTS).find(attempt).is_some(), "the version never stood still");
+        }
+    }
+}
+
+/// A path of NICs that nobody has used for a while.
+#[derive(Default)]
+struct Sleeper {
+    roused: AtomicUsize,
+}
+
+impl Link for Sleeper {
+    fn carries(&self, _ranges: &[Range], _known: &RemoteMap, _alone: bool) -> bool {
+        panic!("there is nothing to be asked while it rests");
+    }
+    fn post(&self, _class: Class) {}
+    fn nudge(&self) {}
+    fn drive(&self, _transfer: &Transfer, _deadline_ns: u64) {}
+    fn wake(&self) {}
+    fn is_broken(&self) -> bool {
+        true
+    }
+    fn is_resting(&self) -> bool {
+        true
+    }
+    fn rouse(&self) {
+        self.roused.fetch_add(1, Ordering::SeqCst);
+    }
+    fn lanes(&self) -> usize {
+        0
+    }
+}
+
+#[test]
+fn telling_wakes_no_path_that_rests_and_a_transfer_does() {
+    let two = Two::new(&[("transports", "tcp,rdma")]);
+    let peer = two.a.whole().peers.get(two.peer).unwrap();
+    let sleeper = Arc::new(Sleeper::default());
+    peer.set_way(Transport::Rdma, Way::Open(sleeper.clone(), "over rva0".into()));
+    let roused = || sleeper.roused.swap(0, Ordering::SeqCst);
+    let here = [None, Some(0)].map(|device| two.place(&two.a, device, MIB));
+    let there = two.place(&two.b, None, MIB);
+    let run = |from: &Place, options: &TransferOptions| {
+        let requests = [request(from, &there, (0, 0), 64)];
+        let transfer = two.a.submit(two.peer, Op::Write, &requests, options).unwrap();
+        transfer.wait_done().unwrap().transport
+    };
+    let paths = two.a.peer_paths(two.peer).unwrap();
+    let told = |via| paths.iter().find(|path| path.transport == via).unwrap();
+    assert!(told(Transport::Tcp).chosen && !told(Transport::Rdma).chosen);
+    assert!(told(Transport::Rdma).why.contains("at rest"), "{paths:?}");
+    assert_eq!(roused(), 0);
+
+    assert_eq!((run(&here[0], &options()), roused()), (Transport::Tcp, 1));
+    // Not for what would not go by it.
+    let tcp = TransferOptions { transports_allowed: Transport::Tcp.bit(), ..options() };
+    let summed = TransferOptions { checksum: true, ..options() };
+    assert_eq!((run(&here[0], &tcp), roused()), (Transport::Tcp, 0));
+    assert_eq!((run(&here[0], &summed), roused()), (Transport::Tcp, 0));
+    // What is copied from the device first asks for its part.
+    assert_eq!((run(&here[1], &summed), roused()), (Transport::Tcp, 0));
+
+    // Where there is nothing else it is waited for.
+    let alone = TransferOptions { transports_allowed: Transport::Rdma.bit(), ..options() };
+    let requests = [request(&here[0], &there, (0, 0), 64)];
+    let transfer = two.a.submit(two.peer, Op::Write, &requests, &alone).unwrap();
+    assert_eq!(roused(), 1);
+    peer.set_way(Transport::Rdma, Way::Shut("its devices are gone".into()));
+    assert_eq!(transfer.wait_done().unwrap_err().status, Status::Unavailable);
+    let error = two.a.submit(two.peer, Op::Write, &requests, &alone).err().unwrap();
+    let text = "rdma: its devices are gone";
+    assert!(error.status == Status::Unavailable && error.message.contains(text), "{error}");
+    until("each is over", || peer.active() == 0);
+}
