@@ -90,15 +90,18 @@ impl Engine {
         let is_there = !waits || facts.state(path) == PathState::Resting;
         let loss = peer.last_loss();
         let tell = |transport: Transport| {
-            let (is_chosen, mut why) = match transport {
-                Transport::Cuda | Transport::Ascend => (false, by_device(context, &peer, transport)),
-                _ => (transport == path && is_there, sentence(&peer, &facts, transport)),
+            let mut why = match transport {
+                Transport::Cuda | Transport::Ascend => by_device(context, &peer, transport),
+                _ => sentence(&peer, &facts, transport),
             };
+            if transport == path && waits {
+                why += "; transfers wait for it";
+            }
             if let Some(loss) = loss.as_ref().filter(|loss| loss.transport == transport) {
                 let ago = loss.at.elapsed().unwrap_or_default().as_secs();
                 why = format!("{why}; last lost {ago} s ago: {}", loss.text);
             }
-            PathInfo { transport, chosen: is_chosen, why }
+            PathInfo { transport, chosen: transport == path && is_there, why }
         };
         Ok(TOLD.into_iter().map(tell).collect())
     }
