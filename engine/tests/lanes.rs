@@ -147,8 +147,11 @@ fn what_waits_for_a_lane_that_cannot_be_opened_ends_at_its_deadline_with_the_cau
     let requests = [request(&local, 0, &remote, 0, MIB)];
     let error = a.write(peer, &requests, &options).unwrap_err();
     assert_eq!(error.status, Status::Timeout, "{error:?}");
-    let cause = ["; last lost: TCP lane ", ", to 127.0.0.1:", ": the peer closed the connection"];
+    let cause = ["; last lost: TCP lane ", ", to 127.0.0.1:"];
     assert!(cause.iter().all(|part| error.message.contains(part)), "{}", error.message);
+    // The proxy accepts and closes: when that is seen, is a matter of chance.
+    let ends = ["the peer closed the connection", "Connection reset by peer (os error 104)"];
+    assert!(ends.iter().any(|end| error.message.ends_with(end)), "{}", error.message);
     assert_eq!(a.stats().unwrap().counts.sessions_lost, 0, "the peer is there");
     // What comes after that goes, once lanes can be opened.
     proxy.refuse(false);

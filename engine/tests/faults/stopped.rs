@@ -26,6 +26,7 @@ fn stop_in_mid_transfer(settings: &[(&str, &str)], child_settings: &str) {
     fill(&memory, 7);
     let peer = connect(&a, &address);
 
+    open_lanes_to(&a, peer, (region, remote));
     let deadline = Duration::from_millis(1200);
     let requests = rounds(memory.address(), remote, region, BYTES, 1024);
     let submitted = Instant::now();
@@ -108,6 +109,7 @@ fn read_from_a_stopped_target_gives_the_memory_back() {
     let a = engine(&[]);
     let memory = alloc(&a, BYTES);
     let peer = connect(&a, &address);
+    open_lanes_to(&a, peer, (region, remote));
     let transfer = a
         .submit(
             peer,

@@ -58,9 +58,14 @@ pub fn connect(from: &Engine, to: &str) -> u64 {
 
 /// Opens every lane to a peer, by a transfer that is not small.
 pub fn open_lanes(from: &Engine, to: &Engine, peer: u64) {
-    let (local, remote) = (alloc(from, MIB), alloc(to, MIB));
-    let requests = rounds(local.address(), remote.address(), remote.region(), MIB, 1);
-    from.write(peer, &requests, &options()).unwrap();
+    let remote = alloc(to, MIB);
+    open_lanes_to(from, peer, (remote.region(), remote.address()));
+}
+
+/// The same by a region of the peer's, which is read.
+pub fn open_lanes_to(from: &Engine, peer: u64, (region, remote): (u64, u64)) {
+    let local = alloc(from, MIB);
+    from.read(peer, &rounds(local.address(), remote, region, MIB, 1), &options()).unwrap();
     wait_until("every lane is open", || from.peer_info(peer).unwrap().lanes == 3);
 }
 

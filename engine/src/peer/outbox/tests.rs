@@ -286,7 +286,7 @@ fn a_replay_with_its_notification_goes_by_tcp_alone() {
     let first = outbox.pull(Transport::Tcp, true, LIMITS);
     assert!(matches!(first, Some(Pulled::Slices { with_notification: true, first: 0, end: 2, .. })));
     for (it, notified) in [(&replay, true), (&other, false)] {
-        it.stage();
+        it.set_via(Transport::Staged);
         outbox.requeue(it.clone(), (0, 2), Class::Express, notified);
     }
     let mut pull = |via| match outbox.pull(via, true, LIMITS)? {
