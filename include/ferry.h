@@ -454,7 +454,7 @@ typedef struct ferry_peer_info {
     uint64_t round_trip_ns;
     /// Transfers of this engine to the peer that are not final.
     uint64_t transfers_active;
-    /// Connections that carry data now.
+    /// TCP connections that carry data now; 0 before something is to go over them.
     uint32_t lanes;
     /// 1 if the peer has proven to be on this host, else 0.
     uint32_t same_host;

@@ -64,7 +64,7 @@ pub struct ferry_peer_info {
     pub round_trip_ns: u64,
     /// Transfers of this engine to the peer that are not final.
     pub transfers_active: u64,
-    /// Connections that carry data now.
+    /// TCP connections that carry data now; 0 before something is to go over them.
     pub lanes: u32,
     /// 1 if the peer has proven to be on this host, else 0.
     pub same_host: u32,
