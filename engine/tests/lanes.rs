@@ -195,3 +195,46 @@ fn a_peer_that_falls_silent_before_a_lane_is_open_is_lost() {
     let deadline = Deadline::After(PATIENCE);
     assert_eq!(a.notify(peer, b"word", deadline).unwrap_err().status, Status::PeerLost);
 }
+
+fn impatient() -> Engine {
+    let times = [
+        ("handshake_timeout_ms", "200"),
+        ("progress_timeout_ms", "200"),
+        ("reconnect_timeout_ms", "300"),
+        ("lease_ms", "500"),
+        ("drain_ms", "50"),
+    ];
+    engine("local,tcp", &times)
+}
+
+/// The same for the end that was dialed, and can only ask for lanes.
+#[test]
+fn a_dialer_that_falls_silent_before_it_opens_a_lane_is_lost() {
+    let b = impatient();
+    let proxy = Proxy::new(b.address());
+    let a = engine("local,tcp", &[]);
+    a.connect(&proxy.address, Some(PATIENCE)).unwrap();
+    let peer = peer_of(&b, &a);
+    assert_eq!(b.peer_info(peer).unwrap().lanes, 0);
+    proxy.judge(|_: &mut Passing| Verdict::Swallow);
+    assert_eq!(b.notify(peer, b"word", Deadline::After(PATIENCE)).unwrap_err().status, Status::PeerLost);
+}
+
+/// The dialer is there when it is asked for lanes, cannot open them, and falls silent later.
+#[test]
+fn a_dialer_that_falls_silent_while_it_cannot_open_a_lane_is_lost() {
+    let b = impatient();
+    let proxy = Proxy::new(b.address());
+    // It does not end the connection by itself.
+    let a = engine("local,tcp", &[("progress_timeout_ms", "600000")]);
+    a.connect(&proxy.address, Some(PATIENCE)).unwrap();
+    let peer = peer_of(&b, &a);
+    proxy.refuse(true);
+    std::thread::scope(|scope| {
+        let word = scope.spawn(|| b.notify(peer, b"word", Deadline::After(PATIENCE)));
+        eventually("lanes are refused", || proxy.refused() > 3);
+        b.probe(peer, Some(PATIENCE)).unwrap();
+        proxy.judge(|_: &mut Passing| Verdict::Swallow);
+        assert_eq!(word.join().unwrap().unwrap_err().status, Status::PeerLost);
+    });
+}

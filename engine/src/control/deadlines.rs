@@ -68,6 +68,10 @@ impl Control {
             None => {}
         }
         stuck.into_iter().for_each(|(lane, loss)| self.lane_lost(peer, lane, loss));
+        if next_ns.is_some() && self.tcp.lacks_lane(peer) {
+            // What waits for a lane is posted nowhere, and nothing else would show that the peer is gone.
+            self.ping(peer, None);
+        }
     }
 
     /// Does what peers have left to be done, a turn of each, for a while; the loop comes back for the rest.

@@ -69,6 +69,14 @@ impl TcpLink {
         self.slots.read().get(slot as usize).cloned().flatten()
     }
 
+    /// Whether something waits for a lane that does not stand.
+    pub fn lacks_lane(&self) -> bool {
+        let Some(peer) = self.peer.upgrade() else { return false };
+        let (has_express, has_any) = (self.get(0).is_some(), self.lanes() > 0);
+        (!has_express && peer.has_work(Transport::Tcp, true))
+            || (!has_any && peer.has_work(Transport::Tcp, false))
+    }
+
     pub fn attached(&self) -> Vec<Arc<Lane>> {
         self.slots.read().iter().flatten().cloned().collect()
     }

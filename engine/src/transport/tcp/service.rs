@@ -171,6 +171,11 @@ impl Service {
         stuck.map(|lane| (lane.id, lane.loss(silent))).collect()
     }
 
+    /// Whether something waits for a lane that does not stand.
+    pub fn lacks_lane(&self, peer: u64) -> bool {
+        self.with(peer, |session| session.link.clone()).is_some_and(|link| link.lacks_lane())
+    }
+
     /// Sends what is owed on lanes that are about to be closed on purpose.
     pub fn settle_debts(&self, peer: u64) {
         self.lanes(peer).iter().for_each(|lane| lane.settle_debts());
