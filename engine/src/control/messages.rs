@@ -73,8 +73,12 @@ impl Control {
             Message::Beside { transport, why, body } => {
                 return self.companion_said(peer, *transport, why.clone(), body.clone());
             }
-            // Of no use to who does not dial lanes.
-            Message::OpenLanes { kinds } => return self.tcp.want(peer, *kinds),
+            Message::OpenLanes { kinds } => {
+                if !self.tcp.asked(peer, *kinds) {
+                    self.misbehaved(peer);
+                }
+                return;
+            }
             Message::Grant { limit } => session.peer.grant(*limit),
             Message::Ready { notify_limit } => {
                 session.peer.remote.settle();

@@ -21,6 +21,7 @@ mod fork;
 mod killed;
 mod lanes;
 mod local;
+mod opening;
 mod regions;
 mod replay;
 mod rights;

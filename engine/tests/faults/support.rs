@@ -168,6 +168,10 @@ impl Dice {
         Dice(seed)
     }
 
+    pub fn of(seed: u64) -> Dice {
+        Dice(seed)
+    }
+
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

@@ -15,6 +15,7 @@ mod lanes;
 mod leases;
 mod losses;
 mod numbers;
+mod opening;
 mod rights;
 mod smoke;
 mod words;

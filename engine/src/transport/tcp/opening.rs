@@ -103,6 +103,11 @@ impl Opening {
         self.slots.fill(Slot::Idle);
     }
 
+    /// Whether the peer may ask for lanes: not if it is the one that dials them.
+    pub fn may_be_asked(&self) -> bool {
+        self.dialed != Some(false)
+    }
+
     /// Lanes of these kinds are to stand from here on.
     pub fn want(&mut self, kinds: u32) -> Vec<Step> {
         let fresh = kinds & ALL & !self.wanted;

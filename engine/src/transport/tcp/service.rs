@@ -87,6 +87,15 @@ impl Service {
         });
     }
 
+    /// The same for the peer, which asks. False: it dials the lanes itself, and no engine in good order asks then.
+    pub fn asked(&self, peer: u64, kinds: u32) -> bool {
+        let may_ask = self.with(peer, |session| session.opening.may_be_asked()).unwrap_or(true);
+        if may_ask {
+            self.want(peer, kinds);
+        }
+        may_ask
+    }
+
     fn carry_out(&self, session: &Session, steps: impl IntoIterator<Item = Step>) {
         let (peer, session_id) = (session.peer.handle, session.id);
         for step in steps {

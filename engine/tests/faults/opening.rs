@@ -1,0 +1,95 @@
+//! Lanes that are opened on demand, while they are cut and refused from the first moment on: whatever is queued, by
+//! whichever end, is carried by some lane in the end.
+
+use crate::proxy::{Passing, Proxy, Verdict};
+use crate::support::*;
+use ferry::complete::State;
+use ferry::types::{Op, Request};
+use ferry::{Deadline, Engine, Transfer, TransferOptions};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+const ROUNDS: usize = 40;
+const SIZES: [usize; 5] = [8, 4096, 100 << 10, MIB, 4 * MIB];
+
+/// One of any size and kind.
+fn submit(at: &Engine, peer: u64, dice: &mut Dice, whole: Request) -> Transfer {
+    let length = SIZES[dice.below(SIZES.len() as u64) as usize] as u64;
+    let op = if dice.below(2) == 0 { Op::Write } else { Op::Read };
+    let notify = (op == Op::Write && dice.below(2) == 0).then_some(&b"word"[..]);
+    let deadline = Deadline::After(BOUND);
+    let options = TransferOptions { notify, deadline, ..TransferOptions::default() };
+    at.submit(peer, op, &[Request { length, ..whole }], &options).unwrap()
+}
+
+#[test]
+fn whatever_is_queued_while_lanes_come_and_go_is_carried() {
+    let _turn = alone();
+    let dice = Arc::new(Mutex::new(Dice::new("whatever_is_queued_while_lanes_come_and_go_is_carried")));
+    for round in 0..ROUNDS {
+        let settings =
+            [("lease_ms", "3000"), ("reconnect_timeout_ms", "20000"), ("reconnect_backoff_ms", "10")];
+        let (a, b) = (engine(&settings), engine(&settings));
+        let proxy = Proxy::new(b.address());
+        let peer = connect(&a, &proxy.address);
+        a.probe(peer, Some(BOUND)).unwrap();
+        wait_until("the other end has the peer", || b.peers().unwrap().len() == 1);
+        let back = b.peers().unwrap()[0];
+        let (local, remote) = (alloc(&a, 4 * MIB), alloc(&b, 4 * MIB));
+        wait_until("both know the regions", || {
+            let knows = |at: &Engine, peer| !at.peer_regions(peer).unwrap().is_empty();
+            knows(&a, peer) && knows(&b, back)
+        });
+        let shared = dice.clone();
+        proxy.judge(move |passing: &mut Passing| {
+            let odds = passing.greeting.map_or(100, |it| if it.slot == 0 { 30 } else { 60 });
+            match shared.lock().unwrap().below(odds) == 0 {
+                true => Verdict::Cut,
+                false => Verdict::Pass,
+            }
+        });
+        let is_over = AtomicBool::new(false);
+        let seeds: Vec<u64> = (0..4).map(|_| dice.lock().unwrap().next()).collect();
+        std::thread::scope(|scope| {
+            let harm = scope.spawn(|| {
+                let mut refuses = false;
+                while !is_over.load(Ordering::SeqCst) {
+                    refuses = !refuses && dice.lock().unwrap().below(2) == 0;
+                    proxy.refuse(refuses);
+                    let ends = std::time::Instant::now()
+                        + std::time::Duration::from_millis(dice.lock().unwrap().below(20));
+                    wait_until("the next harm", || {
+                        std::time::Instant::now() >= ends || is_over.load(Ordering::SeqCst)
+                    });
+                }
+            });
+            let workers: Vec<_> = seeds
+                .iter()
+                .enumerate()
+                .map(|(index, seed)| {
+                    let (a, b, local, remote) = (&a, &b, &local, &remote);
+                    scope.spawn(move || {
+                        let mut dice = Dice::of(*seed);
+                        let (at, peer, whole) = match index % 2 {
+                            0 => (a, peer, request(local, remote, 0, 4 * MIB)),
+                            _ => (b, back, request(remote, local, 0, 4 * MIB)),
+                        };
+                        for _ in 0..3 {
+                            let count = 1 + dice.below(4);
+                            let all: Vec<_> =
+                                (0..count).map(|_| submit(at, peer, &mut dice, whole)).collect();
+                            for transfer in all {
+                                let result = finish(&transfer);
+                                assert_eq!(result.state, State::Done, "round {round}: {result:?}");
+                            }
+                        }
+                    })
+                })
+                .collect();
+            let ended: Vec<_> = workers.into_iter().map(|it| it.join()).collect();
+            is_over.store(true, Ordering::SeqCst);
+            harm.join().unwrap();
+            ended.into_iter().for_each(|it| it.unwrap());
+        });
+    }
+}

@@ -1,0 +1,154 @@
+//! Lanes are opened when they are needed: what a peer may do meanwhile that no engine in good order does.
+
+use crate::hostile::{Door, Hostile, Who, PATIENCE};
+use crate::support::{alloc, engine, eventually, regions, REMOTE, REMOTE_REGION};
+use ferry::control::greeting::{Greeting, GREETING_BYTES};
+use ferry::session::message::Message;
+use ferry::transport::tcp::wire::Header;
+use ferry::types::{Op, Request};
+use ferry::{Deadline, Status, TransferOptions};
+use std::io::Read;
+use std::time::Duration;
+
+/// Only an end that does not dial lanes asks for them.
+#[test]
+fn a_dialer_that_asks_for_lanes_is_sent_off() {
+    let engine = engine(&[]);
+    let mut peer = Hostile::dial(engine.address(), &Who::new());
+    let _lanes = peer.up();
+    peer.say(&Message::OpenLanes { kinds: 3 });
+    assert_eq!(peer.hear_end(), Some(Status::Corrupt as i32));
+}
+
+/// Without end, of every kind and of none, before Ready and after.
+#[test]
+fn lanes_that_are_asked_for_without_end_are_opened_once() {
+    let (engine, door) = (engine(&[]), Door::open(Who::new()));
+    std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| engine.connect(&door.address, Some(PATIENCE)).unwrap());
+        let mut peer = door.accept();
+        peer.start();
+        let ask = || (0..10_000u32).map(|at| Message::OpenLanes { kinds: [0, !0, 2, 3, 4][at as usize % 5] });
+        peer.say_all(&ask().collect::<Vec<_>>());
+        peer.ready();
+        let lanes: Vec<_> = (0..peer.slots).map(|slot| peer.lane(slot)).collect();
+        peer.say_all(&ask().collect::<Vec<_>>());
+        peer.sync();
+        let handle = connecting.join().unwrap();
+        eventually("all lanes stand", || engine.peer_info(handle).unwrap().lanes as usize == lanes.len());
+        assert_eq!(lanes.iter().map(|lane| lane.id).max(), Some(lanes.len() as u32));
+        let listener = peer.listener().unwrap();
+        listener.set_nonblocking(true).unwrap();
+        assert!(listener.accept().is_err(), "one more was dialed");
+    });
+}
+
+/// The number of a lane is fenced before it is dialed, and while its greeting is under way.
+#[test]
+fn a_lane_that_is_fenced_before_it_is_open_is_opened_by_another_number() {
+    let (engine, door) = (engine(&[]), Door::open(Who::new()));
+    let memory = alloc(&engine, 4096);
+    std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| engine.connect(&door.address, Some(PATIENCE)).unwrap());
+        let mut peer = door.accept();
+        peer.start();
+        (1..=3).for_each(|lane| peer.say(&Message::Fence { lane }));
+        peer.ready();
+        peer.say(&regions(&[(REMOTE_REGION, REMOTE, 1 << 20)]));
+        let listener = peer.listener().unwrap().try_clone().unwrap();
+        let mut last = 0;
+        while last < 6 {
+            let mut bytes = [0; GREETING_BYTES];
+            let mut socket = listener.accept().unwrap().0;
+            // One of the first may be given up before it has greeted.
+            if socket.read_exact(&mut bytes).is_ok() {
+                last = Greeting::decode(&bytes).0.lane;
+                peer.say(&Message::Fence { lane: last });
+                assert_eq!(socket.read(&mut bytes).unwrap(), 0, "lane {last} is given up");
+            }
+        }
+        let mut lane = peer.lane(0);
+        let handle = connecting.join().unwrap();
+        let request =
+            Request { local: memory.address(), remote: REMOTE, length: 8, remote_region: REMOTE_REGION };
+        let transfer = engine.submit(handle, Op::Write, &[request], &TransferOptions::default()).unwrap();
+        let frame = lane.hear().unwrap();
+        let header = Header { sequence: frame.header.sequence, ..lane.header() };
+        assert!(lane.send(header, &[], b"", b""));
+        assert_eq!(transfer.wait(Some(PATIENCE)).unwrap().status, Status::Ok);
+    });
+}
+
+/// The lane is dialed, and nobody answers its greeting.
+#[test]
+fn a_session_and_an_engine_end_while_a_lane_is_being_opened() {
+    for how in 0..4 {
+        let (engine, door) = (engine(&[]), Door::open(Who::new()));
+        std::thread::scope(|scope| {
+            let connecting = scope.spawn(|| engine.connect(&door.address, Some(PATIENCE)));
+            let mut peer = door.accept();
+            peer.start();
+            peer.ready();
+            let mut opening = peer.listener().unwrap().accept().unwrap().0;
+            opening.set_read_timeout(Some(PATIENCE)).unwrap();
+            let handle = engine.peers().unwrap()[0];
+            let word =
+                scope.spawn(|| engine.notify(engine.peers().unwrap()[0], b"word", Deadline::After(PATIENCE)));
+            eventually("the word waits", || engine.peer_info(handle).unwrap().transfers_active == 1);
+            match how {
+                0 => engine.close_peer(handle, Some(PATIENCE)).unwrap(),
+                1 => engine.fence(handle, Some(PATIENCE)).unwrap(),
+                2 => engine.close(Some(PATIENCE)).unwrap(),
+                _ => drop(peer.raw().shutdown(std::net::Shutdown::Both)),
+            }
+            if how < 3 {
+                assert!(word.join().unwrap().is_err() && connecting.join().unwrap().is_err());
+                opening.read_to_end(&mut Vec::new()).unwrap();
+            } else {
+                // Connected anew, and the lanes with it.
+                opening.read_to_end(&mut Vec::new()).unwrap();
+                let mut again = door.accept();
+                (again.link, again.known) = (peer.link, peer.known);
+                again.start();
+                again.ready();
+                let mut lane = again.lane(0);
+                let frame = lane.hear().unwrap();
+                let header = Header { sequence: frame.header.sequence, ..lane.header() };
+                assert!(lane.send(header, &[], b"", b""));
+                assert!(word.join().unwrap().is_ok() && connecting.join().unwrap().is_ok());
+            }
+        });
+    }
+}
+
+/// Cancelled, or out of time, while it waits for a lane that is never welcomed: final at once.
+#[test]
+fn what_waits_for_a_lane_is_cancelled_and_ends_at_its_deadline() {
+    let (engine, door) = (engine(&[]), Door::open(Who::new()));
+    let memory = alloc(&engine, 1 << 20);
+    std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| engine.connect(&door.address, Some(PATIENCE)));
+        let mut peer = door.accept();
+        peer.start();
+        peer.ready();
+        peer.say(&regions(&[(REMOTE_REGION, REMOTE, 64 << 20)]));
+        let _opening = peer.listener().unwrap().accept().unwrap();
+        peer.sync();
+        let handle = engine.peers().unwrap()[0];
+        let submit = |length: u64, deadline| {
+            let request =
+                Request { local: memory.address(), remote: REMOTE, length, remote_region: REMOTE_REGION };
+            let options = TransferOptions { deadline, ..TransferOptions::default() };
+            engine.submit(handle, Op::Write, &[request], &options).unwrap()
+        };
+        for length in [8, 1 << 20] {
+            let cancelled = submit(length, Deadline::After(PATIENCE));
+            cancelled.cancel().unwrap();
+            assert_eq!(cancelled.wait(Some(PATIENCE)).unwrap().status, Status::Cancelled);
+            let late = submit(length, Deadline::After(Duration::from_millis(20)));
+            assert_eq!(late.wait(Some(PATIENCE)).unwrap().status, Status::Timeout);
+        }
+        engine.close_peer(handle, Some(PATIENCE)).unwrap();
+        let _ = connecting.join();
+    });
+}
