@@ -238,3 +238,29 @@ fn a_dialer_that_falls_silent_while_it_cannot_open_a_lane_is_lost() {
         assert_eq!(word.join().unwrap().unwrap_err().status, Status::PeerLost);
     });
 }
+
+/// What both ends queue in the first moment, when no lane stands, from several threads at once.
+#[test]
+fn the_first_of_both_ends_have_their_lanes_opened() {
+    let hub = engine("local,tcp", &[]);
+    let at_hub = alloc(&hub, MIB);
+    for _ in 0..100 {
+        let other = engine("local,tcp", &[]);
+        let there = alloc(&other, MIB);
+        let to_hub = other.connect(hub.address(), Some(PATIENCE)).unwrap();
+        let back = peer_of(&hub, &other);
+        let write = |at: &Engine, peer, from: &Memory, to: &Memory| {
+            let deadline = Deadline::After(PATIENCE);
+            let options = TransferOptions { checksum: true, deadline, ..TransferOptions::default() };
+            common::hears_of(at, peer, to.region());
+            at.write(peer, &[request(from, 0, to, 0, MIB)], &options).unwrap();
+        };
+        let word = |at: &Engine, peer| at.notify(peer, b"word", Deadline::After(PATIENCE)).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| word(&other, to_hub));
+            scope.spawn(|| write(&other, to_hub, &there, &at_hub));
+            scope.spawn(|| word(&hub, back));
+            scope.spawn(|| write(&hub, back, &at_hub, &there));
+        });
+    }
+}
