@@ -6,7 +6,6 @@ use crate::support::*;
 use ferry::complete::State;
 use ferry::types::{Op, Request};
 use ferry::{Deadline, Engine, Transfer, TransferOptions};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 const ROUNDS: usize = 40;
@@ -48,26 +47,13 @@ fn whatever_is_queued_while_lanes_come_and_go_is_carried() {
                 false => Verdict::Pass,
             }
         });
-        let is_over = AtomicBool::new(false);
         let seeds: Vec<u64> = (0..4).map(|_| dice.lock().unwrap().next()).collect();
         std::thread::scope(|scope| {
-            let harm = scope.spawn(|| {
-                let mut refuses = false;
-                while !is_over.load(Ordering::SeqCst) {
-                    refuses = !refuses && dice.lock().unwrap().below(2) == 0;
-                    proxy.refuse(refuses);
-                    let ends = std::time::Instant::now()
-                        + std::time::Duration::from_millis(dice.lock().unwrap().below(20));
-                    wait_until("the next harm", || {
-                        std::time::Instant::now() >= ends || is_over.load(Ordering::SeqCst)
-                    });
-                }
-            });
             let workers: Vec<_> = seeds
                 .iter()
                 .enumerate()
                 .map(|(index, seed)| {
-                    let (a, b, local, remote) = (&a, &b, &local, &remote);
+                    let (a, b, local, remote, proxy) = (&a, &b, &local, &remote, &proxy);
                     scope.spawn(move || {
                         let mut dice = Dice::of(*seed);
                         let (at, peer, whole) = match index % 2 {
@@ -75,9 +61,12 @@ fn whatever_is_queued_while_lanes_come_and_go_is_carried() {
                             _ => (b, back, request(remote, local, 0, 4 * MIB)),
                         };
                         for _ in 0..3 {
+                            // Until all is queued, and whoever else queues something lets them in.
+                            proxy.refuse(dice.below(2) == 0);
                             let count = 1 + dice.below(4);
                             let all: Vec<_> =
                                 (0..count).map(|_| submit(at, peer, &mut dice, whole)).collect();
+                            proxy.refuse(false);
                             for transfer in all {
                                 let result = finish(&transfer);
                                 assert_eq!(result.state, State::Done, "round {round}: {result:?}");
@@ -86,10 +75,7 @@ fn whatever_is_queued_while_lanes_come_and_go_is_carried() {
                     })
                 })
                 .collect();
-            let ended: Vec<_> = workers.into_iter().map(|it| it.join()).collect();
-            is_over.store(true, Ordering::SeqCst);
-            harm.join().unwrap();
-            ended.into_iter().for_each(|it| it.unwrap());
+            workers.into_iter().for_each(|it| it.join().unwrap());
         });
     }
 }

@@ -35,7 +35,7 @@ fn lanes_that_are_asked_for_without_end_are_opened_once() {
         peer.say_all(&ask().collect::<Vec<_>>());
         peer.sync();
         let handle = connecting.join().unwrap();
-        eventually("all lanes stand", || engine.peer_info(handle).unwrap().lanes as usize == lanes.len());
+        eventually("all lanes stand", || engine.peer_info(handle).unwrap().lanes == lanes.len());
         assert_eq!(lanes.iter().map(|lane| lane.id).max(), Some(lanes.len() as u32));
         let listener = peer.listener().unwrap();
         listener.set_nonblocking(true).unwrap();
