@@ -84,8 +84,8 @@ impl Control {
         session.greetings.remove(&greeting.lane);
         let loss = Loss::new(failure, &format!("TCP lane {}, to {}", greeting.lane, session.remote));
         self.tcp.not_opened(peer, greeting.slot, loss);
-        // What waits for the lane is posted nowhere, and nothing else would show that the peer is gone.
-        self.ping(peer, None);
+        // The pause before the next try ends by the session's alarm.
+        self.touch(peer);
     }
 
     /// Gives up the greeting of this lane, if it is on its way: the lane can't be attached any more.
