@@ -9,6 +9,7 @@ use super::stream::{Input, Stream};
 use super::Control;
 use crate::loss::{Cause, Failure, Loss};
 use crate::peer::Way;
+use crate::route::FASTER;
 use crate::session::machine::Role;
 use crate::session::message::Message;
 use crate::transport::tcp::opening::{ALL, EXPRESS};
@@ -16,9 +17,6 @@ use crate::transport::tcp::service::Candidate;
 use crate::types::Transport;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
-
-/// What is tried before TCP.
-const FASTER: [Transport; 2] = [Transport::Local, Transport::Rdma];
 
 impl Control {
     /// Opens lanes before anything asks for them, where TCP is the best path, or may be soon.

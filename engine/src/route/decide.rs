@@ -10,6 +10,9 @@ use crate::types::{MemoryKind, Transport};
 /// the rest goes by TCP.
 const ORDER: [Transport; 4] = [Transport::Local, Transport::Rdma, Transport::Staged, Transport::Tcp];
 
+/// Paths that are worth waiting for, and that are better than TCP: best first.
+pub const FASTER: [Transport; 2] = [Transport::Local, Transport::Rdma];
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// `Transport::None`: no path can carry it, nor will one that is being made.
@@ -36,7 +39,7 @@ pub fn decide(facts: &Facts) -> Decision {
         let state = matches!(obstacle(facts, *via), Some(Why::Pending | Why::Broken | Why::Resting));
         state && !facts.is_lost && !facts.memory.has_device()
     };
-    let path = [Transport::Local, Transport::Rdma].into_iter().find(may_come);
+    let path = FASTER.into_iter().find(may_come);
     Decision { path: path.unwrap_or(Transport::None), waits: path.is_some(), wake }
 }
 

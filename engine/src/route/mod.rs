@@ -10,7 +10,9 @@ mod slice;
 mod tests;
 mod why;
 
-pub use decide::{asks, between_devices, copies_at_once, decide, stages_refused, why, Between, Decision};
+pub use decide::{
+    asks, between_devices, copies_at_once, decide, stages_refused, why, Between, Decision, FASTER,
+};
 pub use facts::{Asked, Facts, Memory, PathState};
 pub use slice::slice;
 pub use why::Why;
