@@ -101,43 +101,69 @@ fn flood(lane: &mut HostileLane, place: Descriptor) {
     }
 }
 
-/// The Bye says that its sender takes in nothing more. Some rounds, because one that says it too soon closes the lanes
-/// a moment later.
+/// Floods the bulk lane, has the engine say a word that promises that the lane is closed, and looks whether anything
+/// lands after that word. Some rounds of it, because an engine that says it too soon closes the lane a moment later.
+fn nothing_lands_behind(
+    scene: &mut Scene,
+    ask: impl FnOnce(&mut Hostile, &Engine) + Send,
+    is_word: impl Fn(&Message) -> bool,
+) {
+    let place = scene.place(8);
+    let Scene { engine, peer, lanes, memory, .. } = scene;
+    let number = || {
+        let mut bytes = [0; 8];
+        memory.read(0, &mut bytes);
+        u64::from_le_bytes(bytes)
+    };
+    memory.write(0, &[0; 8]);
+    peer.sync();
+    let control = peer.raw();
+    std::thread::scope(|scope| {
+        let flooding = scope.spawn(|| flood(&mut lanes[1], place));
+        eventually("the flood flows", || number() > 0);
+        ask(peer, engine);
+        control.set_nonblocking(true).unwrap();
+        while control.peek(&mut [0]).is_err() {
+            std::hint::spin_loop();
+        }
+        control.set_nonblocking(false).unwrap();
+        // Anything else that the engine says comes before that word.
+        while !is_word(&peer.hear_any().expect("the engine ended the session")) {}
+        let last = number();
+        flooding.join().unwrap();
+        assert_eq!(number(), last, "bytes landed behind the word");
+    });
+}
+
+/// The Bye says that its sender takes in nothing more.
 #[test]
 fn a_bye_is_said_when_the_lanes_are_closed() {
     let mut scene = Scene::new(&[]);
-    let place = scene.place(8);
-    for round in 0..100 {
-        let number = || {
-            let mut bytes = [0; 8];
-            scene.memory.read(0, &mut bytes);
-            u64::from_le_bytes(bytes)
-        };
-        scene.memory.write(0, &[0; 8]);
-        scene.peer.sync();
+    for _ in 0..100 {
         let handle = *scene.engine.peers().unwrap().iter().max().unwrap();
-        let control = scene.peer.raw();
-        control.set_nonblocking(true).unwrap();
         std::thread::scope(|scope| {
-            let flooding = scope.spawn(|| flood(&mut scene.lanes[1], place));
-            eventually("the flood flows", || number() > 0);
-            scope.spawn(|| scene.engine.close_peer(handle, Some(PATIENCE)).unwrap());
-            // Anything else that the engine says comes before its Bye.
-            loop {
-                while control.peek(&mut [0]).is_err() {
-                    std::hint::spin_loop();
-                }
-                if let Some(Message::Bye { .. }) = scene.peer.hear_any() {
-                    break;
-                }
-            }
-            let last = number();
-            flooding.join().unwrap();
-            assert_eq!(number(), last, "bytes landed behind the Bye of round {round}");
+            let close = |_: &mut Hostile, engine: &Engine| {
+                let engine = engine.clone();
+                scope.spawn(move || engine.close_peer(handle, Some(PATIENCE)).unwrap());
+            };
+            nothing_lands_behind(&mut scene, close, |word| matches!(word, Message::Bye { .. }));
         });
         scene.who = Who::new();
         scene.peer = Hostile::dial(scene.engine.address(), &scene.who);
         scene.lanes = scene.peer.up();
+    }
+}
+
+#[test]
+fn a_fence_of_a_lane_that_is_busy_is_acknowledged_when_the_lane_is_closed() {
+    let mut scene = Scene::new(&[]);
+    for _ in 0..300 {
+        let lane = scene.lanes[1].id;
+        let fence = |peer: &mut Hostile, _: &Engine| peer.say(&Message::Fence { lane });
+        nothing_lands_behind(&mut scene, fence, |word| *word == Message::FenceAck { lane });
+        // The engine asks the same of its peer.
+        scene.peer.say(&Message::FenceAck { lane });
+        scene.lanes[1] = scene.peer.lane(1);
     }
 }
 
