@@ -119,7 +119,7 @@ settings! {
     cuda_library: String = String::new(), Valid::Library,
         "The CUDA driver's library to open instead of libcuda.so.1, for tests.";
     lanes: u32 = 2, Valid::Range(1, limits::LANES_MAX as u64),
-        "Data connections to each peer over TCP, the express lane not counted. They are opened by the first transfer that is not small.";
+        "Data connections to each peer over TCP for what is not small, opened when it is first sent; the express lane is not counted.";
     workers: u32 = 0, Valid::Range(0, limits::WORKERS_MAX as u64),
         "Threads that drive the lanes; 0 takes one per core, at most 4.";
     tcp_poller: TcpPoller = TcpPoller::Auto, Valid::Words(TcpPoller::WORDS),

@@ -86,7 +86,8 @@ fn data_that_nobody_asked_for_ends_the_lane() {
     let asked = all.lanes[1].hear().unwrap().header;
     assert_eq!((asked.kind, asked.sequence), (Kind::Read, 1));
     let header = Header { kind: Kind::Data, sequence: 2, ..all.lanes[1].header() };
-    assert!(all.lanes[1].send(header, &[], b"", &pattern(1)));
+    // The header is enough: the lane may end before all of it is sent.
+    let _ = all.lanes[1].send(header, &[], b"", &pattern(1));
     all.lanes[1].hear_end();
     assert_eq!(transfer.state(), State::Pending);
     all.replace_lane(1);
