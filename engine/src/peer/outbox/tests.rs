@@ -1,6 +1,6 @@
 //! A peer's outbox against a simple model of it: whatever comes in whatever order, each unit is settled once
 //! (`Transfer::settle` asserts that), frames leave in their order, ORDERED transfers one after the other, and in
-//! the end nothing is left.
+//! the end nothing is left. Above 500 lines: the model, its wishes and the world around it are shared by all.
 
 use super::{Class, Outbox, PullLimits, Pulled};
 use crate::command::{Command, Commands};

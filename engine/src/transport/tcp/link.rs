@@ -52,7 +52,18 @@ impl TcpLink {
         {
             return;
         }
+        // After the bit is set: `set` does the same under the lock, so the later of the two sees both changes.
+        self.tell_express(&self.slots.read());
         peer.around().commands.push(Command::WantLanes { peer: peer.handle, kinds: kind });
+    }
+
+    /// The express lane looks for bulk only where some was queued and no other lane stands: a peer that exchanges
+    /// small messages alone does not pay for it with each frame.
+    fn tell_express(&self, slots: &[Option<Arc<Lane>>]) {
+        let is_wanted = self.wanted.load(Ordering::Relaxed) & BULK != 0;
+        if let Some((Some(express), bulk)) = slots.split_first() {
+            express.set_alone(is_wanted && bulk.iter().all(Option::is_none));
+        }
     }
 
     pub fn set(&self, slot: u32, lane: Option<Arc<Lane>>) {
@@ -60,9 +71,7 @@ impl TcpLink {
         if let Some(place) = slots.get_mut(slot as usize) {
             *place = lane;
         }
-        if let Some((Some(express), bulk)) = slots.split_first() {
-            express.set_alone(bulk.iter().all(Option::is_none));
-        }
+        self.tell_express(&slots);
     }
 
     pub fn get(&self, slot: u32) -> Option<Arc<Lane>> {
