@@ -54,7 +54,7 @@ pub enum Command {
     },
     /// There is a path of this transport to the peer now, or there is none, and why; `pending`: it is
     /// being made again.
-    CompanionSettled {
+    PathSettled {
         peer: u64,
         transport: Transport,
         why: Option<String>,
@@ -80,7 +80,7 @@ pub enum Command {
         session_id: [u8; 16],
     },
     /// Nothing of a peer that was lost can land here any more, as far as one companion knows.
-    CompanionQuiet {
+    TransportQuiet {
         peer: u64,
     },
     /// The peer's process is known to have ended.

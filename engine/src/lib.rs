@@ -10,10 +10,10 @@ pub mod complete;
 pub mod config;
 pub mod context;
 pub mod control;
-pub mod cover;
 pub mod handle;
 pub mod limits;
 pub mod loss;
+pub mod request_map;
 pub mod status;
 pub mod types;
 
@@ -22,14 +22,14 @@ pub mod notify;
 pub mod peer;
 pub mod plan;
 pub mod region;
-mod room;
 pub mod route;
+mod schedule;
 pub mod session;
 pub mod stage;
 pub mod stats;
 pub mod sys;
-mod times;
 pub mod transport;
+mod try_reserve;
 
 pub use api::*;
 pub use config::Config;

@@ -65,7 +65,7 @@ counters! {
     receive_calls, "ferry_receive_calls_total", "System calls that received from lanes.";
     bytes_local, "ferry_bytes_local_total", "Payload bytes that this engine copied over same-host paths.";
     bytes_device, "ferry_bytes_device_total", "Payload bytes that devices here copied by themselves from or to memory of a peer's devices.";
-    spins, "ferry_spins_total", "Times that a thread polled a lane before sleeping.";
+    spins, "ferry_spins_total", "Schedule that a thread polled a lane before sleeping.";
     spins_vain, "ferry_spins_vain_total", "Those of them that found nothing.";
 }
 

@@ -32,14 +32,14 @@ const LAYERS: &[&[&str]] = &[
     // Plain data and its rules from here on. Who decides about a path asks `route`, wherever it is.
     &["route"],
     &["stats"],
-    &["cover", "handle", "loss", "room", "times"],
+    &["request_map", "handle", "loss", "try_reserve", "schedule"],
     &["status"],
     &["limits", "types"],
 ];
 
 /// Down, and still not wanted: `plan` and `route` are pure, and `api` gives them all they need.
 const PURE: &[&str] = &["plan", "route"];
-const PURE_MAY: &[&str] = &["region", "cover", "handle", "limits", "room", "status", "types"];
+const PURE_MAY: &[&str] = &["region", "request_map", "handle", "limits", "try_reserve", "status", "types"];
 
 /// Imports against the rules above: (file, what it names, why).
 const IMPORT_EXCEPTIONS: &[(&str, &str, &str)] = &[];

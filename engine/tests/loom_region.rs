@@ -7,10 +7,10 @@ use loom::sync::atomic::AtomicU64;
 use loom::sync::Arc;
 use loom::thread;
 
-#[path = "../src/region/door.rs"]
-mod door;
 #[path = "../src/region/gate.rs"]
 mod gate;
+#[path = "../src/region/shared_gate.rs"]
+mod shared_gate;
 
 mod sync {
     pub(super) use loom::sync::atomic::{fence, AtomicU64, Ordering};
@@ -121,7 +121,7 @@ const OPEN: u64 = 1 << 20;
 impl Shared {
     fn new() -> Arc<Shared> {
         let word = AtomicU64::new(0);
-        door::open(&word, OPEN);
+        shared_gate::open(&word, OPEN);
         Arc::new(Shared {
             word,
             closed: AtomicU64::new(0),
@@ -134,20 +134,20 @@ impl Shared {
     fn copy(&self, initiator: usize) -> bool {
         let users = &self.users[initiator];
         loop {
-            match door::enter(&self.word, users, &self.closed, OPEN) {
-                door::Entry::Inside => {
+            match shared_gate::enter(&self.word, users, &self.closed, OPEN) {
+                shared_gate::Entry::Inside => {
                     self.memory.with(|_| ());
-                    door::leave(users);
+                    shared_gate::leave(users);
                     return true;
                 }
-                door::Entry::Trying => thread::yield_now(),
-                door::Entry::Shut => return false,
+                shared_gate::Entry::Trying => thread::yield_now(),
+                shared_gate::Entry::Shut => return false,
             }
         }
     }
 
     fn is_empty(&self) -> bool {
-        self.users.iter().all(door::is_empty)
+        self.users.iter().all(shared_gate::is_empty)
     }
 }
 
@@ -166,7 +166,7 @@ fn nobody_copies_behind_a_shut_door() {
     explore(|| {
         let shared = Shared::new();
         let threads = initiators(&shared);
-        door::shut(&shared.word);
+        shared_gate::shut(&shared.word);
         while !shared.is_empty() {
             thread::yield_now();
         }
@@ -180,7 +180,7 @@ fn nobody_copies_for_a_closed_session() {
     explore(|| {
         let shared = Shared::new();
         let threads = initiators(&shared);
-        door::close(&shared.closed);
+        shared_gate::close(&shared.closed);
         while !shared.is_empty() {
             thread::yield_now();
         }
@@ -195,12 +195,12 @@ fn a_trial_shuts_an_empty_room_or_changes_nothing() {
         let shared = Shared::new();
         let other = Arc::clone(&shared);
         let copier = thread::spawn(move || other.copy(0));
-        assert!(door::begin_trial(&shared.word, OPEN));
+        assert!(shared_gate::begin_trial(&shared.word, OPEN));
         let empty = shared.is_empty();
         if empty {
             shared.memory.with_mut(|_| ());
         }
-        door::end_trial(&shared.word, OPEN, empty);
+        shared_gate::end_trial(&shared.word, OPEN, empty);
         let copied = copier.join().unwrap();
         assert!(copied || empty, "found shut what was never shut");
     });
@@ -211,9 +211,9 @@ fn a_trial_does_not_open_what_somebody_shut() {
     explore(|| {
         let shared = Shared::new();
         let rival = Arc::clone(&shared);
-        let shutting = thread::spawn(move || door::shut(&rival.word));
-        if door::begin_trial(&shared.word, OPEN) {
-            door::end_trial(&shared.word, OPEN, false);
+        let shutting = thread::spawn(move || shared_gate::shut(&rival.word));
+        if shared_gate::begin_trial(&shared.word, OPEN) {
+            shared_gate::end_trial(&shared.word, OPEN, false);
         }
         shutting.join().unwrap();
         assert!(!shared.copy(1));

@@ -2,10 +2,10 @@
 //! requests no byte is lost, doubled or misplaced. A failing case prints its seed and is kept by
 //! proptest; turn it into a named test.
 
-use ferry::cover::requests_of;
 use ferry::handle::{self, Kind, Parts, Tag};
 use ferry::plan::{plan, Plan, PlanInput};
 use ferry::region::{RegionMap, RegionSpec, Registry, RemoteMap, RemoteRegion, RemoteRegions};
+use ferry::request_map::requests_of;
 use ferry::route;
 use ferry::types::{Access, Location, Op, Request, Slice};
 use proptest::prelude::*;

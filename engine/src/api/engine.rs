@@ -9,7 +9,7 @@ use crate::device::Drivers;
 use crate::handle::Tag;
 use crate::limits;
 use crate::notify::{Hub, Queue};
-use crate::peer::{Beside, Companion};
+use crate::peer::{Installed, TransportService};
 use crate::region::grants::Grants;
 use crate::region::Registry;
 use crate::session::handshake::{derive_secret, AuthPolicy, Local};
@@ -109,16 +109,19 @@ impl Engine {
             listener,
             proofs: proof_listener,
             tcp: Arc::new(tcp::service::Service::new(context.clone(), workers.clone())),
-            companions: vec![
-                Beside {
+            services: vec![
+                Installed {
                     transport: Transport::Local,
-                    companion: service.clone().map(|service| service as Arc<dyn Companion>),
+                    service: service.clone().map(|service| service as Arc<dyn TransportService>),
                 },
-                Beside {
+                Installed {
                     transport: Transport::Rdma,
-                    companion: rdma.clone().map(|rdma| rdma as Arc<dyn Companion>),
+                    service: rdma.clone().map(|rdma| rdma as Arc<dyn TransportService>),
                 },
-                Beside { transport: Transport::Staged, companion: Ok(stage.clone() as Arc<dyn Companion>) },
+                Installed {
+                    transport: Transport::Staged,
+                    service: Ok(stage.clone() as Arc<dyn TransportService>),
+                },
             ],
         })?;
         let inner = Inner {

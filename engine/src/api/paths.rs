@@ -5,7 +5,7 @@ use super::transfers::TransferOptions;
 use super::Engine;
 use crate::complete::TransferResult;
 use crate::context::Context;
-use crate::peer::{Link, Peer, Way};
+use crate::peer::{Condition, Path, PathStatus, Peer};
 use crate::plan::{self, PlanInput};
 use crate::region::{Region, RemoteMap, RemoteRegion};
 use crate::route::{self, Asked, Between, Decision, Facts, PathState, Why};
@@ -53,7 +53,7 @@ impl Engine {
             return Ok(None);
         }
         let peer = context.peers.get(peer)?;
-        let Some(link) = peer.link_of(Transport::Local) else { return Ok(None) };
+        let Some(path) = peer.path(Transport::Local) else { return Ok(None) };
         // Before the engine's state is looked at again: closing waits for it.
         let _busy = peer.busy();
         self.context()?;
@@ -70,7 +70,7 @@ impl Engine {
         let fit = single.filter(|(_, region)| !region.is_device() && region.enter());
         let Some((slice, region)) = fit else { return Ok(None) };
         let submitted_ns = clock::monotonic_ns();
-        let moved = link.at_once(op, &slice, submitted_ns);
+        let moved = path.same_host().is_some_and(|here| here.copy_now(op, &slice, submitted_ns));
         region.leave();
         if !moved {
             return Ok(None);
@@ -156,26 +156,28 @@ pub(super) fn gather(
         remote.has_devices() && ranges.iter().any(|range| there(range).is_some_and(|at| at.kind.is_device()));
     memory.nics_here = memory.device_here
         && local.iter().filter(|region| region.is_device()).all(|region| why_staged(region).is_none());
-    ask_links(peer, facts, |link, alone| link.carries(ranges, remote, alone))
+    ask_links(peer, facts, |path, alone| path.carries(ranges, remote, alone))
 }
 
 /// Asks each link on which the decision hangs how it stands and, once, whether it `reaches` all.
-fn ask_links(peer: &Peer, mut facts: Facts, reaches: impl Fn(&dyn Link, bool) -> bool) -> Facts {
-    while let Some(via) = route::asks(&facts) {
-        let link = peer.link_of(via);
-        let state = match &link {
-            Some(link) if link.is_resting() => PathState::Resting,
-            Some(link) if !link.is_broken() => PathState::Open,
-            Some(_) => PathState::Broken,
+fn ask_links(peer: &Peer, mut facts: Facts, reaches: impl Fn(&dyn Path, bool) -> bool) -> Facts {
+    while let Some(transport) = route::asks(&facts) {
+        let path = peer.path(transport);
+        let state = match &path {
+            Some(path) => match path.condition() {
+                Condition::Works => PathState::Open,
+                Condition::Resting => PathState::Resting,
+                Condition::Broken => PathState::Broken,
+            },
             // It has just gone, and with it the version.
-            None => match peer.path_state(via) {
+            None => match peer.path_state(transport) {
                 PathState::Open => PathState::Broken,
                 state => state,
             },
         };
-        facts.set_state(via, state);
-        if let Some(link) = link.filter(|_| state == PathState::Open) {
-            facts.set_reaches(via, reaches(&*link, facts.is_alone(via)));
+        facts.set_state(transport, state);
+        if let Some(path) = path.filter(|_| state == PathState::Open) {
+            facts.set_reaches(transport, reaches(&*path, facts.is_alone(transport)));
         }
     }
     facts
@@ -185,8 +187,8 @@ fn ask_links(peer: &Peer, mut facts: Facts, reaches: impl Fn(&dyn Link, bool) ->
 /// each reason, if there is none.
 pub(super) fn choose(peer: &Peer, facts: &Facts) -> Result<Transport> {
     let Decision { path, wake, .. } = route::decide(facts);
-    let resting = TOLD.into_iter().filter(|via| wake & via.bit() != 0);
-    resting.filter_map(|via| peer.link_of(via)).for_each(|link| link.rouse());
+    let resting = TOLD.into_iter().filter(|transport| wake & transport.bit() != 0);
+    resting.filter_map(|transport| peer.path(transport)).for_each(|path| path.rouse());
     if path != Transport::None {
         return Ok(path);
     }
@@ -194,29 +196,29 @@ pub(super) fn choose(peer: &Peer, facts: &Facts) -> Result<Transport> {
         return Err(Error::new(why, "the peer is lost; connect again"));
     }
     let mut text = "no path that the setting `transports` and options.transports_allowed leave".to_owned();
-    for (nth, via) in TOLD.into_iter().enumerate() {
-        let why = sentence(peer, facts, via);
-        text += &format!("{} {}: {why}", if nth == 0 { ":" } else { ";" }, via.name());
+    for (nth, transport) in TOLD.into_iter().enumerate() {
+        let why = sentence(peer, facts, transport);
+        text += &format!("{} {}: {why}", if nth == 0 { ":" } else { ";" }, transport.name());
     }
     Err(Error::new(Status::Unavailable, text))
 }
 
 /// Why a path carries a transfer or does not, with what the path says of itself.
-fn sentence(peer: &Peer, facts: &Facts, via: Transport) -> String {
-    let why = route::why(facts, via);
-    let own = match via {
+fn sentence(peer: &Peer, facts: &Facts, transport: Transport) -> String {
+    let why = route::why(facts, transport);
+    let own = match transport {
         Transport::Tcp => match peer.lost() {
             Some(why) => Some(format!("the peer is lost: {why}")),
             None => Some("the session is being established again".to_owned()),
         },
-        _ => match peer.way(via) {
-            Way::Open(_, how) if why == Why::Best => return format!("{why}: {how}"),
-            Way::Open(..) => None,
-            Way::Pending(own) | Way::Shut(own) => Some(own),
+        _ => match peer.path_status(transport) {
+            PathStatus::Open(_, how) if why == Why::Best => return format!("{why}: {how}"),
+            PathStatus::Open(..) => None,
+            PathStatus::Pending(own) | PathStatus::Shut(own) => Some(own),
         },
     };
     match (why, own) {
-        (Why::Worse(better), _) if via == Transport::Tcp => {
+        (Why::Worse(better), _) if transport == Transport::Tcp => {
             format!("the last resort, and {} is usable", better.name())
         }
         (_, Some(own)) if why.is_told_by_path() => own,
@@ -228,15 +230,17 @@ fn sentence(peer: &Peer, facts: &Facts, via: Transport) -> String {
 /// that way.
 fn by_device(context: &Context, peer: &Peer, transport: Transport) -> String {
     let kind = if transport == Transport::Ascend { MemoryKind::Ascend } else { MemoryKind::Cuda };
-    let link = peer.link_of(Transport::Staged);
-    let crosses = link.as_ref().is_some_and(|link| link.crosses(kind));
-    let same_host = peer.link_of(Transport::Local).is_some();
+    let path = peer.path(Transport::Staged);
+    let crosses = path.as_ref().and_then(|path| path.devices()).is_some_and(|devices| devices.crosses(kind));
+    let same_host = peer.path(Transport::Local).is_some();
     let told = match route::between_devices(&asked_of_all(context), (kind, kind), same_host, crosses) {
-        (Between::Hosts, Some(why)) => match peer.way(Transport::Local) {
-            Way::Pending(own) | Way::Shut(own) if why == Why::OtherHost => format!("{why}: {own}"),
+        (Between::Hosts, Some(why)) => match peer.path_status(Transport::Local) {
+            PathStatus::Pending(own) | PathStatus::Shut(own) if why == Why::OtherHost => {
+                format!("{why}: {own}")
+            }
             _ => why.to_string(),
         },
-        _ => match link.and_then(|link| link.obstacle(kind)) {
+        _ => match path.as_ref().and_then(|path| path.devices()?.obstacle(kind)) {
             Some(why) => format!("memory of devices goes through the hosts: {why}"),
             None => format!("taken where the memory on both sides is of {} devices", kind.name()),
         },
@@ -251,11 +255,11 @@ fn by_device(context: &Context, peer: &Peer, transport: Transport) -> String {
 fn reached_by_nics(context: &Context, peer: &Peer, kind: MemoryKind) -> Option<String> {
     let (local, remote) = (context.registry.snapshot(), peer.remote.snapshot());
     let is_such = |at: Location| at.kind.is_device() && at.kind.driver() == kind;
-    let link = peer.link_of(Transport::Rdma);
+    let path = peer.path(Transport::Rdma);
     let given = |region: &&RemoteRegion| {
         let RemoteRegion { id, address, length, .. } = **region;
         let whole = Range { local: 0, remote: address, length, region: id, first: 0, count: 1 };
-        link.as_ref().is_some_and(|link| link.carries(&[whole], &remote, false))
+        path.as_ref().is_some_and(|path| path.carries(&[whole], &remote, false))
     };
     let ours = || local.iter().filter(|region| is_such(region.location));
     let theirs = || remote.iter().filter(|region| is_such(region.location));

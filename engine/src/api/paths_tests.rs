@@ -3,7 +3,6 @@
 
 use super::*;
 use crate::command::Command;
-use crate::complete::Transfer;
 use crate::notify::WHAT_NOTIFICATIONS;
 use crate::peer::outbox::Class;
 use crate::stage::tests::{options, request, until, Place, Two};
@@ -105,7 +104,7 @@ fn told(two: &Two, wish: &Wish) -> (u64, [Transport; 2], Vec<PathInfo>) {
         Transport::Staged => {
             let parts = begin_facts(context, &peer, &wish.options);
             let hosts = route::decide(&ask_links(&peer, parts, |_, _| true)).path;
-            let same_host = peer.link_of(Transport::Local).is_some();
+            let same_host = peer.path(Transport::Local).is_some();
             let kinds = (MemoryKind::Cuda, MemoryKind::Cuda);
             let between = route::between_devices(&facts.asked, kinds, same_host, false).0;
             let over = wish.both && between == Between::Mapped;
@@ -149,7 +148,7 @@ fn what_is_told_is_what_is_done() {
         let queue = two.b.queue(WHAT_NOTIFICATIONS, 16).unwrap();
         let here = [None, Some(0)].map(|device| two.place(&two.a, device, MIB));
         let there = [None, Some(1)].map(|device| two.place(&two.b, device, MIB));
-        let breaks = two.a.whole().peers.get(two.peer).unwrap().link_of(Transport::Local).is_some();
+        let breaks = two.a.whole().peers.get(two.peer).unwrap().path(Transport::Local).is_some();
         for round in 0..200 {
             if breaks && dice.below(20) == 0 {
                 let broken = Command::CompanionBroken { peer: two.peer, transport: Transport::Local };
@@ -187,25 +186,17 @@ struct Sleeper {
     roused: AtomicUsize,
 }
 
-impl Link for Sleeper {
+impl Path for Sleeper {
     fn carries(&self, _ranges: &[Range], _known: &RemoteMap, _alone: bool) -> bool {
         panic!("there is nothing to be asked while it rests");
     }
-    fn post(&self, _class: Class) {}
+    fn post(&self, _class: Class, _submitted_ns: Option<u64>) {}
     fn nudge(&self) {}
-    fn drive(&self, _transfer: &Transfer, _deadline_ns: u64) {}
-    fn wake(&self) {}
-    fn is_broken(&self) -> bool {
-        true
-    }
-    fn is_resting(&self) -> bool {
-        true
+    fn condition(&self) -> Condition {
+        Condition::Resting
     }
     fn rouse(&self) {
         self.roused.fetch_add(1, Ordering::SeqCst);
-    }
-    fn lanes(&self) -> usize {
-        0
     }
 }
 
@@ -214,7 +205,7 @@ fn telling_wakes_no_path_that_rests_and_a_transfer_does() {
     let two = Two::new(&[("transports", "tcp,rdma")]);
     let peer = two.a.whole().peers.get(two.peer).unwrap();
     let sleeper = Arc::new(Sleeper::default());
-    peer.set_way(Transport::Rdma, Way::Open(sleeper.clone(), "over rva0".into()));
+    peer.set_path(Transport::Rdma, PathStatus::Open(sleeper.clone(), "over rva0".into()));
     let roused = || sleeper.roused.swap(0, Ordering::SeqCst);
     let here = [None, Some(0)].map(|device| two.place(&two.a, device, MIB));
     let there = two.place(&two.b, None, MIB);
@@ -224,7 +215,7 @@ fn telling_wakes_no_path_that_rests_and_a_transfer_does() {
         transfer.wait_done().unwrap().transport
     };
     let paths = two.a.peer_paths(two.peer).unwrap();
-    let told = |via| paths.iter().find(|path| path.transport == via).unwrap();
+    let told = |transport| paths.iter().find(|path| path.transport == transport).unwrap();
     assert!(told(Transport::Tcp).chosen && !told(Transport::Rdma).chosen);
     assert!(told(Transport::Rdma).why.contains("at rest") && !told(Transport::Rdma).why.contains("wait"));
     assert_eq!(roused(), 0);
@@ -243,7 +234,7 @@ fn telling_wakes_no_path_that_rests_and_a_transfer_does() {
     let requests = [request(&here[0], &there, (0, 0), 64)];
     let transfer = two.a.submit(two.peer, Op::Write, &requests, &alone).unwrap();
     assert_eq!(roused(), 1);
-    peer.set_way(Transport::Rdma, Way::Shut("its devices are gone".into()));
+    peer.set_path(Transport::Rdma, PathStatus::Shut("its devices are gone".into()));
     assert_eq!(transfer.wait_done().unwrap_err().status, Status::Unavailable);
     let error = two.a.submit(two.peer, Op::Write, &requests, &alone).err().unwrap();
     let text = "rdma: its devices are gone";

@@ -111,7 +111,7 @@ impl Engine {
             same_host: peer.identity.same_host,
             round_trip_ns: peer.stats.round_trip_ns.load(Ordering::Relaxed),
             transfers_active: peer.active(),
-            lanes: peer.link().map_or(0, |link| link.lanes()),
+            lanes: peer.tcp_path().map_or(0, |path| path.lanes()),
         })
     }
 

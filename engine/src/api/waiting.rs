@@ -17,8 +17,8 @@ impl Engine {
             // Of a broken engine nothing more is taken in.
             let _ = self.call("polling", || {
                 let peer = self.inner.context.peers.get(core.spec.peer)?;
-                if let Some(link) = peer.link_of(core.via()) {
-                    link.poll();
+                if let Some(path) = peer.path(core.transport()) {
+                    path.poll();
                 }
                 Ok(())
             });
@@ -70,9 +70,9 @@ impl Engine {
         // A small transfer is driven from here, without a hop through another thread; on this host and over
         // RDMA a large one, too.
         if let Ok(peer) = self.inner.context.peers.get(core.spec.peer) {
-            if core.via() != Transport::Tcp || peer.class_of(core) == Class::Express {
-                if let Some(link) = peer.link_of(core.via()) {
-                    link.drive(core, deadline_ns);
+            if core.transport() != Transport::Tcp || peer.class_of(core) == Class::Express {
+                if let Some(path) = peer.path(core.transport()) {
+                    path.drive(core, deadline_ns);
                 }
             }
             peer.attend(core);

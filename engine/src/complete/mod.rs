@@ -1,9 +1,9 @@
 //! Completion: the slab of transfers with generations, and how each reaches one final state, once.
 //! Below `transport`, which settles slices here; above `notify`, which tells the waiters.
 
-mod counted;
+mod counters;
+pub mod position;
 pub mod result;
-pub mod seat;
 pub mod table;
 pub mod transfer;
 

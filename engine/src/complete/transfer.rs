@@ -10,11 +10,11 @@
 //!
 //! A few lines above the usual number: whatever may decide how a transfer ends is here.
 
+use crate::complete::position::Position;
 use crate::complete::result::{Fence, Notification, Progress, RequestResult, State, TransferResult};
-use crate::complete::seat::Seat;
-use crate::cover::requests_of;
 use crate::notify::{Queue, Waiter};
 use crate::region::Region;
+use crate::request_map::requests_of;
 use crate::status::Status;
 use crate::sys::clock;
 use crate::sys::lock::{Mutex, MutexGuard};
@@ -78,12 +78,12 @@ pub struct Transfer {
     pub spec: TransferSpec,
     /// Position among the peer's notifications; valid once queued, when there is a notification.
     pub notify_sequence: AtomicU64,
-    pub seat: Seat,
+    pub position: Position,
     /// Whether the notification has been posted or given up; whoever swaps it in decides which.
     notify_taken: AtomicBool,
     started_ns: AtomicU64,
     /// The transport that carries it, or what of it is not posted yet. Written under the outbox's lock.
-    via: AtomicU32,
+    transport: AtomicU32,
     /// See `note_carrier`; 0 is unknown.
     carrier: AtomicU32,
     /// How often the target's NIC took one of its requests for invalid.
@@ -126,10 +126,10 @@ impl Transfer {
         Transfer {
             handle,
             notify_sequence: AtomicU64::new(0),
-            seat: Seat::new(spec.held),
+            position: Position::new(spec.held),
             notify_taken: AtomicBool::new(spec.notify.is_none()),
             started_ns: AtomicU64::new(0),
-            via: AtomicU32::new(spec.transport as u32),
+            transport: AtomicU32::new(spec.transport as u32),
             carrier: AtomicU32::new(0),
             invalid: AtomicU32::new(0),
             state: AtomicU32::new(PENDING),
@@ -172,7 +172,7 @@ impl Transfer {
         self.attended.load(Ordering::SeqCst)
     }
 
-    /// Somebody is about to sleep until it is final. What carries it has to hear of that: `Link::attend`.
+    /// Somebody is about to sleep until it is final. What carries it has to hear of that: `Path::attend`.
     pub fn attend(&self) {
         self.attended.store(true, Ordering::SeqCst);
     }
@@ -205,8 +205,8 @@ impl Transfer {
     }
 
     /// The transport that carries it; the last one, if it took several.
-    pub fn via(&self) -> Transport {
-        Transport::from_number(self.via.load(Ordering::Relaxed))
+    pub fn transport(&self) -> Transport {
+        Transport::from_number(self.transport.load(Ordering::Relaxed))
     }
 
     /// What carried it or a part of it, for its results; where that is not `via`.
@@ -217,15 +217,15 @@ impl Transfer {
     /// What its results say carried it.
     fn carrier(&self) -> Transport {
         match Transport::from_number(self.carrier.load(Ordering::Relaxed)) {
-            Transport::None if self.via() == Transport::Staged => Transport::None,
-            Transport::None => self.via(),
+            Transport::None if self.transport() == Transport::Staged => Transport::None,
+            Transport::None => self.transport(),
             carrier => carrier,
         }
     }
 
     /// What is not posted yet goes this way from here on, as the router decided. Under the outbox's lock.
-    pub fn set_via(&self, via: Transport) {
-        self.via.store(via as u32, Ordering::Relaxed);
+    pub fn set_via(&self, transport: Transport) {
+        self.transport.store(transport as u32, Ordering::Relaxed);
     }
 
     /// Marks the moment the first slice is posted.

@@ -94,7 +94,7 @@ pub struct Hearing {
 /// What is said in one go.
 #[derive(Default)]
 struct Said {
-    /// Came, and not gone since: what companions hear of, in their own words, before the rest is said.
+    /// Came, and not gone since: what services hear of, in their own words, before the rest is said.
     came: Vec<Arc<Region>>,
     gone: Vec<u64>,
     words: Vec<Message>,
@@ -165,11 +165,11 @@ impl Control {
     }
 
     pub(super) fn tell_removed(&mut self, ids: &[u64]) {
-        self.each_companion().for_each(|(_, companion)| companion.regions_removed(ids));
+        self.each_service().for_each(|(_, service)| service.regions_removed(ids));
         self.news.push(ids, true);
     }
 
-    /// The connection of a session stands, and its companions have begun: tell our regions, then Ready.
+    /// The connection of a session stands, and its services have begun: tell our regions, then Ready.
     pub(super) fn tell_all(&mut self, peer: u64) {
         let (map, end) = (self.context.registry.snapshot(), self.news.end());
         if let Some(session) = self.sessions.get_mut(&peer) {
@@ -238,9 +238,9 @@ impl Control {
         let mut messages = Vec::new();
         let ids: Vec<u64> = said.came.iter().map(|region| region.id).collect();
         if !ids.is_empty() {
-            for (transport, companion) in self.each_companion() {
-                let words = companion.regions_added(peer, &ids).into_iter();
-                messages.extend(words.map(|body| beside(transport, body, String::new())));
+            for (transport, service) in self.each_service() {
+                let words = service.regions_added(peer, &ids).into_iter();
+                messages.extend(words.map(|body| transport_message(transport, body, String::new())));
             }
             let told = said.came.iter().filter(|region| region.access.0 != 0 || !region.staging);
             messages.push(Message::RegionsAdd(told.map(|region| described(region)).collect()));
@@ -262,14 +262,14 @@ impl Control {
     }
 
     /// A companion's word to the other side's. What it says of may not have been announced yet; then it waits.
-    pub(super) fn say_beside(&mut self, peer: u64, transport: Transport, body: Vec<u8>, why: String) {
+    pub(super) fn say_to_transport(&mut self, peer: u64, transport: Transport, body: Vec<u8>, why: String) {
         // A same-host path says where it listens, and nothing of regions: it goes ahead.
         let ahead = transport == Transport::Local;
         if !ahead {
             self.tell_a_little(peer);
         }
         let bytes = body.len() + why.len() + size_of::<Word>();
-        let message = beside(transport, body, why);
+        let message = transport_message(transport, body, why);
         if ahead || self.has_heard(peer) {
             self.say(peer, message);
             // Most of them are answers, and who asks without end need not read any.
@@ -330,8 +330,8 @@ impl Control {
     }
 }
 
-pub(super) fn beside(transport: Transport, body: Vec<u8>, why: String) -> Message {
-    Message::Beside { transport: transport as u8, why, body }
+pub(super) fn transport_message(transport: Transport, body: Vec<u8>, why: String) -> Message {
+    Message::Transport { transport: transport as u8, why, body }
 }
 
 /// A region as a peer is told of it.

@@ -151,7 +151,7 @@ fn a_word_waits_for_what_was_registered_before_it() {
     let word = |world: &World, nth: u8| Word {
         before: world.news.end(),
         bytes: 1,
-        message: beside(Transport::Rdma, vec![nth], String::new()),
+        message: transport_message(Transport::Rdma, vec![nth], String::new()),
     };
     let say = |world: &mut World, nth| {
         let word = word(world, nth);
@@ -167,7 +167,7 @@ fn a_word_waits_for_what_was_registered_before_it() {
         let said = world.hearing.take(&world.news, &world.registry.snapshot());
         heard.extend(said.came.iter().map(|_| 0));
         heard.extend(said.words.iter().map(|word| match word {
-            Message::Beside { body, .. } => body[0],
+            Message::Transport { body, .. } => body[0],
             _ => unreachable!(),
         }));
     }

@@ -85,7 +85,7 @@ impl Answers {
 pub struct Offered {
     /// The peer that we would resume, its name and the remote side's name for us; zeros if none.
     pub peer: Option<u64>,
-    pub link: u64,
+    pub association: u64,
     pub known: u64,
     pub fresh: u64,
 }

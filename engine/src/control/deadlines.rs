@@ -92,8 +92,8 @@ impl Control {
 
     fn swept(&mut self, handle: u64, now_ns: u64) {
         // Its session may have ended meanwhile.
-        if self.fading.contains_key(&handle) {
-            self.faded(handle);
+        if self.draining.contains_key(&handle) {
+            self.drained(handle);
         }
         let Some(session) = self.sessions.get(&handle) else { return };
         if let Some(next_ns) = session.peer.begin_look() {

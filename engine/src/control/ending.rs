@@ -99,7 +99,7 @@ impl Control {
         session.peer.note_loss(loss);
         self.context.stats.sessions_lost.fetch_add(1, Ordering::Relaxed);
         self.take(token);
-        self.end_companions(peer);
+        self.end_transports(peer);
         self.touch(peer);
     }
 
@@ -161,7 +161,7 @@ impl Control {
         if let Some(place) = place.filter(|place| self.by_place.get(place) == Some(&handle)) {
             self.by_place.remove(&place);
         }
-        self.end_companions(handle);
+        self.end_transports(handle);
         // Strikes its transfers; when that is done the application hears of the loss.
         self.sweeping.push_back(handle);
         self.tell_lost(peer, status);
@@ -175,7 +175,7 @@ impl Control {
             self.fenced.insert(theirs, self.fences);
             self.farewell(peer, Status::Refused, Loss::told(Cause::Ours, "the peer was fenced here"));
         }
-        self.answer_when_faded(peer, reply);
+        self.answer_when_drained(peer, reply);
     }
 
     pub(super) fn close_peer(&mut self, peer: u64, reply: Reply<()>) {
@@ -203,7 +203,7 @@ impl Control {
             // Nothing is asked any more: the Bye says all that a fence would.
             session.machine.control_lost(clock::monotonic_ns());
         }
-        self.end_companions(peer);
+        self.end_transports(peer);
         self.say_last(peer, Message::Bye { status: status as i32 });
         self.lose(peer, status, None, loss);
     }

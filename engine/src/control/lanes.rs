@@ -8,7 +8,7 @@ use super::sessions::PeerSession;
 use super::stream::{Input, Stream};
 use super::Control;
 use crate::loss::{Cause, Failure, Loss};
-use crate::peer::Way;
+use crate::peer::PathStatus;
 use crate::route::FASTER;
 use crate::session::machine::Role;
 use crate::session::message::Message;
@@ -25,10 +25,12 @@ impl Control {
         if !self.context.config.transports.allows(Transport::Tcp) {
             return;
         }
-        let ways = || FASTER.into_iter().map(|via| (via, session.peer.way(via)));
-        let is_settled = |via: Transport| session.companions_settled & via.bit() != 0;
-        let broke = ways().any(|(via, way)| is_settled(via) && matches!(way, Way::Pending(_)));
-        let is_best = ways().all(|(via, way)| is_settled(via) && !matches!(way, Way::Open(..)));
+        let ways = || FASTER.into_iter().map(|transport| (transport, session.peer.path_status(transport)));
+        let is_settled = |transport: Transport| session.paths_settled & transport.bit() != 0;
+        let broke =
+            ways().any(|(transport, way)| is_settled(transport) && matches!(way, PathStatus::Pending(_)));
+        let is_best =
+            ways().all(|(transport, way)| is_settled(transport) && !matches!(way, PathStatus::Open(..)));
         if broke {
             self.tcp.want(peer, ALL);
         } else if is_best {
@@ -39,7 +41,9 @@ impl Control {
     /// Whether a transfer that is submitted now finds the lane that it needs, if it is TCP's.
     pub(super) fn has_lane_it_needs(&self, peer: u64) -> bool {
         let Some(session) = self.sessions.get(&peer) else { return false };
-        let is_faster = FASTER.into_iter().any(|via| matches!(session.peer.way(via), Way::Open(..)));
+        let is_faster = FASTER
+            .into_iter()
+            .any(|transport| matches!(session.peer.path_status(transport), PathStatus::Open(..)));
         is_faster
             || !self.context.config.transports.allows(Transport::Tcp)
             || self.tcp.attached(peer, 0).is_some()

@@ -70,8 +70,8 @@ impl Control {
             Message::Fence { lane } => return self.fence(peer, *lane),
             Message::HasEnded { pid, started } => return self.has_ended(peer, *pid, *started),
             Message::Ended { pid, started } => return self.ended(peer, *pid, *started),
-            Message::Beside { transport, why, body } => {
-                return self.companion_said(peer, *transport, why.clone(), body.clone());
+            Message::Transport { transport, why, body } => {
+                return self.transport_said(peer, *transport, why.clone(), body.clone());
             }
             Message::OpenLanes { kinds } => {
                 if !self.tcp.asked(peer, *kinds) {
@@ -104,7 +104,7 @@ impl Control {
         }
         self.act(peer, actions);
         if matches!(message, Message::Pong { .. }) {
-            self.companion_mended(peer);
+            self.path_mended(peer);
         }
     }
 

@@ -3,10 +3,8 @@
 //! are authenticated, `sessions` says what happens on them, `announce` tells of our regions, `deadlines` looks
 //! after time.
 
-mod anew;
 mod announce;
 mod callers;
-mod companion;
 mod conn;
 mod deadlines;
 mod dial;
@@ -14,21 +12,24 @@ mod ending;
 pub mod greeting;
 mod inbound;
 mod lanes;
-mod late;
+mod late_lanes;
 mod messages;
 mod names;
 mod reading;
+mod restarts;
 mod sessions;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod transports;
 mod waiting;
 
 use crate::command::Command;
 use crate::complete::Fence;
 use crate::context::Context;
 use crate::loss::{Cause, Loss};
-use crate::peer::Beside;
+use crate::peer::Installed;
+use crate::schedule::Schedule;
 use crate::session::handshake::ProofTable;
 use crate::session::machine::Timing;
 use crate::session::message::Message;
@@ -37,13 +38,11 @@ use crate::sys::clock;
 use crate::sys::health;
 use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
 use crate::sys::socket;
-use crate::times::Times;
 use crate::transport::tcp;
 use announce::News;
 use callers::Callers;
-use companion::Fading;
 use conn::{Conn, State};
-use late::Late;
+use late_lanes::LateLanes;
 use names::{names_of, Names};
 use sessions::PeerSession;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
@@ -52,6 +51,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use transports::DrainingPeer;
 use waiting::Crowd;
 
 const LISTENER: u64 = 1;
@@ -71,7 +71,7 @@ pub struct Parts {
     pub proofs: Option<OwnedFd>,
     pub tcp: Arc<tcp::service::Service>,
     /// The transports that live beside the sessions.
-    pub companions: Vec<Beside>,
+    pub services: Vec<Installed>,
 }
 
 pub struct Control {
@@ -80,7 +80,7 @@ pub struct Control {
     listener: Option<TcpListener>,
     proof_listener: Option<OwnedFd>,
     tcp: Arc<tcp::service::Service>,
-    companions: Vec<Beside>,
+    services: Vec<Installed>,
     conns: HashMap<u64, Conn>,
     /// Connections that are not yet authenticated, by deadline.
     half_open: BTreeSet<(Instant, u64)>,
@@ -98,9 +98,9 @@ pub struct Control {
     /// The last peer that listened at a place.
     by_place: HashMap<[u8; 16], u64>,
     /// When each session's machine wants to be called.
-    alarms: Times<u64>,
+    alarms: Schedule<u64>,
     /// When each peer is looked at next: deadlines of its transfers, and whether its lanes move.
-    looks: Times<u64>,
+    looks: Schedule<u64>,
     /// Peers that are swept, a turn for each in turn. One may be in it twice.
     sweeping: VecDeque<u64>,
     /// Peers of which transfers began to drain, to be touched once for all of them.
@@ -116,9 +116,9 @@ pub struct Control {
     callers: Callers,
     crowded: Crowd,
     /// Peers that are lost and may still be copying here: the loss is told when that is over.
-    fading: HashMap<u64, Fading>,
+    draining: HashMap<u64, DrainingPeer>,
     /// Lanes with which their devices are not through.
-    late: Late,
+    late: LateLanes,
     /// Regions that came and went, until all peers have heard of it.
     news: News,
     /// Lost peers in the order of their loss.
@@ -148,9 +148,9 @@ impl Control {
             listener: parts.listener,
             proof_listener: parts.proofs,
             tcp: parts.tcp,
-            companions: parts.companions,
-            fading: HashMap::new(),
-            late: Late::default(),
+            services: parts.services,
+            draining: HashMap::new(),
+            late: LateLanes::default(),
             conns: HashMap::new(),
             half_open: BTreeSet::new(),
             strangers: BTreeSet::new(),
@@ -160,8 +160,8 @@ impl Control {
             by_session_id: HashMap::new(),
             by_engine: HashMap::new(),
             by_place: HashMap::new(),
-            alarms: Times::new(),
-            looks: Times::new(),
+            alarms: Schedule::new(),
+            looks: Schedule::new(),
             sweeping: VecDeque::new(),
             drained: HashSet::new(),
             pidfds: HashMap::new(),
@@ -229,7 +229,7 @@ impl Control {
     /// engine began to close may still wait for its fence.
     fn is_over(&self) -> bool {
         self.stopping
-            && self.fading.is_empty()
+            && self.draining.is_empty()
             && self.sessions.values().all(|session| session.peer.active() == 0)
     }
 
@@ -327,19 +327,19 @@ impl Control {
             }
             Command::AskForLanes { peer, session_id, kinds } => self.ask_for_lanes(peer, session_id, kinds),
             Command::LaneLost { peer, lane, loss } => self.lane_lost(peer, lane, loss),
-            Command::CompanionSettled { peer, transport, why, pending } => {
-                self.companion_settled(peer, transport, why, pending)
+            Command::PathSettled { peer, transport, why, pending } => {
+                self.path_settled(peer, transport, why, pending)
             }
-            Command::CompanionBroken { peer, transport } => self.companion_broken(peer, transport),
+            Command::CompanionBroken { peer, transport } => self.path_broken(peer, transport),
             Command::Tell { peer, session_id, transport, body, why } => {
-                self.tell_beside(peer, session_id, transport, body, why)
+                self.tell_transport(peer, session_id, transport, body, why)
             }
             Command::Misbehaved { peer, session_id } => {
                 if self.sessions.get(&peer).is_some_and(|session| session.session_id == session_id) {
                     self.misbehaved(peer);
                 }
             }
-            Command::CompanionQuiet { peer } => self.faded(peer),
+            Command::TransportQuiet { peer } => self.drained(peer),
             Command::ProcessEnded { peer } => self.lose(
                 peer,
                 Status::PeerLost,

@@ -13,8 +13,8 @@ use std::time::Instant;
 impl Control {
     /// The handshake is over: say Start, and wait for the peer's.
     pub(super) fn begin_control(&mut self, token: u64, mut control: ControlConn) {
-        let Offered { link, known, fresh, .. } = control.offered;
-        let start = Message::Start { link, known, fresh }.encode();
+        let Offered { association, known, fresh, .. } = control.offered;
+        let start = Message::Start { association, known, fresh }.encode();
         let sealed = control.channel.seal(&start, control.stream.out());
         if sealed.is_err() {
             return self.control_ended(control, Failure::new(Cause::Ours, "sealing a message"));
@@ -97,8 +97,10 @@ impl Control {
             let corrupt = || Error::new(Status::Corrupt, "the control channel carries nonsense");
             let message = Message::decode(&plain).map_err(|_| corrupt())?;
             match (control.peer, message) {
-                (None, Message::Start { link, known, fresh }) => {
-                    let resumes = link != 0 && link == control.offered.known && known == control.offered.link;
+                (None, Message::Start { association, known, fresh }) => {
+                    let resumes = association != 0
+                        && association == control.offered.known
+                        && known == control.offered.association;
                     let Some(peer) = self.find_session(token, control, resumes, fresh) else {
                         return Ok(false);
                     };

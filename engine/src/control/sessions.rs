@@ -3,16 +3,16 @@
 //! `messages` has what the two ends say to each other meanwhile, `ending` what becomes of a session that is lost
 //! or given up.
 
-use super::anew::IN_ITS_PLACE;
 use super::announce::Hearing;
 use super::conn::{ControlConn, Offered, State, Target};
+use super::restarts::IN_ITS_PLACE;
 use super::Control;
 use crate::command::Reply;
 use crate::complete::Fence;
 use crate::handle::Tag;
 use crate::loss::{Cause, Loss};
 use crate::notify::EventBody;
-use crate::peer::{Peer, PeerIdentity, PeerState, Posted, Ticket};
+use crate::peer::{Peer, PeerIdentity, PeerState, Posted, SessionInfo};
 use crate::session::handshake::Identity;
 use crate::session::machine::{Action, Machine, Role};
 use crate::status::Status;
@@ -49,15 +49,15 @@ pub struct PeerSession {
     pub(super) probes: Vec<(u64, u64, Reply<u64>)>,
     pub(super) closing: Vec<Reply<()>>,
     pub(super) pidfd: Option<u64>,
-    /// Lanes of companions that are closed soon; whether the peer waits to hear of it, on this connection.
+    /// Lanes of services that are closed soon; whether the peer waits to hear of it, on this connection.
     pub(super) late_lanes: HashMap<u32, bool>,
     /// Why it was given up, and what stands behind that.
     pub(super) ended: Option<(Status, Fence)>,
     was_up: bool,
     /// The transports beside TCP of which it is known whether there is a path: a mask.
-    pub companions_settled: u64,
+    pub paths_settled: u64,
     /// Whether such a path broke for a reason unknown, and the peer has not answered since.
-    pub companion_broken: bool,
+    pub path_broken: bool,
     pub is_proven: bool,
     /// Lost peers whose engines stood where this one's stands: other engines, unlike the predecessors.
     pub forerunners: Vec<u64>,
@@ -65,8 +65,8 @@ pub struct PeerSession {
 
 impl PeerSession {
     /// The session, as transports know it.
-    pub(super) fn ticket(&self, dialer: bool) -> Ticket {
-        Ticket { peer: self.peer.clone(), dialer, session_id: self.session_id, key: self.lane_key }
+    pub(super) fn session_info(&self, dialer: bool) -> SessionInfo {
+        SessionInfo { peer: self.peer.clone(), dialer, session_id: self.session_id, key: self.lane_key }
     }
 }
 
@@ -80,11 +80,11 @@ impl Control {
         }) {
             Some(session) => Offered {
                 peer: Some(session.peer.handle),
-                link: session.peer.link_id(),
+                association: session.peer.association_id(),
                 known: session.remote_link,
                 fresh,
             },
-            None => Offered { peer: None, link: 0, known: 0, fresh },
+            None => Offered { peer: None, association: 0, known: 0, fresh },
         }
     }
 
@@ -250,8 +250,9 @@ impl Control {
             reads_max: theirs.reads_max,
         };
         let engine = (theirs.engine_id, theirs.incarnation);
-        let (link_id, around) = (control.offered.fresh, self.context.surroundings());
-        let made = self.context.peers.insert(|handle| Arc::new(Peer::new(handle, identity, link_id, around)));
+        let (association_id, around) = (control.offered.fresh, self.context.surroundings());
+        let made =
+            self.context.peers.insert(|handle| Arc::new(Peer::new(handle, identity, association_id, around)));
         let peer = match made {
             Ok(peer) => peer,
             Err(error) => {
@@ -283,8 +284,8 @@ impl Control {
             late_lanes: HashMap::new(),
             ended: None,
             was_up: false,
-            companions_settled: 0,
-            companion_broken: false,
+            paths_settled: 0,
+            path_broken: false,
             is_proven: control.is_proven,
             forerunners: Vec::new(),
             identity: theirs,
@@ -313,7 +314,7 @@ impl Control {
         if let Some(session) = self.sessions.get_mut(&peer) {
             session.machine.connected(clock::monotonic_ns(), role);
         }
-        self.begin_companions(peer, role == Role::Dialer);
+        self.begin_transports(peer, role == Role::Dialer);
         self.tell_all(peer);
         self.touch(peer);
         self.probe_again(peer);
@@ -364,7 +365,7 @@ impl Control {
             if let Some(session) = self.sessions.remove(&peer) {
                 self.by_session_id.remove(&session.session_id);
                 self.looks.set(peer, None);
-                session.peer.set_link(None);
+                session.peer.set_tcp_path(None);
                 session.closing.into_iter().for_each(|reply| reply.send(Ok(())));
                 self.retire(peer);
             }

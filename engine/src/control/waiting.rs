@@ -102,10 +102,10 @@ impl Control {
 
     /// Who waits for the session gets it when transfers can be submitted, by the path that is to carry them.
     pub(super) fn answer_connects(&mut self, peer: u64) {
-        let mask = self.companions_mask();
+        let mask = self.services_mask();
         let has_lane = self.has_lane_it_needs(peer);
         let Some(session) = self.sessions.get_mut(&peer) else { return };
-        if session.machine.is_up() && session.companions_settled & mask == mask && has_lane {
+        if session.machine.is_up() && session.paths_settled & mask == mask && has_lane {
             session.waiting.drain(..).for_each(|caller| self.callers.answer(caller, Ok(peer)));
         }
     }

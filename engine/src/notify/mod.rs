@@ -10,20 +10,20 @@
 //! user code. Locks are taken in the order hub, queue, dispatcher; user code, credits and wakers run
 //! under none.
 
+mod deferred;
 mod dispatcher;
 mod event;
 mod hub;
-mod later;
 mod pending;
 mod queue;
 #[cfg(test)]
 mod tests;
 mod waiter;
 
+pub use deferred::{is_waking, WakeLater};
 pub use dispatcher::Callback;
 pub use event::{Credit, Event, EventBody};
 pub use hub::Hub;
-pub use later::{is_waking, WakeLater};
 pub use queue::Queue;
 pub use waiter::{wait_any, Signal, Subscription, Waiter};
 

@@ -15,7 +15,7 @@
 // cargo rustc -p ferry --lib --profile test -- --cfg loom, then run the binary it names on `model`.
 #![allow(unexpected_cfgs)]
 
-use super::later;
+use super::deferred;
 use std::cell::Cell;
 use std::sync::{Arc, PoisonError};
 use std::task::Waker;
@@ -130,7 +130,7 @@ impl Waiter {
             self.waiting.fetch_sub(wakers.len(), Ordering::SeqCst);
             wakers
         };
-        wakers.into_iter().for_each(later::wake);
+        wakers.into_iter().for_each(deferred::wake);
     }
 
     /// Has the next `notify_all` wake a task. The caller looks once more whether it is ready after
@@ -152,7 +152,7 @@ impl Waiter {
         // Partner: the fence in `notify_all`.
         fence(Ordering::SeqCst);
         if let Some(oldest) = displaced {
-            later::wake(oldest);
+            deferred::wake(oldest);
         }
     }
 

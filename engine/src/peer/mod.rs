@@ -1,5 +1,5 @@
 //! A remote engine, seen from here: what it registered, what waits to be posted to it, which of its
-//! notifications came, and when its leases end. Independent of any transport: a `Link` moves the frames.
+//! notifications came, and when its leases end. Independent of any transport: a `Path` moves the frames.
 //!
 //! `api` submits here, lanes pull from `outbox` and settle through `Peer::confirm` and
 //! `Peer::abandon`, the control loop strikes and requeues. Locks are leaves: none is held while a
@@ -9,21 +9,23 @@ mod identity;
 pub mod inbox;
 mod incoming;
 pub mod lease;
-mod link;
 pub mod outbox;
+mod path;
+mod paths;
 mod posted;
 mod release;
+mod restage;
 mod strike;
 #[cfg(test)]
 pub mod tests;
-mod unknown;
-mod ways;
+mod transport;
 
 pub use identity::{PeerIdentity, PeerState, PeerStats, Surroundings};
 pub use inbox::Arrival;
 pub use incoming::Arriving;
-pub use link::{Beside, Closed, Companion, Kept, Link, Ticket, Way};
+pub use path::{Condition, Devices, Kept, Path, PathStatus, SameHost};
 pub use posted::{Posted, What};
+pub use transport::{Closed, Installed, SessionInfo, TransportService};
 
 use crate::command::Command;
 use crate::complete::transfer::Failure;
@@ -37,10 +39,10 @@ use crate::types::{Slice, Transport};
 use inbox::Inbox;
 use lease::LeaseClock;
 use outbox::{Class, OrderedNext, Outbox, PullLimits, Pulled};
+use paths::Standing;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 use strike::SWEEP_TURN;
-use ways::Standing;
 
 pub struct Peer {
     pub handle: u64,
@@ -48,7 +50,7 @@ pub struct Peer {
     pub remote: RemoteRegions,
     pub clock: LeaseClock,
     /// Names this object in session starts, so that both sides know whether the other still remembers.
-    link_id: u64,
+    association_id: u64,
     pub stats: PeerStats,
     around: Surroundings,
     state: AtomicU32,
@@ -56,9 +58,9 @@ pub struct Peer {
     lost: AtomicU32,
     outbox: Mutex<Outbox>,
     inbox: Arc<Mutex<Inbox>>,
-    link: RwLock<Option<Arc<dyn Link>>>,
+    path: RwLock<Option<Arc<dyn Path>>>,
     /// By the number of the transport; TCP's place is not used.
-    ways: [RwLock<Way>; Transport::COUNT],
+    paths: [RwLock<PathStatus>; Transport::COUNT],
     standing: Standing,
     active: AtomicU64,
     /// The control loop was asked to `sweep`, and has not come to the end of it. Partner: the outbox's lock, under
@@ -86,21 +88,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Peer {
-    pub fn new(handle: u64, identity: PeerIdentity, link_id: u64, around: Surroundings) -> Peer {
+    pub fn new(handle: u64, identity: PeerIdentity, association_id: u64, around: Surroundings) -> Peer {
         Peer {
             handle,
             identity,
             remote: RemoteRegions::new(),
             clock: LeaseClock::new(around.lease_ns),
-            link_id,
+            association_id,
             stats: PeerStats::default(),
             state: AtomicU32::new(PeerState::Connecting as u32),
             lost: AtomicU32::new(0),
             outbox: Mutex::new(Outbox::new()),
             inbox: Arc::new(Mutex::new(Inbox::new())),
-            link: RwLock::new(None),
-            ways: std::array::from_fn(|_| {
-                RwLock::new(Way::Pending("the session is being established".into()))
+            path: RwLock::new(None),
+            paths: std::array::from_fn(|_| {
+                RwLock::new(PathStatus::Pending("the session is being established".into()))
             }),
             standing: Standing::default(),
             active: AtomicU64::new(0),
@@ -191,8 +193,8 @@ impl Peer {
     /// Queues a transfer and has it posted.
     pub fn submit(&self, transfer: Arc<Transfer>) -> Result<()> {
         let class = self.stats.submitted(self.class_of(&transfer));
-        let via;
-        let words_only = transfer.spec.slices.is_empty();
+        let transport;
+        let has_no_data = transfer.spec.slices.is_empty();
         {
             let mut outbox = lock(&self.outbox);
             // The peer is marked as lost before its transfers are struck: one that gets past here is
@@ -204,7 +206,7 @@ impl Peer {
             // A deadline in the past may have struck it before it got here.
             if transfer.is_pending() {
                 let posted = outbox.submit(transfer.clone(), class);
-                via = transfer.via();
+                transport = transfer.transport();
                 if !posted {
                     return Ok(());
                 }
@@ -214,12 +216,12 @@ impl Peer {
                 return Ok(());
             }
         }
-        if via != Transport::Tcp && self.link_of(via).is_none() {
+        if transport != Transport::Tcp && self.path(transport).is_none() {
             self.strike_stranded();
         }
-        match (words_only, self.link_of(via)) {
-            (true, _) => self.post_words(),
-            (false, Some(link)) => link.post_new(class, transfer.spec.submitted_ns),
+        match (has_no_data, self.path(transport)) {
+            (true, _) => self.post_notifications(),
+            (false, Some(path)) => path.post(class, Some(transfer.spec.submitted_ns)),
             (false, None) => {}
         }
         Ok(())
@@ -233,8 +235,8 @@ impl Peer {
         }
         self.strike_stranded();
         match transfer.spec.slices.is_empty() {
-            true => self.post_words(),
-            false => self.post(transfer.via(), class),
+            true => self.post_notifications(),
+            false => self.post(transfer.transport(), class),
         }
     }
 
@@ -246,20 +248,22 @@ impl Peer {
         self.abandon(transfer, transfer.units(), Fence::Confirmed);
     }
 
-    fn post(&self, via: Transport, class: Class) {
-        if let Some(link) = self.link_of(via) {
-            link.post(class);
+    fn post(&self, transport: Transport, class: Class) {
+        if let Some(path) = self.path(transport) {
+            path.post(class, None);
         }
     }
 
     /// Has notifications posted that are queued.
-    fn post_words(&self) {
-        [Transport::Tcp, Transport::Rdma].into_iter().for_each(|via| self.post(via, Class::Express));
+    fn post_notifications(&self) {
+        [Transport::Tcp, Transport::Rdma]
+            .into_iter()
+            .for_each(|transport| self.post(transport, Class::Express));
     }
 
-    fn nudge(&self, via: Transport) {
-        if let Some(link) = self.link_of(via) {
-            link.nudge();
+    fn nudge(&self, transport: Transport) {
+        if let Some(path) = self.path(transport) {
+            path.nudge();
         }
     }
 
@@ -267,23 +271,23 @@ impl Peer {
     pub fn post_all(&self) {
         [Transport::Tcp, Transport::Local, Transport::Rdma, Transport::Staged]
             .into_iter()
-            .for_each(|via| self.nudge(via));
+            .for_each(|transport| self.nudge(transport));
     }
 
-    pub fn pull(&self, via: Transport, express: bool, limits: PullLimits) -> Option<Pulled> {
-        let pulled = lock(&self.outbox).pull(via, express, limits);
+    pub fn pull(&self, transport: Transport, express: bool, limits: PullLimits) -> Option<Pulled> {
+        let pulled = lock(&self.outbox).pull(transport, express, limits);
         #[cfg(test)]
         self.pulled.call(pulled.as_ref());
         pulled
     }
 
-    pub fn has_work(&self, via: Transport, express: bool) -> bool {
-        lock(&self.outbox).has_work(via, express)
+    pub fn has_work(&self, transport: Transport, express: bool) -> bool {
+        lock(&self.outbox).has_work(transport, express)
     }
 
     /// What the next frame of this transport begins with, and whether nothing else waits; a hint.
-    pub fn front(&self, via: Transport, express: bool) -> Option<(Slice, bool)> {
-        lock(&self.outbox).front(via, express)
+    pub fn front(&self, transport: Transport, express: bool) -> Option<(Slice, bool)> {
+        lock(&self.outbox).front(transport, express)
     }
 
     /// A frame was acknowledged: slices [first, end) are done but for `failures`. `notified`: the frame
@@ -325,8 +329,8 @@ impl Peer {
             return self.finish(transfer);
         }
         if transfer.awaits_notification() && transfer.take_notification() {
-            if self.queue_word(transfer) {
-                self.post_words();
+            if self.queue_notification(transfer) {
+                self.post_notifications();
             } else {
                 self.give_up_notification(transfer);
             }
@@ -335,7 +339,7 @@ impl Peer {
 
     /// Queues a transfer's notification, unless it was struck. Under the lock, so that a strike that
     /// comes now finds the word and drops it: a peer that is down might never take it.
-    fn queue_word(&self, transfer: &Arc<Transfer>) -> bool {
+    fn queue_notification(&self, transfer: &Arc<Transfer>) -> bool {
         let mut outbox = lock(&self.outbox);
         let queued = transfer.may_notify() && self.lost().is_none();
         if queued {
@@ -347,14 +351,14 @@ impl Peer {
     /// The notification will not be sent, or not again.
     fn give_up_notification(&self, transfer: &Arc<Transfer>) {
         self.skip_notification(transfer);
-        self.post_words();
+        self.post_notifications();
     }
 
     /// Nobody will send this transfer's notification: the target is told, so that later ones are not held up. If it
     /// has had it, it takes that for a repetition.
     fn skip(&self, transfer: &Transfer) {
         if self.queue_skip(transfer) {
-            self.post_words();
+            self.post_notifications();
         }
     }
 
@@ -371,8 +375,8 @@ impl Peer {
     pub fn attend(&self, transfer: &Transfer) {
         if !transfer.is_final() && !transfer.is_attended() {
             transfer.attend();
-            if let Some(link) = self.link_of(transfer.via()) {
-                link.attend();
+            if let Some(path) = self.path(transfer.transport()) {
+                path.attend();
             }
         }
     }
@@ -406,19 +410,19 @@ impl Peer {
         }
         self.one_less();
         transfer.waiter.notify_all();
-        if let Some(link) = self.link_of(transfer.via()) {
-            link.wake();
+        if let Some(path) = self.path(transfer.transport()) {
+            path.wake();
         }
         match next {
             OrderedNext::Nothing => {}
-            OrderedNext::Started(via, class) => {
+            OrderedNext::Started(transport, class) => {
                 self.strike_stranded();
-                match via {
+                match transport {
                     Transport::Tcp => {
-                        self.post(via, class);
-                        self.post_words(); // it may be one without data
+                        self.post(transport, class);
+                        self.post_notifications(); // it may be one without data
                     }
-                    _ => self.nudge(via),
+                    _ => self.nudge(transport),
                 }
             }
             OrderedNext::Doomed => self.sweep_soon(),
@@ -428,7 +432,7 @@ impl Peer {
     /// The target grants more notifications.
     pub fn grant(&self, limit: u64) {
         if lock(&self.outbox).grant(limit) {
-            self.post_words();
+            self.post_notifications();
         }
     }
 
@@ -436,8 +440,8 @@ impl Peer {
         self.around.hub.peer_event(Event { peer: self.handle, body, credit: None });
     }
 
-    pub fn link_id(&self) -> u64 {
-        self.link_id
+    pub fn association_id(&self) -> u64 {
+        self.association_id
     }
 
     pub fn around(&self) -> &Surroundings {

@@ -12,24 +12,24 @@
 
 mod ends;
 mod live;
+mod notifications;
 mod ordered;
 #[cfg(test)]
 mod tests;
-mod words;
 
-use crate::complete::seat::Place;
+use crate::complete::position::Place;
 use crate::complete::Transfer;
 use crate::limits::{FRAME_DESCRIPTORS_MAX, NOTIFY_CREDITS};
 use crate::route::{self, Asked, Facts, Memory, PathState};
 use crate::types::{Op, Slice, Transport};
 use ends::Stray;
 use live::Live;
+use notifications::{Notifications, Queued};
 use ordered::Ordered;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
-use words::{Word, Words};
 
 /// Up to this size a transfer goes between the frames of larger ones.
 const MEDIUM_BYTES_MAX: u64 = 4 << 20;
@@ -63,7 +63,7 @@ impl Run {
 }
 
 fn spot(transfer: &Transfer, end: u32) -> Spot {
-    (Reverse(transfer.spec.priority), transfer.seat.order(), end)
+    (Reverse(transfer.spec.priority), transfer.position.order(), end)
 }
 
 type Runs = BTreeMap<Spot, Run>;
@@ -125,7 +125,7 @@ impl Lineup {
 
 #[derive(Default)]
 pub struct Outbox {
-    words: Words,
+    notifications: Notifications,
     /// By the number of the transport.
     lineups: [Lineup; Transport::COUNT],
     /// Transports besides TCP that can carry something now, or may again soon: masks of `Transport::bit`.
@@ -162,7 +162,7 @@ impl Outbox {
     /// Queues a new transfer; gives its notification the next place. False when it is held back behind
     /// an earlier ORDERED transfer, so that there is nothing to post yet.
     pub fn submit(&mut self, transfer: Arc<Transfer>, class: Class) -> bool {
-        transfer.seat.set_order(self.next_order);
+        transfer.position.set_order(self.next_order);
         self.next_order += 1;
         self.live.insert(&transfer);
         if transfer.spec.notify.is_some() {
@@ -172,7 +172,7 @@ impl Outbox {
         if transfer.spec.ordered && !self.ordered.submit(&transfer) {
             return false;
         }
-        let starts = !transfer.seat.is_held();
+        let starts = !transfer.position.is_held();
         self.push_all(transfer, class);
         starts
     }
@@ -183,8 +183,8 @@ impl Outbox {
         if !transfer.is_pending() {
             return false;
         }
-        transfer.seat.start();
-        let starts = transfer.seat.place() == Place::Held;
+        transfer.position.start();
+        let starts = transfer.position.place() == Place::Held;
         if starts {
             self.push_all(transfer.clone(), class);
         }
@@ -192,13 +192,13 @@ impl Outbox {
     }
 
     fn push_all(&mut self, transfer: Arc<Transfer>, class: Class) {
-        if transfer.seat.is_held() {
-            return transfer.seat.set_place(Place::Held);
+        if transfer.position.is_held() {
+            return transfer.position.set_place(Place::Held);
         }
-        transfer.seat.set_place(Place::Out);
+        transfer.position.set_place(Place::Out);
         if transfer.spec.slices.is_empty() {
             if transfer.take_notification() {
-                self.words.push_notify(transfer);
+                self.notifications.push_notify(transfer);
             }
             return;
         }
@@ -207,8 +207,9 @@ impl Outbox {
     }
 
     fn push_run(&mut self, run: Run, class: Class) {
-        let via = self.lineup_of(&run.transfer, run.is_replay);
-        self.lineups[via as usize].runs[class as usize][side(run.transfer.spec.op)].insert(run.spot(), run);
+        let transport = self.lineup_of(&run.transfer, run.is_replay);
+        self.lineups[transport as usize].runs[class as usize][side(run.transfer.spec.op)]
+            .insert(run.spot(), run);
     }
 
     /// Queues slices again that a lost lane had carried, where they stood before; `notified`, together with the
@@ -230,17 +231,17 @@ impl Outbox {
     }
 
     /// From here on the transport carries what is queued for it.
-    pub fn open(&mut self, via: Transport) {
-        self.open |= via.bit();
-        self.lineups[via as usize].strays = None;
+    pub fn open(&mut self, transport: Transport) {
+        self.open |= transport.bit();
+        self.lineups[transport as usize].strays = None;
     }
 
     /// The transport carries nothing any more: what waits for it waits for TCP instead, or to be staged, where it may
     /// (`relocate` sees to that); what may not goes on waiting as long as it is `pending`.
-    pub fn shut(&mut self, via: Transport, pending: bool) {
-        self.open &= !via.bit();
-        self.pending = if pending { self.pending | via.bit() } else { self.pending & !via.bit() };
-        let lineup = &mut self.lineups[via as usize];
+    pub fn shut(&mut self, transport: Transport, pending: bool) {
+        self.open &= !transport.bit();
+        self.pending = if pending { self.pending | transport.bit() } else { self.pending & !transport.bit() };
+        let lineup = &mut self.lineups[transport as usize];
         let waits = lineup.runs.iter().flatten().any(|queue| !queue.is_empty());
         lineup.strays = waits.then(Stray::default);
     }
@@ -251,19 +252,19 @@ impl Outbox {
         let path = route::decide(&self.facts(transfer, is_replay)).path;
         match path {
             Transport::None => self.stranded.push_back(transfer.clone()),
-            path if path != transfer.via() => transfer.set_via(path),
+            path if path != transfer.transport() => transfer.set_via(path),
             _ => {}
         }
-        transfer.via()
+        transfer.transport()
     }
 
     /// What routing has to know of a transfer that was routed before: it stays on its path while that carries
     /// something, and has the last resort otherwise.
     fn facts(&self, transfer: &Transfer, is_replay: bool) -> Facts {
-        let (spec, now) = (&transfer.spec, transfer.via());
-        let state = |via: Transport| match () {
-            _ if via == Transport::Tcp || self.is_open(via) => PathState::Open,
-            _ if self.pending & via.bit() != 0 => PathState::Pending,
+        let (spec, now) = (&transfer.spec, transfer.transport());
+        let state = |transport: Transport| match () {
+            _ if transport == Transport::Tcp || self.is_open(transport) => PathState::Open,
+            _ if self.pending & transport.bit() != 0 => PathState::Pending,
             _ => PathState::Shut,
         };
         let asked = Asked {
@@ -275,8 +276,8 @@ impl Outbox {
         };
         // Under the outbox's lock, which stands for a version.
         let mut facts = Facts::new(0, [PathState::Shut; Transport::COUNT], asked);
-        for via in [Transport::Tcp, Transport::Staged, now] {
-            facts.set_state(via, state(via));
+        for transport in [Transport::Tcp, Transport::Staged, now] {
+            facts.set_state(transport, state(transport));
         }
         // A transfer is staged also if its memory turned out to be a device's after all.
         let device_there = spec.device || now == Transport::Staged;
@@ -286,55 +287,55 @@ impl Outbox {
     }
 
     pub fn push_notify(&mut self, transfer: Arc<Transfer>) {
-        self.words.push_notify(transfer);
+        self.notifications.push_notify(transfer);
     }
 
     pub fn push_skip(&mut self, sequence: u64) {
-        self.words.push_skip(sequence);
+        self.notifications.push_skip(sequence);
     }
 
     /// The target takes notifications with sequences below `limit`. True when some were waiting for it.
     pub fn grant(&mut self, limit: u64) -> bool {
         self.notify_limit = self.notify_limit.max(limit);
-        !self.words.is_empty()
+        !self.notifications.is_empty()
     }
 
-    fn is_open(&self, via: Transport) -> bool {
-        self.open & via.bit() != 0
+    fn is_open(&self, transport: Transport) -> bool {
+        self.open & transport.bit() != 0
     }
 
     /// The next frame for a transport: its express lane takes words and EXPRESS runs, the others the rest.
-    pub fn pull(&mut self, via: Transport, express: bool, limits: PullLimits) -> Option<Pulled> {
-        if via != Transport::Tcp && !self.is_open(via) {
+    pub fn pull(&mut self, transport: Transport, express: bool, limits: PullLimits) -> Option<Pulled> {
+        if transport != Transport::Tcp && !self.is_open(transport) {
             // What waits here still is on its way to another lineup.
             return None;
         }
         if express {
             let bytes_max = limits.word_bytes_max.filter(|_| limits.write);
-            if let Some(word) = bytes_max.and_then(|bytes_max| self.pull_word(via, bytes_max)) {
+            if let Some(word) = bytes_max.and_then(|bytes_max| self.pull_notification(transport, bytes_max)) {
                 return Some(word);
             }
-            return self.pull_run(via, Class::Express, limits);
+            return self.pull_run(transport, Class::Express, limits);
         }
-        let (class, pulled) = self.lineups[via as usize]
+        let (class, pulled) = self.lineups[transport as usize]
             .bulk()
             .into_iter()
-            .find_map(|class| Some((class, self.pull_run(via, class, limits)?)))?;
-        self.lineups[via as usize].large_was_last = class == Class::Large;
+            .find_map(|class| Some((class, self.pull_run(transport, class, limits)?)))?;
+        self.lineups[transport as usize].large_was_last = class == Class::Large;
         Some(pulled)
     }
 
-    fn pull_word(&mut self, via: Transport, bytes_max: usize) -> Option<Pulled> {
+    fn pull_notification(&mut self, transport: Transport, bytes_max: usize) -> Option<Pulled> {
         let rdma = self.is_open(Transport::Rdma);
-        Some(match self.words.pull(via, rdma, self.notify_limit, bytes_max)? {
-            (_, Word::Notify(transfer)) => Pulled::Notify(transfer),
-            (sequence, Word::Skip) => Pulled::Skip(sequence),
+        Some(match self.notifications.pull(transport, rdma, self.notify_limit, bytes_max)? {
+            (_, Queued::Notify(transfer)) => Pulled::Notify(transfer),
+            (sequence, Queued::Skip) => Pulled::Skip(sequence),
         })
     }
 
-    fn pull_run(&mut self, via: Transport, class: Class, limits: PullLimits) -> Option<Pulled> {
+    fn pull_run(&mut self, transport: Transport, class: Class, limits: PullLimits) -> Option<Pulled> {
         let notify_limit = self.notify_limit;
-        let lineup = &mut self.lineups[via as usize];
+        let lineup = &mut self.lineups[transport as usize];
         for side in lineup.sides(class) {
             if !(if side == 1 { limits.write } else { limits.read }) {
                 continue;
@@ -352,7 +353,7 @@ impl Outbox {
             lineup.last_side[class as usize] = side;
             let whole = first == 0 && end as usize == transfer.spec.slices.len();
             let may_notify = whole
-                && via == Transport::Tcp
+                && transport == Transport::Tcp
                 && transfer.spec.op == Op::Write
                 && transfer.spec.notify.is_some()
                 // What is refused in this frame may be staged, and the notification comes after that.
@@ -365,8 +366,8 @@ impl Outbox {
     }
 
     /// What the next frame would begin with, and whether it is of the only run that waits.
-    pub fn front(&self, via: Transport, express: bool) -> Option<(Slice, bool)> {
-        let lineup = &self.lineups[via as usize];
+    pub fn front(&self, transport: Transport, express: bool) -> Option<(Slice, bool)> {
+        let lineup = &self.lineups[transport as usize];
         let bulk = lineup.bulk();
         let classes = if express { &[Class::Express][..] } else { &bulk };
         let sides = |class: &Class| lineup.sides(*class).map(|side| &lineup.runs[*class as usize][side]);
@@ -376,10 +377,10 @@ impl Outbox {
     }
 
     /// Whether anything could be pulled with these limits.
-    pub fn has_work(&self, via: Transport, express: bool) -> bool {
-        let runs = &self.lineups[via as usize].runs;
+    pub fn has_work(&self, transport: Transport, express: bool) -> bool {
+        let runs = &self.lineups[transport as usize].runs;
         if express {
-            self.words.has(via, self.is_open(Transport::Rdma))
+            self.notifications.has(transport, self.is_open(Transport::Rdma))
                 || runs[0].iter().any(|queue| !queue.is_empty())
         } else {
             runs[1..].iter().flatten().any(|queue| !queue.is_empty())
@@ -390,8 +391,8 @@ impl Outbox {
     /// slices that were. If ORDERED transfers waited behind it they are struck next, because it will not be done.
     pub fn drop_unposted(&mut self, transfer: &Transfer) -> u32 {
         self.live.remove(transfer);
-        let place = transfer.seat.place();
-        transfer.seat.set_place(Place::Out);
+        let place = transfer.position.place();
+        transfer.position.set_place(Place::Out);
         if place == Place::Behind {
             self.ordered.drop_one(transfer);
         }
@@ -416,7 +417,7 @@ impl Outbox {
 
     /// Takes back a notification word that was queued but not posted.
     pub fn drop_word(&mut self, transfer: &Transfer) -> bool {
-        transfer.spec.notify.is_some() && self.words.drop_notify(transfer)
+        transfer.spec.notify.is_some() && self.notifications.drop_notify(transfer)
     }
 
     /// A transfer ended. Is it the ORDERED one that had its turn, the next one starts when it is done; when it
@@ -430,7 +431,7 @@ impl Outbox {
             Some(next) => {
                 let class = Outbox::class_of(&next, express_bytes_max);
                 self.push_all(next.clone(), class);
-                OrderedNext::Started(next.via(), class)
+                OrderedNext::Started(next.transport(), class)
             }
             None if self.ordered.has_doomed() => OrderedNext::Doomed,
             None => OrderedNext::Nothing,

@@ -36,7 +36,7 @@ impl Peer {
     /// The same for a notification that went alone; the target drops what it has seen before.
     pub fn release_notification(&self, transfer: &Arc<Transfer>) {
         transfer.set_notification(Notification::Unknown);
-        if !self.queue_word(transfer) {
+        if !self.queue_notification(transfer) {
             self.give_up_notification(transfer);
         }
     }

@@ -4,7 +4,7 @@
 
 use super::{lock, Peer};
 use crate::command::Command;
-use crate::complete::seat::Place;
+use crate::complete::position::Place;
 use crate::complete::transfer::Strike;
 use crate::complete::{Fence, Transfer};
 use std::sync::atomic::Ordering;
@@ -25,7 +25,7 @@ impl Peer {
     pub fn strike(&self, transfer: &Arc<Transfer>, strike: Strike) -> bool {
         let struck = self.stop(transfer, strike);
         if struck == Some(Skipped::Yes) {
-            self.post_words();
+            self.post_notifications();
         }
         struck.is_some()
     }
@@ -37,7 +37,7 @@ impl Peer {
         }
         let (dropped, word, doomed) = {
             let mut outbox = lock(&self.outbox);
-            if transfer.seat.place() == Place::New {
+            if transfer.position.place() == Place::New {
                 // `submit` comes to that and sees the strike.
                 return Some(Skipped::No);
             }
@@ -94,7 +94,7 @@ impl Peer {
         if strays {
             self.post_all();
         } else if skipped {
-            self.post_words();
+            self.post_notifications();
         }
         if self.has_ends(now_ns) {
             return true;

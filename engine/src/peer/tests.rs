@@ -1,7 +1,7 @@
 //! What is queued, lost and given up, without a transport.
 
 use super::outbox::{PullLimits, Pulled};
-use super::{Link, Peer, PeerIdentity, PeerState, Surroundings, Way};
+use super::{Path, PathStatus, Peer, PeerIdentity, PeerState, Surroundings};
 use crate::complete::transfer::{Failure, Strike};
 use crate::complete::{Fence, Notification, State, Table, Transfer, TransferSpec};
 use crate::handle::{Kind, Tag};
@@ -140,13 +140,13 @@ fn pull_whole(peer: &Peer, frame_bytes_max: u32) -> (u32, u32) {
     }
 }
 
-pub fn pull_word(peer: &Peer, via: Transport) -> Option<Pulled> {
-    peer.pull(via, true, limits(WIDE, FRAME_DESCRIPTORS_MAX))
+pub fn pull_notification(peer: &Peer, transport: Transport) -> Option<Pulled> {
+    peer.pull(transport, true, limits(WIDE, FRAME_DESCRIPTORS_MAX))
 }
 
 /// The numbers that the target is told will not come.
-pub fn skips(peer: &Peer, via: Transport) -> Vec<u64> {
-    std::iter::from_fn(|| pull_word(peer, via))
+pub fn skips(peer: &Peer, transport: Transport) -> Vec<u64> {
+    std::iter::from_fn(|| pull_notification(peer, transport))
         .map(|pulled| match pulled {
             Pulled::Skip(number) => number,
             Pulled::Notify(_) => panic!("a notification is queued"),
@@ -253,22 +253,20 @@ fn the_number_of_data_that_was_refused_in_part_is_skipped() {
 /// A path that carries nothing by itself.
 pub struct Still;
 
-impl Link for Still {
+impl Path for Still {
     fn carries(&self, _ranges: &[Range], _known: &RemoteMap, _alone: bool) -> bool {
         true
     }
-    fn post(&self, _class: Class) {}
+    fn post(&self, _class: Class, _submitted_ns: Option<u64>) {}
     fn nudge(&self) {}
-    fn drive(&self, _transfer: &Transfer, _deadline_ns: u64) {}
-    fn wake(&self) {}
     fn lanes(&self) -> usize {
         1
     }
 }
 
 /// Opens a way besides TCP that carries what is pulled from it.
-pub fn open(peer: &Peer, via: Transport) {
-    peer.set_way(via, Way::Open(Arc::new(Still), String::new()));
+pub fn open(peer: &Peer, transport: Transport) {
+    peer.set_path(transport, PathStatus::Open(Arc::new(Still), String::new()));
 }
 
 /// Data that may have come with its number is not applied by a way that does not know of numbers.
@@ -277,12 +275,12 @@ fn what_went_with_its_number_stays_on_tcp() {
     let peer = peer();
     let transfer = submit(&peer, 1, 2);
     let run = pull_whole(&peer, WIDE);
-    for via in [Transport::Local, Transport::Rdma, Transport::Staged] {
-        open(&peer, via);
+    for transport in [Transport::Local, Transport::Rdma, Transport::Staged] {
+        open(&peer, transport);
     }
     peer.release_run(&transfer, run, true, Fence::Confirmed);
-    for via in [Transport::Local, Transport::Rdma, Transport::Staged] {
-        assert!(peer.pull(via, false, limits(WIDE, FRAME_DESCRIPTORS_MAX)).is_none());
+    for transport in [Transport::Local, Transport::Rdma, Transport::Staged] {
+        assert!(peer.pull(transport, false, limits(WIDE, FRAME_DESCRIPTORS_MAX)).is_none());
     }
     assert_eq!(pull_whole(&peer, 64 * KIB), run);
 }
@@ -296,7 +294,7 @@ fn what_turned_out_to_be_a_device_s_does_not_go_back_to_tcp() {
     assert!(matches!(pull(&peer, false, WIDE), Some(Pulled::Slices { first: 0, end: 2, .. })));
     let refused = |slice| Failure { slice, status: Status::Unsupported, os_error: 0, vendor_error: 0 };
     peer.answered(&transfer, (0, 2), u64::from(2 * 64 * KIB), &[refused(0), refused(1)], false);
-    peer.set_way(Transport::Staged, Way::Pending("it is being made again".into()));
+    peer.set_path(Transport::Staged, PathStatus::Pending("it is being made again".into()));
     assert!(pull(&peer, false, WIDE).is_none(), "it is queued for TCP");
     open(&peer, Transport::Staged);
     let staged = peer.pull(Transport::Staged, false, limits(WIDE, FRAME_DESCRIPTORS_MAX));
@@ -314,7 +312,7 @@ fn whatever_bears_on_a_path_is_another_version() {
     };
     let states = |expected: [PathState; 2]| {
         let facts = peer.facts(plain);
-        assert_eq!([Transport::Tcp, Transport::Rdma].map(|via| facts.state(via)), expected);
+        assert_eq!([Transport::Tcp, Transport::Rdma].map(|transport| facts.state(transport)), expected);
     };
     states([PathState::Pending; 2]);
     peer.set_state(PeerState::Up);
@@ -323,17 +321,17 @@ fn whatever_bears_on_a_path_is_another_version() {
     is_new("a path is open");
     states([PathState::Open; 2]);
     peer.note_change();
-    is_new("a link says so");
+    is_new("a path says so");
     peer.remote.add(Vec::new());
     is_new("regions are announced");
     peer.remote.remove(&[1]);
     is_new("regions are gone");
-    peer.set_way(Transport::Rdma, Way::Pending(String::new()));
+    peer.set_path(Transport::Rdma, PathStatus::Pending(String::new()));
     is_new("a path is made again");
     peer.set_state(PeerState::Down);
     is_new("the session is lost");
     states([PathState::Pending; 2]);
-    peer.set_way(Transport::Rdma, Way::Shut(String::new()));
+    peer.set_path(Transport::Rdma, PathStatus::Shut(String::new()));
     peer.set_lost(Status::PeerLost);
     is_new("the peer is lost");
     peer.set_state(PeerState::Up);

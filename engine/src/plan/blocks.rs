@@ -8,8 +8,8 @@
 //! ```
 
 use crate::limits::REQUESTS_MAX;
-use crate::room::reserve;
 use crate::status::{Error, Result, Status};
+use crate::try_reserve::reserve;
 use crate::types::Request;
 
 /// Block ids as the caller has them; borrowed for the call only.

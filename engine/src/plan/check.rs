@@ -5,8 +5,8 @@ use super::PlanInput;
 use crate::handle::{self, Kind};
 use crate::region::tree::Place;
 use crate::region::{Region, RegionMap, RemoteRegion};
-use crate::room::{push, reserve};
 use crate::status::{Error, Result, Status};
+use crate::try_reserve::{push, reserve};
 use crate::types::{end_of, Op, Request};
 use std::sync::Arc;
 

@@ -10,8 +10,8 @@
 //! ```
 
 use super::check::{Checker, UNKNOWN};
-use crate::room::{push, reserve};
 use crate::status::Result;
+use crate::try_reserve::{push, reserve};
 use crate::types::{Range, Request};
 
 /// Where a request is sorted to, as one number, which compares without branches: 100,000 scattered

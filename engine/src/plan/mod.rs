@@ -5,7 +5,7 @@
 //! requests ──check──▶ places ──sort──▶ order ──coalesce──▶ ranges
 //! ```
 //! `check` validates each request and finds its regions, `coalesce` sorts and merges, and `blocks`
-//! expands block lists into requests. `crate::cover` leads back from a slice to its requests.
+//! expands block lists into requests. `crate::request_map` leads back from a slice to its requests.
 
 pub mod blocks;
 mod check;

@@ -5,9 +5,9 @@
 //! Tally (one per such peer; both write it)    closed, users[index of the region], maps[the same]
 //! ```
 //! `registry` opens and shuts; `transport::local` passes the pages to peers and copies under a `Grant`.
-//! What the words mean is in `door`.
+//! What the words mean is in `shared_gate`.
 
-use super::door::{self, Entry};
+use super::shared_gate::{self, Entry};
 use crate::handle::INDEX_MAX;
 use crate::status::{Error, Result, Status};
 use crate::sys::health;
@@ -117,7 +117,7 @@ impl Grants {
 
     /// Shuts the door to everything for this process; those inside stay. `is_quiet` tells when none is.
     pub fn close(&self, tally: &Tally) {
-        door::close(tally.words.word(CLOSED));
+        shared_gate::close(tally.words.word(CLOSED));
     }
 
     /// Shuts the door to everything for every process.
@@ -161,7 +161,7 @@ impl Grants {
         for (word, value) in [(ADDRESS, address), (LENGTH, length), (ACCESS, u64::from(access.0))] {
             entry(&self.board, id, word).store(value, Ordering::Relaxed);
         }
-        door::open(entry(&self.board, id, WORD), open_word(id));
+        shared_gate::open(entry(&self.board, id, WORD), open_word(id));
     }
 
     /// Shuts the region for good if nobody is inside and `agreed`, which is asked only then, says so too;
@@ -171,16 +171,16 @@ impl Grants {
         if word.load(Ordering::SeqCst) == 0 {
             return self.is_idle(region) && agreed();
         }
-        if !self.is_idle(region) || !door::begin_trial(word, open_word(region)) {
+        if !self.is_idle(region) || !shared_gate::begin_trial(word, open_word(region)) {
             return false;
         }
         let idle = self.is_idle(region) && agreed();
-        door::end_trial(word, open_word(region), idle);
+        shared_gate::end_trial(word, open_word(region), idle);
         idle
     }
 
     pub(super) fn shut(&self, region: u64) {
-        door::shut(entry(&self.board, region, WORD));
+        shared_gate::shut(entry(&self.board, region, WORD));
     }
 
     /// Waits until no other process is inside a region that is shut; false when the deadline came first. `gone`: it
@@ -209,7 +209,7 @@ impl Tally {
     }
 
     fn has_none(&self, slot: usize, use_: Use) -> bool {
-        door::is_empty(self.words.word(count_of(slot, use_)))
+        shared_gate::is_empty(self.words.word(count_of(slot, use_)))
     }
 }
 
@@ -239,7 +239,7 @@ impl Grant {
         let (word, closed) = (entry(&self.board, region, WORD), self.tally.word(CLOSED));
         let mut until = None;
         loop {
-            match door::enter(word, users, closed, open_word(region)) {
+            match shared_gate::enter(word, users, closed, open_word(region)) {
                 Entry::Inside => return Ok(Inside { users, board: &self.board, region }),
                 Entry::Trying => {
                     let until = *until.get_or_insert_with(|| Instant::now() + TRIAL_PATIENCE);
@@ -262,7 +262,7 @@ impl Grant {
 
     /// Whether nobody of this process copies by it. They look whether they may go on when they are inside.
     pub fn is_quiet(&self) -> bool {
-        (0..SLOTS).all(|slot| door::is_empty(self.tally.word(count_of(slot, Use::Copy))))
+        (0..SLOTS).all(|slot| shared_gate::is_empty(self.tally.word(count_of(slot, Use::Copy))))
     }
 
     /// Whether the target let nobody in any more, when this was asked.
@@ -289,7 +289,7 @@ impl Inside<'_> {
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
-        door::leave(self.users);
+        shared_gate::leave(self.users);
     }
 }
 
@@ -303,7 +303,7 @@ pub struct Stay {
 
 impl Drop for Stay {
     fn drop(&mut self) {
-        door::leave(self.grant.tally.word(self.count));
+        shared_gate::leave(self.grant.tally.word(self.count));
     }
 }
 

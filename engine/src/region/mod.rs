@@ -1,11 +1,10 @@
 //! Registered memory: what this engine's application registered (`registry`, immutable snapshots in
 //! `map`), and what a peer told us that it registered (`remote`); both are made of `tree`. `plan` checks transfers
 //! against both snapshots; the target side of each transport enters the local region around every access. Processes of
-//! the same host enter by themselves, through doors (`door`, `grants`) in memory that both share; devices by
+//! the same host enter by themselves, through doors (`shared_gate`, `grants`) in memory that both share; devices by
 //! keys that peers hold (`holder`).
 
 mod admit;
-mod door;
 mod gate;
 pub mod grants;
 pub mod holder;
@@ -14,6 +13,7 @@ mod map;
 mod properties;
 mod registry;
 pub mod remote;
+mod shared_gate;
 mod table;
 mod teardown;
 #[cfg(test)]

@@ -35,8 +35,8 @@ pub fn decide(facts: &Facts) -> Decision {
     }
     // Nothing else is left: what is being made, or made again, is worth waiting for. Not for memory of devices,
     // which a path that stands may not reach after all.
-    let may_come = |via: &Transport| {
-        let state = matches!(obstacle(facts, *via), Some(Why::Pending | Why::Broken | Why::Resting));
+    let may_come = |transport: &Transport| {
+        let state = matches!(obstacle(facts, *transport), Some(Why::Pending | Why::Broken | Why::Resting));
         state && !facts.is_lost && !facts.memory.has_device()
     };
     let path = FASTER.into_iter().find(may_come);
@@ -44,24 +44,24 @@ pub fn decide(facts: &Facts) -> Decision {
 }
 
 /// Why a path was chosen or not. Of the one that `decide` names and that has to be waited for, why it waits.
-pub fn why(facts: &Facts, via: Transport) -> Why {
-    if let Some(obstacle) = obstacle(facts, via) {
+pub fn why(facts: &Facts, transport: Transport) -> Why {
+    if let Some(obstacle) = obstacle(facts, transport) {
         return obstacle;
     }
     let path = decide(facts).path;
-    match facts.state(via) {
-        PathState::Open if path == via => Why::Best,
+    match facts.state(transport) {
+        PathState::Open if path == transport => Why::Best,
         PathState::Open => Why::Worse(path),
         _ => Why::Pending,
     }
 }
 
 /// What keeps a path from carrying it.
-fn obstacle(facts: &Facts, via: Transport) -> Option<Why> {
+fn obstacle(facts: &Facts, transport: Transport) -> Option<Why> {
     let Facts { asked, memory, .. } = facts;
     let device = memory.has_device() && !memory.is_part;
     let one_host = asked.allows(Transport::Local) && facts.state(Transport::Local) == PathState::Open;
-    match via {
+    match transport {
         // It went this way before, so it may.
         Transport::Tcp if facts.is_replay => {}
         _ if facts.is_replay => return Some(Why::Replay),
@@ -69,7 +69,7 @@ fn obstacle(facts: &Facts, via: Transport) -> Option<Why> {
         Transport::Staged if !device => return Some(Why::HostMemory),
         Transport::Staged if asked.allowed == 0 => return Some(Why::NotAllowed),
         Transport::Staged => {}
-        _ if !asked.allows(via) => return Some(Why::NotAllowed),
+        _ if !asked.allows(transport) => return Some(Why::NotAllowed),
         Transport::Tcp if device => return Some(Why::DeviceMemory),
         Transport::Tcp => {}
         _ if asked.checksum => return Some(Why::Checksum),
@@ -79,14 +79,14 @@ fn obstacle(facts: &Facts, via: Transport) -> Option<Why> {
         Transport::Local | Transport::Rdma => {}
         _ => return Some(Why::HostMemory),
     }
-    if facts.reaches(via) == Some(false) {
+    if facts.reaches(transport) == Some(false) {
         return Some(Why::Unreached);
     }
-    match facts.state(via) {
+    match facts.state(transport) {
         PathState::Open => None,
         PathState::Shut => Some(Why::Shut),
         // The last resorts are waited for, whatever else may come: these are sure to.
-        PathState::Pending if matches!(via, Transport::Tcp | Transport::Staged) => None,
+        PathState::Pending if matches!(transport, Transport::Tcp | Transport::Staged) => None,
         PathState::Pending => Some(Why::Pending),
         PathState::Resting => Some(Why::Resting),
         PathState::Broken => Some(Why::Broken),
@@ -136,9 +136,9 @@ pub fn between_devices(
     same_host: bool,
     crosses: bool,
 ) -> (Between, Option<Why>) {
-    let via = Transport::of_devices(here);
+    let transport = Transport::of_devices(here);
     match () {
-        _ if !asked.allows(via) => (Between::Hosts, Some(Why::NotAllowed)),
+        _ if !asked.allows(transport) => (Between::Hosts, Some(Why::NotAllowed)),
         _ if asked.checksum => (Between::Hosts, Some(Why::Checksum)),
         _ if here != there => (Between::Hosts, Some(Why::OtherDevices)),
         _ if same_host => (Between::Mapped, None),

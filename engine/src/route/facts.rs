@@ -38,8 +38,8 @@ impl Asked {
         Asked { allowed, checksum: false, ordered: false, notify: false, held: false }
     }
 
-    pub fn allows(&self, via: Transport) -> bool {
-        self.allowed & via.bit() != 0
+    pub fn allows(&self, transport: Transport) -> bool {
+        self.allowed & transport.bit() != 0
     }
 }
 
@@ -91,26 +91,26 @@ impl Facts {
         }
     }
 
-    pub fn state(&self, via: Transport) -> PathState {
-        self.states[via as usize]
+    pub fn state(&self, transport: Transport) -> PathState {
+        self.states[transport as usize]
     }
 
-    pub fn set_state(&mut self, via: Transport, state: PathState) {
-        self.states[via as usize] = state;
+    pub fn set_state(&mut self, transport: Transport, state: PathState) {
+        self.states[transport as usize] = state;
     }
 
-    pub fn reaches(&self, via: Transport) -> Option<bool> {
-        self.reaches[via as usize]
+    pub fn reaches(&self, transport: Transport) -> Option<bool> {
+        self.reaches[transport as usize]
     }
 
-    pub fn set_reaches(&mut self, via: Transport, reaches: bool) {
-        self.reaches[via as usize] = Some(reaches);
+    pub fn set_reaches(&mut self, transport: Transport, reaches: bool) {
+        self.reaches[transport as usize] = Some(reaches);
     }
 
     /// Whether there is no other path for host memory than this one. It may then try memory that nobody here knows:
     /// who is left with it says of each request what is wrong.
-    pub fn is_alone(&self, via: Transport) -> bool {
+    pub fn is_alone(&self, transport: Transport) -> bool {
         let hosts = Transport::Tcp.bit() | Transport::Local.bit() | Transport::Rdma.bit();
-        !self.memory.has_device() && self.asked.allowed & hosts & !via.bit() == 0
+        !self.memory.has_device() && self.asked.allowed & hosts & !transport.bit() == 0
     }
 }

@@ -1,9 +1,9 @@
 //! Cuts ranges into what a path can post at once. The last step before `transport`, and the first to be
 //! repeated when slices move to another path.
 
-use crate::cover::Cursor;
-use crate::room::reserve;
+use crate::request_map::Cursor;
 use crate::status::{Error, Result, Status};
+use crate::try_reserve::reserve;
 use crate::types::{Range, Request, Slice};
 
 /// Slices that cover `ranges` in their order, none longer than `slice_bytes_max`; each knows the request

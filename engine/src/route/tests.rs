@@ -13,7 +13,7 @@ const HOSTS: [Transport; 3] = [Tcp, Local, Rdma];
 const ALL: [Transport; 4] = [Tcp, Local, Rdma, Staged];
 
 fn mask(all: &[Transport]) -> u64 {
-    all.iter().fold(0, |mask, via| mask | via.bit())
+    all.iter().fold(0, |mask, transport| mask | transport.bit())
 }
 
 /// All paths are open, everything is allowed.
@@ -56,8 +56,8 @@ fn rows_of_host_memory() -> Vec<Row> {
         facts.asked.checksum = true;
         facts
     };
-    let unreached = |mut facts: Facts, via| {
-        facts.set_reaches(via, false);
+    let unreached = |mut facts: Facts, transport| {
+        facts.set_reaches(transport, false);
         facts
     };
     vec![
@@ -68,7 +68,7 @@ fn rows_of_host_memory() -> Vec<Row> {
         ("nor is TCP", only(facts(), &[Cuda]), Nothing, 0, (Tcp, Why::NotAllowed)),
         ("TCP alone has checksums", summed(facts()), Tcp, 0, (Local, Why::Checksum)),
         ("or nobody has", only(summed(facts()), &[Local]), Nothing, 0, (Local, Why::Checksum)),
-        ("a link says what it reaches", unreached(facts(), Local), Rdma, 0, (Local, Why::Unreached)),
+        ("a path says what it reaches", unreached(facts(), Local), Rdma, 0, (Local, Why::Unreached)),
         ("a path that is being made is not waited for", apart(Pending, Open), Tcp, 0, (Rdma, Why::Pending)),
         ("nor one that has failed", apart(Broken, Open), Tcp, 0, (Rdma, Why::Broken)),
         ("one that rests is woken", apart(Resting, Open), Tcp, Rdma.bit(), (Rdma, Why::Resting)),
@@ -103,7 +103,7 @@ fn rows_of_host_memory() -> Vec<Row> {
             "a lost peer is not waited for",
             with(|facts| {
                 facts.is_lost = true;
-                HOSTS.iter().for_each(|via| facts.set_state(*via, Pending));
+                HOSTS.iter().for_each(|transport| facts.set_state(*transport, Pending));
                 facts.set_state(Tcp, Shut);
             }),
             Nothing,
@@ -308,21 +308,21 @@ fn any_facts() -> impl Strategy<Value = Facts> {
         let mut facts = Facts::new(1, states, asked);
         facts.memory = Memory { device_here, device_there, nics_here, is_part };
         (facts.is_replay, facts.is_lost) = (is_replay && !is_part, is_lost);
-        for (via, reaches) in [Local, Rdma].into_iter().zip(reaches) {
-            reaches.into_iter().for_each(|reaches| facts.set_reaches(via, reaches));
+        for (transport, reaches) in [Local, Rdma].into_iter().zip(reaches) {
+            reaches.into_iter().for_each(|reaches| facts.set_reaches(transport, reaches));
         }
         facts
     })
 }
 
 /// Said anew, without the order of the rules: may this path, which stands, carry it?
-fn fits(facts: &Facts, via: Transport) -> bool {
+fn fits(facts: &Facts, transport: Transport) -> bool {
     let Facts { asked, memory, .. } = facts;
     let device = memory.device_here || memory.device_there;
-    let plain = asked.allows(via) && !asked.checksum && facts.reaches(via) != Some(false);
+    let plain = asked.allows(transport) && !asked.checksum && facts.reaches(transport) != Some(false);
     let one_host = asked.allows(Local) && facts.state(Local) == Open;
-    let open = facts.state(via) == Open;
-    match via {
+    let open = facts.state(transport) == Open;
+    match transport {
         Tcp => open && (facts.is_replay || asked.allows(Tcp) && (!device || memory.is_part)),
         _ if facts.is_replay => false,
         Local => open && plain && !device,
@@ -339,7 +339,7 @@ proptest! {
     #[test]
     fn what_is_chosen_fits_and_what_fits_is_chosen(facts in any_facts()) {
         let Decision { path, waits, wake } = decide(&facts);
-        let best = [Local, Rdma, Staged, Tcp].into_iter().find(|via| fits(&facts, *via));
+        let best = [Local, Rdma, Staged, Tcp].into_iter().find(|transport| fits(&facts, *transport));
         if path != Nothing && !waits {
             prop_assert_eq!(Some(path), best);
         }
@@ -351,11 +351,11 @@ proptest! {
             prop_assert!(facts.state(path) != Open && facts.state(path) != Shut);
         }
         // Only what rests is woken, may carry it, and is no worse than what does.
-        for via in ALL.into_iter().filter(|via| wake & via.bit() != 0) {
-            prop_assert_eq!(facts.state(via), Resting);
+        for transport in ALL.into_iter().filter(|transport| wake & transport.bit() != 0) {
+            prop_assert_eq!(facts.state(transport), Resting);
             let mut awake = facts;
-            awake.set_state(via, Open);
-            prop_assert_eq!(decide(&awake).path, via);
+            awake.set_state(transport, Open);
+            prop_assert_eq!(decide(&awake).path, transport);
         }
         prop_assert_eq!(wake & !mask(&ALL), 0);
     }
@@ -365,24 +365,24 @@ proptest! {
     #[test]
     fn what_is_told_is_what_is_decided(facts in any_facts()) {
         let Decision { path, waits, .. } = decide(&facts);
-        for via in ALL {
-            match why(&facts, via) {
-                Why::Best => prop_assert!(via == path && !waits),
-                Why::Worse(better) => prop_assert!(better == path && fits(&facts, via)),
-                Why::NotAllowed => prop_assert!(!facts.asked.allows(via) && (via != Staged || facts.asked.allowed == 0)),
+        for transport in ALL {
+            match why(&facts, transport) {
+                Why::Best => prop_assert!(transport == path && !waits),
+                Why::Worse(better) => prop_assert!(better == path && fits(&facts, transport)),
+                Why::NotAllowed => prop_assert!(!facts.asked.allows(transport) && (transport != Staged || facts.asked.allowed == 0)),
                 Why::Checksum => prop_assert!(facts.asked.checksum),
-                Why::Unreached => prop_assert_eq!(facts.reaches(via), Some(false)),
-                Why::Pending => prop_assert_eq!(facts.state(via), Pending),
-                Why::Shut => prop_assert_eq!(facts.state(via), Shut),
-                Why::Resting => prop_assert_eq!(facts.state(via), Resting),
-                Why::Broken => prop_assert_eq!(facts.state(via), Broken),
+                Why::Unreached => prop_assert_eq!(facts.reaches(transport), Some(false)),
+                Why::Pending => prop_assert_eq!(facts.state(transport), Pending),
+                Why::Shut => prop_assert_eq!(facts.state(transport), Shut),
+                Why::Resting => prop_assert_eq!(facts.state(transport), Resting),
+                Why::Broken => prop_assert_eq!(facts.state(transport), Broken),
                 Why::Replay => prop_assert!(facts.is_replay),
                 Why::DeviceMemory | Why::OneHost | Why::NicsHere => prop_assert!(facts.memory.has_device()),
-                Why::HostMemory => prop_assert!(via == Staged),
+                Why::HostMemory => prop_assert!(transport == Staged),
                 Why::OtherDevices | Why::OtherHost => prop_assert!(false, "of two devices"),
             }
-            if why(&facts, via) != Why::Best {
-                prop_assert!(waits || via != path);
+            if why(&facts, transport) != Why::Best {
+                prop_assert!(waits || transport != path);
             }
         }
     }
@@ -392,11 +392,11 @@ proptest! {
     fn each_link_is_asked_once(facts in any_facts(), answers in prop::array::uniform2(any::<bool>())) {
         let mut facts = facts;
         let mut asked = Vec::new();
-        while let Some(via) = asks(&facts) {
-            prop_assert!(!asked.contains(&via) && matches!(via, Local | Rdma));
-            prop_assert!(facts.reaches(via).is_none() && fits(&facts, via), "nothing hangs on it");
-            asked.push(via);
-            facts.set_reaches(via, answers[(via == Rdma) as usize]);
+        while let Some(transport) = asks(&facts) {
+            prop_assert!(!asked.contains(&transport) && matches!(transport, Local | Rdma));
+            prop_assert!(facts.reaches(transport).is_none() && fits(&facts, transport), "nothing hangs on it");
+            asked.push(transport);
+            facts.set_reaches(transport, answers[(transport == Rdma) as usize]);
         }
         let Decision { path, waits, .. } = decide(&facts);
         prop_assert!(waits || !matches!(path, Local | Rdma) || facts.reaches(path) == Some(true));
@@ -437,7 +437,7 @@ fn a_slice_knows_the_request_in_which_it_begins() {
     let slices = slice(&[merged], &[], &requests, 4096).unwrap();
     let begins: Vec<_> = slices.iter().map(|slice| (slice.first, slice.first_offset)).collect();
     assert_eq!(begins, [(0, 0), (1, 1096), (2, 2192)]);
-    let covered: Vec<_> = crate::cover::requests_of(&[], &requests, &slices[2]).collect();
+    let covered: Vec<_> = crate::request_map::requests_of(&[], &requests, &slices[2]).collect();
     assert_eq!(covered, [(2, 2192, 808), (3, 0, 3000)]);
 }
 

@@ -11,7 +11,7 @@ pub enum Message {
     /// sender remembers it (0: not at all). Both match: the session resumes. Otherwise each side forgets,
     /// and `fresh` names the sender's new memory.
     Start {
-        link: u64,
+        association: u64,
         known: u64,
         fresh: u64,
     },
@@ -59,7 +59,7 @@ pub enum Message {
     },
     /// From one transport's companion to the other side's; or, with `why`, the reason not to wait for a
     /// path of this transport.
-    Beside {
+    Transport {
         transport: u8,
         why: String,
         body: Vec<u8>,
@@ -121,7 +121,7 @@ impl Message {
             values.iter().for_each(|value| out.extend_from_slice(&value.to_le_bytes()));
         };
         match self {
-            Message::Start { link, known, fresh } => numbers(1, &[*link, *known, *fresh]),
+            Message::Start { association, known, fresh } => numbers(1, &[*association, *known, *fresh]),
             Message::RegionsAdd(regions) => {
                 out.push(2);
                 out.extend_from_slice(&(regions.len() as u32).to_le_bytes());
@@ -142,7 +142,7 @@ impl Message {
             Message::HasEnded { pid, started } => numbers(12, &[*pid as u64, *started]),
             Message::Ended { pid, started } => numbers(13, &[*pid as u64, *started]),
             Message::OpenLanes { kinds } => numbers(14, &[*kinds as u64]),
-            Message::Beside { transport, why, body } => {
+            Message::Transport { transport, why, body } => {
                 out.extend_from_slice(&[11, *transport]);
                 encode_text(why, &mut out);
                 // `Tell` is bounded by who encodes it: see `CHANNEL_MESSAGE_MAX`.
@@ -156,7 +156,7 @@ impl Message {
     pub fn decode(bytes: &[u8]) -> Result<Message, BadMessage> {
         let mut reader = Reader(bytes);
         let message = match reader.u8()? {
-            1 => Message::Start { link: reader.u64()?, known: reader.u64()?, fresh: reader.u64()? },
+            1 => Message::Start { association: reader.u64()?, known: reader.u64()?, fresh: reader.u64()? },
             2 => {
                 let count = reader.count()?;
                 Message::RegionsAdd((0..count).map(|_| decode_region(&mut reader)).collect::<Result<_, _>>()?)
@@ -172,7 +172,7 @@ impl Message {
             8 => Message::FenceAck { lane: reader.small()? },
             9 => Message::Grant { limit: reader.u64()? },
             10 => Message::Bye { status: reader.u64()? as i32 },
-            11 => Message::Beside { transport: reader.u8()?, why: reader.text()?, body: reader.body()? },
+            11 => Message::Transport { transport: reader.u8()?, why: reader.text()?, body: reader.body()? },
             12 => Message::HasEnded { pid: reader.small()?, started: reader.u64()? },
             13 => Message::Ended { pid: reader.small()?, started: reader.u64()? },
             14 => Message::OpenLanes { kinds: reader.small()? },
@@ -241,7 +241,7 @@ mod tests {
 
     fn all() -> Vec<Message> {
         vec![
-            Message::Start { link: 1, known: u64::MAX, fresh: 7 },
+            Message::Start { association: 1, known: u64::MAX, fresh: 7 },
             Message::RegionsAdd(vec![region(""), region(&"x".repeat(REGION_NAME_BYTES_MAX))]),
             Message::RegionsRemove(vec![3, 4]),
             Message::Ready { notify_limit: 7 },
@@ -254,7 +254,7 @@ mod tests {
             Message::HasEnded { pid: 7, started: u64::MAX },
             Message::OpenLanes { kinds: 3 },
             Message::Ended { pid: u32::MAX, started: 3 },
-            Message::Beside { transport: 2, why: "no".into(), body: vec![7; 300] },
+            Message::Transport { transport: 2, why: "no".into(), body: vec![7; 300] },
         ]
     }
 

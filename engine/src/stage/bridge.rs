@@ -12,10 +12,10 @@
 //! told keeps its bridge from being used again, because a copy there may yet read or write the slot.
 
 use super::event::{Event, Inbox};
-use super::operation::{Operation, Step, Way};
-use super::reach::Pair;
+use super::mapped::Pair;
+use super::operation::{Method, Operation, Step};
 use super::service::Stage;
-use super::wire::{layout, Place, Word};
+use super::wire::{layout, Message, Place};
 use crate::complete::Fence;
 use crate::device::{Attachment, Direction, Job, Piece, Worker};
 use crate::limits::{BRIDGES_MAX, STAGE_SLOT_BYTES};
@@ -126,7 +126,7 @@ impl Stage {
         let Some(side) = self.sides.get_mut(&peer) else { return };
         let connected = side.is_connected();
         let Some(operation) = side.operations.get_mut(&op) else { return };
-        let Way::Bridged(pair) = operation.way else { return };
+        let Method::Bridged(pair) = operation.method else { return };
         operation.step = Step::Reach;
         match side.bridges.get(&pair) {
             Some(Bridge::Asked(_) | Bridge::Attaching(..)) => {}
@@ -149,7 +149,7 @@ impl Stage {
                 self.next_bridge += 1;
                 side.bridges.insert(pair, Bridge::Asked(bridge));
                 let slots = self.bridge_slots;
-                self.say(peer, Word::Expose { bridge, at: pair.1, slots });
+                self.say(peer, Message::Expose { bridge, at: pair.1, slots });
             }
             None => {}
         }
@@ -166,10 +166,10 @@ impl Stage {
         let pair = match self.bridge(peer, id) {
             Some((pair, Bridge::Asked(_))) => pair,
             Some(_) => return,
-            None => return self.say(peer, Word::Conceal { bridge: id }), // not wanted any more
+            None => return self.say(peer, Message::Conceal { bridge: id }), // not wanted any more
         };
         if let Err(error) = self.attach(peer, (id, pair), slots, offer) {
-            self.say(peer, Word::Conceal { bridge: id });
+            self.say(peer, Message::Conceal { bridge: id });
             self.refuse_bridge(peer, id, &error);
         }
     }
@@ -226,7 +226,7 @@ impl Stage {
         if let Some((_, worker)) = self.attached.remove(&id) {
             worker.stop();
         }
-        self.say(peer, Word::Conceal { bridge: id });
+        self.say(peer, Message::Conceal { bridge: id });
     }
 
     /// Of a lost peer nothing is kept any more.
@@ -287,7 +287,7 @@ impl Stage {
             // The target was not told to do anything with it.
             (Err(_), _) => self.stage_instead(peer, op),
             (Ok(()), kind) => {
-                if let Way::Bridged((at, _)) = operation.way {
+                if let Method::Bridged((at, _)) = operation.method {
                     operation.transfer.note_carrier(Transport::of_devices(at.kind));
                 }
                 operation.berth = Some(berth);
@@ -295,7 +295,7 @@ impl Stage {
                     _ if operation.is_struck() => self.finish(peer, op, Some(Fence::Confirmed)),
                     Op::Write => self.ask(peer, op),
                     Op::Read => {
-                        self.say(peer, Word::Release { op });
+                        self.say(peer, Message::Release { op });
                         self.copy(peer, op);
                     }
                 }

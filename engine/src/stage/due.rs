@@ -4,7 +4,7 @@
 use super::operation::Step;
 use super::service::Stage;
 use crate::complete::Fence;
-use crate::times::Times;
+use crate::schedule::Schedule;
 use std::collections::{BTreeSet, HashSet, VecDeque};
 
 /// By their handles.
@@ -17,7 +17,7 @@ pub struct Due {
     /// Peers of which something has ended: it may have been the last of a lost one.
     pub ended: BTreeSet<u64>,
     /// When operations that wait for an answer are looked at: no later than each has to be.
-    pub looks: Times<u64, (u64, u64)>,
+    pub looks: Schedule<u64, (u64, u64)>,
     /// Peers and operations that were looked at.
     #[cfg(test)]
     pub looked: u64,
@@ -30,7 +30,7 @@ impl Due {
             is_queued: HashSet::new(),
             talking: BTreeSet::new(),
             ended: BTreeSet::new(),
-            looks: Times::new(),
+            looks: Schedule::new(),
             #[cfg(test)]
             looked: 0,
         }

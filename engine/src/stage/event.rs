@@ -1,9 +1,9 @@
 //! What the stage's thread is told, and where others leave it.
 
 use super::bridge::Berth;
-use super::expose::Shown;
-use super::reach::{Mapped, Place};
-use crate::peer::Ticket;
+use super::bridge_target::Shown;
+use super::mapped::{Mapped, Place};
+use crate::peer::SessionInfo;
 use crate::region::Region;
 use crate::status::Result;
 use crate::sys::lock::{Condvar, Mutex};
@@ -13,7 +13,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 pub enum Event {
-    Begin(Ticket),
+    Begin(SessionInfo),
     End(u64),
     /// The peer is lost, ...
     Forget(u64),

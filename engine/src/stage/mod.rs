@@ -14,25 +14,25 @@
 //! that holds an incoming slot may wait for an outgoing one, never the other way round, so no two engines
 //! wait for each other.
 //!
-//! `link` is the path as `peer` sees it, `runs` makes operations of what is queued; `operation` is one on its
-//! way and `steps` what is done with it, `serve` the target's side of one. `reach` maps memory of other
-//! processes' devices, which those `lend`. `wire` is what both sides say, `service` the thread on which all of it
-//! happens, `due` what that looks at in a turn; a `side` is what is known of one peer.
+//! `path` is the path as `peer` sees it, `runs` makes operations of what is queued; `operation` is one on its
+//! way and `steps` what is done with it, `serve` the target's side of one. `mapped` maps memory of other
+//! processes' devices, which those `lending`. `wire` is what both sides say, `service` the thread on which all of it
+//! happens, `due` what that looks at in a turn; a `staged_peer` is what is known of one peer.
 
 mod bridge;
+mod bridge_target;
 mod due;
 mod event;
-mod expose;
-mod kept;
-mod lend;
-mod link;
+mod lending;
+mod mapped;
 mod operation;
-mod reach;
+mod path;
+mod quarantine;
 mod ring;
 mod runs;
 mod serve;
 mod service;
-mod side;
+mod staged_peer;
 mod steps;
 #[cfg(test)]
 pub mod tests;

@@ -2,7 +2,7 @@
 //! of a run are alike: device memory or not, here and there. `steps` takes it from one step to the next.
 
 use super::bridge::Berth;
-use super::reach::{Held, Pair};
+use super::mapped::{Held, Pair};
 use super::ring::Slot;
 use super::wire::{layout, Block, Blocks, Fault};
 use crate::complete::transfer::Failure;
@@ -24,7 +24,7 @@ pub enum Step {
 
 /// How it goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Method {
     /// Through slots of host memory.
     Hosts,
     /// Devices of this kind copy it by themselves, over memory that is mapped.
@@ -39,7 +39,7 @@ pub struct Operation {
     pub end: u32,
     pub local_device: bool,
     pub remote_device: bool,
-    pub way: Way,
+    pub method: Method,
     pub held: Vec<Held>,
     pub step: Step,
     pub slot: Option<Slot>,
@@ -66,7 +66,7 @@ impl Operation {
         transfer: Arc<Transfer>,
         run: (u32, u32),
         (local_device, remote_device): (bool, bool),
-        way: Way,
+        method: Method,
     ) -> Operation {
         Operation {
             transfer,
@@ -74,7 +74,7 @@ impl Operation {
             end: run.1,
             local_device,
             remote_device,
-            way,
+            method,
             held: Vec::new(),
             step: Step::Grant,
             slot: None,

@@ -1,8 +1,8 @@
 //! What is queued becomes operations: runs of slices that are alike, as long as their way takes.
 
 use super::event::{waker, Event};
-use super::operation::{Operation, Way};
-use super::reach::{device, Pair};
+use super::mapped::{device, Pair};
+use super::operation::{Method, Operation};
 use super::service::Stage;
 use crate::complete::Transfer;
 use crate::limits::{DEVICE_PIECE_BYTES, FRAME_DESCRIPTORS_MAX, STAGE_BYTES};
@@ -18,7 +18,7 @@ impl Stage {
             let Some(peer) = self.due.next_queued() else { return };
             let Some(side) = self.sides.get(&peer) else { continue };
             let limits = PullLimits {
-                frame_bytes_max: match side.peer.link_of(Transport::Local) {
+                frame_bytes_max: match side.peer.path(Transport::Local) {
                     Some(_) => DEVICE_PIECE_BYTES,
                     None => STAGE_BYTES,
                 },
@@ -53,31 +53,31 @@ impl Stage {
     ) {
         let Some(side) = self.sides.get(&peer) else { return };
         let (local, remote) = (self.registry.snapshot(), side.peer.remote.snapshot());
-        let same_host = side.peer.link_of(Transport::Local).is_some();
+        let same_host = side.peer.path(Transport::Local).is_some();
         let device = |at: Location| at.kind.is_device().then(|| device(at));
         let slices = &transfer.spec.slices[first as usize..end as usize];
         let kinds = slices.iter().map(|slice: &Slice| {
             let length = u64::from(slice.length);
             let here = local.find(slice.local, length).and_then(|region| device(region.location));
             let there = remote.location_at(slice.region, slice.remote, length).and_then(device);
-            let way = match here.zip(there).filter(|_| over) {
-                Some(pair) => self.way(transfer, pair, same_host),
-                None => Way::Hosts,
+            let method = match here.zip(there).filter(|_| over) {
+                Some(pair) => self.method(transfer, pair, same_host),
+                None => Method::Hosts,
             };
-            (here.is_some(), there.is_some() || is_device, way)
+            (here.is_some(), there.is_some() || is_device, method)
         });
         let kinds: Vec<_> = kinds.collect();
         let mut at = first;
         for alike in kinds.chunk_by(|a, b| a == b) {
-            let (local_device, remote_device, way) = alike[0];
+            let (local_device, remote_device, method) = alike[0];
             let stretch_end = at + alike.len() as u32;
             while at < stretch_end {
-                let run_end = match way {
-                    Way::Mapped(_) => stretch_end,
+                let run_end = match method {
+                    Method::Mapped(_) => stretch_end,
                     _ => at + fitting(&transfer.spec.slices[at as usize..stretch_end as usize]),
                 };
                 let devices = (local_device, remote_device);
-                let operation = Operation::new(transfer.clone(), (at, run_end), devices, way);
+                let operation = Operation::new(transfer.clone(), (at, run_end), devices, method);
                 at = run_end;
                 let op = self.next_op;
                 self.next_op += 1;
@@ -111,14 +111,14 @@ impl Stage {
     }
 
     /// Between two devices: by themselves if they may and can.
-    fn way(&self, transfer: &Transfer, pair: Pair, same_host: bool) -> Way {
+    fn method(&self, transfer: &Transfer, pair: Pair, same_host: bool) -> Method {
         let (spec, (here, there)) = (&transfer.spec, pair);
         let asked = Asked { checksum: spec.checksum, ..Asked::plain(spec.allowed) };
         let crosses = self.drivers.crosses(here.kind);
         match route::between_devices(&asked, (here.kind, there.kind), same_host, crosses).0 {
-            Between::Mapped => Way::Mapped(here.kind),
-            Between::Bridged => Way::Bridged(pair),
-            Between::Hosts => Way::Hosts,
+            Between::Mapped => Method::Mapped(here.kind),
+            Between::Bridged => Method::Bridged(pair),
+            Between::Hosts => Method::Hosts,
         }
     }
 

@@ -2,12 +2,12 @@
 //! any access of a peer is: region, generation, rights and bounds; the region is entered for as long as the
 //! device copies, and nothing begins when the initiator's time is over.
 
+use super::bridge_target::Seat;
 use super::event::Event;
-use super::expose::Seat;
-use super::reach::device;
+use super::mapped::device;
 use super::ring::Slot;
 use super::service::{cause, Stage};
-use super::wire::{layout, Blocks, Fault, Word};
+use super::wire::{layout, Blocks, Fault, Message};
 use crate::command::Command;
 use crate::device::{Direction, Job, Piece};
 use crate::limits::STAGE_OPERATIONS_MAX;
@@ -121,7 +121,7 @@ impl Stage {
             None => self.add(peer, op, Served::new(Op::Write, None)),
             Some(served) if served.slot.is_some() => {
                 let (region, address) = served.place();
-                self.say(peer, Word::Grant { op, region, address });
+                self.say(peer, Message::Grant { op, region, address });
             }
             Some(_) => {}
         }
@@ -150,7 +150,7 @@ impl Stage {
                         self.commands.push(Command::RegionsAdded(vec![region]));
                     }
                     match is_write {
-                        true => self.say(peer, Word::Grant { op, region, address }),
+                        true => self.say(peer, Message::Grant { op, region, address }),
                         false => self.copy_blocks(peer, op),
                     }
                 }
@@ -159,7 +159,7 @@ impl Stage {
                     served.state = State::Told;
                     served.fail(0..1, cause(&error));
                     let faults = served.faults.clone();
-                    self.say(peer, Word::Done { op, faults });
+                    self.say(peer, Message::Done { op, faults });
                 }
             }
         }
@@ -168,14 +168,14 @@ impl Stage {
     pub fn committed(&mut self, peer: u64, op: u64, blocks: Blocks) {
         match self.guest(peer, op).is_some() || self.take_seat(peer, op, Op::Write, &blocks) {
             true => self.asked(peer, op, blocks),
-            false => self.say(peer, Word::Unknown { op }),
+            false => self.say(peer, Message::Unknown { op }),
         }
     }
 
     pub fn fetched(&mut self, peer: u64, op: u64, blocks: Blocks) {
         match self.guest(peer, op).is_some() || self.take_seat(peer, op, Op::Read, &blocks) {
             true => self.asked(peer, op, blocks),
-            false if blocks.place.is_some() => self.say(peer, Word::Unknown { op }),
+            false if blocks.place.is_some() => self.say(peer, Message::Unknown { op }),
             false => self.add(peer, op, Served::new(Op::Read, Some(blocks))),
         }
     }
@@ -333,11 +333,11 @@ impl Stage {
     fn tell(&mut self, peer: u64, op: u64) {
         let Some(served) = self.guest(peer, op) else { return };
         let (faults, (region, address)) = (served.faults.clone(), served.place());
-        let word = match served.op {
-            Op::Read if served.has_slot() => Word::Ready { op, region, address, faults },
-            _ => Word::Done { op, faults },
+        let message = match served.op {
+            Op::Read if served.has_slot() => Message::Ready { op, region, address, faults },
+            _ => Message::Done { op, faults },
         };
-        self.say(peer, word);
+        self.say(peer, message);
     }
 
     /// The initiator has given it up: what has not begun does not.
@@ -345,14 +345,14 @@ impl Stage {
         match self.guest(peer, op).map(|served| served.state) {
             Some(State::Copying) => {
                 let timeout_ms = self.drivers.timeout().as_millis() as u64;
-                self.say(peer, Word::Busy { op, timeout_ms });
+                self.say(peer, Message::Busy { op, timeout_ms });
             }
             Some(State::Told) => self.tell(peer, op),
             Some(State::Waiting) => {
                 self.released(peer, op);
-                self.say(peer, Word::Unknown { op });
+                self.say(peer, Message::Unknown { op });
             }
-            None => self.say(peer, Word::Unknown { op }),
+            None => self.say(peer, Message::Unknown { op }),
         }
     }
 

@@ -1,20 +1,20 @@
 //! The stage's thread, and what it is called with. It alone knows the operations under way; everybody else
-//! leaves it an `event`. Control loop: sessions begin and end (`Companion`). Devices and transfers: a step has
+//! leaves it an `event`. Control loop: sessions begin and end (`TransportService`). Devices and transfers: a step has
 //! ended. Callers: something is to be posted, or was struck.
 
 use super::due::Due;
 use super::event::{Event, Inbox};
-use super::kept::Running;
-use super::lend::Loans;
-use super::link::StageLink;
+use super::lending::Loans;
+use super::path::StagedPath;
+use super::quarantine::Running;
 use super::ring::Ring;
-use super::side::Side;
-use super::wire::{Word, MESSAGE_BYTES};
+use super::staged_peer::StagedPeer;
+use super::wire::{Message, MESSAGE_BYTES};
 use crate::command::{Command, Commands};
 use crate::complete::Transfer;
 use crate::device::{Drivers, Worker};
 use crate::limits::STAGE_SAID_BYTES_MAX;
-use crate::peer::{Closed, Companion, Link, Peer, Ticket};
+use crate::peer::{Closed, Path, Peer, SessionInfo, TransportService};
 use crate::region::Registry;
 use crate::status::{Error, Result, Status};
 use crate::sys::lock::{Mutex, MutexGuard};
@@ -51,7 +51,7 @@ pub struct Settings {
 /// What other threads may look at.
 #[derive(Default)]
 struct Shared {
-    links: HashMap<u64, Arc<StageLink>>,
+    links: HashMap<u64, Arc<StagedPath>>,
     /// Copies from and to our devices that peers have asked for; present while the peer's session stands or
     /// there are some.
     served: HashMap<u64, Guest>,
@@ -155,18 +155,18 @@ impl Service {
     }
 }
 
-impl Companion for Service {
-    fn begin(&self, ticket: Ticket) {
-        let peer = ticket.peer.handle;
+impl TransportService for Service {
+    fn begin(&self, session_info: SessionInfo) {
+        let peer = session_info.peer.handle;
         {
             let mut shared = lock(&self.shared);
-            let link = || Arc::new(StageLink::new(peer, self.inbox.clone(), self.drivers.clone()));
-            shared.links.entry(peer).or_insert_with(link);
+            let path = || Arc::new(StagedPath::new(peer, self.inbox.clone(), self.drivers.clone()));
+            shared.links.entry(peer).or_insert_with(path);
             shared.served.entry(peer).or_default().welcome = true;
         }
-        self.inbox.push(Event::Begin(ticket));
+        self.inbox.push(Event::Begin(session_info));
         let transport = Transport::Staged;
-        self.commands.push(Command::CompanionSettled { peer, transport, why: None, pending: false });
+        self.commands.push(Command::PathSettled { peer, transport, why: None, pending: false });
     }
 
     fn message(&self, peer: u64, body: &[u8]) -> bool {
@@ -185,9 +185,9 @@ impl Companion for Service {
         true
     }
 
-    fn link(&self, peer: u64) -> Option<(Arc<dyn Link>, String)> {
-        let link: Arc<dyn Link> = lock(&self.shared).links.get(&peer)?.clone();
-        Some((link, String::new()))
+    fn path(&self, peer: u64) -> Option<(Arc<dyn Path>, String)> {
+        let path: Arc<dyn Path> = lock(&self.shared).links.get(&peer)?.clone();
+        Some((path, String::new()))
     }
 
     fn regions_added(&self, _peer: u64, _ids: &[u64]) -> Vec<Vec<u8>> {
@@ -229,7 +229,7 @@ pub(super) struct Stage {
     pub commands: Arc<Commands>,
     pub mover: Box<dyn Mover>,
     pub loans: Arc<Loans>,
-    pub sides: HashMap<u64, Side>,
+    pub sides: HashMap<u64, StagedPeer>,
     pub due: Due,
     /// (peer, operation) that wait for an outgoing slot; and those of peers that wait for an incoming one, in order.
     pub slots_wanted: VecDeque<(u64, u64)>,
@@ -281,7 +281,7 @@ impl Stage {
 
     pub fn event(&mut self, event: Event) {
         match event {
-            Event::Begin(ticket) => self.begin_session(ticket),
+            Event::Begin(session_info) => self.begin_session(session_info),
             Event::End(peer) => {
                 if let Some(side) = self.sides.get_mut(&peer) {
                     side.session = None;
@@ -335,16 +335,16 @@ impl Stage {
         }
     }
 
-    fn begin_session(&mut self, ticket: Ticket) {
-        let handle = ticket.peer.handle;
-        let side = self.sides.entry(handle).or_insert_with(|| Side::new(ticket.peer.clone()));
-        side.session = Some(ticket.session_id);
+    fn begin_session(&mut self, session_info: SessionInfo) {
+        let handle = session_info.peer.handle;
+        let side = self.sides.entry(handle).or_insert_with(|| StagedPeer::new(session_info.peer.clone()));
+        side.session = Some(session_info.session_id);
         // Some may have failed after the last one had ended.
         side.bridges.retain(|_, bridge| bridge.stands());
         side.lost = false;
         self.due.queue(handle);
         let ops: Vec<u64> = side.operations.keys().copied().collect();
-        self.say(handle, Word::Live { ops: ops.clone(), bridges: self.bridges(handle) });
+        self.say(handle, Message::Live { ops: ops.clone(), bridges: self.bridges(handle) });
         ops.into_iter().for_each(|op| self.say_again(handle, op));
     }
 
@@ -352,55 +352,57 @@ impl Stage {
         if let Some(guest) = lock(&self.shared).served.get_mut(&peer) {
             guest.said_bytes = guest.said_bytes.saturating_sub(body.len());
         }
-        match Word::decode_all(body) {
-            Ok(words) => words.into_iter().for_each(|word| self.word(peer, word)),
+        match Message::decode_all(body) {
+            Ok(messages) => messages.into_iter().for_each(|message| self.message_from(peer, message)),
             Err(_) => self.misbehaved(peer),
         }
     }
 
     /// The peer says what no engine in good order does: its session is to end.
     pub fn misbehaved(&self, peer: u64) {
-        if let Some(session_id) = self.sides.get(&peer).and_then(Side::session) {
+        if let Some(session_id) = self.sides.get(&peer).and_then(StagedPeer::session) {
             self.commands.push(Command::Misbehaved { peer, session_id });
         }
     }
 
-    fn word(&mut self, peer: u64, word: Word) {
-        match word {
-            Word::Want { op } => self.wanted(peer, op),
-            Word::Commit { op, blocks } => self.committed(peer, op, blocks),
-            Word::Fetch { op, blocks } => self.fetched(peer, op, blocks),
-            Word::Release { op } => self.released(peer, op),
-            Word::Live { ops, bridges } => {
+    fn message_from(&mut self, peer: u64, message: Message) {
+        match message {
+            Message::Want { op } => self.wanted(peer, op),
+            Message::Commit { op, blocks } => self.committed(peer, op, blocks),
+            Message::Fetch { op, blocks } => self.fetched(peer, op, blocks),
+            Message::Release { op } => self.released(peer, op),
+            Message::Live { ops, bridges } => {
                 self.drop_served(peer, &ops.into_iter().collect());
                 let bridges: HashSet<u64> = bridges.into_iter().collect();
                 if let Some(side) = self.sides.get_mut(&peer) {
                     side.shown.retain(|bridge, _| bridges.contains(bridge));
                 }
             }
-            Word::Grant { op, region, address } => self.granted(peer, op, (region, address)),
-            Word::Ready { op, region, address, faults } => self.ready(peer, op, (region, address), &faults),
-            Word::Done { op, faults } => self.done(peer, op, &faults),
-            Word::Unknown { op } => self.unknown(peer, op),
-            Word::Stop { op } => self.stopped(peer, op),
-            Word::Busy { op, timeout_ms } => self.busy(peer, op, timeout_ms),
-            Word::Borrow { region, kind, process } => self.lend(peer, region, kind, process),
-            Word::Lent { region, memory } => self.lent(peer, region, &memory),
-            Word::Refused { region, status, why } => self.refused(peer, region, &Error::new(status, why)),
-            Word::Recalled { region } => self.recalled(peer, region),
-            Word::Expose { bridge, at, slots } => self.expose(peer, bridge, at, slots),
-            Word::Exposed { bridge, slots, offer } => self.exposed(peer, bridge, slots, offer),
-            Word::Hidden { bridge, status, why } => {
+            Message::Grant { op, region, address } => self.granted(peer, op, (region, address)),
+            Message::Ready { op, region, address, faults } => {
+                self.ready(peer, op, (region, address), &faults)
+            }
+            Message::Done { op, faults } => self.done(peer, op, &faults),
+            Message::Unknown { op } => self.unknown(peer, op),
+            Message::Stop { op } => self.stopped(peer, op),
+            Message::Busy { op, timeout_ms } => self.busy(peer, op, timeout_ms),
+            Message::Borrow { region, kind, process } => self.lend(peer, region, kind, process),
+            Message::Lent { region, memory } => self.lent(peer, region, &memory),
+            Message::Refused { region, status, why } => self.refused(peer, region, &Error::new(status, why)),
+            Message::Recalled { region } => self.recalled(peer, region),
+            Message::Expose { bridge, at, slots } => self.expose(peer, bridge, at, slots),
+            Message::Exposed { bridge, slots, offer } => self.exposed(peer, bridge, slots, offer),
+            Message::Hidden { bridge, status, why } => {
                 self.refuse_bridge(peer, bridge, &Error::new(status, why))
             }
-            Word::Conceal { bridge } => self.conceal(peer, bridge),
+            Message::Conceal { bridge } => self.conceal(peer, bridge),
         }
     }
 
     /// Says it to the peer, at the end of this turn; to nobody while there is no session.
-    pub fn say(&mut self, peer: u64, word: Word) {
+    pub fn say(&mut self, peer: u64, message: Message) {
         let Some(side) = self.sides.get_mut(&peer).filter(|side| side.session.is_some()) else { return };
-        word.encode(&mut side.out);
+        message.encode(&mut side.out);
         self.due.talking.insert(peer);
         if side.out.len() > MESSAGE_BYTES {
             side.flush(&self.commands);
@@ -408,7 +410,7 @@ impl Stage {
     }
 
     pub fn forget_if_over(&mut self, peer: u64) {
-        if self.sides.get(&peer).is_some_and(Side::is_over) {
+        if self.sides.get(&peer).is_some_and(StagedPeer::is_over) {
             self.sides.remove(&peer);
             lock(&self.shared).served.remove(&peer);
         }
@@ -416,8 +418,8 @@ impl Stage {
 
     /// Has it told why memory of this kind could not be mapped.
     pub fn note_obstacle(&self, peer: u64, kind: MemoryKind, why: &str) {
-        if let Some(link) = lock(&self.shared).links.get(&peer) {
-            link.note_obstacle(kind, why);
+        if let Some(path) = lock(&self.shared).links.get(&peer) {
+            path.note_obstacle(kind, why);
         }
     }
 
@@ -434,7 +436,7 @@ impl Stage {
         let Some(guest) = shared.served.get_mut(&peer) else { return };
         guest.copying -= 1;
         if guest.copying == 0 && !guest.welcome {
-            self.commands.push(Command::CompanionQuiet { peer });
+            self.commands.push(Command::TransportQuiet { peer });
         }
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! WRITE  GRANT? ─▶ SLOT? ─▶ COPY? ─▶ MOVE ─▶ ANSWER?       ?: if there is a device on that side
 //! READ   ANSWER? ─▶ SLOT? ─▶ MOVE ─▶ COPY?
-//! both   REACH ─▶ COPY                                     where the device reaches both memories (`reach`)
+//! both   REACH ─▶ COPY                                     where the device reaches both memories (`mapped`)
 //! WRITE  REACH ─▶ COPY ─▶ MOVE ─▶ ANSWER                   where devices of two hosts reach each other (`bridge`)
 //! READ   REACH ─▶ ANSWER ─▶ MOVE ─▶ COPY
 //! ```
@@ -11,10 +11,10 @@
 //! up because its transfer was struck. What the target may do by itself (ANSWER) it may do for a lease.
 
 use super::event::{waker, Event};
-use super::operation::{Operation, Step, Way};
+use super::operation::{Method, Operation, Step};
 use super::ring::Slot;
 use super::service::{cause, Part, Stage};
-use super::wire::{Fault, Word};
+use super::wire::{Fault, Message};
 use crate::command::Command;
 use crate::complete::transfer::{Failure, Strike};
 use crate::complete::{Fence, State};
@@ -51,15 +51,15 @@ impl Stage {
 
     pub fn begin(&mut self, peer: u64, op: u64) {
         let Some(operation) = self.operation(peer, op) else { return };
-        match operation.way {
-            Way::Mapped(_) => return self.reach(peer, op),
-            Way::Bridged(_) => return self.cross(peer, op),
-            Way::Hosts => {}
+        match operation.method {
+            Method::Mapped(_) => return self.reach(peer, op),
+            Method::Bridged(_) => return self.cross(peer, op),
+            Method::Hosts => {}
         }
         match (operation.remote_device, operation.op()) {
             (true, Op::Write) => {
                 operation.step = Step::Grant;
-                self.say(peer, Word::Want { op });
+                self.say(peer, Message::Want { op });
             }
             (true, Op::Read) => self.ask(peer, op),
             (false, _) => self.find_slot(peer, op),
@@ -133,8 +133,8 @@ impl Stage {
             let (to, from) = if write { (slot, here) } else { (here, slot) };
             add(&mut batches, at, Piece { to, from, length });
         }
-        let direction = match operation.way {
-            Way::Bridged(_) => Direction::DeviceToDevice,
+        let direction = match operation.method {
+            Method::Bridged(_) => Direction::DeviceToDevice,
             _ if write => Direction::DeviceToHost,
             _ => Direction::HostToDevice,
         };
@@ -170,7 +170,7 @@ impl Stage {
         }
         let to_be_moved = !operation.has_failed() && !operation.is_struck();
         match operation.op() {
-            _ if matches!(operation.way, Way::Mapped(_)) => self.copied_over(peer, op),
+            _ if matches!(operation.method, Method::Mapped(_)) => self.copied_over(peer, op),
             Op::Write if to_be_moved && operation.berth.is_some() => self.carry(peer, op),
             Op::Write if to_be_moved => self.move_part(peer, op),
             Op::Write if operation.is_struck() => self.finish(peer, op, Some(Fence::Confirmed)),
@@ -251,7 +251,7 @@ impl Stage {
             }
             (false, Op::Read) if operation.local_device && !operation.has_failed() => {
                 if operation.remote.take().is_some() {
-                    self.say(peer, Word::Release { op });
+                    self.say(peer, Message::Release { op });
                 }
                 self.copy(peer, op);
             }
@@ -282,18 +282,18 @@ impl Stage {
         operation.lend_until(now_ns + lease_ns);
         operation.ask_again_ns = now_ns + lease_ns / 2;
         let blocks = operation.blocks(not_after_ns);
-        let word = match operation.op() {
-            Op::Write => Word::Commit { op, blocks },
-            Op::Read => Word::Fetch { op, blocks },
+        let message = match operation.op() {
+            Op::Write => Message::Commit { op, blocks },
+            Op::Read => Message::Fetch { op, blocks },
         };
-        self.say(peer, word);
+        self.say(peer, message);
     }
 
     /// A new connection: what the target may not have heard.
     pub fn say_again(&mut self, peer: u64, op: u64) {
         match self.operation(peer, op).map(|operation| (operation.step, operation.is_struck())) {
             Some((Step::Reach, _)) => self.begin(peer, op),
-            Some((Step::Grant, _)) => self.say(peer, Word::Want { op }),
+            Some((Step::Grant, _)) => self.say(peer, Message::Want { op }),
             Some((Step::Answer, false)) => self.ask(peer, op),
             Some((Step::Answer, true)) => self.stop(peer, op),
             _ => {}
@@ -307,12 +307,14 @@ impl Stage {
                 self.find_slot(peer, op);
             }
             Some(_) => {}
-            None => self.say(peer, Word::Release { op }),
+            None => self.say(peer, Message::Release { op }),
         }
     }
 
     pub fn ready(&mut self, peer: u64, op: u64, slot: (u64, u64), faults: &[Fault]) {
-        let Some(operation) = self.operation(peer, op) else { return self.say(peer, Word::Release { op }) };
+        let Some(operation) = self.operation(peer, op) else {
+            return self.say(peer, Message::Release { op });
+        };
         if operation.step != Step::Answer || operation.op() != Op::Read {
             return;
         }
@@ -329,7 +331,9 @@ impl Stage {
 
     /// Of a WRITE: it is in the blocks. Of either: the target could not begin.
     pub fn done(&mut self, peer: u64, op: u64, faults: &[Fault]) {
-        let Some(operation) = self.operation(peer, op) else { return self.say(peer, Word::Release { op }) };
+        let Some(operation) = self.operation(peer, op) else {
+            return self.say(peer, Message::Release { op });
+        };
         if !matches!(operation.step, Step::Answer | Step::Grant) {
             return;
         }
@@ -366,7 +370,7 @@ impl Stage {
         let Some(lease_ns) = self.sides.get(&peer).map(|side| side.peer.clock.lease_ns()) else { return };
         if let Some(operation) = self.at(peer, op, Step::Answer) {
             operation.ask_again_ns = clock::monotonic_ns() + lease_ns / 4;
-            self.say(peer, Word::Stop { op });
+            self.say(peer, Message::Stop { op });
         }
         self.plan(peer, op);
     }
@@ -378,10 +382,10 @@ impl Stage {
         let slot = operation.slot.take();
         self.give_back(slot);
         if !again {
-            let error = Error::new(Status::PeerLost, "the peer forgot what was under way");
+            let error = Error::new(Status::PeerLost, "the peer forgot what was under method");
             return self.fail(peer, op, &error);
         }
-        self.say(peer, Word::Release { op });
+        self.say(peer, Message::Release { op });
         let renewed = self.next_op;
         self.next_op += 1;
         let Some(side) = self.sides.get_mut(&peer) else { return };
@@ -440,12 +444,12 @@ impl Stage {
         self.under_way -= 1;
         self.due.looks.set((peer, op), None);
         self.due.ended.insert(peer);
-        if operation.remote_device && !matches!(operation.way, Way::Mapped(_)) {
-            self.say(peer, Word::Release { op });
+        if operation.remote_device && !matches!(operation.method, Method::Mapped(_)) {
+            self.say(peer, Message::Release { op });
         }
         let slot = operation.slot.take();
         self.give_back(slot);
-        if operation.way != Way::Hosts && given_up.is_none() {
+        if operation.method != Method::Hosts && given_up.is_none() {
             let bytes = operation.good().map(|(slice, _)| u64::from(slice.length)).sum();
             object.around().stats.bytes_device.fetch_add(bytes, Ordering::Relaxed);
         }

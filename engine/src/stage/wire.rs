@@ -60,7 +60,7 @@ pub struct Fault {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum Message {
     /// The initiator asks for a slot of the target's to write into.
     Want { op: u64 },
     /// The slot. It is the initiator's until COMMIT is answered or RELEASE comes.
@@ -124,132 +124,132 @@ impl Fault {
     }
 }
 
-impl Word {
-    pub fn refused(region: u64, error: &Error) -> Word {
-        Word::Refused { region, status: error.status, why: short(error) }
+impl Message {
+    pub fn refused(region: u64, error: &Error) -> Message {
+        Message::Refused { region, status: error.status, why: short(error) }
     }
 
-    pub fn hidden(bridge: u64, error: &Error) -> Word {
-        Word::Hidden { bridge, status: error.status, why: short(error) }
+    pub fn hidden(bridge: u64, error: &Error) -> Message {
+        Message::Hidden { bridge, status: error.status, why: short(error) }
     }
 
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Word::Want { op } => numbers(out, 1, &[*op]),
-            Word::Grant { op, region, address } => numbers(out, 2, &[*op, *region, *address]),
-            Word::Commit { op, blocks } => {
+            Message::Want { op } => numbers(out, 1, &[*op]),
+            Message::Grant { op, region, address } => numbers(out, 2, &[*op, *region, *address]),
+            Message::Commit { op, blocks } => {
                 numbers(out, 3, &[*op]);
                 blocks.encode(out);
             }
-            Word::Fetch { op, blocks } => {
+            Message::Fetch { op, blocks } => {
                 numbers(out, 4, &[*op]);
                 blocks.encode(out);
             }
-            Word::Ready { op, region, address, faults } => {
+            Message::Ready { op, region, address, faults } => {
                 numbers(out, 5, &[*op, *region, *address]);
                 encode_faults(faults, out);
             }
-            Word::Done { op, faults } => {
+            Message::Done { op, faults } => {
                 numbers(out, 6, &[*op]);
                 encode_faults(faults, out);
             }
-            Word::Release { op } => numbers(out, 7, &[*op]),
-            Word::Live { ops, bridges } => {
+            Message::Release { op } => numbers(out, 7, &[*op]),
+            Message::Live { ops, bridges } => {
                 numbers(out, 8, &[ops.len() as u64, bridges.len() as u64]);
                 ops.iter().chain(bridges).for_each(|one| out.extend_from_slice(&one.to_le_bytes()));
             }
-            Word::Unknown { op } => numbers(out, 9, &[*op]),
-            Word::Stop { op } => numbers(out, 10, &[*op]),
-            Word::Busy { op, timeout_ms } => numbers(out, 11, &[*op, *timeout_ms]),
-            Word::Borrow { region, kind, process } => {
+            Message::Unknown { op } => numbers(out, 9, &[*op]),
+            Message::Stop { op } => numbers(out, 10, &[*op]),
+            Message::Busy { op, timeout_ms } => numbers(out, 11, &[*op, *timeout_ms]),
+            Message::Borrow { region, kind, process } => {
                 numbers(out, 12, &[*region]);
                 out.extend_from_slice(&(*kind as u32).to_le_bytes());
                 out.extend_from_slice(&process.to_le_bytes());
             }
-            Word::Lent { region, memory } => named_bytes(out, 13, *region, memory),
-            Word::Refused { region, status, why } => {
+            Message::Lent { region, memory } => named_bytes(out, 13, *region, memory),
+            Message::Refused { region, status, why } => {
                 named_bytes(out, 14, *region, why.as_bytes());
                 out.extend_from_slice(&(*status as i32).to_le_bytes());
             }
-            Word::Recalled { region } => numbers(out, 15, &[*region]),
-            Word::Expose { bridge, at, slots } => {
+            Message::Recalled { region } => numbers(out, 15, &[*region]),
+            Message::Expose { bridge, at, slots } => {
                 numbers(out, 16, &[*bridge]);
                 out.extend_from_slice(&(at.kind as u32).to_le_bytes());
                 out.extend_from_slice(&at.device.to_le_bytes());
                 out.extend_from_slice(&slots.to_le_bytes());
             }
-            Word::Exposed { bridge, slots, offer } => {
+            Message::Exposed { bridge, slots, offer } => {
                 named_bytes(out, 17, *bridge, offer);
                 out.extend_from_slice(&slots.to_le_bytes());
             }
-            Word::Hidden { bridge, status, why } => {
+            Message::Hidden { bridge, status, why } => {
                 named_bytes(out, 18, *bridge, why.as_bytes());
                 out.extend_from_slice(&(*status as i32).to_le_bytes());
             }
-            Word::Conceal { bridge } => numbers(out, 19, &[*bridge]),
+            Message::Conceal { bridge } => numbers(out, 19, &[*bridge]),
         }
     }
 
     /// All the words of a message.
-    pub fn decode_all(bytes: &[u8]) -> Result<Vec<Word>, BadMessage> {
+    pub fn decode_all(bytes: &[u8]) -> Result<Vec<Message>, BadMessage> {
         let mut reader = Reader(bytes);
-        let mut words = Vec::new();
+        let mut messages = Vec::new();
         while !reader.0.is_empty() {
-            words.push(Word::decode(&mut reader)?);
+            messages.push(Message::decode(&mut reader)?);
         }
-        Ok(words)
+        Ok(messages)
     }
 
-    fn decode(reader: &mut Reader) -> Result<Word, BadMessage> {
+    fn decode(reader: &mut Reader) -> Result<Message, BadMessage> {
         Ok(match reader.u8()? {
-            1 => Word::Want { op: reader.u64()? },
-            2 => Word::Grant { op: reader.u64()?, region: reader.u64()?, address: decode_slot(reader)? },
-            3 => Word::Commit { op: reader.u64()?, blocks: Blocks::decode(reader)? },
-            4 => Word::Fetch { op: reader.u64()?, blocks: Blocks::decode(reader)? },
-            5 => Word::Ready {
+            1 => Message::Want { op: reader.u64()? },
+            2 => Message::Grant { op: reader.u64()?, region: reader.u64()?, address: decode_slot(reader)? },
+            3 => Message::Commit { op: reader.u64()?, blocks: Blocks::decode(reader)? },
+            4 => Message::Fetch { op: reader.u64()?, blocks: Blocks::decode(reader)? },
+            5 => Message::Ready {
                 op: reader.u64()?,
                 region: reader.u64()?,
                 address: decode_slot(reader)?,
                 faults: decode_faults(reader)?,
             },
-            6 => Word::Done { op: reader.u64()?, faults: decode_faults(reader)? },
-            7 => Word::Release { op: reader.u64()? },
+            6 => Message::Done { op: reader.u64()?, faults: decode_faults(reader)? },
+            7 => Message::Release { op: reader.u64()? },
             8 => {
                 let (ops, bridges) = (bounded(reader.u64()?, LIVE_MAX)?, bounded(reader.u64()?, LIVE_MAX)?);
                 let mut list = |count| (0..count).map(|_| reader.u64()).collect::<Result<_, _>>();
-                Word::Live { ops: list(ops)?, bridges: list(bridges)? }
+                Message::Live { ops: list(ops)?, bridges: list(bridges)? }
             }
-            9 => Word::Unknown { op: reader.u64()? },
-            10 => Word::Stop { op: reader.u64()? },
-            11 => Word::Busy {
+            9 => Message::Unknown { op: reader.u64()? },
+            10 => Message::Stop { op: reader.u64()? },
+            11 => Message::Busy {
                 op: reader.u64()?,
                 timeout_ms: bounded(reader.u64()?, DEVICE_TIMEOUT_MS_MAX as usize)? as u64,
             },
-            12 => Word::Borrow {
+            12 => Message::Borrow {
                 region: reader.u64()?,
                 kind: decode_kind(reader)?,
                 process: reader.u32()? as i32,
             },
-            13 => Word::Lent { region: reader.u64()?, memory: decode_bytes(reader)? },
+            13 => Message::Lent { region: reader.u64()?, memory: decode_bytes(reader)? },
             14 => {
                 let (region, why) = (reader.u64()?, decode_text(reader)?);
-                Word::Refused { region, status: decode_failure(reader)?, why }
+                Message::Refused { region, status: decode_failure(reader)?, why }
             }
-            15 => Word::Recalled { region: reader.u64()? },
-            16 => Word::Expose {
+            15 => Message::Recalled { region: reader.u64()? },
+            16 => Message::Expose {
                 bridge: reader.u64()?,
                 at: Location { kind: decode_kind(reader)?, device: reader.u32()? as i32 },
                 slots: reader.u32()?,
             },
             17 => {
                 let (bridge, offer) = (reader.u64()?, decode_bytes(reader)?);
-                Word::Exposed { bridge, slots: reader.u32()?, offer }
+                Message::Exposed { bridge, slots: reader.u32()?, offer }
             }
             18 => {
                 let (bridge, why) = (reader.u64()?, decode_text(reader)?);
-                Word::Hidden { bridge, status: decode_failure(reader)?, why }
+                Message::Hidden { bridge, status: decode_failure(reader)?, why }
             }
-            19 => Word::Conceal { bridge: reader.u64()? },
+            19 => Message::Conceal { bridge: reader.u64()? },
             _ => return Err(BadMessage),
         })
     }
@@ -353,56 +353,57 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn all() -> Vec<Word> {
+    fn all() -> Vec<Message> {
         let block = |at: u64| Block { region: 5, address: at << 20, length: 4096 };
         let blocks = Blocks { not_after_ns: 77, place: None, list: (1..4).map(block).collect() };
         let placed = Blocks { place: Some(Place { bridge: 1, slot: 63 }), ..blocks.clone() };
         let faults = vec![Fault { block: 2, status: Status::Stale, vendor_error: -7 }];
         vec![
-            Word::Want { op: 1 },
-            Word::Grant { op: 1, region: 2, address: 3 },
-            Word::Commit { op: 1, blocks: blocks.clone() },
-            Word::Fetch { op: u64::MAX, blocks },
-            Word::Fetch { op: 7, blocks: placed },
-            Word::Ready { op: 1, region: 2, address: 3, faults: faults.clone() },
-            Word::Done { op: 1, faults },
-            Word::Release { op: 9 },
-            Word::Live { ops: vec![1, 2, 3], bridges: vec![4, 5] },
-            Word::Unknown { op: 4 },
-            Word::Stop { op: 5 },
-            Word::Busy { op: 6, timeout_ms: DEVICE_TIMEOUT_MS_MAX },
-            Word::Borrow { region: 1, kind: MemoryKind::Ascend, process: 4711 },
-            Word::Lent { region: 2, memory: (0..=255).chain(0..=255).collect() },
-            Word::Refused { region: 3, status: Status::Access, why: "no".into() },
-            Word::Recalled { region: 4 },
-            Word::Expose { bridge: 1, at: Location { kind: MemoryKind::Ascend, device: 7 }, slots: 8 },
-            Word::Exposed { bridge: 1, slots: 8, offer: vec![1, 2, 3] },
-            Word::Hidden { bridge: 2, status: Status::Unsupported, why: "off".into() },
-            Word::Conceal { bridge: 1 },
+            Message::Want { op: 1 },
+            Message::Grant { op: 1, region: 2, address: 3 },
+            Message::Commit { op: 1, blocks: blocks.clone() },
+            Message::Fetch { op: u64::MAX, blocks },
+            Message::Fetch { op: 7, blocks: placed },
+            Message::Ready { op: 1, region: 2, address: 3, faults: faults.clone() },
+            Message::Done { op: 1, faults },
+            Message::Release { op: 9 },
+            Message::Live { ops: vec![1, 2, 3], bridges: vec![4, 5] },
+            Message::Unknown { op: 4 },
+            Message::Stop { op: 5 },
+            Message::Busy { op: 6, timeout_ms: DEVICE_TIMEOUT_MS_MAX },
+            Message::Borrow { region: 1, kind: MemoryKind::Ascend, process: 4711 },
+            Message::Lent { region: 2, memory: (0..=255).chain(0..=255).collect() },
+            Message::Refused { region: 3, status: Status::Access, why: "no".into() },
+            Message::Recalled { region: 4 },
+            Message::Expose { bridge: 1, at: Location { kind: MemoryKind::Ascend, device: 7 }, slots: 8 },
+            Message::Exposed { bridge: 1, slots: 8, offer: vec![1, 2, 3] },
+            Message::Hidden { bridge: 2, status: Status::Unsupported, why: "off".into() },
+            Message::Conceal { bridge: 1 },
         ]
     }
 
     #[test]
     fn words_round_trip_alone_and_together() {
         let mut together = Vec::new();
-        for word in all() {
+        for message in all() {
             let mut alone = Vec::new();
-            word.encode(&mut alone);
-            word.encode(&mut together);
+            message.encode(&mut alone);
+            message.encode(&mut together);
             for end in 1..alone.len() {
-                assert_eq!(Word::decode_all(&alone[..end]), Err(BadMessage), "{word:?} cut at {end}");
+                assert_eq!(Message::decode_all(&alone[..end]), Err(BadMessage), "{message:?} cut at {end}");
             }
-            assert_eq!(Word::decode_all(&alone), Ok(vec![word]));
+            assert_eq!(Message::decode_all(&alone), Ok(vec![message]));
         }
-        assert_eq!(Word::decode_all(&together), Ok(all()));
+        assert_eq!(Message::decode_all(&together), Ok(all()));
     }
 
     #[test]
     fn what_does_not_fit_a_slot_is_refused() {
         let decode = |list: Vec<Block>| {
             let mut bytes = Vec::new();
-            Word::Commit { op: 1, blocks: Blocks { not_after_ns: 1, place: None, list } }.encode(&mut bytes);
-            Word::decode_all(&bytes).is_ok()
+            Message::Commit { op: 1, blocks: Blocks { not_after_ns: 1, place: None, list } }
+                .encode(&mut bytes);
+            Message::decode_all(&bytes).is_ok()
         };
         let block = |length| Block { region: 1, address: 4096, length };
         assert!(decode(vec![block(STAGE_BYTES)]));
@@ -421,14 +422,14 @@ mod tests {
         assert!(end <= crate::limits::STAGE_SLOT_BYTES);
         assert!(offsets.iter().all(|offset| offset % STAGE_ALIGN == 0));
         let mut bytes = Vec::new();
-        Word::Commit { op: 1, blocks: Blocks { not_after_ns: 1, place: None, list } }.encode(&mut bytes);
+        Message::Commit { op: 1, blocks: Blocks { not_after_ns: 1, place: None, list } }.encode(&mut bytes);
         assert!(bytes.len() < MESSAGE_BYTES);
     }
 
     proptest! {
         #[test]
         fn garbage_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let _ = Word::decode_all(&bytes);
+            let _ = Message::decode_all(&bytes);
         }
     }
 }

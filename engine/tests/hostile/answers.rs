@@ -142,7 +142,7 @@ fn a_probe_outlives_the_connection_that_it_was_asked_on() {
         let peer = connecting.join().unwrap().unwrap();
         let asked = scope.spawn(move || engine.probe(peer, None));
         while !matches!(first.hear_any(), Some(Message::Ping { .. })) {}
-        let (link, known) = (first.link, first.known);
+        let (association, known) = (first.association, first.known);
         drop(first);
         while engine.peer_info(peer).unwrap().state != PeerState::Down {
             std::thread::yield_now();
@@ -151,7 +151,7 @@ fn a_probe_outlives_the_connection_that_it_was_asked_on() {
         // The command is taken before whatever the new connection brings.
         engine.probe(peer, Some(Duration::from_millis(20))).unwrap_err();
         let mut second = door.accept();
-        (second.link, second.known) = (link, known);
+        (second.association, second.known) = (association, known);
         let _lanes = second.up();
         let end = Instant::now() + PATIENCE;
         while !(asked.is_finished() && later.is_finished()) {

@@ -174,7 +174,7 @@ fn a_fence_is_not_passed_by_who_was_past_the_handshake() {
     let mut second = Hostile::dial(target.address(), &who);
     target.fence(peer, Some(PATIENCE)).unwrap();
     assert!(lost(&target, peer));
-    second.say(&Message::Start { link: 0, known: 0, fresh: 5 });
+    second.say(&Message::Start { association: 0, known: 0, fresh: 5 });
     second.say(&Message::Ready { notify_limit: 1024 });
     second.hear_end();
     assert!(second.open_lane(1, 0).is_none(), "there is no session to join");
@@ -196,7 +196,7 @@ fn a_redial_does_not_lift_a_fence() {
         // The redial is past the handshake, and the peer has not said Start.
         let mut redialed = door.accept();
         target.fence(peer, Some(PATIENCE)).unwrap();
-        redialed.say(&Message::Start { link: 0, known: 0, fresh: 5 });
+        redialed.say(&Message::Start { association: 0, known: 0, fresh: 5 });
         redialed.hear_end();
         assert!(target.peers().unwrap().into_iter().all(|peer| lost(&target, peer)));
         // To connect is how it is lifted.
@@ -223,7 +223,7 @@ fn a_redial_of_a_peer_that_was_given_up_makes_no_session() {
         // It has not said Start.
         let mut redialed = door.accept();
         target.close_peer(peer, Some(PATIENCE)).unwrap();
-        redialed.say(&Message::Start { link: 0, known: 0, fresh: 5 });
+        redialed.say(&Message::Start { association: 0, known: 0, fresh: 5 });
         redialed.hear_end();
         assert!(target.peers().unwrap().into_iter().all(|peer| lost(&target, peer)));
     });
@@ -243,7 +243,7 @@ fn a_connect_from_before_a_fence_does_not_lift_it() {
         let _lanes = session.up();
         let peer = target.peers().unwrap()[0];
         target.fence(peer, Some(PATIENCE)).unwrap();
-        dialed.say(&Message::Start { link: 0, known: 0, fresh: 5 });
+        dialed.say(&Message::Start { association: 0, known: 0, fresh: 5 });
         dialed.say(&Message::Ready { notify_limit: 1024 });
         dialed.hear_end();
         assert!(target.peers().unwrap().into_iter().all(|peer| lost(&target, peer)));
@@ -263,13 +263,13 @@ fn a_session_that_one_side_has_given_up_is_not_resumed_by_the_other() {
     let peer = target.peers().unwrap()[0];
     let mut second = Hostile::dial(target.address(), &who);
     // Resumes the session; but before that is known, the peer ends it.
-    (second.link, second.known) = (first.link, first.known);
+    (second.association, second.known) = (first.association, first.known);
     first.say(&Message::Bye { status: Status::Closed as i32 });
     first.hear_end();
     while !lost(&target, peer) {
         std::thread::yield_now();
     }
-    second.say(&Message::Start { link: second.link, known: second.known, fresh: 5 });
+    second.say(&Message::Start { association: second.association, known: second.known, fresh: 5 });
     let mut said = Vec::new();
     while let Some(message) = second.hear() {
         said.push(message);

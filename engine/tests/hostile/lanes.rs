@@ -75,7 +75,7 @@ fn ready_is_said_when_the_lanes_of_earlier_connections_are_closed() {
         let mut scene = Scene::new(&[]);
         let place = scene.place(8);
         let mut again = Hostile::dial(scene.engine.address(), &scene.who);
-        (again.link, again.known) = (scene.peer.link, scene.peer.known);
+        (again.association, again.known) = (scene.peer.association, scene.peer.known);
         let old = is_lost.then(|| drop(scene.peer));
         again.start();
         again.ready();

@@ -108,7 +108,7 @@ fn a_session_and_an_engine_end_while_a_lane_is_being_opened() {
                 // Connected anew, and the lanes with it.
                 opening.read_to_end(&mut Vec::new()).unwrap();
                 let mut again = door.accept();
-                (again.link, again.known) = (peer.link, peer.known);
+                (again.association, again.known) = (peer.association, peer.known);
                 again.start();
                 again.ready();
                 let mut lane = again.lane(0);

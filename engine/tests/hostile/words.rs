@@ -20,7 +20,7 @@ fn session(engine: &Engine) -> (Hostile, Vec<HostileLane>) {
 
 /// A word for the part of the engine that moves memory of devices.
 fn staged(body: Vec<u8>) -> Message {
-    Message::Beside { transport: Transport::Staged as u8, why: String::new(), body }
+    Message::Transport { transport: Transport::Staged as u8, why: String::new(), body }
 }
 
 /// WANT, by its number among the stage's words.
@@ -35,7 +35,7 @@ fn what_was_not_asked_is_not_answered_and_what_is_said_once_is_not_said_twice() 
         Message::Pong { nonce: 12345, clock_ns: u64::MAX },
         Message::FenceAck { lane: 1 },
         Message::Ready { notify_limit: 7 },
-        Message::Start { link: 1, known: 2, fresh: 3 },
+        Message::Start { association: 1, known: 2, fresh: 3 },
         staged(vec![0xff; 9]),
     ] {
         let (mut peer, _lanes) = session(&engine);

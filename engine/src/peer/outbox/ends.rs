@@ -21,21 +21,21 @@ impl Outbox {
     /// Looks at runs of transports that carry nothing any more, `count` of them at most, and has them go another
     /// way if they may. Whether it came to the end.
     pub fn relocate(&mut self, mut count: usize) -> bool {
-        for via in 0..Transport::COUNT {
-            while let Some(stray) = self.lineups[via].strays {
+        for transport in 0..Transport::COUNT {
+            while let Some(stray) = self.lineups[transport].strays {
                 if count == 0 {
                     return false;
                 }
                 count -= 1;
-                self.lineups[via].strays = self.relocate_one(via, stray);
+                self.lineups[transport].strays = self.relocate_one(transport, stray);
             }
         }
         true
     }
 
     /// Looks at the run after this spot; returns where to go on.
-    fn relocate_one(&mut self, via: usize, at: Stray) -> Option<Stray> {
-        let queue = &self.lineups[via].runs[at.class][at.side];
+    fn relocate_one(&mut self, transport: usize, at: Stray) -> Option<Stray> {
+        let queue = &self.lineups[transport].runs[at.class][at.side];
         let after = at.after.map_or(Bound::Unbounded, Bound::Excluded);
         let Some((&spot, run)) = queue.range((after, Bound::Unbounded)).next() else {
             return match (at.class, at.side) {
@@ -46,8 +46,8 @@ impl Outbox {
         };
         let (transfer, is_replay) = (run.transfer.clone(), run.is_replay);
         let to = self.lineup_of(&transfer, is_replay) as usize;
-        if to != via {
-            if let Some(run) = self.lineups[via].runs[at.class][at.side].remove(&spot) {
+        if to != transport {
+            if let Some(run) = self.lineups[transport].runs[at.class][at.side].remove(&spot) {
                 self.lineups[to].runs[at.class][at.side].insert(spot, run);
             }
         }

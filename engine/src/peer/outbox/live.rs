@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub struct Live(BTreeMap<(u64, u64), Arc<Transfer>>);
 
 fn key(transfer: &Transfer) -> (u64, u64) {
-    (transfer.spec.deadline_ns, transfer.seat.order())
+    (transfer.spec.deadline_ns, transfer.position.order())
 }
 
 impl Live {

@@ -1,7 +1,7 @@
 //! ORDERED transfers: one at a time has its turn, the others wait behind it. When one fails, those behind
 //! it fail with it, and what is submitted from then on does not.
 
-use crate::complete::seat::Place;
+use crate::complete::position::Place;
 use crate::complete::Transfer;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ impl Ordered {
     /// Whether this one has its turn now; it waits otherwise.
     pub fn submit(&mut self, transfer: &Arc<Transfer>) -> bool {
         if self.active.is_some() {
-            transfer.seat.set_place(Place::Behind);
+            transfer.position.set_place(Place::Behind);
             self.behind.push_back(transfer.clone());
             return false;
         }
@@ -32,9 +32,11 @@ impl Ordered {
     /// One that stood behind others is struck: it will not be done, nor will those behind it. A transfer fails
     /// once, and those behind it with it, so the moves come to one for each.
     pub fn drop_one(&mut self, transfer: &Transfer) {
-        let order = transfer.seat.order();
+        let order = transfer.position.order();
         // Not among them: it is doomed already.
-        let Ok(place) = self.behind.binary_search_by_key(&order, |other| other.seat.order()) else { return };
+        let Ok(place) = self.behind.binary_search_by_key(&order, |other| other.position.order()) else {
+            return;
+        };
         let mut failed = self.behind.split_off(place);
         failed.pop_front();
         self.doom(failed);

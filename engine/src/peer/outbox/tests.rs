@@ -4,14 +4,14 @@
 
 use super::{Class, Outbox, PullLimits, Pulled};
 use crate::command::{Command, Commands};
-use crate::complete::seat::Place;
+use crate::complete::position::Place;
 use crate::complete::transfer::{Failure, Strike};
 use crate::complete::{Fence, State, Table, Transfer, TransferSpec};
 use crate::handle::{Kind, Tag};
 use crate::limits::{FRAME_DESCRIPTORS_MAX, NOTIFY_BYTES_MAX};
 use crate::notify::Hub;
 use crate::peer::strike::SWEEP_TURN;
-use crate::peer::{Link, Peer, PeerIdentity, Surroundings, Way};
+use crate::peer::{Path, PathStatus, Peer, PeerIdentity, Surroundings};
 use crate::region::RemoteMap;
 use crate::status::Status;
 use crate::types::{Op, Range, Request, Slice, Transport};
@@ -24,17 +24,12 @@ const SLICE_BYTES: u32 = 1000;
 /// A way that posts nothing by itself: the test pulls.
 struct Silent;
 
-impl Link for Silent {
+impl Path for Silent {
     fn carries(&self, _ranges: &[Range], _known: &RemoteMap, _alone: bool) -> bool {
         true
     }
-    fn post(&self, _class: Class) {}
+    fn post(&self, _class: Class, _submitted_ns: Option<u64>) {}
     fn nudge(&self) {}
-    fn drive(&self, _transfer: &Transfer, _deadline_ns: u64) {}
-    fn wake(&self) {}
-    fn lanes(&self) -> usize {
-        0
-    }
 }
 
 fn peer() -> Peer {
@@ -141,7 +136,7 @@ const LIMITS: PullLimits = PullLimits {
 /// What was pulled and not yet answered.
 enum Out {
     Run(Arc<Transfer>, (u32, u32), bool),
-    Word(Arc<Transfer>),
+    Queued(Arc<Transfer>),
     Skip(u64),
 }
 
@@ -155,7 +150,7 @@ struct World {
 impl World {
     fn new() -> World {
         let peer = peer();
-        peer.set_link(Some(Arc::new(Silent)));
+        peer.set_tcp_path(Some(Arc::new(Silent)));
         World { peer, all: Vec::new(), out: Vec::new(), now_ns: 0 }
     }
 
@@ -167,13 +162,13 @@ impl World {
         transfer
     }
 
-    fn pull(&mut self, via: Transport, express: bool) -> bool {
-        let Some(pulled) = self.peer.pull(via, express, LIMITS) else { return false };
+    fn pull(&mut self, transport: Transport, express: bool) -> bool {
+        let Some(pulled) = self.peer.pull(transport, express, LIMITS) else { return false };
         self.out.push(match pulled {
             Pulled::Slices { transfer, first, end, with_notification, .. } => {
                 Out::Run(transfer, (first, end), with_notification)
             }
-            Pulled::Notify(transfer) => Out::Word(transfer),
+            Pulled::Notify(transfer) => Out::Queued(transfer),
             Pulled::Skip(sequence) => Out::Skip(sequence),
         });
         true
@@ -189,8 +184,8 @@ impl World {
             (Out::Run(transfer, run, notified), true) => {
                 self.peer.release_run(&transfer, run, notified, Fence::Confirmed)
             }
-            (Out::Word(transfer), false) => self.peer.confirm_notification(&transfer),
-            (Out::Word(transfer), true) => self.peer.release_notification(&transfer),
+            (Out::Queued(transfer), false) => self.peer.confirm_notification(&transfer),
+            (Out::Queued(transfer), true) => self.peer.release_notification(&transfer),
             (Out::Skip(_), false) => {}
             (Out::Skip(sequence), true) => self.peer.release_skip(sequence),
         }
@@ -207,9 +202,9 @@ impl World {
         loop {
             self.sweep();
             let mut pulled = false;
-            for via in [Transport::Tcp, Transport::Local] {
+            for transport in [Transport::Tcp, Transport::Local] {
                 for express in [true, false] {
-                    pulled |= self.pull(via, express);
+                    pulled |= self.pull(transport, express);
                 }
             }
             while !self.out.is_empty() {
@@ -262,14 +257,14 @@ fn what_a_lost_lane_carried_goes_where_it_stood_before() {
 /// No other transport's frame has room for both.
 #[test]
 fn data_and_its_notification_go_in_one_frame_by_tcp_alone() {
-    for via in [Transport::Tcp, Transport::Local] {
+    for transport in [Transport::Tcp, Transport::Local] {
         let mut outbox = Outbox::new();
         outbox.open(Transport::Local);
-        let wish = Wish { notify: true, local: via == Transport::Local, ..PLAIN };
+        let wish = Wish { notify: true, local: transport == Transport::Local, ..PLAIN };
         outbox.submit(transfer(1, &wish), Class::Express);
-        let pulled = outbox.pull(via, true, LIMITS);
-        let Some(Pulled::Slices { with_notification, .. }) = pulled else { panic!("{via:?}") };
-        assert_eq!(with_notification, via == Transport::Tcp, "{via:?}");
+        let pulled = outbox.pull(transport, true, LIMITS);
+        let Some(Pulled::Slices { with_notification, .. }) = pulled else { panic!("{transport:?}") };
+        assert_eq!(with_notification, transport == Transport::Tcp, "{transport:?}");
     }
 }
 
@@ -289,7 +284,7 @@ fn a_replay_with_its_notification_goes_by_tcp_alone() {
         it.set_via(Transport::Staged);
         outbox.requeue(it.clone(), (0, 2), Class::Express, notified);
     }
-    let mut pull = |via| match outbox.pull(via, true, LIMITS)? {
+    let mut pull = |transport| match outbox.pull(transport, true, LIMITS)? {
         Pulled::Slices { transfer, end, .. } => Some((transfer.handle, end)),
         _ => None,
     };
@@ -346,13 +341,13 @@ fn a_doomed_transfer_that_is_cancelled_first_is_settled_once() {
 #[test]
 fn what_waits_for_a_transport_that_goes_away_goes_another_way_a_turn_at_a_time() {
     let mut world = World::new();
-    let link: Arc<dyn Link> = Arc::new(Silent);
-    world.peer.set_way(Transport::Local, Way::Open(link, String::new()));
+    let path: Arc<dyn Path> = Arc::new(Silent);
+    world.peer.set_path(Transport::Local, PathStatus::Open(path, String::new()));
     let count = 1000;
     let all: Vec<_> = (0..count).map(|_| world.submit(&Wish { local: true, ..PLAIN })).collect();
     let stuck: Vec<_> = (0..count).map(|_| world.submit(&Wish { only_local: true, ..PLAIN })).collect();
     world.peer.around().commands.take();
-    world.peer.set_way(Transport::Local, Way::Shut(String::new()));
+    world.peer.set_path(Transport::Local, PathStatus::Shut(String::new()));
     let asked = world.peer.around().commands.take();
     assert!(matches!(asked.front(), Some(Command::Sweep { peer: 7 })));
     assert!(!world.pull(Transport::Local, true), "the transport carries nothing any more");
@@ -362,7 +357,7 @@ fn what_waits_for_a_transport_that_goes_away_goes_another_way_a_turn_at_a_time()
     }
     assert!(turns >= 2 * count / SWEEP_TURN, "{turns} turns");
     assert!(stuck.iter().all(|it| it.result().is_some_and(|it| it.status == Status::Unavailable)));
-    assert!(all.iter().all(|it| it.is_pending() && it.via() == Transport::Tcp));
+    assert!(all.iter().all(|it| it.is_pending() && it.transport() == Transport::Tcp));
     world.run_dry();
     assert!(all.iter().all(|it| it.state() == State::Done));
 }
@@ -396,7 +391,7 @@ enum Step {
     Start(prop::sample::Index),
     Sweep,
     Pass(u64),
-    Way { open: bool, pending: bool },
+    PathStatus { open: bool, pending: bool },
     Grant,
 }
 
@@ -422,7 +417,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => any::<Index>().prop_map(Step::Start),
         2 => Just(Step::Sweep),
         1 => (1..50u64).prop_map(Step::Pass),
-        1 => any::<(bool, bool)>().prop_map(|(open, pending)| Step::Way { open, pending }),
+        1 => any::<(bool, bool)>().prop_map(|(open, pending)| Step::PathStatus { open, pending }),
         1 => Just(Step::Grant),
     ]
 }
@@ -440,7 +435,7 @@ impl Model {
     /// Takes in what has had its turn since, and drops what was struck.
     fn catch_up(&mut self, all: &[Arc<Transfer>]) {
         for transfer in all {
-            if transfer.seat.place() == Place::Out && self.seen.insert(transfer.handle) {
+            if transfer.position.place() == Place::Out && self.seen.insert(transfer.handle) {
                 self.queue(transfer, 0..transfer.spec.slices.len() as u32);
             }
         }
@@ -462,7 +457,7 @@ impl Model {
         let alike = |other: &Transfer| {
             class(other) == class(transfer)
                 && other.spec.op == transfer.spec.op
-                && other.via() == transfer.via()
+                && other.transport() == transfer.transport()
         };
         let mine = Model::key(transfer, first);
         let before =
@@ -487,15 +482,15 @@ proptest! {
         loses in any::<bool>(),
     ) {
         let mut world = World::new();
-        let link: Arc<dyn Link> = Arc::new(Silent);
+        let path: Arc<dyn Path> = Arc::new(Silent);
         let mut model = Model::default();
         for step in steps {
             match step {
                 Step::Submit(wish) => drop(world.submit(&wish)),
                 Step::Pull { local, express } => {
-                    let via = if local { Transport::Local } else { Transport::Tcp };
+                    let transport = if local { Transport::Local } else { Transport::Tcp };
                     model.catch_up(&world.all);
-                    if world.pull(via, express) {
+                    if world.pull(transport, express) {
                         if let Some(Out::Run(transfer, run, _)) = world.out.last() {
                             model.pulled(transfer, *run, |it| world.peer.class_of(it));
                         }
@@ -521,13 +516,13 @@ proptest! {
                 Step::Start(at) if !world.all.is_empty() => world.peer.start(at.get(&world.all)),
                 Step::Sweep => drop(world.peer.sweep(world.now_ns)),
                 Step::Pass(ns) => world.now_ns += ns,
-                Step::Way { open, pending } => {
-                    let way = match (open, pending) {
-                        (true, _) => Way::Open(link.clone(), String::new()),
-                        (_, true) => Way::Pending(String::new()),
-                        _ => Way::Shut(String::new()),
+                Step::PathStatus { open, pending } => {
+                    let status = match (open, pending) {
+                        (true, _) => PathStatus::Open(path.clone(), String::new()),
+                        (_, true) => PathStatus::Pending(String::new()),
+                        _ => PathStatus::Shut(String::new()),
                     };
-                    world.peer.set_way(Transport::Local, way);
+                    world.peer.set_path(Transport::Local, status);
                     // The model knows no runs on their way.
                     world.sweep();
                 }
@@ -542,7 +537,7 @@ proptest! {
             }
             world.sweep();
         } else {
-            world.peer.set_way(Transport::Local, Way::Open(link, String::new()));
+            world.peer.set_path(Transport::Local, PathStatus::Open(path, String::new()));
             world.peer.grant(1 << 20);
             let all = world.all.clone();
             for _ in 0..2 {

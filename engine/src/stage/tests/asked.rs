@@ -3,7 +3,7 @@
 
 use super::super::event::Event;
 use super::super::service::{Mover, Part, Service, Settings, Stage};
-use super::super::wire::{Block, Blocks, Fault, Place as Slot, Word};
+use super::super::wire::{Block, Blocks, Fault, Message, Place as Slot};
 use super::*;
 use crate::command::{Command, Commands};
 use crate::complete::Transfer;
@@ -12,12 +12,12 @@ use crate::handle::Tag;
 use crate::limits::{BRIDGES_MAX, STAGE_SAID_BYTES_MAX};
 use crate::peer::outbox::Class;
 use crate::peer::tests::peer_with;
-use crate::peer::{Companion, Link, Peer, Ticket, Way};
-use crate::region::grants::Grants;
+use crate::peer::{Kept, Path, PathStatus, Peer, SameHost, SessionInfo, TransportService};
+use crate::region::grants::{Grants, Use};
 use crate::region::{Region, RegionSpec, Registry, RemoteMap};
 use crate::status::{Error, Result};
 use crate::sys::{clock, proven::Proven};
-use crate::types::{Access, Location, Range};
+use crate::types::{Access, Location, Range, Slice};
 
 const PEER: u64 = 7;
 const BYTES: u64 = 4096;
@@ -36,16 +36,23 @@ impl Mover for Nowhere {
 /// A path to a process of this host: this one.
 struct Near(Arc<Proven>);
 
-impl Link for Near {
+impl Path for Near {
     fn carries(&self, _: &[Range], _: &RemoteMap, _: bool) -> bool {
         false
     }
-    fn post(&self, _: Class) {}
+    fn post(&self, _: Class, _: Option<u64>) {}
     fn nudge(&self) {}
-    fn drive(&self, _: &Transfer, _: u64) {}
-    fn wake(&self) {}
-    fn lanes(&self) -> usize {
-        0
+    fn same_host(&self) -> Option<&dyn SameHost> {
+        Some(self)
+    }
+}
+
+impl SameHost for Near {
+    fn copy_now(&self, _: Op, _: &Slice, _: u64) -> bool {
+        false
+    }
+    fn keep_registered(&self, _: u64, _: Use) -> Result<Kept> {
+        Err(Error::new(Status::Unavailable, "nothing is registered"))
     }
     fn process(&self) -> Option<Arc<Proven>> {
         Some(self.0.clone())
@@ -77,10 +84,10 @@ impl Target {
         let settings = Settings { slots: 2 };
         let service = Service::new(settings, registry.clone(), drivers, commands.clone(), Box::new(Nowhere));
         let mut stage = service.take_stage().unwrap();
-        service.begin(Ticket { peer: peer.clone(), dialer: false, session_id: [1; 16], key: [7; 32] });
+        service.begin(SessionInfo { peer: peer.clone(), dialer: false, session_id: [1; 16], key: [7; 32] });
         stage.inbox.take(Some(Duration::ZERO)).into_iter().for_each(|event| stage.event(event));
         let mut target = Target { fake, registry, commands, service, stage, peer, _turn: turn };
-        assert!(matches!(target.answers()[..], [Word::Live { .. }]));
+        assert!(matches!(target.answers()[..], [Message::Live { .. }]));
         target
     }
 
@@ -91,28 +98,28 @@ impl Target {
     }
 
     /// What has been said to the peer. Nothing that a device does comes in meanwhile.
-    fn answers(&mut self) -> Vec<Word> {
+    fn answers(&mut self) -> Vec<Message> {
         self.stage.turn();
         let bodies = self.commands.take().into_iter().filter_map(|command| match command {
             Command::Tell { body, .. } => Some(body),
             _ => None,
         });
-        bodies.flat_map(|body| Word::decode_all(&body).unwrap()).collect()
+        bodies.flat_map(|body| Message::decode_all(&body).unwrap()).collect()
     }
 
     /// As if the peer had said it.
-    fn hear(&mut self, word: Word) {
+    fn hear(&mut self, message: Message) {
         let mut body = Vec::new();
-        word.encode(&mut body);
+        message.encode(&mut body);
         self.stage.event(Event::Said(PEER, body));
     }
 
     /// The answer to it, once devices have done their part.
-    fn ask(&mut self, word: Word) -> Word {
-        self.hear(word);
+    fn ask(&mut self, message: Message) -> Message {
+        self.hear(message);
         loop {
-            if let Some(word) = self.answers().pop() {
-                return word;
+            if let Some(message) = self.answers().pop() {
+                return message;
             }
             let events = self.stage.inbox.take(Some(BOUND));
             assert!(!events.is_empty(), "no answer");
@@ -125,8 +132,8 @@ impl Target {
     }
 
     fn hides(&mut self, bridge: u64, slots: u32) -> bool {
-        self.hear(Word::Expose { bridge, at: DEVICE, slots });
-        matches!(self.answers()[..], [Word::Hidden { bridge: it, .. }] if it == bridge)
+        self.hear(Message::Expose { bridge, at: DEVICE, slots });
+        matches!(self.answers()[..], [Message::Hidden { bridge: it, .. }] if it == bridge)
     }
 }
 
@@ -134,7 +141,7 @@ impl Target {
 impl Drop for Target {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            self.hear(Word::Live { ops: Vec::new(), bridges: Vec::new() });
+            self.hear(Message::Live { ops: Vec::new(), bridges: Vec::new() });
             let kept = [&self.fake.shown, &self.fake.exported];
             until("devices have let go", || kept.iter().all(|kept| kept.load(Ordering::SeqCst) == 0));
         }
@@ -189,15 +196,15 @@ fn blocks_are_checked_against_the_rights_and_bounds_of_their_regions() {
         let before = target.fake.copies.load(Ordering::SeqCst);
         let faults = match op {
             Op::Write => {
-                assert!(matches!(target.ask(Word::Want { op: 1 }), Word::Grant { op: 1, .. }));
-                let Word::Done { op: 1, faults } = target.ask(Word::Commit { op: 1, blocks }) else {
+                assert!(matches!(target.ask(Message::Want { op: 1 }), Message::Grant { op: 1, .. }));
+                let Message::Done { op: 1, faults } = target.ask(Message::Commit { op: 1, blocks }) else {
                     panic!()
                 };
                 faults
             }
             Op::Read => {
-                let answer = target.ask(Word::Fetch { op: 2, blocks });
-                let Word::Ready { op: 2, faults, .. } = answer else { panic!("{answer:?}") };
+                let answer = target.ask(Message::Fetch { op: 2, blocks });
+                let Message::Ready { op: 2, faults, .. } = answer else { panic!("{answer:?}") };
                 faults
             }
         };
@@ -216,18 +223,18 @@ fn blocks_are_checked_against_the_rights_and_bounds_of_their_regions() {
 fn nothing_begins_when_the_lease_is_over_and_all_of_it_when_there_is_another() {
     let mut target = Target::new();
     let region = target.region(DEVICE, Access::BOTH);
-    assert!(matches!(target.ask(Word::Want { op: 1 }), Word::Grant { op: 1, .. }));
+    assert!(matches!(target.ask(Message::Want { op: 1 }), Message::Grant { op: 1, .. }));
     let begun = target.begun();
     let list = vec![Block { region: region.id, address: region.address, length: 64 }];
     let blocks = |not_after_ns| Blocks { not_after_ns, place: None, list: list.clone() };
-    for word in [|op, blocks| Word::Commit { op, blocks }, |op, blocks| Word::Fetch { op, blocks }] {
-        let op = if matches!(word(1, blocks(0)), Word::Commit { .. }) { 1 } else { 2 };
-        target.hear(word(op, blocks(clock::boottime_ns())));
+    for message in [|op, blocks| Message::Commit { op, blocks }, |op, blocks| Message::Fetch { op, blocks }] {
+        let op = if matches!(message(1, blocks(0)), Message::Commit { .. }) { 1 } else { 2 };
+        target.hear(message(op, blocks(clock::boottime_ns())));
         // Whoever copies enters the region first, on this thread.
         assert!(target.answers().is_empty() && region.is_idle(), "it has begun");
-        let answer = target.ask(word(op, blocks(later_ns())));
+        let answer = target.ask(message(op, blocks(later_ns())));
         assert!(
-            matches!(&answer, Word::Done { faults, .. } | Word::Ready { faults, .. } if faults.is_empty())
+            matches!(&answer, Message::Done { faults, .. } | Message::Ready { faults, .. } if faults.is_empty())
         );
     }
     assert_eq!(target.begun() - begun, 2);
@@ -240,10 +247,10 @@ fn bridges_are_bounded_by_what_is_shown_and_by_what_devices_are_busy_with() {
     let _region = target.region(DEVICE, Access::BOTH);
     let most = BRIDGES_MAX as u64;
     assert!((1..=most).all(|bridge| !target.hides(bridge, 1)));
-    (1..=most).for_each(|bridge| target.hear(Word::Conceal { bridge }));
+    (1..=most).for_each(|bridge| target.hear(Message::Conceal { bridge }));
     assert!(target.hides(most + 1, 1), "the device has answered for none of them");
     let exposed = |target: &mut Target, bridge| {
-        matches!(target.ask(Word::Expose { bridge, at: DEVICE, slots: 1 }), Word::Exposed { .. })
+        matches!(target.ask(Message::Expose { bridge, at: DEVICE, slots: 1 }), Message::Exposed { .. })
     };
     let mut answered = 0;
     while answered < most {
@@ -254,7 +261,7 @@ fn bridges_are_bounded_by_what_is_shown_and_by_what_devices_are_busy_with() {
     }
     assert!((100..100 + most).all(|bridge| exposed(&mut target, bridge)));
     assert!(target.hides(99, 1), "so many are shown");
-    target.hear(Word::Conceal { bridge: 100 });
+    target.hear(Message::Conceal { bridge: 100 });
     assert!(exposed(&mut target, 99));
 }
 
@@ -264,8 +271,8 @@ fn a_bridge_has_its_number_and_its_slots_alone() {
     let region = target.region(DEVICE, Access::BOTH);
     let ascend = target.region(Location { kind: MemoryKind::Ascend, ..DEVICE }, Access::BOTH);
     let exposures = target.fake.exposures.load(Ordering::SeqCst);
-    let shown = target.ask(Word::Expose { bridge: 1, at: DEVICE, slots: 1 });
-    assert!(matches!(shown, Word::Exposed { bridge: 1, slots: 1, .. }));
+    let shown = target.ask(Message::Expose { bridge: 1, at: DEVICE, slots: 1 });
+    assert!(matches!(shown, Message::Exposed { bridge: 1, slots: 1, .. }));
     assert!(target.hides(1, 1), "the number is a bridge's");
     assert!(target.hides(2, 0), "no slots");
     assert_eq!(target.fake.exposures.load(Ordering::SeqCst) - exposures, 1);
@@ -273,25 +280,25 @@ fn a_bridge_has_its_number_and_its_slots_alone() {
         let list = vec![Block { region: region.id, address: region.address, length: 64 }];
         let place = Some(Slot { bridge, slot });
         let answer =
-            target.ask(Word::Commit { op, blocks: Blocks { not_after_ns: later_ns(), place, list } });
-        target.hear(Word::Release { op });
+            target.ask(Message::Commit { op, blocks: Blocks { not_after_ns: later_ns(), place, list } });
+        target.hear(Message::Release { op });
         answer
     };
-    assert_eq!(commit(1, (1, 1), &region), Word::Unknown { op: 1 }, "a slot beyond its last");
-    assert_eq!(commit(2, (2, 0), &region), Word::Unknown { op: 2 }, "no such bridge");
+    assert_eq!(commit(1, (1, 1), &region), Message::Unknown { op: 1 }, "a slot beyond its last");
+    assert_eq!(commit(2, (2, 0), &region), Message::Unknown { op: 2 }, "no such bridge");
     let unsupported = Fault { block: 0, status: Status::Unsupported, vendor_error: 0 };
-    let refused = Word::Done { op: 3, faults: vec![unsupported] };
+    let refused = Message::Done { op: 3, faults: vec![unsupported] };
     assert_eq!(commit(3, (1, 0), &ascend), refused, "memory of another library's device");
-    assert_eq!(commit(4, (1, 0), &region), Word::Done { op: 4, faults: Vec::new() });
+    assert_eq!(commit(4, (1, 0), &region), Message::Done { op: 4, faults: Vec::new() });
 }
 
 #[test]
 fn words_that_nobody_has_looked_at_are_bounded() {
     let target = Target::new();
-    let words = vec![0xff; MIB];
+    let messages = vec![0xff; MIB];
     let waiting = STAGE_SAID_BYTES_MAX / MIB;
-    assert!((0..waiting).all(|_| target.service.message(PEER, &words)));
-    assert!(!target.service.message(PEER, &words), "one more than can wait");
+    assert!((0..waiting).all(|_| target.service.message(PEER, &messages)));
+    assert!(!target.service.message(PEER, &messages), "one more than can wait");
     let said = target.stage.inbox.take(Some(Duration::ZERO));
     assert_eq!(said.len(), waiting, "what was one too many is not kept");
 }
@@ -306,16 +313,16 @@ fn memory_is_lent_to_processes_that_are_proven_and_may_reach_it() {
     let revoked = target.region(DEVICE, Access::BOTH);
     revoke(&target, &revoked);
     let process = std::process::id() as i32;
-    let refused = |target: &mut Target, region: &Region, kind| match target.ask(Word::Borrow {
+    let refused = |target: &mut Target, region: &Region, kind| match target.ask(Message::Borrow {
         region: region.id,
         kind,
         process,
     }) {
-        Word::Refused { region: it, status, .. } if it == region.id => Some(status),
-        Word::Lent { region: it, memory } if it == region.id && !memory.is_empty() => None,
-        word => panic!("{word:?}"),
+        Message::Refused { region: it, status, .. } if it == region.id => Some(status),
+        Message::Lent { region: it, memory } if it == region.id && !memory.is_empty() => None,
+        message => panic!("{message:?}"),
     };
-    target.peer.set_way(Transport::Local, Way::Shut(String::new()));
+    target.peer.set_path(Transport::Local, PathStatus::Shut(String::new()));
     assert_eq!(
         refused(&mut target, &region, MemoryKind::Cuda),
         Some(Status::Unavailable),
@@ -323,7 +330,7 @@ fn memory_is_lent_to_processes_that_are_proven_and_may_reach_it() {
     );
     let nothing = std::fs::File::open("/dev/null").unwrap();
     let near = Near(Arc::new(Proven::new(process, Arc::new(nothing.into()))));
-    target.peer.set_way(Transport::Local, Way::Open(Arc::new(near), String::new()));
+    target.peer.set_path(Transport::Local, PathStatus::Open(Arc::new(near), String::new()));
     for (of, kind, expected) in [
         (&host, MemoryKind::Host, Status::Unsupported),
         (&region, MemoryKind::Ascend, Status::Unsupported),

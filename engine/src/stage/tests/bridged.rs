@@ -4,9 +4,9 @@ use super::forgotten::hear;
 use super::*;
 use crate::complete::Fence;
 use crate::device::{Batch, Direction, Limits, Piece, Queue, Worker};
-use crate::peer::Companion;
+use crate::peer::TransportService;
 use crate::region::RemoteRegion;
-use crate::stage::wire::{Block, Blocks, Word};
+use crate::stage::wire::{Block, Blocks, Message};
 use crate::types::Location;
 use crate::Error;
 use std::sync::atomic::AtomicU32;
@@ -73,7 +73,7 @@ fn a_struck_transfer_does_not_wait_for_what_is_on_its_way() {
             let requests = [request(&local, &remote, (0, 0), 4096)];
             let transfer = two.a.submit(two.peer, op, &requests, &options()).unwrap();
             if nth < 2 {
-                until("it is on its way", || two.fake.crossing.load(Ordering::SeqCst) > nth);
+                until("it is on its method", || two.fake.crossing.load(Ordering::SeqCst) > nth);
             }
             transfer.cancel().unwrap();
             let result = transfer.wait(Some(Duration::from_secs(5))).unwrap();
@@ -130,7 +130,7 @@ fn what_the_target_forgot_goes_over_another_bridge() {
         let guest = two.b.peers().unwrap()[0];
         two.cross(op, &local, &remote);
         assert_eq!(attachments(&two), 1);
-        hear(&two.b, guest, Word::Conceal { bridge: 1 });
+        hear(&two.b, guest, Message::Conceal { bridge: 1 });
         until("it is taken back", || kept(&two).0 == 0);
         two.cross(op, &local, &remote);
         assert_eq!(attachments(&two), 2);
@@ -145,15 +145,15 @@ fn words_about_bridges_that_are_none_change_nothing() {
     let (local, remote) = (two.place(&two.a, Some(0), MIB), two.place(&two.b, Some(1), MIB));
     let guest = two.b.peers().unwrap()[0];
     let at = Location { kind: MemoryKind::Cuda, device: 1 };
-    hear(&two.a, two.peer, Word::Exposed { bridge: 9, slots: 8, offer: vec![1; 8] });
-    hear(&two.a, two.peer, Word::Hidden { bridge: 9, status: Status::Unsupported, why: String::new() });
-    hear(&two.b, guest, Word::Conceal { bridge: 9 });
+    hear(&two.a, two.peer, Message::Exposed { bridge: 9, slots: 8, offer: vec![1; 8] });
+    hear(&two.a, two.peer, Message::Hidden { bridge: 9, status: Status::Unsupported, why: String::new() });
+    hear(&two.b, guest, Message::Conceal { bridge: 9 });
     // No slots, and a device that no region is of.
     for (at, slots) in [(at, 0), (Location { device: 0, ..at }, 1)] {
-        hear(&two.b, guest, Word::Expose { bridge: 77, at, slots });
+        hear(&two.b, guest, Message::Expose { bridge: 77, at, slots });
     }
     two.cross(Op::Write, &local, &remote);
-    hear(&two.a, two.peer, Word::Exposed { bridge: 1, slots: 8, offer: vec![1; 8] });
+    hear(&two.a, two.peer, Message::Exposed { bridge: 1, slots: 8, offer: vec![1; 8] });
     two.cross(Op::Read, &local, &remote);
     assert_eq!((attachments(&two), kept(&two)), (1, (1, 1)));
 }
@@ -167,7 +167,7 @@ fn bridges_are_bounded() {
     let at = Location { kind: MemoryKind::Cuda, device: 1 };
     let most = crate::limits::BRIDGES_MAX as u64;
     let mut body = Vec::new();
-    (101..=101 + most).for_each(|bridge| Word::Expose { bridge, at, slots: 1 }.encode(&mut body));
+    (101..=101 + most).for_each(|bridge| Message::Expose { bridge, at, slots: 1 }.encode(&mut body));
     two.b.stage().message(guest, &body);
     // The real initiator has not asked for them, and has them taken back.
     let exposures = || two.fake.exposures.load(Ordering::SeqCst);
@@ -210,10 +210,10 @@ fn what_does_not_live_is_taken_back() {
     let (local, remote) = (two.place(&two.a, Some(0), MIB), two.place(&two.b, Some(1), MIB));
     let guest = two.b.peers().unwrap()[0];
     two.cross(Op::Write, &local, &remote);
-    hear(&two.b, guest, Word::Live { ops: Vec::new(), bridges: vec![1, 7] });
+    hear(&two.b, guest, Message::Live { ops: Vec::new(), bridges: vec![1, 7] });
     two.cross(Op::Read, &local, &remote);
     assert_eq!((attachments(&two), kept(&two)), (1, (1, 1)));
-    hear(&two.b, guest, Word::Live { ops: Vec::new(), bridges: vec![7] });
+    hear(&two.b, guest, Message::Live { ops: Vec::new(), bridges: vec![7] });
     until("it is taken back", || kept(&two).0 == 0);
 }
 
@@ -231,7 +231,7 @@ fn a_slot_that_is_taken_is_nobody_else_s() {
     let mut body = Vec::new();
     for op in 1001..1100 {
         let blocks = Blocks { not_after_ns: u64::MAX, place, list: vec![block] };
-        Word::Commit { op, blocks }.encode(&mut body);
+        Message::Commit { op, blocks }.encode(&mut body);
     }
     two.b.stage().message(guest, &body);
     two.cross(Op::Read, &local, &remote);

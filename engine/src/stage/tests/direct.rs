@@ -169,7 +169,7 @@ fn unregister_waits_for_what_was_lent_to_a_peer_that_is_gone() {
     let before = Instant::now();
     two.b.unregister(remote.region, Some(BOUND)).unwrap();
     let waited = before.elapsed();
-    assert!(waited >= crate::stage::lend::PATIENCE, "only {waited:?}");
+    assert!(waited >= crate::stage::lending::PATIENCE, "only {waited:?}");
     two.fake.withdraw_waits.store(false, Ordering::SeqCst);
     until("it is withdrawn", || two.fake.exported.load(Ordering::SeqCst) == 0);
 }

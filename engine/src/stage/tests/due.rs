@@ -3,12 +3,12 @@
 
 use super::super::event::Event;
 use super::super::service::{Mover, Part, Service, Settings, Stage};
-use super::super::wire::Word;
+use super::super::wire::Message;
 use crate::complete::Transfer;
 use crate::device::{Drivers, Limits};
 use crate::handle::Tag;
 use crate::peer::tests::peer_with;
-use crate::peer::{Companion, Peer, Ticket};
+use crate::peer::{Peer, SessionInfo, TransportService};
 use crate::region::Registry;
 use crate::status::{Error, Result, Status};
 use std::sync::Arc;
@@ -34,7 +34,12 @@ fn stage() -> (Stage, Arc<Service>) {
     let service = Service::new(Settings { slots: 2 }, registry, drivers, Arc::default(), Box::new(Nowhere));
     let mut stage = service.take_stage().unwrap();
     for handle in 1..=PEERS {
-        service.begin(Ticket { peer: peer_with(handle), dialer: true, session_id: [1; 16], key: [7; 32] });
+        service.begin(SessionInfo {
+            peer: peer_with(handle),
+            dialer: true,
+            session_id: [1; 16],
+            key: [7; 32],
+        });
     }
     work_off(&mut stage);
     (stage, service)
@@ -59,11 +64,11 @@ fn a_turn_costs_the_peers_that_something_concerns() {
     let (mut stage, service) = stage();
     assert_eq!(turn(&mut stage), 2 * PEERS, "each may have something queued, and is told what lives");
     assert_eq!(turn(&mut stage), 0);
-    service.link(5).unwrap().0.nudge();
-    service.link(5).unwrap().0.nudge();
+    service.path(5).unwrap().0.nudge();
+    service.path(5).unwrap().0.nudge();
     assert_eq!(turn(&mut stage), 1, "something was queued");
     let mut said = Vec::new();
-    Word::Stop { op: 1 }.encode(&mut said);
+    Message::Stop { op: 1 }.encode(&mut said);
     stage.event(Event::Said(7, said));
     assert_eq!(turn(&mut stage), 1, "an answer");
     service.end(9);

@@ -5,16 +5,16 @@ use super::*;
 use crate::complete::Fence;
 use crate::device::{Direction, Job, Limits, Piece, Worker};
 use crate::notify::{EventBody, WHAT_PEERS};
-use crate::peer::Companion;
-use crate::stage::wire::Word;
+use crate::peer::TransportService;
+use crate::stage::wire::Message;
 use crate::types::Location;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::channel;
 
 /// As if the peer had said it.
-pub fn hear(engine: &Engine, peer: u64, word: Word) {
+pub fn hear(engine: &Engine, peer: u64, message: Message) {
     let mut body = Vec::new();
-    word.encode(&mut body);
+    message.encode(&mut body);
     engine.stage().message(peer, &body);
 }
 
@@ -34,11 +34,11 @@ fn what_the_target_forgot_begins_again_with_a_new_number() {
     let transfer = two.a.submit(two.peer, Op::Write, &requests, &options()).unwrap();
     until("the first copy has begun", || begun() == 1);
     // The first operation of an engine has the number 1.
-    hear(&two.b, guest, Word::Release { op: 1 });
+    hear(&two.b, guest, Message::Release { op: 1 });
     until("the first copy has ended", || ended() == 1);
     two.fake.hangs.store(true, Ordering::SeqCst);
     until("the second copy has begun", || begun() == 2);
-    hear(&two.a, two.peer, Word::Done { op: 1, faults: Vec::new() });
+    hear(&two.a, two.peer, Message::Done { op: 1, faults: Vec::new() });
     let early = transfer.wait(Some(Duration::from_millis(300)));
     assert!(early.is_err(), "the first number's answer ended it");
     two.fake.hangs.store(false, Ordering::SeqCst);
@@ -57,7 +57,7 @@ fn a_target_that_forgets_every_time_is_given_up() {
     let transfer = two.a.submit(two.peer, Op::Write, &requests, &options()).unwrap();
     // It begins again three times, each time with the next number. Only what waits for an answer listens.
     until("it is given up", || {
-        (1..=4).for_each(|op| hear(&two.a, two.peer, Word::Unknown { op }));
+        (1..=4).for_each(|op| hear(&two.a, two.peer, Message::Unknown { op }));
         transfer.state().is_final()
     });
     let result = transfer.wait(Some(BOUND)).unwrap();

@@ -8,10 +8,10 @@ mod due;
 mod events;
 pub mod fake;
 mod forgotten;
+mod messages;
 mod panics;
 mod struck;
 mod unannounced;
-mod words;
 
 use crate::complete::{State, TransferResult};
 use crate::device::Start;

@@ -3,7 +3,7 @@
 //! the device whose memory it is.
 
 use super::bindings as ffi;
-use super::held::DeviceMemory;
+use super::handles::DeviceMemory;
 use super::object::{calls, unavailable, Object};
 use crate::status::{Error, Result, Status};
 use crate::sys::lock::Mutex;

@@ -7,13 +7,13 @@
 
 #[rustfmt::skip]
 mod bindings;
-mod held;
+mod handles;
 mod hixl;
 mod library;
 mod object;
 
 pub use bindings::*;
-pub use held::{Context, DeviceMemory, Event, PinnedMemory, Stream};
+pub use handles::{Context, DeviceMemory, Event, PinnedMemory, Stream};
 pub use hixl::{Client, Hixl, Moving, Server};
 pub use library::{Library, Runtime};
 

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! driver ─ what a pointer is (`locate`), host memory pinned (`pins`), contexts retained (`contexts`)
-//!    ├ queue ─ copies on one device: `shape` decides how, `kernel` gathers and scatters, `reach` says what
+//!    ├ queue ─ copies on one device: `shape` decides how, `kernel` gathers and scatters, `access` says what
 //!    │         a kernel may touch
 //!    │  └ export, import ─ memory of another process of this host
 //!    └ point, hold ─ the program's own streams: where they are, and having them wait
@@ -12,6 +12,7 @@
 //! after every call. No call that may wait for all of a device's work (allocation, release) is made while
 //! copies are started, because one of the program's streams may be held until they end.
 
+mod access;
 mod contexts;
 mod driver;
 mod export;
@@ -22,7 +23,6 @@ mod locate;
 mod pins;
 mod point;
 mod queue;
-mod reach;
 mod shape;
 
 use crate::device::Library;

@@ -4,11 +4,11 @@
 //! Each batch has a slot: a part of the scratch memory and of the kernel's table, and an event behind its
 //! last call. All of it is made when the device is opened; starting a batch allocates nothing.
 
+use super::access::Reach;
 use super::contexts::Contexts;
 use super::export::Exports;
 use super::import::Imports;
 use super::kernel::{Entry, Kernel};
-use super::reach::Reach;
 use super::shape::{self, Run};
 use crate::device::{Batch, Borrowed, Direction, Piece, Queue};
 use crate::status::{Error, Result, Status};

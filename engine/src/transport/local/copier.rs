@@ -1,7 +1,7 @@
 //! One piece of a transfer, copied: region by region, each entered by the peer's grant for as long as the
-//! copy takes. `link` hands it pieces; it settles their slices with the peer.
+//! copy takes. `path` hands it pieces; it settles their slices with the peer.
 
-use super::maps::{Mapped, Maps};
+use super::mappings::{Mapped, Mappings};
 use super::process::Process;
 use crate::complete::transfer::Failure;
 use crate::complete::{Fence, Transfer};
@@ -29,7 +29,7 @@ pub struct Copier {
     pub process: Process,
     /// The same, if it is known to be the peer's.
     pub proven: Option<Arc<Proven>>,
-    pub maps: Maps,
+    pub mappings: Mappings,
     /// Whether the process's memory can be reached by system call, or why not.
     pub by_call: Result<(), String>,
 }
@@ -139,7 +139,7 @@ impl Copier {
         let all = run.len();
         let valid = run.iter().take_while(within).count();
         let run = if valid == 0 { return Outcome::Failed(0, Status::Invalid, 0) } else { &run[..valid] };
-        let outcome = match (self.maps.get(region), &self.by_call) {
+        let outcome = match (self.mappings.get(region), &self.by_call) {
             (Some(mapping), _) => copy_mapped(op, &mapping, run),
             (None, Ok(())) => self.copy_by_call(op, run),
             // Its mapping has gone since this was submitted: so has the region, or it is about to.

@@ -3,24 +3,24 @@
 //!
 //! ```text
 //! service ─ proves host, user and process over AF_UNIX (`attach`), passes grants and memfds
-//!    └▶ link ─ a peer's path: the submitter copies what is small, `crew` and waiters the rest
+//!    └▶ link ─ a peer's path: the submitter copies what is small, `copy_threads` and waiters the rest
 //!         └▶ copier ─ one piece: in by the grant, copy, out; settles its slices
 //!              └ maps, process: what of the peer is mapped here; whether it is still the same process
 //! ```
-//! `fading` looks after paths that are over. Sessions are the TCP transport's; it keeps this one as a `peer::Companion`. Notifications go over the
+//! `draining` looks after paths that are over. Sessions are the TCP transport's; it keeps this one as a `peer::TransportService`. Notifications go over the
 //! session, after the data.
 
 mod attach;
 mod copier;
-mod crew;
-mod door;
-mod fading;
-mod link;
-mod maps;
-mod paths;
+mod copy_threads;
+mod draining;
+mod listener;
+mod mappings;
+mod path;
 mod process;
 mod service;
 mod session;
+mod sessions;
 
-pub use link::PIECE_BYTES;
+pub use path::PIECE_BYTES;
 pub use service::{Service, Settings};

@@ -1,16 +1,16 @@
 //! The service behind same-host paths: one thread that meets other engines over AF_UNIX. The control loop
-//! tells it which sessions stand (`Companion`); it makes a path for each, or says why there is none, and
+//! tells it which sessions stand (`TransportService`); it makes a path for each, or says why there is none, and
 //! watches the processes behind them. It copies nothing.
 
 use super::attach::Packet;
-use super::door::Door;
-use super::fading::Fading;
-use super::link::LocalLink;
-use super::paths::Paths;
+use super::draining::Draining;
+use super::listener::Listener;
+use super::path::LocalPath;
 use super::session::{self, Session, Step, Why};
+use super::sessions::Sessions;
 use crate::command::{Command, Commands};
 use crate::limits::{HANDSHAKES_MAX, LOCAL_PACKETS_PER_TURN};
-use crate::peer::{Closed, Companion, Link, Ticket};
+use crate::peer::{Closed, Path, SessionInfo, TransportService};
 use crate::region::grants::Grants;
 use crate::region::Registry;
 use crate::status::{Error, Result};
@@ -51,13 +51,13 @@ pub struct Service {
     registry: Arc<Registry>,
     pub(super) grants: Arc<Grants>,
     pub(super) commands: Arc<Commands>,
-    door: Option<Door>,
+    listener: Option<Listener>,
     poller: Poller,
     stopping: AtomicBool,
     /// A leaf: nothing else is locked under it but the grants.
-    paths: Mutex<Paths>,
+    paths: Mutex<Sessions>,
     /// Every path that a thread may still copy on.
-    pub(super) links: Mutex<Vec<Weak<LocalLink>>>,
+    pub(super) links: Mutex<Vec<Weak<LocalPath>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// How many sessions were looked after.
     #[cfg(test)]
@@ -73,7 +73,8 @@ impl Service {
     ) -> Result<Arc<Service>> {
         let system = |error: std::io::Error| Error::system("the socket for peers on this host", &error);
         let poller = Poller::new(PollerKind::Epoll)?;
-        let door = settings.listen.then(|| Door::open(&poller, LISTENER)).transpose().map_err(system)?;
+        let listener =
+            settings.listen.then(|| Listener::open(&poller, LISTENER)).transpose().map_err(system)?;
         if settings.any_tracer {
             vm::allow_any_tracer();
         }
@@ -82,10 +83,10 @@ impl Service {
             registry,
             grants,
             commands,
-            door,
+            listener,
             poller,
             stopping: AtomicBool::new(false),
-            paths: Mutex::new(Paths::new(LISTENER + 1)),
+            paths: Mutex::new(Sessions::new(LISTENER + 1)),
             links: Mutex::default(),
             thread: Mutex::new(None),
             #[cfg(test)]
@@ -115,7 +116,7 @@ impl Service {
         leaving.into_iter().for_each(|thread| drop(thread.join()));
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Paths> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Sessions> {
         self.paths.lock()
     }
 
@@ -136,7 +137,7 @@ impl Service {
     }
 
     fn door_timer(&self) -> Option<Duration> {
-        self.door.as_ref()?.accept_again(&self.poller)
+        self.listener.as_ref()?.accept_again(&self.poller)
     }
 
     /// How long nothing has to be done unless something comes.
@@ -147,7 +148,7 @@ impl Service {
         Some(next.saturating_duration_since(now))
     }
 
-    fn event(&self, paths: &mut Paths, token: u64) {
+    fn event(&self, paths: &mut Sessions, token: u64) {
         if token == LISTENER {
             return self.accept(paths);
         }
@@ -173,17 +174,17 @@ impl Service {
         }
     }
 
-    fn forget_process(&self, paths: &mut Paths, peer: u64) {
-        if let Some((token, link)) = paths.processes.remove(&peer) {
+    fn forget_process(&self, paths: &mut Sessions, peer: u64) {
+        if let Some((token, path)) = paths.processes.remove(&peer) {
             paths.tokens.remove(&token);
-            self.poller.remove(link.copier().process.pidfd().as_raw_fd(), token);
+            self.poller.remove(path.copier().process.pidfd().as_raw_fd(), token);
         }
     }
 
-    fn accept(&self, paths: &mut Paths) {
-        let Some(door) = &self.door else { return };
+    fn accept(&self, paths: &mut Sessions) {
+        let Some(listener) = &self.listener else { return };
         for _ in 0..ACCEPTS_PER_TURN {
-            let Some(socket) = door.accept(&self.poller) else { return };
+            let Some(socket) = listener.accept(&self.poller) else { return };
             // The kernel knew who it is before anything was said: other users of this host get no seat.
             if session::check_user(socket.as_fd()).is_err() {
                 continue;
@@ -202,7 +203,7 @@ impl Service {
     /// Someone who says which session it belongs to.
     fn admit(
         &self,
-        paths: &mut Paths,
+        paths: &mut Sessions,
         token: u64,
         socket: OwnedFd,
         packet: Packet,
@@ -213,7 +214,7 @@ impl Service {
         let Some(session) = named.filter(|session| session.expects(&packet)) else {
             return self.poller.remove(socket.as_raw_fd(), token);
         };
-        let peer = session.ticket.peer.handle;
+        let peer = session.session_info.peer.handle;
         let user = session::check_user(socket.as_fd());
         session.socket = Some(socket);
         session.socket_token = token;
@@ -230,7 +231,7 @@ impl Service {
     }
 
     /// What time asks for.
-    fn look_around(&self, paths: &mut Paths) {
+    fn look_around(&self, paths: &mut Sessions) {
         let now = Instant::now();
         for token in paths.strangers_times.take_due(now) {
             if let Some(socket) = paths.strangers.remove(&token) {
@@ -246,7 +247,7 @@ impl Service {
         }
     }
 
-    fn look_after(&self, paths: &mut Paths, peer: u64) {
+    fn look_after(&self, paths: &mut Sessions, peer: u64) {
         #[cfg(test)]
         self.looked.fetch_add(1, Ordering::Relaxed);
         match self.advance(paths, peer) {
@@ -263,8 +264,8 @@ impl Service {
     }
 
     /// Reads and writes what can be. True when the path is ready to be opened.
-    fn advance(&self, paths: &mut Paths, peer: u64) -> std::result::Result<bool, Why> {
-        let link = paths.open.get(&peer).cloned();
+    fn advance(&self, paths: &mut Sessions, peer: u64) -> std::result::Result<bool, Why> {
+        let path = paths.open.get(&peer).cloned();
         self.connect(paths, peer)?;
         let Some(session) = paths.sessions.get_mut(&peer) else { return Ok(false) };
         session.flush()?;
@@ -274,16 +275,16 @@ impl Service {
         }
         for _ in 0..LOCAL_PACKETS_PER_TURN {
             let Some((packet, descriptors)) = session.receive()? else { break };
-            match (session.handle(packet, descriptors)?, &link) {
+            match (session.handle(packet, descriptors)?, &path) {
                 (Step::Settled, _) => return Ok(true),
-                (Step::Mapped(id, mapped), Some(link)) => {
-                    let has_room = link.copier().maps.add(id, mapped);
-                    session.ticket.peer.note_change();
+                (Step::Mapped(id, mapped), Some(path)) => {
+                    let has_room = path.copier().mappings.add(id, mapped);
+                    session.session_info.peer.note_change();
                     has_room.then_some(()).ok_or(session::TOO_MANY)?;
                 }
-                (Step::Unmapped(id), Some(link)) => {
-                    link.copier().maps.remove(id);
-                    session.ticket.peer.note_change();
+                (Step::Unmapped(id), Some(path)) => {
+                    path.copier().mappings.remove(id);
+                    session.session_info.peer.note_change();
                 }
                 _ => {}
             }
@@ -295,7 +296,7 @@ impl Service {
     }
 
     /// The dialer goes to the other side, if it has not yet.
-    fn connect(&self, paths: &mut Paths, peer: u64) -> std::result::Result<(), Why> {
+    fn connect(&self, paths: &mut Sessions, peer: u64) -> std::result::Result<(), Why> {
         let token = paths.token();
         let Some(session) = paths.sessions.get_mut(&peer).filter(|session| session.wants_to_connect()) else {
             return Ok(());
@@ -311,7 +312,7 @@ impl Service {
         watched.map_err(|error| format!("epoll: {error}"))
     }
 
-    fn settle(&self, paths: &mut Paths, peer: u64) {
+    fn settle(&self, paths: &mut Sessions, peer: u64) {
         let token = paths.token();
         let Some(session) = paths.sessions.get_mut(&peer) else { return };
         let Some(copier) = session.copier.take() else { return };
@@ -322,8 +323,8 @@ impl Service {
         };
         let watched = self.poller.add(copier.process.pidfd().as_raw_fd(), token, READ);
         let commands = self.commands.clone();
-        let link = LocalLink::new(
-            session.ticket.peer.clone(),
+        let path = LocalPath::new(
+            session.session_info.peer.clone(),
             copier,
             self.settings.threads,
             self.settings.spin_ns,
@@ -331,12 +332,12 @@ impl Service {
         );
         {
             let mut links = self.links.lock();
-            links.retain(|link| link.strong_count() > 0);
-            links.push(Arc::downgrade(&link));
+            links.retain(|path| path.strong_count() > 0);
+            links.push(Arc::downgrade(&path));
         }
         paths.tokens.insert(token, peer);
-        paths.processes.insert(peer, (token, link.clone()));
-        paths.open.insert(peer, link);
+        paths.processes.insert(peer, (token, path.clone()));
+        paths.open.insert(peer, path);
         paths.how.insert(peer, how);
         match watched {
             Ok(()) => self.settled(peer, None),
@@ -345,12 +346,12 @@ impl Service {
     }
 
     /// There is no path to this peer, or none any more.
-    fn fail(&self, paths: &mut Paths, peer: u64, why: Why) {
+    fn fail(&self, paths: &mut Sessions, peer: u64, why: Why) {
         let Some(session) = self.take(paths, peer) else { return };
         if session.deadline.is_none() {
             return self.commands.push(Command::CompanionBroken { peer, transport: Transport::Local });
         }
-        if session.ticket.dialer {
+        if session.session_info.dialer {
             // It waits for us.
             self.tell(&session, Vec::new(), why.clone());
         }
@@ -358,36 +359,36 @@ impl Service {
     }
 
     fn tell(&self, session: &Session, body: Vec<u8>, why: Why) {
-        let (peer, session_id) = (session.ticket.peer.handle, session.ticket.session_id);
+        let (peer, session_id) = (session.session_info.peer.handle, session.session_info.session_id);
         self.commands.push(Command::Tell { peer, session_id, transport: Transport::Local, body, why });
     }
 
     fn settled(&self, peer: u64, why: Option<Why>) {
         let transport = Transport::Local;
-        self.commands.push(Command::CompanionSettled { peer, transport, why, pending: false });
+        self.commands.push(Command::PathSettled { peer, transport, why, pending: false });
     }
 
     /// Takes a path out of use: nothing is posted on it from here on, and no new access of the peer is let
     /// in. What still copies here fades.
-    fn take(&self, paths: &mut Paths, peer: u64) -> Option<Session> {
+    fn take(&self, paths: &mut Sessions, peer: u64) -> Option<Session> {
         let mut session = paths.sessions.remove(&peer)?;
-        paths.by_id.remove(&session.ticket.session_id);
+        paths.by_id.remove(&session.session_info.session_id);
         paths.times.set(peer, None);
-        let link = paths.open.remove(&peer);
+        let path = paths.open.remove(&peer);
         paths.how.remove(&peer);
         if let Some(socket) = session.socket.take() {
             self.poller.remove(socket.as_raw_fd(), session.socket_token);
         }
-        if let Some(link) = &link {
+        if let Some(path) = &path {
             paths.leaving.retain(|thread| !thread.is_finished());
-            paths.leaving.extend(link.close());
+            paths.leaving.extend(path.close());
         }
         paths.tokens.remove(&session.socket_token);
         if let Some(tally) = &session.tally {
             self.grants.close(tally);
-            let mut fading = Fading { tally: tally.clone(), link, quiet: false };
-            if !self.is_over(&mut fading) {
-                paths.fading.entry(peer).or_default().push(fading);
+            let mut draining = Draining { tally: tally.clone(), path, quiet: false };
+            if !self.is_over(&mut draining) {
+                paths.draining.entry(peer).or_default().push(draining);
                 paths.fading_times.lower(peer, Instant::now() + RETRY);
             }
         }
@@ -395,24 +396,26 @@ impl Service {
     }
 }
 
-impl Companion for Service {
-    fn begin(&self, ticket: Ticket) {
-        let (peer, dialer) = (ticket.peer.handle, ticket.dialer);
+impl TransportService for Service {
+    fn begin(&self, session_info: SessionInfo) {
+        let (peer, dialer) = (session_info.peer.handle, session_info.dialer);
         let mut paths = self.lock();
         self.take(&mut paths, peer);
         self.forget_process(&mut paths, peer);
         let patience = if dialer { OFFER_PATIENCE } else { PATIENCE };
-        let session = Session::new(ticket, Instant::now() + patience);
+        let session = Session::new(session_info, Instant::now() + patience);
         // The dialer comes to the acceptor, so where it listens itself does not matter.
-        match &self.door {
-            Some(door) if !dialer => self.tell(&session, door.name.clone().into_bytes(), String::new()),
+        match &self.listener {
+            Some(listener) if !dialer => {
+                self.tell(&session, listener.name.clone().into_bytes(), String::new())
+            }
             None if !dialer => self.tell(&session, Vec::new(), "the peer does not listen".into()),
             _ => {}
         }
-        paths.by_id.insert(session.ticket.session_id, peer);
+        paths.by_id.insert(session.session_info.session_id, peer);
         paths.sessions.insert(peer, session);
         paths.work.insert(peer);
-        if !dialer && self.door.is_none() {
+        if !dialer && self.listener.is_none() {
             self.fail(&mut paths, peer, "this engine does not listen".into());
         }
         drop(paths);
@@ -422,7 +425,7 @@ impl Companion for Service {
     /// Nonsense costs the peer this path.
     fn message(&self, peer: u64, body: &[u8]) -> bool {
         let mut paths = self.lock();
-        let waits = |session: &&mut Session| session.ticket.dialer && session.name.is_empty();
+        let waits = |session: &&mut Session| session.session_info.dialer && session.name.is_empty();
         let Some(session) = paths.sessions.get_mut(&peer).filter(waits) else { return true };
         if unix::is_proof_name(body) {
             session.name = String::from_utf8_lossy(body).into_owned();
@@ -444,10 +447,10 @@ impl Companion for Service {
         true
     }
 
-    fn link(&self, peer: u64) -> Option<(Arc<dyn Link>, String)> {
+    fn path(&self, peer: u64) -> Option<(Arc<dyn Path>, String)> {
         let paths = self.lock();
-        let link: Arc<dyn Link> = paths.open.get(&peer)?.clone();
-        Some((link, paths.how.get(&peer).cloned().unwrap_or_default()))
+        let path: Arc<dyn Path> = paths.open.get(&peer)?.clone();
+        Some((path, paths.how.get(&peer).cloned().unwrap_or_default()))
     }
 
     fn regions_added(&self, peer: u64, ids: &[u64]) -> Vec<Vec<u8>> {

@@ -16,7 +16,12 @@ fn service() -> Arc<Service> {
     for handle in 1..=PEERS {
         let mut session_id = [0; 16];
         session_id[..8].copy_from_slice(&handle.to_le_bytes());
-        service.begin(Ticket { peer: peer_with(handle), dialer: handle % 2 == 0, session_id, key: [7; 32] });
+        service.begin(SessionInfo {
+            peer: peer_with(handle),
+            dialer: handle % 2 == 0,
+            session_id,
+            key: [7; 32],
+        });
     }
     service
 }

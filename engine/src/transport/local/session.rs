@@ -8,9 +8,9 @@
 
 use super::attach::{Keys, Packet, PACKET_BYTES_MAX, PROOF_BYTES};
 use super::copier::Copier;
-use super::maps::{Mapped, Maps};
+use super::mappings::{Mapped, Mappings};
 use super::process::{Obstacle, Process};
-use crate::peer::Ticket;
+use crate::peer::SessionInfo;
 use crate::region::grants::{Grant, Grants, Tally};
 use crate::region::{Region, RegionMap};
 use crate::sys::mapping::Mapping;
@@ -35,7 +35,7 @@ struct Outgoing {
 }
 
 pub struct Session {
-    pub ticket: Ticket,
+    pub session_info: SessionInfo,
     /// Where the acceptor listens; "" until it has said so.
     pub name: String,
     pub keys: Keys,
@@ -69,11 +69,11 @@ pub enum Step {
 }
 
 impl Session {
-    pub fn new(ticket: Ticket, deadline: Instant) -> Session {
-        let keys = Keys::new(&ticket.key, ticket.session_id);
-        let value = Box::new(keys.value(ticket.dialer));
+    pub fn new(session_info: SessionInfo, deadline: Instant) -> Session {
+        let keys = Keys::new(&session_info.key, session_info.session_id);
+        let value = Box::new(keys.value(session_info.dialer));
         Session {
-            ticket,
+            session_info,
             name: String::new(),
             keys,
             value,
@@ -90,18 +90,18 @@ impl Session {
     }
 
     pub fn wants_to_connect(&self) -> bool {
-        self.ticket.dialer && !self.name.is_empty() && self.socket.is_none() && self.deadline.is_some()
+        self.session_info.dialer && !self.name.is_empty() && self.socket.is_none() && self.deadline.is_some()
     }
 
     /// Whether this packet is the one with which the dialer comes.
     pub fn expects(&self, packet: &Packet) -> bool {
-        let waits = !self.ticket.dialer && self.socket.is_none() && self.deadline.is_some();
+        let waits = !self.session_info.dialer && self.socket.is_none() && self.deadline.is_some();
         waits && self.keys.check(packet, true).is_some()
     }
 
     /// What it means that the path was not settled in time.
     pub fn late(&self) -> Why {
-        match (&self.socket, self.ticket.dialer) {
+        match (&self.socket, self.session_info.dialer) {
             (None, false) => "the peer has not come over AF_UNIX".into(),
             (None, true) if self.name.is_empty() => "the peer does not say where it listens".into(),
             (None, true) => "the peer's process takes no connection over AF_UNIX".into(),
@@ -129,7 +129,7 @@ impl Session {
     pub fn attach(&mut self, grants: &Grants) -> Result<(), Why> {
         let (tally, fd) = grants.admit().map_err(|error| format!("grants: {error}"))?;
         self.tally = Some(tally);
-        let attach = self.keys.attach(self.ticket.dialer, self.value.as_ptr() as u64);
+        let attach = self.keys.attach(self.session_info.dialer, self.value.as_ptr() as u64);
         self.push(&attach, vec![grants.board().clone(), Arc::new(fd)]);
         Ok(())
     }
@@ -203,7 +203,7 @@ impl Session {
             (Packet::Region { id, address, length }, _) => {
                 let mapped = map(descriptors.pop(), address, length)?;
                 match (&self.copier, self.deadline) {
-                    (Some(copier), Some(_)) => match copier.maps.add(id, mapped) {
+                    (Some(copier), Some(_)) => match copier.mappings.add(id, mapped) {
                         true => Ok(Step::Nothing),
                         false => Err(TOO_MANY.into()),
                     },
@@ -212,7 +212,7 @@ impl Session {
                 }
             }
             (Packet::Gone { id }, Some(copier)) => {
-                copier.maps.remove(id);
+                copier.mappings.remove(id);
                 Ok(Step::Nothing)
             }
             (Packet::Gone { id }, None) if self.deadline.is_none() => Ok(Step::Unmapped(id)),
@@ -223,7 +223,7 @@ impl Session {
 
     /// The other side's ATTACH: the proof that it is the session's peer, and what its grants allow here.
     fn attached(&self, attach: &Packet, descriptors: &[OwnedFd]) -> Result<Copier, Why> {
-        let theirs = !self.ticket.dialer;
+        let theirs = !self.session_info.dialer;
         let value_at = self.keys.check(attach, theirs).ok_or("the peer could not prove its session")?;
         let ([board, tally], Some(socket)) = (descriptors, &self.socket) else {
             return Err("the peer sent no grants".into());
@@ -232,7 +232,13 @@ impl Session {
         let process = Process::of(socket.as_fd()).map_err(|error| format!("pidfd: {error}"))?;
         let found = process.prove(value_at, &self.keys.value(theirs));
         let proven = process.proven(&found);
-        Ok(Copier { grant, process, proven, maps: Maps::default(), by_call: found.map_err(Obstacle::why) })
+        Ok(Copier {
+            grant,
+            process,
+            proven,
+            mappings: Mappings::default(),
+            by_call: found.map_err(Obstacle::why),
+        })
     }
 }
 

@@ -14,8 +14,8 @@
 use super::device::Device;
 use super::keys::{KeyMap, RegionKeys};
 use super::memory::Pinned;
+use super::notifications::{Notifications, Word};
 use super::wire::DeviceOffer;
-use super::words::{Word, Words};
 use crate::complete::transfer::Failure;
 use crate::complete::Transfer;
 use crate::peer::Peer;
@@ -98,7 +98,7 @@ pub struct Batch {
 
 impl Batch {
     /// It has left, and a run is done: tells the peer's bookkeeping.
-    pub fn settle(self, peer: &Peer, words: &Words) {
+    pub fn settle(self, peer: &Peer, words: &Notifications) {
         self.slot.into_iter().for_each(|slot| words.give_back(slot));
         if let Some(Run { transfer, first, end, bytes }) = &self.run {
             peer.confirm(transfer, (*first, *end), u64::from(*bytes), &self.failures, false);
@@ -201,7 +201,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// What comes next is for memory at `place`: proves what was written elsewhere. One work request at most.
+    /// What comes next is for memory at `locality`: proves what was written elsewhere. One work request at most.
     fn leave_for(&mut self, place: Location, sequence: u64) {
         if self.unproven.as_ref().is_some_and(|last| last.place != place) {
             self.prove(WrId::new(self.qp, sequence, FLUSH_BETWEEN));

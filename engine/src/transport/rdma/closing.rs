@@ -1,6 +1,6 @@
 //! The end of an endpoint: its queue pairs are put into their error state, every completion that they owe is
 //! reaped, they are destroyed; then nothing of it moves on this side. What was not confirmed is handed over,
-//! to be released behind a fence. `leaving` calls in, for the control loop or afterwards.
+//! to be released behind a fence. `flushing` calls in, for the control loop or afterwards.
 
 use super::batch::{Batch, Run, WrId};
 use super::endpoint::{lock, Endpoint};
@@ -80,7 +80,7 @@ impl Endpoint {
         self.device.remove(self.cookie, &self.qp_numbers);
         let lease_ns = self.peer.clock.lease_ns().max(FABRIC_DRAIN_NS);
         let lease_until_ns = clock::monotonic_ns() + lease_ns;
-        let unknown = self.mail.take_unacked().into_iter();
+        let unknown = self.unacknowledged.take_unacked().into_iter();
         let mut records: Vec<Posted> =
             unknown.map(|what| Posted { sequence: 0, lease_until_ns, what }).collect();
         for flight in &self.flights {

@@ -2,10 +2,10 @@
 //! can be reached now, and at which address, changes with its port.
 
 use super::endpoint::Endpoint;
-use super::place::{Place, SYSFS};
+use super::locality::{Place, SYSFS};
+use super::notifications::{self, Notifications, Word};
 use super::topology::choose_gid;
 use super::wire::DeviceOffer;
-use super::words::{self, Word, Words};
 use super::DeviceSettings;
 use crate::limits::SPLIT_BYTES_MIN;
 use crate::notify::WakeLater;
@@ -52,7 +52,7 @@ pub struct Device {
     pub pd: Arc<Pd>,
     /// Where its completion queues report.
     pub channel: Arc<Channel>,
-    pub words: Words,
+    pub words: Notifications,
     /// What has been received, by whichever endpoint.
     pub received: Arc<Cq>,
     receiver: Mutex<Vec<Completion>>,
@@ -91,7 +91,7 @@ impl Device {
     fn make(index: usize, context: &Arc<Context>, settings: &DeviceSettings) -> io::Result<Device> {
         let (pd, channel) = (Pd::new(context)?, Channel::new(context)?);
         let poller = Poller::new(PollerKind::Epoll).map_err(io::Error::other)?;
-        let words = Words::new(&pd)?;
+        let words = Notifications::new(&pd)?;
         let received =
             Cq::new(context, RECEIVED_MAX.min(context.limits().cqe_max), Some(&channel), RECEIVED)?;
         received.arm()?;
@@ -297,7 +297,7 @@ impl Device {
         let mut owing = None;
         let slot = completion.id() as u32;
         if completion.is_success() {
-            let mut bytes = words::buffer();
+            let mut bytes = notifications::buffer();
             let length = self.words.read(slot, completion.bytes(), &mut bytes);
             let by_qp = self.by_qp.lock();
             let endpoint = by_qp.get(&completion.qp_number()).and_then(Weak::upgrade);

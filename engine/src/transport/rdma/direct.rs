@@ -2,8 +2,8 @@
 //! which is registered with every NIC like host memory (`memory`). Where any of that is refused nothing fails: the region
 //! is staged, and `why_staged` says why.
 
+use super::locality::{Place, SYSFS};
 use super::memory::Pinned;
-use super::place::{Place, SYSFS};
 use crate::device::{DmaBuf, Drivers};
 use crate::region::{Region, RegionSpec};
 use crate::types::Access;

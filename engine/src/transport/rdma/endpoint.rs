@@ -9,8 +9,8 @@
 use super::batch::{Batch, Builder, Run, WrId};
 use super::device::Device;
 use super::keys::Keys;
-use super::mail::Mail;
 use super::reaping::ASLEEP;
+use super::unacknowledged::Unacknowledged;
 use super::wire::{DeviceOffer, Side};
 use crate::command::{Command, Commands};
 use crate::complete::Transfer;
@@ -70,12 +70,12 @@ pub struct Endpoint {
     /// Chains under way. Partner: `watch`, so that what is owed is always looked after.
     pub(super) chains: AtomicU32,
     pub(super) watch: AtomicU32,
-    pub(super) mail: Mail,
+    pub(super) unacknowledged: Unacknowledged,
     /// Chains settled so far; says whether polling pays.
     pub settled: AtomicU64,
     /// That, at the last tick.
     pub(super) ticked: AtomicU64,
-    /// Payload under way, and what was seen to move in a second, for `link` to choose by.
+    /// Payload under way, and what was seen to move in a second, for `path` to choose by.
     pub(super) bytes_out: AtomicU64,
     pub(super) rate: AtomicU64,
     /// Nothing is posted any more, and the loss has been told; why, if it was not on purpose.
@@ -175,7 +175,7 @@ impl Endpoint {
             reaper: Mutex::new(Reaper { completions, done: Vec::new() }),
             chains: AtomicU32::new(0),
             watch: AtomicU32::new(ASLEEP),
-            mail: Mail::default(),
+            unacknowledged: Unacknowledged::default(),
             settled: AtomicU64::new(0),
             ticked: AtomicU64::new(0),
             bytes_out: AtomicU64::new(0),
@@ -465,7 +465,7 @@ impl Endpoint {
 
     pub fn carries(&self, transfer: u64) -> bool {
         let ours = |batch: &Batch| batch.run.as_ref().is_some_and(|run| run.transfer.handle == transfer);
-        self.mail.carries(transfer)
+        self.unacknowledged.carries(transfer)
             || self.flights.iter().any(|flight| lock(&flight.state).batches.iter().any(ours))
     }
 }

@@ -4,7 +4,7 @@
 #[path = "late_tests.rs"]
 mod late;
 
-use super::link::RdmaLink;
+use super::path::RdmaPath;
 use super::wire::KeysOffer;
 use crate::complete::{State, TransferResult};
 use crate::types::{Op, Request, Transport};
@@ -31,8 +31,8 @@ struct Two {
     a: Engine,
     b: Engine,
     peer: u64,
-    here: Arc<RdmaLink>,
-    there: Arc<RdmaLink>,
+    here: Arc<RdmaPath>,
+    there: Arc<RdmaPath>,
 }
 
 impl Two {
@@ -50,8 +50,8 @@ impl Two {
         };
         let (a, b) = (open("rva0,rvb0"), open("rva1,rvb1"));
         let peer = a.connect(b.address(), Some(BOUND)).unwrap();
-        let link = |engine: &Engine| engine.rdma().unwrap().links().remove(0);
-        let (here, there) = (link(&a), link(&b));
+        let path = |engine: &Engine| engine.rdma().unwrap().links().remove(0);
+        let (here, there) = (path(&a), path(&b));
         let two = Two { a, b, peer, here, there };
         two.lanes_without(&[]);
         two
@@ -71,7 +71,7 @@ impl Two {
 
     /// The lanes of both pairs of devices, once both stand at both ends and none of them is one of `old`.
     fn lanes_without(&self, old: &[u32]) -> Vec<u32> {
-        let lanes = |link: &RdmaLink| -> Vec<u32> { link.endpoints().iter().map(|it| it.lane).collect() };
+        let lanes = |path: &RdmaPath| -> Vec<u32> { path.endpoints().iter().map(|it| it.lane).collect() };
         until("both endpoints stand", || {
             let (here, there) = (lanes(&self.here), lanes(&self.there));
             here.len() == 2 && here == there && !here.iter().any(|lane| old.contains(lane))
@@ -173,10 +173,10 @@ fn queue_pairs_that_break_lose_nothing_and_are_made_anew() {
         let mut old = Vec::new();
         for kill in 0..KILLS {
             let lanes = two.lanes_without(&old);
-            let link = if kill % 2 == 0 { &two.here } else { &two.there };
+            let path = if kill % 2 == 0 { &two.here } else { &two.there };
             // The one for what is small, or the first of the others, which is in use all the time. The next takes
             // what the first has no room for, and a queue pair that carries nothing breaks unseen.
-            link.endpoints()[kill / 2 % 2].kill(kill.min(1));
+            path.endpoints()[kill / 2 % 2].kill(kill.min(1));
             old.push(lanes[kill / 2 % 2]);
         }
         let lanes = two.lanes_without(&old);
@@ -245,8 +245,8 @@ fn a_wrong_key_costs_its_request_alone() {
 }
 
 /// Gives a region keys that open nothing, on both devices of the peer; what they were.
-fn spoil(link: &RdmaLink, region: u64) -> Vec<KeysOffer> {
-    let keys = link.keys.snapshot().get(region).unwrap().clone();
+fn spoil(path: &RdmaPath, region: u64) -> Vec<KeysOffer> {
+    let keys = path.keys.snapshot().get(region).unwrap().clone();
     let offers = (0..2u8).map(|device| KeysOffer {
         region,
         address: keys.address,
@@ -260,7 +260,7 @@ fn spoil(link: &RdmaLink, region: u64) -> Vec<KeysOffer> {
     });
     let right: Vec<KeysOffer> = offers.collect();
     for offer in &right {
-        link.keys.add(KeysOffer { rkeys: vec![offer.rkeys[0] ^ 0xa5], ..offer.clone() });
+        path.keys.add(KeysOffer { rkeys: vec![offer.rkeys[0] ^ 0xa5], ..offer.clone() });
     }
     right
 }

@@ -5,7 +5,7 @@ use super::*;
 use crate::command::Command;
 use crate::complete::Fence;
 use crate::loss::{Cause, Loss};
-use crate::peer::{Closed, Companion, PeerState};
+use crate::peer::{Closed, PeerState, TransportService};
 use crate::transport::rdma::endpoint::Endpoint;
 use crate::Transfer;
 
@@ -50,7 +50,7 @@ fn carried(two: &Two, local: &Memory, remote: &Memory, bytes: usize) -> Transfer
 fn run_dry(two: &Two) {
     let peer = two.a.whole().peers.get(two.peer).unwrap();
     until("nothing is queued or under way", || {
-        let idle = |link: &RdmaLink| !link.endpoints().iter().any(|it| it.has_work());
+        let idle = |path: &RdmaPath| !path.endpoints().iter().any(|it| it.has_work());
         !peer.has_work(Transport::Rdma, false) && !peer.has_work(Transport::Rdma, true) && idle(&two.here)
     });
 }
@@ -133,11 +133,11 @@ fn keys_let_go_of_while_an_endpoint_closes_are_released_with_it() {
     const REGION: u64 = 70;
     let two = two();
     let (service, endpoint) = (two.a.rdma().unwrap(), two.here.endpoints()[0].clone());
-    assert!(service.held.give(REGION, two.peer));
+    assert!(service.key_holders.give(REGION, two.peer));
     service.lock().leaving.let_go(two.peer, &[REGION]);
-    assert_eq!(service.held.holders(REGION), [two.peer]);
+    assert_eq!(service.key_holders.holders(REGION), [two.peer]);
     assert!(matches!(service.close_lane(two.peer, endpoint.lane), Some(Closed::Quiet(_))));
-    assert!(service.held.holders(REGION).is_empty());
+    assert!(service.key_holders.holders(REGION).is_empty());
 }
 
 /// Who found an endpoint whole, and waited for its lock while it began to close, posts nothing behind what is flushed.
@@ -209,7 +209,7 @@ fn a_session_goes_on_when_the_endpoints_before_it_are_gone() {
         let (late, waiting, held) =
             if held_here { (&ours, &two.b, initiator) } else { (&theirs, &two.a, two.peer) };
         let object = waiting.whole().peers.get(held).unwrap();
-        let lanes = object.link().unwrap().lanes();
+        let lanes = object.tcp_path().unwrap().lanes();
         let slow = Slow::new(late.clone());
         let transfer = carried(&two, &local, &remote, BYTES);
         let broken = Command::CompanionBroken { peer: two.peer, transport: Transport::Rdma };
@@ -220,7 +220,8 @@ fn a_session_goes_on_when_the_endpoints_before_it_are_gone() {
         // The lanes of the new connection stand, and what was said before the answer to a probe was heard: all that is
         // missing is that Ready.
         until("the connection is made anew", || {
-            waiting.probe(held, Some(SHORT)).is_ok() && object.link().is_some_and(|it| it.lanes() == lanes)
+            waiting.probe(held, Some(SHORT)).is_ok()
+                && object.tcp_path().is_some_and(|it| it.lanes() == lanes)
         });
         waiting.probe(held, Some(BOUND)).unwrap();
         assert_ne!(object.state(), PeerState::Up, "held here: {held_here}");

@@ -35,7 +35,7 @@ pub struct Pinned {
 /// One region on one device.
 pub struct Pieces {
     pub bytes: u64,
-    /// How much longer than the shortest the device's way to it is (`place`).
+    /// How much longer than the shortest the device's way to it is (`locality`).
     pub detour: u8,
     pub keys: Box<[PieceKeys]>,
 }
@@ -74,7 +74,7 @@ impl Pinned {
         Some((keys.lkey, end.checked_sub(offset)?))
     }
 
-    /// How much longer than the shortest this device's way to it is (`place`).
+    /// How much longer than the shortest this device's way to it is (`locality`).
     pub fn detour(&self, device: usize) -> u8 {
         self.devices.get(device).map_or(0, |pieces| pieces.detour)
     }

@@ -137,17 +137,17 @@ impl Endpoint {
 
     /// There may be room again for what waits.
     pub fn nudge(&self) {
-        if let Some(link) = self.peer.link_of(Transport::Rdma) {
-            link.nudge();
+        if let Some(path) = self.peer.path(Transport::Rdma) {
+            path.nudge();
         }
     }
 
-    /// The calling thread polls from here on, until `rest`. False: another does, or the channel reports.
+    /// The calling thread polls from here on, until `idle`. False: another does, or the channel reports.
     pub fn watch(&self) -> bool {
         self.watch.compare_exchange(ASLEEP, WATCHED, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// The channel has reported: the calling thread polls until `rest`.
+    /// The channel has reported: the calling thread polls until `idle`.
     pub fn watch_reported(&self) {
         self.watch.store(WATCHED, Ordering::SeqCst);
     }

@@ -1,14 +1,14 @@
 //! The service behind RDMA paths: one thread that listens to the devices and to what peers' services say,
-//! makes endpoints and gives them up. The control loop tells it which sessions stand (`Companion`), and has it
+//! makes endpoints and gives them up. The control loop tells it which sessions stand (`TransportService`), and has it
 //! close endpoints as it closes lanes. No payload passes here.
 
 use super::device::{Device, DeviceStats};
 use super::direct::Direct;
 use super::discovery;
-use super::held::Held;
-use super::leaving::Leaving;
+use super::flushing::Flushing;
+use super::key_holders::KeyHolders;
 #[cfg(test)]
-use super::link::RdmaLink;
+use super::path::RdmaPath;
 use super::poller::Polling;
 use super::session::{Pair, Session, Stage};
 use super::sessions::Sessions;
@@ -54,7 +54,7 @@ pub struct Service {
     pub(super) registry: Arc<Registry>,
     pub(super) commands: Arc<Commands>,
     pub(super) devices: Vec<Arc<Device>>,
-    pub(super) held: Arc<Held>,
+    pub(super) key_holders: Arc<KeyHolders>,
     pub(super) poller: Arc<Poller>,
     pollings: Mutex<Vec<Arc<Polling>>>,
     sessions: Mutex<Sessions>,
@@ -95,13 +95,13 @@ impl Service {
         for device in &devices {
             device.report_to(&poller, FIRST_DEVICE + device.index as u64)?;
         }
-        let held = Arc::new(Held::new(devices.clone(), direct));
+        let key_holders = Arc::new(KeyHolders::new(devices.clone(), direct));
         let service = Arc::new(Service {
             settings,
             registry: registry.clone(),
             commands,
             devices,
-            held: held.clone(),
+            key_holders: key_holders.clone(),
             poller,
             pollings: Mutex::default(),
             sessions: Mutex::new(Sessions::new()),
@@ -113,13 +113,13 @@ impl Service {
             looked: Default::default(),
         });
         let weak = Arc::downgrade(&service);
-        held.set_ask(move |region| {
+        key_holders.set_ask(move |region| {
             if let Some(service) = weak.upgrade() {
                 service.lock().revoking.push(region);
                 service.poller.wake();
             }
         });
-        registry.set_holder(held as Arc<dyn Holder>);
+        registry.set_holder(key_holders as Arc<dyn Holder>);
         Ok(service)
     }
 
@@ -151,8 +151,8 @@ impl Service {
 
     /// The paths to all peers.
     #[cfg(test)]
-    pub fn links(&self) -> Vec<Arc<RdmaLink>> {
-        self.lock().all.values().map(|session| session.link.clone()).collect()
+    pub fn links(&self) -> Vec<Arc<RdmaPath>> {
+        self.lock().all.values().map(|session| session.path.clone()).collect()
     }
 
     /// Each device as it is now.
@@ -207,8 +207,8 @@ impl Service {
 
     pub(super) fn tell(&self, session: &Session, word: &Word) {
         self.commands.push(Command::Tell {
-            peer: session.ticket.peer.handle,
-            session_id: session.ticket.session_id,
+            peer: session.session_info.peer.handle,
+            session_id: session.session_info.session_id,
             transport: Transport::Rdma,
             body: word.encode(),
             why: String::new(),
@@ -273,13 +273,13 @@ impl Service {
     fn next_word(&self, peer: u64) -> Option<(Word, [u8; 16])> {
         let mut sessions = self.lock();
         let session = sessions.all.get_mut(&peer)?;
-        Some((session.inbox.pop_front()?, session.ticket.session_id))
+        Some((session.inbox.pop_front()?, session.session_info.session_id))
     }
 
     /// The session, if it is still that one.
     pub(super) fn with<T>(&self, peer: u64, id: [u8; 16], act: impl FnOnce(&mut Session) -> T) -> Option<T> {
         let mut sessions = self.lock();
-        sessions.all.get_mut(&peer).filter(|session| session.ticket.session_id == id).map(act)
+        sessions.all.get_mut(&peer).filter(|session| session.session_info.session_id == id).map(act)
     }
 
     fn heard(&self, peer: u64, id: [u8; 16], word: Word) {
@@ -314,10 +314,10 @@ impl Service {
     }
 
     /// The peer can't use the keys of these regions any more, once all endpoints of it that were closed are gone.
-    fn release(&self, leaving: &mut Leaving, regions: &[u64], peer: u64) {
+    fn release(&self, leaving: &mut Flushing, regions: &[u64], peer: u64) {
         match leaving.has(peer) {
             true => leaving.let_go(peer, regions),
-            false => self.held.release(regions, peer),
+            false => self.key_holders.release(regions, peer),
         }
     }
 
@@ -375,7 +375,7 @@ impl Service {
             entry.stage == Stage::Probing && entry.endpoint.is_proven() && !entry.endpoint.is_broken()
         });
         let proven = proven.map(|(lane, _)| *lane).collect();
-        Some((session.ticket.session_id, session.due(now), stuck, proven))
+        Some((session.session_info.session_id, session.due(now), stuck, proven))
     }
 
     /// Says, once, what became of the first attempts.
@@ -385,7 +385,7 @@ impl Service {
         let hopeless = session.why_not(&self.devices).is_some_and(|(_, pending)| !pending);
         if session.is_tried() || hopeless || session.is_late(Instant::now()) {
             session.is_settled = true;
-            if session.ticket.dialer {
+            if session.session_info.dialer {
                 self.tell(session, &Word::Settled { why: String::new() });
             }
             drop(sessions);
@@ -404,7 +404,7 @@ impl Service {
         }
         let pending = why.as_ref().is_some_and(|(_, pending)| *pending);
         let why = why.map(|(why, _)| why);
-        self.commands.push(Command::CompanionSettled { peer, transport: Transport::Rdma, why, pending });
+        self.commands.push(Command::PathSettled { peer, transport: Transport::Rdma, why, pending });
     }
 }
 

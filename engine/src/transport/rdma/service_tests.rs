@@ -4,7 +4,7 @@
 use super::*;
 use crate::handle::Tag;
 use crate::peer::tests::peer_with;
-use crate::peer::{Companion, Link, Ticket};
+use crate::peer::{Path, SessionInfo, TransportService};
 
 const PEERS: u64 = 1000;
 
@@ -29,7 +29,7 @@ fn service() -> Arc<Service> {
     let registry = Arc::new(Registry::new(Tag::from_random(1), None));
     let service = Service::over(Vec::new(), settings, registry, Arc::default(), Direct::new(None)).unwrap();
     for handle in 1..=PEERS {
-        service.begin(Ticket {
+        service.begin(SessionInfo {
             peer: peer_with(handle),
             dialer: handle % 2 == 0,
             session_id: [1; 16],
@@ -55,14 +55,14 @@ fn an_event_costs_the_sessions_that_it_concerns() {
     assert!(service.message(5, &Word::Idle.encode()));
     assert!(service.next_look().is_some_and(|at| at <= Instant::now()));
     assert_eq!(turn(&service), 1, "a word");
-    let call = service.lock().all.get(&8).map(|session| session.link.clone()).unwrap();
+    let call = service.lock().all.get(&8).map(|session| session.path.clone()).unwrap();
     call.rest();
     call.rouse();
     assert_eq!(turn(&service), 1, "its endpoints are wanted");
-    service.held.give(70, 9);
-    service.held.revoke(70);
+    service.key_holders.give(70, 9);
+    service.key_holders.revoke(70);
     assert_eq!(turn(&service), 1, "keys are asked for");
     service.end(9);
     assert_eq!(turn(&service), 0);
-    assert!(service.held.holders(70).is_empty(), "it has none any more");
+    assert!(service.key_holders.holders(70).is_empty(), "it has none any more");
 }

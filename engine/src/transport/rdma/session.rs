@@ -6,17 +6,17 @@
 //! acceptor       CONNECT ─▶ ANSWERED ─ ESTABLISHED ─▶ OPEN
 //! either         closed, refused or too slow ─▶ IDLE, tried again by the dialer after a pause
 //! ```
-//! When neither side has posted anything for a while the endpoints are given up, `rest`: whoever wants them
+//! When neither side has posted anything for a while the endpoints are given up, `idle`: whoever wants them
 //! back is posted for by TCP, or waits, until the dialer has made them again.
 
 use super::device::Device;
 use super::endpoint::Endpoint;
-use super::link::RdmaLink;
+use super::path::RdmaPath;
 use super::retries::Retries;
 use super::topology::pair;
 use super::wire::{DeviceOffer, Side, Word};
 use crate::limits::{RDMA_REVOKES_MAX, RDMA_WORDS_MAX};
-use crate::peer::Ticket;
+use crate::peer::SessionInfo;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -67,8 +67,8 @@ impl<E> LettingGo<E> {
 }
 
 pub struct Session {
-    pub ticket: Ticket,
-    pub link: Arc<RdmaLink>,
+    pub session_info: SessionInfo,
+    pub path: Arc<RdmaPath>,
     /// What the peer said and nobody has looked at: `hear` bounds it.
     pub inbox: VecDeque<Word>,
     /// The peer's devices, once it has said so; and what it says of others.
@@ -98,10 +98,15 @@ pub struct Session {
 
 impl Session {
     /// `parted`: since when there has been no endpoint, if the session before this one had some.
-    pub fn new(ticket: Ticket, link: Arc<RdmaLink>, patience: Duration, parted: Option<Instant>) -> Session {
+    pub fn new(
+        session_info: SessionInfo,
+        path: Arc<RdmaPath>,
+        patience: Duration,
+        parted: Option<Instant>,
+    ) -> Session {
         Session {
-            ticket,
-            link,
+            session_info,
+            path,
             inbox: VecDeque::new(),
             theirs: None,
             entries: HashMap::new(),
@@ -130,7 +135,7 @@ impl Session {
 
     /// Whether the dialer is to ask the other side if it is idle, too; not before another period, then.
     pub fn asks_idle(&mut self, now: Instant, period: Duration) -> bool {
-        if !self.ticket.dialer || now < self.idle_asked + period {
+        if !self.session_info.dialer || now < self.idle_asked + period {
             return false;
         }
         self.idle_asked = now;
@@ -140,7 +145,7 @@ impl Session {
     /// The endpoints are given up, and wanted back when something is queued: the lanes.
     pub fn rest(&mut self) -> Vec<u32> {
         self.rests = true;
-        self.link.rest();
+        self.path.rest();
         self.entries.keys().copied().collect()
     }
 
@@ -155,7 +160,7 @@ impl Session {
 
     /// Whether something is queued for endpoints that were given up.
     pub fn is_wanted(&self) -> bool {
-        self.rests && self.link.is_wanted()
+        self.rests && self.path.is_wanted()
     }
 
     pub fn their_device(&self, index: u8) -> Option<&DeviceOffer> {
@@ -172,7 +177,7 @@ impl Session {
 
     /// Which pairs there should be: those that have no endpoint are tried at once.
     pub fn plan(&mut self, ours: &[Arc<Device>]) {
-        let Some((theirs, _)) = self.theirs.as_ref().filter(|_| self.ticket.dialer) else { return };
+        let Some((theirs, _)) = self.theirs.as_ref().filter(|_| self.session_info.dialer) else { return };
         let ours: Vec<DeviceOffer> = ours.iter().filter_map(|device| device.offer().ok()).collect();
         let wanted: Vec<Pair> =
             pair(&ours, theirs).into_iter().map(|(a, b)| (ours[a].index, theirs[b].index)).collect();
@@ -199,7 +204,7 @@ impl Session {
     /// No endpoint came of it this time.
     pub fn failed(&mut self, pair: Pair, why: String) {
         self.tried.insert(pair, why);
-        if self.ticket.dialer && !self.rests {
+        if self.session_info.dialer && !self.rests {
             self.retries.failed(pair, Instant::now());
         }
     }
@@ -213,7 +218,7 @@ impl Session {
     }
 
     pub fn take_all(&mut self) -> Vec<Arc<Endpoint>> {
-        self.link.set(Vec::new());
+        self.path.set(Vec::new());
         self.entries.drain().map(|(_, entry)| entry.endpoint).collect()
     }
 
@@ -238,10 +243,10 @@ impl Session {
             .collect();
         open.sort_by_key(|(device, _)| *device);
         self.parted = match open.is_empty() {
-            true => self.parted.or_else(|| (!self.link.endpoints().is_empty()).then(Instant::now)),
+            true => self.parted.or_else(|| (!self.path.endpoints().is_empty()).then(Instant::now)),
             false => None,
         };
-        self.link.set(open.into_iter().map(|(_, endpoint)| endpoint).collect());
+        self.path.set(open.into_iter().map(|(_, endpoint)| endpoint).collect());
     }
 
     /// Since when there is no endpoint where there was one, if the session ends now.
@@ -257,7 +262,7 @@ impl Session {
     /// Whether the dialer has tried each pair, so that both sides may go on with what there is.
     pub fn is_tried(&self) -> bool {
         let tried = |pair: &Pair| self.tried.contains_key(pair);
-        self.ticket.dialer
+        self.session_info.dialer
             && self.theirs.is_some()
             && self.retries.pairs().all(tried)
             && self.entries.values().all(|entry| entry.stage == Stage::Open || tried(&entry.pair))
@@ -322,7 +327,7 @@ impl Session {
     /// The peer takes these regions back: nothing more is posted with their keys. False when it takes back more
     /// than it can have.
     pub fn revoked(&mut self, regions: Vec<u64>) -> bool {
-        self.link.remove_keys(&regions);
+        self.path.remove_keys(&regions);
         // Who was posting with them has finished that when the mark is taken.
         let marks = self.entries.values().map(|entry| (entry.endpoint.clone(), entry.endpoint.mark()));
         self.acks.0.push_back((regions, marks.collect()));
@@ -340,7 +345,7 @@ impl Session {
         if self.is_wanted() {
             return Some(now);
         }
-        let asks = self.ticket.dialer && !idle.is_zero() && !self.entries.is_empty();
+        let asks = self.session_info.dialer && !idle.is_zero() && !self.entries.is_empty();
         let idle = asks.then_some(self.idle_asked + idle);
         let soon = now + Duration::from_millis(1);
         let probing = self.entries.values().any(|entry| entry.stage == Stage::Probing);
@@ -385,9 +390,9 @@ mod tests {
     fn session() -> Session {
         let peer = peer_with(7);
         let registry = Arc::new(Registry::new(Tag::from_random(1), None));
-        let link = Arc::new(RdmaLink::new(peer.clone(), registry, 0, Box::new(|| {})));
-        let ticket = Ticket { peer, dialer: false, session_id: [1; 16], key: [7; 32] };
-        Session::new(ticket, link, PATIENCE, None)
+        let path = Arc::new(RdmaPath::new(peer.clone(), registry, 0, Box::new(|| {})));
+        let session_info = SessionInfo { peer, dialer: false, session_id: [1; 16], key: [7; 32] };
+        Session::new(session_info, path, PATIENCE, None)
     }
 
     #[test]

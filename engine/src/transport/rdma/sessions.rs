@@ -1,8 +1,8 @@
 //! What the service behind RDMA paths keeps of its sessions, under one lock.
 
-use super::leaving::Leaving;
+use super::flushing::Flushing;
 use super::session::Session;
-use crate::times::Times;
+use crate::schedule::Schedule;
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
@@ -17,11 +17,11 @@ pub struct Sessions {
     /// Those that have something to look at. Whoever changes a session puts it here, but for who looks after it.
     pub work: BTreeSet<u64>,
     /// When the others are looked at next if nothing is heard, as they stood when they were last looked after.
-    pub times: Times<Instant>,
+    pub times: Schedule<Instant>,
     /// Regions that are being unregistered, whose holders have not been asked yet.
     pub revoking: Vec<u64>,
     /// Endpoints that are closed but for what their devices owe.
-    pub leaving: Leaving,
+    pub leaving: Flushing,
     /// Devices at whose ports somebody should look.
     pub suspected: BTreeSet<usize>,
 }
@@ -32,9 +32,9 @@ impl Sessions {
             all: HashMap::new(),
             parted: HashMap::new(),
             work: BTreeSet::new(),
-            times: Times::new(),
+            times: Schedule::new(),
             revoking: Vec::new(),
-            leaving: Leaving::new(),
+            leaving: Flushing::new(),
             suspected: BTreeSet::new(),
         }
     }

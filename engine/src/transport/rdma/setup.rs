@@ -25,8 +25,8 @@ impl Service {
                     lane,
                     device: device.clone(),
                     remote: session.their_device(pair.1)?.clone(),
-                    peer: session.ticket.peer.clone(),
-                    keys: session.link.keys.clone(),
+                    peer: session.session_info.peer.clone(),
+                    keys: session.path.keys.clone(),
                     registry: self.registry.clone(),
                     commands: self.commands.clone(),
                     qps,
@@ -58,7 +58,7 @@ impl Service {
     pub(super) fn answer(&self, peer: u64, id: [u8; 16], lane: u32, pair: Pair, theirs: Side) {
         // Each costs queue pairs: who asks for more than there can be pairs of devices gets none.
         let has_room = |session: &mut Session| {
-            !session.ticket.dialer
+            !session.session_info.dialer
                 && session.entries.len() < RDMA_ENDPOINTS_MAX
                 && !session.entries.contains_key(&lane)
         };
@@ -109,7 +109,7 @@ impl Service {
     /// Gives up an endpoint that never carried anything.
     pub(super) fn close_quietly(&self, peer: u64, id: [u8; 16], lane: u32, why: &str) {
         let mut sessions = self.lock();
-        let session = sessions.all.get_mut(&peer).filter(|session| session.ticket.session_id == id);
+        let session = sessions.all.get_mut(&peer).filter(|session| session.session_info.session_id == id);
         let unused =
             session.filter(|it| it.entries.get(&lane).is_some_and(|entry| entry.stage != Stage::Open));
         let Some(endpoint) = unused.and_then(|session| session.take(lane, why)) else { return };

@@ -36,7 +36,7 @@ pub struct KeysOffer {
     pub length: u64,
     pub readable: bool,
     pub device: u8,
-    /// How much longer than the shortest the device's way to it is (`place`).
+    /// How much longer than the shortest the device's way to it is (`locality`).
     pub detour: u8,
     /// The region is registered in pieces of this many bytes; `rkeys` begins with the piece `first`.
     pub piece_bytes: u64,

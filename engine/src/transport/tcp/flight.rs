@@ -6,7 +6,7 @@
 //! launch ──▶ being sent (`sending`) ──▶ written ──▶ acknowledged, in order
 //!               └ an acknowledgement that comes now waits in `ahead` for the end of the system call
 //! ```
-//! Pure; `tx` and `place` call it under the lane's lock.
+//! Pure; `tx` and `incoming` call it under the lane's lock.
 
 use crate::peer::{Posted, What};
 use crate::transport::tcp::wire::{Fault, Malformed};

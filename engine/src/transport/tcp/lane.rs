@@ -23,7 +23,7 @@ use crate::sys::poller::Interest;
 use crate::sys::socket;
 use crate::transport::tcp::answer::Answers;
 use crate::transport::tcp::flight::Flight;
-use crate::transport::tcp::place::settle;
+use crate::transport::tcp::incoming::settle;
 use crate::transport::tcp::rx::{Rx, RxTurn};
 use crate::transport::tcp::tx::{Tx, TxTurn};
 use crate::transport::tcp::wire::Sealer;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! link ─ picks lanes ─▶ lane ┬ tx   fills and sends batches          } any thread: submitter,
-//!                            └ rx   receives, `place`s, `landing`    } waiter, or `worker`
+//!                            └ rx   receives, `incoming`s, `landing`    } waiter, or `worker`
 //! service ─ asks for lanes when something is to go over them, by what `opening` decides
 //! `control` dials and accepts the connections, and hands them over as lanes.
 //! ```
@@ -12,12 +12,12 @@ pub mod answer;
 #[cfg(test)]
 mod drain_tests;
 pub mod flight;
+pub mod incoming;
 pub mod landing;
 pub mod lane;
 pub mod lanes;
-pub mod link;
 pub mod opening;
-pub mod place;
+pub mod path;
 pub mod rx;
 pub mod service;
 pub mod tx;

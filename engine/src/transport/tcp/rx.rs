@@ -12,9 +12,9 @@
 use crate::loss::{Cause, Failure};
 use crate::sys::clock;
 use crate::sys::socket::{self, IoVec};
+use crate::transport::tcp::incoming::{Frame, Order};
 use crate::transport::tcp::landing::{Landing, LeaseOver};
 use crate::transport::tcp::lane::Lane;
-use crate::transport::tcp::place::{Frame, Order};
 use crate::transport::tcp::wire::{Header, Malformed, Sealer, HEADER_BYTES, META_BYTES_MAX};
 use std::io;
 use std::sync::atomic::Ordering;

@@ -3,15 +3,15 @@
 //! proven to be this session's.
 
 use super::lane::{Lane, LaneSpec};
-use super::link::TcpLink;
 use super::opening::{Opening, Pauses, Step};
+use super::path::TcpPath;
 use super::wire;
 use super::worker::Workers;
 use crate::command::Command;
 use crate::context::Context;
 use crate::limits::LANES_MAX;
 use crate::loss::{Cause, Failure, Loss};
-use crate::peer::{Closed, Companion, Link, Peer, Ticket};
+use crate::peer::{Closed, Path, Peer, SessionInfo, TransportService};
 use crate::sys::clock;
 use crate::sys::lock::{Mutex, MutexGuard};
 use std::collections::HashMap;
@@ -31,7 +31,7 @@ pub struct Service {
 
 struct Session {
     peer: Arc<Peer>,
-    link: Arc<TcpLink>,
+    path: Arc<TcpPath>,
     opening: Opening,
     lanes: HashMap<u32, Arc<Lane>>,
     dialed: bool,
@@ -65,10 +65,10 @@ impl Service {
         let theirs = peer.identity.lanes_max;
         let lanes = self.context.local.lanes_max.min(theirs).clamp(1, LANES_MAX) + 1;
         let pauses = Pauses { min_ns: config.reconnect_backoff_ms * 1_000_000, max_ns: PAUSE_NS_MAX };
-        let link = Arc::new(TcpLink::new(&peer, lanes, self.context.spin_ns, config.express_bytes_max));
-        peer.set_link(Some(link.clone()));
+        let path = Arc::new(TcpPath::new(&peer, lanes, self.context.spin_ns, config.express_bytes_max));
+        peer.set_tcp_path(Some(path.clone()));
         let session = Session {
-            link,
+            path,
             opening: Opening::new(lanes, pauses),
             lanes: HashMap::new(),
             dialed: false,
@@ -113,7 +113,7 @@ impl Service {
 
     /// The lane that stands in a slot.
     pub fn attached(&self, peer: u64, slot: u32) -> Option<u32> {
-        self.with(peer, |session| session.link.get(slot).map(|lane| lane.id)).flatten()
+        self.with(peer, |session| session.path.get(slot).map(|lane| lane.id)).flatten()
     }
 
     /// A lane joins its session. False: it cannot be driven.
@@ -136,7 +136,7 @@ impl Service {
             worker.add(&lane).ok()?;
             session.opening.attached(slot, id);
             session.lanes.insert(id, lane.clone());
-            session.link.set(slot, Some(lane.clone()));
+            session.path.set(slot, Some(lane.clone()));
             Some(lane)
         });
         let Some(lane) = attached.flatten() else { return false };
@@ -182,7 +182,7 @@ impl Service {
 
     /// Whether something waits for a lane that does not stand.
     pub fn lacks_lane(&self, peer: u64) -> bool {
-        self.with(peer, |session| session.link.clone()).is_some_and(|link| link.lacks_lane())
+        self.with(peer, |session| session.path.clone()).is_some_and(|path| path.lacks_lane())
     }
 
     /// Sends what is owed on lanes that are about to be closed on purpose.
@@ -200,11 +200,12 @@ impl Service {
     }
 }
 
-impl Companion for Service {
-    fn begin(&self, ticket: Ticket) {
-        self.with(ticket.peer.handle, |session| {
-            (session.id, session.key, session.dialed) = (ticket.session_id, ticket.key, ticket.dialer);
-            let steps = session.opening.begin(ticket.dialer);
+impl TransportService for Service {
+    fn begin(&self, session_info: SessionInfo) {
+        self.with(session_info.peer.handle, |session| {
+            (session.id, session.key, session.dialed) =
+                (session_info.session_id, session_info.key, session_info.dialer);
+            let steps = session.opening.begin(session_info.dialer);
             self.carry_out(session, steps);
         });
     }
@@ -217,8 +218,8 @@ impl Companion for Service {
         false
     }
 
-    fn link(&self, peer: u64) -> Option<(Arc<dyn Link>, String)> {
-        self.with(peer, |session| (session.link.clone() as Arc<dyn Link>, String::new()))
+    fn path(&self, peer: u64) -> Option<(Arc<dyn Path>, String)> {
+        self.with(peer, |session| (session.path.clone() as Arc<dyn Path>, String::new()))
     }
 
     fn regions_added(&self, _peer: u64, _ids: &[u64]) -> Vec<Vec<u8>> {
@@ -233,9 +234,9 @@ impl Companion for Service {
     }
 
     fn close_lane(&self, peer: u64, lane: u32) -> Option<Closed> {
-        let (link, lane) =
-            self.with(peer, |session| Some((session.link.clone(), session.lanes.remove(&lane)?)))??;
-        link.set(lane.slot, None);
+        let (path, lane) =
+            self.with(peer, |session| Some((session.path.clone(), session.lanes.remove(&lane)?)))??;
+        path.set(lane.slot, None);
         // The lane's locks are taken outside the sessions': its holders may ask for a lane.
         let records = lane.close();
         self.with(peer, |session| {

@@ -104,7 +104,7 @@ pub struct Hostile {
     pub lane_key: [u8; 32],
     /// The memory of the engine that the next `start` names; `start` fills it in. To resume, take both from
     /// an earlier session.
-    pub link: u64,
+    pub association: u64,
     pub known: u64,
     /// The lanes of the session, the express lane included.
     pub slots: u32,
@@ -151,7 +151,7 @@ impl Hostile {
             engine: established.peer,
             session_id: established.session_id,
             lane_key: *established.lane_key.bytes(),
-            link: 0,
+            association: 0,
             known: 0,
             next_lane: 1,
             listener,
@@ -253,14 +253,14 @@ impl Hostile {
     /// Exchanges Start, with `link` and `known` as they are; notes what the engine offers for the next time.
     pub fn start(&mut self) {
         let fresh = random_u64().max(1);
-        self.say(&Message::Start { link: self.link, known: self.known, fresh });
+        self.say(&Message::Start { association: self.association, known: self.known, fresh });
         let theirs = self.hear_until(|message| match message {
-            Message::Start { link, known, fresh } => Some((*link, *known, *fresh)),
+            Message::Start { association, known, fresh } => Some((*association, *known, *fresh)),
             _ => None,
         });
-        let resumes = self.link != 0 && (theirs.1, theirs.0) == (self.link, self.known);
+        let resumes = self.association != 0 && (theirs.1, theirs.0) == (self.association, self.known);
         if !resumes {
-            (self.link, self.known) = (fresh, theirs.2);
+            (self.association, self.known) = (fresh, theirs.2);
         }
     }
 

@@ -18,7 +18,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-pub struct Held {
+pub struct KeyHolders {
     devices: Vec<Arc<Device>>,
     direct: Direct,
     state: Mutex<State>,
@@ -37,9 +37,15 @@ struct State {
     revoked: HashSet<u64>,
 }
 
-impl Held {
-    pub fn new(devices: Vec<Arc<Device>>, direct: Direct) -> Held {
-        Held { devices, direct, state: Mutex::default(), released: Condvar::new(), ask: OnceLock::new() }
+impl KeyHolders {
+    pub fn new(devices: Vec<Arc<Device>>, direct: Direct) -> KeyHolders {
+        KeyHolders {
+            devices,
+            direct,
+            state: Mutex::default(),
+            released: Condvar::new(),
+            ask: OnceLock::new(),
+        }
     }
 
     pub fn set_ask(&self, ask: impl Fn(u64) + Send + Sync + 'static) {
@@ -102,7 +108,7 @@ impl State {
     }
 }
 
-impl Holder for Held {
+impl Holder for KeyHolders {
     fn pin(&self, specs: &[RegionSpec]) -> Result<Vec<Pin>> {
         let pinned = memory::pin(&self.devices, &self.direct, specs)?;
         Ok(pinned.into_iter().map(|pinned| pinned as Pin).collect())
@@ -161,12 +167,12 @@ impl Service {
     /// What a peer is told of a region: nothing, if it is on its way out.
     pub(super) fn keys_of(&self, region: &Region, peer: u64) -> Vec<Word> {
         let Some(pinned) = Pinned::of(region) else { return Vec::new() };
-        if region.is_revoked() || !self.held.give(region.id, peer) {
+        if region.is_revoked() || !self.key_holders.give(region.id, peer) {
             return Vec::new();
         }
         // Revoked between the two, it may even be gone: then nobody asks for what was given last.
         if region.is_revoked() {
-            self.held.release(&[region.id], peer);
+            self.key_holders.release(&[region.id], peer);
             return Vec::new();
         }
         let mut words = Vec::new();
@@ -193,7 +199,7 @@ impl Service {
         let regions = std::mem::take(&mut sessions.revoking);
         let mut by_peer: HashMap<u64, Vec<u64>> = HashMap::new();
         for region in regions {
-            self.held
+            self.key_holders
                 .holders(region)
                 .into_iter()
                 .for_each(|peer| by_peer.entry(peer).or_default().push(region));
@@ -203,7 +209,7 @@ impl Service {
             let Some(session) = sessions.all.get_mut(&peer) else {
                 // Its session has ended since: it has no endpoint any more, once those are gone that were closed for it.
                 if !sessions.leaving.has(peer) {
-                    self.held.release(&regions, peer);
+                    self.key_holders.release(&regions, peer);
                 }
                 continue;
             };
@@ -221,8 +227,9 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    fn held() -> (Arc<Held>, Arc<AtomicU64>) {
-        let (held, asked) = (Arc::new(Held::new(Vec::new(), Direct::new(None))), Arc::new(AtomicU64::new(0)));
+    fn held() -> (Arc<KeyHolders>, Arc<AtomicU64>) {
+        let (held, asked) =
+            (Arc::new(KeyHolders::new(Vec::new(), Direct::new(None))), Arc::new(AtomicU64::new(0)));
         let counter = asked.clone();
         held.set_ask(move |region| {
             counter.fetch_add(region, Ordering::SeqCst);

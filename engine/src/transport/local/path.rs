@@ -2,11 +2,11 @@
 //! then; larger transfers are cut into pieces that the crew and the threads that wait for them copy.
 
 use super::copier::{Broken, Copier};
-use super::crew::Crew;
+use super::copy_threads::CopyThreads;
 use crate::complete::Transfer;
 use crate::limits::FRAME_DESCRIPTORS_MAX;
 use crate::peer::outbox::{Class, PullLimits, Pulled};
-use crate::peer::{Kept, Link, Peer};
+use crate::peer::{Kept, Path, Peer, SameHost};
 use crate::region::grants::Use;
 use crate::region::RemoteMap;
 use crate::status::Result;
@@ -32,7 +32,7 @@ const ALL: PullLimits = PullLimits {
 thread_local! {
     /// The link that this thread is copying for: what is queued there meanwhile waits for its next look
     /// at the queue, so that a chain of ORDERED transfers needs no stack.
-    static COPYING: Cell<*const LocalLink> = const { Cell::new(std::ptr::null()) };
+    static COPYING: Cell<*const LocalPath> = const { Cell::new(std::ptr::null()) };
     /// Something was queued there meanwhile.
     static QUEUED: Cell<bool> = const { Cell::new(false) };
 }
@@ -40,10 +40,10 @@ thread_local! {
 /// What is called when the path turns out to be broken.
 pub type OnBroken = Box<dyn Fn() + Send + Sync>;
 
-pub struct LocalLink {
+pub struct LocalPath {
     peer: Arc<Peer>,
     copier: Copier,
-    crew: Arc<Crew>,
+    copy_threads: Arc<CopyThreads>,
     /// What a thread of the crew does when it is called. Set once, right after the link was made.
     work: OnceLock<Arc<dyn Fn() + Send + Sync>>,
     spin_ns: u64,
@@ -51,31 +51,31 @@ pub struct LocalLink {
     on_broken: OnBroken,
 }
 
-impl LocalLink {
+impl LocalPath {
     pub fn new(
         peer: Arc<Peer>,
         copier: Copier,
         threads: usize,
         spin_ns: u64,
         on_broken: OnBroken,
-    ) -> Arc<LocalLink> {
-        let link = Arc::new(LocalLink {
+    ) -> Arc<LocalPath> {
+        let path = Arc::new(LocalPath {
             peer,
             copier,
-            crew: Arc::new(Crew::new(threads)),
+            copy_threads: Arc::new(CopyThreads::new(threads)),
             work: OnceLock::new(),
             // With one CPU, who copies can't do so while another looks on.
             spin_ns: if threads > 1 { spin_ns } else { 0 },
             closed: AtomicBool::new(false),
             on_broken,
         });
-        let weak: Weak<LocalLink> = Arc::downgrade(&link);
-        let _ = link.work.set(Arc::new(move || {
-            if let Some(link) = weak.upgrade() {
-                link.work();
+        let weak: Weak<LocalPath> = Arc::downgrade(&path);
+        let _ = path.work.set(Arc::new(move || {
+            if let Some(path) = weak.upgrade() {
+                path.work();
             }
         }));
-        link
+        path
     }
 
     pub fn copier(&self) -> &Copier {
@@ -86,7 +86,7 @@ impl LocalLink {
     /// joined by who may wait.
     pub fn close(&self) -> Vec<JoinHandle<()>> {
         self.closed.store(true, Ordering::SeqCst);
-        self.crew.close()
+        self.copy_threads.close()
     }
 
     /// Takes one piece and copies it. False when there is none. `submitted_ns`: what was submitted then was so by this
@@ -123,11 +123,11 @@ impl LocalLink {
 
     /// Copies pieces until there are none, or `enough`. False when nobody may join those who copy.
     fn copy_bulk(&self, enough: impl Fn() -> bool) -> bool {
-        if !self.crew.take_place() {
+        if !self.copy_threads.take_place() {
             return false;
         }
         while !enough() && self.step(false, None) {}
-        self.crew.leave_place();
+        self.copy_threads.leave_place();
         if self.peer.has_work(Transport::Local, false) {
             // Who came meanwhile found no place, and nobody else may be left.
             self.call(1);
@@ -167,11 +167,11 @@ impl LocalLink {
     /// Has threads of the crew look for work. False when there are none, and none could be started.
     fn call(&self, threads: usize) -> bool {
         let Some(work) = self.work.get().filter(|_| !self.closed.load(Ordering::SeqCst)) else { return true };
-        self.crew.call(threads, work, &self.crew)
+        self.copy_threads.call(threads, work, &self.copy_threads)
     }
 }
 
-impl Link for LocalLink {
+impl Path for LocalPath {
     fn carries(&self, ranges: &[Range], known: &RemoteMap, alone: bool) -> bool {
         let mut last = None;
         ranges.iter().all(|range| {
@@ -186,13 +186,15 @@ impl Link for LocalLink {
             };
             let Some(id) = id else { return alone };
             last = Some((id, range.region != 0));
-            self.copier.by_call.is_ok() || self.copier.maps.get(id).is_some()
+            self.copier.by_call.is_ok() || self.copier.mappings.get(id).is_some()
         })
     }
 
-    fn post(&self, class: Class) {
+    fn post(&self, class: Class, submitted_ns: Option<u64>) {
         if class == Class::Express {
-            return self.within(|| while self.step(true, None) {});
+            // The copy of the first takes time: the moment is good for that one alone.
+            let mut first = submitted_ns;
+            return self.within(|| while self.step(true, first.take()) {});
         }
         // A thread for each piece or two; who waits takes part. Without threads, better here than never.
         let threads = if class == Class::Large { usize::MAX } else { 2 };
@@ -201,23 +203,10 @@ impl Link for LocalLink {
         }
     }
 
-    fn post_new(&self, class: Class, submitted_ns: u64) {
-        if class != Class::Express {
-            return self.post(class);
-        }
-        // The copy of the first takes time.
-        let mut first = Some(submitted_ns);
-        self.within(|| while self.step(true, first.take()) {});
-    }
-
     fn nudge(&self) {
         if !self.leaves_it_to_later() && self.has_work() {
             self.call(usize::MAX);
         }
-    }
-
-    fn at_once(&self, op: Op, slice: &Slice, now_ns: u64) -> bool {
-        !self.closed.load(Ordering::SeqCst) && self.copier.copy_one(&self.peer, op, slice, now_ns)
     }
 
     fn drive(&self, transfer: &Transfer, deadline_ns: u64) {
@@ -239,21 +228,25 @@ impl Link for LocalLink {
         }
     }
 
-    fn wake(&self) {}
+    fn same_host(&self) -> Option<&dyn SameHost> {
+        Some(self)
+    }
+}
 
-    fn keep(&self, region: u64, use_: Use) -> Option<Result<Kept>> {
-        Some(self.copier.grant.stay(region, use_).map(|stay| Box::new(stay) as Kept))
+impl SameHost for LocalPath {
+    fn copy_now(&self, op: Op, slice: &Slice, now_ns: u64) -> bool {
+        !self.closed.load(Ordering::SeqCst) && self.copier.copy_one(&self.peer, op, slice, now_ns)
+    }
+
+    fn keep_registered(&self, region: u64, use_: Use) -> Result<Kept> {
+        self.copier.grant.stay(region, use_).map(|stay| Box::new(stay) as Kept)
     }
 
     fn process(&self) -> Option<Arc<Proven>> {
         self.copier.proven.clone()
     }
-
-    fn lanes(&self) -> usize {
-        0
-    }
 }
 
 #[cfg(test)]
-#[path = "link_tests.rs"]
+#[path = "path_tests.rs"]
 mod tests;

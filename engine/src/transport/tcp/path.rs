@@ -5,7 +5,7 @@ use super::opening::{BULK, EXPRESS};
 use crate::command::Command;
 use crate::complete::Transfer;
 use crate::peer::outbox::Class;
-use crate::peer::{Link, Peer};
+use crate::peer::{Path, Peer};
 use crate::region::RemoteMap;
 use crate::sys::lock::RwLock;
 use crate::sys::{clock, socket};
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 /// The lanes by slot: slot 0 is the express lane, the others carry bulk.
-pub struct TcpLink {
+pub struct TcpPath {
     /// The peer holds the link.
     peer: Weak<Peer>,
     /// The kinds of lanes that the control loop was asked for. Each is asked for once: what is wanted once is opened
@@ -29,9 +29,9 @@ pub struct TcpLink {
     express_bytes_max: u64,
 }
 
-impl TcpLink {
-    pub fn new(peer: &Arc<Peer>, lanes: u32, spin_ns: u64, express_bytes_max: u64) -> TcpLink {
-        TcpLink {
+impl TcpPath {
+    pub fn new(peer: &Arc<Peer>, lanes: u32, spin_ns: u64, express_bytes_max: u64) -> TcpPath {
+        TcpPath {
             peer: Arc::downgrade(peer),
             wanted: AtomicU32::new(0),
             slots: RwLock::new(vec![None; lanes as usize]),
@@ -91,12 +91,12 @@ impl TcpLink {
     }
 }
 
-impl Link for TcpLink {
+impl Path for TcpPath {
     fn carries(&self, _ranges: &[Range], _known: &RemoteMap, _alone: bool) -> bool {
         true
     }
 
-    fn post(&self, class: Class) {
+    fn post(&self, class: Class, _submitted_ns: Option<u64>) {
         if class == Class::Express {
             return match self.get(0) {
                 Some(lane) => lane.send(),
@@ -114,8 +114,8 @@ impl Link for TcpLink {
     }
 
     fn nudge(&self) {
-        self.post(Class::Express);
-        self.post(Class::Large);
+        self.post(Class::Express, None);
+        self.post(Class::Large, None);
     }
 
     fn drive(&self, transfer: &Transfer, deadline_ns: u64) {
@@ -134,7 +134,7 @@ impl Link for TcpLink {
             lane.drive_rx(true);
             let now_ns = clock::monotonic_ns();
             // What goes on another way ends without waking who sleeps here; that it does wakes them.
-            let is_over = || transfer.is_final() || transfer.via() != Transport::Tcp;
+            let is_over = || transfer.is_final() || transfer.transport() != Transport::Tcp;
             if is_over() || now_ns >= deadline_ns || lane.is_closed() {
                 break;
             }

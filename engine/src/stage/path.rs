@@ -1,17 +1,16 @@
 //! The way of device memory to one peer, as `peer` sees it: it only calls the stage's thread.
 
 use super::event::{Event, Inbox};
-use crate::complete::Transfer;
 use crate::device::Drivers;
 use crate::peer::outbox::Class;
-use crate::peer::Link;
+use crate::peer::{Devices, Path};
 use crate::region::RemoteMap;
 use crate::sys::lock::{Mutex, MutexGuard};
 use crate::types::{MemoryKind, Range};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-pub struct StageLink {
+pub struct StagedPath {
     peer: u64,
     inbox: Arc<Inbox>,
     drivers: Arc<Drivers>,
@@ -19,9 +18,9 @@ pub struct StageLink {
     obstacles: Mutex<HashMap<MemoryKind, String>>,
 }
 
-impl StageLink {
-    pub fn new(peer: u64, inbox: Arc<Inbox>, drivers: Arc<Drivers>) -> StageLink {
-        StageLink { peer, inbox, drivers, obstacles: Mutex::default() }
+impl StagedPath {
+    pub fn new(peer: u64, inbox: Arc<Inbox>, drivers: Arc<Drivers>) -> StagedPath {
+        StagedPath { peer, inbox, drivers, obstacles: Mutex::default() }
     }
 
     pub fn note_obstacle(&self, kind: MemoryKind, why: &str) {
@@ -33,13 +32,13 @@ impl StageLink {
     }
 }
 
-impl Link for StageLink {
+impl Path for StagedPath {
     /// Whatever the parts can go by, the whole can.
     fn carries(&self, _ranges: &[Range], _known: &RemoteMap, _alone: bool) -> bool {
         true
     }
 
-    fn post(&self, _class: Class) {
+    fn post(&self, _class: Class, _submitted_ns: Option<u64>) {
         self.inbox.push(Event::Post(self.peer));
     }
 
@@ -47,20 +46,17 @@ impl Link for StageLink {
         self.inbox.push(Event::Post(self.peer));
     }
 
-    /// The stage's thread is needed for every step, so there is nothing to be gained here.
-    fn drive(&self, _transfer: &Transfer, _deadline_ns: u64) {}
+    fn devices(&self) -> Option<&dyn Devices> {
+        Some(self)
+    }
+}
 
-    fn wake(&self) {}
-
+impl Devices for StagedPath {
     fn obstacle(&self, kind: MemoryKind) -> Option<String> {
         self.lock().get(&kind).cloned()
     }
 
     fn crosses(&self, kind: MemoryKind) -> bool {
         self.drivers.crosses(kind)
-    }
-
-    fn lanes(&self) -> usize {
-        0
     }
 }

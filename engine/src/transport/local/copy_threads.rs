@@ -11,7 +11,7 @@ use std::time::Duration;
 /// How long a thread without work stays.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-pub struct Crew {
+pub struct CopyThreads {
     /// How many may copy at one time, callers that wait included.
     threads_max: usize,
     state: Mutex<State>,
@@ -31,9 +31,9 @@ struct State {
     closed: bool,
 }
 
-impl Crew {
-    pub fn new(threads_max: usize) -> Crew {
-        Crew { threads_max, state: Mutex::default(), called: Condvar::new() }
+impl CopyThreads {
+    pub fn new(threads_max: usize) -> CopyThreads {
+        CopyThreads { threads_max, state: Mutex::default(), called: Condvar::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -54,7 +54,12 @@ impl Crew {
 
     /// Has up to `wanted` threads look for work: `work` is what each of them runs whenever it is called.
     /// False when there is none and none could be started.
-    pub fn call(&self, wanted: usize, work: &Arc<dyn Fn() + Send + Sync>, crew: &Arc<Crew>) -> bool {
+    pub fn call(
+        &self,
+        wanted: usize,
+        work: &Arc<dyn Fn() + Send + Sync>,
+        copy_threads: &Arc<CopyThreads>,
+    ) -> bool {
         let mut state = self.lock();
         if state.closed {
             return false;
@@ -68,10 +73,10 @@ impl Crew {
         }
         let missing = (new_calls - awake).min(self.threads_max.saturating_sub(state.alive));
         for _ in 0..missing {
-            let (crew, work) = (crew.clone(), work.clone());
+            let (copy_threads, work) = (copy_threads.clone(), work.clone());
             let started = thread::spawn("ferry-copy", move || {
                 health::doing("copying");
-                health::woken_by(&|| crew.called.notify_all(), || crew.run(&*work));
+                health::woken_by(&|| copy_threads.called.notify_all(), || copy_threads.run(&*work));
             });
             let Ok(started) = started else { break };
             state.threads.retain(|thread| !thread.is_finished());
@@ -126,7 +131,7 @@ mod tests {
 
     #[test]
     fn every_call_is_answered_and_threads_are_bounded() {
-        let crew = Arc::new(Crew::new(2));
+        let copy_threads = Arc::new(CopyThreads::new(2));
         let (done, heard) = channel();
         let inside = Arc::new((AtomicUsize::new(0), AtomicUsize::new(0)));
         let watched = inside.clone();
@@ -137,19 +142,19 @@ mod tests {
             let _ = done.send(());
         });
         for _ in 0..100 {
-            assert!(crew.call(8, &work, &crew));
+            assert!(copy_threads.call(8, &work, &copy_threads));
             heard.recv_timeout(Duration::from_secs(60)).unwrap();
         }
         assert!(inside.1.load(Ordering::SeqCst) <= 2);
-        crew.close().into_iter().for_each(|thread| thread.join().unwrap());
-        assert!(!crew.call(1, &work, &crew), "closed");
+        copy_threads.close().into_iter().for_each(|thread| thread.join().unwrap());
+        assert!(!copy_threads.call(1, &work, &copy_threads), "closed");
     }
 
     #[test]
     fn places_are_bounded() {
-        let crew = Crew::new(2);
-        assert!(crew.take_place() && crew.take_place() && !crew.take_place());
-        crew.leave_place();
-        assert!(crew.take_place());
+        let copy_threads = CopyThreads::new(2);
+        assert!(copy_threads.take_place() && copy_threads.take_place() && !copy_threads.take_place());
+        copy_threads.leave_place();
+        assert!(copy_threads.take_place());
     }
 }

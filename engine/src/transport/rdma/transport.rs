@@ -1,24 +1,25 @@
 //! What the control loop has the service do: sessions begin and end, words and regions come, lanes are to be closed.
 
-use super::link::RdmaLink;
+use super::path::RdmaPath;
 use super::service::Service;
 use super::session::Session;
 use super::wire::Word;
-use crate::peer::{Closed, Companion, Link, Ticket};
+use crate::peer::{Closed, Path, SessionInfo, TransportService};
 use std::sync::Arc;
 
-impl Companion for Service {
-    fn begin(&self, ticket: Ticket) {
-        let peer = ticket.peer.handle;
+impl TransportService for Service {
+    fn begin(&self, session_info: SessionInfo) {
+        let peer = session_info.peer.handle;
         let (poller, wanted) = (self.poller.clone(), self.wanted.clone());
         let call = Box::new(move || {
             wanted.lock().push(peer);
             poller.wake();
         });
-        let link = RdmaLink::new(ticket.peer.clone(), self.registry.clone(), self.settings.spin_ns, call);
+        let path =
+            RdmaPath::new(session_info.peer.clone(), self.registry.clone(), self.settings.spin_ns, call);
         let mut sessions = self.lock();
         let parted = sessions.parted.remove(&peer);
-        let session = Session::new(ticket, Arc::new(link), self.settings.patience, parted);
+        let session = Session::new(session_info, Arc::new(path), self.settings.patience, parted);
         // The control loop asks for the regions' keys, in turns, and says this after them: nothing is posted here
         // before.
         self.tell(&session, &self.offer());
@@ -35,7 +36,7 @@ impl Companion for Service {
         let taken = match word {
             // Before the next message is looked at: it may announce the region to whoever submits.
             Word::Keys(keys) => {
-                session.link.add_keys(keys);
+                session.path.add_keys(keys);
                 return true;
             }
             Word::Revoke(regions) => session.revoked(regions),
@@ -57,12 +58,12 @@ impl Companion for Service {
         taken
     }
 
-    fn link(&self, peer: u64) -> Option<(Arc<dyn Link>, String)> {
+    fn path(&self, peer: u64) -> Option<(Arc<dyn Path>, String)> {
         let sessions = self.lock();
         let session = sessions.all.get(&peer)?;
         session.why_not(&self.devices).is_none().then(|| {
-            let link: Arc<dyn Link> = session.link.clone();
-            (link, session.how())
+            let path: Arc<dyn Path> = session.path.clone();
+            (path, session.how())
         })
     }
 

@@ -1,6 +1,6 @@
 //! Notifications between devices: small SENDs into the other end's receive queue, which all endpoints of a
 //! device share and its poller keeps fed. Each waits in a slot of registered memory until it has left, and
-//! is acknowledged by another when the target's engine has taken it in (`mail`).
+//! is acknowledged by another when the target's engine has taken it in (`unacknowledged`).
 
 use crate::limits::RDMA_WORD_BYTES_MAX;
 use crate::sys::lock::Mutex;
@@ -32,7 +32,7 @@ pub enum Word<'a> {
 /// Numbers that one message can acknowledge.
 pub const ACKS_MAX: usize = RDMA_WORD_BYTES_MAX / 8;
 
-pub struct Words {
+pub struct Notifications {
     /// Goes before the memory that it names.
     key: Mr,
     memory: Mapping,
@@ -40,15 +40,15 @@ pub struct Words {
     free: Mutex<Vec<u32>>,
 }
 
-impl Words {
-    pub fn new(pd: &Arc<Pd>) -> io::Result<Words> {
+impl Notifications {
+    pub fn new(pd: &Arc<Pd>) -> io::Result<Notifications> {
         let receives = RECEIVES.min(pd.context().limits().srq_wr_max);
         let length = (receives + SENDS) as usize * SLOT_BYTES;
         let memory = Mapping::private(length)?;
         // SAFETY: the mapping is kept beside its registration, which goes first.
         let key = unsafe { pd.register(memory.address() as u64, length as u64, false, false, false) }?;
         let free = Mutex::new((receives..receives + SENDS).collect());
-        let words = Words { key, memory, srq: Srq::new(pd, receives)?, free };
+        let words = Notifications { key, memory, srq: Srq::new(pd, receives)?, free };
         (0..receives).try_for_each(|slot| words.feed(slot))?;
         Ok(words)
     }

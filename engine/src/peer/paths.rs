@@ -1,7 +1,7 @@
 //! Which ways to the peer there are at this moment: TCP's link, and those of other transports; and how they stand,
 //! for the router.
 
-use super::link::{Link, Way};
+use super::path::{Path, PathStatus};
 use super::{lock, Peer, PeerState, SWEEP_TURN};
 use crate::route::{Asked, Facts, PathState};
 use crate::types::Transport;
@@ -24,15 +24,15 @@ impl Standing {
         let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
     }
 
-    fn set(&self, via: Transport, state: PathState) {
-        let at = STATE_BITS * via as u32;
+    fn set(&self, transport: Transport, state: PathState) {
+        let at = STATE_BITS * transport as u32;
         let set = move |word| word & !(((1 << STATE_BITS) - 1) << at) | (state as u64) << at;
         // What is lost stays so, whoever comes late.
         self.change(|word| if word & LOST != 0 && state != PathState::Shut { word } else { set(word) });
     }
 
-    fn state(word: u64, via: usize) -> PathState {
-        match word >> (STATE_BITS * via as u32) & ((1 << STATE_BITS) - 1) {
+    fn state(word: u64, transport: usize) -> PathState {
+        match word >> (STATE_BITS * transport as u32) & ((1 << STATE_BITS) - 1) {
             1 => PathState::Open,
             2 => PathState::Shut,
             _ => PathState::Pending,
@@ -41,52 +41,52 @@ impl Standing {
 }
 
 impl Peer {
-    pub fn set_link(&self, link: Option<Arc<dyn Link>>) {
-        *self.link.write() = link;
+    pub fn set_tcp_path(&self, path: Option<Arc<dyn Path>>) {
+        *self.path.write() = path;
     }
 
-    pub fn link(&self) -> Option<Arc<dyn Link>> {
-        self.link.read().clone()
+    pub fn tcp_path(&self) -> Option<Arc<dyn Path>> {
+        self.path.read().clone()
     }
 
     /// The link of a transport, while there is one.
-    pub fn link_of(&self, via: Transport) -> Option<Arc<dyn Link>> {
-        match via {
-            Transport::None | Transport::Tcp => self.link(),
-            _ => match &*self.ways[via as usize].read() {
-                Way::Open(link, _) => Some(link.clone()),
-                Way::Pending(_) | Way::Shut(_) => None,
+    pub fn path(&self, transport: Transport) -> Option<Arc<dyn Path>> {
+        match transport {
+            Transport::None | Transport::Tcp => self.tcp_path(),
+            _ => match &*self.paths[transport as usize].read() {
+                PathStatus::Open(path, _) => Some(path.clone()),
+                PathStatus::Pending(_) | PathStatus::Shut(_) => None,
             },
         }
     }
 
     /// Whether it is not known yet what becomes of this way.
-    pub fn is_pending(&self, via: Transport) -> bool {
-        matches!(&*self.ways[via as usize].read(), Way::Pending(_))
+    pub fn is_pending(&self, transport: Transport) -> bool {
+        matches!(&*self.paths[transport as usize].read(), PathStatus::Pending(_))
     }
 
-    pub fn way(&self, via: Transport) -> Way {
-        self.ways[via as usize].read().clone()
+    pub fn path_status(&self, transport: Transport) -> PathStatus {
+        self.paths[transport as usize].read().clone()
     }
 
     /// A transport besides TCP, or why there is none. What waited for it moves to TCP when it is not open,
     /// or is struck if it may not.
-    pub fn set_way(&self, via: Transport, way: Way) {
-        let state = match &way {
-            Way::Open(..) => PathState::Open,
-            Way::Pending(_) => PathState::Pending,
-            Way::Shut(_) => PathState::Shut,
+    pub fn set_path(&self, transport: Transport, status: PathStatus) {
+        let state = match &status {
+            PathStatus::Open(..) => PathState::Open,
+            PathStatus::Pending(_) => PathState::Pending,
+            PathStatus::Shut(_) => PathState::Shut,
         };
         // Who is told that it is open finds it so: what was decided for it would go another way otherwise.
         let more = if state == PathState::Open {
-            let more = self.move_lineup(via, state);
-            *self.ways[via as usize].write() = way;
-            self.standing.set(via, state);
+            let more = self.move_lineup(transport, state);
+            *self.paths[transport as usize].write() = status;
+            self.standing.set(transport, state);
             more
         } else {
-            self.standing.set(via, state);
-            *self.ways[via as usize].write() = way;
-            self.move_lineup(via, state)
+            self.standing.set(transport, state);
+            *self.paths[transport as usize].write() = status;
+            self.move_lineup(transport, state)
         };
         if more {
             self.sweep_soon();
@@ -95,11 +95,11 @@ impl Peer {
     }
 
     /// Whether there is more to be done than one turn does.
-    fn move_lineup(&self, via: Transport, state: PathState) -> bool {
+    fn move_lineup(&self, transport: Transport, state: PathState) -> bool {
         let mut outbox = lock(&self.outbox);
         match state {
-            PathState::Open => outbox.open(via),
-            state => outbox.shut(via, state == PathState::Pending),
+            PathState::Open => outbox.open(transport),
+            state => outbox.shut(transport, state == PathState::Pending),
         }
         !outbox.relocate(SWEEP_TURN) || outbox.has_stranded()
     }
@@ -125,8 +125,8 @@ impl Peer {
         self.standing.change(|word| word);
     }
 
-    pub fn path_state(&self, via: Transport) -> PathState {
-        Standing::state(self.standing.0.load(Ordering::Acquire), via as usize)
+    pub fn path_state(&self, transport: Transport) -> PathState {
+        Standing::state(self.standing.0.load(Ordering::Acquire), transport as usize)
     }
 
     /// What is known of the paths at this moment. To be taken before the regions are looked at, which the version
@@ -134,7 +134,8 @@ impl Peer {
     pub fn facts(&self, asked: Asked) -> Facts {
         let word = self.standing.0.load(Ordering::Acquire);
         let version = (word / ONE_VERSION).wrapping_add(self.remote.version());
-        let mut facts = Facts::new(version, std::array::from_fn(|via| Standing::state(word, via)), asked);
+        let mut facts =
+            Facts::new(version, std::array::from_fn(|transport| Standing::state(word, transport)), asked);
         facts.is_lost = word & LOST != 0;
         facts
     }

@@ -15,14 +15,14 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 #[derive(Default)]
-pub struct Late {
+pub struct LateLanes {
     /// How many lanes of each engine.
     by_engine: HashMap<[u8; 16], usize>,
     /// Connections of peers whose sessions are over, on which only the Bye is said yet: by peer.
     parting: HashMap<u64, (u64, Message)>,
 }
 
-impl Late {
+impl LateLanes {
     /// Whether this engine may still hear of lanes that they are closed. It may have several sessions, which end one
     /// after the other.
     pub fn has(&self, engine: &[u8; 16]) -> bool {

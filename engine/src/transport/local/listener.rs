@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// After it ran into a limit of the system the listener rests for this long.
 const REST: Duration = Duration::from_millis(100);
 
-pub struct Door {
+pub struct Listener {
     listener: OwnedFd,
     pub name: String,
     token: u64,
@@ -19,13 +19,13 @@ pub struct Door {
     rests: Mutex<Option<Instant>>,
 }
 
-impl Door {
+impl Listener {
     /// Listens on a new name, and has the poller say so when somebody knocks.
-    pub fn open(poller: &Poller, token: u64) -> io::Result<Door> {
+    pub fn open(poller: &Poller, token: u64) -> io::Result<Listener> {
         let (listener, name) = unix::listen_abstract(unix::PACKETS.into())?;
         poller.add(listener.as_raw_fd(), token, Interest { read: true, write: false })?;
         let name = String::from_utf8_lossy(&name).into_owned();
-        Ok(Door { listener, name, token, rests: Mutex::new(None) })
+        Ok(Listener { listener, name, token, rests: Mutex::new(None) })
     }
 
     /// The next who waits, if there is one and he can be let in.

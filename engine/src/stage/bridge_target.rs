@@ -3,9 +3,9 @@
 
 use super::bridge::bytes_of;
 use super::event::Event;
-use super::reach::device;
+use super::mapped::device;
 use super::service::Stage;
-use super::wire::{Place, Word};
+use super::wire::{Message, Place};
 use crate::device::Worker;
 use crate::limits::{BRIDGES_MAX, STAGE_SLOT_BYTES};
 use crate::status::{Error, Result, Status};
@@ -55,7 +55,7 @@ impl Stage {
     /// A peer wants memory of a device for a bridge.
     pub fn expose(&mut self, peer: u64, bridge: u64, at: Location, slots: u32) {
         if let Err(error) = self.try_expose(peer, bridge, device(at), slots) {
-            self.say(peer, Word::hidden(bridge, &error));
+            self.say(peer, Message::hidden(bridge, &error));
         }
     }
 
@@ -89,18 +89,18 @@ impl Stage {
         let Some(side) = self.sides.get_mut(&peer) else { return };
         side.showing = side.showing.saturating_sub(1);
         let Some(place @ None) = side.shown.get_mut(&bridge) else { return };
-        let word = match result {
+        let message = match result {
             Ok((shown, offer)) => {
                 let slots = shown.slots;
                 *place = Some(shown);
-                Word::Exposed { bridge, slots, offer }
+                Message::Exposed { bridge, slots, offer }
             }
             Err(error) => {
                 side.shown.remove(&bridge);
-                Word::hidden(bridge, &error)
+                Message::hidden(bridge, &error)
             }
         };
-        self.say(peer, word);
+        self.say(peer, message);
     }
 
     /// The peer's device has let go of it.

@@ -3,7 +3,7 @@
 
 use super::batch::{Batch, Builder};
 use super::endpoint::Endpoint;
-use super::words::{Word, ACKS_MAX};
+use super::notifications::{Word, ACKS_MAX};
 use crate::complete::Transfer;
 use crate::limits::RDMA_OWED_MAX;
 use crate::peer::outbox::Pulled;
@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 #[derive(Default)]
-pub struct Mail {
+pub struct Unacknowledged {
     /// By their numbers among the peer's notifications.
     unacked: Mutex<HashMap<u64, What>>,
     owed: Mutex<Vec<u64>>,
@@ -24,7 +24,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock()
 }
 
-impl Mail {
+impl Unacknowledged {
     /// Entered before it is posted: the answer may come at once.
     pub fn sent(&self, number: u64, what: What) {
         lock(&self.unacked).insert(number, what);
@@ -71,7 +71,7 @@ impl Endpoint {
             Some(Word::Notify(number, body)) => (number, Some(Box::from(body))),
             Some(Word::Skip(number)) => (number, None),
             Some(Word::Acks(numbers)) => {
-                let known = numbers.into_iter().filter_map(|number| self.mail.acknowledged(number));
+                let known = numbers.into_iter().filter_map(|number| self.unacknowledged.acknowledged(number));
                 known.for_each(|what| {
                     if let What::Notify(transfer) = what {
                         self.peer.confirm_notification(&transfer);
@@ -88,7 +88,7 @@ impl Endpoint {
             self.fail("the peer sends more notifications than it was granted".into());
             return false;
         }
-        if !self.mail.owe(number) {
+        if !self.unacknowledged.owe(number) {
             self.fail("the peer takes in no acknowledgements".into());
         }
         true
@@ -96,7 +96,7 @@ impl Endpoint {
 
     /// Whether something is to be acknowledged, and there is room to do so.
     pub fn owes(&self) -> bool {
-        self.mail.owes() && self.room(true).is_some()
+        self.unacknowledged.owes() && self.room(true).is_some()
     }
 
     /// A notification, or the word that there will be none.
@@ -108,21 +108,21 @@ impl Endpoint {
                 let number = transfer.notify_sequence.load(Ordering::Relaxed);
                 let body = transfer.spec.notify.as_deref().unwrap_or_default();
                 builder.add_word(slot, &Word::Notify(number, body), sequence);
-                self.mail.sent(number, What::Notify(transfer));
+                self.unacknowledged.sent(number, What::Notify(transfer));
             }
             Pulled::Skip(number) => {
                 builder.add_word(slot, &Word::Skip(number), sequence);
-                self.mail.sent(number, What::Skip(number));
+                self.unacknowledged.sent(number, What::Skip(number));
             }
         }
     }
 
     /// Acknowledges what was taken in, first of all in a chain.
     pub(super) fn add_acks(&self, builder: &mut Builder, next_sequence: &mut u64, staged: &mut Vec<Batch>) {
-        while self.mail.owes() && builder.chain.len() + 2 < builder.chain.capacity() {
+        while self.unacknowledged.owes() && builder.chain.len() + 2 < builder.chain.capacity() {
             let Some(slot) = self.device.words.take() else { return };
             *next_sequence += 1;
-            builder.add_word(slot, &Word::Acks(self.mail.take_owed(ACKS_MAX)), *next_sequence);
+            builder.add_word(slot, &Word::Acks(self.unacknowledged.take_owed(ACKS_MAX)), *next_sequence);
             let (sequence, failures) = (*next_sequence, Vec::new());
             staged.push(Batch { sequence, run: None, failures, slot: Some(slot), posted_ns: u64::MAX });
         }
@@ -135,12 +135,12 @@ mod tests {
 
     #[test]
     fn what_is_acknowledged_is_known_once_and_the_rest_comes_back() {
-        let mail = Mail::default();
-        (0..3).for_each(|number| mail.sent(number, What::Skip(number)));
-        assert!(matches!(mail.acknowledged(1), Some(What::Skip(1))));
-        assert!(mail.acknowledged(1).is_none());
-        assert_eq!(mail.take_unacked().len(), 2);
-        assert!(mail.take_unacked().is_empty());
+        let unacknowledged = Unacknowledged::default();
+        (0..3).for_each(|number| unacknowledged.sent(number, What::Skip(number)));
+        assert!(matches!(unacknowledged.acknowledged(1), Some(What::Skip(1))));
+        assert!(unacknowledged.acknowledged(1).is_none());
+        assert_eq!(unacknowledged.take_unacked().len(), 2);
+        assert!(unacknowledged.take_unacked().is_empty());
     }
 
     /// The records of a lost endpoint go back to the peer, as `control` releases them.
@@ -148,54 +148,57 @@ mod tests {
     fn a_number_whose_endpoint_is_lost_with_it_is_skipped_or_goes_again() {
         use crate::complete::transfer::Strike;
         use crate::complete::Notification;
-        use crate::peer::tests::{open, peer, pull_word, skips, submit};
+        use crate::peer::tests::{open, peer, pull_notification, skips, submit};
         use crate::status::Status;
         use crate::types::Transport;
-        let (peer, mail) = (peer(), Mail::default());
+        let (peer, unacknowledged) = (peer(), Unacknowledged::default());
         open(&peer, Transport::Rdma);
         let transfers: Vec<_> = (0..3).map(|handle| submit(&peer, handle + 1, 0)).collect();
-        let lose = |mail: &Mail| {
-            for what in mail.take_unacked() {
+        let lose = |unacknowledged: &Unacknowledged| {
+            for what in unacknowledged.take_unacked() {
                 match what {
                     What::Notify(transfer) => peer.release_notification(&transfer),
                     What::Skip(number) => peer.release_skip(number),
-                    What::Slices { .. } => panic!("mail carries no data"),
+                    What::Slices { .. } => panic!("unacknowledged carries no data"),
                 }
             }
         };
-        let post = |mail: &Mail| match pull_word(&peer, Transport::Rdma) {
+        let post = |unacknowledged: &Unacknowledged| match pull_notification(&peer, Transport::Rdma) {
             Some(Pulled::Notify(it)) => {
-                mail.sent(it.notify_sequence.load(Ordering::Relaxed), What::Notify(it))
+                unacknowledged.sent(it.notify_sequence.load(Ordering::Relaxed), What::Notify(it))
             }
-            Some(Pulled::Skip(number)) => mail.sent(number, What::Skip(number)),
+            Some(Pulled::Skip(number)) => unacknowledged.sent(number, What::Skip(number)),
             _ => panic!("nothing is queued"),
         };
-        (0..3).for_each(|_| post(&mail));
+        (0..3).for_each(|_| post(&unacknowledged));
         assert!(peer.strike(&transfers[0], Strike { status: Status::Timeout, os_error: 0 }));
-        assert!(mail.acknowledged(2).is_some());
-        lose(&mail);
+        assert!(unacknowledged.acknowledged(2).is_some());
+        lose(&unacknowledged);
         assert_eq!(transfers[0].result().unwrap().notification, Notification::Unknown);
         // Both go once more, are lost again, and come back.
-        (0..2).for_each(|_| post(&mail));
-        lose(&mail);
-        (0..2).for_each(|_| post(&mail));
-        assert!(matches!(mail.acknowledged(0), Some(What::Skip(0))));
-        assert!(matches!(mail.acknowledged(1), Some(What::Notify(_))));
+        (0..2).for_each(|_| post(&unacknowledged));
+        lose(&unacknowledged);
+        (0..2).for_each(|_| post(&unacknowledged));
+        assert!(matches!(unacknowledged.acknowledged(0), Some(What::Skip(0))));
+        assert!(matches!(unacknowledged.acknowledged(1), Some(What::Notify(_))));
         assert!(skips(&peer, Transport::Rdma).is_empty());
     }
 
     #[test]
     fn debts_are_paid_in_order_and_in_parts() {
-        let mail = Mail::default();
-        assert!(!mail.owes());
-        (0..5).for_each(|number| assert!(mail.owe(number)));
-        assert_eq!((mail.take_owed(3), mail.take_owed(3), mail.owes()), (vec![0, 1, 2], vec![3, 4], false));
+        let unacknowledged = Unacknowledged::default();
+        assert!(!unacknowledged.owes());
+        (0..5).for_each(|number| assert!(unacknowledged.owe(number)));
+        assert_eq!(
+            (unacknowledged.take_owed(3), unacknowledged.take_owed(3), unacknowledged.owes()),
+            (vec![0, 1, 2], vec![3, 4], false)
+        );
     }
 
     #[test]
     fn debts_are_bounded() {
-        let mail = Mail::default();
-        assert!((0..RDMA_OWED_MAX as u64).all(|number| mail.owe(number)));
-        assert!(!mail.owe(0));
+        let unacknowledged = Unacknowledged::default();
+        assert!((0..RDMA_OWED_MAX as u64).all(|number| unacknowledged.owe(number)));
+        assert!(!unacknowledged.owe(0));
     }
 }

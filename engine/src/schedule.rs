@@ -3,14 +3,14 @@
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 
-pub struct Times<T, K = u64> {
+pub struct Schedule<T, K = u64> {
     by_time: BTreeSet<(T, K)>,
     by_key: HashMap<K, T>,
 }
 
-impl<T: Copy + Ord, K: Copy + Ord + Hash> Times<T, K> {
-    pub fn new() -> Times<T, K> {
-        Times { by_time: BTreeSet::new(), by_key: HashMap::new() }
+impl<T: Copy + Ord, K: Copy + Ord + Hash> Schedule<T, K> {
+    pub fn new() -> Schedule<T, K> {
+        Schedule { by_time: BTreeSet::new(), by_key: HashMap::new() }
     }
 
     /// From here on it is looked at then, or not at all.
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn one_among_many_costs_little() {
         const COUNT: u64 = 100_000;
-        let mut times = Times::new();
+        let mut times = Schedule::new();
         (0..COUNT).for_each(|key| times.set(Counted(key), Some(Counted(COUNT + key * 7919 % COUNT))));
         COMPARED.set(0);
         for key in 0..100 {
@@ -119,7 +119,7 @@ mod tests {
         fn each_has_one_time_and_what_is_due_comes_in_order(
             steps in prop::collection::vec((0..4u8, 0..8u64, 0..20u64), 0..60),
         ) {
-            let (mut times, mut list) = (Times::new(), HashMap::<u64, u64>::new());
+            let (mut times, mut list) = (Schedule::new(), HashMap::<u64, u64>::new());
             for (what, key, at) in steps {
                 match what {
                     0 => {

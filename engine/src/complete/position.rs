@@ -17,16 +17,20 @@ pub enum Place {
 }
 
 /// Written and read under the outbox's lock; atomics because the transfer is shared.
-pub struct Seat {
+pub struct Position {
     place: AtomicU8,
     /// Not started yet.
     held: AtomicBool,
     order: AtomicU64,
 }
 
-impl Seat {
-    pub fn new(held: bool) -> Seat {
-        Seat { place: AtomicU8::new(Place::New as u8), held: AtomicBool::new(held), order: AtomicU64::new(0) }
+impl Position {
+    pub fn new(held: bool) -> Position {
+        Position {
+            place: AtomicU8::new(Place::New as u8),
+            held: AtomicBool::new(held),
+            order: AtomicU64::new(0),
+        }
     }
 
     pub fn place(&self) -> Place {

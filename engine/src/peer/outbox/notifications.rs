@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-pub enum Word {
+pub enum Queued {
     Notify(Arc<Transfer>),
     Skip,
 }
@@ -17,7 +17,7 @@ pub enum Word {
 /// By number, those that may go by RDMA apart. They do while there is such a path, whatever carried their
 /// data, and by TCP otherwise, as all others do. The target puts them in order.
 #[derive(Default)]
-pub struct Words {
+pub struct Notifications {
     mail: BTreeMap<u64, Arc<Transfer>>,
     others: BTreeMap<u64, Arc<Transfer>>,
     /// Numbers that will carry none, from the first to before the last of each stretch: an application that gives up
@@ -42,7 +42,7 @@ enum List {
     Skips,
 }
 
-impl Words {
+impl Notifications {
     pub fn push_notify(&mut self, transfer: Arc<Transfer>) {
         let sequence = transfer.notify_sequence.load(Ordering::Relaxed);
         let list = if is_mail(&transfer) { &mut self.mail } else { &mut self.others };
@@ -73,8 +73,14 @@ impl Words {
     }
 
     /// Takes the first one for this transport, if the peer has granted it and it fits; with its number.
-    pub fn pull(&mut self, via: Transport, rdma: bool, limit: u64, bytes_max: usize) -> Option<(u64, Word)> {
-        let (sequence, list) = self.first_of(via, rdma)?;
+    pub fn pull(
+        &mut self,
+        transport: Transport,
+        rdma: bool,
+        limit: u64,
+        bytes_max: usize,
+    ) -> Option<(u64, Queued)> {
+        let (sequence, list) = self.first_of(transport, rdma)?;
         let list = match list {
             List::Mail => &mut self.mail,
             List::Others => &mut self.others,
@@ -82,18 +88,18 @@ impl Words {
         };
         let entry = list.first_entry()?;
         let goes = sequence < limit && bytes_of(entry.get()) <= bytes_max;
-        goes.then(|| (sequence, Word::Notify(entry.remove())))
+        goes.then(|| (sequence, Queued::Notify(entry.remove())))
     }
 
-    fn pull_skip(&mut self, sequence: u64) -> (u64, Word) {
+    fn pull_skip(&mut self, sequence: u64) -> (u64, Queued) {
         if let Some(end) = self.skips.remove(&sequence).filter(|end| *end > sequence + 1) {
             self.skips.insert(sequence + 1, end);
         }
-        (sequence, Word::Skip)
+        (sequence, Queued::Skip)
     }
 
-    pub fn has(&self, via: Transport, rdma: bool) -> bool {
-        self.first_of(via, rdma).is_some()
+    pub fn has(&self, transport: Transport, rdma: bool) -> bool {
+        self.first_of(transport, rdma).is_some()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -101,12 +107,12 @@ impl Words {
     }
 
     /// This transport's next one, and the list in which it is. `rdma`: that path is open.
-    fn first_of(&self, via: Transport, rdma: bool) -> Option<(u64, List)> {
+    fn first_of(&self, transport: Transport, rdma: bool) -> Option<(u64, List)> {
         let first = |list: &BTreeMap<u64, Arc<Transfer>>| list.keys().next().copied();
         let mail = first(&self.mail).map(|sequence| (sequence, List::Mail));
         let skips = self.skips.keys().next().map(|sequence| (*sequence, List::Skips));
         let others = first(&self.others).map(|sequence| (sequence, List::Others));
-        let all = match via {
+        let all = match transport {
             Transport::Rdma if rdma => [mail, skips, None],
             Transport::Tcp if !rdma => [mail, skips, others],
             Transport::Tcp => [None, None, others],
@@ -124,7 +130,7 @@ mod tests {
 
     /// However they come and go, each number is pulled once, the lowest first, and none that was not granted.
     fn check(pushed: &[u64], limit: u64) -> Result<(), TestCaseError> {
-        let (mut words, mut model) = (Words::default(), BTreeSet::new());
+        let (mut words, mut model) = (Notifications::default(), BTreeSet::new());
         for (at, sequence) in pushed.iter().enumerate() {
             words.push_skip(*sequence);
             model.insert(*sequence);
@@ -153,7 +159,7 @@ mod tests {
 
     #[test]
     fn skips_that_nobody_takes_do_not_pile_up() {
-        let mut words = Words::default();
+        let mut words = Notifications::default();
         (0..1_000_000).for_each(|sequence| words.push_skip(sequence));
         assert_eq!(words.skips.len(), 1);
         assert!(words.has(Transport::Tcp, false) && words.has(Transport::Rdma, true));

@@ -5,13 +5,13 @@
 
 use super::endpoint::Endpoint;
 use super::keys::{Keys, RegionKeys};
+use super::locality::DETOUR_UNIT;
 use super::memory::Pinned;
-use super::place::DETOUR_UNIT;
 use super::wire::KeysOffer;
 use crate::complete::Transfer;
 use crate::notify::{is_waking, WakeLater};
 use crate::peer::outbox::Class;
-use crate::peer::{Link, Peer};
+use crate::peer::{Condition, Path, Peer};
 use crate::region::{Region, Registry, RemoteMap};
 use crate::sys::clock;
 use crate::sys::lock::{Mutex, RwLock};
@@ -24,7 +24,7 @@ const CLOCK_ROUNDS: u32 = 8;
 /// What one thread posts before it looks whether another can go on.
 const TURN_CHAINS: usize = 16;
 
-pub struct RdmaLink {
+pub struct RdmaPath {
     peer: Arc<Peer>,
     registry: Arc<Registry>,
     pub keys: Arc<Keys>,
@@ -39,14 +39,14 @@ pub struct RdmaLink {
     spin_ns: u64,
 }
 
-impl RdmaLink {
+impl RdmaPath {
     pub fn new(
         peer: Arc<Peer>,
         registry: Arc<Registry>,
         spin_ns: u64,
         call: Box<dyn Fn() + Send + Sync>,
-    ) -> RdmaLink {
-        RdmaLink {
+    ) -> RdmaPath {
+        RdmaPath {
             peer,
             registry,
             keys: Arc::default(),
@@ -222,7 +222,7 @@ fn choose(mut candidates: impl Iterator<Item = Candidate> + Clone, may_wait: boo
     (!waits).then_some((at, qp))
 }
 
-impl Link for RdmaLink {
+impl Path for RdmaPath {
     fn carries(&self, ranges: &[Range], known: &RemoteMap, alone: bool) -> bool {
         let endpoints = self.endpoints();
         let Some(endpoint) = endpoints.first() else { return false };
@@ -241,7 +241,7 @@ impl Link for RdmaLink {
         })
     }
 
-    fn post(&self, _class: Class) {
+    fn post(&self, _class: Class, _submitted_ns: Option<u64>) {
         self.pump();
     }
 
@@ -297,14 +297,12 @@ impl Link for RdmaLink {
         self.endpoints().iter().filter(|endpoint| endpoint.has_work()).for_each(|it| it.ensure_watched());
     }
 
-    fn wake(&self) {}
-
-    fn is_broken(&self) -> bool {
-        self.endpoints().is_empty()
-    }
-
-    fn is_resting(&self) -> bool {
-        self.is_broken() && !self.is_wanted()
+    fn condition(&self) -> Condition {
+        match (self.endpoints().is_empty(), self.is_wanted()) {
+            (false, _) => Condition::Works,
+            (true, true) => Condition::Broken,
+            (true, false) => Condition::Resting,
+        }
     }
 
     fn rouse(&self) {

@@ -4,12 +4,12 @@ use super::*;
 use crate::complete::transfer::{Strike, TransferSpec};
 use crate::complete::State;
 use crate::handle::Tag;
-use crate::peer::Way;
+use crate::peer::PathStatus;
 use crate::region::grants::{Grant, Grants};
 use crate::region::{RegionSpec, Registry};
 use crate::status::Status;
 use crate::sys::mapping::Mapping;
-use crate::transport::local::maps::Maps;
+use crate::transport::local::mappings::Mappings;
 use crate::transport::local::process::Process;
 use crate::types::{Access, Request};
 use crate::{Config, Engine};
@@ -79,18 +79,18 @@ fn what_has_waited_is_not_written_to_a_process_that_has_ended_since() {
         grant: Arc::new(Grant::new(grants.board(), &fd).unwrap()),
         process: Process::numbered(std::process::id() as i32, child.id() as i32),
         proven: None,
-        maps: Maps::default(),
+        mappings: Mappings::default(),
         by_call: Ok(()),
     };
     static BROKEN: AtomicU32 = AtomicU32::new(0);
     let on_broken = || {
         BROKEN.fetch_add(1, Ordering::SeqCst);
     };
-    let link = LocalLink::new(peer.clone(), copier, 1, 0, Box::new(on_broken));
+    let path = LocalPath::new(peer.clone(), copier, 1, 0, Box::new(on_broken));
     // No thread of the crew takes it: it is copied where it is posted.
-    assert!(link.crew.close().is_empty());
-    peer.set_way(Transport::Local, Way::Pending("it broke, and is being made again".into()));
-    assert!(!link.copier.process.has_ended(clock::monotonic_ns()), "seen alive when it is submitted");
+    assert!(path.copy_threads.close().is_empty());
+    peer.set_path(Transport::Local, PathStatus::Pending("it broke, and is being made again".into()));
+    assert!(!path.copier.process.has_ended(clock::monotonic_ns()), "seen alive when it is submitted");
     let transfer = write(&peer, (here.address() as u64, address, region));
     peer.submit(transfer.clone()).unwrap();
     child.kill().unwrap();
@@ -98,8 +98,8 @@ fn what_has_waited_is_not_written_to_a_process_that_has_ended_since() {
     while clock::monotonic_ns() < transfer.spec.submitted_ns + 2_000_000 {
         std::hint::spin_loop();
     }
-    peer.set_way(Transport::Local, Way::Open(link.clone(), String::new()));
-    link.post(Class::Express);
+    peer.set_path(Transport::Local, PathStatus::Open(path.clone(), String::new()));
+    path.post(Class::Express, None);
     assert_eq!((BROKEN.load(Ordering::SeqCst), transfer.state()), (1, State::Pending));
     let mut found = [0; BYTES];
     there.read(0, &mut found);

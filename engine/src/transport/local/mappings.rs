@@ -28,9 +28,9 @@ impl Mapped {
 }
 
 #[derive(Default)]
-pub struct Maps(RwLock<HashMap<u64, Arc<Mapped>>>);
+pub struct Mappings(RwLock<HashMap<u64, Arc<Mapped>>>);
 
-impl Maps {
+impl Mappings {
     /// False when the peer has more of them than an engine can have.
     #[must_use]
     pub fn add(&self, region: u64, mapped: Mapped) -> bool {
@@ -67,10 +67,10 @@ mod tests {
 
     #[test]
     fn as_many_as_an_engine_can_have_and_no_more() {
-        let maps = Maps::default();
+        let mappings = Mappings::default();
         let mapped = || Mapped::new(1 << 40, Mapping::private(4096).unwrap());
-        assert!((0..PEER_MAPS_MAX as u64).all(|region| maps.add(region, mapped())));
-        assert!(maps.add(0, mapped()), "again is not one more");
-        assert!(!maps.add(u64::MAX, mapped()));
+        assert!((0..PEER_MAPS_MAX as u64).all(|region| mappings.add(region, mapped())));
+        assert!(mappings.add(0, mapped()), "again is not one more");
+        assert!(!mappings.add(u64::MAX, mapped()));
     }
 }

@@ -7,13 +7,13 @@
 //! the region or the session is over. What can't be mapped is staged.
 
 use super::event::Event;
-use super::operation::{Step, Way};
+use super::operation::{Method, Step};
 use super::service::Stage;
 use super::steps::{add, Batches};
-use super::wire::Word;
+use super::wire::Message;
 use crate::complete::Fence;
 use crate::device::{Borrowed, Direction, Piece, Worker};
-use crate::peer::{Kept, Link};
+use crate::peer::{Kept, Path};
 use crate::region::grants::Use;
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
@@ -57,7 +57,7 @@ pub struct Mapped {
     address: u64,
     length: u64,
     worker: Arc<Worker>,
-    link: Arc<dyn Link>,
+    path: Arc<dyn Path>,
     kept: Option<Kept>,
 }
 
@@ -146,7 +146,7 @@ impl Stage {
         let (region, at) = place;
         match self.drivers.get(at.kind) {
             Ok(driver) => {
-                self.say(peer, Word::Borrow { region, kind: at.kind, process: driver.process_id() });
+                self.say(peer, Message::Borrow { region, kind: at.kind, process: driver.process_id() });
             }
             Err(error) => self.refuse(peer, place, &error),
         }
@@ -169,10 +169,11 @@ impl Stage {
     fn map(&mut self, peer: u64, place: Place, memory: Vec<u8>) -> Result<()> {
         let Some(side) = self.sides.get_mut(&peer) else { return Ok(()) };
         let none = || Error::new(Status::Unavailable, "there is no same-host path to the peer any more");
-        let link = side.peer.link_of(Transport::Local).ok_or_else(none)?;
-        let owner = link.process().ok_or_else(unproven)?;
+        let path = side.peer.path(Transport::Local).ok_or_else(none)?;
+        let here = path.same_host().ok_or_else(none)?;
+        let owner = here.process().ok_or_else(unproven)?;
         let length = side.peer.remote.snapshot().get(place.0).ok_or_else(none)?.length;
-        let kept = link.keep(place.0, Use::Map).ok_or_else(none)??;
+        let kept = here.keep_registered(place.0, Use::Map)?;
         let worker = self.drivers.worker(place.1)?;
         side.reached.insert(place, Reach::Mapping);
         let (inbox, own, session) = (self.inbox.clone(), worker.clone(), side.session());
@@ -180,7 +181,7 @@ impl Stage {
             let borrowed = Borrowed { exported: &memory, length, peer, owner: &owner };
             let result = queue.and_then(|queue| queue.import(&borrowed)).map(|address| {
                 let kept = Some(kept);
-                Arc::new(Mapped { address, length, worker: own, link, kept })
+                Arc::new(Mapped { address, length, worker: own, path, kept })
             });
             inbox.push(Event::Mapped { peer, session, place, result });
         });
@@ -250,7 +251,8 @@ impl Stage {
             }
             if !entered.contains(&place) {
                 entered.push(place);
-                held.push((mapped.link.keep(place.0, Use::Copy)?.ok()?, mapped.clone()));
+                let kept = mapped.path.same_host()?.keep_registered(place.0, Use::Copy).ok()?;
+                held.push((kept, mapped.clone()));
             }
             let (here, there) = (slice.local, mapped.address + offset);
             let (to, from) = if operation.op() == Op::Write { (there, here) } else { (here, there) };
@@ -263,7 +265,7 @@ impl Stage {
     pub fn copied_over(&mut self, peer: u64, op: u64) {
         let Some(operation) = self.operation(peer, op) else { return };
         operation.held.clear();
-        if let Way::Mapped(kind) = operation.way {
+        if let Method::Mapped(kind) = operation.method {
             operation.transfer.note_carrier(Transport::of_devices(kind));
         }
         self.finish(peer, op, None);
@@ -279,7 +281,7 @@ impl Stage {
         if let Some(side) = self.sides.get_mut(&peer) {
             side.operations.remove(&op);
         }
-        self.say(peer, Word::Release { op });
+        self.say(peer, Message::Release { op });
         self.under_way -= 1;
         self.split(peer, &transfer, (first, end), true, false);
     }

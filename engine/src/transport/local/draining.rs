@@ -1,18 +1,18 @@
 //! Paths that are over while their processes still copied here, or had memory of a device mapped: they are looked at
 //! until nothing of them is left.
 
-use super::link::LocalLink;
-use super::paths::Paths;
+use super::path::LocalPath;
 use super::service::{Service, RETRY};
+use super::sessions::Sessions;
 use crate::command::Command;
 use crate::region::grants::Tally;
 use crate::sys::clock;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-pub struct Fading {
+pub struct Draining {
     pub tally: Arc<Tally>,
-    pub link: Option<Arc<LocalLink>>,
+    pub path: Option<Arc<LocalPath>>,
     /// It copies nothing any more.
     pub quiet: bool,
 }
@@ -27,51 +27,51 @@ impl Service {
     pub fn is_still(&self) -> bool {
         let now_ns = clock::monotonic_ns();
         let mut paths = self.lock();
-        for fading in paths.fading.values_mut().flatten() {
-            self.is_over(fading);
+        for draining in paths.draining.values_mut().flatten() {
+            self.is_over(draining);
         }
         for (peer, session) in &paths.sessions {
             let ended =
-                paths.processes.get(peer).is_some_and(|(_, link)| link.copier().process.has_ended(now_ns));
+                paths.processes.get(peer).is_some_and(|(_, path)| path.copier().process.has_ended(now_ns));
             session.tally.iter().filter(|_| ended).for_each(|tally| self.grants.bury(tally));
         }
         drop(paths);
         let links: Vec<_> = self.links.lock().iter().filter_map(Weak::upgrade).collect();
-        self.grants.all_quiet() && links.iter().all(|link| link.copier().grant.is_quiet())
+        self.grants.all_quiet() && links.iter().all(|path| path.copier().grant.is_quiet())
     }
 
     /// Whether nothing of this process is left here.
-    pub(super) fn is_over(&self, fading: &mut Fading) -> bool {
-        if fading.link.as_ref().is_some_and(|link| link.copier().process.has_ended(clock::monotonic_ns())) {
-            self.grants.bury(&fading.tally);
+    pub(super) fn is_over(&self, draining: &mut Draining) -> bool {
+        if draining.path.as_ref().is_some_and(|path| path.copier().process.has_ended(clock::monotonic_ns())) {
+            self.grants.bury(&draining.tally);
         }
-        fading.quiet = self.grants.is_quiet(&fading.tally);
-        self.grants.forget(&fading.tally)
+        draining.quiet = self.grants.is_quiet(&draining.tally);
+        self.grants.forget(&draining.tally)
     }
 
     /// Looks at a peer's paths that are over, and forgets those on which nothing moves any more.
-    pub(super) fn let_go(&self, paths: &mut Paths, peer: u64, now: Instant) {
-        let Some(all) = paths.fading.get_mut(&peer) else { return };
+    pub(super) fn let_go(&self, paths: &mut Sessions, peer: u64, now: Instant) {
+        let Some(all) = paths.draining.get_mut(&peer) else { return };
         let mut changed = false;
-        all.retain_mut(|fading| {
-            let before = fading.quiet;
-            let over = self.is_over(fading);
-            changed |= !before && fading.quiet;
+        all.retain_mut(|draining| {
+            let before = draining.quiet;
+            let over = self.is_over(draining);
+            changed |= !before && draining.quiet;
             !over
         });
         match all.is_empty() {
-            true => drop(paths.fading.remove(&peer)),
+            true => drop(paths.draining.remove(&peer)),
             false => paths.fading_times.set(peer, Some(now + RETRY)),
         }
         if changed && !paths.fades(peer) {
-            self.commands.push(Command::CompanionQuiet { peer });
+            self.commands.push(Command::TransportQuiet { peer });
         }
     }
 }
 
-impl Paths {
+impl Sessions {
     /// Whether something of this peer still copies here.
     pub fn fades(&self, peer: u64) -> bool {
-        self.fading.get(&peer).is_some_and(|all| all.iter().any(|it| !it.quiet))
+        self.draining.get(&peer).is_some_and(|all| all.iter().any(|it| !it.quiet))
     }
 }

@@ -1,8 +1,8 @@
 //! What a peer's stage may not say.
 
 use super::*;
-use crate::peer::{Companion, PeerState};
-use crate::stage::wire::Word;
+use crate::peer::{PeerState, TransportService};
+use crate::stage::wire::Message;
 
 /// A slot at the end of all addresses: what lies at an offset in it would lie nowhere.
 #[test]
@@ -16,7 +16,7 @@ fn a_slot_that_can_be_no_memory_ends_the_session() {
     until("both of the target's slots are in use", || two.fake.begun.load(Ordering::SeqCst) >= begun + 2);
     // The next run waits for one.
     let mut body = Vec::new();
-    (1..16).for_each(|op| Word::Grant { op, region: 7, address: u64::MAX - 4096 }.encode(&mut body));
+    (1..16).for_each(|op| Message::Grant { op, region: 7, address: u64::MAX - 4096 }.encode(&mut body));
     assert!(two.a.stage().message(two.peer, &body));
     until("the session is over", || two.a.peer_info(two.peer).unwrap().state == PeerState::Lost);
     two.fake.hangs.store(false, Ordering::SeqCst);

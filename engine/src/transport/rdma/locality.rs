@@ -1,5 +1,5 @@
 //! Where devices sit, as sysfs has it, and how much longer than the shortest the way from one to memory is: of the host,
-//! by NUMA nodes; of a GPU, by the bridges between the two. `memory` asks when a region is registered, and `link` chooses
+//! by NUMA nodes; of a GPU, by the bridges between the two. `memory` asks when a region is registered, and `path` chooses
 //! by the answer.
 
 use std::fs;
@@ -141,12 +141,12 @@ mod tests {
     /// A tree like sysfs: (link, folder below `devices`, NUMA node).
     fn tree(name: &str, links: &[(&str, &str, &str)]) -> PathBuf {
         let root = std::env::temp_dir().join(format!("ferry-place-{name}-{}", std::process::id()));
-        for (link, folder, node) in links {
-            let (link, folder) = (root.join(link), root.join("devices").join(folder));
-            fs::create_dir_all(link.parent().unwrap()).unwrap();
+        for (path, folder, node) in links {
+            let (path, folder) = (root.join(path), root.join("devices").join(folder));
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::create_dir_all(&folder).unwrap();
             fs::write(folder.join("numa_node"), node).unwrap();
-            symlink(folder, link).unwrap();
+            symlink(folder, path).unwrap();
         }
         root
     }

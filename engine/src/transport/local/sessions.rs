@@ -1,9 +1,9 @@
 //! What the service behind same-host paths keeps of each, under one lock.
 
-use super::fading::Fading;
-use super::link::LocalLink;
+use super::draining::Draining;
+use super::path::LocalPath;
 use super::session::Session;
-use crate::times::Times;
+use crate::schedule::Schedule;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::time::Instant;
 /// Sessions told of a region that has gone, before whoever waits for the lock gets it.
 const TOLD_PER_TURN: usize = 4096;
 
-pub struct Paths {
+pub struct Sessions {
     /// By the peer's handle, from the session's beginning to its end.
     pub sessions: HashMap<u64, Session>,
     /// The same by the session's id, with which the dialer comes.
@@ -21,46 +21,46 @@ pub struct Paths {
     /// Those that have something to look at: whoever changes one puts it here, but for who looks after it.
     pub work: BTreeSet<u64>,
     /// When the others are looked at next, as they stood when they were last looked after.
-    pub times: Times<Instant>,
+    pub times: Schedule<Instant>,
     /// Regions that have gone, and that no session was told of yet.
     pub gone: VecDeque<u64>,
-    pub open: HashMap<u64, Arc<LocalLink>>,
+    pub open: HashMap<u64, Arc<LocalPath>>,
     /// What was said about an open path.
     pub how: HashMap<u64, String>,
     /// The processes of paths that were opened, until their sessions end.
-    pub processes: HashMap<u64, (u64, Arc<LocalLink>)>,
+    pub processes: HashMap<u64, (u64, Arc<LocalPath>)>,
     /// Over, but its process was still copying here, or had memory of a device mapped; by peer.
-    pub fading: HashMap<u64, Vec<Fading>>,
+    pub draining: HashMap<u64, Vec<Draining>>,
     /// When they are looked at again.
-    pub fading_times: Times<Instant>,
+    pub fading_times: Schedule<Instant>,
     /// Copying threads of paths that are over.
     pub leaving: Vec<JoinHandle<()>>,
     /// Came, and have not said for which session.
     pub strangers: HashMap<u64, OwnedFd>,
     /// How long they may take.
-    pub strangers_times: Times<Instant>,
+    pub strangers_times: Schedule<Instant>,
     /// Whose socket or process a token stands for.
     pub tokens: HashMap<u64, u64>,
     pub next_token: u64,
 }
 
-impl Paths {
+impl Sessions {
     /// None yet. Tokens begin after this one.
-    pub fn new(next_token: u64) -> Paths {
-        Paths {
+    pub fn new(next_token: u64) -> Sessions {
+        Sessions {
             sessions: HashMap::new(),
             by_id: HashMap::new(),
             work: BTreeSet::new(),
-            times: Times::new(),
+            times: Schedule::new(),
             gone: VecDeque::new(),
             open: HashMap::new(),
             how: HashMap::new(),
             processes: HashMap::new(),
-            fading: HashMap::new(),
-            fading_times: Times::new(),
+            draining: HashMap::new(),
+            fading_times: Schedule::new(),
             leaving: Vec::new(),
             strangers: HashMap::new(),
-            strangers_times: Times::new(),
+            strangers_times: Schedule::new(),
             tokens: HashMap::new(),
             next_token,
         }

@@ -1,5 +1,5 @@
 //! Endpoints that neither side uses: given up when both say so, made again by the dialer for whoever wants
-//! them. On the service's thread; `session` keeps who rests, `link` says who is wanted.
+//! them. On the service's thread; `session` keeps who rests, `path` says who is wanted.
 
 use super::service::Service;
 use super::wire::Word;
@@ -14,7 +14,7 @@ impl Service {
             if !session.is_idle(now, self.settings.idle) {
                 return Vec::new();
             }
-            if session.ticket.dialer {
+            if session.session_info.dialer {
                 return session.rest();
             }
             self.tell(session, &Word::Idle);
@@ -27,7 +27,7 @@ impl Service {
     /// Endpoints that were given up are wanted: the dialer makes them.
     pub(super) fn wake(&self, peer: u64, id: [u8; 16]) {
         self.with(peer, id, |session| {
-            if session.wake(&self.devices) && !session.ticket.dialer {
+            if session.wake(&self.devices) && !session.session_info.dialer {
                 self.tell(session, &Word::Wake);
             }
         });
@@ -38,6 +38,6 @@ impl Service {
     pub(super) fn wanted(&self, peer: u64) -> Option<[u8; 16]> {
         let sessions = self.lock();
         let session = sessions.all.get(&peer).filter(|session| session.is_wanted())?;
-        Some(session.ticket.session_id)
+        Some(session.session_info.session_id)
     }
 }

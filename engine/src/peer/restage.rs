@@ -52,8 +52,8 @@ impl Peer {
             outbox.stage(transfer.clone(), first, end, self.class_of(transfer));
         }
         // Who drives it sleeps for an answer on the way that it was on.
-        if let Some(link) = self.link() {
-            link.wake();
+        if let Some(path) = self.tcp_path() {
+            path.wake();
         }
         self.strike_stranded();
         self.nudge(Transport::Staged);

@@ -8,8 +8,8 @@ use super::service::Service;
 use super::sessions::Sessions;
 use crate::command::Command;
 use crate::peer::{Closed, Posted};
+use crate::schedule::Schedule;
 use crate::sys::lock::MutexGuard;
-use crate::times::Times;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,21 +30,21 @@ struct Left {
     is_asked: bool,
 }
 
-pub struct Leaving {
+pub struct Flushing {
     endpoints: BTreeMap<Key, Left>,
     /// When the service looks at them; not while who closes them does.
-    times: Times<Instant, Key>,
+    times: Schedule<Instant, Key>,
     /// What those carried that are gone since.
     records: HashMap<Key, Vec<Posted>>,
     /// Regions whose keys a peer has let go of meanwhile: by peer.
     let_go: HashMap<u64, Vec<u64>>,
 }
 
-impl Leaving {
-    pub fn new() -> Leaving {
-        Leaving {
+impl Flushing {
+    pub fn new() -> Flushing {
+        Flushing {
             endpoints: BTreeMap::new(),
-            times: Times::new(),
+            times: Schedule::new(),
             records: HashMap::new(),
             let_go: HashMap::new(),
         }
@@ -134,11 +134,11 @@ impl Service {
             return;
         }
         let let_go = sessions.leaving.let_go.remove(&peer).unwrap_or_default();
-        self.held.release(&let_go, peer);
+        self.key_holders.release(&let_go, peer);
         if !sessions.all.contains_key(&peer) {
-            self.held.release_all(peer);
+            self.key_holders.release_all(peer);
             // After the records: what they belong to ends first.
-            self.commands.push(Command::CompanionQuiet { peer });
+            self.commands.push(Command::TransportQuiet { peer });
         }
     }
 

@@ -1,9 +1,9 @@
 //! What the stage knows of one peer.
 
 use super::bridge::Bridge;
-use super::expose::Shown;
+use super::bridge_target::Shown;
+use super::mapped::{Pair, Place, Reach};
 use super::operation::Operation;
-use super::reach::{Pair, Place, Reach};
 use super::ring::Slot;
 use super::serve::Served;
 use crate::command::{Command, Commands};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 /// One peer.
-pub struct Side {
+pub struct StagedPeer {
     pub peer: Arc<Peer>,
     /// The session that stands, if one does.
     pub session: Option<[u8; 16]>,
@@ -41,9 +41,9 @@ pub struct Side {
     pub lost: bool,
 }
 
-impl Side {
-    pub fn new(peer: Arc<Peer>) -> Side {
-        Side {
+impl StagedPeer {
+    pub fn new(peer: Arc<Peer>) -> StagedPeer {
+        StagedPeer {
             peer,
             session: None,
             operations: BTreeMap::new(),

@@ -3,9 +3,9 @@
 //! more. Who has it mapped the same-host path counts: see `region::grants`.
 
 use super::event::{Event, Inbox};
-use super::reach::unproven;
+use super::mapped::unproven;
 use super::service::Stage;
-use super::wire::Word;
+use super::wire::Message;
 use crate::device::Drivers;
 use crate::region::holder::Lender;
 use crate::region::Region;
@@ -109,10 +109,10 @@ impl Stage {
     /// A peer wants to map a region.
     pub fn lend(&mut self, peer: u64, id: u64, kind: MemoryKind, process: i32) {
         if let Some(memory) = self.loans.find(id, peer) {
-            return self.say(peer, Word::Lent { region: id, memory });
+            return self.say(peer, Message::Lent { region: id, memory });
         }
         if let Err(error) = self.try_lend(peer, id, kind, process) {
-            self.say(peer, Word::refused(id, &error));
+            self.say(peer, Message::refused(id, &error));
         }
     }
 
@@ -145,8 +145,8 @@ impl Stage {
             side.borrowers.insert(id, (kind, process));
             return Ok(());
         }
-        let link = side.peer.link_of(Transport::Local);
-        let proven = link.and_then(|link| link.process()).ok_or_else(unproven)?;
+        let path = side.peer.path(Transport::Local);
+        let proven = path.and_then(|path| path.same_host()?.process()).ok_or_else(unproven)?;
         let process = self.drivers.get(kind)?.borrower(process, &proven)?;
         let worker = self.drivers.worker(region.location)?;
         if !region.enter() {
@@ -171,9 +171,9 @@ impl Stage {
                 let loan = Loan { peer, at: region.location, memory: memory.clone() };
                 // Before the region is left: unregistering takes back what is lent.
                 self.loans.lock().loans.entry(id).or_default().push(loan);
-                self.say(peer, Word::Lent { region: id, memory });
+                self.say(peer, Message::Lent { region: id, memory });
             }
-            Err(error) => self.say(peer, Word::refused(id, &error)),
+            Err(error) => self.say(peer, Message::refused(id, &error)),
         }
         region.leave();
     }
@@ -183,6 +183,6 @@ impl Stage {
             Some(loans) => loans.iter().map(|loan| loan.peer).collect(),
             None => return,
         };
-        peers.into_iter().for_each(|peer| self.say(peer, Word::Recalled { region }));
+        peers.into_iter().for_each(|peer| self.say(peer, Message::Recalled { region }));
     }
 }

@@ -1,0 +1,206 @@
+//! Transports that live beside a session: begun when the session's connection stands, ended with it. What
+//! they are and how they are proven is behind `peer::TransportService`.
+
+use super::announce;
+use super::Control;
+use crate::command::Reply;
+use crate::loss::{Cause, Loss};
+use crate::notify::EventBody;
+use crate::peer::{Closed, PathStatus, Peer, TransportService};
+use crate::status::Status;
+use crate::types::Transport;
+use std::sync::Arc;
+
+/// A lost peer of which something may still land here.
+pub struct DrainingPeer {
+    peer: Arc<Peer>,
+    why: Status,
+    /// Who asked that nothing of it lands here any more.
+    waiting: Vec<Reply<()>>,
+}
+
+impl Control {
+    fn service(&self, transport: Transport) -> Option<Arc<dyn TransportService>> {
+        let beside = self.services.iter().find(|beside| beside.transport == transport)?;
+        beside.service.as_ref().ok().cloned()
+    }
+
+    pub(super) fn each_service(&self) -> impl Iterator<Item = (Transport, &dyn TransportService)> {
+        self.services.iter().filter_map(|it| Some((it.transport, &**it.service.as_ref().ok()?)))
+    }
+
+    /// The services and TCP.
+    fn each_transport(&self) -> impl Iterator<Item = &dyn TransportService> {
+        let tcp: &dyn TransportService = &*self.tcp;
+        self.each_service().map(|(_, service)| service).chain([tcp])
+    }
+
+    /// Closes a lane of whichever transport. None: there is no such lane.
+    pub(super) fn close_lane(&self, peer: u64, lane: u32) -> Option<Closed> {
+        self.each_transport().find_map(|transport| transport.close_lane(peer, lane))
+    }
+
+    /// The session's connection stands: begin, or say that there is no use in waiting.
+    pub(super) fn begin_transports(&mut self, peer: u64, dialer: bool) {
+        let Some(session) = self.sessions.get(&peer) else { return };
+        self.tcp.begin(session.session_info(dialer));
+        for at in 0..self.services.len() {
+            let Some(session) = self.sessions.get(&peer) else { return };
+            let beside = &self.services[at];
+            match &beside.service {
+                Ok(service) => service.begin(session.session_info(dialer)),
+                Err(why) => {
+                    let (transport, why) = (beside.transport, why.clone());
+                    self.say(
+                        peer,
+                        announce::transport_message(transport, Vec::new(), format!("at the peer: {why}")),
+                    );
+                    self.path_settled(peer, transport, Some(why), false);
+                }
+            }
+        }
+    }
+
+    /// A companion's word, if the session is still the one that it was meant for.
+    pub(super) fn tell_transport(
+        &mut self,
+        peer: u64,
+        session_id: [u8; 16],
+        transport: Transport,
+        body: Vec<u8>,
+        why: String,
+    ) {
+        if self.sessions.get(&peer).is_some_and(|session| session.session_id == session_id) {
+            self.say_to_transport(peer, transport, body, why);
+        }
+    }
+
+    /// The other side's companion says something, or that there is none.
+    pub(super) fn transport_said(&mut self, peer: u64, transport: u8, why: String, body: Vec<u8>) {
+        let Some(service) = self.service(Transport::from_number(transport as u32)) else { return };
+        let taken = match why.is_empty() {
+            true => service.message(peer, &body),
+            false => service.refused(peer, why),
+        };
+        if !taken {
+            self.misbehaved(peer);
+        }
+    }
+
+    pub(super) fn path_settled(
+        &mut self,
+        peer: u64,
+        transport: Transport,
+        why: Option<String>,
+        pending: bool,
+    ) {
+        let path = match (&why, self.service(transport)) {
+            (None, Some(service)) => service.path(peer),
+            _ => None,
+        };
+        let Some(session) = self.sessions.get_mut(&peer).filter(|session| session.conn.is_some()) else {
+            return;
+        };
+        session.paths_settled |= transport.bit();
+        let object = session.peer.clone();
+        object.set_path(
+            transport,
+            match (path, why) {
+                (Some((path, how)), None) => PathStatus::Open(path, how),
+                (_, Some(why)) if pending => PathStatus::Pending(why),
+                (_, Some(why)) => PathStatus::Shut(why),
+                // It has ended since that was said; what became of it is being said.
+                (None, None) => PathStatus::Pending("it has just ended".into()),
+            },
+        );
+        self.foresee_lanes(peer);
+        self.answer_connects(peer);
+    }
+
+    /// The path was there and is not any more, and nobody has said why. The session may be about to end,
+    /// and the word for that be on its way: only when the peer still answers is the session connected
+    /// anew, which makes a new path if there can be one.
+    pub(super) fn path_broken(&mut self, peer: u64, transport: Transport) {
+        let Some(session) =
+            self.sessions.get_mut(&peer).filter(|session| session.paths_settled & transport.bit() != 0)
+        else {
+            return;
+        };
+        session.path_broken = true;
+        let object = session.peer.clone();
+        object.set_path(transport, PathStatus::Pending("it broke, and is being made again".into()));
+        self.foresee_lanes(peer);
+        self.ping(peer, None);
+    }
+
+    /// The peer answers.
+    pub(super) fn path_mended(&mut self, peer: u64) {
+        if self.sessions.get(&peer).is_some_and(|session| session.path_broken) {
+            let text = "the session is connected anew, to make a broken path again";
+            self.drop_connection(peer, Loss::told(Cause::Ours, text));
+        }
+    }
+
+    /// The lanes that carry this transfer.
+    pub(super) fn carriers(&self, peer: u64, transfer: u64) -> Vec<u32> {
+        self.each_transport().flat_map(|transport| transport.carriers(peer, transfer)).collect()
+    }
+
+    /// The session is over, or its connection is lost: so are the paths.
+    pub(super) fn end_transports(&mut self, peer: u64) {
+        let Some(session) = self.sessions.get_mut(&peer) else { return };
+        session.paths_settled = 0;
+        session.path_broken = false;
+        let object = session.peer.clone();
+        let mut lanes = Vec::new();
+        for (transport, service) in self.each_service() {
+            lanes.extend(service.end(peer));
+            object.set_path(transport, PathStatus::Pending("the session is being established again".into()));
+        }
+        lanes.extend(self.tcp.end(peer));
+        for (lane, closed) in lanes {
+            self.lane_closed(peer, lane, closed, Loss::told(Cause::Ours, "the session's connection is over"));
+        }
+    }
+
+    /// A peer is lost; the application hears of it when nothing of it can land here any more.
+    pub(super) fn tell_lost(&mut self, peer: Arc<Peer>, why: Status) {
+        let handle = peer.handle;
+        for (transport, service) in self.each_service() {
+            service.forget(handle);
+            peer.set_path(transport, PathStatus::Shut("the peer is lost".into()));
+        }
+        self.tcp.forget(handle);
+        self.draining.insert(handle, DrainingPeer { peer, why, waiting: Vec::new() });
+        self.drained(handle);
+    }
+
+    /// Answers when nothing of this peer can land here any more. Its session is over.
+    pub(super) fn answer_when_drained(&mut self, peer: u64, reply: Reply<()>) {
+        match self.draining.get_mut(&peer) {
+            Some(draining) => draining.waiting.push(reply),
+            None => reply.send(Ok(())),
+        }
+    }
+
+    /// A companion may be the last one to be quiet.
+    pub(super) fn drained(&mut self, peer: u64) {
+        // Its transfers are struck first: their events come before the loss's.
+        if self.draining.get(&peer).is_some_and(|draining| !draining.peer.is_swept()) {
+            return;
+        }
+        if !self.each_service().all(|(_, service)| service.is_quiet(peer)) {
+            return;
+        }
+        let Some(draining) = self.draining.remove(&peer) else { return };
+        self.each_service().for_each(|(_, service)| service.all_quiet(peer));
+        let why = draining.peer.last_loss().map_or(String::new(), |loss| loss.text);
+        draining.peer.event(EventBody::PeerLost { status: draining.why, why: why.into() });
+        draining.waiting.into_iter().for_each(|reply| reply.send(Ok(())));
+    }
+
+    /// Whether each companion has said what becomes of its path.
+    pub(super) fn services_mask(&self) -> u64 {
+        self.services.iter().fold(0, |mask, beside| mask | beside.transport.bit())
+    }
+}
