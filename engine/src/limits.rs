@@ -58,12 +58,10 @@ pub const BRIDGES_MAX: usize = 64;
 pub const HANDSHAKES_MAX: usize = 512;
 /// Data lanes per peer, the express lane not counted.
 pub const LANES_MAX: u32 = 16;
-/// Lanes of the transports beside TCP have numbers from here on, and TCP's those below.
-pub const COMPANION_LANES_FROM: u32 = 1 << 31;
 /// Lost lanes of one session whose fence nobody has answered: more than flapping links bring within an answer's time.
 pub const FENCES_WAITING_MAX: usize = 4096;
-/// Fenced lanes of one session that are remembered one by one.
-pub const FENCED_LANES_MAX: usize = 256;
+/// Lane numbers of one session, taken or fenced, that are remembered one by one.
+pub const LANE_NUMBERS_KEPT: usize = 256;
 /// Lane threads of an engine.
 pub const WORKERS_MAX: u32 = 64;
 /// Pieces of memory that ferry allocated so that processes of this host can map them: each takes a

@@ -181,6 +181,7 @@ impl Control {
     pub(super) fn takes(&self, session: &PeerSession, greeting: &Greeting) -> bool {
         session.conn.is_some()
             && session.session_id == greeting.session_id
+            && session.lane_numbers.is_free(greeting.lane)
             && self.tcp.takes(session.peer.handle, greeting.lane, greeting.slot)
     }
 }

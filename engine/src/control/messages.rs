@@ -111,8 +111,10 @@ impl Control {
     /// The peer asks that nothing of this lane can land here any more: neither from it as it stands, nor when it is
     /// attached later, because its welcome or its greeting is still on the way.
     fn fence(&mut self, peer: u64, lane: u32) {
+        if let Some(session) = self.sessions.get(&peer) {
+            session.lane_numbers.fence(lane);
+        }
         self.forget_greeting(peer, lane);
-        self.tcp.refuse(peer, lane);
         self.lane_lost(peer, lane, Loss::told(Cause::Closed, format!("the peer gave up lane {lane}")));
         if !self.answers_late(peer, lane) {
             self.answer(peer, Message::FenceAck { lane });

@@ -12,7 +12,7 @@ use crate::complete::Fence;
 use crate::handle::Tag;
 use crate::loss::{Cause, Loss};
 use crate::notify::EventBody;
-use crate::peer::{Peer, PeerIdentity, PeerState, Posted, SessionInfo};
+use crate::peer::{LaneNumbers, Peer, PeerIdentity, PeerState, Posted, SessionInfo};
 use crate::session::handshake::Identity;
 use crate::session::machine::{Action, Machine, Role};
 use crate::status::Status;
@@ -31,6 +31,7 @@ pub struct PeerSession {
     pub identity: Identity,
     pub session_id: [u8; 16],
     pub lane_key: [u8; 32],
+    pub(super) lane_numbers: Arc<LaneNumbers>,
     pub remote: SocketAddr,
     /// The address given to `connect`, "" for those who came to us.
     pub dialed: String,
@@ -66,7 +67,13 @@ pub struct PeerSession {
 impl PeerSession {
     /// The session, as transports know it.
     pub(super) fn session_info(&self, dialer: bool) -> SessionInfo {
-        SessionInfo { peer: self.peer.clone(), dialer, session_id: self.session_id, key: self.lane_key }
+        SessionInfo {
+            peer: self.peer.clone(),
+            dialer,
+            session_id: self.session_id,
+            key: self.lane_key,
+            lane_numbers: self.lane_numbers.clone(),
+        }
     }
 }
 
@@ -270,6 +277,7 @@ impl Control {
             machine,
             session_id: control.session_id,
             lane_key: control.lane_key,
+            lane_numbers: Arc::default(),
             remote: control.remote,
             dialed: String::new(),
             conn: Some(token),

@@ -43,6 +43,7 @@ impl Control {
     /// The session's connection stands: begin, or say that there is no use in waiting.
     pub(super) fn begin_transports(&mut self, peer: u64, dialer: bool) {
         let Some(session) = self.sessions.get(&peer) else { return };
+        session.lane_numbers.begin(session.late_lanes.keys().copied());
         self.tcp.begin(session.session_info(dialer));
         for at in 0..self.services.len() {
             let Some(session) = self.sessions.get(&peer) else { return };

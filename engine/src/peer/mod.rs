@@ -8,6 +8,7 @@
 mod identity;
 pub mod inbox;
 mod incoming;
+mod lane_numbers;
 pub mod lease;
 pub mod outbox;
 mod path;
@@ -23,6 +24,7 @@ mod transport;
 pub use identity::{PeerIdentity, PeerState, PeerStats, Surroundings};
 pub use inbox::Arrival;
 pub use incoming::Arriving;
+pub use lane_numbers::LaneNumbers;
 pub use path::{Condition, Devices, Kept, Path, PathStatus, SameHost};
 pub use posted::{Posted, What};
 pub use transport::{Closed, Installed, SessionInfo, TransportService};

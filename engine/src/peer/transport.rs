@@ -1,7 +1,7 @@
 //! A transport as an engine has it once: it begins and ends with sessions. `path` has what it is to one peer.
 
 use super::path::Path;
-use super::{Peer, Posted};
+use super::{LaneNumbers, Peer, Posted};
 use crate::types::Transport;
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub trait TransportService: Send + Sync {
     /// before its engine hears of them, and before it hears what is told by `Command::Tell` from then on.
     fn regions_added(&self, peer: u64, ids: &[u64]) -> Vec<Vec<u8>>;
     fn regions_removed(&self, ids: &[u64]);
-    /// The lanes on which something of this transfer is posted. Their numbers are no TCP lane's.
+    /// The lanes on which something of this transfer is posted.
     fn carriers(&self, _peer: u64, _transfer: u64) -> Vec<u32> {
         Vec::new()
     }
@@ -64,4 +64,6 @@ pub struct SessionInfo {
     pub session_id: [u8; 16],
     /// Known to the two engines alone.
     pub key: [u8; 32],
+    /// Where the numbers of the session's lanes come from.
+    pub lane_numbers: Arc<LaneNumbers>,
 }

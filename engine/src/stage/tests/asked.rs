@@ -84,7 +84,13 @@ impl Target {
         let settings = Settings { slots: 2 };
         let service = Service::new(settings, registry.clone(), drivers, commands.clone(), Box::new(Nowhere));
         let mut stage = service.take_stage().unwrap();
-        service.begin(SessionInfo { peer: peer.clone(), dialer: false, session_id: [1; 16], key: [7; 32] });
+        service.begin(SessionInfo {
+            peer: peer.clone(),
+            dialer: false,
+            session_id: [1; 16],
+            key: [7; 32],
+            lane_numbers: Arc::default(),
+        });
         stage.inbox.take(Some(Duration::ZERO)).into_iter().for_each(|event| stage.event(event));
         let mut target = Target { fake, registry, commands, service, stage, peer, _turn: turn };
         assert!(matches!(target.answers()[..], [Message::Live { .. }]));

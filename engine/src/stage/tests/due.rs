@@ -39,6 +39,7 @@ fn stage() -> (Stage, Arc<Service>) {
             dialer: true,
             session_id: [1; 16],
             key: [7; 32],
+            lane_numbers: Arc::default(),
         });
     }
     work_off(&mut stage);

@@ -21,6 +21,7 @@ fn service() -> Arc<Service> {
             dialer: handle % 2 == 0,
             session_id,
             key: [7; 32],
+            lane_numbers: Arc::default(),
         });
     }
     service

@@ -15,7 +15,6 @@ use super::sessions::Sessions;
 use super::wire::Word;
 use super::DeviceSettings;
 use crate::command::{Command, Commands};
-use crate::limits::COMPANION_LANES_FROM;
 use crate::loss::{Cause, Loss};
 use crate::region::holder::Holder;
 use crate::region::Registry;
@@ -25,13 +24,11 @@ use crate::sys::lock::{Mutex, MutexGuard};
 use crate::sys::poller::{Poller, PollerKind, Ready};
 use crate::types::Transport;
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Endpoints are lanes to the session; their numbers begin where no TCP lane's are.
-pub(super) const FIRST_LANE: u32 = COMPANION_LANES_FROM;
 const FIRST_DEVICE: u64 = 16;
 
 #[derive(Clone)]
@@ -60,7 +57,6 @@ pub struct Service {
     sessions: Mutex<Sessions>,
     /// Peers for which something was queued while their endpoints rest. A leaf: whoever queues may hold other locks.
     pub(super) wanted: Arc<Mutex<Vec<u64>>>,
-    pub(super) next_lane: AtomicU32,
     stopping: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// How many sessions were looked after.
@@ -106,7 +102,6 @@ impl Service {
             pollings: Mutex::default(),
             sessions: Mutex::new(Sessions::new()),
             wanted: Arc::default(),
-            next_lane: AtomicU32::new(FIRST_LANE),
             stopping: AtomicBool::new(false),
             thread: Mutex::new(None),
             #[cfg(test)]

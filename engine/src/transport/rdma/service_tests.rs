@@ -1,6 +1,7 @@
-//! What an event costs where there are many sessions: those that it concerns. Without devices; the thread is not started,
-//! its turns are called.
+//! The service without devices: what an event costs where there are many sessions, and which endpoints are refused. The
+//! thread is not started; the tests call its turns.
 
+use super::super::wire::Side;
 use super::*;
 use crate::handle::Tag;
 use crate::peer::tests::peer_with;
@@ -34,6 +35,7 @@ fn service() -> Arc<Service> {
             dialer: handle % 2 == 0,
             session_id: [1; 16],
             key: [7; 32],
+            lane_numbers: Arc::default(),
         });
     }
     service
@@ -65,4 +67,36 @@ fn an_event_costs_the_sessions_that_it_concerns() {
     service.end(9);
     assert_eq!(turn(&service), 0);
     assert!(service.key_holders.holders(70).is_empty(), "it has none any more");
+}
+
+/// What the service answers to a CONNECT of this lane.
+fn refusal(service: &Service, peer: u64, lane: u32) -> Option<String> {
+    let side = Side { mtu: 1024, reads_max: 1, qps: vec![(1, 1), (2, 2)] };
+    service.commands.take();
+    assert!(service.message(peer, &Word::Connect { lane, own: 0, other: 0, side }.encode()));
+    service.turn();
+    service.commands.take().into_iter().find_map(|command| match command {
+        Command::Tell { body, .. } => match Word::decode(&body) {
+            Ok(Word::Refuse { lane: refused, why }) if refused == lane => Some(why),
+            _ => None,
+        },
+        _ => None,
+    })
+}
+
+/// A lane of whichever transport has a number of its own, and none opens behind its fence.
+#[test]
+fn an_endpoint_whose_number_is_taken_or_fenced_is_refused() {
+    let service = service();
+    let numbers =
+        service.lock().all.get(&5).map(|session| session.session_info.lane_numbers.clone()).unwrap();
+    assert!(numbers.take(3));
+    numbers.fence(4);
+    for lane in [3, 4] {
+        let why = refusal(&service, 5, lane).unwrap();
+        assert!(why.contains("was taken or fenced"), "{why}");
+    }
+    let why = refusal(&service, 5, 6).unwrap();
+    assert!(why.contains("no such device"), "{why}");
+    assert!(!numbers.is_free(6), "TCP's lanes may not have it either");
 }

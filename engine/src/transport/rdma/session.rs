@@ -15,7 +15,7 @@ use super::path::RdmaPath;
 use super::retries::Retries;
 use super::topology::pair;
 use super::wire::{DeviceOffer, Side, Word};
-use crate::limits::{RDMA_REVOKES_MAX, RDMA_WORDS_MAX};
+use crate::limits::{RDMA_ENDPOINTS_MAX, RDMA_REVOKES_MAX, RDMA_WORDS_MAX};
 use crate::peer::SessionInfo;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -121,6 +121,21 @@ impl Session {
             posted: (0, Instant::now()),
             idle_asked: Instant::now(),
             rests: false,
+        }
+    }
+
+    /// Whether the peer may open an endpoint with this lane number. Takes the number.
+    pub fn admit(&self, lane: u32, theirs: &Side) -> std::result::Result<(), String> {
+        if self.session_info.dialer || theirs.qps.len() < 2 {
+            return Err("it asks for an endpoint that makes no sense".into());
+        }
+        // Each endpoint costs queue pairs. There can't be more endpoints than pairs of devices.
+        if self.entries.len() >= RDMA_ENDPOINTS_MAX {
+            return Err(format!("more than {RDMA_ENDPOINTS_MAX} endpoints"));
+        }
+        match self.session_info.lane_numbers.take(lane) {
+            true => Ok(()),
+            false => Err(format!("lane {lane} was taken or fenced before")),
         }
     }
 
@@ -391,7 +406,13 @@ mod tests {
         let peer = peer_with(7);
         let registry = Arc::new(Registry::new(Tag::from_random(1), None));
         let path = Arc::new(RdmaPath::new(peer.clone(), registry, 0, Box::new(|| {})));
-        let session_info = SessionInfo { peer, dialer: false, session_id: [1; 16], key: [7; 32] };
+        let session_info = SessionInfo {
+            peer,
+            dialer: false,
+            session_id: [1; 16],
+            key: [7; 32],
+            lane_numbers: Arc::default(),
+        };
         Session::new(session_info, path, PATIENCE, None)
     }
 

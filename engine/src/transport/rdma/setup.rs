@@ -2,12 +2,10 @@
 //! ESTABLISHED (`session` has the picture). On the service's thread; queue pairs are made under no lock.
 
 use super::endpoint::{Endpoint, Parts};
-use super::service::{Service, FIRST_LANE};
+use super::service::Service;
 use super::session::{Entry, Pair, Session, Stage, PATIENCE};
 use super::wire::{Side, Word};
-use crate::limits::RDMA_ENDPOINTS_MAX;
 use crate::peer::Closed;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 impl Service {
@@ -41,10 +39,16 @@ impl Service {
 
     /// The dialer's first step.
     pub(super) fn ask(&self, peer: u64, id: [u8; 16], pair: Pair) {
-        let lane = self.next_lane.fetch_add(1, Ordering::Relaxed) | FIRST_LANE;
+        let Some(lane) = self.with(peer, id, |session| session.session_info.lane_numbers.draw()) else {
+            return;
+        };
         match self.make(peer, id, (lane, pair, self.settings.qps)) {
             Ok(entry) => {
                 self.with(peer, id, |session| {
+                    if !session.session_info.lane_numbers.take(lane) {
+                        return session
+                            .failed(pair, format!("the peer fenced lane {lane} before it was opened"));
+                    }
                     let side = entry.own.clone();
                     self.tell(session, &Word::Connect { lane, own: pair.0, other: pair.1, side });
                     session.add(lane, entry);
@@ -56,32 +60,23 @@ impl Service {
 
     /// The acceptor's step.
     pub(super) fn answer(&self, peer: u64, id: [u8; 16], lane: u32, pair: Pair, theirs: Side) {
-        // Each costs queue pairs: who asks for more than there can be pairs of devices gets none.
-        let has_room = |session: &mut Session| {
-            !session.session_info.dialer
-                && session.entries.len() < RDMA_ENDPOINTS_MAX
-                && !session.entries.contains_key(&lane)
-        };
-        let may = self.with(peer, id, has_room) == Some(true);
+        let Some(admitted) = self.with(peer, id, |session| session.admit(lane, &theirs)) else { return };
         // What came of a pair that there can't be is not kept: there are 65,536 ways to name one.
         let is_pair = |session: &Session| {
             usize::from(pair.0) < self.devices.len() && session.their_device(pair.1).is_some()
         };
-        let made = match may && lane >= FIRST_LANE && theirs.qps.len() > 1 {
-            // As many as both ends want, and one for what is small.
-            true => self.make(peer, id, (lane, pair, self.settings.qps.min(theirs.qps.len() as u32 - 1))),
-            false => Err("it asks for an endpoint that makes no sense".into()),
-        };
+        // As many queue pairs as both ends want, and another for small transfers.
+        let qps = self.settings.qps.min((theirs.qps.len() as u32).saturating_sub(1));
+        let made = admitted.and_then(|()| self.make(peer, id, (lane, pair, qps)));
         let connected = made.and_then(|entry| {
             entry.endpoint.connect(&entry.own, &theirs)?;
             Ok(Entry { stage: Stage::Answered, deadline: Instant::now() + 2 * PATIENCE, ..entry })
         });
         self.with(peer, id, |session| match connected {
-            Ok(entry) if !session.entries.contains_key(&lane) => {
+            Ok(entry) => {
                 self.tell(session, &Word::Accept { lane, side: entry.own.clone() });
                 session.add(lane, entry);
             }
-            Ok(_) => {}
             Err(why) => {
                 self.tell(session, &Word::Refuse { lane, why: format!("at the peer: {why}") });
                 if is_pair(session) {

@@ -9,9 +9,6 @@
 //! ```
 //! The dialer of the session opens its lanes. The acceptor asks it to.
 
-use crate::limits::{COMPANION_LANES_FROM, FENCED_LANES_MAX};
-use std::collections::BTreeSet;
-
 /// Kinds of lanes, as bits: slot 0, and all others.
 pub const EXPRESS: u32 = 1;
 pub const BULK: u32 = 2;
@@ -28,8 +25,8 @@ pub fn kind(slot: u32) -> u32 {
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Dial a lane with this number for this slot.
-    Open { slot: u32, lane: u32 },
+    /// Dial a lane for this slot.
+    Open(u32),
     /// Ask the dialer for these kinds.
     Ask(u32),
 }
@@ -61,14 +58,9 @@ pub struct Opening {
     wanted: u32,
     /// Whether this side dialed the session's connection. None: there is no connection.
     dialed: Option<bool>,
-    next_lane: u32,
-    /// The highest lane number attached in each slot since the session began. Numbers only rise, so
-    /// what is not above it was used before, or given up.
+    /// The highest lane number attached in each slot since the session began. Numbers only rise, so the dialer has given
+    /// up a lane with a lower one.
     used: Vec<u32>,
-    /// Lanes that the peer fenced. One whose greeting or welcome is still on its way is never attached; nor is one
-    /// below the second, which is how many are remembered.
-    fenced: BTreeSet<u32>,
-    fenced_below: u32,
 }
 
 impl Opening {
@@ -79,10 +71,7 @@ impl Opening {
             slots: vec![Slot::Idle; lanes as usize],
             wanted: 0,
             dialed: None,
-            next_lane: 1,
             used: vec![0; lanes as usize],
-            fenced: BTreeSet::new(),
-            fenced_below: 0,
         }
     }
 
@@ -91,8 +80,6 @@ impl Opening {
         self.dialed = Some(dialed);
         self.slots.fill(Slot::Idle);
         self.used.fill(0);
-        self.fenced.clear();
-        self.fenced_below = 0;
         let wanted = std::mem::take(&mut self.wanted);
         self.want(wanted)
     }
@@ -129,18 +116,12 @@ impl Opening {
             return None;
         }
         self.slots[slot] = Slot::Opening { pause_ns };
-        let lane = self.next_lane;
-        self.next_lane += 1;
-        Some(Step::Open { slot: slot as u32, lane })
+        Some(Step::Open(slot as u32))
     }
 
     /// Whether a lane with this number may be attached in this slot.
     pub fn takes(&self, slot: u32, lane: u32) -> bool {
-        self.dialed.is_some()
-            && self.used.get(slot as usize).is_some_and(|used| lane > *used)
-            && lane < COMPANION_LANES_FROM
-            && lane >= self.fenced_below
-            && !self.fenced.contains(&lane)
+        self.dialed.is_some() && self.used.get(slot as usize).is_some_and(|used| lane > *used)
     }
 
     pub fn attached(&mut self, slot: u32, lane: u32) {
@@ -164,19 +145,6 @@ impl Opening {
         let slot = self.slots.iter().position(|slot| *slot == Slot::Attached(lane))?;
         self.slots[slot] = Slot::Idle;
         self.open(slot, self.pauses.min_ns)
-    }
-
-    /// This lane is not to be attached, whenever its greeting comes. One of another transport never has a greeting:
-    /// remembered here, their numbers, which are above all of TCP's, would refuse these as the older ones.
-    pub fn refuse(&mut self, lane: u32) {
-        if lane >= COMPANION_LANES_FROM {
-            return;
-        }
-        self.fenced.insert(lane);
-        if self.fenced.len() > FENCED_LANES_MAX {
-            // Numbers rise: what is refused for being old is tried again with a new one.
-            self.fenced_below = self.fenced.pop_first().map_or(0, |oldest| oldest.saturating_add(1));
-        }
     }
 
     /// When `timer` should be called next.

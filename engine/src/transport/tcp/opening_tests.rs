@@ -16,9 +16,9 @@ fn dialer() -> Opening {
 #[test]
 fn no_lane_is_opened_before_it_is_wanted_and_each_kind_once() {
     let mut opening = dialer();
-    assert_eq!(opening.want(EXPRESS), [Step::Open { slot: 0, lane: 1 }]);
+    assert_eq!(opening.want(EXPRESS), [Step::Open(0)]);
     assert_eq!(opening.want(EXPRESS), []);
-    assert_eq!(opening.want(ALL), [Step::Open { slot: 1, lane: 2 }, Step::Open { slot: 2, lane: 3 }]);
+    assert_eq!(opening.want(ALL), [Step::Open(1), Step::Open(2)]);
     assert_eq!(opening.want(ALL), []);
     assert_eq!(opening.want(!ALL), [], "there are no such kinds");
 }
@@ -36,13 +36,13 @@ fn an_acceptor_asks_for_lanes_and_asks_again_on_the_next_connection() {
 }
 
 #[test]
-fn what_was_wanted_is_opened_on_the_next_connection_with_new_numbers() {
+fn what_was_wanted_is_opened_on_the_next_connection() {
     let mut opening = dialer();
     opening.want(EXPRESS);
     opening.attached(0, 1);
     opening.end();
     assert_eq!(opening.lost(1), None, "there is no connection");
-    assert_eq!(opening.begin(true), [Step::Open { slot: 0, lane: 2 }]);
+    assert_eq!(opening.begin(true), [Step::Open(0)]);
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn a_lost_lane_is_opened_again_at_once() {
     let mut opening = dialer();
     opening.want(ALL);
     opening.attached(1, 2);
-    assert_eq!(opening.lost(2), Some(Step::Open { slot: 1, lane: 4 }));
+    assert_eq!(opening.lost(2), Some(Step::Open(1)));
     assert_eq!(opening.lost(2), None);
 }
 
@@ -64,7 +64,7 @@ fn a_lane_that_cannot_be_opened_is_tried_after_pauses_that_double() {
         pauses.push((at - now) / MS);
         assert_eq!(opening.timer(at - 1), []);
         now = at;
-        assert!(matches!(opening.timer(now)[..], [Step::Open { slot: 0, .. }]));
+        assert!(matches!(opening.timer(now)[..], [Step::Open(0)]));
         assert_eq!(opening.next_timer(), None);
     }
     assert_eq!(pauses, [20, 40, 80, 160, 320, 640, 1000, 1000]);
@@ -75,27 +75,15 @@ fn a_lane_that_cannot_be_opened_is_tried_after_pauses_that_double() {
     assert_eq!(opening.next_timer(), Some(now + 20 * MS));
 }
 
-/// A number is used once in its slot, and never after it was fenced, however many are fenced.
+/// A lane whose number is not above that of the slot's last one was given up by its dialer.
 #[test]
-fn numbers_that_were_used_or_fenced_are_refused() {
+fn an_older_lane_replaces_none() {
     let mut opening = Opening::new(2, PAUSES);
     assert!(!opening.takes(0, 1), "there is no session");
     opening.begin(false);
     assert!(opening.takes(0, 1) && !opening.takes(0, 0) && !opening.takes(2, 1));
-    assert!(!opening.takes(0, COMPANION_LANES_FROM));
     opening.attached(0, 5);
-    assert!(!opening.takes(0, 5) && !opening.takes(0, 4) && opening.takes(0, 6) && opening.takes(1, 5));
-    for lane in 10..10 + FENCED_LANES_MAX as u32 + 1 {
-        opening.refuse(lane);
-        assert!(!opening.takes(1, lane));
-    }
-    assert!(!opening.takes(1, 10) && !opening.takes(1, 9), "too long ago to be known one by one");
-    assert!(opening.fenced.len() <= FENCED_LANES_MAX);
-    opening.refuse(COMPANION_LANES_FROM + 1);
-    assert!(
-        opening.takes(1, 10 + FENCED_LANES_MAX as u32 + 1),
-        "another transport's number refuses none of TCP's"
-    );
+    assert!(!opening.takes(0, 5) && !opening.takes(0, 4) && opening.takes(0, 6) && opening.takes(1, 4));
     opening.end();
     opening.begin(false);
     assert!(opening.takes(0, 1), "another session, other lanes");
@@ -139,10 +127,9 @@ proptest! {
                 },
             };
             for step in taken {
-                let Step::Open { slot, lane } = step else { panic!("{step:?}") };
-                prop_assert!(lane > last);
-                last = lane;
-                under_way.push((slot, lane));
+                let Step::Open(slot) = step else { panic!("{step:?}") };
+                last += 1;
+                under_way.push((slot, last));
             }
             for slot in 0..3 {
                 let is_wanted = opening.wanted & kind(slot) != 0 && opening.dialed.is_some();

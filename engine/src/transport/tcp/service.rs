@@ -11,7 +11,7 @@ use crate::command::Command;
 use crate::context::Context;
 use crate::limits::LANES_MAX;
 use crate::loss::{Cause, Failure, Loss};
-use crate::peer::{Closed, Path, Peer, SessionInfo, TransportService};
+use crate::peer::{Closed, LaneNumbers, Path, Peer, SessionInfo, TransportService};
 use crate::sys::clock;
 use crate::sys::lock::{Mutex, MutexGuard};
 use std::collections::HashMap;
@@ -37,6 +37,7 @@ struct Session {
     dialed: bool,
     id: [u8; 16],
     key: [u8; 32],
+    numbers: Arc<LaneNumbers>,
 }
 
 /// A connection that is to be a lane, when it has proven to be of this session.
@@ -74,6 +75,7 @@ impl Service {
             dialed: false,
             id: [0; 16],
             key: [0; 32],
+            numbers: Arc::default(),
             peer: peer.clone(),
         };
         self.lock().insert(peer.handle, session);
@@ -100,7 +102,10 @@ impl Service {
         let (peer, session_id) = (session.peer.handle, session.id);
         for step in steps {
             self.context.commands.push(match step {
-                Step::Open { slot, lane } => Command::OpenLane { peer, session_id, slot, lane },
+                Step::Open(slot) => {
+                    let lane = session.numbers.draw();
+                    Command::OpenLane { peer, session_id, slot, lane }
+                }
                 Step::Ask(kinds) => Command::AskForLanes { peer, session_id, kinds },
             });
         }
@@ -121,6 +126,9 @@ impl Service {
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
         let attached = self.with(peer, |session| {
             let Candidate { lane: id, slot, socket } = candidate;
+            if !session.numbers.take(id) {
+                return None;
+            }
             let spec = LaneSpec {
                 id,
                 slot,
@@ -154,11 +162,6 @@ impl Service {
             session.peer.note_loss(loss);
             session.opening.failed(clock::monotonic_ns(), slot);
         });
-    }
-
-    /// The lane is not to be attached, whenever it comes.
-    pub fn refuse(&self, peer: u64, lane: u32) {
-        self.with(peer, |session| session.opening.refuse(lane));
     }
 
     /// When `timer` should be called next for this peer.
@@ -205,6 +208,7 @@ impl TransportService for Service {
         self.with(session_info.peer.handle, |session| {
             (session.id, session.key, session.dialed) =
                 (session_info.session_id, session_info.key, session_info.dialer);
+            session.numbers = session_info.lane_numbers;
             let steps = session.opening.begin(session_info.dialer);
             self.carry_out(session, steps);
         });

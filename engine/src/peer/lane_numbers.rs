@@ -1,0 +1,144 @@
+//! The numbers of a session's lanes, whichever transport they belong to. The dialer of the session draws them, and each
+//! side takes a number at most once. A number that the peer fenced is never taken, whether its lane is attached, still
+//! greeting, or unknown here: that keeps contract 3.
+
+use crate::limits::LANE_NUMBERS_KEPT;
+use crate::sys::lock::Mutex;
+use std::collections::BTreeSet;
+
+/// Shared by the control loop, which fences, and the transports, which open lanes. Any thread may call.
+#[derive(Default)]
+pub struct LaneNumbers(Mutex<Numbers>);
+
+#[derive(Default)]
+struct Numbers {
+    /// The highest number that was drawn here or named by the peer.
+    last: u32,
+    /// Numbers that are taken or fenced. Numbers rise, so only the last ones are kept one by one: lower ones than
+    /// `kept_from` count as gone.
+    gone: BTreeSet<u32>,
+    kept_from: u32,
+}
+
+impl Numbers {
+    fn is_free(&self, lane: u32) -> bool {
+        lane >= self.kept_from.max(1) && !self.gone.contains(&lane)
+    }
+
+    fn remove(&mut self, lane: u32) {
+        self.last = self.last.max(lane);
+        if self.is_free(lane) {
+            self.gone.insert(lane);
+        }
+        if self.gone.len() > LANE_NUMBERS_KEPT {
+            // A lane that is refused for its old number is opened again with a new one.
+            self.kept_from = self.gone.pop_first().map_or(0, |oldest| oldest.saturating_add(1));
+        }
+    }
+}
+
+impl LaneNumbers {
+    /// Forgets the lanes of earlier connections, all of which are closed but for `open`.
+    pub fn begin(&self, open: impl IntoIterator<Item = u32>) {
+        let mut numbers = self.0.lock();
+        (numbers.gone, numbers.kept_from) = (BTreeSet::new(), 0);
+        open.into_iter().for_each(|lane| numbers.remove(lane));
+    }
+
+    /// Draws the number of a new lane, for the dialer of the session.
+    pub fn draw(&self) -> u32 {
+        let mut numbers = self.0.lock();
+        numbers.last = numbers.last.saturating_add(1);
+        numbers.last
+    }
+
+    /// Whether `take` would succeed.
+    pub fn is_free(&self, lane: u32) -> bool {
+        self.0.lock().is_free(lane)
+    }
+
+    /// Takes a number for a lane that is about to carry something. False: it was taken or fenced before, and the lane
+    /// must not be opened.
+    pub fn take(&self, lane: u32) -> bool {
+        let mut numbers = self.0.lock();
+        let is_free = numbers.is_free(lane);
+        if is_free {
+            numbers.remove(lane);
+        }
+        is_free
+    }
+
+    /// The peer fenced this lane: its number is never taken from now on.
+    pub fn fence(&self, lane: u32) {
+        self.0.lock().remove(lane);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const KEPT: u32 = LANE_NUMBERS_KEPT as u32;
+
+    #[test]
+    fn a_number_is_taken_once() {
+        let numbers = LaneNumbers::default();
+        assert!(!numbers.take(0), "no lane has the number 0");
+        assert!(numbers.take(5) && !numbers.take(5) && !numbers.is_free(5));
+        assert!(numbers.take(3), "lanes of several transports may arrive in any order");
+    }
+
+    #[test]
+    fn a_number_that_was_fenced_is_never_taken() {
+        let numbers = LaneNumbers::default();
+        for lane in 10..=10 + KEPT {
+            numbers.fence(lane);
+            assert!(!numbers.take(lane));
+        }
+        assert!(!numbers.take(10) && !numbers.take(9), "below those that are kept one by one");
+        assert!(numbers.0.lock().gone.len() <= LANE_NUMBERS_KEPT);
+        assert!(numbers.take(11 + KEPT));
+    }
+
+    #[test]
+    fn a_number_is_drawn_above_all_that_the_peer_named() {
+        let numbers = LaneNumbers::default();
+        assert_eq!((numbers.draw(), numbers.draw()), (1, 2));
+        assert!(numbers.take(7));
+        assert_eq!(numbers.draw(), 8);
+        numbers.fence(20);
+        assert_eq!(numbers.draw(), 21);
+        numbers.fence(u32::MAX);
+        assert!(!numbers.take(numbers.draw()), "a peer that exhausts the numbers gets no lanes");
+    }
+
+    #[test]
+    fn another_connection_forgets_what_is_closed_and_no_more() {
+        let numbers = LaneNumbers::default();
+        assert!(numbers.take(3) && numbers.take(4));
+        numbers.begin([4]);
+        assert!(numbers.take(3) && !numbers.take(4));
+        assert_eq!(numbers.draw(), 5);
+    }
+
+    proptest! {
+        /// Whatever is taken and fenced in whatever order, no number is taken twice or after its fence.
+        #[test]
+        fn nothing_is_taken_twice_or_behind_its_fence(
+            steps in prop::collection::vec((0..3u8, 0..2 * KEPT), 0..2000),
+        ) {
+            let (numbers, mut gone) = (LaneNumbers::default(), BTreeSet::new());
+            for (what, lane) in steps {
+                match what {
+                    0 => {
+                        numbers.fence(lane);
+                        gone.insert(lane);
+                    }
+                    1 => prop_assert!(!numbers.take(lane) || gone.insert(lane), "{} twice", lane),
+                    _ => prop_assert!(!gone.contains(&numbers.draw()), "drawn, and gone before"),
+                }
+            }
+        }
+    }
+}
