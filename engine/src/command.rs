@@ -4,6 +4,7 @@
 use crate::complete::Transfer;
 use crate::loss::Loss;
 use crate::status::{Error, Result, Status};
+use crate::sys::clock;
 use crate::sys::health::{self, Health};
 use crate::sys::lock::{Condvar, Mutex, MutexGuard};
 use crate::types::Transport;
@@ -178,14 +179,14 @@ impl<T> Answer<T> {
     }
 
     fn wait_here(&self, timeout: Option<Duration>, what: &str) -> Result<T> {
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let deadline = timeout.and_then(|timeout| clock::now().checked_add(timeout));
         let mut slot = self.slot.lock();
         loop {
             if let Some(result) = slot.take() {
                 return result;
             }
             let left =
-                deadline.map_or(Duration::from_secs(3600), |at| at.saturating_duration_since(Instant::now()));
+                deadline.map_or(Duration::from_secs(3600), |at| at.saturating_duration_since(clock::now()));
             if left.is_zero() {
                 return Err(Error::new(Status::Timeout, format!("{what}: no answer in time")));
             }

@@ -2,6 +2,7 @@
 //! reset after a refused frame for example, says nothing.
 
 use crate::status::Status;
+use crate::sys::clock;
 use crate::types::Transport;
 use std::io;
 use std::time::SystemTime;
@@ -82,12 +83,12 @@ impl Loss {
         if os_error != 0 {
             text += &format!(": {}", io::Error::from_raw_os_error(os_error));
         }
-        Loss { cause, transport: Transport::Tcp, os_error, text, at: SystemTime::now() }
+        Loss { cause, transport: Transport::Tcp, os_error, text, at: clock::wall() }
     }
 
     /// The same for what says it in a sentence of its own, a device for example.
     pub fn told(cause: Cause, text: impl Into<String>) -> Loss {
-        Loss { cause, transport: Transport::Tcp, os_error: 0, text: text.into(), at: SystemTime::now() }
+        Loss { cause, transport: Transport::Tcp, os_error: 0, text: text.into(), at: clock::wall() }
     }
 
     /// Not TCP's.

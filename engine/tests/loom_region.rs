@@ -13,6 +13,10 @@ mod gate;
 mod shared_gate;
 
 mod sync {
+    pub(super) fn now() -> std::time::Instant {
+        std::time::Instant::now()
+    }
+
     pub(super) use loom::sync::atomic::{fence, AtomicU64, Ordering};
     pub(super) use loom::sync::{Condvar, Mutex};
 }

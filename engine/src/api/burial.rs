@@ -6,6 +6,7 @@ use crate::notify::{Event, EventBody};
 use crate::status::Result;
 use crate::sys::clock;
 use crate::sys::health::{Health, Undertaker};
+use crate::sys::pause;
 use crate::transport::tcp::lanes::Lanes;
 use crate::transport::{local, rdma};
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -47,7 +48,7 @@ impl Undertaker for Remains {
         self.lanes.close();
         self.destroy();
         while !self.local.as_ref().is_none_or(|local| local.is_still()) {
-            std::thread::sleep(PAUSE);
+            pause::sleep(PAUSE);
         }
         // Now nothing moves here; what was sent before may still be applied by peers, until its lease is over.
         let lease_ns = self.context.config.lease_ms * 1_000_000;
@@ -57,7 +58,7 @@ impl Undertaker for Remains {
             if left_ns == 0 {
                 break;
             }
-            std::thread::sleep(Duration::from_nanos(left_ns));
+            pause::sleep(Duration::from_nanos(left_ns));
         }
         self.conclude();
         Ok(())

@@ -5,6 +5,8 @@ use crate::command::Command;
 use crate::complete::transfer::Strike;
 use crate::complete::Transfer;
 use crate::status::{Error, Result, Status};
+use crate::sys::clock;
+use crate::sys::pause;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -19,7 +21,7 @@ impl Inner {
         if self.context.hub.in_callback() {
             return Err(Error::new(Status::Busy, "an engine cannot be closed inside one of its callbacks"));
         }
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let deadline = timeout.and_then(|timeout| clock::now().checked_add(timeout));
         let _ = self.state.compare_exchange(OPEN, CLOSING, Ordering::AcqRel, Ordering::Acquire);
         let _turn = self.closing.lock();
         if self.state.load(Ordering::Acquire) == CLOSED {
@@ -144,10 +146,10 @@ impl Drop for Inner {
 fn ends(thread: &JoinHandle<()>, deadline: Option<Instant>) -> bool {
     let Some(deadline) = deadline else { return true };
     while !thread.is_finished() {
-        if Instant::now() >= deadline {
+        if clock::now() >= deadline {
             return false;
         }
-        std::thread::sleep(Duration::from_micros(200));
+        pause::sleep(Duration::from_micros(200));
     }
     true
 }

@@ -19,12 +19,13 @@ use crate::sys::fork::ForkGuard;
 use crate::sys::host::{self, Process};
 use crate::sys::lock::Mutex;
 use crate::sys::poller::PollerKind;
+use crate::sys::tcp::Listener;
 use crate::sys::{self, socket, unix};
 use crate::transport::local::{self, Service};
 use crate::transport::rdma;
 use crate::transport::tcp::{self, worker::Workers};
 use crate::types::Transport;
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
@@ -358,7 +359,7 @@ impl Engine {
     }
 }
 
-fn listen(config: &Config) -> Result<Option<TcpListener>> {
+fn listen(config: &Config) -> Result<Option<Listener>> {
     if config.listen_address.is_empty() {
         return Ok(None);
     }
@@ -366,26 +367,13 @@ fn listen(config: &Config) -> Result<Option<TcpListener>> {
         Error::invalid(format!("listen_address: {:?} resolves to nothing", config.listen_address))
     })?;
     let what = |error: std::io::Error| Error::system(format!("listening on {address}"), &error);
-    let domain = socket2::Domain::for_address(address);
-    let socket =
-        socket2::Socket::new(domain, socket2::Type::STREAM, Some(socket2::Protocol::TCP)).map_err(what)?;
-    socket.set_reuse_address(true).map_err(what)?;
-    socket.set_nonblocking(true).map_err(what)?;
-    // Accepted sockets inherit their buffers, and with them the window scale they announce.
-    if config.socket_buffer_bytes > 0 {
-        let _ = socket.set_send_buffer_size(config.socket_buffer_bytes as usize);
-        let _ = socket.set_recv_buffer_size(config.socket_buffer_bytes as usize);
-    }
-    socket.bind(&address.into()).map_err(what)?;
-    // What comes at once, a thousand peers with their lanes; the system's own limit is the lower one.
-    socket.listen(4096).map_err(what)?;
-    Ok(Some(socket.into()))
+    Listener::bind(address, config.socket_buffer_bytes as usize).map(Some).map_err(what)
 }
 
 /// What peers are told to dial.
-fn advertised(config: &Config, listener: Option<&TcpListener>) -> Result<String> {
+fn advertised(config: &Config, listener: Option<&Listener>) -> Result<String> {
     let Some(listener) = listener else { return Ok(config.advertise_address.clone()) };
-    let bound = listener.local_addr().map_err(|error| Error::system("reading the listen address", &error))?;
+    let bound = listener.address().map_err(|error| Error::system("reading the listen address", &error))?;
     Ok(match (config.advertised_host(), config.advertise_address.as_str()) {
         (Some(host), _) => format!("{host}:{}", bound.port()),
         (None, "") => bound.to_string(),
@@ -403,7 +391,7 @@ fn random_id() -> [u8; 16] {
 /// Where this engine listens, as a number that only an engine which listens there after it can have: this boot of
 /// this kernel, the network namespace and the bound address, at which one socket listens at a time. By it a peer
 /// knows at once that an engine was started anew. None where the kernel does not say enough.
-fn place(listener: &TcpListener) -> Option<[u8; 16]> {
+fn place(listener: &Listener) -> Option<[u8; 16]> {
     let fd = listener.as_raw_fd();
     let mut hasher = blake3::Hasher::new_derive_key("ferry engine place v1");
     // Of no use where each boot has a number of its own; there are kernels in sandboxes that have not.
@@ -411,7 +399,7 @@ fn place(listener: &TcpListener) -> Option<[u8; 16]> {
     hasher.update(&host::boot_id()?);
     hasher.update(&socket::network_namespace(fd)?.to_le_bytes());
     hasher.update(&socket::bound_interface(fd).unwrap_or(0).to_le_bytes());
-    hasher.update(listener.local_addr().ok()?.to_string().as_bytes());
+    hasher.update(listener.address().ok()?.to_string().as_bytes());
     let mut place = [0; 16];
     place.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
     Some(place)

@@ -6,11 +6,12 @@ use crate::device::Driver;
 use crate::limits::SHARED_MEMORIES_MAX;
 use crate::region::{range_contains, RegionSpec, Registry};
 use crate::status::{Error, Result, Status};
+use crate::sys::clock;
 use crate::sys::mapping::Mapping;
 use crate::sys::vm;
 use crate::types::{Access, Location, MemoryKind};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long dropped memory waits for peers to let go of its keys.
 const DROP_PATIENCE: Duration = Duration::from_secs(1);
@@ -139,7 +140,7 @@ impl Engine {
         self.inner.check_not_forked()?;
         let context = &self.inner.context;
         let health = context.health();
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let deadline = timeout.and_then(|timeout| clock::now().checked_add(timeout));
         let result = health.call("unregistering memory", || self.unregister_here(region, timeout));
         if result.as_ref().is_err_and(|error| error.status == Status::Panic) {
             health.wait_over(deadline).map_err(|error| Error::new(Status::Busy, error.message))?;

@@ -5,11 +5,12 @@ use crate::command::{Command, Reply};
 use crate::notify::{Event, EventBody, Queue};
 use crate::peer::{Peer, PeerState};
 use crate::status::{Error, Result, Status};
+use crate::sys::clock;
 use crate::types::{Access, Location};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What is known of a peer.
 #[derive(Clone, Debug)]
@@ -86,7 +87,7 @@ impl Engine {
         let context = self.context()?;
         let configured = Duration::from_millis(context.config.connect_timeout_ms);
         let patience = timeout.map_or(configured, |timeout| timeout.min(configured));
-        let deadline = Instant::now() + patience;
+        let deadline = clock::now() + patience;
         context.commands.push(Command::Dial { address: address.to_owned(), resolved, deadline, reply });
         Ok(())
     }

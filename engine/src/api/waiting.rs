@@ -7,7 +7,7 @@ use crate::status::{Error, Result, Status};
 use crate::sys::clock;
 use crate::types::Transport;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 impl Engine {
     /// Takes in what has completed, if the transfer is not final yet. Where nobody sleeps for small transfers
@@ -78,8 +78,7 @@ impl Engine {
             peer.attend(core);
         }
         let deadline = timeout.and_then(|_| {
-            Instant::now()
-                .checked_add(Duration::from_nanos(deadline_ns.saturating_sub(clock::monotonic_ns())))
+            clock::now().checked_add(Duration::from_nanos(deadline_ns.saturating_sub(clock::monotonic_ns())))
         });
         let health = self.inner.context.health();
         core.waiter.wait_until(|| core.is_final() || health.is_broken(), deadline);
@@ -102,7 +101,7 @@ impl Engine {
             self.check_may_block()?;
             cores.iter().try_for_each(|core| self.attend(core))?;
         }
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let deadline = timeout.and_then(|timeout| clock::now().checked_add(timeout));
         let health = self.inner.context.health();
         let ready = || found().map(Some).or_else(|| health.is_broken().then_some(None));
         let ended = crate::notify::wait_any(cores.iter().map(|core| &core.waiter), ready, deadline);

@@ -7,7 +7,6 @@ use crate::loss::{Cause, Failure};
 use crate::status::{Error, Status};
 use crate::sys::clock;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 /// Lost peers whose handles still answer PEER_LOST; older ones become STALE.
 const LOST_PEERS_KEPT: usize = 1024;
@@ -20,7 +19,7 @@ impl Control {
         let look = self.looks.first();
         let alarm = self.alarms.first();
         let rest = (self.accept_rests_until_ns > 0).then_some(self.accept_rests_until_ns);
-        let now = Instant::now();
+        let now = clock::now();
         let half_open = self.half_open.first().map(|(at, _)| *at).into_iter();
         let half_open = half_open.chain(self.callers.next());
         let half_open = half_open.chain(self.crowded.next()).min();
@@ -104,7 +103,7 @@ impl Control {
     }
 
     fn expire_half_open(&mut self) {
-        let now = Instant::now();
+        let now = clock::now();
         self.dial_again(now);
         while let Some(&(_, token)) = self.half_open.first().filter(|(at, _)| *at <= now) {
             let Some(conn) = self.take(token) else { return };

@@ -14,36 +14,10 @@ use crate::session::machine::Role;
 use crate::session::order::Order;
 use crate::status::{Error, Result, Status};
 use crate::sys::poller::Ready;
-use crate::sys::{clock, socket, unix};
-use socket2::{Domain, Protocol, Socket, Type};
+use crate::sys::{clock, socket, tcp, unix};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
-
-/// A non-blocking socket that connects to `remote` in the background.
-pub(super) fn connect(remote: SocketAddr, context: &Context) -> std::io::Result<OwnedFd> {
-    let socket = Socket::new(Domain::for_address(remote), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_nonblocking(true)?;
-    // Or the handshake's small messages wait for delayed acknowledgements, 40 ms at a time.
-    socket.set_tcp_nodelay(true)?;
-    prepare(&socket, context);
-    match socket.connect(&remote.into()) {
-        Ok(()) => {}
-        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
-        Err(error) => return Err(error),
-    }
-    Ok(socket.into())
-}
-
-/// Buffer sizes have to be known before the connection stands: they decide its window scale.
-pub(super) fn prepare(socket: &Socket, context: &Context) {
-    let bytes = context.config.socket_buffer_bytes as usize;
-    if bytes > 0 {
-        // Less than asked for is what the system allows; nothing is wrong.
-        let _ = socket.set_send_buffer_size(bytes);
-        let _ = socket.set_recv_buffer_size(bytes);
-    }
-}
 
 /// Congestion control of an established lane: on one host one that does not pace.
 pub(super) fn tune(socket: &OwnedFd, same_host: bool, context: &Context) {
@@ -80,7 +54,7 @@ impl Control {
     pub(super) fn redial(&mut self, peer: u64) {
         let Some(session) = self.sessions.get(&peer) else { return };
         let remote = session.remote;
-        let deadline = Instant::now() + Duration::from_millis(self.context.config.connect_timeout_ms);
+        let deadline = clock::now() + Duration::from_millis(self.context.config.connect_timeout_ms);
         let target = Target::Again { peer };
         self.dial_next(target, vec![remote], deadline, Error::new(Status::Unreachable, "no address"));
     }
@@ -98,8 +72,8 @@ impl Control {
                 Ok((token, stream, dialer)) => {
                     // One that does not answer leaves time for the others.
                     let share =
-                        deadline.saturating_duration_since(Instant::now()) / (addresses.len() as u32 + 1);
-                    let until = Instant::now() + share;
+                        deadline.saturating_duration_since(clock::now()) / (addresses.len() as u32 + 1);
+                    let until = clock::now() + share;
                     let dialing = Dialing {
                         stream,
                         dialer,
@@ -122,7 +96,7 @@ impl Control {
     fn try_dial(&mut self, remote: SocketAddr) -> Result<(u64, Stream, Dialer)> {
         let (dialer, first) = Dialer::start(&self.context.local)?;
         let what = |error: std::io::Error| unreachable_because(remote, &error);
-        let socket = connect(remote, &self.context).map_err(what)?;
+        let socket = tcp::dial(remote, self.context.config.socket_buffer_bytes as usize).map_err(what)?;
         let token = self.token();
         let mut stream = Stream::new(socket, token, &self.poller, true).map_err(what)?;
         stream.out().extend_from_slice(&first);

@@ -29,7 +29,7 @@ impl Control {
             }
             let Some(listener) = &self.listener else { return };
             match listener.accept() {
-                Ok((socket, remote)) => self.welcome(socket.into(), remote),
+                Ok((socket, remote)) => self.welcome(socket, remote),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
                 Err(error) if unix::is_exhaustion(&error) => return self.rest_accepting(ACCEPT_REST_NS),
                 Err(_) => {}
@@ -64,10 +64,6 @@ impl Control {
 
     fn welcome(&mut self, socket: OwnedFd, remote: SocketAddr) {
         let token = self.token();
-        let options = socket2::SockRef::from(&socket);
-        if options.set_nonblocking(true).and_then(|()| options.set_tcp_nodelay(true)).is_err() {
-            return;
-        }
         let Ok(stream) = Stream::new(socket, token, &self.poller, false) else { return };
         let deadline = Some(self.handshake_deadline());
         self.insert(token, State::Fresh { stream, seen: Vec::new(), remote }, deadline);
@@ -81,7 +77,7 @@ impl Control {
             return true;
         }
         let longest = Duration::from_millis(self.context.config.handshake_timeout_ms);
-        let patient_until = Instant::now() + longest.saturating_sub(CROWD_PATIENCE);
+        let patient_until = clock::now() + longest.saturating_sub(CROWD_PATIENCE);
         let Some(&(deadline, oldest)) = self.strangers.first() else { return true };
         if deadline > patient_until {
             return false;

@@ -2,7 +2,7 @@
 //! to `tcp::Service` when they have greeted. Which are to stand, that says.
 
 use super::conn::State;
-use super::dial::{connect, tune};
+use super::dial::tune;
 use super::greeting::{Greeting, WELCOME_BYTES};
 use super::sessions::PeerSession;
 use super::stream::{Input, Stream};
@@ -12,6 +12,7 @@ use crate::peer::PathStatus;
 use crate::route::FASTER;
 use crate::session::machine::Role;
 use crate::session::message::Message;
+use crate::sys::tcp;
 use crate::transport::tcp::opening::{ALL, EXPRESS};
 use crate::transport::tcp::service::Candidate;
 use crate::types::Transport;
@@ -63,7 +64,8 @@ impl Control {
         let greeting = Greeting { session_id: session.session_id, lane, slot };
         let (bytes, remote) = (greeting.encode(&session.lane_key), session.remote);
         let token = self.token();
-        let opened = connect(remote, &self.context).and_then(|socket| {
+        let buffer_bytes = self.context.config.socket_buffer_bytes as usize;
+        let opened = tcp::dial(remote, buffer_bytes).and_then(|socket| {
             let mut stream = Stream::new(socket, token, &self.poller, true)?;
             stream.out().extend_from_slice(&bytes);
             Ok(stream)

@@ -36,8 +36,10 @@ use crate::session::message::Message;
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
 use crate::sys::health;
+use crate::sys::pause;
 use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
 use crate::sys::socket;
+use crate::sys::tcp::Listener;
 use crate::transport::tcp;
 use announce::News;
 use callers::Callers;
@@ -46,7 +48,6 @@ use late_lanes::LateLanes;
 use names::{names_of, Names};
 use sessions::PeerSession;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
-use std::net::TcpListener;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -67,7 +68,7 @@ const CROWD_PATIENCE: Duration = Duration::from_millis(500);
 /// What the loop is started with.
 pub struct Parts {
     pub context: Arc<Context>,
-    pub listener: Option<TcpListener>,
+    pub listener: Option<Listener>,
     pub proofs: Option<OwnedFd>,
     pub tcp: Arc<tcp::service::Service>,
     /// The transports that live beside the sessions.
@@ -77,7 +78,7 @@ pub struct Parts {
 pub struct Control {
     context: Arc<Context>,
     poller: Arc<Poller>,
-    listener: Option<TcpListener>,
+    listener: Option<Listener>,
     proof_listener: Option<OwnedFd>,
     tcp: Arc<tcp::service::Service>,
     services: Vec<Installed>,
@@ -198,7 +199,7 @@ impl Control {
             }
             ready.clear();
             if self.poller.wait(&mut ready, timeout).is_err() {
-                std::thread::yield_now();
+                pause::yield_now();
             }
             health::doing("working off commands");
             for command in self.context.commands.take() {
@@ -250,7 +251,7 @@ impl Control {
     }
 
     fn handshake_deadline(&self) -> Instant {
-        Instant::now() + Duration::from_millis(self.context.config.handshake_timeout_ms)
+        clock::now() + Duration::from_millis(self.context.config.handshake_timeout_ms)
     }
 
     fn insert(&mut self, token: u64, state: State, deadline: Option<Instant>) {

@@ -2,6 +2,7 @@
 
 use crate::sys::poller::{Interest, Poller};
 use crate::sys::socket;
+use crate::sys::tcp;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -140,7 +141,7 @@ impl Stream {
     }
 
     pub fn local_address(&self) -> Option<std::net::SocketAddr> {
-        socket2::SockRef::from(self).local_addr().ok()?.as_socket()
+        tcp::local_address(self)
     }
 
     /// The error with which a connect ended, if it did.

@@ -5,6 +5,7 @@ use super::conn::Target;
 use super::Control;
 use crate::session::handshake::RefusalCode;
 use crate::status::{Error, Status};
+use crate::sys::clock;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -35,7 +36,7 @@ impl Later {
     ) -> Later {
         // Not all in step.
         let pause = Duration::from_millis(PAUSE_MS + crate::sys::random_u64() % PAUSE_MS);
-        Later { at: Instant::now() + pause, target, addresses, deadline, error, awaited }
+        Later { at: clock::now() + pause, target, addresses, deadline, error, awaited }
     }
 }
 

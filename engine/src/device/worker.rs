@@ -5,6 +5,7 @@ use super::{Batch, Direction, Driver, Piece, Point, Queue};
 use crate::status::{Error, Result, Status};
 use crate::sys::health;
 use crate::sys::lock::{Condvar, Mutex, MutexGuard};
+use crate::sys::pause;
 use crate::sys::{clock, sched};
 use crate::types::Location;
 use std::collections::VecDeque;
@@ -232,13 +233,13 @@ impl Loop<'_> {
     fn wind_up(self) {
         let Loop { worker, queue, limits, running, .. } = self;
         let mut queue = ManuallyDrop::new(queue);
-        let since = Instant::now();
+        let since = clock::now();
         let ended = catch_unwind(AssertUnwindSafe(|| {
             let mut left = running.iter().map(|it| it.batch).peekable();
             while let Some(batch) = left.peek() {
                 match queue.is_done(*batch) {
                     Ok(false) if since.elapsed() > limits.timeout => return queue.abort(),
-                    Ok(false) => std::thread::sleep(PAUSE),
+                    Ok(false) => pause::sleep(PAUSE),
                     _ => drop(left.next()),
                 }
             }
@@ -259,17 +260,17 @@ impl Loop<'_> {
 
     fn work(&mut self) {
         sched::sleep_exactly();
-        let mut busy_since = Instant::now();
+        let mut busy_since = clock::now();
         while let Some(order) = self.next(busy_since) {
             if let Some(order) = order {
-                busy_since = Instant::now();
+                busy_since = clock::now();
                 self.start(order);
             }
             if self.worker.quitting.load(Ordering::SeqCst) && !self.given_up {
                 self.give_up(Error::new(Status::Unavailable, "the engine is being closed"));
             }
             if self.look() {
-                busy_since = Instant::now();
+                busy_since = clock::now();
             }
         }
     }
@@ -301,9 +302,9 @@ impl Loop<'_> {
             }
             drop(orders);
             if busy_since.elapsed() > SPIN {
-                std::thread::sleep(PAUSE);
+                pause::sleep(PAUSE);
             } else {
-                std::hint::spin_loop();
+                pause::spin();
             }
             return Some(None);
         }
@@ -321,7 +322,7 @@ impl Loop<'_> {
                 };
                 match started {
                     Ok(batch) => {
-                        self.running.push_back(Running { batch, since: Instant::now(), done: job.done })
+                        self.running.push_back(Running { batch, since: clock::now(), done: job.done })
                     }
                     Err(error) => {
                         self.note(&error);

@@ -16,6 +16,7 @@
 #![allow(unexpected_cfgs)]
 
 use super::deferred;
+use crate::sys::clock;
 use std::cell::Cell;
 use std::sync::{Arc, PoisonError};
 use std::task::Waker;
@@ -68,7 +69,7 @@ impl Signal {
                     raised = self.changed.wait(raised).unwrap_or_else(PoisonError::into_inner);
                     continue;
                 };
-                let left = deadline.saturating_duration_since(Instant::now());
+                let left = deadline.saturating_duration_since(clock::now());
                 if left.is_zero() {
                     return false;
                 }

@@ -9,7 +9,7 @@
 //! counted and waited for, one after it sees the bit and turns back. `tests/loom_region.rs` compiles
 //! this file against loom, which is why its atomics come from `super::sync`.
 
-use super::sync::{AtomicU64, Condvar, Mutex, Ordering};
+use super::sync::{now, AtomicU64, Condvar, Mutex, Ordering};
 use std::sync::PoisonError;
 use std::time::Instant;
 
@@ -83,7 +83,7 @@ impl Gate {
             held = match deadline {
                 None => self.emptied.wait(held).unwrap_or_else(PoisonError::into_inner),
                 Some(deadline) => {
-                    let left = deadline.saturating_duration_since(Instant::now());
+                    let left = deadline.saturating_duration_since(now());
                     if left.is_zero() {
                         return false;
                     }

@@ -10,9 +10,11 @@
 use super::shared_gate::{self, Entry};
 use crate::handle::INDEX_MAX;
 use crate::status::{Error, Result, Status};
+use crate::sys::clock;
 use crate::sys::health;
 use crate::sys::lock::{Mutex, MutexGuard};
 use crate::sys::mapping::SharedWords;
+use crate::sys::pause;
 use crate::types::Access;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -188,11 +190,11 @@ impl Grants {
     pub(super) fn wait_idle(&self, region: u64, deadline: Option<Instant>, gone: impl Fn() -> bool) -> bool {
         let mut pause = PAUSE_MIN;
         while !self.is_idle(region) && !gone() {
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            if deadline.is_some_and(|deadline| clock::now() >= deadline) {
                 return false;
             }
             health::check();
-            std::thread::sleep(pause);
+            pause::sleep(pause);
             pause = (pause * 2).min(PAUSE_MAX);
         }
         true
@@ -242,9 +244,9 @@ impl Grant {
             match shared_gate::enter(word, users, closed, open_word(region)) {
                 Entry::Inside => return Ok(Inside { users, board: &self.board, region }),
                 Entry::Trying => {
-                    let until = *until.get_or_insert_with(|| Instant::now() + TRIAL_PATIENCE);
-                    if Instant::now() < until {
-                        std::thread::yield_now();
+                    let until = *until.get_or_insert_with(|| clock::now() + TRIAL_PATIENCE);
+                    if clock::now() < until {
+                        pause::yield_now();
                         continue;
                     }
                 }

@@ -38,6 +38,7 @@ use teardown::Teardown;
 
 /// Where `gate` finds its atomics and locks; the loom test gives it loom's in place of these.
 mod sync {
+    pub(super) use crate::sys::clock::now;
     pub(super) use std::sync::atomic::{fence, AtomicU64, Ordering};
     pub(super) use std::sync::{Condvar, Mutex};
 }

@@ -9,6 +9,7 @@ use super::{admit, reserve, Region, RegionMap, RegionSpec};
 use crate::handle::{self, Kind, Parts, Tag, GENERATION_MAX, INDEX_MAX};
 use crate::limits::REGION_NAME_BYTES_MAX;
 use crate::status::{Error, Result, Status};
+use crate::sys::clock;
 use crate::sys::health;
 use crate::sys::lock::{Mutex, MutexGuard, RwLock};
 use crate::sys::random_u64;
@@ -137,7 +138,7 @@ impl Registry {
         let region = self.get(handle)?;
         let busy = |what| Error::new(Status::Busy, format!("region {handle:#x} {what}"));
         // A deadline beyond the clock's range is none.
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let deadline = timeout.and_then(|timeout| clock::now().checked_add(timeout));
         let idle = match timeout {
             // Whether what is not standing is gone, the claim tells.
             Some(Duration::ZERO) => self.revoke_if_idle(&region).unwrap_or(true),
@@ -216,13 +217,13 @@ impl Registry {
     /// Waits until nobody of this engine is inside; stops when the engine breaks.
     fn wait_here(&self, region: &Region, deadline: Option<Instant>) -> bool {
         loop {
-            let soon = Instant::now() + LOOK_AGAIN;
+            let soon = clock::now() + LOOK_AGAIN;
             let until = deadline.map_or(soon, |deadline| deadline.min(soon));
             if region.gate.wait_idle(Some(until)) {
                 return true;
             }
             health::check();
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            if deadline.is_some_and(|deadline| clock::now() >= deadline) {
                 return false;
             }
         }

@@ -1,5 +1,7 @@
 //! Clocks. Deadlines and results use the monotonic clock; leases use CLOCK_BOOTTIME, which also runs
-//! while the machine sleeps.
+//! while the machine sleeps. The engine reads no clock but here: `tests/imports.rs` holds that.
+
+use std::time::{Instant, SystemTime};
 
 /// Nanoseconds on CLOCK_MONOTONIC.
 pub fn monotonic_ns() -> u64 {
@@ -17,4 +19,14 @@ fn read(clock: libc::clockid_t) -> u64 {
     // that every supported kernel knows, so the call cannot fail.
     unsafe { libc::clock_gettime(clock, &mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// The present on the clock of `Instant`, for pauses and bounds that no peer knows of.
+pub fn now() -> Instant {
+    Instant::now()
+}
+
+/// The time of day, for people to read.
+pub fn wall() -> SystemTime {
+    SystemTime::now()
 }

@@ -17,11 +17,13 @@ pub mod mapping;
 pub mod memfd;
 pub mod memory;
 pub mod packet;
+pub mod pause;
 pub mod poller;
 pub mod proven;
 pub mod racing;
 pub mod sched;
 pub mod socket;
+pub mod tcp;
 pub mod thread;
 pub mod unix;
 pub mod verbs;
@@ -29,10 +31,13 @@ pub mod vm;
 
 /// A number that nobody can guess.
 pub fn random_u64() -> u64 {
-    let mut bytes = [0u8; 8];
     // The kernel's generator fails only before it is seeded at boot; the clock then tells runs apart.
-    match getrandom::fill(&mut bytes) {
-        Ok(()) => u64::from_le_bytes(bytes),
-        Err(_) => clock::boottime_ns().rotate_left(32),
-    }
+    random_bytes().map_or_else(|_| clock::boottime_ns().rotate_left(32), u64::from_le_bytes)
+}
+
+/// Bytes from the operating system's generator.
+pub fn random_bytes<const N: usize>() -> std::io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes)?;
+    Ok(bytes)
 }

@@ -1,7 +1,7 @@
 //! Secret bytes of the handshake: the key derived from the shared secret, one-time keys, lane keys.
 //! Everything random in the handshake that is not Noise's own is drawn here.
 
-use crate::status::{Error, Result, Status};
+use crate::status::{Error, Result};
 
 /// Input shorter than this is no secret but a password, which an eavesdropper could try out offline.
 pub const SECRET_BYTES_MIN: usize = 32;
@@ -65,17 +65,13 @@ pub fn derive_secret(bytes: &[u8]) -> Result<Key> {
 
 /// 32 bytes from the operating system's generator.
 pub(super) fn random() -> Result<[u8; 32]> {
-    let mut bytes = [0; 32];
-    getrandom::fill(&mut bytes).map_err(|error| Error {
-        os_error: error.raw_os_error().unwrap_or(0),
-        ..Error::new(Status::System, format!("random bytes: {error}"))
-    })?;
-    Ok(bytes)
+    crate::sys::random_bytes().map_err(|error| Error::system("drawing random bytes", &error))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::status::Status;
 
     #[test]
     fn a_secret_has_at_least_32_bytes() {

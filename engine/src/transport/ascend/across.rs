@@ -11,11 +11,14 @@ use super::driver::physical_device;
 use crate::device::{Attachment, Batch, Direction, Exposed, Piece, Queue};
 use crate::status::{Error, Result, Status};
 use crate::sys::acl::{self, Client, Context, DeviceMemory, Hixl, Moving, Runtime, Server};
+use crate::sys::clock;
+use crate::sys::pause;
+use crate::sys::tcp;
 use crate::types::{Op, Transport};
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Where the network addresses of the devices are.
 const ADDRESSES: &str = "/etc/hccn.conf";
@@ -168,9 +171,9 @@ impl Shown {
 impl Drop for Shown {
     fn drop(&mut self) {
         self.ending.append(&mut self.servers);
-        let since = Instant::now();
+        let since = clock::now();
         while self.tidy() && since.elapsed() < PATIENCE {
-            std::thread::sleep(PAUSE);
+            pause::sleep(PAUSE);
         }
     }
 }
@@ -184,8 +187,7 @@ fn wanted(fabric: Option<&Fabric>) -> Result<&Fabric> {
 
 /// A port of the host that nobody has at this moment: the library takes no 0.
 fn free_port(host: IpAddr) -> Result<u16> {
-    let bound = TcpListener::bind((host, 0)).and_then(|listener| listener.local_addr());
-    Ok(bound.map_err(|error| Error::system("looking for a free port", &error))?.port())
+    tcp::free_port(host).map_err(|error| Error::system("looking for a free port", &error))
 }
 
 /// The client and what it moves, for one thread.

@@ -1,6 +1,7 @@
 //! The AF_UNIX listener of the service, at which the processes of this host knock. Where the system has no descriptor for
 //! one more it rests: asked again at once, it would say the same again, and the thread would do nothing else.
 
+use crate::sys::clock;
 use crate::sys::lock::{Mutex, MutexGuard};
 use crate::sys::poller::{Interest, Poller};
 use crate::sys::unix;
@@ -32,7 +33,7 @@ impl Listener {
     pub fn accept(&self, poller: &Poller) -> Option<OwnedFd> {
         let accepted = unix::accept(self.listener.as_fd());
         if accepted.as_ref().is_err_and(unix::is_exhaustion) {
-            *self.rests() = Some(Instant::now() + REST);
+            *self.rests() = Some(clock::now() + REST);
             self.watch(poller, false);
         }
         accepted.ok()
@@ -41,7 +42,7 @@ impl Listener {
     /// How long it rests yet; not at all any more, when that is over.
     pub fn accept_again(&self, poller: &Poller) -> Option<Duration> {
         let mut rests = self.rests();
-        let left = (*rests)?.saturating_duration_since(Instant::now());
+        let left = (*rests)?.saturating_duration_since(clock::now());
         if left.is_zero() {
             *rests = None;
             self.watch(poller, true);

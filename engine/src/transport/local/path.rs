@@ -11,6 +11,7 @@ use crate::region::grants::Use;
 use crate::region::RemoteMap;
 use crate::status::Result;
 use crate::sys::clock;
+use crate::sys::pause;
 use crate::sys::proven::Proven;
 use crate::types::{Op, Range, Slice, Transport};
 use std::cell::Cell;
@@ -224,7 +225,7 @@ impl Path for LocalPath {
         // place leaves its CPU to those who have one.
         let spin_end_ns = clock::monotonic_ns().saturating_add(self.spin_ns).min(deadline_ns);
         while !transfer.is_final() && clock::monotonic_ns() < spin_end_ns {
-            std::hint::spin_loop();
+            pause::spin();
         }
     }
 

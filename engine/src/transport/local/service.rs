@@ -14,8 +14,10 @@ use crate::peer::{Closed, Path, SessionInfo, TransportService};
 use crate::region::grants::Grants;
 use crate::region::Registry;
 use crate::status::{Error, Result};
+use crate::sys::clock;
 use crate::sys::health;
 use crate::sys::lock::{Mutex, MutexGuard};
+use crate::sys::pause;
 use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
 use crate::sys::{unix, vm};
 use crate::types::Transport;
@@ -23,7 +25,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How soon what could not be done at once is tried again: a full backlog, a copy of a process that is
 /// about to be let go.
@@ -126,7 +128,7 @@ impl Service {
             let timeout = [self.next_timer(), self.door_timer()].into_iter().flatten().min();
             ready.clear();
             if self.poller.wait(&mut ready, timeout.map(|left| left.as_nanos() as u64)).is_err() {
-                std::thread::yield_now();
+                pause::yield_now();
             }
             let mut paths = self.lock();
             for event in &ready {
@@ -143,7 +145,7 @@ impl Service {
     /// How long nothing has to be done unless something comes.
     fn next_timer(&self) -> Option<Duration> {
         let paths = self.lock();
-        let now = Instant::now();
+        let now = clock::now();
         let next = paths.next_look(now)?;
         Some(next.saturating_duration_since(now))
     }
@@ -195,7 +197,7 @@ impl Service {
             let token = paths.token();
             if self.poller.add(socket.as_raw_fd(), token, READ).is_ok() {
                 paths.strangers.insert(token, socket);
-                paths.strangers_times.set(token, Some(Instant::now() + PATIENCE));
+                paths.strangers_times.set(token, Some(clock::now() + PATIENCE));
             }
         }
     }
@@ -232,7 +234,7 @@ impl Service {
 
     /// What time asks for.
     fn look_around(&self, paths: &mut Sessions) {
-        let now = Instant::now();
+        let now = clock::now();
         for token in paths.strangers_times.take_due(now) {
             if let Some(socket) = paths.strangers.remove(&token) {
                 self.poller.remove(socket.as_raw_fd(), token);
@@ -257,7 +259,7 @@ impl Service {
         }
         let next = paths.sessions.get(&peer).and_then(|session| {
             let retries = session.wants_to_connect() || session.is_stalled;
-            let retry = retries.then(|| Instant::now() + RETRY);
+            let retry = retries.then(|| clock::now() + RETRY);
             retry.into_iter().chain(session.deadline).min()
         });
         paths.times.set(peer, next);
@@ -290,7 +292,7 @@ impl Service {
             }
         }
         match session.deadline {
-            Some(deadline) if Instant::now() >= deadline => Err(session.late()),
+            Some(deadline) if clock::now() >= deadline => Err(session.late()),
             _ => Ok(false),
         }
     }
@@ -389,7 +391,7 @@ impl Service {
             let mut draining = Draining { tally: tally.clone(), path, quiet: false };
             if !self.is_over(&mut draining) {
                 paths.draining.entry(peer).or_default().push(draining);
-                paths.fading_times.lower(peer, Instant::now() + RETRY);
+                paths.fading_times.lower(peer, clock::now() + RETRY);
             }
         }
         Some(session)
@@ -403,7 +405,7 @@ impl TransportService for Service {
         self.take(&mut paths, peer);
         self.forget_process(&mut paths, peer);
         let patience = if dialer { OFFER_PATIENCE } else { PATIENCE };
-        let session = Session::new(session_info, Instant::now() + patience);
+        let session = Session::new(session_info, clock::now() + patience);
         // The dialer comes to the acceptor, so where it listens itself does not matter.
         match &self.listener {
             Some(listener) if !dialer => {
@@ -429,7 +431,7 @@ impl TransportService for Service {
         let Some(session) = paths.sessions.get_mut(&peer).filter(waits) else { return true };
         if unix::is_proof_name(body) {
             session.name = String::from_utf8_lossy(body).into_owned();
-            session.deadline = Some(Instant::now() + PATIENCE);
+            session.deadline = Some(clock::now() + PATIENCE);
             paths.work.insert(peer);
         } else {
             self.fail(&mut paths, peer, "the peer's offer makes no sense".into());

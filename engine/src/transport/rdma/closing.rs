@@ -11,6 +11,7 @@ use crate::notify::WakeLater;
 use crate::peer::{Posted, What};
 use crate::status::Status;
 use crate::sys::clock;
+use crate::sys::pause;
 use crate::sys::verbs::wc;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -60,11 +61,11 @@ impl Endpoint {
             if !owed() && !self.is_held() {
                 return true;
             }
-            if Instant::now() >= until {
+            if clock::now() >= until {
                 return false;
             }
             if settled == 0 {
-                std::thread::yield_now();
+                pause::yield_now();
             }
         }
     }

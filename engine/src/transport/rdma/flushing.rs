@@ -9,6 +9,7 @@ use super::sessions::Sessions;
 use crate::command::Command;
 use crate::peer::{Closed, Posted};
 use crate::schedule::Schedule;
+use crate::sys::clock;
 use crate::sys::lock::MutexGuard;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -76,7 +77,7 @@ impl Flushing {
     /// These are being closed. To be called before nobody else knows of them.
     fn begin(&mut self, peer: u64, endpoints: &[Arc<Endpoint>]) {
         for endpoint in endpoints {
-            let until = Instant::now() + FLUSH_PATIENCE;
+            let until = clock::now() + FLUSH_PATIENCE;
             let left = Left { endpoint: endpoint.clone(), until, is_asked: false };
             self.endpoints.insert((peer, endpoint.lane), left);
         }
@@ -103,11 +104,11 @@ impl Service {
         let is_late = sessions.leaving.next().is_some();
         drop(sessions);
         endpoints.iter().for_each(|endpoint| endpoint.begin_close());
-        let patience = Instant::now() + if is_late { Duration::ZERO } else { FLUSH_NOW };
+        let patience = clock::now() + if is_late { Duration::ZERO } else { FLUSH_NOW };
         let close = |endpoint: Arc<Endpoint>| {
             let key = (peer, endpoint.lane);
             if !endpoint.flush(patience) {
-                self.lock().leaving.times.set(key, Some(Instant::now() + LOOK));
+                self.lock().leaving.times.set(key, Some(clock::now() + LOOK));
                 self.poller.wake();
                 return (endpoint.lane, Closed::Soon);
             }

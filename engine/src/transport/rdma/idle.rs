@@ -3,13 +3,13 @@
 
 use super::service::Service;
 use super::wire::Word;
-use std::time::Instant;
+use crate::sys::clock;
 
 impl Service {
     /// The other side has had nothing to post for a while. If that is so here, too, the endpoints go; the
     /// dialer hears that it is.
     pub(super) fn heard_idle(&self, peer: u64, id: [u8; 16]) {
-        let now = Instant::now();
+        let now = clock::now();
         let lanes = self.with(peer, id, |session| {
             if !session.is_idle(now, self.settings.idle) {
                 return Vec::new();

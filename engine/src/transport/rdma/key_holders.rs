@@ -10,6 +10,7 @@ use crate::limits::{REGIONS_PER_MESSAGE, RKEYS_PER_MESSAGE};
 use crate::region::holder::{Holder, Pin};
 use crate::region::{Region, RegionSpec};
 use crate::status::Result;
+use crate::sys::clock;
 use crate::sys::health;
 use crate::sys::lock::{Condvar, Mutex, MutexGuard};
 use crate::types::Access;
@@ -139,7 +140,7 @@ impl Holder for KeyHolders {
             let mut state = self.lock();
             while state.is_held(region) {
                 let left = deadline
-                    .map_or(Duration::from_secs(3600), |at| at.saturating_duration_since(Instant::now()));
+                    .map_or(Duration::from_secs(3600), |at| at.saturating_duration_since(clock::now()));
                 if left.is_zero() {
                     return false;
                 }
@@ -204,7 +205,7 @@ impl Service {
                 .into_iter()
                 .for_each(|peer| by_peer.entry(peer).or_default().push(region));
         }
-        let now = Instant::now();
+        let now = clock::now();
         for (peer, regions) in by_peer {
             let Some(session) = sessions.all.get_mut(&peer) else {
                 // Its session has ended since: it has no endpoint any more, once those are gone that were closed for it.

@@ -15,6 +15,7 @@ use crate::peer::{Condition, Path, Peer};
 use crate::region::{Region, Registry, RemoteMap};
 use crate::sys::clock;
 use crate::sys::lock::{Mutex, RwLock};
+use crate::sys::pause;
 use crate::types::{Range, Slice, Transport};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -153,7 +154,7 @@ impl RdmaPath {
                 endpoint.device.receive();
             });
             self.poll();
-            std::thread::yield_now();
+            pause::yield_now();
         }
     }
 
@@ -274,7 +275,7 @@ impl Path for RdmaPath {
                     break;
                 }
             }
-            std::hint::spin_loop();
+            pause::spin();
         }
         transfer.attend();
         for (endpoint, ours) in endpoints.iter().zip(watched) {

@@ -8,6 +8,7 @@ use crate::status::{Error, Result};
 use crate::sys::clock;
 use crate::sys::health;
 use crate::sys::lock::Mutex;
+use crate::sys::pause;
 use crate::sys::poller::{Interest, Ready};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -68,7 +69,7 @@ impl Polling {
             ready.clear();
             let timeout_ns = self.device.is_ticking().then_some(TICK_NS);
             if self.device.poller.wait(&mut ready, timeout_ns).is_err() {
-                std::thread::yield_now();
+                pause::yield_now();
             }
             if timeout_ns.is_some() {
                 self.device.tick();
@@ -117,7 +118,7 @@ impl Polling {
             it.endpoint.nudge();
         }
         if it.endpoint.has_work() && now_ns < it.until_ns && !it.endpoint.is_broken() {
-            std::hint::spin_loop();
+            pause::spin();
             return true;
         }
         it.endpoint.rest();

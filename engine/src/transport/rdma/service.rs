@@ -19,8 +19,10 @@ use crate::loss::{Cause, Loss};
 use crate::region::holder::Holder;
 use crate::region::Registry;
 use crate::status::{Error, Result};
+use crate::sys::clock;
 use crate::sys::health;
 use crate::sys::lock::{Mutex, MutexGuard};
+use crate::sys::pause;
 use crate::sys::poller::{Poller, PollerKind, Ready};
 use crate::types::Transport;
 use std::collections::BTreeSet;
@@ -162,10 +164,10 @@ impl Service {
     fn run(&self) {
         let mut ready: Vec<Ready> = Vec::new();
         while !self.stopping.load(Ordering::SeqCst) {
-            let timeout = self.next_look().map(|at| at.saturating_duration_since(Instant::now()));
+            let timeout = self.next_look().map(|at| at.saturating_duration_since(clock::now()));
             ready.clear();
             if self.poller.wait(&mut ready, timeout.map(|left| left.as_nanos() as u64)).is_err() {
-                std::thread::yield_now();
+                pause::yield_now();
             }
             for event in &ready {
                 if let Some(device) = event.token.checked_sub(FIRST_DEVICE) {
@@ -181,7 +183,7 @@ impl Service {
         let suspected = std::mem::take(&mut self.lock().suspected);
         suspected.into_iter().for_each(|index| self.look_at(&self.devices[index]));
         self.ask_holders();
-        let now = Instant::now();
+        let now = clock::now();
         self.end_leaving(now);
         self.take_due(now).into_iter().for_each(|peer| self.look_after(peer, now));
     }
@@ -191,7 +193,7 @@ impl Service {
     }
 
     fn next_look(&self) -> Option<Instant> {
-        self.lock().next_look(Instant::now())
+        self.lock().next_look(clock::now())
     }
 
     fn take_due(&self, now: Instant) -> BTreeSet<u64> {
@@ -260,7 +262,7 @@ impl Service {
     /// Notes when time asks for this session next.
     fn plan(&self, peer: u64) {
         let mut sessions = self.lock();
-        let next = |session: &Session| session.next_look(Instant::now(), self.silence(), self.settings.idle);
+        let next = |session: &Session| session.next_look(clock::now(), self.silence(), self.settings.idle);
         let at = sessions.all.get(&peer).and_then(next);
         sessions.times.set(peer, at);
     }
@@ -378,7 +380,7 @@ impl Service {
         let mut sessions = self.lock();
         let Some(session) = sessions.all.get_mut(&peer).filter(|session| !session.is_settled) else { return };
         let hopeless = session.why_not(&self.devices).is_some_and(|(_, pending)| !pending);
-        if session.is_tried() || hopeless || session.is_late(Instant::now()) {
+        if session.is_tried() || hopeless || session.is_late(clock::now()) {
             session.is_settled = true;
             if session.session_info.dialer {
                 self.tell(session, &Word::Settled { why: String::new() });

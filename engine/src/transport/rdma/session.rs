@@ -17,6 +17,7 @@ use super::topology::pair;
 use super::wire::{DeviceOffer, Side, Word};
 use crate::limits::{RDMA_ENDPOINTS_MAX, RDMA_REVOKES_MAX, RDMA_WORDS_MAX};
 use crate::peer::SessionInfo;
+use crate::sys::clock;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -113,13 +114,13 @@ impl Session {
             retries: Retries::default(),
             tried: HashMap::new(),
             is_settled: false,
-            begun: Instant::now(),
+            begun: clock::now(),
             parted,
             patience,
             asked: Vec::new(),
             acks: LettingGo(VecDeque::new()),
-            posted: (0, Instant::now()),
-            idle_asked: Instant::now(),
+            posted: (0, clock::now()),
+            idle_asked: clock::now(),
             rests: false,
         }
     }
@@ -196,7 +197,7 @@ impl Session {
         let ours: Vec<DeviceOffer> = ours.iter().filter_map(|device| device.offer().ok()).collect();
         let wanted: Vec<Pair> =
             pair(&ours, theirs).into_iter().map(|(a, b)| (ours[a].index, theirs[b].index)).collect();
-        let now = Instant::now();
+        let now = clock::now();
         self.retries.keep(&wanted);
         for pair in wanted.into_iter().filter(|_| !self.rests) {
             if !self.entries.values().any(|entry| entry.pair == pair) {
@@ -220,7 +221,7 @@ impl Session {
     pub fn failed(&mut self, pair: Pair, why: String) {
         self.tried.insert(pair, why);
         if self.session_info.dialer && !self.rests {
-            self.retries.failed(pair, Instant::now());
+            self.retries.failed(pair, clock::now());
         }
     }
 
@@ -258,7 +259,7 @@ impl Session {
             .collect();
         open.sort_by_key(|(device, _)| *device);
         self.parted = match open.is_empty() {
-            true => self.parted.or_else(|| (!self.path.endpoints().is_empty()).then(Instant::now)),
+            true => self.parted.or_else(|| (!self.path.endpoints().is_empty()).then(clock::now)),
             false => None,
         };
         self.path.set(open.into_iter().map(|(_, endpoint)| endpoint).collect());
@@ -268,7 +269,7 @@ impl Session {
     pub fn parted(&self) -> Option<Instant> {
         let open = self.rests || self.entries.values().any(|entry| entry.stage == Stage::Open);
         if open {
-            Some(Instant::now())
+            Some(clock::now())
         } else {
             self.parted
         }

@@ -6,7 +6,7 @@ use super::service::Service;
 use super::session::{Entry, Pair, Session, Stage, PATIENCE};
 use super::wire::{Side, Word};
 use crate::peer::Closed;
-use std::time::Instant;
+use crate::sys::clock;
 
 impl Service {
     fn make(
@@ -34,7 +34,7 @@ impl Service {
             .ok_or("the device was not offered")?;
         let endpoint = Endpoint::new(parts).map_err(|error| format!("{}: {error}", device.name()))?;
         let own = endpoint.side(crate::sys::random_u64() as u32 & 0xff_ffff)?;
-        Ok(Entry { endpoint, pair, own, stage: Stage::Asked, deadline: Instant::now() + PATIENCE })
+        Ok(Entry { endpoint, pair, own, stage: Stage::Asked, deadline: clock::now() + PATIENCE })
     }
 
     /// The dialer's first step.
@@ -70,7 +70,7 @@ impl Service {
         let made = admitted.and_then(|()| self.make(peer, id, (lane, pair, qps)));
         let connected = made.and_then(|entry| {
             entry.endpoint.connect(&entry.own, &theirs)?;
-            Ok(Entry { stage: Stage::Answered, deadline: Instant::now() + 2 * PATIENCE, ..entry })
+            Ok(Entry { stage: Stage::Answered, deadline: clock::now() + 2 * PATIENCE, ..entry })
         });
         self.with(peer, id, |session| match connected {
             Ok(entry) => {
@@ -91,7 +91,7 @@ impl Service {
         let found = self.with(peer, id, |session| {
             let entry = session.entries.get_mut(&lane).filter(|entry| entry.stage == Stage::Asked)?;
             entry.stage = Stage::Probing;
-            entry.deadline = Instant::now() + PATIENCE;
+            entry.deadline = clock::now() + PATIENCE;
             Some((entry.endpoint.clone(), entry.own.clone()))
         });
         let Some((endpoint, own)) = found.flatten() else { return };

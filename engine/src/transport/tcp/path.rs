@@ -8,6 +8,7 @@ use crate::peer::outbox::Class;
 use crate::peer::{Path, Peer};
 use crate::region::RemoteMap;
 use crate::sys::lock::RwLock;
+use crate::sys::pause;
 use crate::sys::{clock, socket};
 use crate::transport::tcp::lane::Lane;
 use crate::transport::tcp::worker::GAP_SPINS;
@@ -150,7 +151,7 @@ impl Path for TcpPath {
                     spins = true;
                     lane.context.stats.spins.fetch_add(1, Ordering::Relaxed);
                 }
-                std::hint::spin_loop();
+                pause::spin();
                 continue;
             }
             slept = true;

@@ -8,6 +8,7 @@ use crate::status::{Error, Result};
 use crate::sys::clock;
 use crate::sys::health;
 use crate::sys::lock::{Mutex, RwLock};
+use crate::sys::pause;
 use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
 use crate::sys::sched;
 use crate::sys::socket;
@@ -167,7 +168,7 @@ impl Worker {
             }
             if self.poller.wait(&mut ready, timeout).is_err() {
                 // Only a broken descriptor table gets here; the lanes then fail by their deadlines.
-                std::thread::yield_now();
+                pause::yield_now();
             }
             if !ready.is_empty() {
                 spin_pays = clock::monotonic_ns() - idle_since_ns < GAP_SPINS * self.spin_ns;
@@ -247,7 +248,7 @@ impl Worker {
                 }
                 ready.clear();
             }
-            std::hint::spin_loop();
+            pause::spin();
         }
         false
     }
