@@ -2,7 +2,7 @@
 //! move something is shut, stopped or destroyed, and waited for by what it is, not by what was noted of it.
 
 use crate::context::Context;
-use crate::notify::{Event, EventBody};
+use crate::notify::{Event, EventBody, Wakers};
 use crate::status::Result;
 use crate::sys::clock;
 use crate::sys::health::{Health, Undertaker};
@@ -34,7 +34,7 @@ impl Undertaker for Remains {
         self.context.commands.close();
         for transfer in self.context.transfers.list() {
             if !transfer.is_final() {
-                transfer.waiter.notify_all();
+                transfer.waiter.notify_all(&mut Wakers::default());
             }
         }
         self.context.hub.rouse();
@@ -84,7 +84,7 @@ impl Remains {
                     transfer.publish(state)
                 });
             }));
-            transfer.waiter.notify_all();
+            transfer.waiter.notify_all(&mut Wakers::default());
         }
     }
 }

@@ -5,6 +5,7 @@ use super::*;
 use crate::command::Command;
 use crate::notify::WHAT_NOTIFICATIONS;
 use crate::peer::outbox::Class;
+use crate::peer::After;
 use crate::stage::tests::{options, request, until, Place, Two};
 use crate::status::Status;
 use crate::sys::random_u64;
@@ -190,8 +191,8 @@ impl Path for Sleeper {
     fn carries(&self, _ranges: &[Range], _known: &RemoteMap, _alone: bool) -> bool {
         panic!("there is nothing to be asked while it rests");
     }
-    fn post(&self, _class: Class, _submitted_ns: Option<u64>) {}
-    fn nudge(&self) {}
+    fn post(&self, _: Class, _: Option<u64>, _: &mut After) {}
+    fn nudge(&self, _: &mut After) {}
     fn condition(&self) -> Condition {
         Condition::Resting
     }

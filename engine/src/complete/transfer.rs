@@ -12,7 +12,7 @@
 
 use crate::complete::position::Position;
 use crate::complete::result::{Fence, Notification, Progress, RequestResult, State, TransferResult};
-use crate::notify::{Queue, Waiter};
+use crate::notify::{Queue, Waiter, Wakers};
 use crate::region::Region;
 use crate::request_map::requests_of;
 use crate::status::Status;
@@ -242,7 +242,7 @@ impl Transfer {
 
     /// Stops the transfer: PENDING becomes DRAINING with this cause. False if it was struck before or
     /// is final. The caller then drops what is unposted.
-    pub fn strike(&self, strike: Strike) -> bool {
+    pub fn strike(&self, strike: Strike, wakers: &mut Wakers) -> bool {
         {
             let mut detail = self.detail();
             if self.state.compare_exchange(PENDING, DRAINING, Ordering::AcqRel, Ordering::Acquire).is_err() {
@@ -251,7 +251,7 @@ impl Transfer {
             detail.strike = Some(strike);
         }
         // Who carries it may be among those that wait; the others go on waiting.
-        self.waiter.notify_all();
+        self.waiter.notify_all(wakers);
         true
     }
 
@@ -371,7 +371,7 @@ impl Transfer {
     /// The submit failed after all: final for whoever found it in the table meanwhile, and nothing else.
     pub fn discard(&self) {
         self.state.store(State::Failed as u32, Ordering::Release);
-        self.waiter.notify_all();
+        self.waiter.notify_all(&mut Wakers::default());
     }
 
     fn judge(&self, detail: &Detail) -> TransferResult {

@@ -74,16 +74,18 @@ impl Control {
 
     pub(super) fn release(&mut self, handle: u64, records: Vec<Posted>, fence: Fence) {
         let Some(peer) = self.sessions.get(&handle).map(|session| session.peer.clone()) else { return };
+        let mut after = peer.after();
         // Back to front, so that what is queued again keeps its order.
         for posted in records.into_iter().rev() {
             match posted.what {
                 What::Slices { transfer, first, end, notified, .. } => {
-                    peer.release_run(&transfer, (first, end), notified, fence)
+                    peer.release_run(&transfer, (first, end), notified, fence, &mut after)
                 }
-                What::Notify(transfer) => peer.release_notification(&transfer),
+                What::Notify(transfer) => peer.release_notification(&transfer, &mut after),
                 What::Skip(sequence) => peer.release_skip(sequence),
             }
         }
+        drop(after);
         peer.post_all();
     }
 

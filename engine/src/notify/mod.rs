@@ -20,7 +20,7 @@ mod queue;
 mod tests;
 mod waiter;
 
-pub use deferred::{is_waking, WakeLater};
+pub use deferred::{is_waking, Wakers};
 pub use dispatcher::Callback;
 pub use event::{Credit, Event, EventBody};
 pub use hub::Hub;

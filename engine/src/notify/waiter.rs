@@ -15,7 +15,7 @@
 // cargo rustc -p ferry --lib --profile test -- --cfg loom, then run the binary it names on `model`.
 #![allow(unexpected_cfgs)]
 
-use super::deferred;
+use super::{deferred, Wakers};
 use crate::sys::clock;
 use std::cell::Cell;
 use std::sync::{Arc, PoisonError};
@@ -113,25 +113,22 @@ impl Waiter {
 
     /// Wakes everyone who waits. Call after making ready what they wait for. Costs a fence and a load
     /// when nobody waits.
-    pub fn notify_all(&self) {
+    /// Tasks are left to `wakers`.
+    pub fn notify_all(&self, wakers: &mut Wakers) {
         // Partner: the fence in `Counted::new` and `register_waker`.
         fence(Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) != 0 {
-            self.wake_all();
+            self.wake_all(wakers);
         }
     }
 
     #[cold]
-    fn wake_all(&self) {
+    fn wake_all(&self, wakers: &mut Wakers) {
         self.signal.raise();
-        let wakers = {
-            let mut listeners = lock(&self.listeners);
-            listeners.signals.iter().for_each(|signal| signal.raise());
-            let wakers = std::mem::take(&mut listeners.wakers);
-            self.waiting.fetch_sub(wakers.len(), Ordering::SeqCst);
-            wakers
-        };
-        wakers.into_iter().for_each(deferred::wake);
+        let mut listeners = lock(&self.listeners);
+        listeners.signals.iter().for_each(|signal| signal.raise());
+        self.waiting.fetch_sub(listeners.wakers.len(), Ordering::SeqCst);
+        wakers.extend(listeners.wakers.drain(..));
     }
 
     /// Has the next `notify_all` wake a task. The caller looks once more whether it is ready after
@@ -153,7 +150,7 @@ impl Waiter {
         // Partner: the fence in `notify_all`.
         fence(Ordering::SeqCst);
         if let Some(oldest) = displaced {
-            deferred::wake(oldest);
+            deferred::call(oldest);
         }
     }
 

@@ -21,7 +21,7 @@ impl Transfer {
 
     fn finish(&self) {
         self.done.store(true, Ordering::Relaxed);
-        self.waiter.notify_all();
+        self.waiter.notify_all(&mut Wakers::default());
     }
 }
 

@@ -5,6 +5,7 @@
 //! `Peer::abandon`, the control loop strikes and requeues. Locks are leaves: none is held while a
 //! transfer is made final or a link is called. A few lines above the usual number: whatever makes one final is here.
 
+mod after;
 mod identity;
 pub mod inbox;
 mod incoming;
@@ -21,6 +22,7 @@ mod strike;
 pub mod tests;
 mod transport;
 
+pub use after::{After, Left};
 pub use identity::{PeerIdentity, PeerState, PeerStats, Surroundings};
 pub use inbox::Arrival;
 pub use incoming::Arriving;
@@ -218,12 +220,14 @@ impl Peer {
                 return Ok(());
             }
         }
-        if transport != Transport::Tcp && self.path(transport).is_none() {
+        let path = self.path(transport);
+        if transport != Transport::Tcp && path.is_none() {
             self.strike_stranded();
         }
-        match (has_no_data, self.path(transport)) {
-            (true, _) => self.post_notifications(),
-            (false, Some(path)) => path.post(class, Some(transfer.spec.submitted_ns)),
+        let mut after = self.after();
+        match (has_no_data, path) {
+            (true, _) => self.post_notifications(&mut after),
+            (false, Some(path)) => path.post(class, Some(transfer.spec.submitted_ns), &mut after),
             (false, None) => {}
         }
         Ok(())
@@ -236,9 +240,10 @@ impl Peer {
             return;
         }
         self.strike_stranded();
+        let mut after = self.after();
         match transfer.spec.slices.is_empty() {
-            true => self.post_notifications(),
-            false => self.post(transfer.transport(), class),
+            true => self.post_notifications(&mut after),
+            false => after.post(transfer.transport(), class),
         }
     }
 
@@ -247,33 +252,26 @@ impl Peer {
         if transfer.spec.notify.is_some() && transfer.take_notification() {
             transfer.set_notification(Notification::NotSent);
         }
-        self.abandon(transfer, transfer.units(), Fence::Confirmed);
+        self.abandon(transfer, transfer.units(), Fence::Confirmed, &mut self.after());
     }
 
-    fn post(&self, transport: Transport, class: Class) {
-        if let Some(path) = self.path(transport) {
-            path.post(class, None);
-        }
+    /// What is to be done at the end of a turn for this peer.
+    pub fn after(&self) -> After<'_> {
+        After::new(self)
     }
 
     /// Has notifications posted that are queued.
-    fn post_notifications(&self) {
-        [Transport::Tcp, Transport::Rdma]
-            .into_iter()
-            .for_each(|transport| self.post(transport, Class::Express));
-    }
-
-    fn nudge(&self, transport: Transport) {
-        if let Some(path) = self.path(transport) {
-            path.nudge();
-        }
+    fn post_notifications(&self, after: &mut After) {
+        after.post(Transport::Tcp, Class::Express);
+        after.post(Transport::Rdma, Class::Express);
     }
 
     /// Has everything posted that is queued.
     pub fn post_all(&self) {
-        [Transport::Tcp, Transport::Local, Transport::Rdma, Transport::Staged]
-            .into_iter()
-            .for_each(|transport| self.nudge(transport));
+        let mut after = self.after();
+        for transport in [Transport::Tcp, Transport::Local, Transport::Rdma, Transport::Staged] {
+            after.nudge(transport);
+        }
     }
 
     pub fn pull(&self, transport: Transport, express: bool, limits: PullLimits) -> Option<Pulled> {
@@ -301,40 +299,41 @@ impl Peer {
         bytes: u64,
         failures: &[Failure],
         notified: bool,
+        after: &mut After,
     ) {
         if notified && failures.is_empty() {
             transfer.set_notification(Notification::Delivered);
         } else if notified {
             // The target announces no data that it refused in part, and waits for what becomes of the number.
             transfer.set_notification(Notification::NotSent);
-            self.skip(transfer);
+            self.skip(transfer, after);
         }
         let last = transfer.confirm(run.0, run.1, bytes, failures, notified as u32);
-        self.settled(transfer, last);
+        self.settled(transfer, last, after);
     }
 
     /// A notification that went alone was acknowledged.
-    pub fn confirm_notification(&self, transfer: &Arc<Transfer>) {
+    pub fn confirm_notification(&self, transfer: &Arc<Transfer>, after: &mut After) {
         transfer.set_notification(Notification::Delivered);
         let last = transfer.settle(1);
-        self.settled(transfer, last);
+        self.settled(transfer, last, after);
     }
 
     /// `units` of the transfer can no longer touch memory, unconfirmed.
-    pub fn abandon(&self, transfer: &Arc<Transfer>, units: u32, fence: Fence) {
+    pub fn abandon(&self, transfer: &Arc<Transfer>, units: u32, fence: Fence, after: &mut After) {
         let last = transfer.abandon(units, fence);
-        self.settled(transfer, last);
+        self.settled(transfer, last, after);
     }
 
-    fn settled(&self, transfer: &Arc<Transfer>, last: bool) {
+    fn settled(&self, transfer: &Arc<Transfer>, last: bool, after: &mut After) {
         if last {
-            return self.finish(transfer);
+            return self.finish(transfer, after);
         }
         if transfer.awaits_notification() && transfer.take_notification() {
             if self.queue_notification(transfer) {
-                self.post_notifications();
+                self.post_notifications(after);
             } else {
-                self.give_up_notification(transfer);
+                self.give_up_notification(transfer, after);
             }
         }
     }
@@ -351,26 +350,21 @@ impl Peer {
     }
 
     /// The notification will not be sent, or not again.
-    fn give_up_notification(&self, transfer: &Arc<Transfer>) {
-        self.skip_notification(transfer);
-        self.post_notifications();
+    fn give_up_notification(&self, transfer: &Arc<Transfer>, after: &mut After) {
+        transfer.give_up_notification();
+        self.skip(transfer, after);
+        if transfer.settle(1) {
+            self.finish(transfer, after);
+        }
     }
 
     /// Nobody will send this transfer's notification: the target is told, so that later ones are not held up. If it
     /// has had it, it takes that for a repetition.
-    fn skip(&self, transfer: &Transfer) {
-        if self.queue_skip(transfer) {
-            self.post_notifications();
-        }
-    }
-
-    /// The same, for who has words posted later. False: nobody takes them any more.
-    fn queue_skip(&self, transfer: &Transfer) -> bool {
-        let heard = self.lost().is_none();
-        if heard {
+    fn skip(&self, transfer: &Transfer, after: &mut After) {
+        if self.lost().is_none() {
             lock(&self.outbox).push_skip(transfer.notify_sequence.load(Ordering::Relaxed));
+            self.post_notifications(after);
         }
-        heard
     }
 
     /// Somebody is about to sleep until the transfer is final: what carries it hears of that.
@@ -378,14 +372,14 @@ impl Peer {
         if !transfer.is_final() && !transfer.is_attended() {
             transfer.attend();
             if let Some(path) = self.path(transfer.transport()) {
-                path.attend();
+                path.attend(&mut self.after());
             }
         }
     }
 
     /// Everything that whoever sees the transfer final may rely on comes before `publish`: the
     /// statistics, the order of what follows, and the event in its queue.
-    fn finish(&self, transfer: &Arc<Transfer>) {
+    fn finish(&self, transfer: &Arc<Transfer>, after: &mut After) {
         if self.around.commands.health.is_broken() {
             return; // what settled it may be wrong: it is made final when the engine is over
         }
@@ -411,20 +405,18 @@ impl Peer {
             let _ = self.around.transfers.remove(transfer.handle);
         }
         self.one_less();
-        transfer.waiter.notify_all();
-        if let Some(path) = self.path(transfer.transport()) {
-            path.wake();
-        }
+        transfer.waiter.notify_all(after.wakers());
+        after.wake(transfer.transport());
         match next {
             OrderedNext::Nothing => {}
             OrderedNext::Started(transport, class) => {
                 self.strike_stranded();
                 match transport {
                     Transport::Tcp => {
-                        self.post(transport, class);
-                        self.post_notifications(); // it may be one without data
+                        after.post(transport, class);
+                        self.post_notifications(after); // it may be one without data
                     }
-                    _ => self.nudge(transport),
+                    _ => after.nudge(transport),
                 }
             }
             OrderedNext::Doomed => self.sweep_soon(),
@@ -434,7 +426,7 @@ impl Peer {
     /// The target grants more notifications.
     pub fn grant(&self, limit: u64) {
         if lock(&self.outbox).grant(limit) {
-            self.post_notifications();
+            self.post_notifications(&mut self.after());
         }
     }
 

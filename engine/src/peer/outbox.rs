@@ -41,6 +41,10 @@ pub enum Class {
     Large = 2,
 }
 
+impl Class {
+    pub const ALL: [Class; 3] = [Class::Express, Class::Medium, Class::Large];
+}
+
 /// Slices [next, end) of a transfer.
 struct Run {
     transfer: Arc<Transfer>,

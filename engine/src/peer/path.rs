@@ -1,6 +1,7 @@
 //! A path: what one transport is to one peer. `transport` has the half that an engine has once.
 
 use super::outbox::Class;
+use super::After;
 use crate::complete::Transfer;
 use crate::region::grants::Use;
 use crate::region::RemoteMap;
@@ -10,23 +11,24 @@ use crate::types::{MemoryKind, Op, Range, Slice};
 use std::sync::Arc;
 
 /// Posts what `Peer::pull` hands out, and settles it by `Peer::confirm`. Implemented by each transport; called from
-/// any thread. Nothing here blocks but `drive`.
+/// any thread, under no lock. Nothing here blocks but `drive`. What follows from an outcome is noted in `after`, which
+/// the caller flushes.
 pub trait Path: Send + Sync {
     /// Whether the path reaches these ranges; `known` are the peer's regions. `alone`: no other path is left, so
     /// ranges in no known region may be tried. Has no effect on the path.
     fn carries(&self, ranges: &[Range], known: &RemoteMap, alone: bool) -> bool;
     /// Posts what is queued of this class: EXPRESS on the calling thread, other classes by a worker. `submitted_ns`
     /// (CLOCK_MONOTONIC): the calling thread has submitted the transfer at that moment.
-    fn post(&self, class: Class, submitted_ns: Option<u64>);
+    fn post(&self, class: Class, submitted_ns: Option<u64>, after: &mut After);
     /// Has a worker post whatever is queued.
-    fn nudge(&self);
+    fn nudge(&self, after: &mut After);
     /// Works on the path from the calling thread until the transfer is final or `deadline_ns` (CLOCK_MONOTONIC) has
     /// passed. May return earlier.
     fn drive(&self, _transfer: &Transfer, _deadline_ns: u64) {}
     /// Takes in what has completed.
     fn poll(&self) {}
     /// A thread is about to sleep until an attended transfer is final: completions must be reported from now on.
-    fn attend(&self) {}
+    fn attend(&self, _after: &mut After) {}
     /// Wakes a thread that sleeps in `drive`.
     fn wake(&self) {}
     fn condition(&self) -> Condition {

@@ -1,14 +1,21 @@
 //! What lost lanes carried, once it can touch nothing any more: what is pending is queued again, and what was
 //! struck is given up. `control` hands it over with the fence that stands behind it.
 
-use super::{lock, Peer};
+use super::{lock, After, Peer};
 use crate::complete::{Fence, Notification, Transfer};
 use std::sync::Arc;
 
 impl Peer {
     /// A lost lane carried these slices and its fence stands: a pending transfer sends them again, a
     /// struck one gives them up.
-    pub fn release_run(&self, transfer: &Arc<Transfer>, run: (u32, u32), notified: bool, fence: Fence) {
+    pub fn release_run(
+        &self,
+        transfer: &Arc<Transfer>,
+        run: (u32, u32),
+        notified: bool,
+        fence: Fence,
+        after: &mut After,
+    ) {
         {
             let mut outbox = lock(&self.outbox);
             // Under the lock: a strike that comes now either sees the run queued or was seen here.
@@ -28,16 +35,16 @@ impl Peer {
         }
         if notified {
             transfer.set_notification(Notification::Unknown);
-            self.skip(transfer);
+            self.skip(transfer, after);
         }
-        self.abandon(transfer, run.1 - run.0 + notified as u32, fence);
+        self.abandon(transfer, run.1 - run.0 + notified as u32, fence, after);
     }
 
     /// The same for a notification that went alone; the target drops what it has seen before.
-    pub fn release_notification(&self, transfer: &Arc<Transfer>) {
+    pub fn release_notification(&self, transfer: &Arc<Transfer>, after: &mut After) {
         transfer.set_notification(Notification::Unknown);
         if !self.queue_notification(transfer) {
-            self.give_up_notification(transfer);
+            self.give_up_notification(transfer, after);
         }
     }
 

@@ -2,7 +2,7 @@
 //! its way. The target knows better, and refuses what is a device's on the ways that move host memory (`tcp`, `local`,
 //! parts of what is staged). Those slices go to `stage`, where the target finds the region itself.
 
-use super::Peer;
+use super::{After, Peer};
 use crate::complete::transfer::Failure;
 use crate::complete::Transfer;
 use crate::route;
@@ -18,12 +18,13 @@ impl Peer {
         bytes: u64,
         failures: &[Failure],
         notified: bool,
+        after: &mut After,
     ) {
         let spec = &transfer.spec;
         let may_be_device =
             |failure: &Failure| route::stages_refused(spec.has_unknown, spec.is_part, failure.status);
         if !failures.iter().any(may_be_device) {
-            return self.confirm(transfer, run, bytes, failures, notified);
+            return self.confirm(transfer, run, bytes, failures, notified, after);
         }
         let failure_of = |slice: u32| failures.iter().find(|failure| failure.slice == slice);
         let slices: Vec<(u32, Option<&Failure>)> =
@@ -31,18 +32,18 @@ impl Peer {
         let is_doubtful = |failure: Option<&Failure>| failure.is_some_and(may_be_device);
         for stretch in slices.chunk_by(|a, b| is_doubtful(a.1) == is_doubtful(b.1)) {
             let (first, end) = (stretch[0].0, stretch[0].0 + stretch.len() as u32);
-            if is_doubtful(stretch[0].1) && self.stage(transfer, first, end) {
+            if is_doubtful(stretch[0].1) && self.stage(transfer, first, end, after) {
                 continue;
             }
             let failures: Vec<Failure> = stretch.iter().filter_map(|(_, failure)| failure.copied()).collect();
             let slices = &transfer.spec.slices[first as usize..end as usize];
             let bytes = slices.iter().map(|slice| u64::from(slice.length)).sum();
-            self.confirm(transfer, (first, end), bytes, &failures, false);
+            self.confirm(transfer, (first, end), bytes, &failures, false, after);
         }
     }
 
     /// False: the transfer was struck, or the peer is lost.
-    fn stage(&self, transfer: &Arc<Transfer>, first: u32, end: u32) -> bool {
+    fn stage(&self, transfer: &Arc<Transfer>, first: u32, end: u32, after: &mut After) -> bool {
         {
             let mut outbox = super::lock(&self.outbox);
             // Under the lock, as in `release_run`.
@@ -52,11 +53,9 @@ impl Peer {
             outbox.stage(transfer.clone(), first, end, self.class_of(transfer));
         }
         // Who drives it sleeps for an answer on the way that it was on.
-        if let Some(path) = self.tcp_path() {
-            path.wake();
-        }
+        after.wake(Transport::Tcp);
         self.strike_stranded();
-        self.nudge(Transport::Staged);
+        after.nudge(Transport::Staged);
         true
     }
 }

@@ -2,7 +2,7 @@
 //! a deadline that they share, an ORDERED transfer that failed, a transport that went away. The many the
 //! control loop sweeps in turns, so that other peers never wait for all of them.
 
-use super::{lock, Peer};
+use super::{lock, After, Peer};
 use crate::command::Command;
 use crate::complete::position::Place;
 use crate::complete::transfer::Strike;
@@ -13,41 +13,29 @@ use std::sync::Arc;
 /// Transfers struck and runs moved in one turn, before other peers have theirs.
 pub const SWEEP_TURN: usize = 64;
 
-/// Whether a notification's number was given up, which the peer is to hear.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Skipped {
-    Yes,
-    No,
-}
-
 impl Peer {
     /// Stops a transfer: what is unposted is dropped, what is posted drains. True if it was pending.
     pub fn strike(&self, transfer: &Arc<Transfer>, strike: Strike) -> bool {
-        let struck = self.stop(transfer, strike);
-        if struck == Some(Skipped::Yes) {
-            self.post_notifications();
-        }
-        struck.is_some()
+        self.stop(transfer, strike, &mut self.after())
     }
 
-    /// The same, but that words are left to be posted. None: it was not pending.
-    fn stop(&self, transfer: &Arc<Transfer>, strike: Strike) -> Option<Skipped> {
-        if !transfer.strike(strike) {
-            return None;
+    fn stop(&self, transfer: &Arc<Transfer>, strike: Strike, after: &mut After) -> bool {
+        if !transfer.strike(strike, after.wakers()) {
+            return false;
         }
         let (dropped, word, doomed) = {
             let mut outbox = lock(&self.outbox);
             if transfer.position.place() == Place::New {
                 // `submit` comes to that and sees the strike.
-                return Some(Skipped::No);
+                return true;
             }
             (outbox.drop_unposted(transfer), outbox.drop_word(transfer), outbox.has_doomed())
         };
         let skips = word || (transfer.spec.notify.is_some() && transfer.take_notification());
         if skips {
-            self.skip_notification(transfer);
+            self.give_up_notification(transfer, after);
         }
-        self.abandon(transfer, dropped, Fence::Confirmed);
+        self.abandon(transfer, dropped, Fence::Confirmed, after);
         self.attend(transfer);
         if !transfer.is_final() {
             self.around.commands.push(Command::Drain { peer: self.handle, transfer: transfer.clone() });
@@ -55,16 +43,7 @@ impl Peer {
         if doomed {
             self.sweep_soon();
         }
-        Some(if skips { Skipped::Yes } else { Skipped::No })
-    }
-
-    /// Gives up a notification whose number is to be skipped; words are left to be posted.
-    pub(super) fn skip_notification(&self, transfer: &Arc<Transfer>) {
-        transfer.give_up_notification();
-        self.queue_skip(transfer);
-        if transfer.settle(1) {
-            self.finish(transfer);
-        }
+        true
     }
 
     /// Has the control loop sweep this peer. To be called after what is to be swept was put into the outbox.
@@ -79,11 +58,11 @@ impl Peer {
     pub fn sweep(&self, now_ns: u64) -> bool {
         let os_error = || lock(&self.last_loss).as_ref().map_or(0, |loss| loss.os_error);
         let lost = self.lost().map(|status| Strike { status, os_error: os_error() });
-        let mut skipped = false;
+        let mut after = self.after();
         for _ in 0..SWEEP_TURN {
             let next = lock(&self.outbox).next_end(lost, now_ns);
             let Some((transfer, strike)) = next else { break };
-            skipped |= self.stop(&transfer, strike) == Some(Skipped::Yes);
+            self.stop(&transfer, strike, &mut after);
         }
         let strays = {
             let mut outbox = lock(&self.outbox);
@@ -91,10 +70,9 @@ impl Peer {
             outbox.relocate(SWEEP_TURN);
             strays
         };
+        drop(after);
         if strays {
             self.post_all();
-        } else if skipped {
-            self.post_notifications();
         }
         if self.has_ends(now_ns) {
             return true;

@@ -8,6 +8,7 @@ use crate::handle::{Kind, Tag};
 use crate::limits::FRAME_DESCRIPTORS_MAX;
 use crate::notify::Hub;
 use crate::peer::outbox::Class;
+use crate::peer::After;
 use crate::region::RemoteMap;
 use crate::route::{Asked, PathState};
 use crate::status::Status;
@@ -162,16 +163,16 @@ fn what_went_with_its_number_goes_again_with_it_and_whole() {
     let run = pull_whole(&peer, WIDE);
     assert_eq!(run, (0, 8));
     // Its lane is lost, and the limits of the moment are narrow.
-    peer.release_run(&transfer, run, true, Fence::Confirmed);
+    peer.release_run(&transfer, run, true, Fence::Confirmed, &mut peer.after());
     assert_eq!(pull_whole(&peer, 128 * KIB), (0, 8));
-    peer.release_run(&transfer, run, true, Fence::Confirmed);
+    peer.release_run(&transfer, run, true, Fence::Confirmed, &mut peer.after());
     match peer.pull(Transport::Tcp, false, limits(WIDE, 3)) {
         Some(Pulled::Slices { first: 0, end: 8, with_notification: true, bytes, .. }) => {
             assert_eq!(bytes, 8 * 64 * KIB);
         }
         _ => panic!("cut by the number of descriptors"),
     }
-    peer.confirm(&transfer, run, u64::from(8 * 64 * KIB), &[], true);
+    peer.confirm(&transfer, run, u64::from(8 * 64 * KIB), &[], true, &mut peer.after());
     let result = transfer.result().unwrap();
     assert_eq!((result.state, result.notification), (State::Done, Notification::Delivered));
 }
@@ -184,7 +185,7 @@ fn what_went_without_a_number_goes_again_as_it_fits() {
         pull(&peer, false, 128 * KIB),
         Some(Pulled::Slices { first: 0, end: 2, with_notification: false, .. })
     ));
-    peer.release_run(&transfer, (0, 2), false, Fence::Confirmed);
+    peer.release_run(&transfer, (0, 2), false, Fence::Confirmed, &mut peer.after());
     assert!(matches!(pull(&peer, false, 64 * KIB), Some(Pulled::Slices { first: 0, end: 1, .. })));
 }
 
@@ -195,7 +196,7 @@ fn a_number_that_was_posted_is_skipped_when_its_frame_is_given_up() {
     let run = pull_whole(&peer, WIDE);
     assert!(peer.strike(&transfer, CANCEL));
     assert_eq!(skips(&peer, Transport::Tcp), []);
-    peer.release_run(&transfer, run, true, Fence::Lease);
+    peer.release_run(&transfer, run, true, Fence::Lease, &mut peer.after());
     assert_eq!(skips(&peer, Transport::Tcp), [0]);
     let result = transfer.result().unwrap();
     assert_eq!((result.state, result.notification), (State::Cancelled, Notification::Unknown));
@@ -208,7 +209,7 @@ fn a_number_that_was_posted_is_skipped_when_its_word_is_given_up() {
     let transfer = submit(&peer, 1, 0);
     assert!(matches!(pull(&peer, true, WIDE), Some(Pulled::Notify(_))));
     assert!(peer.strike(&transfer, CANCEL));
-    peer.release_notification(&transfer);
+    peer.release_notification(&transfer, &mut peer.after());
     assert_eq!(skips(&peer, Transport::Tcp), [0]);
     assert_eq!(transfer.result().unwrap().notification, Notification::Unknown);
     // A skip that is lost goes again.
@@ -222,13 +223,13 @@ fn what_waits_to_go_again_is_in_doubt_when_it_is_struck() {
     let peer = peer();
     let transfer = submit(&peer, 1, 2);
     let run = pull_whole(&peer, WIDE);
-    peer.release_run(&transfer, run, true, Fence::Confirmed);
+    peer.release_run(&transfer, run, true, Fence::Confirmed, &mut peer.after());
     assert!(peer.strike(&transfer, CANCEL));
     assert_eq!(transfer.result().unwrap().notification, Notification::Unknown);
     let word = submit(&peer, 2, 0);
     assert!(matches!(pull(&peer, true, WIDE), Some(Pulled::Skip(0))));
     assert!(matches!(pull(&peer, true, WIDE), Some(Pulled::Notify(_))));
-    peer.release_notification(&word);
+    peer.release_notification(&word, &mut peer.after());
     assert!(peer.strike(&word, CANCEL));
     assert_eq!(word.result().unwrap().notification, Notification::Unknown);
     // What was never posted is known not to have been.
@@ -245,7 +246,7 @@ fn the_number_of_data_that_was_refused_in_part_is_skipped() {
     let transfer = submit(&peer, 1, 2);
     let run = pull_whole(&peer, WIDE);
     let refused = Failure { slice: 1, status: Status::Stale, os_error: 0, vendor_error: 0 };
-    peer.confirm(&transfer, run, u64::from(2 * 64 * KIB), &[refused], true);
+    peer.confirm(&transfer, run, u64::from(2 * 64 * KIB), &[refused], true, &mut peer.after());
     assert_eq!(skips(&peer, Transport::Tcp), [0]);
     assert_eq!(transfer.result().unwrap().notification, Notification::NotSent);
 }
@@ -257,8 +258,8 @@ impl Path for Still {
     fn carries(&self, _ranges: &[Range], _known: &RemoteMap, _alone: bool) -> bool {
         true
     }
-    fn post(&self, _class: Class, _submitted_ns: Option<u64>) {}
-    fn nudge(&self) {}
+    fn post(&self, _: Class, _: Option<u64>, _: &mut After) {}
+    fn nudge(&self, _: &mut After) {}
     fn lanes(&self) -> usize {
         1
     }
@@ -278,7 +279,7 @@ fn what_went_with_its_number_stays_on_tcp() {
     for transport in [Transport::Local, Transport::Rdma, Transport::Staged] {
         open(&peer, transport);
     }
-    peer.release_run(&transfer, run, true, Fence::Confirmed);
+    peer.release_run(&transfer, run, true, Fence::Confirmed, &mut peer.after());
     for transport in [Transport::Local, Transport::Rdma, Transport::Staged] {
         assert!(peer.pull(transport, false, limits(WIDE, FRAME_DESCRIPTORS_MAX)).is_none());
     }
@@ -293,7 +294,14 @@ fn what_turned_out_to_be_a_device_s_does_not_go_back_to_tcp() {
     let transfer = submit_with(&peer, 1, 2, |spec| (spec.has_unknown, spec.notify) = (true, None));
     assert!(matches!(pull(&peer, false, WIDE), Some(Pulled::Slices { first: 0, end: 2, .. })));
     let refused = |slice| Failure { slice, status: Status::Unsupported, os_error: 0, vendor_error: 0 };
-    peer.answered(&transfer, (0, 2), u64::from(2 * 64 * KIB), &[refused(0), refused(1)], false);
+    peer.answered(
+        &transfer,
+        (0, 2),
+        u64::from(2 * 64 * KIB),
+        &[refused(0), refused(1)],
+        false,
+        &mut peer.after(),
+    );
     peer.set_path(Transport::Staged, PathStatus::Pending("it is being made again".into()));
     assert!(pull(&peer, false, WIDE).is_none(), "it is queued for TCP");
     open(&peer, Transport::Staged);

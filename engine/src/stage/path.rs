@@ -3,7 +3,7 @@
 use super::event::{Event, Inbox};
 use crate::device::Drivers;
 use crate::peer::outbox::Class;
-use crate::peer::{Devices, Path};
+use crate::peer::{After, Devices, Path};
 use crate::region::RemoteMap;
 use crate::sys::lock::{Mutex, MutexGuard};
 use crate::types::{MemoryKind, Range};
@@ -38,11 +38,11 @@ impl Path for StagedPath {
         true
     }
 
-    fn post(&self, _class: Class, _submitted_ns: Option<u64>) {
+    fn post(&self, _class: Class, _submitted_ns: Option<u64>, _after: &mut After) {
         self.inbox.push(Event::Post(self.peer));
     }
 
-    fn nudge(&self) {
+    fn nudge(&self, _after: &mut After) {
         self.inbox.push(Event::Post(self.peer));
     }
 

@@ -457,14 +457,18 @@ impl Stage {
         let doubtful = operation.part_failed && !operation.remote_device;
         let Operation { transfer, first, end, mut failures, berth, .. } = operation;
         match given_up {
-            Some(fence) => object.abandon(&transfer, end - first, fence),
+            Some(fence) => object.abandon(&transfer, end - first, fence, &mut object.after()),
             None => {
                 failures.sort_unstable_by_key(|failure| failure.slice);
                 let slices = &transfer.spec.slices[first as usize..end as usize];
                 let bytes = slices.iter().map(|slice| u64::from(slice.length)).sum();
                 match doubtful {
-                    true => object.answered(&transfer, (first, end), bytes, &failures, false),
-                    false => object.confirm(&transfer, (first, end), bytes, &failures, false),
+                    true => {
+                        object.answered(&transfer, (first, end), bytes, &failures, false, &mut object.after())
+                    }
+                    false => {
+                        object.confirm(&transfer, (first, end), bytes, &failures, false, &mut object.after())
+                    }
                 }
             }
         }

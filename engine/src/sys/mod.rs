@@ -38,6 +38,9 @@ pub fn random_u64() -> u64 {
 /// Bytes from the operating system's generator.
 pub fn random_bytes<const N: usize>() -> std::io::Result<[u8; N]> {
     let mut bytes = [0; N];
-    getrandom::fill(&mut bytes)?;
+    let io = |error: getrandom::Error| {
+        std::io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO))
+    };
+    getrandom::fill(&mut bytes).map_err(io)?;
     Ok(bytes)
 }

@@ -11,6 +11,7 @@ use crate::handle::{Kind, Tag};
 use crate::limits::{FRAME_DESCRIPTORS_MAX, NOTIFY_BYTES_MAX};
 use crate::notify::Hub;
 use crate::peer::strike::SWEEP_TURN;
+use crate::peer::After;
 use crate::peer::{Path, PathStatus, Peer, PeerIdentity, Surroundings};
 use crate::region::RemoteMap;
 use crate::status::Status;
@@ -28,8 +29,8 @@ impl Path for Silent {
     fn carries(&self, _ranges: &[Range], _known: &RemoteMap, _alone: bool) -> bool {
         true
     }
-    fn post(&self, _class: Class, _submitted_ns: Option<u64>) {}
-    fn nudge(&self) {}
+    fn post(&self, _: Class, _: Option<u64>, _: &mut After) {}
+    fn nudge(&self, _: &mut After) {}
 }
 
 fn peer() -> Peer {
@@ -179,13 +180,17 @@ impl World {
         match (self.out.swap_remove(at), lost) {
             (Out::Run(transfer, run, notified), false) => {
                 let bytes = u64::from(run.1 - run.0) * u64::from(SLICE_BYTES);
-                self.peer.confirm(&transfer, run, bytes, &[], notified);
+                self.peer.confirm(&transfer, run, bytes, &[], notified, &mut self.peer.after());
             }
             (Out::Run(transfer, run, notified), true) => {
-                self.peer.release_run(&transfer, run, notified, Fence::Confirmed)
+                self.peer.release_run(&transfer, run, notified, Fence::Confirmed, &mut self.peer.after())
             }
-            (Out::Queued(transfer), false) => self.peer.confirm_notification(&transfer),
-            (Out::Queued(transfer), true) => self.peer.release_notification(&transfer),
+            (Out::Queued(transfer), false) => {
+                self.peer.confirm_notification(&transfer, &mut self.peer.after())
+            }
+            (Out::Queued(transfer), true) => {
+                self.peer.release_notification(&transfer, &mut self.peer.after())
+            }
             (Out::Skip(_), false) => {}
             (Out::Skip(sequence), true) => self.peer.release_skip(sequence),
         }
@@ -317,7 +322,7 @@ fn those_behind_an_ordered_transfer_that_is_refused_fail_with_it() {
     assert!(world.pull(Transport::Tcp, true) && !world.pull(Transport::Tcp, true), "one has its turn");
     world.out.clear();
     let refused = Failure { slice: 0, status: Status::Stale, os_error: 0, vendor_error: 0 };
-    world.peer.confirm(&all[0], (0, 1), 0, &[refused], false);
+    world.peer.confirm(&all[0], (0, 1), 0, &[refused], false, &mut world.peer.after());
     world.run_dry();
     let states: Vec<_> = all.iter().map(|it| it.state()).collect();
     assert_eq!(states, [State::Failed, State::Cancelled, State::Cancelled]);

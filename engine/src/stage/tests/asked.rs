@@ -12,7 +12,7 @@ use crate::handle::Tag;
 use crate::limits::{BRIDGES_MAX, STAGE_SAID_BYTES_MAX};
 use crate::peer::outbox::Class;
 use crate::peer::tests::peer_with;
-use crate::peer::{Kept, Path, PathStatus, Peer, SameHost, SessionInfo, TransportService};
+use crate::peer::{After, Kept, Path, PathStatus, Peer, SameHost, SessionInfo, TransportService};
 use crate::region::grants::{Grants, Use};
 use crate::region::{Region, RegionSpec, Registry, RemoteMap};
 use crate::status::{Error, Result};
@@ -40,8 +40,8 @@ impl Path for Near {
     fn carries(&self, _: &[Range], _: &RemoteMap, _: bool) -> bool {
         false
     }
-    fn post(&self, _: Class, _: Option<u64>) {}
-    fn nudge(&self) {}
+    fn post(&self, _: Class, _: Option<u64>, _: &mut After) {}
+    fn nudge(&self, _: &mut After) {}
     fn same_host(&self) -> Option<&dyn SameHost> {
         Some(self)
     }

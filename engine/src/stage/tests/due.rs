@@ -65,8 +65,8 @@ fn a_turn_costs_the_peers_that_something_concerns() {
     let (mut stage, service) = stage();
     assert_eq!(turn(&mut stage), 2 * PEERS, "each may have something queued, and is told what lives");
     assert_eq!(turn(&mut stage), 0);
-    service.path(5).unwrap().0.nudge();
-    service.path(5).unwrap().0.nudge();
+    service.path(5).unwrap().0.nudge(&mut peer_with(5).after());
+    service.path(5).unwrap().0.nudge(&mut peer_with(5).after());
     assert_eq!(turn(&mut stage), 1, "something was queued");
     let mut said = Vec::new();
     Message::Stop { op: 1 }.encode(&mut said);

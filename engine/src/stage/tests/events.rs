@@ -3,6 +3,7 @@
 use super::*;
 use crate::complete::transfer::Strike;
 use crate::complete::Fence;
+use crate::notify::Wakers;
 
 fn after(event: u64) -> TransferOptions<'static> {
     TransferOptions { start: Some((MemoryKind::Cuda, Start::Event(event))), ..options() }
@@ -68,12 +69,12 @@ fn what_is_struck_while_it_waits_for_its_event_never_starts() {
     let held = [request(&local, &remote, (0, 0), 8)];
     let transfer = two.a.submit_core(two.peer, Op::Write, &held, &after(8)).unwrap();
     let peer = two.a.whole().peers.get(two.peer).unwrap();
-    assert!(transfer.strike(Strike { status: Status::Cancelled, os_error: 0 }));
+    assert!(transfer.strike(Strike { status: Status::Cancelled, os_error: 0 }, &mut Wakers::default()));
     peer.start(&transfer);
     // On the same lane, behind what was started.
     two.done(Op::Write, &[request(&local, &remote, (8, 8), 8)]);
     assert!(remote.read(0, 8) == pattern(1, 8) && !transfer.is_final());
-    peer.abandon(&transfer, transfer.units(), Fence::Confirmed);
+    peer.abandon(&transfer, transfer.units(), Fence::Confirmed, &mut peer.after());
     assert_eq!(transfer.state(), State::Cancelled);
 }
 

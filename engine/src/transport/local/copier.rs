@@ -5,7 +5,7 @@ use super::mappings::{Mapped, Mappings};
 use super::process::Process;
 use crate::complete::transfer::Failure;
 use crate::complete::{Fence, Transfer};
-use crate::peer::Peer;
+use crate::peer::{After, Peer};
 use crate::region::grants::Grant;
 use crate::region::{range_contains, RemoteMap};
 use crate::status::Status;
@@ -58,6 +58,7 @@ impl Copier {
         first: u32,
         end: u32,
         now_ns: u64,
+        after: &mut After,
     ) -> Result<(), Broken> {
         let slices = &transfer.spec.slices[first as usize..end as usize];
         let mut failures = Vec::new();
@@ -96,10 +97,10 @@ impl Copier {
             let bytes: u64 = slices[..at].iter().map(length).sum();
             let refused: u64 = failures.iter().map(|it| length(&slices[(it.slice - first) as usize])).sum();
             peer.around().stats.bytes_local.fetch_add(bytes - refused, Ordering::Relaxed);
-            peer.answered(transfer, (first, stop), bytes, &failures, false);
+            peer.answered(transfer, (first, stop), bytes, &failures, false, after);
         }
         if stop < end {
-            peer.release_run(transfer, (stop, end), false, Fence::Confirmed);
+            peer.release_run(transfer, (stop, end), false, Fence::Confirmed, after);
         }
         if broken {
             return Err(Broken);

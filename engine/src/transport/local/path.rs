@@ -6,7 +6,7 @@ use super::copy_threads::CopyThreads;
 use crate::complete::Transfer;
 use crate::limits::FRAME_DESCRIPTORS_MAX;
 use crate::peer::outbox::{Class, PullLimits, Pulled};
-use crate::peer::{Kept, Path, Peer, SameHost};
+use crate::peer::{After, Kept, Path, Peer, SameHost};
 use crate::region::grants::Use;
 use crate::region::RemoteMap;
 use crate::status::Result;
@@ -14,7 +14,6 @@ use crate::sys::clock;
 use crate::sys::pause;
 use crate::sys::proven::Proven;
 use crate::types::{Op, Range, Slice, Transport};
-use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
@@ -29,14 +28,6 @@ const ALL: PullLimits = PullLimits {
     read: true,
     write: true,
 };
-
-thread_local! {
-    /// The link that this thread is copying for: what is queued there meanwhile waits for its next look
-    /// at the queue, so that a chain of ORDERED transfers needs no stack.
-    static COPYING: Cell<*const LocalPath> = const { Cell::new(std::ptr::null()) };
-    /// Something was queued there meanwhile.
-    static QUEUED: Cell<bool> = const { Cell::new(false) };
-}
 
 /// What is called when the path turns out to be broken.
 pub type OnBroken = Box<dyn Fn() + Send + Sync>;
@@ -92,7 +83,7 @@ impl LocalPath {
 
     /// Takes one piece and copies it. False when there is none. `submitted_ns`: what was submitted then was so by this
     /// thread a moment ago, in the call that it is still in.
-    fn step(&self, express: bool, submitted_ns: Option<u64>) -> bool {
+    fn step(&self, express: bool, submitted_ns: Option<u64>, after: &mut After) -> bool {
         if self.closed.load(Ordering::SeqCst) {
             return false;
         }
@@ -107,7 +98,7 @@ impl LocalPath {
             .filter(|submitted_ns| *submitted_ns == transfer.spec.submitted_ns)
             .unwrap_or_else(clock::monotonic_ns);
         transfer.mark_started_at(|| now_ns);
-        if let Err(Broken) = self.copier.run(&self.peer, &transfer, first, end, now_ns) {
+        if let Err(Broken) = self.copier.run(&self.peer, &transfer, first, end, now_ns, after) {
             self.closed.store(true, Ordering::SeqCst);
             (self.on_broken)();
         }
@@ -116,18 +107,26 @@ impl LocalPath {
 
     /// What a called thread does: everything that waits, as long as there is a place for it.
     fn work(&self) {
-        self.within(|| {
-            while self.step(true, None) {}
-            self.copy_bulk(|| false);
-        });
+        let mut after = self.peer.after();
+        self.copy_express(|| false, &mut after);
+        self.copy_bulk(|| false, &mut after);
+    }
+
+    /// Copies what is EXPRESS until nothing is left, or `enough`.
+    fn copy_express(&self, enough: impl Fn() -> bool, after: &mut After) {
+        while !enough() && self.step(true, None, after) {
+            after.flush();
+        }
     }
 
     /// Copies pieces until there are none, or `enough`. False when nobody may join those who copy.
-    fn copy_bulk(&self, enough: impl Fn() -> bool) -> bool {
+    fn copy_bulk(&self, enough: impl Fn() -> bool, after: &mut After) -> bool {
         if !self.copy_threads.take_place() {
             return false;
         }
-        while !enough() && self.step(false, None) {}
+        while !enough() && self.step(false, None, after) {
+            after.flush();
+        }
         self.copy_threads.leave_place();
         if self.peer.has_work(Transport::Local, false) {
             // Who came meanwhile found no place, and nobody else may be left.
@@ -136,33 +135,8 @@ impl LocalPath {
         true
     }
 
-    /// Runs what copies, unless this thread is doing so already.
-    fn within(&self, act: impl FnOnce()) {
-        if COPYING.get().is_null() {
-            COPYING.set(self);
-            act();
-            COPYING.set(std::ptr::null());
-            // Its last look may have come before, or have been for another class.
-            if QUEUED.take() && self.has_work() && !self.call(usize::MAX) {
-                self.work();
-            }
-        } else if !self.leaves_it_to_later() {
-            // In the midst of another peer's copy: an executor that runs tasks where they are woken.
-            self.call(1);
-        }
-    }
-
     fn has_work(&self) -> bool {
         [true, false].iter().any(|express| self.peer.has_work(Transport::Local, *express))
-    }
-
-    /// Whether this thread is copying for this link, and will look at what is queued.
-    fn leaves_it_to_later(&self) -> bool {
-        let here = std::ptr::eq(COPYING.get(), self);
-        if here {
-            QUEUED.set(true);
-        }
-        here
     }
 
     /// Has threads of the crew look for work. False when there are none, and none could be started.
@@ -191,11 +165,12 @@ impl Path for LocalPath {
         })
     }
 
-    fn post(&self, class: Class, submitted_ns: Option<u64>) {
+    fn post(&self, class: Class, submitted_ns: Option<u64>, after: &mut After) {
         if class == Class::Express {
             // The copy of the first takes time: the moment is good for that one alone.
             let mut first = submitted_ns;
-            return self.within(|| while self.step(true, first.take()) {});
+            while self.step(true, first.take(), after) {}
+            return;
         }
         // A thread for each piece or two; who waits takes part. Without threads, better here than never.
         let threads = if class == Class::Large { usize::MAX } else { 2 };
@@ -204,8 +179,8 @@ impl Path for LocalPath {
         }
     }
 
-    fn nudge(&self) {
-        if !self.leaves_it_to_later() && self.has_work() {
+    fn nudge(&self, _after: &mut After) {
+        if self.has_work() {
             self.call(usize::MAX);
         }
     }
@@ -213,11 +188,10 @@ impl Path for LocalPath {
     fn drive(&self, transfer: &Transfer, deadline_ns: u64) {
         let timed = deadline_ns != u64::MAX;
         let over = || transfer.is_final() || (timed && clock::monotonic_ns() >= deadline_ns);
-        let mut joined = false;
-        self.within(|| {
-            while !over() && self.step(true, None) {}
-            joined = self.copy_bulk(over);
-        });
+        let mut after = self.peer.after();
+        self.copy_express(over, &mut after);
+        let joined = self.copy_bulk(over, &mut after);
+        drop(after);
         if transfer.is_final() || !joined {
             return;
         }

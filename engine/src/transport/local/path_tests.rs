@@ -99,7 +99,7 @@ fn what_has_waited_is_not_written_to_a_process_that_has_ended_since() {
         std::hint::spin_loop();
     }
     peer.set_path(Transport::Local, PathStatus::Open(path.clone(), String::new()));
-    path.post(Class::Express, None);
+    path.post(Class::Express, None, &mut peer.after());
     assert_eq!((BROKEN.load(Ordering::SeqCst), transfer.state()), (1, State::Pending));
     let mut found = [0; BYTES];
     there.read(0, &mut found);

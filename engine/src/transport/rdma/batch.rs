@@ -18,7 +18,7 @@ use super::notifications::{Notifications, Word};
 use super::wire::DeviceOffer;
 use crate::complete::transfer::Failure;
 use crate::complete::Transfer;
-use crate::peer::Peer;
+use crate::peer::{After, Peer};
 use crate::region::{RegionMap, RemoteMap};
 use crate::status::Status;
 use crate::sys::verbs::Chain;
@@ -98,10 +98,10 @@ pub struct Batch {
 
 impl Batch {
     /// It has left, and a run is done: tells the peer's bookkeeping.
-    pub fn settle(self, peer: &Peer, words: &Notifications) {
+    pub fn settle(self, peer: &Peer, words: &Notifications, after: &mut After) {
         self.slot.into_iter().for_each(|slot| words.give_back(slot));
         if let Some(Run { transfer, first, end, bytes }) = &self.run {
-            peer.confirm(transfer, (*first, *end), u64::from(*bytes), &self.failures, false);
+            peer.confirm(transfer, (*first, *end), u64::from(*bytes), &self.failures, false, after);
         }
     }
 }

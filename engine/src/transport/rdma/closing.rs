@@ -7,8 +7,7 @@ use super::endpoint::{lock, Endpoint};
 use super::service::Service;
 use crate::complete::transfer::Failure;
 use crate::complete::Transfer;
-use crate::notify::WakeLater;
-use crate::peer::{Posted, What};
+use crate::peer::{After, Posted, What};
 use crate::status::Status;
 use crate::sys::clock;
 use crate::sys::pause;
@@ -54,10 +53,10 @@ impl Endpoint {
 
     /// Reaps what the queue pairs owe, until then at the latest. True when they owe nothing any more.
     pub fn flush(&self, until: Instant) -> bool {
-        let _later = WakeLater::begin();
+        let mut after = self.peer.after();
         let owed = || self.flights.iter().any(|flight| lock(&flight.state).last.is_some());
         loop {
-            let settled = self.reap();
+            let settled = self.reap(&mut after);
             if !owed() && !self.is_held() {
                 return true;
             }
@@ -73,11 +72,12 @@ impl Endpoint {
     /// Ends the endpoint: nothing of it moves on this side any more. What was not confirmed comes back, to
     /// be released behind a fence; a request that the target's device refused is settled here.
     pub fn end_close(&self) -> Vec<Posted> {
-        let _later = WakeLater::begin();
+        let mut after = self.peer.after();
         // What was received and acknowledged here is taken in.
         self.device.receive();
         lock(&self.send).qps.clear();
-        self.reap();
+        // Waits for a thread that applies what it has taken.
+        self.reap_with(lock(&self.reaper), &mut after);
         self.device.remove(self.cookie, &self.qp_numbers);
         let lease_ns = self.peer.clock.lease_ns().max(FABRIC_DRAIN_NS);
         let lease_until_ns = clock::monotonic_ns() + lease_ns;
@@ -90,7 +90,7 @@ impl Endpoint {
                 (std::mem::take(&mut state.batches), state.error.take())
             };
             for batch in batches {
-                self.give_back(batch, error, lease_until_ns, &mut records);
+                self.give_back(batch, error, lease_until_ns, &mut records, &mut after);
             }
         }
         records
@@ -102,6 +102,7 @@ impl Endpoint {
         error: Option<(WrId, u32, u32)>,
         lease_until_ns: u64,
         records: &mut Vec<Posted>,
+        after: &mut After,
     ) {
         batch.slot.into_iter().for_each(|slot| self.device.words.give_back(slot));
         let Some(Run { transfer, first, end, .. }) = batch.run else { return };
@@ -117,7 +118,7 @@ impl Endpoint {
         for failure in bad {
             self.add_record(&transfer, (from, failure.slice), lease_until_ns, records);
             let (slice, length) = (failure.slice, transfer.spec.slices[failure.slice as usize].length);
-            self.peer.confirm(&transfer, (slice, slice + 1), length as u64, &[failure], false);
+            self.peer.confirm(&transfer, (slice, slice + 1), length as u64, &[failure], false, after);
             from = slice + 1;
         }
         self.add_record(&transfer, (from, end), lease_until_ns, records);

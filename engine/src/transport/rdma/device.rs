@@ -8,12 +8,13 @@ use super::topology::choose_gid;
 use super::wire::DeviceOffer;
 use super::DeviceSettings;
 use crate::limits::SPLIT_BYTES_MIN;
-use crate::notify::WakeLater;
+use crate::peer::{After, Left};
 use crate::status::Error;
 use crate::sys::lock::{Mutex, MutexGuard, RwLock};
 use crate::sys::mapping::Mapping;
 use crate::sys::poller::{Interest, Poller, PollerKind};
 use crate::sys::verbs::{Channel, Completion, Context, Cq, Gid, Mr, Pd, PortState};
+use crate::types::Transport;
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
@@ -273,12 +274,11 @@ impl Device {
     /// Takes in all that has been received until now, for whichever endpoint, and not what goes on coming meanwhile: who
     /// closes one peer's endpoint does not stay for another peer's flood. Whether there may be more.
     pub fn receive(&self) -> bool {
-        let later = WakeLater::begin();
         let mut completions = self.receiver.lock();
-        let (mut owing, mut taken) = (Vec::new(), 0);
+        let (mut heard, mut taken) = (Vec::new(), 0);
         while let Ok(count) = self.received.poll(&mut completions) {
             for completion in &completions[..count] {
-                owing.extend(self.hear(completion));
+                heard.extend(self.hear(completion));
             }
             taken += count;
             if count < completions.len() || taken >= RECEIVED_MAX as usize {
@@ -286,15 +286,16 @@ impl Device {
             }
         }
         drop(completions);
-        drop(later);
         // Without the lock: a thread that closes an endpoint receives, too.
-        owing.iter().for_each(|endpoint| endpoint.nudge());
+        for (endpoint, left) in heard {
+            After::resume(&endpoint.peer, left).flush();
+        }
         taken >= RECEIVED_MAX as usize
     }
 
-    /// The endpoint, if it has something to acknowledge for this.
-    fn hear(&self, completion: &Completion) -> Option<Arc<Endpoint>> {
-        let mut owing = None;
+    /// The endpoint that this is for, and what is left to do for its peer.
+    fn hear(&self, completion: &Completion) -> Option<(Arc<Endpoint>, Left)> {
+        let mut heard = None;
         let slot = completion.id() as u32;
         if completion.is_success() {
             let mut bytes = notifications::buffer();
@@ -302,11 +303,18 @@ impl Device {
             let by_qp = self.by_qp.lock();
             let endpoint = by_qp.get(&completion.qp_number()).and_then(Weak::upgrade);
             drop(by_qp);
-            owing = endpoint.filter(|endpoint| endpoint.hear(Word::decode(&bytes[..length])));
+            heard = endpoint.map(|endpoint| {
+                let mut after = endpoint.peer.after();
+                if endpoint.hear(Word::decode(&bytes[..length]), &mut after) {
+                    after.nudge(Transport::Rdma);
+                }
+                let left = after.set_aside();
+                (endpoint, left)
+            });
         }
         // A queue that takes no more is broken with its device, and its port or endpoints tell.
         let _ = self.words.feed(slot);
-        owing
+        heard
     }
 
     /// The endpoint whose completion queue has this cookie, if it still lives.
@@ -330,11 +338,13 @@ impl Device {
     /// work.
     pub fn tick(&self) {
         let endpoints = self.all_endpoints();
-        let moves = endpoints.iter().filter(|endpoint| endpoint.tick()).count() > 0;
+        let moves = endpoints.iter().filter(|endpoint| endpoint.tick(&mut endpoint.peer.after())).count() > 0;
         if !moves {
             self.ticking.store(false, Ordering::SeqCst);
             // Who posted before that, and found the ticking on, is looked after here.
-            endpoints.iter().filter(|endpoint| endpoint.has_work()).for_each(|it| it.ensure_watched());
+            endpoints.iter().filter(|endpoint| endpoint.has_work()).for_each(|it| {
+                it.ensure_watched(&mut it.peer.after());
+            });
         }
     }
 

@@ -17,7 +17,7 @@ use crate::complete::Transfer;
 use crate::limits::{FRAME_DESCRIPTORS_MAX, RDMA_WORD_BYTES_MAX};
 use crate::loss::{Cause, Loss};
 use crate::peer::outbox::{PullLimits, Pulled};
-use crate::peer::Peer;
+use crate::peer::{After, Peer};
 use crate::region::Registry;
 use crate::sys::clock;
 use crate::sys::lock::{Mutex, MutexGuard};
@@ -253,7 +253,7 @@ impl Endpoint {
             self.commit(&mut sender, qp, id);
         }
         drop(sender);
-        self.ensure_watched();
+        self.ensure_watched(&mut self.peer.after());
     }
 
     /// Whether each queue pair has had an answer.
@@ -291,7 +291,12 @@ impl Endpoint {
 
     /// Posts one chain on queue pair `qp`: the first run that `pull` gives, and what follows it while there is
     /// room. False when there was none. `pull` is asked for at most so many slices and bytes.
-    pub fn post(&self, qp: usize, mut pull: impl FnMut(PullLimits) -> Option<Pulled>) -> bool {
+    pub fn post(
+        &self,
+        qp: usize,
+        mut pull: impl FnMut(PullLimits) -> Option<Pulled>,
+        after: &mut After,
+    ) -> bool {
         if self.is_broken() {
             return false;
         }
@@ -371,11 +376,13 @@ impl Endpoint {
                 match only.filter(|transfer| !transfer.is_attended()) {
                     Some(transfer) if transfer.spec.awaited => {}
                     Some(_) if qp == 0 => self.device.look_later(),
-                    _ => self.ensure_watched(),
+                    _ => self.ensure_watched(after),
                 }
             }
             // Nothing of it could be posted, and it says so.
-            None => sender.staged.drain(..).for_each(|batch| batch.settle(&self.peer, &self.device.words)),
+            None => {
+                sender.staged.drain(..).for_each(|batch| batch.settle(&self.peer, &self.device.words, after))
+            }
         }
         true
     }

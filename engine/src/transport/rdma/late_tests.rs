@@ -150,10 +150,14 @@ fn nothing_is_posted_behind_the_beginning_of_the_end() {
     let endpoint = two.here.endpoints()[0].clone();
     let asks = || {
         let mut asked = false;
-        endpoint.post(1, |_| {
-            asked = true;
-            None
-        });
+        endpoint.post(
+            1,
+            |_| {
+                asked = true;
+                None
+            },
+            &mut endpoint.peer.after(),
+        );
         asked
     };
     assert!(asks());

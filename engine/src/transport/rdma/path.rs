@@ -9,9 +9,9 @@ use super::locality::DETOUR_UNIT;
 use super::memory::Pinned;
 use super::wire::KeysOffer;
 use crate::complete::Transfer;
-use crate::notify::{is_waking, WakeLater};
+use crate::notify::is_waking;
 use crate::peer::outbox::Class;
-use crate::peer::{Condition, Path, Peer};
+use crate::peer::{After, Condition, Path, Peer};
 use crate::region::{Region, Registry, RemoteMap};
 use crate::sys::clock;
 use crate::sys::lock::{Mutex, RwLock};
@@ -100,11 +100,10 @@ impl RdmaPath {
     }
 
     /// Posts what is queued, as far as there is room. Whoever finds another thread at it leaves it to that.
-    pub fn pump(&self) {
+    pub fn pump(&self, after: &mut After) {
         self.wanted.store(true, Ordering::SeqCst);
         let mut chains = 0;
         while self.wanted.load(Ordering::SeqCst) {
-            let _later = WakeLater::begin();
             let Some(turn) = self.dispatch.try_lock() else { return };
             self.wanted.store(false, Ordering::SeqCst);
             let endpoints = self.endpoints();
@@ -115,15 +114,15 @@ impl RdmaPath {
             // Who posts again and again settles what it posted before, and wakes nobody for that. What this
             // brings up is posted below.
             endpoints.iter().filter(|endpoint| endpoint.is_unwatched()).for_each(|it| {
-                it.reap();
+                it.reap(after);
             });
             for endpoint in endpoints.iter().filter(|endpoint| endpoint.owes()) {
-                endpoint.post(0, |_| None);
+                endpoint.post(0, |_| None, after);
             }
             for express in [true, false] {
                 while chains < TURN_CHAINS
                     && self.peer.has_work(Transport::Rdma, express)
-                    && self.dispatch(&endpoints, express)
+                    && self.dispatch(&endpoints, express, after)
                 {
                     chains += 1;
                 }
@@ -131,7 +130,7 @@ impl RdmaPath {
             // What waits for room is posted by whoever sees it come.
             if endpoints.iter().any(|it| it.device.is_ticking()) && self.peer.has_work(Transport::Rdma, true)
             {
-                self.attend();
+                self.attend(after);
             }
             drop(turn);
             // Room comes while this thread posts, and who submits would stay for the whole transfer. What is
@@ -159,7 +158,7 @@ impl RdmaPath {
     }
 
     /// One chain. False when there is nothing to post, or no room.
-    fn dispatch(&self, endpoints: &[Arc<Endpoint>], express: bool) -> bool {
+    fn dispatch(&self, endpoints: &[Arc<Endpoint>], express: bool, after: &mut After) -> bool {
         // With one endpoint there is nothing to choose.
         let front = (endpoints.len() > 1).then(|| self.peer.front(Transport::Rdma, express)).flatten();
         let (here, there) = front.map_or((None, None), |(slice, _)| self.ends_of(&slice));
@@ -179,7 +178,7 @@ impl RdmaPath {
             }
         });
         let Some((at, qp)) = choose(candidates, may_wait) else { return false };
-        endpoints[at].post(qp, |limits| self.peer.pull(Transport::Rdma, express, limits))
+        endpoints[at].post(qp, |limits| self.peer.pull(Transport::Rdma, express, limits), after)
     }
 
     /// The memory at both ends of a slice, which knows how near the devices are.
@@ -242,12 +241,12 @@ impl Path for RdmaPath {
         })
     }
 
-    fn post(&self, _class: Class, _submitted_ns: Option<u64>) {
-        self.pump();
+    fn post(&self, _class: Class, _submitted_ns: Option<u64>, after: &mut After) {
+        self.pump(after);
     }
 
-    fn nudge(&self) {
-        self.pump();
+    fn nudge(&self, after: &mut After) {
+        self.pump(after);
     }
 
     fn drive(&self, transfer: &Transfer, deadline_ns: u64) {
@@ -256,14 +255,16 @@ impl Path for RdmaPath {
         }
         let endpoints = self.endpoints();
         let watched: Vec<bool> = endpoints.iter().map(|endpoint| endpoint.watch()).collect();
+        let mut after = self.peer.after();
         let mut spin_end_ns = 0;
         let mut rounds = 0u32;
         while !transfer.is_final() {
-            let settled: usize = endpoints.iter().map(|endpoint| endpoint.reap()).sum();
+            let settled: usize = endpoints.iter().map(|endpoint| endpoint.reap(&mut after)).sum();
             if settled > 0 {
                 spin_end_ns = 0;
                 // Even if this thread is done: nobody else may look at what waits for the room.
-                self.pump();
+                self.pump(&mut after);
+                after.flush();
             }
             // Reading the clock may cost more than a look at a completion queue.
             rounds = rounds.wrapping_add(1);
@@ -280,22 +281,24 @@ impl Path for RdmaPath {
         transfer.attend();
         for (endpoint, ours) in endpoints.iter().zip(watched) {
             if ours {
-                endpoint.rest();
+                endpoint.rest(&mut after);
             }
         }
         // One that came meanwhile may have been posted on while this thread was about to leave.
-        self.attend();
+        self.attend(&mut after);
     }
 
     fn poll(&self) {
-        let settled: usize = self.endpoints().iter().map(|endpoint| endpoint.reap()).sum();
+        let mut after = self.peer.after();
+        let settled: usize = self.endpoints().iter().map(|endpoint| endpoint.reap(&mut after)).sum();
         if settled > 0 {
-            self.pump();
+            self.pump(&mut after);
         }
     }
 
-    fn attend(&self) {
-        self.endpoints().iter().filter(|endpoint| endpoint.has_work()).for_each(|it| it.ensure_watched());
+    fn attend(&self, after: &mut After) {
+        let endpoints = self.endpoints();
+        endpoints.iter().filter(|it| it.has_work()).for_each(|it| it.ensure_watched(after));
     }
 
     fn condition(&self) -> Condition {

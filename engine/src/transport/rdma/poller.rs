@@ -10,6 +10,7 @@ use crate::sys::health;
 use crate::sys::lock::Mutex;
 use crate::sys::pause;
 use crate::sys::poller::{Interest, Ready};
+use crate::types::Transport;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -111,17 +112,19 @@ impl Polling {
 
     /// One look. False when it is left to the channel again.
     fn poll(&self, it: &mut Watched) -> bool {
-        let settled = it.endpoint.reap();
+        let mut after = it.endpoint.peer.after();
+        let settled = it.endpoint.reap(&mut after);
         let now_ns = clock::monotonic_ns();
         if settled > 0 {
             it.until_ns = now_ns.saturating_add(self.spin_ns);
-            it.endpoint.nudge();
+            after.nudge(Transport::Rdma);
+            after.flush();
         }
         if it.endpoint.has_work() && now_ns < it.until_ns && !it.endpoint.is_broken() {
             pause::spin();
             return true;
         }
-        it.endpoint.rest();
+        it.endpoint.rest(&mut after);
         false
     }
 }

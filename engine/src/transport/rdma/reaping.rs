@@ -11,6 +11,7 @@
 
 use super::batch::{Batch, WrId};
 use super::endpoint::{lock, Endpoint, Reaper, CHAIN_BYTES};
+use crate::peer::After;
 use crate::sys::clock;
 use crate::sys::lock::MutexGuard;
 use crate::sys::verbs::{wc, Completion};
@@ -25,11 +26,11 @@ const WATCHED: u32 = 2;
 
 impl Endpoint {
     /// Reaps what has completed, and settles it. How many chains; 0, too, while another thread reaps.
-    pub fn reap(&self) -> usize {
-        self.reaper.try_lock().map_or(0, |reaper| self.reap_with(reaper))
+    pub fn reap(&self, after: &mut After) -> usize {
+        self.reaper.try_lock().map_or(0, |reaper| self.reap_with(reaper, after))
     }
 
-    fn reap_with(&self, mut reaper: MutexGuard<'_, Reaper>) -> usize {
+    pub(super) fn reap_with(&self, mut reaper: MutexGuard<'_, Reaper>, after: &mut After) -> usize {
         let mut settled = 0;
         loop {
             let Reaper { completions, done } = &mut *reaper;
@@ -44,13 +45,9 @@ impl Endpoint {
                 break;
             }
         }
-        // Settled without the lock: finishing a transfer may post the next one.
-        let mut done = std::mem::take(&mut reaper.done);
+        // Under the lock: what completed is settled in its order, and who closes the endpoint waits for it (contract 3).
+        reaper.done.drain(..).for_each(|batch| batch.settle(&self.peer, &self.device.words, after));
         drop(reaper);
-        done.drain(..).for_each(|batch| batch.settle(&self.peer, &self.device.words));
-        if let Some(mut reaper) = self.reaper.try_lock() {
-            reaper.done = done; // its room is used again
-        }
         self.settled.fetch_add(settled as u64, Ordering::Release);
         settled
     }
@@ -107,38 +104,32 @@ impl Endpoint {
     }
 
     /// Whether something has moved since the last tick; if nothing has, the next completion is announced.
-    pub fn tick(&self) -> bool {
+    pub fn tick(&self, after: &mut After) -> bool {
         let settled = self.settled.load(Ordering::Acquire);
         let moves = self.ticked.swap(settled, Ordering::Relaxed) != settled;
         if !moves && self.has_work() {
-            self.ensure_watched();
+            self.ensure_watched(after);
         }
         moves
     }
 
     /// Makes sure that somebody will see the next completion.
-    pub fn ensure_watched(&self) {
+    pub fn ensure_watched(&self, after: &mut After) {
         let asleep = self.watch.compare_exchange(ASLEEP, ARMED, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         if asleep {
-            self.arm();
+            self.arm(after);
         }
     }
 
-    fn arm(&self) {
+    fn arm(&self, after: &mut After) {
         if self.cq.arm().is_err() {
             return self.fail("its completion queue can't be armed".into());
         }
         // What came before it was armed is not announced, and who is reaping now may have missed it.
         let reaper = lock(&self.reaper);
-        if self.reap_with(reaper) > 0 {
-            self.nudge();
-        }
-    }
-
-    /// There may be room again for what waits.
-    pub fn nudge(&self) {
-        if let Some(path) = self.peer.path(Transport::Rdma) {
-            path.nudge();
+        if self.reap_with(reaper, after) > 0 {
+            // There may be room again for what waits.
+            after.nudge(Transport::Rdma);
         }
     }
 
@@ -153,10 +144,10 @@ impl Endpoint {
     }
 
     /// Ends the polling: what is still owed is left to the channel.
-    pub fn rest(&self) {
+    pub fn rest(&self, after: &mut After) {
         self.watch.store(ASLEEP, Ordering::SeqCst);
         if self.chains.load(Ordering::SeqCst) > 0 {
-            self.ensure_watched();
+            self.ensure_watched(after);
         }
     }
 }

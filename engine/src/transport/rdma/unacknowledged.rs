@@ -7,6 +7,7 @@ use super::notifications::{Word, ACKS_MAX};
 use crate::complete::Transfer;
 use crate::limits::RDMA_OWED_MAX;
 use crate::peer::outbox::Pulled;
+use crate::peer::After;
 use crate::peer::What;
 use crate::sys::lock::{Mutex, MutexGuard};
 use std::collections::HashMap;
@@ -66,7 +67,7 @@ impl Unacknowledged {
 
 impl Endpoint {
     /// A SEND of the other end's. True when there is something to acknowledge.
-    pub fn hear(&self, word: Option<Word>) -> bool {
+    pub fn hear(&self, word: Option<Word>, after: &mut After) -> bool {
         let (number, body) = match word {
             Some(Word::Notify(number, body)) => (number, Some(Box::from(body))),
             Some(Word::Skip(number)) => (number, None),
@@ -74,7 +75,7 @@ impl Endpoint {
                 let known = numbers.into_iter().filter_map(|number| self.unacknowledged.acknowledged(number));
                 known.for_each(|what| {
                     if let What::Notify(transfer) = what {
-                        self.peer.confirm_notification(&transfer);
+                        self.peer.confirm_notification(&transfer, after);
                     }
                 });
                 return false;
@@ -157,7 +158,7 @@ mod tests {
         let lose = |unacknowledged: &Unacknowledged| {
             for what in unacknowledged.take_unacked() {
                 match what {
-                    What::Notify(transfer) => peer.release_notification(&transfer),
+                    What::Notify(transfer) => peer.release_notification(&transfer, &mut peer.after()),
                     What::Skip(number) => peer.release_skip(number),
                     What::Slices { .. } => panic!("unacknowledged carries no data"),
                 }

@@ -3,7 +3,7 @@
 
 use crate::complete::Failure;
 use crate::limits::{FRAME_DESCRIPTORS_MAX, NOTIFY_BYTES_MAX};
-use crate::peer::{Arrival, Arriving, Posted, What};
+use crate::peer::{After, Arrival, Arriving, Posted, What};
 use crate::status::Status;
 use crate::transport::tcp::admit::admit;
 use crate::transport::tcp::answer::ReadJob;
@@ -71,6 +71,7 @@ impl Frame {
         order: &mut Order,
         landing: &mut Landing,
         turn: &mut RxTurn,
+        after: &mut After,
     ) -> Result<Frame, Broken> {
         order.check(header)?;
         let count = header.descriptors as usize;
@@ -85,7 +86,7 @@ impl Frame {
             Kind::Data => begin_data(lane, header, extra, landing),
             Kind::Ack => {
                 let faults = Fault::decode_all(extra).ok_or(Malformed::PayloadMismatch)?;
-                acknowledge(lane, header, &faults)?;
+                acknowledge(lane, header, &faults, after)?;
                 turn.settled = true;
                 Ok(Frame::Done)
             }
@@ -93,7 +94,13 @@ impl Frame {
     }
 
     /// The payload is in place.
-    pub fn finish(self, lane: &Arc<Lane>, landing: &mut Landing, turn: &mut RxTurn) -> Result<(), Broken> {
+    pub fn finish(
+        self,
+        lane: &Arc<Lane>,
+        landing: &mut Landing,
+        turn: &mut RxTurn,
+        after: &mut After,
+    ) -> Result<(), Broken> {
         match self {
             Frame::Write { header, notification } => {
                 turn.owes_answer = true;
@@ -101,7 +108,7 @@ impl Frame {
             }
             Frame::Data { header, faults } => {
                 turn.settled = true;
-                finish_data(lane, &header, faults, landing)
+                finish_data(lane, &header, faults, landing, after)
             }
             Frame::Done => Ok(()),
         }
@@ -257,6 +264,7 @@ fn finish_data(
     header: &Header,
     mut faults: Vec<Fault>,
     landing: &mut Landing,
+    after: &mut After,
 ) -> Result<(), Broken> {
     if header.flags & flags::CHECKSUM != 0 && landing.checksum().is_some_and(|sum| sum != header.checksum) {
         let corrupt =
@@ -264,34 +272,34 @@ fn finish_data(
         faults.extend(landing.descriptors().map(corrupt));
         faults.sort_unstable_by_key(|fault| fault.descriptor);
     }
-    let Some(posted) = lock(&lane.flight).take_answered() else {
-        return Err(Malformed::Sequence.into());
-    };
-    settle(lane, posted, &faults);
+    let mut flight = lock(&lane.flight);
+    let posted = flight.take_answered().ok_or(Malformed::Sequence)?;
+    settle(lane, posted, &faults, after);
     Ok(())
 }
 
 /// Confirms acknowledged WRITEs: everything up to the header's sequence, with the faults that were reported.
-fn acknowledge(lane: &Lane, header: &Header, faults: &[Fault]) -> Result<(), Malformed> {
+fn acknowledge(lane: &Lane, header: &Header, faults: &[Fault], after: &mut After) -> Result<(), Malformed> {
     if header.payload_bytes != 0 || header.descriptors != 0 {
         return Err(Malformed::PayloadMismatch);
     }
-    if lock(&lane.flight).acknowledge(header.sequence, faults)? == Acknowledged::Later {
+    let mut flight = lock(&lane.flight);
+    if flight.acknowledge(header.sequence, faults)? == Acknowledged::Later {
         return Ok(());
     }
     let mut rest = faults;
-    loop {
-        // On its own line: what is settled may be posted again, under no lock.
-        let posted = lock(&lane.flight).take_acknowledged(header.sequence);
-        let Some(posted) = posted else { return Ok(()) };
+    while let Some(posted) = flight.take_acknowledged(header.sequence) {
         let (ours, later) = rest.split_at(rest.partition_point(|fault| fault.sequence <= posted.sequence));
-        settle(lane, posted, ours);
+        settle(lane, posted, ours, after);
         rest = later;
     }
+    Ok(())
 }
 
-/// One frame of ours was answered: each fault is of one of its descriptors.
-pub(super) fn settle(lane: &Lane, posted: Posted, faults: &[Fault]) {
+/// Applies the answer to one frame of ours: each fault is of one of its descriptors. Called under the lock of the
+/// lane's flight, from which the frame was taken: answers are applied in the lane's order, and closing the lane waits
+/// for the last (contract 3).
+pub(super) fn settle(lane: &Lane, posted: Posted, faults: &[Fault], after: &mut After) {
     match &posted.what {
         What::Slices { transfer, first, end, bytes, notified } => {
             let failures: Vec<Failure> = faults
@@ -303,9 +311,9 @@ pub(super) fn settle(lane: &Lane, posted: Posted, faults: &[Fault]) {
                     vendor_error: 0,
                 })
                 .collect();
-            lane.peer.answered(transfer, (*first, *end), *bytes as u64, &failures, *notified);
+            lane.peer.answered(transfer, (*first, *end), *bytes as u64, &failures, *notified, after);
         }
-        What::Notify(transfer) => lane.peer.confirm_notification(transfer),
+        What::Notify(transfer) => lane.peer.confirm_notification(transfer, after),
         What::Skip(_) => {}
     }
 }

@@ -12,9 +12,8 @@ use crate::limits::{
     NOTIFY_BYTES_MAX,
 };
 use crate::loss::{Failure, Loss};
-use crate::notify::WakeLater;
 use crate::peer::outbox::{PullLimits, Pulled};
-use crate::peer::{Peer, Posted};
+use crate::peer::{After, Peer, Posted};
 use crate::session::machine::Carried;
 use crate::sys::clock;
 use crate::sys::eventfd::EventFd;
@@ -23,7 +22,6 @@ use crate::sys::poller::Interest;
 use crate::sys::socket;
 use crate::transport::tcp::answer::Answers;
 use crate::transport::tcp::flight::Flight;
-use crate::transport::tcp::incoming::settle;
 use crate::transport::tcp::rx::{Rx, RxTurn};
 use crate::transport::tcp::tx::{Tx, TxTurn};
 use crate::transport::tcp::wire::Sealer;
@@ -173,10 +171,10 @@ impl Lane {
     }
 
     /// Sends what is queued, from this thread, unless another is at it (which then sends it too).
-    pub fn send(self: &Arc<Self>) {
+    pub fn send(self: &Arc<Self>, after: &mut After) {
         self.tx_wanted.store(true, Ordering::SeqCst);
         if !self.tx_blocked.load(Ordering::Acquire) {
-            self.drive_tx();
+            self.drive_tx(after);
         }
     }
 
@@ -184,25 +182,23 @@ impl Lane {
     pub fn writable(self: &Arc<Self>) {
         self.tx_wanted.store(true, Ordering::SeqCst);
         self.tx_blocked.store(false, Ordering::SeqCst);
-        self.drive_tx();
+        self.drive_tx(&mut self.peer.after());
         self.update_interest();
     }
 
     /// Runs `tx` while there is something for it. Also called by the worker after a kick.
-    pub fn drive_tx(self: &Arc<Self>) {
+    pub fn drive_tx(self: &Arc<Self>, after: &mut After) {
         while self.tx_wanted.load(Ordering::SeqCst) {
             let Some(mut tx) = self.tx.try_lock() else { return };
             if self.is_closed() {
                 return;
             }
             self.tx_wanted.store(false, Ordering::SeqCst);
-            let turn = tx.run(self);
+            let turn = tx.run(self, after);
             if matches!(turn, TxTurn::Blocked) {
                 self.tx_blocked.store(true, Ordering::SeqCst);
             }
-            let settled = tx.take_settled();
             drop(tx);
-            settled.into_iter().for_each(|(posted, faults)| settle(self, posted, &faults));
             match turn {
                 TxTurn::Idle => {}
                 TxTurn::Blocked => {
@@ -225,7 +221,7 @@ impl Lane {
 
     /// Receives what there is. Called by the worker, or by the thread that claimed the lane's input.
     pub fn drive_rx(self: &Arc<Self>, caller: bool) -> RxTurn {
-        let later = WakeLater::begin();
+        let mut after = self.peer.after();
         let Some(mut rx) = self.rx.try_lock() else { return RxTurn::default() };
         if self.is_closed()
             || self.failed.load(Ordering::Acquire)
@@ -233,13 +229,12 @@ impl Lane {
         {
             return RxTurn::default();
         }
-        let turn = rx.run(self);
+        let turn = rx.run(self, &mut after);
         drop(rx);
-        drop(later);
         if let Some(failure) = turn.failed {
             self.fail(failure);
         } else if turn.owes_answer || (turn.settled && self.window_full.swap(false, Ordering::SeqCst)) {
-            self.send();
+            self.send(&mut after);
         }
         turn
     }
@@ -330,24 +325,22 @@ impl Lane {
     /// Sends what is owed for frames that have been taken in, as far as the socket takes it: the lane is
     /// about to be closed on purpose, and who sent those frames should know what became of them.
     pub fn settle_debts(self: &Arc<Self>) {
+        let mut after = self.peer.after();
         // Once the receive lock was free, the answers to all that has been delivered are queued.
         drop(lock(&self.rx));
         let mut tx = lock(&self.tx);
         if !self.is_closed() && !self.tx_blocked.load(Ordering::Acquire) {
             // Whatever it comes to, the lane is closed next.
-            let _ = tx.run(self);
+            let _ = tx.run(self, &mut after);
         }
-        let settled = tx.take_settled();
-        drop(tx);
-        settled.into_iter().for_each(|(posted, faults)| settle(self, posted, &faults));
     }
 
     /// Receives what has arrived before the lane is closed, because its peer has closed it already.
     pub fn take_the_rest(self: &Arc<Self>) {
-        let _later = WakeLater::begin();
+        let mut after = self.peer.after();
         let mut rx = lock(&self.rx);
         for _ in 0..REST_TURNS_MAX {
-            if self.is_closed() || !rx.run(self).again {
+            if self.is_closed() || !rx.run(self, &mut after).again {
                 return;
             }
         }

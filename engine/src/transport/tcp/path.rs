@@ -5,7 +5,7 @@ use super::opening::{BULK, EXPRESS};
 use crate::command::Command;
 use crate::complete::Transfer;
 use crate::peer::outbox::Class;
-use crate::peer::{Path, Peer};
+use crate::peer::{After, Path, Peer};
 use crate::region::RemoteMap;
 use crate::sys::lock::RwLock;
 use crate::sys::pause;
@@ -97,10 +97,10 @@ impl Path for TcpPath {
         true
     }
 
-    fn post(&self, class: Class, _submitted_ns: Option<u64>) {
+    fn post(&self, class: Class, _submitted_ns: Option<u64>, after: &mut After) {
         if class == Class::Express {
             return match self.get(0) {
-                Some(lane) => lane.send(),
+                Some(lane) => lane.send(after),
                 None => self.want(EXPRESS),
             };
         }
@@ -114,9 +114,9 @@ impl Path for TcpPath {
         lanes.iter().for_each(|lane| lane.kick());
     }
 
-    fn nudge(&self) {
-        self.post(Class::Express, None);
-        self.post(Class::Large, None);
+    fn nudge(&self, after: &mut After) {
+        self.post(Class::Express, None, after);
+        self.post(Class::Large, None, after);
     }
 
     fn drive(&self, transfer: &Transfer, deadline_ns: u64) {

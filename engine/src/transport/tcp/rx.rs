@@ -10,6 +10,7 @@
 //! region entered and the lease checked, before and after.
 
 use crate::loss::{Cause, Failure};
+use crate::peer::After;
 use crate::sys::clock;
 use crate::sys::socket::{self, IoVec};
 use crate::transport::tcp::incoming::{Frame, Order};
@@ -113,7 +114,7 @@ impl Rx {
     }
 
     /// Receives until the socket is empty or the turn is over.
-    pub fn run(&mut self, lane: &Arc<Lane>) -> RxTurn {
+    pub fn run(&mut self, lane: &Arc<Lane>, after: &mut After) -> RxTurn {
         let mut turn = RxTurn::default();
         if self.staging.is_empty() {
             // Idle lanes of a thousand peers need no buffers; the first byte brings one.
@@ -124,7 +125,7 @@ impl Rx {
                 Ok(None) => return turn,
                 Ok(Some((count, asked))) => {
                     turn.bytes += count;
-                    if let Err(broken) = self.consume(lane, &mut turn) {
+                    if let Err(broken) = self.consume(lane, &mut turn, after) {
                         turn.failed = Some(broken.failure());
                         return turn;
                     }
@@ -216,7 +217,7 @@ impl Rx {
     }
 
     /// Works off what has been received: finishes frames whose payload is in, begins the next ones.
-    fn consume(&mut self, lane: &Arc<Lane>, turn: &mut RxTurn) -> Result<(), Broken> {
+    fn consume(&mut self, lane: &Arc<Lane>, turn: &mut RxTurn, after: &mut After) -> Result<(), Broken> {
         loop {
             if let Some(frame) = self.frame.take() {
                 self.start += self.landing.copy_from(&self.staging[self.start..self.end], lane)?;
@@ -224,7 +225,7 @@ impl Rx {
                     self.frame = Some(frame);
                     return Ok(());
                 }
-                frame.finish(lane, &mut self.landing, turn)?;
+                frame.finish(lane, &mut self.landing, turn, after)?;
             }
             if self.end - self.start < HEADER_BYTES {
                 return Ok(());
@@ -240,7 +241,8 @@ impl Rx {
             lane.peer.clock.sample(header.clock_ns, now_ns);
             lane.progress_ns.store(now_ns, Ordering::Relaxed);
             let (order, landing) = (&mut self.order, &mut self.landing);
-            self.frame = Some(Frame::begin(lane, &header, &head[HEADER_BYTES..], order, landing, turn)?);
+            let meta = &head[HEADER_BYTES..];
+            self.frame = Some(Frame::begin(lane, &header, meta, order, landing, turn, after)?);
             self.start += whole;
         }
     }

@@ -149,7 +149,7 @@ impl Service {
         });
         let Some(lane) = attached.flatten() else { return false };
         if lane.is_express() {
-            lane.send();
+            lane.send(&mut lane.peer.after());
         } else {
             lane.kick();
         }

@@ -7,12 +7,13 @@
 use crate::limits::FRAME_BYTES_MAX;
 use crate::loss::{Cause, Failure};
 use crate::peer::outbox::Pulled;
-use crate::peer::{Posted, What};
+use crate::peer::{After, What};
 use crate::region::Region;
 use crate::sys::socket::{self, IoVec};
 use crate::sys::{clock, racing};
 use crate::transport::tcp::answer::ReadJob;
 use crate::transport::tcp::flight;
+use crate::transport::tcp::incoming::settle;
 use crate::transport::tcp::lane::{lock, Lane};
 use crate::transport::tcp::wire::{
     flags, Descriptor, Fault, Header, Kind, Malformed, Sealer, DESCRIPTOR_BYTES, FAULT_BYTES,
@@ -65,8 +66,6 @@ pub struct Tx {
     ends: VecDeque<(usize, Op, u64)>,
     /// Whether the flight knows that they are being sent.
     is_told: bool,
-    /// See `take_settled`.
-    settled: Vec<(Posted, Vec<Fault>)>,
     /// Regions of peers' READs in the batch, entered around each system call.
     serving: Vec<Arc<Region>>,
     /// When the earliest lease of those READs ends, on our CLOCK_BOOTTIME.
@@ -87,7 +86,6 @@ impl Tx {
             sent: 0,
             ends: VecDeque::new(),
             is_told: false,
-            settled: Vec::new(),
             serving: Vec::new(),
             serve_until_ns: u64::MAX,
             vectors: Vec::new(),
@@ -106,7 +104,7 @@ impl Tx {
     }
 
     /// Sends until nothing is left, the socket is full, or the turn is over.
-    pub fn run(&mut self, lane: &Arc<Lane>) -> TxTurn {
+    pub fn run(&mut self, lane: &Arc<Lane>, after: &mut After) -> TxTurn {
         let mut sent = 0;
         loop {
             if self.next == self.pieces.len() {
@@ -121,7 +119,7 @@ impl Tx {
                     return TxTurn::Idle;
                 }
             }
-            match self.send(lane) {
+            match self.send(lane, after) {
                 Ok(0) => return TxTurn::Blocked,
                 Ok(count) => sent += count,
                 Err(failure) => return TxTurn::Failed(failure),
@@ -326,7 +324,7 @@ impl Tx {
     }
 
     /// One system call. Ok(0): the socket is full.
-    fn send(&mut self, lane: &Lane) -> Result<usize, Failure> {
+    fn send(&mut self, lane: &Lane, after: &mut After) -> Result<usize, Failure> {
         self.vectors.clear();
         let mut skip = self.offset;
         for (place, length) in self.pieces[self.next..].iter().take(socket::IOV_MAX) {
@@ -359,13 +357,13 @@ impl Tx {
         };
         self.advance(count);
         if has_own {
-            self.confirm_written(lane)?;
+            self.confirm_written(lane, after)?;
         }
         Ok(count)
     }
 
     /// Notes which of our frames the kernel has whole, and what the peer acknowledged during the call.
-    fn confirm_written(&mut self, lane: &Lane) -> Result<(), Failure> {
+    fn confirm_written(&mut self, lane: &Lane, after: &mut After) -> Result<(), Failure> {
         self.is_told = false;
         let mut written = [0; 2];
         while let Some((_, op, sequence)) = self.ends.front().filter(|(end, ..)| *end <= self.sent) {
@@ -373,14 +371,11 @@ impl Tx {
             self.ends.pop_front();
         }
         // It may have acknowledged what it cannot have.
-        let settled = lock(&lane.flight).end_send(written).map_err(Malformed::failure)?;
-        self.settled.extend(settled);
+        let mut flight = lock(&lane.flight);
+        for (posted, faults) in flight.end_send(written).map_err(Malformed::failure)? {
+            settle(lane, posted, &faults, after);
+        }
         Ok(())
-    }
-
-    /// Frames that were acknowledged while they were sent: to be settled under no lock.
-    pub fn take_settled(&mut self) -> Vec<(Posted, Vec<Fault>)> {
-        std::mem::take(&mut self.settled)
     }
 
     fn advance(&mut self, mut count: usize) {

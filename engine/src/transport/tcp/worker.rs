@@ -195,7 +195,7 @@ impl Worker {
         if self.has_kicks.swap(false, Ordering::AcqRel) {
             let kicked = std::mem::take(&mut *lock(&self.kicked));
             health::doing("sending");
-            kicked.iter().for_each(|lane| lane.drive_tx());
+            kicked.iter().for_each(|lane| lane.drive_tx(&mut lane.peer.after()));
         }
     }
 
