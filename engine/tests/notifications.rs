@@ -265,6 +265,24 @@ fn a_deadline_without_credits_is_not_sent() {
     assert_eq!(&*collect(&queue, 1)[0].1, b"after");
 }
 
+/// The look that was planned for an earlier deadline, of what has ended meanwhile, finds the next one.
+#[test]
+fn a_deadline_behind_that_of_something_that_has_ended_is_met() {
+    let pair = Pair::new(&[("progress_timeout_ms", "600000")]);
+    let (local, remote) = pair.memories(64, 64);
+    let one = [request(&local, 0, &remote, 0, 64)];
+    (0..NOTIFY_CREDITS).for_each(|_| pair.a.notify(pair.b_at_a, b"fill", Deadline::Default).unwrap());
+    let submit = |ms| {
+        let deadline = Deadline::After(std::time::Duration::from_millis(ms));
+        let options = TransferOptions { deadline, ..notifying(b"late") };
+        pair.a.submit(pair.b_at_a, Op::Write, &one, &options).unwrap()
+    };
+    let (early, late) = (submit(100), submit(300));
+    early.cancel().unwrap();
+    assert_eq!(early.wait(Some(PATIENCE)).unwrap().status, Status::Cancelled);
+    assert_eq!(late.wait(Some(PATIENCE)).unwrap().status, Status::Timeout);
+}
+
 /// Transfers that fail in part or whole, small and large, announce nothing, and hold up nothing.
 #[test]
 fn failed_transfers_are_not_announced_and_later_ones_are() {

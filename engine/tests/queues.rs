@@ -5,6 +5,7 @@ mod common;
 
 use common::{engine, eventually, request, Pair, PATIENCE};
 use ferry::complete::State;
+use ferry::limits::NOTIFY_CREDITS;
 use ferry::notify::{Callback, Event, EventBody, Queue, WHAT_NOTIFICATIONS, WHAT_PEERS, WHAT_TRANSFERS};
 use ferry::types::{Op, Request};
 use ferry::{Deadline, Status, Transfer, TransferOptions};
@@ -206,6 +207,43 @@ fn callbacks_submit_and_do_not_wait() {
     assert_eq!(receiver.recv_timeout(PATIENCE).unwrap(), Vec::<String>::new());
     pair.a.hub().unwrap().set_callback(queue.handle(), None).unwrap();
     pair.a.close(Some(PATIENCE)).unwrap();
+}
+
+/// Whatever would wait is refused inside a callback, at once, and has done nothing.
+#[test]
+fn a_call_that_would_wait_is_busy_in_a_callback() {
+    let pair = Arc::new(Pair::new(&[]));
+    let (local, remote) = pair.memories(4096, 4096);
+    let one = [request(&local, 0, &remote, 0, 64)];
+    // Nobody takes them at the other end: the last one waits.
+    (0..NOTIFY_CREDITS).for_each(|_| pair.a.notify(pair.b_at_a, b"fill", Deadline::Default).unwrap());
+    let forever =
+        TransferOptions { notify: Some(b"more"), deadline: Deadline::Never, ..TransferOptions::default() };
+    let waiting = pair.a.submit_core(pair.b_at_a, Op::Write, &one, &forever).unwrap();
+    let (sender, receiver) = channel();
+    let (inner, pending) = (Arc::downgrade(&pair), waiting.clone());
+    let callback: Callback = Arc::new(move |_| {
+        let Some(pair) = inner.upgrade() else { return };
+        let before = pair.a.stats().unwrap().counts.transfers_submitted;
+        let (shortly, plain) = (Some(Duration::from_millis(1)), TransferOptions::default());
+        let statuses = [
+            pair.a.wait(&pending, shortly).err(),
+            pair.a.wait_any(std::slice::from_ref(&pending), shortly).err(),
+            pair.a.write(pair.b_at_a, &one, &plain).err(),
+            pair.a.read(pair.b_at_a, &one, &plain).err(),
+            pair.a.notify(pair.b_at_a, b"word", Deadline::After(Duration::from_millis(1))).err(),
+            pair.a.close(shortly).err(),
+        ];
+        let statuses = statuses.map(|error| error.map(|error| error.status));
+        let submitted = pair.a.stats().unwrap().counts.transfers_submitted - before;
+        let _ = sender.send((statuses, submitted));
+    });
+    let queue = pair.a.queue(WHAT_TRANSFERS, 16).unwrap();
+    pair.a.hub().unwrap().set_callback(queue.handle(), Some(callback)).unwrap();
+    drop(pair.a.submit(pair.b_at_a, Op::Write, &one, &reporting(&queue, 0)).unwrap());
+    assert_eq!(receiver.recv_timeout(PATIENCE).unwrap(), ([Some(Status::Busy); 6], 0));
+    pair.a.hub().unwrap().set_callback(queue.handle(), None).unwrap();
+    pair.a.cancel(&waiting).unwrap();
 }
 
 #[test]

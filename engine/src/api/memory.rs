@@ -290,3 +290,26 @@ impl Drop for Memory {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+
+    /// Each piece that processes of this host can map takes a descriptor: there are only so many of them.
+    #[test]
+    fn memory_beyond_what_may_be_shared_is_ordinary() {
+        let mut config = Config::default();
+        config.set("transports", "local").unwrap();
+        let engine = Engine::open(config).unwrap();
+        let shared = || engine.whole().registry.snapshot().shared().len();
+        let alloc = || engine.alloc(64, &RegionOptions::default()).unwrap();
+        let mut all: Vec<Memory> = (0..SHARED_MEMORIES_MAX + 2).map(|_| alloc()).collect();
+        assert_eq!(shared(), SHARED_MEMORIES_MAX);
+        // What goes makes room.
+        all.swap_remove(0).free(None).map_err(|(_, error)| error).unwrap();
+        assert_eq!(shared(), SHARED_MEMORIES_MAX - 1);
+        all.push(alloc());
+        assert_eq!(shared(), SHARED_MEMORIES_MAX);
+    }
+}

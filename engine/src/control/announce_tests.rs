@@ -1,11 +1,20 @@
 //! What a peer has heard when it has heard everything is what there is, however regions come and go meanwhile.
 
 use super::*;
+use crate::command::Command;
 use crate::handle::Tag;
+use crate::peer::PeerState;
 use crate::region::{RegionSpec, Registry, RemoteRegions};
+use crate::{Config, Engine, RegionOptions};
 use proptest::prelude::*;
 use std::collections::HashSet;
-use std::time::Duration;
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{mpsc, Mutex};
+use std::time::{Duration, Instant};
+
+const BOUND: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -174,4 +183,92 @@ fn a_word_waits_for_what_was_registered_before_it() {
     let first = heard.iter().position(|it| *it == 1).unwrap();
     assert!(first >= 600, "after {first} regions");
     assert_eq!((heard.len(), heard[602]), (603, 2));
+}
+
+/// An engine that has a peer which reads nothing any more of what the engine says. Its socket is small.
+struct Deaf {
+    engine: Engine,
+    peer: u64,
+    _other: Engine,
+    /// Another peer, in good order.
+    witness: Engine,
+    _silence: mpsc::Sender<()>,
+}
+
+impl Deaf {
+    fn new() -> Deaf {
+        let engine = |settings: &[(&str, &str)]| {
+            let mut config = Config::default();
+            let own = [("transports", "tcp"), ("progress_timeout_ms", "600000")];
+            own.iter().chain(settings).for_each(|(key, value)| config.set(key, value).unwrap());
+            Engine::open(config).unwrap()
+        };
+        let (speaker, other) = (engine(&[("socket_buffer_bytes", "65536")]), engine(&[]));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (address, goal) = (listener.local_addr().unwrap().to_string(), speaker.address().to_owned());
+        let is_deaf = Arc::new(AtomicBool::new(false));
+        let (silence, silent) = mpsc::channel::<()>();
+        let (deaf, silent) = (is_deaf.clone(), Arc::new(Mutex::new(silent)));
+        std::thread::spawn(move || {
+            for near in listener.incoming().map_while(io::Result::ok) {
+                let Ok(far) = TcpStream::connect(&goal) else { return };
+                let (mut from, mut to) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+                std::thread::spawn(move || io::copy(&mut from, &mut to));
+                let (deaf, silent) = (deaf.clone(), silent.clone());
+                std::thread::spawn(move || {
+                    let (mut far, mut near, mut bytes) = (far, near, [0; 4096]);
+                    while let Ok(count @ 1..) = far.read(&mut bytes) {
+                        if deaf.load(Ordering::SeqCst) {
+                            // As long as the test.
+                            let _ = silent.lock().unwrap().recv();
+                        }
+                        let _ = near.write_all(&bytes[..count]);
+                    }
+                });
+            }
+        });
+        other.connect(&address, Some(BOUND)).unwrap();
+        let peer = speaker.peers().unwrap()[0];
+        speaker.probe(peer, Some(BOUND)).unwrap();
+        let witness = engine(&[]);
+        witness.connect(speaker.address(), Some(BOUND)).unwrap();
+        is_deaf.store(true, Ordering::SeqCst);
+        Deaf { engine: speaker, peer, witness, _other: other, _silence: silence }
+    }
+
+    /// So many regions have gone, of which nobody has ever heard. When it returns, a peer in good order has heard.
+    fn news(&self, count: u64) {
+        let ids = (1..=count).collect();
+        self.engine.whole().commands.push(Command::RegionsRemoved(ids));
+        let last = self.engine.alloc(8, &RegionOptions::default()).unwrap();
+        let known = || self.witness.peer_regions(self.witness.peers().unwrap()[0]).unwrap();
+        wait_until("the news are heard", || known().iter().any(|it| it.region == last.region()));
+    }
+
+    #[track_caller]
+    fn is_cut_off(&self) {
+        let state = || self.engine.peer_info(self.peer).unwrap().state;
+        wait_until("it is cut off", || state() != PeerState::Up);
+    }
+}
+
+#[track_caller]
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let until = Instant::now() + BOUND;
+    while !is_so() {
+        assert!(Instant::now() < until, "never: {what}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn who_does_not_read_the_news_is_cut_off() {
+    let deaf = Deaf::new();
+    // What is said waits to be written, and that is bounded: the rest stays in the log, which is bounded, too.
+    deaf.news(ANNOUNCE_LOG_MAX / 3 * 2);
+    assert_eq!(deaf.engine.peer_info(deaf.peer).unwrap().state, PeerState::Up);
+    // Too much is behind for who has not heard the first part, and not for who has: a message, or what the loop has
+    // not come to, is less than the difference.
+    deaf.news(ANNOUNCE_LOG_MAX - 2 * REGIONS_PER_MESSAGE as u64);
+    deaf.is_cut_off();
 }

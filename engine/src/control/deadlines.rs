@@ -9,7 +9,7 @@ use crate::sys::clock;
 use std::sync::atomic::Ordering;
 
 /// Lost peers whose handles still answer PEER_LOST; older ones become STALE.
-const LOST_PEERS_KEPT: usize = 1024;
+pub(super) const LOST_PEERS_KEPT: usize = 1024;
 
 /// The loop looks at its connections at least this often while there is something to sweep.
 const SWEEP_NS: u64 = 2_000_000;

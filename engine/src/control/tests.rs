@@ -1,5 +1,6 @@
 //! What the loop must notice though it happens outside of it, and what a test can only do from within.
 
+use super::deadlines::LOST_PEERS_KEPT;
 use crate::command::{Command, Reply};
 use crate::status::Result;
 use crate::{Config, Engine, Status};
@@ -65,6 +66,22 @@ fn an_engine_is_closed_when_the_last_use_ends_outside_the_loop() {
     assert!(closed.try_recv().is_err(), "something of the peer is in use");
     drop(busy);
     closed.recv_timeout(BOUND).expect("the end of the last use is heard of").unwrap();
+}
+
+#[test]
+fn the_handles_of_the_last_peers_that_were_lost_are_known_and_no_others() {
+    let (a, b) = (engine(&[]), engine(&[]));
+    let meet = || {
+        let peer = a.connect(b.address(), Some(BOUND)).unwrap();
+        a.close_peer(peer, Some(BOUND)).unwrap();
+        peer
+    };
+    let status = |peer| a.probe(peer, Some(BOUND)).unwrap_err().status;
+    let peers: Vec<u64> = (0..LOST_PEERS_KEPT + 2).map(|_| meet()).collect();
+    let known: Vec<bool> = peers.iter().map(|peer| status(*peer) == Status::Closed).collect();
+    assert_eq!(known.iter().position(|is_known| *is_known), Some(2));
+    assert!(known[2..].iter().all(|is_known| *is_known));
+    assert_eq!(status(peers[0]), Status::Stale);
 }
 
 /// An address at which nobody ever says anything.

@@ -239,6 +239,27 @@ fn what_waits_to_go_again_is_in_doubt_when_it_is_struck() {
     assert_eq!(skips(&peer, Transport::Tcp), [1, 2]);
 }
 
+/// The caller asked too late: everything was on its way, and all of it is confirmed.
+#[test]
+fn what_is_confirmed_all_the_same_is_done_and_not_cancelled() {
+    let peer = peer();
+    for late in [CANCEL, Strike { status: Status::Timeout, os_error: libc::ETIMEDOUT }] {
+        let with_word = submit(&peer, 1, 2);
+        let run = pull_whole(&peer, WIDE);
+        let alone = submit_with(&peer, 2, 2, |spec| spec.notify = None);
+        assert!(matches!(pull(&peer, false, WIDE), Some(Pulled::Slices { first: 0, end: 2, .. })));
+        for (transfer, notification) in [(&with_word, Notification::Delivered), (&alone, Notification::None)]
+        {
+            assert!(peer.strike(transfer, late));
+            let notified = notification == Notification::Delivered;
+            peer.confirm(transfer, run, u64::from(2 * 64 * KIB), &[], notified);
+            let result = transfer.result().unwrap();
+            assert_eq!((result.state, result.status), (State::Done, Status::Ok));
+            assert_eq!((result.fence, result.notification), (Fence::Confirmed, notification));
+        }
+    }
+}
+
 /// The target decides nothing of a number whose data it refused: it waits for the word.
 #[test]
 fn the_number_of_data_that_was_refused_in_part_is_skipped() {

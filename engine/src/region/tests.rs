@@ -2,8 +2,9 @@
 //! interleaving; here are the rules around it.
 
 use super::*;
-use crate::handle::{Tag, INDEX_MAX};
+use crate::handle::{make, next_generation, parse, Kind, Parts, Tag, GENERATION_MAX, INDEX_BITS, INDEX_MAX};
 use crate::limits::REGION_NAME_BYTES_MAX;
+use crate::types::Op;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -113,6 +114,30 @@ fn each_way_a_handle_can_be_wrong_has_its_status() {
     }
     assert!(registry.snapshot().get(first.id).is_none());
     assert!(registry.get(second.id).is_ok());
+}
+
+/// What a peer names may be anything.
+#[test]
+fn each_way_a_peer_can_be_wrong_has_its_status() {
+    let tag = Tag::from_random(5);
+    let registry = Registry::new(tag, None);
+    let region = register(&registry, 4096, 64);
+    let map = registry.snapshot();
+    let admit = |named| super::admit(&map, tag, Op::Read, (named, 4096, 64)).map(|it| it.id);
+    assert_eq!((admit(region.id), admit(0)), (Ok(region.id), Ok(region.id)));
+    let parts = |index, generation| Parts { index, generation };
+    let own = parse(Kind::Region, tag, region.id).unwrap();
+    let other = |kind, tag, parts| make(kind, tag, parts);
+    for (named, status) in [
+        (other(Kind::Peer, tag, own), Status::Invalid),
+        (other(Kind::Transfer, tag, own), Status::Invalid),
+        (region.id & !(GENERATION_MAX as u64) << INDEX_BITS, Status::Invalid),
+        (other(Kind::Region, Tag::from_random(6), own), Status::Stale),
+        (other(Kind::Region, tag, parts(own.index, next_generation(own.generation))), Status::Stale),
+        (other(Kind::Region, tag, parts(own.index + 1, own.generation)), Status::Stale),
+    ] {
+        assert_eq!(admit(named), Err(status), "{named:#x}");
+    }
 }
 
 #[test]

@@ -3,10 +3,13 @@
 
 use crate::child::Child;
 use crate::support::*;
+use ferry::limits::HANDSHAKES_MAX;
 use ferry::session::handshake::{preamble, KIND_CONTROL, KIND_LANE};
+use ferry::sys::unix;
 use ferry::{Engine, Status};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 const PATIENCE: Option<Duration> = Some(Duration::from_millis(1500));
@@ -267,4 +270,36 @@ fn another_user_takes_no_seat_at_the_sockets_for_this_one() {
     let local = paths.iter().find(|path| path.transport == ferry::types::Transport::Local).unwrap();
     assert!(local.chosen, "{}", local.why);
     assert!(b.stats().unwrap().counts.handshakes_refused >= 1300);
+}
+
+/// Of one's own user, too, no more come in than the connections at the door can bring.
+#[test]
+fn a_crowd_that_proves_nothing_is_bounded() {
+    let _turn = alone();
+    let mut crowd = Child::start();
+    assert_eq!(crowd.ask("nofile 4000"), "0");
+    let b = engine(&[SAME_USER, ("handshake_timeout_ms", "60000")]);
+    let names = names_of_this_process();
+    let (name, _) = names.iter().find(|(_, packets)| !packets).unwrap();
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = open();
+    crowd.number(&format!("crowd {name} stream {}", 2 * HANDSHAKES_MAX + 300));
+    // They are taken in the order in which they come.
+    let connect = || unix::connect_abstract(name.as_bytes(), unix::Type::STREAM);
+    let mut last = connect();
+    while last.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock) {
+        last = connect();
+    }
+    let mut last = UnixStream::from(last.unwrap());
+    last.set_nonblocking(false).unwrap();
+    last.set_read_timeout(Some(BOUND)).unwrap();
+    // What would be answered with a key.
+    let _ = last.write_all(&[7; 32]);
+    let mut answer = Vec::new();
+    let ended = last.read_to_end(&mut answer);
+    assert!(answer.is_empty(), "one more was taken in");
+    assert!(!ended.is_err_and(|error| error.kind() == ErrorKind::WouldBlock), "one more was taken in");
+    let seats = open() - before;
+    assert!(seats <= 2 * HANDSHAKES_MAX + 10, "{seats} seats are taken");
+    drop(b);
 }

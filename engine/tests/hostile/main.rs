@@ -8,6 +8,7 @@ mod hostile;
 mod proxy;
 mod support;
 
+mod anew;
 mod answers;
 mod fences;
 mod frames;
@@ -16,6 +17,7 @@ mod leases;
 mod losses;
 mod numbers;
 mod opening;
+mod proofs;
 mod rights;
 mod smoke;
 mod words;

@@ -3,11 +3,12 @@
 use crate::hostile::{Door, Hostile, Who, PATIENCE};
 use crate::support::{alloc, engine, eventually, regions, REMOTE, REMOTE_REGION};
 use ferry::control::greeting::{Greeting, GREETING_BYTES};
+use ferry::peer::PeerState;
 use ferry::session::message::Message;
 use ferry::transport::tcp::wire::Header;
-use ferry::types::{Op, Request};
+use ferry::types::{Op, Request, Transport};
 use ferry::{Deadline, Status, TransferOptions};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::time::Duration;
 
 /// Only an end that does not dial lanes asks for them.
@@ -18,6 +19,48 @@ fn a_dialer_that_asks_for_lanes_is_sent_off() {
     let _lanes = peer.up();
     peer.say(&Message::OpenLanes { kinds: 3 });
     assert_eq!(peer.hear_end(), Some(Status::Corrupt as i32));
+}
+
+/// Whoever sees a session's number on the way has not its key.
+#[test]
+fn a_greeting_without_the_key_opens_no_lane() {
+    let engine = engine(&[]);
+    let mut peer = Hostile::dial(engine.address(), &Who::new());
+    let _lanes = peer.up();
+    let handle = engine.peers().unwrap()[0];
+    let refused = || engine.stats().unwrap().counts.handshakes_refused;
+    let before = refused();
+    let key = std::mem::replace(&mut peer.lane_key, [7; 32]);
+    assert!(peer.open_lane(10, 1).is_none(), "a forged greeting is answered");
+    assert_eq!(refused(), before + 1);
+    peer.lane_key = key;
+    assert!(peer.open_lane(10, 1).is_some(), "its number is not used up");
+    assert_eq!(engine.peer_info(handle).unwrap().state, PeerState::Up);
+}
+
+#[test]
+fn a_welcome_without_the_key_opens_no_lane() {
+    let (engine, door) = (engine(&[]), Door::open(Who::new()));
+    std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| engine.connect(&door.address, Some(PATIENCE)).unwrap());
+        let mut peer = door.accept();
+        peer.start();
+        peer.ready();
+        let mut socket = peer.listener().unwrap().accept().unwrap().0;
+        let mut bytes = [0; GREETING_BYTES];
+        socket.read_exact(&mut bytes).unwrap();
+        let greeting = Greeting::decode(&bytes).0;
+        socket.write_all(&greeting.welcome(&[7; 32])).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        assert_eq!(socket.read(&mut bytes).unwrap(), 0, "a forged welcome is taken");
+        // Another is opened in its place.
+        let lane = peer.lane(greeting.slot);
+        assert!(lane.id > greeting.lane);
+        let handle = connecting.join().unwrap();
+        let tcp = engine.peer_paths(handle).unwrap().into_iter().find(|it| it.transport == Transport::Tcp);
+        let why = tcp.unwrap().why;
+        assert!(why.contains("the MAC of the welcome is wrong"), "{why}");
+    });
 }
 
 /// Without end, of every kind and of none, before Ready and after.
@@ -83,7 +126,8 @@ fn a_lane_that_is_fenced_before_it_is_open_is_opened_by_another_number() {
 #[test]
 fn a_session_and_an_engine_end_while_a_lane_is_being_opened() {
     for how in 0..4 {
-        let (engine, door) = (engine(&[]), Door::open(Who::new()));
+        // The greeting ends with its session, and not by itself.
+        let (engine, door) = (engine(&[("handshake_timeout_ms", "600000")]), Door::open(Who::new()));
         std::thread::scope(|scope| {
             let connecting = scope.spawn(|| engine.connect(&door.address, Some(PATIENCE)));
             let mut peer = door.accept();

@@ -3,9 +3,11 @@
 
 use crate::hostile::{Hostile, HostileLane, Who, PATIENCE};
 use crate::support::{engine, eventually, regions};
+use ferry::complete::{Fence, State};
 use ferry::peer::PeerState;
+use ferry::region::RegionSpec;
 use ferry::session::message::Message;
-use ferry::types::{MemoryKind, Transport};
+use ferry::types::{Access, MemoryKind, Transport};
 use ferry::{Engine, Status};
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -47,6 +49,20 @@ fn what_was_not_asked_is_not_answered_and_what_is_said_once_is_not_said_twice() 
     assert_eq!(peer.hear_end(), Some(Status::Corrupt as i32), "no message at all");
 }
 
+/// A Bye confirms what was posted, and one that comes behind the end of the session confirms nothing.
+#[test]
+fn what_is_said_behind_the_word_that_ended_the_session_is_not_heard() {
+    let mut all = crate::support::Attacked::new(&[("lease_ms", "1000")]);
+    let memory = crate::support::alloc(&all.engine, 4096);
+    let transfer = all.submit(ferry::types::Op::Write, &memory, 8);
+    assert!(all.lanes[0].hear().is_some(), "it is posted");
+    let wrong = Message::Pong { nonce: 12345, clock_ns: 0 };
+    all.peer.say_all(&[wrong, Message::Bye { status: Status::Closed as i32 }]);
+    let result = transfer.wait(Some(PATIENCE)).unwrap();
+    assert_eq!((result.state, result.fence), (State::Failed, Fence::Lease), "{result:?}");
+    assert_eq!(all.peer.hear_end(), Some(Status::Corrupt as i32));
+}
+
 /// Any clock may be said with a good answer; it is the peer's own frames that come too late then.
 #[test]
 fn a_clock_at_its_end_harms_nobody() {
@@ -71,7 +87,7 @@ fn a_clock_at_its_end_harms_nobody() {
             ..all.lanes[0].header()
         };
         assert!(all.lanes[0].send(header, &[], b"", b""));
-        assert_eq!(transfer.wait(Some(PATIENCE)).unwrap().state, ferry::complete::State::Done);
+        assert_eq!(transfer.wait(Some(PATIENCE)).unwrap().state, State::Done);
     }
 }
 
@@ -123,6 +139,41 @@ fn who_asks_services_and_does_not_read_their_answers_loses_its_connection() {
     eventually("who does not read is cut off", || state() != PeerState::Up);
     drop(peer);
     let _ = written.join();
+}
+
+/// Answers wait for the news of regions, which it does not read either.
+#[test]
+fn who_asks_services_and_does_not_read_the_news_loses_its_connection() {
+    const REGIONS: usize = 20_000;
+    let engine = engine(&[("socket_buffer_bytes", "65536"), ("progress_timeout_ms", "600000")]);
+    let memory = alloc_unregistered(8 * REGIONS);
+    let spec = |nth: usize| RegionSpec {
+        address: memory + 8 * nth as u64,
+        length: 8,
+        access: Access::BOTH,
+        name: "n".repeat(63),
+        ..RegionSpec::default()
+    };
+    // SAFETY: it is mapped for ever, and nobody else reads or writes it.
+    unsafe { engine.register_batch((0..REGIONS).map(spec).collect(), None) }.unwrap();
+    let mut peer = Hostile::dial(engine.address(), &Who::new());
+    peer.start();
+    peer.say(&Message::Ready { notify_limit: 1024 });
+    let handle = engine.peers().unwrap()[0];
+    let question = staged(std::iter::repeat_n(borrow(), 500).flatten().collect());
+    let flood = peer.seal_all(std::iter::repeat_n(&question, 1000));
+    let mut socket = peer.raw();
+    let written = std::thread::spawn(move || socket.write_all(&flood).is_ok());
+    eventually("who does not read is cut off", || {
+        engine.peer_info(handle).is_ok_and(|info| info.state == PeerState::Down)
+    });
+    drop(peer);
+    let _ = written.join();
+}
+
+/// Memory that stays mapped.
+fn alloc_unregistered(bytes: usize) -> u64 {
+    Box::leak(vec![0u64; bytes.div_ceil(8)].into_boxed_slice()).as_ptr() as u64
 }
 
 const PINGS: usize = 150_000;

@@ -110,4 +110,22 @@ mod tests {
         assert!((window + 1..=2 * window).all(|sequence| answers.applied(sequence, &[])));
         assert!(!answers.applied(2 * window + 1, &[]));
     }
+
+    #[test]
+    fn a_peer_that_does_not_wait_for_answers_is_stopped_at_its_credits() {
+        let job = |sequence| ReadJob {
+            sequence,
+            not_after_ns: 1,
+            checksum: false,
+            pieces: Vec::new(),
+            regions: Vec::new(),
+            faults: Vec::new(),
+        };
+        let mut answers = Answers::default();
+        let credits = LANE_READS_MAX as u64;
+        assert!((1..=credits).all(|sequence| answers.push_read(job(sequence))));
+        assert_eq!(answers.take_read().map(|job| job.sequence), Some(1));
+        assert!(answers.push_read(job(credits + 1)));
+        assert!(!answers.push_read(job(credits + 2)));
+    }
 }

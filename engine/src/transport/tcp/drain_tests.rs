@@ -9,19 +9,19 @@ use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-const BOUND: Duration = Duration::from_secs(30);
+pub(super) const BOUND: Duration = Duration::from_secs(30);
 const BYTES: usize = 512 << 10;
 const DRAIN_MS: u64 = 20;
 
 /// Where the thread that has taken the first piece of a transfer stands still.
-struct Stop {
+pub(super) struct Stop {
     taken: Receiver<()>,
-    go_on: Sender<()>,
+    pub go_on: Sender<()>,
 }
 
 impl Stop {
     /// The next thread that takes data of this peer's from the outbox.
-    fn next(engine: &Engine, peer: u64) -> Stop {
+    pub fn next(engine: &Engine, peer: u64) -> Stop {
         let ((tell, taken), (go_on, wait)) = (channel(), channel());
         let once = Mutex::new(Some((tell, wait)));
         engine.whole().peers.get(peer).unwrap().pulled.set(move |pulled| {
@@ -34,12 +34,12 @@ impl Stop {
         Stop { taken, go_on }
     }
 
-    fn wait(&self) {
+    pub fn wait(&self) {
         self.taken.recv_timeout(BOUND).expect("nobody posts");
     }
 }
 
-fn engine() -> Engine {
+pub(super) fn engine() -> Engine {
     let mut config = Config::default();
     for (key, value) in [
         ("transports", "tcp"),
@@ -61,6 +61,18 @@ fn write(engine: &Engine, peer: u64, from: &Memory, to: &Memory) -> crate::Trans
     engine.submit(peer, Op::Write, &[request], &options).unwrap()
 }
 
+/// A first transfer has been made, and the loops have done what was to be done for its lanes: neither posts any more.
+pub(super) fn stand(a: &Engine, b: &Engine, peer: u64, first: crate::Transfer) {
+    first.wait_done().unwrap();
+    let back = b.peers().unwrap()[0];
+    for (engine, peer) in [(a, peer), (b, back)] {
+        while engine.peer_info(peer).unwrap().lanes < 2 {
+            std::thread::yield_now();
+        }
+        engine.probe(peer, Some(BOUND)).unwrap();
+    }
+}
+
 #[test]
 fn what_is_taken_and_posted_after_the_drain_ends_all_the_same() {
     let (a, b) = (engine(), engine());
@@ -68,6 +80,7 @@ fn what_is_taken_and_posted_after_the_drain_ends_all_the_same() {
     let back = b.peers().unwrap()[0];
     let options = RegionOptions::default();
     let (here, there) = (a.alloc(BYTES, &options).unwrap(), b.alloc(BYTES, &options).unwrap());
+    stand(&a, &b, peer, write(&a, peer, &here, &there));
     let (ours, theirs) = (Stop::next(&a, peer), Stop::next(&b, back));
     // The target's thread stands still in the midst of its own work: it takes in nothing more on this lane.
     let blocked = write(&b, back, &there, &here);

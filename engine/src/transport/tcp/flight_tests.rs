@@ -87,6 +87,16 @@ fn the_end_of_a_send_finds_out_who_acknowledged_too_much() {
 }
 
 #[test]
+fn what_was_never_launched_is_not_acknowledged_while_others_are_sent() {
+    let mut flight = flight(4, 2);
+    flight.begin_send();
+    assert_eq!(flight.acknowledge(5, &[]), Err(Malformed::Sequence));
+    // It would be taken for acknowledged if it were launched before the send ends.
+    assert_eq!(flight.launch(Op::Write, 0, slices(Op::Write, 2)), 5);
+    assert_eq!(flight.end_send([5, 0]).unwrap().len(), 0);
+}
+
+#[test]
 fn acknowledgements_rise() {
     let mut flight = flight(4, 4);
     assert_eq!(flight.acknowledge(0, &[]), Err(Malformed::Sequence));

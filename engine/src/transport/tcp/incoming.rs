@@ -11,7 +11,9 @@ use crate::transport::tcp::flight::Acknowledged;
 use crate::transport::tcp::landing::{Landing, Piece, OWN, SINK};
 use crate::transport::tcp::lane::{lock, Lane};
 use crate::transport::tcp::rx::{Broken, RxTurn};
-use crate::transport::tcp::wire::{flags, Descriptor, Fault, Header, Kind, Malformed, DESCRIPTOR_BYTES};
+use crate::transport::tcp::wire::{
+    flags, Descriptor, Fault, Header, Kind, Malformed, DESCRIPTOR_BYTES, EXTRA_BYTES_MAX,
+};
 use crate::types::Op;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -115,6 +117,9 @@ impl Frame {
     }
 }
 
+// A header says of no longer body than a notification may have.
+const _: () = assert!(EXTRA_BYTES_MAX == size_of::<u64>() + NOTIFY_BYTES_MAX);
+
 fn read_notice(header: &Header, extra: &[u8]) -> Result<Option<Notice>, Malformed> {
     let word = header.flags & (flags::NOTIFY | flags::SKIP);
     if word == 0 {
@@ -122,7 +127,7 @@ fn read_notice(header: &Header, extra: &[u8]) -> Result<Option<Notice>, Malforme
     }
     let skip = word == flags::SKIP;
     let (head, body) = extra.split_first_chunk::<8>().ok_or(Malformed::PayloadMismatch)?;
-    if body.len() > NOTIFY_BYTES_MAX || (skip && !body.is_empty()) || word == flags::NOTIFY | flags::SKIP {
+    if (skip && !body.is_empty()) || word == flags::NOTIFY | flags::SKIP {
         return Err(Malformed::PayloadMismatch);
     }
     let sequence = u64::from_le_bytes(*head);

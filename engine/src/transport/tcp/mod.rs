@@ -10,6 +10,8 @@
 pub mod admit;
 pub mod answer;
 #[cfg(test)]
+mod debts_tests;
+#[cfg(test)]
 mod drain_tests;
 pub mod flight;
 pub mod incoming;

@@ -349,6 +349,17 @@ mod tests {
         assert_eq!(Sealer::new([4; 32]).open(&frame), Err(Malformed::Mac));
     }
 
+    /// What was sent on one lane in one direction is nothing on another lane, or sent back.
+    #[test]
+    fn each_direction_of_each_lane_has_a_key_of_its_own() {
+        let ways = [(1, true), (1, false), (2, true), (2, false), (1 << 31, true), (256, true)];
+        for (from, to) in ways.iter().flat_map(|from| ways.map(|to| (*from, to))) {
+            let sealer = |(lane, from_dialer)| Sealer::new(lane_key(&[9; 32], lane, from_dialer));
+            let opened = sealer(to).open(&sealed(&mut sealer(from)));
+            assert_eq!(opened.is_ok(), from == to, "{from:?} {to:?}");
+        }
+    }
+
     #[test]
     fn lengths_are_bounded_at_their_last_valid_value() {
         let edge = Header {

@@ -74,6 +74,12 @@ impl Door {
         Door { address, who, listener }
     }
 
+    /// Somebody else listens here from now on.
+    pub fn hand_over_to(&mut self, mut who: Who) {
+        who.0.address.clone_from(&self.address);
+        self.who = who;
+    }
+
     /// Takes the next control connection through the handshake. Lanes that come before it are closed.
     pub fn accept(&self) -> Hostile {
         let mut acceptor = Acceptor::new(&self.who.0).unwrap();
@@ -164,7 +170,12 @@ impl Hostile {
 
     /// Connects to an engine; the handshake is over then, and nothing more is said.
     pub fn dial(address: &str, who: &Who) -> Hostile {
-        let mut socket = patient(TcpStream::connect(address).unwrap());
+        Hostile::over(TcpStream::connect(address).unwrap(), who)
+    }
+
+    /// The same by a connection that stands.
+    pub fn over(socket: TcpStream, who: &Who) -> Hostile {
+        let mut socket = patient(socket);
         let (mut dialer, first) = Dialer::start(&who.0).unwrap();
         socket.write_all(&first).unwrap();
         loop {

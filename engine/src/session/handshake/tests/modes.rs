@@ -28,6 +28,22 @@ fn open_in(mode: Mode, dialer: &Local, acceptor: &Local) -> HandshakeResult<Step
     accepting.input(&out, &mut |_| Some(proof()), ACCEPTOR_NS)
 }
 
+/// Whoever has one key for two modes takes nothing of the one for the other.
+#[test]
+fn ends_in_different_modes_do_not_understand_each_other() {
+    let (a, b) = (with_secret(1, 9), with_secret(2, 9));
+    let (dialer, acceptor) = (Hello::new(&a, Role::Dialer).unwrap(), Hello::new(&b, Role::Acceptor).unwrap());
+    let key = Key::random().unwrap();
+    let modes = [Mode::Secret, Mode::SameUser, Mode::None];
+    for (ours, theirs) in modes.into_iter().flat_map(|ours| modes.map(|theirs| (ours, theirs))) {
+        let mut from = noise::start(Role::Dialer, &dialer, &acceptor, ours, &key).unwrap();
+        let mut to = noise::start(Role::Acceptor, &acceptor, &dialer, theirs, &key).unwrap();
+        let mut open = Vec::new();
+        noise::write(&mut from, b"open", &mut open).unwrap();
+        assert_eq!(noise::read(&mut to, &open, theirs).is_ok(), ours == theirs, "{ours:?} {theirs:?}");
+    }
+}
+
 #[test]
 fn a_mode_that_was_not_agreed_is_refused_by_whoever_accepts() {
     let mut refused = 0;

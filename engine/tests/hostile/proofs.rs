@@ -1,0 +1,59 @@
+//! Proofs of the same user: what an engine shows, and to whom.
+
+use crate::hostile::{Who, PATIENCE};
+use crate::support::{engine, eventually};
+use ferry::session::handshake::{Acceptor, AuthPolicy};
+use ferry::sys::{clock, unix};
+use ferry::Status;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+/// A socket at which another user of the host listens, and its name.
+fn listener_of_another_user() -> (OwnedFd, Vec<u8>) {
+    let listening = std::thread::spawn(|| {
+        // SAFETY: no memory is involved. The system call itself, unlike libc's function, changes this thread alone.
+        assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, -1, 65534, -1) }, 0);
+        unix::listen_abstract(unix::Type::STREAM).unwrap()
+    });
+    listening.join().unwrap()
+}
+
+/// The nonce stands for the connection on which it is shown: another user would have its proof with it.
+#[test]
+fn the_nonce_of_a_proof_is_not_shown_to_another_user() {
+    // SAFETY: no arguments, no memory.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("SKIPPED the_nonce_of_a_proof_…: only root can become somebody else");
+        return;
+    }
+    let engine = engine(&[("secret", ""), ("same_user", "true")]);
+    let (proofs, name) = listener_of_another_user();
+    let mut who = Who::new();
+    who.0.auth = AuthPolicy { same_user: true, ..AuthPolicy::default() };
+    who.0.unix_name = Some(name);
+    let door = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = door.local_addr().unwrap().to_string();
+    std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| engine.connect(&address, Some(PATIENCE)).unwrap_err());
+        let mut socket = door.accept().unwrap().0;
+        let mut bytes = [0; 4096];
+        let count = socket.read(&mut bytes).unwrap();
+        let mut acceptor = Acceptor::new(&who.0).unwrap();
+        let step = acceptor.input(&bytes[..count], &mut |_| None, clock::boottime_ns()).unwrap();
+        socket.write_all(&step.output).unwrap();
+        let mut came = None;
+        eventually("the engine comes to prove itself", || {
+            came = unix::accept(proofs.as_fd()).ok();
+            came.is_some()
+        });
+        let mut proof = UnixStream::from(came.unwrap());
+        proof.set_nonblocking(false).unwrap();
+        proof.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut shown = Vec::new();
+        proof.read_to_end(&mut shown).unwrap();
+        assert_eq!(shown, []);
+        assert_eq!(connecting.join().unwrap().status, Status::Refused);
+    });
+}
