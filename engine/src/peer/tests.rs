@@ -252,7 +252,7 @@ fn what_is_confirmed_all_the_same_is_done_and_not_cancelled() {
         {
             assert!(peer.strike(transfer, late));
             let notified = notification == Notification::Delivered;
-            peer.confirm(transfer, run, u64::from(2 * 64 * KIB), &[], notified);
+            peer.confirm(transfer, run, u64::from(2 * 64 * KIB), &[], notified, &mut peer.after());
             let result = transfer.result().unwrap();
             assert_eq!((result.state, result.status), (State::Done, Status::Ok));
             assert_eq!((result.fence, result.notification), (Fence::Confirmed, notification));
