@@ -57,9 +57,9 @@ pub struct ferry_peer_info {
     pub struct_size: u32,
     /// FERRY_PEER_*.
     pub state: u32,
-    /// Identity of the engine; stable across restarts of an engine on a fixed port of one machine.
+    /// Identity of the engine, drawn when it opens; a restarted engine has another.
     pub engine_id: [u8; 16],
-    /// Changes with each start of the engine.
+    /// Number of this start of the engine, drawn when it opens.
     pub incarnation: u64,
     /// Round trip of the last probe in nanoseconds; 0 before the first probe.
     pub round_trip_ns: u64,
