@@ -1,6 +1,6 @@
 /*
- * Structs of wrong sizes, fields that must be zero, numbers that mean nothing. Each is INVALID (or
- * UNSUPPORTED) and named, and nothing happens.
+ * Structs of wrong sizes, fields that must be zero, numbers without a meaning. Each call returns INVALID (or
+ * UNSUPPORTED), names the field and does nothing.
  */
 #include "arguments.h"
 
