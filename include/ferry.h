@@ -382,9 +382,9 @@ ferry_status ferry_region_register_batch(ferry_engine *engine,
 /// Unregisters a region. After FERRY_OK nothing can reach the memory through ferry any more. Transfers that
 /// name the region afterwards fail with FERRY_ERR_STALE at peers and FERRY_ERR_NOT_REGISTERED here.
 ///
-/// Waits while the region is in use, and until connected peers have given up its RDMA keys. FERRY_ERR_BUSY
-/// with a timeout of 0: the region is in use, and nothing has changed. FERRY_ERR_BUSY with a longer timeout:
-/// the region is still in use but closed for new work; call again. FERRY_ERR_STALE: the region was
+/// Waits while the region is in use, and until connected peers have given up its RDMA keys. FERRY_ERR_BUSY with a
+/// timeout of 0: the region cannot be unregistered at once, and nothing has changed. FERRY_ERR_BUSY with a longer
+/// timeout: the region is still in use, but closed for new work; call again. FERRY_ERR_STALE: the region was
 /// unregistered before. FERRY_ERR_INVALID: the memory is from ferry_memory_alloc; use ferry_memory_free.
 ferry_status ferry_region_unregister(ferry_engine *engine,
                                      ferry_region region,
@@ -451,9 +451,9 @@ typedef struct ferry_peer_info {
     uint32_t struct_size;
     /// FERRY_PEER_*.
     uint32_t state;
-    /// Identity of the engine; stable across restarts of an engine on a fixed port of one machine.
+    /// Identity of the engine, drawn when it opens; a restarted engine has another.
     uint8_t engine_id[16];
-    /// Changes with each start of the engine.
+    /// Number of this start of the engine, drawn when it opens.
     uint64_t incarnation;
     /// Round trip of the last probe in nanoseconds; 0 before the first probe.
     uint64_t round_trip_ns;

@@ -451,7 +451,7 @@ template <class COptions> class MemoryOptions {
 public:
     /// The struct of ferry.h.
     using C = COptions;
-    /// Peers may READ and WRITE, no name; ferry detects the kind of memory.
+    /// Peers may READ and WRITE, no name. register_memory detects the kind of memory; alloc takes host memory.
     MemoryOptions() noexcept : c_{}
     {
         c_.struct_size = sizeof c_;

@@ -165,9 +165,9 @@ pub unsafe extern "C" fn ferry_region_register_batch(
 /// Unregisters a region. After FERRY_OK nothing can reach the memory through ferry any more. Transfers that
 /// name the region afterwards fail with FERRY_ERR_STALE at peers and FERRY_ERR_NOT_REGISTERED here.
 ///
-/// Waits while the region is in use, and until connected peers have given up its RDMA keys. FERRY_ERR_BUSY
-/// with a timeout of 0: the region is in use, and nothing has changed. FERRY_ERR_BUSY with a longer timeout:
-/// the region is still in use but closed for new work; call again. FERRY_ERR_STALE: the region was
+/// Waits while the region is in use, and until connected peers have given up its RDMA keys. FERRY_ERR_BUSY with a
+/// timeout of 0: the region cannot be unregistered at once, and nothing has changed. FERRY_ERR_BUSY with a longer
+/// timeout: the region is still in use, but closed for new work; call again. FERRY_ERR_STALE: the region was
 /// unregistered before. FERRY_ERR_INVALID: the memory is from ferry_memory_alloc; use ferry_memory_free.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_region_unregister(

@@ -34,7 +34,7 @@ int actual_kind(const Span &to, const Span &from) {
     return to.host() ? ACL_MEMCPY_DEVICE_TO_HOST : ACL_MEMCPY_DEVICE_TO_DEVICE;
 }
 
-// True if [first, next) of the batch has these attributes.
+// Checks the attributes of a batch: attributes[i] applies to the copies from index[i] up to index[i + 1].
 int check_batch_attributes(size_t count, const aclrtMemcpyBatchAttr *attributes, const size_t *index, size_t n) {
     CHECK_ARGUMENT(attributes != nullptr && index != nullptr);
     CHECK_ARGUMENT(n != 0 && n <= count);

@@ -18,7 +18,7 @@ Changes &changes() {
 }
 using Hold = std::unique_lock<std::mutex>;
 
-// Waits until a time or a change; false if the time has passed.
+// Waits until `ready` returns true; false if the deadline has passed first.
 bool wait_changes(Hold &hold, const Deadline &deadline, const std::function<bool()> &ready) {
     if (!deadline.endless) return changes().any.wait_until(hold, deadline.at, ready);
     changes().any.wait(hold, ready);

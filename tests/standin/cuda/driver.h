@@ -86,7 +86,7 @@ Context *context_of(CUcontext handle); // null if it is none
 // Returns the stream, of any context; null if it does not exist.
 StreamRef stream_of(CUstream handle);
 StreamRef new_stream(Context *context);
-// Stores the outcome as the context's error, if it is one.
+// Returns the context's error, or UNKNOWN for an aborted wait.
 CUresult outcome_code(Context *context, Outcome outcome);
 // Waits until no task uses the range, as freeing memory does.
 void wait_unused(const Range &range);

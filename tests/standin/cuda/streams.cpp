@@ -241,7 +241,7 @@ CUresult cuEventQuery(CUevent handle) {
     ENTER_WITH_CONTEXT();
     EVENT(handle);
     if (last != nullptr && !is_complete(last)) return CUDA_ERROR_NOT_READY;
-    // The stream did not reach the work behind a failure.
+    // A sticky error of the context takes precedence over the recorded event.
     return outcome_code(current(), Outcome::done);
 }
 
