@@ -63,8 +63,8 @@ const OPENING: &str = r#"/** @file
  *   different versions agree. Zero the other fields; reserved fields must be 0.
  * - In a forked child, every call on an inherited engine returns FERRY_ERR_CLOSED; closing and freeing
  *   do nothing. The child may open its own engines.
- * - ferry installs no signal handlers, prints nothing, and never ends the process. When
- *   memory runs out, a call returns FERRY_ERR_NO_MEMORY; only the smallest allocations abort the process.
+ * - ferry installs no signal handlers and prints nothing. A call that runs out of memory returns
+ *   FERRY_ERR_NO_MEMORY; the process aborts only when one of the smallest allocations fails.
  */
 #ifndef FERRY_H
 #define FERRY_H
