@@ -21,7 +21,7 @@ def positions(length: int, seed: int) -> bytes:
 
 
 class Pair(NamedTuple):
-    """One engine with a peer, registered memory of each, and the first engine's view of the second's regions."""
+    """Two engines, registered memory in each, and the first engine's view of the second's region."""
 
     source: ferry.Engine
     target: ferry.Engine
@@ -51,7 +51,7 @@ def pair() -> Iterator[Pair]:
 
 @pytest.fixture
 def silent() -> Iterator[Pair]:
-    """A pair whose target does not drain its notifications: a notification beyond the bound waits for ever."""
+    """A pair whose target does not drain its notifications: one beyond the bound waits for ever."""
     with connected(lease_ms=500, drain_ms=50) as made:
         yield made
 
