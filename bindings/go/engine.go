@@ -16,6 +16,7 @@
 // When the context of a transfer ends, the call cancels the transfer and waits until it is final. After the
 // call has returned, ferry no longer touches the memory, whatever the result is. That takes at most the
 // setting lease_ms.
+//
 // # Goroutines and threads
 //
 // A goroutine that waits for a transfer or an event is parked on Go's netpoller, on the eventfd of a queue,
