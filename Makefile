@@ -1,9 +1,9 @@
-# ferry. `make demo` and `make test` set up what they need and run; everything else hangs off them.
+# ferry. Each target installs the packages that it needs, then runs.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
 
-# Where rustup and Go put their toolchains, for shells that have not heard of them.
+# The folders where rustup and Go install their toolchains, for shells without them in PATH.
 export PATH := $(HOME)/.cargo/bin:$(PATH):/usr/local/go/bin
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -19,17 +19,17 @@ ABI := $(shell sed -n 's/^\#define FERRY_ABI_MAJOR //p' include/ferry.h)
 
 help:
 	@echo "make demo       two processes exchange a model's KV cache, by push and by pull"
-	@echo "make test       everything: format, lints, all tests, C ABI under valgrind, install, demo; seconds by leg"
-	@echo "make test-rdma  the tests of RDMA alone, in a virtual machine with Soft-RoCE devices"
-	@echo "make test-cuda  the tests of CUDA alone, on this machine's GPU; $(TARGET)/cuda-leg can be taken to another"
-	@echo "make check      format, lints, unit and C tests; for use while working"
+	@echo "make test       format, lints, all tests, C ABI under valgrind, install, demo; prints the seconds of each leg"
+	@echo "make test-rdma  only the RDMA tests, in a virtual machine with Soft-RoCE devices"
+	@echo "make test-cuda  only the CUDA tests, on this machine's GPU; $(TARGET)/cuda-leg can be copied to another machine"
+	@echo "make check      format, lints, unit and C tests; the quick check while you work"
 	@echo "make bench      ferry beside raw sockets, row by row (about ten minutes, on a quiet machine)"
-	@echo "make bench-cuda copies from and to a GPU beside the driver's own"
+	@echo "make bench-cuda ferry's copies from and to a GPU beside the driver's"
 	@echo "make compare    ferry beside Mooncake, NIXL and raw references (about 20 minutes, on a quiet machine)"
-	@echo "make overhead   what the C++, Python and Go bindings add to a call, against C (some minutes)"
+	@echo "make overhead   the time that the C++, Python and Go bindings add to a call in C (some minutes)"
 	@echo "make build      the libraries and ferry-bench, optimised"
-	@echo "make docs       the pages as one site with search, and the references of all languages, in $(TARGET)/docs"
-	@echo "make install    PREFIX=$(PREFIX) DESTDIR="
+	@echo "make docs       the pages as a site with search, and the references of all languages, in $(TARGET)/docs"
+	@echo "make install    installs below PREFIX=$(PREFIX); DESTDIR= stages it"
 	@echo "make deb        Debian packages libferry0 and libferry-dev, in $(TARGET)/debian"
 
 setup:
@@ -61,15 +61,15 @@ bench: build
 bench-cuda: setup
 	scripts/cuda.sh bench
 
-# COMPARE="--rows 'WRITE 4 KiB' --engines 'ferry|NIXL' --rounds 3" runs a part of it.
+# COMPARE="--rows 'WRITE 4 KiB' --engines 'ferry|NIXL' --rounds 3" runs a part of the comparison.
 compare: build
 	scripts/compare.sh $(COMPARE)
 
 overhead: setup
 	scripts/overhead.sh
 
-# What the templates in ffi/ say about this installation. Paths in them are relative where they can be, so
-# that the tree can be moved.
+# Fills the templates in ffi/ for this installation. Paths are relative if possible, so that the tree can be
+# moved.
 RELOCATABLE = $(patsubst $(PREFIX)/%,$${prefix}/%,$(1))
 FILL = sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(call RELOCATABLE,$(LIBDIR))|' \
 	-e 's|@INCLUDEDIR@|$(call RELOCATABLE,$(INCLUDEDIR))|; s|@VERSION@|$(VERSION)|; s|@ABI@|$(ABI)|' \

@@ -1,23 +1,21 @@
 /** @file
- * ferry for C++17: ownership, results and spans over ferry.h. Header only; link libferry. One long file, because
- * a header that stands alone is copied and installed alone.
+ * ferry for C++17: ownership, results and spans over ferry.h. Header only; link libferry.
  *
- * ferry.h has the contract of each call, its constants (FERRY_*) and its plain structs, which are used
- * here as they are. What this header adds, and what holds everywhere in it:
+ * ferry.h has the contract of each call, its constants (FERRY_*) and its plain structs, which this header uses
+ * directly. This header adds:
  *
- * - Errors. A call that can fail returns a Result. Ask it (`if (!result)`, status(), message()), or take
- *   its value(), which throws ferry::Error when there is none. Without exceptions value() ends the
- *   process then. Nothing else here throws, save std::bad_alloc where a std::string or std::vector is
- *   returned.
- * - Ownership. What has to be given back is move-only and gives it back in its destructor. Objects made
- *   from an engine must not outlive it; the Engine itself may be moved.
- * - Threads. Calls are const: any thread, at any time, on one object. Moving, assigning and destroying
- *   an object is for one thread alone.
- * - Waiting. A timeout is any std::chrono duration, or ferry::forever; zero only looks. Destructors that
- *   have to wait say so. Inside a queue's callback nothing can wait: end such objects elsewhere.
+ * - Errors. A call that can fail returns a Result. Test it (`if (!result)`, status(), message()), or call
+ *   value(), which throws ferry::Error on failure; without exceptions it ends the process instead. Nothing
+ *   else here throws, except std::bad_alloc where a std::string or std::vector is returned.
+ * - Ownership. A type that owns a resource is move-only and releases it in its destructor. Objects made from
+ *   an engine must not outlive the engine; the Engine itself may be moved.
+ * - Threads. Calls are const: any thread may make them at any time on one object. Moving, assigning and
+ *   destroying an object needs exclusive access.
+ * - Waiting. A timeout is any std::chrono duration, or ferry::forever; zero only looks. The documentation
+ *   names the destructors that wait. A queue's callback cannot wait: destroy such objects elsewhere.
  * - Allocation. submit, write, read, notify, wait, drain and dispatch allocate nothing here.
  *
- * It is above 500 lines because it is installed and included as one file.
+ * The file is above 500 lines because it is copied, installed and included alone.
  */
 #ifndef FERRY_HPP
 #define FERRY_HPP
@@ -52,10 +50,11 @@ namespace ferry {
 
 /* ---- Results ----------------------------------------------------------------------------------- */
 
-/// What Result::value() throws: the ferry_error of the call. what() is "STALE: a sentence".
+/// The exception that Result::value() throws. It holds the ferry_error of the call; what() is "STALE: a
+/// sentence".
 class Error : public std::exception {
 public:
-    /// Of an error that is filled in.
+    /// Takes a filled ferry_error.
     explicit Error(const ferry_error &info) noexcept : info_(info)
     {
         std::snprintf(text_, sizeof text_, "%s: %s", ferry_status_name(info.status), info.message);
@@ -64,7 +63,7 @@ public:
     const char *what() const noexcept override { return text_; }
     /// The call's status; negative.
     ferry_status status() const noexcept { return info_.status; }
-    /// errno, device code, transport, and the index of the request at fault.
+    /// errno, device code, transport, and the index of the failed request.
     const ferry_error &info() const noexcept { return info_; }
 
 private:
@@ -72,7 +71,7 @@ private:
     char text_[sizeof(ferry_error::message) + 32];
 };
 
-/// How a call ended: the part of a Result that has no type.
+/// The outcome of a call: the part of a Result that does not depend on its type.
 class Outcome {
 public:
     Outcome() noexcept
@@ -80,7 +79,7 @@ public:
         error_.struct_size = sizeof error_;
         error_.status = FERRY_OK;
     }
-    /// Copied as a value.
+    /// Copies the outcome as a value.
     /// @{
     Outcome(const Outcome &other) noexcept { copy(other); }
     Outcome &operator=(const Outcome &other) noexcept
@@ -91,41 +90,42 @@ public:
     /// @}
     ~Outcome() = default;
 
-    /// Whether the call did what it was asked.
+    /// True if the call succeeded.
     /// @{
     bool ok() const noexcept { return error_.status == FERRY_OK; }
     explicit operator bool() const noexcept { return ok(); }
     /// @}
-    /// A transfer is not final yet: FERRY_PENDING or FERRY_DRAINING. Neither ok nor a failure.
+    /// True if a transfer is not final yet: FERRY_PENDING or FERRY_DRAINING. This is neither success nor
+    /// failure.
     bool pending() const noexcept { return error_.status > 0; }
     /// The call's status: FERRY_OK, positive if pending(), negative if it failed.
     ferry_status status() const noexcept { return error_.status; }
     /// The status as text, "STALE".
     const char *name() const noexcept { return ferry_status_name(error_.status); }
-    /// A sentence for a person; "" unless it failed.
+    /// A sentence for people; "" unless the call failed.
     const char *message() const noexcept { return error_.status < 0 ? error_.message : ""; }
-    /// The whole error; only when not ok().
+    /// The whole error; only if the call failed.
     const ferry_error &error() const noexcept
     {
         assert(!ok());
         return error_;
     }
-    /// Throws Error unless ok(). Without exceptions: ends the process unless ok().
+    /// Throws Error unless ok(). Without exceptions, ends the process unless ok().
     void check() const
     {
         if (!ok()) raise();
     }
 
-    /// For wrapping functions of ferry.h: what to pass as `error`.
+    /// The `error` argument, for code that wraps functions of ferry.h.
     ferry_error *slot() noexcept { return &error_; }
-    /// And what to do with the status; true if it is FERRY_OK.
+    /// Stores the status of such a function; true if it is FERRY_OK.
     bool take(ferry_status status) noexcept
     {
         error_.status = status;
         if (status > 0) clear();
         return status == FERRY_OK;
     }
-    /// Makes it a failure of the caller's own.
+    /// Makes the outcome a failure of the wrapping code.
     void fail(ferry_status status, const char *message) noexcept
     {
         clear();
@@ -142,7 +142,7 @@ private:
         error_.reserved = 0;
         error_.message[0] = 0;
     }
-    // On success all but two fields are left unwritten: that keeps 280 bytes off the fast path.
+    // A success leaves all but two fields unwritten: that keeps 280 bytes off the fast path.
     void copy(const Outcome &other) noexcept
     {
         if (this == &other) return;
@@ -162,14 +162,14 @@ private:
     ferry_error error_;
 };
 
-/// A value, or why there is none. T is default-constructible.
+/// A value, or the error of the call. T is default-constructible.
 template <class T> class [[nodiscard]] Result : public Outcome {
 public:
     Result() = default;
-    /// The failure of another call.
+    /// Takes the failure of another call.
     explicit Result(const Outcome &failure) : Outcome(failure) { assert(!failure.ok()); }
 
-    /// The value; throws Error if there is none (Outcome::check).
+    /// Returns the value. Throws Error if the call failed (Outcome::check).
     /// @{
     T &value() &
     {
@@ -187,7 +187,7 @@ public:
         return std::move(value_);
     }
     /// @}
-    /// The value, of a Result that is ok().
+    /// Returns the value; only if ok().
     /// @{
     T &operator*() noexcept
     {
@@ -207,24 +207,24 @@ private:
     T value_{};
 };
 
-/// A call without a value.
+/// The result of a call without a value.
 template <> class [[nodiscard]] Result<void> : public Outcome {
 public:
     Result() = default;
-    /// The same outcome, without a value.
+    /// Copies the outcome of another call.
     explicit Result(const Outcome &outcome) : Outcome(outcome) {}
-    /// Throws Error if it failed (Outcome::check).
+    /// Throws Error if the call failed (Outcome::check).
     void value() const { check(); }
 };
 
 /* ---- Small types of parameters ----------------------------------------------------------------- */
 
-/// A list that is borrowed for the length of a call: of an array, of anything with data() and size()
-/// (std::vector, std::array, std::span), of one element, or {a, b, c}.
+/// A list that is borrowed for the length of a call. Made from an array, from an object with data() and
+/// size() (std::vector, std::array, std::span), from one element, or from {a, b, c}.
 template <class T> class Span {
 public:
     constexpr Span() noexcept = default;
-    /// As std::span's.
+    /// As std::span.
     /// @{
     constexpr Span(T *data, std::size_t size) noexcept : data_(data), size_(size) {}
     constexpr Span(T &element) noexcept : data_(&element), size_(1) {}
@@ -250,10 +250,10 @@ private:
     std::size_t size_ = 0;
 };
 
-/// A terminated text, borrowed for the length of a call.
+/// Terminated text, borrowed for the length of a call.
 class Text {
 public:
-    /// Without a copy.
+    /// Borrows the text without a copy.
     /// @{
     constexpr Text(const char *text) noexcept : text_(text) {}
     Text(const std::string &text) noexcept : text_(text.c_str()) {}
@@ -267,7 +267,7 @@ private:
 /// Bytes, borrowed for the length of a call: a text without its zero, or a vector or array of plain values.
 class Bytes {
 public:
-    /// Without a copy. Sizes are bytes.
+    /// Borrows the bytes without a copy. Sizes are in bytes.
     /// @{
     Bytes(const char *text) noexcept : data_(text), size_(std::strlen(text)) {}
     Bytes(std::string_view text) noexcept : data_(text.data()), size_(text.size()) {}
@@ -287,18 +287,18 @@ private:
     std::size_t size_;
 };
 
-/// How long from now: any std::chrono duration. Below zero is zero; what nanoseconds cannot hold is
-/// forever.
+/// Time from now: any std::chrono duration. A negative duration is zero; a duration that does not fit
+/// into nanoseconds is ferry::forever.
 class Timeout {
 public:
-    /// Of a duration, which converts by itself.
+    /// Converts any duration.
     template <class Count, class Period>
     constexpr Timeout(std::chrono::duration<Count, Period> time) noexcept : ns_(nanoseconds_of(time))
     {
     }
     /// ferry::forever.
     static constexpr Timeout never() noexcept { return Timeout(); }
-    /// Nanoseconds, as ferry.h takes them.
+    /// Nanoseconds, in the form that ferry.h takes.
     constexpr std::uint64_t ns() const noexcept { return ns_; }
 
 private:
@@ -315,16 +315,16 @@ private:
     std::uint64_t ns_;
 };
 
-/// As a timeout or deadline: without end.
+/// A timeout or deadline that never ends.
 inline constexpr Timeout forever = Timeout::never();
 
-/// Options, or none: what is left out is ferry's default.
+/// Options, or nothing for ferry's defaults.
 template <class Options> class OrDefault {
 public:
     constexpr OrDefault() noexcept = default;
     /// Borrows the options for the length of a call.
     OrDefault(const Options &options) noexcept : c_(options.c()) {}
-    /// As ferry.h takes them; NULL for none.
+    /// The struct for ferry.h; NULL for the defaults.
     const typename Options::C *c() const noexcept { return c_; }
 
 private:
@@ -333,20 +333,20 @@ private:
 
 namespace detail {
 
-/// A handle and the engine it belongs to; moving empties the source.
+/// A handle and its engine. A move empties the source.
 template <class Handle> class Owned {
 public:
     Owned() noexcept = default;
-    /// Takes over a handle.
+    /// Takes ownership of a handle.
     Owned(ferry_engine *engine, Handle handle) noexcept : engine_(engine), handle_(handle) {}
-    /// Leaves the other empty.
+    /// Leaves `other` empty.
     Owned(Owned &&other) noexcept
         : engine_(std::exchange(other.engine_, nullptr)), handle_(std::exchange(other.handle_, Handle{}))
     {
     }
-    /// The engine that it belongs to; NULL if empty.
+    /// The engine of the handle; NULL if empty.
     ferry_engine *engine() const noexcept { return engine_; }
-    /// The handle as ferry.h knows it; still owned here. 0: none.
+    /// The handle for ferry.h; this object still owns it. 0 if empty.
     Handle handle() const noexcept { return handle_; }
     /// Gives up ownership.
     Handle detach() noexcept
@@ -354,13 +354,13 @@ public:
         engine_ = nullptr;
         return std::exchange(handle_, Handle{});
     }
-    /// Whether it owns anything.
+    /// True if this object owns a handle.
     explicit operator bool() const noexcept { return handle_ != Handle{}; }
 
 protected:
     ~Owned() = default;
     Owned &operator=(Owned &&) = delete;
-    /// For what derives from it.
+    /// For derived classes.
     void swap(Owned &other) noexcept
     {
         std::swap(engine_, other.engine_);
@@ -370,7 +370,7 @@ protected:
     Handle handle_{};                ///< 0 if empty.
 };
 
-/// A list that the library returns in two steps: asks how many there are, then for all of them.
+/// Fetches a list in two steps: asks for the number of elements, then for all of them.
 template <class Item, class Call> Result<std::vector<Item>> list(Call &&call)
 {
     Result<std::vector<Item>> result;
@@ -383,7 +383,8 @@ template <class Item, class Call> Result<std::vector<Item>> list(Call &&call)
     return result;
 }
 
-/// A text or bytes, likewise. What grows between the steps has some room, and a few more tries.
+/// Fetches a text or bytes in two steps. Some extra room and more tries allow for growth between the
+/// steps.
 template <class Buffer, class Call> Result<Buffer> text(Call &&call)
 {
     Result<Buffer> result;
@@ -410,17 +411,17 @@ template <class Buffer, class Call> Result<Buffer> text(Call &&call)
 
 /* ---- Structs of ferry.h that start with their size --------------------------------------------- */
 
-/// How a transfer ended; every field is ferry_result's.
+/// How a transfer ended; the fields are those of ferry_result.
 struct TransferResult : ferry_result {
     TransferResult() noexcept : ferry_result{} { struct_size = sizeof(ferry_result); }
 };
 
-/// What is known of a peer.
+/// Information about a peer; the fields are those of ferry_peer_info.
 struct PeerInfo : ferry_peer_info {
     PeerInfo() noexcept : ferry_peer_info{} { struct_size = sizeof(ferry_peer_info); }
 };
 
-/// Counters of an engine.
+/// Counters of an engine; the fields are those of ferry_stats.
 struct Stats : ferry_stats {
     Stats() noexcept : ferry_stats{} { struct_size = sizeof(ferry_stats); }
 };
@@ -429,13 +430,13 @@ struct Stats : ferry_stats {
 using Request = ferry_request;
 /// How one request ended.
 using RequestResult = ferry_request_result;
-/// A region that a peer registered, with the kind of its memory and the number of its device.
+/// A region that a peer registered.
 using RegionInfo = ferry_region_info;
-/// One way to reach a peer.
+/// One path to a peer.
 using PathInfo = ferry_path_info;
 
-/// The request that moves `length` bytes between `local` and the peer's region, from `remote_offset`
-/// bytes into it.
+/// Returns the request that moves `length` bytes between `local` and the peer's region, at
+/// `remote_offset` bytes from its start.
 inline Request request(const void *local, std::uint64_t length, const RegionInfo &remote,
                        std::uint64_t remote_offset = 0) noexcept
 {
@@ -445,18 +446,18 @@ inline Request request(const void *local, std::uint64_t length, const RegionInfo
 
 /* ---- Options ----------------------------------------------------------------------------------- */
 
-/// What may be done with a region. The name is borrowed until the call that takes the options returns.
+/// Options of a region. The name is borrowed until the call that takes the options returns.
 template <class COptions> class MemoryOptions {
 public:
     /// The struct of ferry.h.
     using C = COptions;
-    /// Host memory that peers may READ and WRITE, without a name.
+    /// Peers may READ and WRITE, no name. register_memory detects the kind of memory; alloc takes host memory.
     MemoryOptions() noexcept : c_{}
     {
         c_.struct_size = sizeof c_;
         c_.access = FERRY_ACCESS_REMOTE_READ | FERRY_ACCESS_REMOTE_WRITE;
     }
-    /// Told to peers, to find the region by; at most 63 bytes.
+    /// Name under which peers find the region; at most 63 bytes.
     MemoryOptions &name(Text name) noexcept
     {
         c_.name = name.c_str();
@@ -475,7 +476,7 @@ public:
         c_.device = device;
         return *this;
     }
-    /// As ferry.h takes them.
+    /// The struct for ferry.h.
     const C *c() const noexcept { return &c_; }
 
 private:
@@ -489,8 +490,8 @@ using AllocOptions = MemoryOptions<ferry_alloc_options>;
 class Queue;
 struct Completion;
 
-/// How a transfer is carried out. Reusable: submit copies what it needs; a notification's bytes are
-/// borrowed until then.
+/// Options of a transfer. Reusable: submit copies the options; the bytes of a notification are borrowed
+/// until submit returns.
 class TransferOptions {
 public:
     /// The struct of ferry.h.
@@ -503,27 +504,28 @@ public:
         c_.flags |= flags;
         return *this;
     }
-    /// When it is struck if it isn't done, from now. Zero: the setting deadline_ms.
+    /// Deadline from now; the transfer is stopped if it isn't done by then. Zero means the setting
+    /// deadline_ms.
     TransferOptions &deadline(Timeout deadline) noexcept
     {
         c_.deadline_ns = deadline.ns();
         return *this;
     }
-    /// Comes back in the result and the event.
+    /// Returned in the result and the event.
     TransferOptions &user_data(std::uint64_t user_data) noexcept
     {
         c_.user_data = user_data;
         return *this;
     }
-    /// Reports the end to the queue, as a FERRY_EVENT_TRANSFER.
+    /// Reports the end of the transfer to the queue, as a FERRY_EVENT_TRANSFER.
     inline TransferOptions &queue(const Queue &queue) noexcept;
-    /// Reports the end to the queue, and Queue::dispatch calls `completion` with it. Takes user_data. The
-    /// completion must stay where it is until it has been called.
+    /// Reports the end of the transfer to the queue; Queue::dispatch then calls `completion`. Uses
+    /// user_data. The completion must not move until it has been called.
     inline TransferOptions &queue(const Queue &queue, Completion &completion) noexcept;
-    /// Delivered to the peer's application after the data is visible there.
+    /// Bytes for the peer's application, delivered after the data is visible there.
     TransferOptions &notify(Bytes bytes) noexcept
     {
-        // Empty bytes may have no address, but NULL would be no notification.
+        // Empty bytes may have no address, but NULL would mean no notification.
         c_.notify = bytes.data() ? bytes.data() : "";
         c_.notify_length = bytes.size();
         return *this;
@@ -534,22 +536,23 @@ public:
         c_.transports_allowed = allowed;
         return *this;
     }
-    /// Higher goes first among transfers of about the same size.
+    /// Among transfers of about the same size, a higher priority goes first.
     TransferOptions &priority(std::uint32_t priority) noexcept
     {
         c_.priority = priority;
         return *this;
     }
-    /// Starts it after an event or the work of a stream so far: FERRY_START_AFTER_* says which, and `handle` is the
-    /// CUevent, CUstream, aclrtEvent or aclrtStream; nullptr is CUDA's default stream. It must last until the
-    /// transfer is final. An aclrtStream's context must be the submitting thread's current one.
+    /// Starts the transfer after an event, or after the work that a stream has been given so far. `kind`
+    /// is FERRY_START_AFTER_*; `handle` is the CUevent, CUstream, aclrtEvent or aclrtStream, and nullptr
+    /// is CUDA's default stream. The event or stream must live until the transfer is final. The context of an
+    /// aclrtStream must be current in the submitting thread.
     TransferOptions &start_after(std::uint32_t kind, const void *handle) noexcept
     {
         c_.event_kind = kind;
         c_.event = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(handle));
         return *this;
     }
-    /// As ferry.h takes them.
+    /// The struct for ferry.h.
     const C *c() const noexcept { return &c_; }
 
 private:
@@ -558,12 +561,13 @@ private:
 
 /* ---- Configuration ----------------------------------------------------------------------------- */
 
-/// The settings of an engine to be; docs/settings.md lists them. For one thread at a time.
+/// The settings for a new engine; docs/settings.md lists them. One thread at a time.
 class Config {
 public:
-    /// None: an engine opened with it takes the defaults and the environment, as Engine::open() does.
+    /// Empty: Engine::open then uses the defaults and the environment.
     Config() noexcept = default;
-    /// The defaults, overridden by the FERRY_* variables of the environment.
+    /// Creates a configuration from the defaults and the FERRY_* environment variables, which override
+    /// the defaults.
     static Result<Config> create()
     {
         Result<Config> result;
@@ -571,28 +575,28 @@ public:
         if (result.take(ferry_config_new(&config, result.slot()))) result->c_.reset(config);
         return result;
     }
-    /// Changes one setting: set("lanes", "4"). FERRY_ERR_INVALID leaves it as it was.
+    /// Changes one setting: set("lanes", "4"). After FERRY_ERR_INVALID the configuration is unchanged.
     Result<void> set(Text key, Text value)
     {
         Result<void> result;
         result.take(ferry_config_set(c_.get(), key.c_str(), value.c_str(), result.slot()));
         return result;
     }
-    /// The same for numbers and bool: set("lanes", 4).
+    /// Changes a number or bool: set("lanes", 4).
     template <class Number, class = std::enable_if_t<std::is_integral_v<Number>>>
     Result<void> set(Text key, Number value)
     {
         if constexpr (std::is_same_v<Number, bool>) return set(key, Text(value ? "true" : "false"));
         else return set(key, std::to_string(value));
     }
-    /// One setting as text; a secret reads as "(hidden)".
+    /// Returns one setting as text; a secret reads as "(hidden)".
     Result<std::string> get(Text key) const
     {
         return detail::text<std::string>([&](char *buffer, std::size_t size, std::size_t *length, ferry_error *error) {
             return ferry_config_get(c_.get(), key.c_str(), buffer, size, length, error);
         });
     }
-    /// Every setting that the library knows.
+    /// Lists every setting that the library knows.
     static Result<std::vector<ferry_setting_info>> settings()
     {
         return detail::list<ferry_setting_info>(
@@ -600,7 +604,7 @@ public:
                 return ferry_config_settings(items, sizeof *items, capacity, count, error);
             });
     }
-    /// As ferry.h knows it; still owned here.
+    /// The configuration for ferry.h; this object still owns it.
     ferry_config *c() const noexcept { return c_.get(); }
 
 private:
@@ -612,12 +616,12 @@ private:
 
 /* ---- Memory ------------------------------------------------------------------------------------ */
 
-/// Memory of the caller's that is registered. The destructor unregisters it, and waits while it is in
-/// use: afterwards nothing can reach the memory.
+/// A registration of the caller's memory. The destructor unregisters the region and waits while it is in
+/// use; nothing can reach the memory afterwards.
 class Region : public detail::Owned<ferry_region> {
 public:
     using Owned::Owned;
-    /// Leaves the other empty; assigning ends what was there, as the destructor does.
+    /// Leaves the other empty. Assignment first destroys the old value, as the destructor does.
     /// @{
     Region(Region &&) noexcept = default;
     Region &operator=(Region &&other) noexcept
@@ -631,7 +635,7 @@ public:
     {
         if (*this) ferry_region_unregister(engine_, handle_, FERRY_FOREVER, nullptr);
     }
-    /// Unregisters before the destructor does. FERRY_ERR_BUSY: in use; it is still the caller's to end.
+    /// Unregisters early. After FERRY_ERR_BUSY the region is in use, and this object still owns it.
     Result<void> unregister(Timeout timeout = forever)
     {
         Result<void> result;
@@ -641,16 +645,16 @@ public:
 };
 
 /// Memory that ferry allocated and registered. The destructor unregisters and unmaps it, and waits while
-/// it is in use.
+/// the memory is in use.
 class Memory : public detail::Owned<ferry_region> {
 public:
     Memory() noexcept = default;
-    /// Takes over memory of ferry_memory_alloc.
+    /// Takes ownership of memory of ferry_memory_alloc.
     Memory(ferry_engine *engine, ferry_region region, void *address, std::size_t size) noexcept
         : Owned(engine, region), address_(address), size_(size)
     {
     }
-    /// Leaves the other empty; assigning ends what was there, as the destructor does.
+    /// Leaves the other empty. Assignment first destroys the old value, as the destructor does.
     /// @{
     Memory(Memory &&other) noexcept
         : Owned(std::move(other)), address_(std::exchange(other.address_, nullptr)),
@@ -670,13 +674,13 @@ public:
     {
         if (*this) ferry_memory_free(engine_, handle_, FERRY_FOREVER, nullptr);
     }
-    /// Page-aligned, and zeroed at first.
+    /// Start of the memory: page-aligned, zeroed when it was allocated.
     std::byte *data() const noexcept { return static_cast<std::byte *>(address_); }
-    /// Bytes.
+    /// Size in bytes.
     std::size_t size() const noexcept { return size_; }
-    /// The memory as a list of T, whole ones only.
+    /// Returns the memory as a list of whole elements of T.
     template <class T> Span<T> as() const noexcept { return {static_cast<T *>(address_), size_ / sizeof(T)}; }
-    /// Frees before the destructor does. FERRY_ERR_BUSY: in use; it is still the caller's to end.
+    /// Frees the memory early. After FERRY_ERR_BUSY the memory is in use, and this object still owns it.
     Result<void> free(Timeout timeout = forever)
     {
         Result<void> result;
@@ -694,19 +698,19 @@ private:
 
 /* ---- Transfers --------------------------------------------------------------------------------- */
 
-/// How far a transfer is; ferry_transfer_progress has the contract.
+/// The progress of a transfer; ferry_transfer_progress has the contract.
 struct Progress {
-    std::uint64_t bytes_confirmed = 0; ///< Known to be where they belong, so far.
-    std::uint64_t bytes_total = 0;     ///< Of all requests.
+    std::uint64_t bytes_confirmed = 0; ///< Bytes confirmed to be at their destination so far.
+    std::uint64_t bytes_total = 0;     ///< Bytes of all requests.
 };
 
-/// A transfer that was submitted. The destructor gives it back; one that is not final is cancelled and
-/// waited for first, because its memory is not the caller's before. Transfer(engine.c(), event->transfer)
-/// takes over the transfer of an event; detach() leaves one to be taken over later.
+/// A submitted transfer. The destructor releases it. If the transfer is not final, the destructor first
+/// cancels it and waits, because its memory is not the caller's before. Transfer(engine.c(),
+/// event->transfer) takes ownership of the transfer of an event; detach() gives up ownership until then.
 class [[nodiscard]] Transfer : public detail::Owned<ferry_transfer> {
 public:
     using Owned::Owned;
-    /// Leaves the other empty; assigning ends what was there, as the destructor does.
+    /// Leaves the other empty. Assignment first destroys the old value, as the destructor does.
     /// @{
     Transfer(Transfer &&) noexcept = default;
     Transfer &operator=(Transfer &&other) noexcept
@@ -723,15 +727,15 @@ public:
         ferry_transfer_wait(engine_, handle_, FERRY_FOREVER, nullptr, nullptr);
         ferry_transfer_release(engine_, handle_, nullptr);
     }
-    /// Waits until it is final, and returns how it ended: ok() if it is done, pending() if it is not
-    /// final when the timeout ends. `out_result` is written when it is final.
+    /// Waits until the transfer is final, and returns its outcome: ok() if it is done, pending() if the
+    /// timeout passes first. Writes `out_result` when the transfer is final.
     Result<void> wait(Timeout timeout = forever, TransferResult *out_result = nullptr) const noexcept
     {
         Result<void> result;
         result.take(ferry_transfer_wait(engine_, handle_, timeout.ns(), out_result, result.slot()));
         return result;
     }
-    /// How far it is: bytes that are where they belong, and all bytes. Never waits.
+    /// Returns the progress: bytes confirmed at their destination, and all bytes. Never waits.
     Result<Progress> progress() const noexcept
     {
         Result<Progress> result;
@@ -739,15 +743,15 @@ public:
                                             result.slot()));
         return result;
     }
-    /// Asks it to stop; the final state tells what came of it.
+    /// Cancels the transfer; the final state has the outcome.
     Result<void> cancel() const noexcept
     {
         Result<void> result;
         result.take(ferry_transfer_cancel(engine_, handle_, result.slot()));
         return result;
     }
-    /// Has a CUstream or cudaStream_t wait until it is final, however it ends; nullptr is the default stream. The
-    /// call doesn't wait. FERRY_ERR_UNSUPPORTED for the streams of FERRY_MEMORY_ASCEND.
+    /// Makes a CUstream or cudaStream_t wait until the transfer is final, however it ended; nullptr is
+    /// the default stream. The call itself doesn't wait. FERRY_ERR_UNSUPPORTED for FERRY_MEMORY_ASCEND.
     Result<void> stream_wait(const void *stream, std::uint32_t kind = FERRY_MEMORY_CUDA) const noexcept
     {
         Result<void> result;
@@ -755,14 +759,14 @@ public:
         result.take(ferry_transfer_stream_wait(engine_, handle_, handle, kind, result.slot()));
         return result;
     }
-    /// Gives a final transfer back before the destructor does. FERRY_ERR_BUSY before it is final.
+    /// Releases a final transfer early. FERRY_ERR_BUSY before it is final.
     Result<void> release() noexcept
     {
         Result<void> result;
         if (result.take(ferry_transfer_release(engine_, handle_, result.slot()))) detach();
         return result;
     }
-    /// What became of each request of a final transfer; FERRY_RESULTS_ALL or FERRY_RESULTS_FAILED.
+    /// Lists the outcome of each request of a final transfer; FERRY_RESULTS_ALL or FERRY_RESULTS_FAILED.
     Result<std::vector<RequestResult>> results(std::uint32_t which = FERRY_RESULTS_ALL) const
     {
         return detail::list<RequestResult>(
@@ -770,8 +774,8 @@ public:
                 return ferry_transfer_results(engine_, handle_, which, items, sizeof *items, capacity, count, error);
             });
     }
-    /// The same into room of the caller's. Returns how many there are: more than there is room for means
-    /// that some are missing.
+    /// Writes the outcomes into the caller's array. Returns the number of outcomes; if it is above the
+    /// size of the array, some are missing.
     Result<std::size_t> results(std::uint32_t which, Span<RequestResult> out_results) const noexcept
     {
         Result<std::size_t> result;
@@ -781,22 +785,22 @@ public:
     }
 };
 
-/// The tables of a paged memory, one entry for each layer in every list: ferry_blocks has the formula.
-/// Addresses, and bytes. remote_region may be empty. The lists are borrowed: fill it from variables, not from
-/// temporaries.
+/// The tables of paged memory: each list has one entry per layer. ferry_blocks has the formula.
+/// remote_region may be empty. The lists are borrowed, so build it from variables, not from temporaries.
 struct BlockLayers {
-    /// As the fields of ferry_blocks.
+    /// The fields of ferry_blocks.
     /// @{
     Span<const std::uint64_t> local_base, remote_base, local_stride, remote_stride, block_bytes;
     Span<const ferry_region> remote_region;
     /// @}
 };
 
-/// Pairs of blocks to move, the same in every layer. Borrows its lists: use it while they are there.
+/// Pairs of blocks to move, the same in every layer. Borrows its lists; they must outlive it.
 class Blocks {
 public:
     Blocks() noexcept = default;
-    /// FERRY_ERR_INVALID for lists of different lengths. Ids are std::int32_t or std::int64_t.
+    /// Checks and borrows the lists. FERRY_ERR_INVALID if their lengths differ. Ids are std::int32_t or
+    /// std::int64_t.
     template <class LocalIds, class RemoteIds>
     static Result<Blocks> create(const BlockLayers &layers, const LocalIds &local_ids,
                                  const RemoteIds &remote_ids) noexcept
@@ -830,7 +834,7 @@ public:
         }
         return result;
     }
-    /// As ferry.h takes them.
+    /// The struct for ferry.h.
     const ferry_blocks *c() const noexcept { return &c_; }
 
 private:
@@ -839,29 +843,29 @@ private:
 
 /* ---- Peers ------------------------------------------------------------------------------------- */
 
-/// A peer, by its handle: copy it freely, it owns nothing. Connecting twice gives the same peer, so the
-/// session is not one object's to end: it lasts until close(), or as long as a Session or the engine.
-/// Peer(engine.c(), event->peer) is the peer of an event.
+/// A peer, by its handle. It owns nothing and may be copied. Several connects to one engine return the
+/// same peer, so no Peer ends the session: close() does, or a Session, or the engine. Peer(engine.c(),
+/// event->peer) is the peer of an event.
 class Peer {
 public:
     Peer() noexcept = default;
-    /// Of a handle as ferry.h knows it.
+    /// Wraps a handle of ferry.h.
     Peer(ferry_engine *engine, ferry_peer handle) noexcept : engine_(engine), handle_(handle) {}
-    /// What it was made of.
+    /// The engine and the handle.
     /// @{
     ferry_engine *engine() const noexcept { return engine_; }
     ferry_peer handle() const noexcept { return handle_; }
     /// @}
-    /// Whether it is a peer at all.
+    /// True if this is a peer.
     explicit operator bool() const noexcept { return handle_ != 0; }
-    /// By handle.
+    /// Compares handles.
     /// @{
     friend bool operator==(const Peer &a, const Peer &b) noexcept { return a.handle_ == b.handle_; }
     friend bool operator!=(const Peer &a, const Peer &b) noexcept { return a.handle_ != b.handle_; }
     /// @}
 
-    /// WRITEs local memory into the peer's, and returns when the bytes are visible there, or why not.
-    /// `out_result` is written when a transfer took place. Options without a queue.
+    /// WRITEs local memory to the peer. Returns when the bytes are visible there, or the failure. Writes
+    /// `out_result` when a transfer took place. The options must have no queue.
     Result<void> write(Span<const Request> requests, OrDefault<TransferOptions> options = {},
                        TransferResult *out_result = nullptr) const noexcept
     {
@@ -870,7 +874,7 @@ public:
                                 result.slot()));
         return result;
     }
-    /// READs the peer's memory into local memory, and returns when the bytes are there.
+    /// READs the peer's memory into local memory. Returns when the bytes are here, or the failure.
     Result<void> read(Span<const Request> requests, OrDefault<TransferOptions> options = {},
                       TransferResult *out_result = nullptr) const noexcept
     {
@@ -879,8 +883,9 @@ public:
                                result.slot()));
         return result;
     }
-    /// Makes a small transfer with a peer on this host here and now: ok() if it is done. pending(): it is not;
-    /// submit it. Never waits. `op` is FERRY_OP_READ or FERRY_OP_WRITE. Options without a queue.
+    /// Completes a small transfer with a peer on this host at once: ok() if it is done. pending():
+    /// nothing was done; submit the transfer. Never waits. `op` is FERRY_OP_READ or FERRY_OP_WRITE. The
+    /// options must have no queue.
     Result<void> at_once(std::uint32_t op, Span<const Request> requests, OrDefault<TransferOptions> options = {},
                          TransferResult *out_result = nullptr) const noexcept
     {
@@ -901,7 +906,7 @@ public:
             *result = Transfer(engine_, transfer);
         return result;
     }
-    /// Starts a transfer of blocks; otherwise as the other.
+    /// Starts a transfer of blocks.
     Result<Transfer> submit(std::uint32_t op, const Blocks &blocks,
                             OrDefault<TransferOptions> options = {}) const noexcept
     {
@@ -912,8 +917,8 @@ public:
             *result = Transfer(engine_, transfer);
         return result;
     }
-    /// Sends bytes to the peer's application and returns when the peer has taken them in. Zero as the
-    /// deadline: the setting deadline_ms.
+    /// Sends bytes to the peer's application. Returns when the peer has taken them in. A deadline of
+    /// zero means the setting deadline_ms.
     Result<void> notify(Bytes bytes, Timeout deadline = std::chrono::nanoseconds(0)) const noexcept
     {
         Result<void> result;
@@ -921,14 +926,14 @@ public:
         return result;
     }
 
-    /// What is known of the peer.
+    /// Returns information about the peer.
     Result<PeerInfo> info() const noexcept
     {
         Result<PeerInfo> result;
         result.take(ferry_peer_get_info(engine_, handle_, &*result, result.slot()));
         return result;
     }
-    /// What the peer has registered, in order of address, as far as it has told us.
+    /// Lists the regions that the peer has announced, in order of address.
     Result<std::vector<RegionInfo>> regions() const
     {
         return detail::list<RegionInfo>(
@@ -936,7 +941,8 @@ public:
                 return ferry_peer_regions(engine_, handle_, items, sizeof *items, capacity, count, error);
             });
     }
-    /// The first region of this name; FERRY_ERR_NOT_REGISTERED if the peer has told us of none.
+    /// Returns the first region of this name; FERRY_ERR_NOT_REGISTERED if the peer has announced no such
+    /// region.
     Result<RegionInfo> region(std::string_view name) const
     {
         Result<std::vector<RegionInfo>> all = regions();
@@ -950,7 +956,7 @@ public:
         result.fail(FERRY_ERR_NOT_REGISTERED, "the peer has no region of this name");
         return result;
     }
-    /// Every path to the peer, chosen or not, and why.
+    /// Lists every path to the peer, chosen or not, and why.
     Result<std::vector<PathInfo>> paths() const
     {
         return detail::list<PathInfo>(
@@ -958,7 +964,7 @@ public:
                 return ferry_peer_paths(engine_, handle_, items, sizeof *items, capacity, count, error);
             });
     }
-    /// Asks for a sign of life; returns the round trip.
+    /// Sends a probe and waits for the answer; returns the round trip.
     Result<std::chrono::nanoseconds> probe(Timeout timeout = forever) const noexcept
     {
         Result<std::chrono::nanoseconds> result;
@@ -967,14 +973,14 @@ public:
             *result = std::chrono::nanoseconds(static_cast<std::int64_t>(round_trip_ns));
         return result;
     }
-    /// Returns when nothing of the peer can land here any more.
+    /// Fences the peer: returns when nothing of the peer can land here any more.
     Result<void> fence(Timeout timeout = forever) const noexcept
     {
         Result<void> result;
         result.take(ferry_peer_fence(engine_, handle_, timeout.ns(), result.slot()));
         return result;
     }
-    /// Ends the session; for everyone who uses this peer.
+    /// Closes the session, for every user of this peer.
     Result<void> close(Timeout timeout = forever) const noexcept
     {
         Result<void> result;
@@ -987,13 +993,14 @@ private:
     ferry_peer handle_ = 0;
 };
 
-/// Ends the session with a peer when it goes out of scope, and waits for the peer's transfers to be final.
+/// Closes the session with a peer in its destructor, and waits until the transfers to the peer are
+/// final.
 class Session : public detail::Owned<ferry_peer> {
 public:
     Session() noexcept = default;
-    /// Of a peer that is connected.
+    /// Takes over the session of a connected peer.
     explicit Session(const Peer &peer) noexcept : Owned(peer.engine(), peer.handle()) {}
-    /// Leaves the other empty; assigning ends what was there, as the destructor does.
+    /// Leaves the other empty. Assignment first destroys the old value, as the destructor does.
     /// @{
     Session(Session &&) noexcept = default;
     Session &operator=(Session &&other) noexcept
@@ -1007,17 +1014,17 @@ public:
     {
         if (*this) ferry_peer_close(engine_, handle_, FERRY_FOREVER, nullptr);
     }
-    /// Whose session it is.
+    /// The peer of the session.
     Peer peer() const noexcept { return {engine_, handle_}; }
 };
 
 /* ---- Events and queues ------------------------------------------------------------------------- */
 
-/// One thing that has happened, and the bytes that came with it. The fields are ferry_event's, by ->.
+/// One event and its bytes. operator-> gives the fields of ferry_event.
 class Event {
 public:
     Event() noexcept = default;
-    /// The bytes go along; assigning gives back those that were there.
+    /// Moves the bytes too. Assignment frees the old bytes.
     /// @{
     Event(Event &&other) noexcept : c_(std::exchange(other.c_, ferry_event{})) {}
     Event &operator=(Event &&other) noexcept
@@ -1028,17 +1035,17 @@ public:
     }
     /// @}
     ~Event() { reset(); }
-    /// Gives back the bytes.
+    /// Frees the bytes.
     void reset() noexcept
     {
         if (c_.data != nullptr) ferry_event_release(&c_);
     }
-    /// The fields.
+    /// The fields of ferry_event.
     /// @{
     const ferry_event *operator->() const noexcept { return &c_; }
     const ferry_event &operator*() const noexcept { return c_; }
     /// @}
-    /// A notification's bytes; they live as long as the event.
+    /// The bytes of a notification; valid as long as the event.
     /// @{
     Span<const std::byte> bytes() const noexcept { return {static_cast<const std::byte *>(c_.data), c_.data_length}; }
     std::string_view text() const noexcept { return {static_cast<const char *>(c_.data), c_.data_length}; }
@@ -1048,28 +1055,28 @@ private:
     friend class Queue;
     ferry_event c_{};
 };
-static_assert(sizeof(Event) == sizeof(ferry_event), "an array of events is drained into as it is");
+static_assert(sizeof(Event) == sizeof(ferry_event), "drain fills an array of Event in place");
 
-/// What Queue::dispatch calls when a transfer, or a connect, of this completion has ended: the hook for
-/// event loops, schedulers and coroutines. Derive from it, or have it as the first member; it is not
-/// copied and must not move until it has been called.
+/// A hook for event loops, schedulers and coroutines: Queue::dispatch calls it when its transfer or
+/// connect has ended. Derive from it, or make it the first member. It is not copied and must not move
+/// until it has been called.
 struct Completion {
-    /// Called on the thread that dispatches.
+    /// The type of the hook; it runs on the thread that dispatches.
     using Function = void (*)(Completion &self, const ferry_event &event) noexcept;
-    /// Calls `called` when it has ended.
+    /// Takes the function to call.
     explicit Completion(Function called) noexcept : function(called) {}
     Completion(const Completion &) = delete;
     Completion &operator=(const Completion &) = delete;
-    /// What is called.
+    /// The function to call.
     Function function;
 };
 
-/// A queue of events. The destructor takes its callback away and destroys it; a queue to which transfers
-/// or connects have yet to report stays in the engine until that is closed.
+/// A queue of events. The destructor removes the callback and destroys the queue. A queue to which
+/// transfers or connects have yet to report stays in the engine until the engine is closed.
 class Queue : public detail::Owned<ferry_queue> {
 public:
     using Owned::Owned;
-    /// Leaves the other empty; assigning ends what was there, as the destructor does.
+    /// Leaves the other empty. Assignment first destroys the old value, as the destructor does.
     /// @{
     Queue(Queue &&) noexcept = default;
     Queue &operator=(Queue &&other) noexcept
@@ -1085,16 +1092,17 @@ public:
         ferry_queue_callback(engine_, handle_, nullptr, nullptr, nullptr);
         ferry_queue_destroy(engine_, handle_, nullptr);
     }
-    /// A descriptor for poll or an event loop, readable when drain has something: poll, drain until it
-    /// returns fewer events than there was room for, poll again. ferry's own: poll it, nothing else.
+    /// Returns a descriptor for poll or an event loop; it is readable when drain has events. Poll, drain
+    /// until a drain returns fewer events than it had room for, and poll again. ferry owns the
+    /// descriptor: only poll it.
     Result<int> fd() const noexcept
     {
         Result<int> result;
         result.take(ferry_queue_eventfd(engine_, handle_, &*result, result.slot()));
         return result;
     }
-    /// Takes as many events as there are and as fit, oldest first; returns those that it filled. Never
-    /// waits. What `storage` held before is given back, so one array serves for ever.
+    /// Takes up to storage.size() events, oldest first; returns the filled part of `storage`. Never
+    /// waits. Frees the old events in `storage` first, so one array can be reused.
     Result<Span<Event>> drain(Span<Event> storage) const noexcept
     {
         Result<Span<Event>> result;
@@ -1105,10 +1113,10 @@ public:
             *result = Span<Event>(storage.data(), count);
         return result;
     }
-    /// Drains once, and calls for each event its Completion, or `other(Event &)` where there is none:
-    /// transfers and connects with user_data 0, notifications, peers. Returns how many events there were;
-    /// as many as there was room for means that more may be left. All user_data of such a queue's
-    /// transfers and connects must be 0 or a Completion's (TransferOptions::queue).
+    /// Drains once. For each event it calls the event's Completion, or `other(Event &)` for transfers
+    /// and connects with user_data 0, notifications and peer events. Returns the number of events; if
+    /// `storage` was full, more may be left. On such a queue, user_data of all transfers and connects
+    /// must be 0 or a Completion (TransferOptions::queue).
     template <class Other> Result<std::size_t> dispatch(Span<Event> storage, Other &&other) const
     {
         Result<std::size_t> result;
@@ -1126,9 +1134,9 @@ public:
         *result = events->size();
         return result;
     }
-    /// Has ferry call `function(const ferry_event &)` with each event, on a thread of its own, one at a
-    /// time. The event is good for the length of the call; the function must not throw, and stay where it
-    /// is until the callback is taken away or the queue is gone.
+    /// Sets the callback: ferry calls `function(const ferry_event &)` with each event on its callback
+    /// thread, one event at a time. The event is valid until the function returns. The function must not
+    /// throw, and must not move until the callback is removed or the queue destroyed.
     template <class Function> Result<void> callback(Function &function) const noexcept
     {
         Result<void> result;
@@ -1139,14 +1147,14 @@ public:
         result.take(ferry_queue_callback(engine_, handle_, call, context, result.slot()));
         return result;
     }
-    /// Takes the callback away; returns when a running call of it has ended.
+    /// Removes the callback. Returns when it no longer runs.
     Result<void> no_callback() const noexcept
     {
         Result<void> result;
         result.take(ferry_queue_callback(engine_, handle_, nullptr, nullptr, result.slot()));
         return result;
     }
-    /// Destroys it before the destructor does. FERRY_ERR_BUSY while something has yet to report to it.
+    /// Destroys the queue early. FERRY_ERR_BUSY while a transfer or connect has yet to report to it.
     Result<void> destroy() noexcept
     {
         Result<void> result;
@@ -1169,11 +1177,11 @@ inline TransferOptions &TransferOptions::queue(const Queue &queue, Completion &c
 
 /* ---- Engines ----------------------------------------------------------------------------------- */
 
-/// An engine: registers memory, connects to peers, and moves bytes. The destructor closes and frees it,
-/// and waits for what is under way; everything made from it must be gone by then.
+/// An engine registers memory, connects to peers, and moves bytes. The destructor closes and frees it,
+/// and waits until its transfers are final. All objects made from the engine must be destroyed first.
 class Engine {
 public:
-    /// None; only to be assigned to.
+    /// Empty; assign an engine to it.
     Engine() noexcept = default;
     /// Opens an engine: listens where the configuration says, and starts its threads.
     static Result<Engine> open(const Config &config = Config())
@@ -1183,15 +1191,15 @@ public:
         if (result.take(ferry_engine_open(config.c(), &engine, result.slot()))) result->c_.reset(engine);
         return result;
     }
-    /// Refuses new work and makes all transfers final; afterwards nothing touches registered memory.
-    /// FERRY_ERR_BUSY: still closing; call again.
+    /// Refuses new work and makes all transfers final; nothing touches registered memory afterwards.
+    /// FERRY_ERR_BUSY: the engine is still closing; call again.
     Result<void> close(Timeout timeout = forever) const noexcept
     {
         Result<void> result;
         result.take(ferry_engine_close(c(), timeout.ns(), result.slot()));
         return result;
     }
-    /// "host:port" at which peers reach it.
+    /// Returns the "host:port" at which peers reach the engine.
     Result<std::string> address() const
     {
         return detail::text<std::string>([&](char *buffer, std::size_t size, std::size_t *length, ferry_error *error) {
@@ -1199,7 +1207,7 @@ public:
         });
     }
 
-    /// Allocates `size` bytes that are registered.
+    /// Allocates `size` bytes of registered memory.
     Result<Memory> alloc(std::size_t size, OrDefault<AllocOptions> options = {}) const noexcept
     {
         Result<Memory> result;
@@ -1209,8 +1217,9 @@ public:
             *result = Memory(c(), region, address, size);
         return result;
     }
-    /// Registers memory of the caller's, of the host or of a device (a CUdeviceptr as void *), which must stay
-    /// there as long as the Region is. Whose it is is found out, or said by RegionOptions::kind.
+    /// Registers the caller's memory, of the host or of a device (a CUdeviceptr as void *). It must stay
+    /// mapped as long as the Region lives. ferry detects the kind of memory unless RegionOptions::kind
+    /// says it.
     Result<Region> register_memory(void *address, std::size_t size,
                                    OrDefault<RegionOptions> options = {}) const noexcept
     {
@@ -1220,7 +1229,8 @@ public:
             *result = Region(c(), region);
         return result;
     }
-    /// Registers several pieces of memory, all or none; peers are told at once. Regions in the same order.
+    /// Registers several pieces of memory, all or none, and announces them together. Returns regions in
+    /// the same order.
     Result<std::vector<Region>> register_batch(Span<void *const> addresses, Span<const std::size_t> sizes,
                                                OrDefault<RegionOptions> options = {}) const
     {
@@ -1246,7 +1256,8 @@ public:
             *result = Peer(c(), peer);
         return result;
     }
-    /// The same without waiting: the queue gets one FERRY_EVENT_PEER_CONNECTED with `user_data`.
+    /// Starts to connect, without waiting: the queue gets one FERRY_EVENT_PEER_CONNECTED with
+    /// `user_data`.
     Result<void> connect_async(Text address, Timeout timeout, const Queue &queue,
                                std::uint64_t user_data = 0) const noexcept
     {
@@ -1255,13 +1266,13 @@ public:
                                              result.slot()));
         return result;
     }
-    /// The same, and Queue::dispatch calls the completion.
+    /// Starts to connect, without waiting; Queue::dispatch calls the completion.
     Result<void> connect_async(Text address, Timeout timeout, const Queue &queue, Completion &completion) const noexcept
     {
         const auto user_data = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(&completion));
         return connect_async(address, timeout, queue, user_data);
     }
-    /// Connects to the engine that a descriptor describes.
+    /// Connects to the engine that a descriptor names.
     Result<Peer> connect_descriptor(Bytes descriptor, Timeout timeout = forever) const noexcept
     {
         Result<Peer> result;
@@ -1271,7 +1282,7 @@ public:
             *result = Peer(c(), peer);
         return result;
     }
-    /// This engine's descriptor, for others to connect with; at most 300 bytes.
+    /// Returns this engine's descriptor, with which other engines connect; at most 300 bytes.
     Result<std::vector<std::byte>> descriptor() const
     {
         return detail::text<std::vector<std::byte>>(
@@ -1279,7 +1290,7 @@ public:
                 return ferry_descriptor_export(c(), buffer, capacity, length, error);
             });
     }
-    /// The peers that are known, lost ones included for a while.
+    /// Lists the known peers; lost peers stay for a while.
     Result<std::vector<Peer>> peers() const
     {
         auto handles = detail::list<ferry_peer>(
@@ -1292,8 +1303,8 @@ public:
         return result;
     }
 
-    /// Creates a queue for the events in `what`, FERRY_QUEUE_* bits, with room for `capacity` transfers
-    /// and connects that are under way or wait to be drained.
+    /// Creates a queue for the kinds of events in `what`, FERRY_QUEUE_* bits. `capacity` bounds the
+    /// transfers and connects that are in progress or wait to be drained.
     Result<Queue> queue(std::uint32_t what, std::size_t capacity) const noexcept
     {
         Result<Queue> result;
@@ -1301,8 +1312,8 @@ public:
         if (result.take(ferry_queue_create(c(), what, capacity, &queue, result.slot()))) *result = Queue(c(), queue);
         return result;
     }
-    /// Waits until one of several transfers is final; returns its place in the list. pending() when the
-    /// timeout ends first.
+    /// Waits until one of several transfers is final; returns its index in the list. pending() if the
+    /// timeout passes first.
     Result<std::size_t> wait_any(Span<const ferry_transfer> transfers, Timeout timeout = forever) const noexcept
     {
         Result<std::size_t> result;
@@ -1311,14 +1322,14 @@ public:
         return result;
     }
 
-    /// Counters since it was opened, and what exists now.
+    /// Returns the counters since the engine was opened, and the current number of objects.
     Result<Stats> stats() const noexcept
     {
         Result<Stats> result;
         result.take(ferry_engine_stats(c(), &*result, result.slot()));
         return result;
     }
-    /// The same in Prometheus' text format.
+    /// Returns the statistics in Prometheus' text format.
     Result<std::string> metrics() const
     {
         return detail::text<std::string>([&](char *buffer, std::size_t size, std::size_t *length, ferry_error *error) {
@@ -1326,9 +1337,9 @@ public:
         });
     }
 
-    /// As ferry.h knows it; still owned here.
+    /// The engine for ferry.h; this object still owns it.
     ferry_engine *c() const noexcept { return c_.get(); }
-    /// Whether there is an engine in it.
+    /// True if this object owns an engine.
     explicit operator bool() const noexcept { return c_ != nullptr; }
 
 private:
@@ -1342,20 +1353,21 @@ private:
 
 #ifdef FERRY_HAS_COROUTINES
 
-/// co_await Move(peer, FERRY_OP_WRITE, requests, queue) submits a transfer, and goes on when it is final,
-/// on the thread that calls queue.dispatch. Gives a Result<void>: how the transfer ended, or why it was
-/// not submitted. Nothing is allocated: the awaiter lives in the coroutine's frame, which must not be
-/// destroyed before it goes on.
+/// co_await Move(peer, FERRY_OP_WRITE, requests, queue) submits a transfer and resumes when it is final,
+/// on the thread that calls queue.dispatch. The result is a Result<void>: the outcome of the transfer,
+/// or why it was not submitted. It allocates nothing: the awaiter lives in the coroutine's frame, which
+/// must not be destroyed before the coroutine resumes.
 class Move : Completion {
 public:
-    /// As Peer::submit; the requests are borrowed until it is awaited. `out_result` is written when it is final.
+    /// As Peer::submit. Borrows the requests until it is awaited. Writes `out_result` when the transfer
+    /// is final.
     Move(const Peer &peer, std::uint32_t op, Span<const Request> requests, const Queue &queue,
          TransferOptions options = {}, TransferResult *out_result = nullptr) noexcept
         : Completion(&Move::ended), peer_(peer), op_(op), requests_(requests), options_(options), out_result_(out_result)
     {
         options_.queue(queue, *this);
     }
-    /// What co_await asks for.
+    /// The awaiter's interface.
     /// @{
     bool await_ready() const noexcept { return false; }
     bool await_suspend(std::coroutine_handle<> waiting) noexcept
@@ -1363,7 +1375,8 @@ public:
         Result<void> submitted;
         ferry_transfer transfer = 0;
         waiting_ = waiting;
-        // Once submitted it may end on another thread, and this object with it, before the call returns.
+        // After submit the transfer may end on another thread, which may destroy this object before the
+        // call returns.
         if (submitted.take(ferry_transfer_submit(peer_.engine(), peer_.handle(), op_, requests_.data(), requests_.size(),
                                                  options_.c(), &transfer, submitted.slot())))
             return true;

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Installs the peers' wheels into a virtual environment under the build folder and measures ferry beside
-# them: the table, its figures as JSON, and a plot go to benches/results/. Options are those of
-# `ferry-bench peers`. A peer that doesn't install is in the table with the reason.
+# Installs the wheels of the peers into a virtual environment under the build folder and measures ferry beside
+# them. The table, its figures as JSON, and a plot go to benches/results/. Options are those of `ferry-bench
+# peers`. If a peer cannot be installed, the table has the reason.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}
@@ -13,10 +13,10 @@ mkdir -p "$work" "$results"
 MOONCAKE=0.3.13.post1
 NIXL=1.5.1
 
-scripts/setup.sh compare || echo "compare: going on without what could not be installed"
+scripts/setup.sh compare || echo "compare: going on without the packages that could not be installed"
 [ -x "$venv/bin/pip" ] || python3 -m venv "$venv"
 
-# What pip is asked for, once; why it failed is left for the table.
+# Installs a peer with pip, once; keeps the reason of a failure for the table.
 install() {
     local peer=$1 done=$work/$1.installed failed=$work/$1.failed reason
     shift
@@ -35,9 +35,9 @@ install tools numpy matplotlib
 install mooncake "mooncake-transfer-engine-non-cuda==$MOONCAKE"
 install nixl --no-deps "nixl==$NIXL" "nixl-cu12==$NIXL"
 
-# A network namespace of its own: nobody else's traffic, and one congestion control for those who don't
-# choose theirs. bbr, a common default, costs the peers up to half of their speed over loopback, and the
-# comparison is to be with their best. Nothing outside it changes.
+# Runs in its own network namespace: without other traffic, and with one congestion control for all peers that
+# don't choose their own. bbr, a common default, costs the peers up to half of their speed over loopback, and
+# the comparison must show them at their best. Nothing changes outside the namespace.
 quiet() { "$@" >/dev/null 2>&1; }
 inside='ip link set lo up && echo reno >/proc/sys/net/ipv4/tcp_congestion_control && exec "$@"'
 namespace=()
@@ -46,7 +46,7 @@ if quiet unshare --net sh -c "$inside" sh true; then
 elif quiet unshare --map-root-user --net sh -c "$inside" sh true; then
     namespace=(unshare --map-root-user --net sh -c "$inside" sh)
 else
-    echo "compare: no network namespace of its own: the peers have the host's congestion control"
+    echo "compare: this user cannot make a network namespace: the peers use the host's congestion control"
 fi
 
 : >"$work/agents.log"

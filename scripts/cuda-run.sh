@@ -1,10 +1,11 @@
 #!/bin/bash
-# Lies beside the programs that `scripts/cuda.sh leg` built, and runs them on this machine's GPU: `test` or
-# `bench`. What can't run says SKIPPED, with the reason, and is counted. `standin` runs the tests without one.
+# Runs the programs of `scripts/cuda.sh leg`, which are in this folder, on this machine's GPU: `test` or
+# `bench`. A test that cannot run prints SKIPPED with the reason, and is counted. `standin` runs the tests
+# without a GPU.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
-# Runs the tests and counts; a test that was skipped passes in its harness.
+# Runs the tests and counts them; libtest counts a skipped test as passed.
 run_tests() {
     local log status
     log=$(mktemp)

@@ -1,15 +1,15 @@
 #!/bin/bash
-# Tests and measurements of CUDA. `leg` puts programs into a folder that can be copied to a machine with a
-# GPU, where `./run.sh test` and `./run.sh bench` need neither network nor compilers; `test` and `bench` make
-# it and run it here. `standin` runs the tests and the bench against the stand-in for the driver, `standin-bench`
-# the bench alone, which says nothing about speed there: it is built as tests are. Words after them say which
-# packages cargo is to choose from, `-p ferry` unless told otherwise.
+# Tests and measurements of CUDA. `leg` builds programs into a folder that can be copied to a machine with a
+# GPU, where `./run.sh test` and `./run.sh bench` need neither network nor compilers. `test` and `bench` build
+# that folder and run it here. `standin` runs the tests and the bench against the stand-in for the driver;
+# `standin-bench` runs only the bench, which is built like a test there and says nothing about speed. Further
+# arguments choose cargo's packages; the default is `-p ferry`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}
 leg=$target/cuda-leg
 
-# The program that cargo built last for a target: its name, then cargo's words.
+# Prints the program that cargo built last for a target. Arguments: the target's name, then those of cargo.
 program() {
     local name=$1
     shift

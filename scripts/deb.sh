@@ -1,10 +1,10 @@
 #!/bin/bash
-# Makes two Debian packages of what `make install` installs: the libraries, and what programs are built with
-# (headers, static library, pkg-config and CMake files, ferry-bench). Names, version and licence come from
-# Cargo's metadata of the crate ferry-ffi, the description from the crate ferry, dependencies from
-# dpkg-shlibdeps. Who maintains the packages is in the metadata too, unless DEBEMAIL and DEBFULLNAME say who.
+# Makes two Debian packages from `make install`: the libraries, and the files for building programs (headers,
+# static library, pkg-config and CMake files, ferry-bench). Names, version and licence come from Cargo's
+# metadata of the crate ferry-ffi, the description from the crate ferry, dependencies from dpkg-shlibdeps. The
+# maintainer is in the metadata too; DEBEMAIL and DEBFULLNAME override it.
 #
-# usage: deb.sh OUT    a folder for the packages
+# usage: deb.sh OUT    OUT is the folder for the packages
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p "$1"
@@ -41,13 +41,13 @@ maintainer() {
     esac
 }
 
-needs() { # what these programs or libraries are linked with, as a Depends field
+needs() { # prints the libraries that these files are linked with, as a Depends field
     mkdir -p "$work/shlibs/debian"
     printf 'Source: ferry\n\nPackage: ferry\nArchitecture: any\n' >"$work/shlibs/debian/control"
     (cd "$work/shlibs" && dpkg-shlibdeps -O "${@/#/-e}" 2>/dev/null) | sed 's/^shlibs:Depends=//'
 }
 
-# Arguments: package, Depends, and what the second line of its description says
+# Arguments: package, Depends, and the second line of its description
 pack() {
     local package=$1 depends=$2 about=$3 tree=$work/$1 doc
     doc=$tree/usr/share/doc/$package
@@ -84,4 +84,4 @@ printf '%s\n' "libferry $abi $library (>= $version)" "libferry_mooncake 0 $libra
 echo "activate-noawait ldconfig" >"$work/$library/DEBIAN/triggers"
 pack "$library" "$(needs "${libraries[@]}")" "These are the shared libraries."
 pack "$development" "$library (= $version), $(needs "$work/$development/usr/bin/ferry-bench")" \
-    "This is what programs are built with, in C and C++, and ferry-bench."
+    "These are the files for building programs in C and C++, and ferry-bench."

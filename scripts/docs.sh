@@ -1,6 +1,6 @@
 #!/bin/bash
-# The pages of this repository as one site with search (mdBook), and the API references that it leads to: rustdoc,
-# Doxygen (C and C++), pdoc (Python), `go doc`. Argument: the folder to write, which is made anew.
+# Builds the pages of this repository as one site with search (mdBook), with the API references that it links:
+# rustdoc, Doxygen (C and C++), pdoc (Python), `go doc`. Argument: the output folder, which is created anew.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}
@@ -14,7 +14,7 @@ cp -r "$target/doc" "$out/rust"
 
 FERRY_DOCS=$out doxygen docs/Doxyfile
 
-# pdoc imports what it documents.
+# pdoc imports the module that it documents.
 scripts/build.sh
 venv=$target/docs-venv
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
@@ -25,10 +25,10 @@ FERRY_LIBRARY=$(realpath "$target/release/libferry.so") PYTHONPATH=bindings/pyth
 if command -v go >/dev/null; then
     (cd bindings/go && GOTOOLCHAIN=local GOPROXY=off go doc -all .) >"$out/go/ferry.txt"
 else
-    echo "SKIPPED: the Go reference; there is no go"
+    echo "SKIPPED: the Go reference, because go is not installed"
 fi
 
-# One version everywhere, built once for each target folder; FERRY_MDBOOK names one that is there already.
+# The same version everywhere, built once per target folder; FERRY_MDBOOK names an installed mdBook.
 mdbook_version=0.5.4
 mdbook=${FERRY_MDBOOK:-$target/mdbook-$mdbook_version/bin/mdbook}
 [ -x "$mdbook" ] || CARGO_TARGET_DIR=$target/mdbook-build cargo install mdbook --version "=$mdbook_version" --locked --quiet \

@@ -1,7 +1,7 @@
 #!/bin/bash
-# What each leg of scripts/test.sh does. That runs a leg as a process of its own, `legs.sh LEG`, with a bound on its
-# time; SKIP as exit status means that it can't run here, and its last line says why. What a leg takes from one
-# before it, it builds itself where that did not run: `scripts/test.sh LEG` is enough.
+# The legs of scripts/test.sh, which runs each leg as its own process, `legs.sh LEG`, with a time limit. Exit
+# status SKIP means that the leg cannot run here; its last line has the reason. A leg builds what an earlier
+# leg did not, so `scripts/test.sh LEG` is enough.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}
@@ -9,10 +9,11 @@ logs=$target/test-logs
 SKIP=77
 standin=$target/standin
 
-# Whether the leg `tests` is among the legs of this run: what that runs is not run a second time.
+# True if the leg `tests` is part of this run; the tests of that leg then don't run a second time.
 with_tests() { [[ " ${FERRY_TEST_LEGS:-} " == *" tests "* ]]; }
-# Test programs of a package, then cargo's words. Cargo takes the features of dependencies from the packages that
-# are named together, and with others builds every program anew: so it is the whole workspace after `tests`.
+# Runs test programs of a package; further arguments are cargo's. Cargo takes the features of dependencies
+# from the packages that are named together, and with other features builds every program again. After `tests`
+# the whole workspace is named for that reason.
 suite() {
     local packages=(-p "$1")
     if with_tests; then packages=(--workspace); fi
@@ -22,15 +23,15 @@ suite() {
 format() { cargo fmt --all --check; }
 clippy() { cargo clippy --workspace --all-targets -- -D warnings; }
 unit() { cargo test -p ferry --lib && cargo test -p ferry --test imports --test plan_properties --test loom_region; }
-# What is shipped, for the legs that use it.
+# Builds the shipped files for the legs that use them.
 build() { scripts/build.sh; }
-# Every test of the workspace. The stand-ins are built first, once, for all who use them.
+# Runs every test of the workspace. The stand-ins are built first, once, for all of them.
 tests() {
     tests/standin/build.sh "$standin" || return 1
     FERRY_TEST_STANDIN=$(realpath "$standin") scripts/suites.sh
 }
-# The lane threads' other way to wait, over the suite that every transport passes; `tests` has epoll, which is what
-# they do unless told otherwise. Left out is what names its poller or has no lanes: nothing would differ.
+# Runs the suite that every transport passes with the other poller of the lane threads; `tests` uses epoll,
+# the default. Skips tests that name a poller or have no lanes: they would not differ.
 io_uring() {
     if [ "$(cat /proc/sys/kernel/io_uring_disabled 2>/dev/null || echo 0)" = 2 ]; then
         echo "SKIPPED: this kernel has io_uring switched off"
@@ -38,12 +39,12 @@ io_uring() {
     fi
     FERRY_TCP_POLLER=io_uring suite ferry --test conformance -- --skip epoll --skip io_uring --skip same_host
 }
-# The same tests once more, with the same-host path in place of TCP.
+# Runs the same tests again, with the same-host path instead of TCP.
 local_path() {
     FERRY_TEST_TRANSPORTS=local suite ferry --test futures --test notifications --test queues --test regions --test threads \
         --test transfers
 }
-# What needs RDMA devices, in a virtual machine that has them; the binaries are built here.
+# Runs the tests that need RDMA devices, in a virtual machine that has them; the binaries are built here.
 rdma() {
     local listed binaries
     scripts/setup.sh rdma && scripts/build.sh || return 1
@@ -56,22 +57,22 @@ rdma() {
     FERRY_TEST_TRANSPORTS=rdma FERRY_BENCH=$target/release/ferry-bench \
         scripts/rdma-vm.sh --limit 1200 run tests/rdma/guest.sh "${binaries[@]}"
 }
-# The stand-ins for device libraries keep their rules; and two processes with their devices, for every pair of
-# memories and every failure.
+# Checks that the stand-ins for device libraries keep their rules; then two processes with their devices, for
+# every pair of memories and every failure.
 standin() {
     tests/standin/test.sh "$standin" || return 1
     with_tests || FERRY_TEST_STANDIN=$(realpath "$standin") suite ferry --test devices
 }
-# CUDA against the stand-in for its driver, and on a GPU where there is one.
+# Tests CUDA against the stand-in for its driver, and on a GPU if this machine has one.
 cuda() {
     if with_tests; then scripts/cuda.sh standin-bench --workspace; else scripts/cuda.sh standin; fi || return 1
     if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then
         scripts/cuda.sh test
     else
-        echo "SKIPPED: the same tests on a GPU, of which there is none (make test-cuda where there is)"
+        echo "SKIPPED: the same tests on a GPU, because this machine has none (make test-cuda runs them)"
     fi
 }
-# The references, that nothing public is missing in them, and the links of all pages.
+# Builds the references, checks that they document everything public, and checks the links of all pages.
 docs() { scripts/setup.sh docs && scripts/docs.sh "$target/docs" && python3 tests/docs.py "$target/docs"; }
 c() { tests/c/run.sh; }
 cxx() { bindings/cxx/tests/run.sh; }
@@ -79,19 +80,20 @@ mooncake_c() { bindings/mooncake/tests/run.sh; }
 installed() { scripts/test_install.sh; }
 deb() {
     if ! command -v dpkg >/dev/null; then
-        echo "SKIPPED: this is no Debian"
+        echo "SKIPPED: dpkg is not installed"
         return $SKIP
     fi
     scripts/setup.sh deb && scripts/test_deb.sh
 }
 golang() { bindings/go/test.sh; }
-# The package in a virtual environment, and the module of Mooncake's name on top of it. The wheel's library is
-# built with what else is shipped, so that it is the one that is there.
+# Tests the package in a virtual environment, and the module of Mooncake's name on top of it. The wheel's
+# library is built together with everything else that is shipped, so the existing library is used.
 python() {
     scripts/setup.sh python || return 1
     FERRY_CARGO_ARGS="-p ferry-mooncake -p ferry-bench" bindings/python/test.sh && bindings/python/mooncake/test.sh
 }
-# One program in five languages, each with each; built by the legs of the languages. Rust's is that of `cargo test`.
+# Runs one program in five languages, each with each; the legs of the languages build it. Rust's is that of
+# `cargo test`.
 exchange() {
     local programs=("rust=$target/debug/exchange" "c=$target/cxx-tests/exchange-c" "c++=$target/cxx-tests/exchange")
     suite ferry-examples --test programs --no-run || return 1
@@ -100,11 +102,11 @@ exchange() {
         programs+=("go=$target/go/exchange")
         export LD_LIBRARY_PATH=$target/go/prefix/lib
     else
-        echo "SKIPPED: the pairs with Go, of which there is none"
+        echo "SKIPPED: the pairs with Go, because its program was not built"
     fi
     tests/exchange.sh "${programs[@]}"
 }
-# Both ends on loopback: memory of the host, and of the stand-ins' devices.
+# Runs both ends on loopback: with host memory, and with memory of the stand-ins' devices.
 selftest() {
     local bench=$target/release/ferry-bench
     scripts/build.sh && "$bench" selftest --json "$logs/selftest.json" || return 1
@@ -112,19 +114,19 @@ selftest() {
     FERRY_CUDA_LIBRARY=$standin/cuda-12.8/libcuda.so.1 "$bench" selftest --use_cuda=0 &&
         FERRY_ASCEND_LIBRARY=$standin/cann-9.1/libascendcl.so "$bench" selftest --use_ascend=0
 }
-# The Python ends of `make compare`, without the peers: ferry's library and the bare system call.
+# Tests the Python ends of `make compare`, without the peers: ferry's library and the bare system call.
 agents() {
     if ! command -v python3 >/dev/null; then
-        echo "SKIPPED: there is no python3"
+        echo "SKIPPED: python3 is not installed"
         return $SKIP
     fi
     scripts/build.sh && python3 benches/peers/test_peers.py "$target/release/libferry.so"
 }
-# With 4,096 tokens, as `make demo` runs it; the program is that of `cargo test`.
+# Runs with 4,096 tokens, as `make demo` does; the program is that of `cargo test`.
 demo() { suite ferry-examples --test programs --no-run && "$target/debug/kv_demo"; }
 
 "$1"
 status=$?
-# The CPU time of all that it has waited for, for the table.
+# The CPU time of all child processes, for the table.
 times >"$logs/$1.cpu"
 exit $status

@@ -1,9 +1,10 @@
 #!/bin/bash
-# What the bindings add to a call, against C: a synchronous WRITE of 64 bytes to an engine of the same process,
-# and the submission of 100,000 pairs of blocks of which nothing merges. Each benchmark takes C and its own language
-# by turns in one process; the benchmarks of all bindings take turns here. Prints medians over the rounds.
+# Measures what the bindings add to a call, against C: a synchronous WRITE of 64 bytes to an engine of the
+# same process, and the submission of 100,000 pairs of blocks of which nothing merges. Each benchmark
+# alternates between C and its own language in one process; this script alternates between the bindings.
+# Prints medians over the rounds.
 #
-# usage: overhead.sh [ROUNDS]    5 unless said otherwise, about 10 seconds each
+# usage: overhead.sh [ROUNDS]    default 5, about 10 seconds each
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rounds=${1:-5}
@@ -29,7 +30,7 @@ benchmarks=(cxx python golang)
 if command -v go >/dev/null; then
     (cd bindings/go && GOTOOLCHAIN=local GOPROXY=off GOFLAGS= GOWORK=off go test -c -o "$out/go" .)
 else
-    echo "SKIPPED: Go, of which there is none"
+    echo "SKIPPED: Go, which is not installed"
     benchmarks=(cxx python)
 fi
 

@@ -1,15 +1,15 @@
 #!/bin/bash
-# Runs a command in a virtual machine that has RDMA devices: Soft-RoCE over veth pairs, laid out as two hosts
-# with two NICs each (tests/rdma/network.sh). The machine's root is this machine's, read-only, so the command
-# and its libraries are those built here. No KVM is needed, and nothing is installed or changed outside
+# Runs a command in a virtual machine with RDMA devices: Soft-RoCE over veth pairs, laid out as two hosts with
+# two NICs each (tests/rdma/network.sh). The machine's root is the host's root, read-only, so that the command
+# and its libraries are those built here. No KVM is needed. Nothing is installed or changed outside
 # $target/rdma-vm.
 #
 #   scripts/rdma-vm.sh [--limit SECONDS] [--out DIR] run COMMAND [ARGUMENT...]
 #
-# The command runs in this repository's folder with an empty stdin. What it prints comes out as it is printed,
-# its exit status is the script's. What it writes to /out in the guest lies in DIR afterwards
-# ($target/rdma-vm/out by default). FERRY_*, RUST_* and CARGO_TARGET_DIR are handed on.
-# 124 means that the limit (600 s) passed, 125 that the machine itself failed.
+# The command runs in this repository's folder with an empty stdin. Its output is printed at once, and its
+# exit status is the script's. Files that it writes to /out in the guest are in DIR afterwards
+# ($target/rdma-vm/out by default). FERRY_*, RUST_* and CARGO_TARGET_DIR are passed on. 124 means that the
+# limit (600 s) passed, 125 that the machine itself failed.
 #
 # tests/rdma/init is the guest's first process.
 set -euo pipefail
@@ -20,8 +20,8 @@ cache=$target/rdma-vm
 
 TIMED_OUT=124
 BROKEN=125
-# In the order of loading; what each needs is found and put before it. rdma_rxe doesn't name crc32_generic,
-# and without it fails with "failed to add": its checksum is missing.
+# In the order of loading; dependencies are found and put first. rdma_rxe doesn't name crc32_generic, and
+# without its checksum fails with "failed to add".
 MODULES=(virtio_pci virtio_net 9pnet_virtio 9p crc32_generic ib_core ib_uverbs rdma_rxe rdma_ucm veth dummy sch_netem)
 
 say() { echo "rdma-vm: $*" >&2; }
@@ -34,7 +34,7 @@ usage() {
     exit 2
 }
 
-# The kernel of the distribution, unpacked and never installed. It is fetched once.
+# The distribution's kernel, unpacked but not installed. It is fetched once.
 fetch_kernel() {
     kernel=$cache/kernel
     exec 9>"$cache/lock"
@@ -62,7 +62,7 @@ fetch_kernel() {
     vmlinuz=$kernel/root/boot/vmlinuz-$version
 }
 
-# A static shell, the modules and init. It takes less time to make than to know whether an old one will do.
+# A static shell, the modules and init. Building them takes less time than a check whether old ones still fit.
 build_initramfs() {
     local tree=$work/initramfs module path name
     mkdir -p "$tree/bin" "$tree/modules"
@@ -85,7 +85,8 @@ build_initramfs() {
     (cd "$tree" && find . | cpio --quiet -o -H newc) >"$work/initrd"
 }
 
-# What init needs to know, and the command as a script. $work/share is the guest's only way to write out.
+# The parameters of init, and the command as a script. $work/share is the guest's only way to write to the
+# host.
 write_job() {
     local name
     mkdir -p "$work/share/out"
@@ -110,7 +111,7 @@ write_job() {
 
 boot() {
     local pid tail_pid status=0
-    # Should this script be killed outright, its machine goes with it.
+    # If this script is killed, its machine ends too.
     setpriv --pdeathsig TERM timeout -k 5 "$limit" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 3072 -no-reboot \
         -display none -monitor none -parallel none -serial "file:$work/console" -nic none \
         -kernel "$vmlinuz" -initrd "$work/initrd" -append "console=ttyS0 quiet tsc=reliable panic=-1 oops=panic" \
@@ -118,7 +119,7 @@ boot() {
         -virtfs "local,path=${work//,/,,}/share,mount_tag=share,security_model=none" \
         </dev/null 9>&- &
     pid=$!
-    # timeout hands the signal on to qemu.
+    # timeout passes the signal on to qemu.
     trap 'kill $pid 2>/dev/null; exit 143' INT TERM HUP
     tail -q -s 0.1 -n +1 --pid="$pid" -f "$work/share/output" &
     tail_pid=$!
@@ -134,7 +135,7 @@ console_tail() {
     tail -n 40 "$work/console" | tr -d '\r' >&2
 }
 
-# Read whole before it runs: a run takes minutes, and the file may be edited meanwhile.
+# bash reads the whole function before it runs: a run takes minutes, and the file may be edited meanwhile.
 main() {
     local program status started qemu=0
     limit=600
@@ -168,13 +169,13 @@ main() {
 
     mkdir -p "$out"
     cp -r "$work/share/out/." "$out/"
-    # timeout's own status is 124, or 137 where qemu had to be killed.
+    # timeout's own status is 124, or 137 if qemu had to be killed.
     if { [ "$qemu" -eq 124 ] || [ "$qemu" -eq 137 ]; } && [ $((SECONDS - started)) -ge "$limit" ]; then
         say "the limit of $limit s passed; the machine was killed"
         console_tail
         exit "$TIMED_OUT"
     fi
-    # init writes this last, and only once the command has ended.
+    # init writes this file last, after the command has ended.
     if ! status=$(grep -xE '[0-9]+' "$work/share/status" 2>/dev/null); then
         say "the machine ended without saying how the command went (qemu's status is $qemu)"
         console_tail

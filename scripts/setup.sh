@@ -1,7 +1,7 @@
 #!/bin/bash
-# Installs what ferry's targets need and this machine lacks, and says what it does. Packages come from
-# apt; a Rust toolchain that is missing or too old is the user's to install, with the exact words for it.
-# With `compare`, `rdma`, `deb`, `python` or `docs`: what those targets and tests alone need, and nothing else.
+# Installs the packages that ferry's targets need and this machine lacks, and prints what it does. Packages
+# come from apt; the user installs a missing or old Rust toolchain, and the script prints the exact commands.
+# `compare`, `rdma`, `deb`, `python` or `docs` installs only what these targets and tests need in addition.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/sbin:/sbin
@@ -9,7 +9,7 @@ PATH=$PATH:/usr/sbin:/sbin
 packages=()
 need() { command -v "$1" >/dev/null 2>&1 || packages+=("$2"); }
 
-# bindgen, which writes down the declarations of libibverbs while ferry is built, opens libclang.
+# bindgen opens libclang to read the declarations of libibverbs while ferry is built.
 has_libclang() {
     local folder found
     for folder in "${LIBCLANG_PATH:-}" $(ldconfig -p | sed -n 's|.*=> \(.*\)/libclang.*|\1|p') /usr/lib/llvm-*/lib; do
@@ -35,7 +35,8 @@ install_packages() {
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q "${packages[@]}"
 }
 
-# A Python that can make virtual environments; the library that Mooncake's wheel is linked with and lacks.
+# A Python that can make virtual environments, and the library that Mooncake's wheel links but does not
+# contain.
 compare() {
     need python3 python3
     need unshare util-linux
@@ -45,7 +46,7 @@ compare() {
     install_packages
 }
 
-# What the virtual machine of scripts/rdma-vm.sh is made of, and the programs that are run in it.
+# The parts of the virtual machine of scripts/rdma-vm.sh, and the programs that run in it.
 rdma() {
     need qemu-system-x86_64 qemu-system-x86
     need cpio cpio
@@ -53,7 +54,7 @@ rdma() {
     need rdma iproute2
     need ibv_devinfo ibverbs-utils
     need ib_write_bw perftest
-    # One linked dynamically is of no use where there are no libraries.
+    # A dynamically linked busybox is useless without libraries.
     if ! command -v busybox >/dev/null || ldd "$(command -v busybox)" >/dev/null 2>&1; then
         packages+=(busybox-static)
     fi
@@ -62,7 +63,7 @@ rdma() {
     install_packages
 }
 
-# What Debian packages are made with, on Debian and its relatives.
+# The tools that make Debian packages, on Debian and its derivatives.
 deb() {
     need dpkg-deb dpkg
     need dpkg-shlibdeps dpkg-dev
@@ -71,7 +72,8 @@ deb() {
     install_packages
 }
 
-# What makes virtual environments; what strips the wheel's library; what Mooncake's wheel is linked with and lacks.
+# Virtual environments; strip for the wheel's library; the library that Mooncake's wheel links but does not
+# contain.
 python() {
     need python3 python3
     need strip binutils
@@ -80,7 +82,7 @@ python() {
     install_packages
 }
 
-# The references of C and C++, and of Python.
+# The tools for the references of C and C++, and of Python.
 docs() {
     need doxygen doxygen
     python
@@ -111,7 +113,7 @@ wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 advice() {
     echo "setup: $1; ferry needs Rust $wanted or later. Install it with:" >&2
     echo "    curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y" >&2
-    echo "or, where rustup is there already:  rustup update stable" >&2
+    echo "or, if rustup is installed:  rustup update stable" >&2
     exit 1
 }
 command -v cargo >/dev/null 2>&1 || advice "there is no cargo on this machine"

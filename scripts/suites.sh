@@ -1,25 +1,25 @@
 #!/bin/bash
-# Runs every test of the workspace, as `cargo test --workspace` does, with two test programs side by side: those that
-# mostly wait, for leases and deadlines and other processes, beside those that compute. Each has a bound and a log;
-# at the end come the seconds of each, and the output of those that failed.
+# Runs every test of the workspace, as `cargo test --workspace` does, with two test programs at a time:
+# programs that mostly wait, for leases, deadlines and other processes, beside programs that compute. Each has
+# a time limit and a log. At the end the script prints the seconds of each, and the output of the failed ones.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 target=$(realpath "${CARGO_TARGET_DIR:-target}")
 logs=$target/test-logs/suites
 bound_s=600
-# What waits most, by package and program; the rest comes to about the same time.
+# The programs that wait most, by package and name; the others take about the same time together.
 waits=" ferry/faults ferry/devices "
 
 rm -rf "$logs"
 mkdir -p "$logs"
-# What cargo says of each program that has tests: its package's folder, its name, the program.
+# cargo's list of programs with tests: its package's folder, its name, the program.
 listed=$(cargo test --workspace --no-run --message-format=json-render-diagnostics) || exit 1
 pattern='.*"manifest_path":"\([^"]*\)/Cargo.toml".*"target":{"kind":\["[^"]*".*"name":"\([^"]*\)".*'
 pattern+='"overflow_checks":[a-z]*,"test":true}.*"executable":"\([^"]*\)".*'
 mapfile -t programs < <(sed -n "s|$pattern|\1 \2 \3|p" <<<"$listed")
 [ ${#programs[@]} -gt 0 ] || { echo "cargo named no test program"; exit 1; }
 
-# Runs a program where cargo would; writes down its name, status, wall and CPU seconds.
+# Runs a program in the folder where cargo would; records its name, status, wall and CPU seconds.
 run() {
     local folder=$1 name=$2 program=$3 started=$SECONDS status
     (
@@ -38,7 +38,7 @@ named() { # the package's name, by its folder, and the program's
     *) echo "$(basename "$1")/$2" ;;
     esac
 }
-# The lane that waits, or the other one.
+# Runs the lane of waiting programs, or the other lane.
 lane() {
     local folder name program full
     for line in "${programs[@]}"; do
@@ -48,7 +48,7 @@ lane() {
         run "$folder" "$full" "$program"
     done
 }
-# Read whole before it runs: that takes minutes, and the file may be edited meanwhile.
+# bash reads the whole function before it runs: that takes minutes, and the file may be edited meanwhile.
 main() {
     lane waits &
     waiting=$!
@@ -68,7 +68,7 @@ main() {
         [ "$status" -ne 0 ] || continue
         failed=$((failed + 1))
         echo "== $name ended with status $status$([ "$status" -ne 124 ] || echo ": it did not end within $bound_s s")"
-        # From libtest's list of what failed on; a program that crashed has none.
+        # From libtest's list of failures on; a crashed program has no such list.
         sed -n '/^failures:$/,$p' "$logs/${name/\//-}.log" | grep . || tail -n 60 "$logs/${name/\//-}.log"
     done <"$logs/results"
     ran=$(wc -l <"$logs/results")

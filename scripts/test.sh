@@ -1,26 +1,27 @@
 #!/bin/bash
-# Runs the test legs named, or all of them, and prints how long each took; the last line counts. Each leg is a
-# process of its own (scripts/legs.sh has what it does) with a log of its own, which is printed when the leg fails.
-# A leg that cannot run here says why and counts as skipped; one that does not end in its time has failed, and
-# nothing that it started is left.
+# Runs the named test legs, or all of them, and prints the time of each; the last line counts them. Each leg
+# is its own process (scripts/legs.sh) with its own log, which is printed if the leg fails. A leg that cannot
+# run here prints the reason and counts as skipped. A leg that exceeds its time limit fails, and all its
+# processes are killed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}
 logs=$target/test-logs
 SKIP=77
 
-# The first ones build, and use every processor; local_path has transfers that must not be done before their
-# deadlines, however slow the thread that looks at those is. Of the rest most use one, or wait: they go in two lanes, side by
-# side, each in the order that it has here. Whoever writes what another reads is in one lane with it.
+# The first legs build and use every processor. local_path has transfers that must not end before their
+# deadlines, however slow the deadline thread is. Most of the other legs use one processor, or wait: they run
+# in two lanes side by side, each in the order given here. A leg that writes a file which another leg reads is
+# in the same lane.
 alone=(format clippy build tests local_path standin)
 lanes=(
     "c mooncake_c rdma cuda selftest agents demo"
     "cxx python golang exchange installed deb docs io_uring"
 )
-# What `all` leaves out, for the end of the run.
+# Printed at the end of a full run.
 elsewhere="not run: make bench, bench-cuda, compare and overhead, which measure"
 
-# The bound of a leg in seconds: several times what it takes on two processors from nothing.
+# The time limit of a leg in seconds: several times its time on two processors from an empty target folder.
 bound_s() {
     case $1 in
     tests) echo 1800 ;;
@@ -29,7 +30,7 @@ bound_s() {
     esac
 }
 
-# Ends what is left of a session: a leg has one of its own.
+# Kills the remaining processes of a session; each leg has its own session.
 end_session() {
     local stat line pid words
     for stat in /proc/[0-9]*/stat; do
@@ -48,7 +49,7 @@ end_all() {
     exit 143
 }
 
-# Runs a leg and writes down how it went: its status, wall seconds and CPU seconds.
+# Runs a leg and records its status, wall seconds and CPU seconds.
 run() {
     local leg=$1 bound started=$SECONDS session status cpu=-
     bound=$(bound_s "$leg")
@@ -67,7 +68,7 @@ run() {
     [ ! -e "$logs/$leg.cpu" ] ||
         cpu=$(tail -1 "$logs/$leg.cpu" | tr 'ms' '  ' | awk '{ printf "%.0f", 60 * $1 + $2 + 60 * $3 + $4 }')
     echo "$status $((SECONDS - started)) $cpu" >"$logs/$leg.result"
-    # One after another, whatever lane they are in.
+    # One at a time, whatever the lane.
     { flock 8 && tell "$leg" "$status" $((SECONDS - started)); } 8>"$logs/lock"
 }
 
@@ -98,7 +99,7 @@ table() {
     printf '%-16s %7s\n' "all" "$SECONDS"
 }
 
-# Read whole before it runs: that takes long, and the file may be edited meanwhile.
+# bash reads the whole function before it runs: a run takes long, and the file may be edited meanwhile.
 main() {
     mkdir -p "$logs"
     rm -f "$logs"/*.session
@@ -113,10 +114,9 @@ main() {
     legs=("$@")
     [ $# -gt 0 ] || legs=("${all[@]}")
     for leg in "${legs[@]}"; do
-        [[ " ${all[*]} unit " == *" $leg "* ]] || { echo "test.sh: there is no leg $leg; there are: ${all[*]} unit" >&2; exit 2; }
+        [[ " ${all[*]} unit " == *" $leg "* ]] || { echo "test.sh: $leg is no leg; the legs are: ${all[*]} unit" >&2; exit 2; }
     done
-    # A checkout that nobody works in gains nothing from what incremental builds write down; one that somebody does
-    # keeps what is built.
+    # A fresh checkout does not gain from incremental builds; a checkout that somebody works in keeps them.
     [ -d "$target/debug/incremental" ] || export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
     export FERRY_TEST_LEGS=${legs[*]}
     if [ $# -gt 0 ]; then

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Makes the Debian packages, installs them into a root of their own with a package database of its own, builds
-# and runs the examples from there, and removes the packages: nothing of them may be left. The machine's own
-# packages are not touched.
+# Makes the Debian packages, installs them into a separate root with its own package database, builds and runs
+# the examples from there, and removes the packages; no file of theirs may remain. The machine's own packages
+# are not touched.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}
@@ -20,7 +20,7 @@ for package in "$target"/debian/*.deb; do
     dpkg-deb --contents "$package"
 done
 
-# A database that has what libc and the like provide on this machine, and nothing else.
+# A database that has libc and libgcc of this machine, and nothing else.
 mkdir -p "$root/var/lib/dpkg/updates" "$root/var/lib/dpkg/info" "$root/var/lib/dpkg/triggers"
 for package in libc6 libgcc-s1; do
     dpkg-query -W -f 'Package: ${Package}\nStatus: install ok installed\nVersion: ${Version}\nArchitecture: ${Architecture}\nMaintainer: none\nDescription: from outside\n\n' "$package"
@@ -46,4 +46,4 @@ database --remove libferry-dev
 database --purge libferry-dev libferry0
 after=$(listing)
 [ "$before" = "$after" ] || { diff <(echo "$before") <(echo "$after"); exit 1; }
-echo "installed, ran and removed"
+echo "the packages were installed, ran and were removed"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Installs into a folder of its own, moves that elsewhere, and builds the examples from there as a user
-# would: tests/installed/programs.sh; then the pages' first programs: tests/installed/readme.sh.
+# Installs into a folder, moves the folder, and builds the examples from there as a user would
+# (tests/installed/programs.sh), then the first programs of the pages (tests/installed/readme.sh).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)

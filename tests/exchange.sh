@@ -1,11 +1,11 @@
 #!/bin/bash
-# Has each of the programs named serve each of them, itself included, and says how each pair fared; fails if
-# any did. A program is NAME=COMMAND; the command, of one or several words, is given `serve` or
-# `connect ADDRESS` (examples/src/bin/exchange.rs says what these do).
+# Runs each of the named programs as the server of each, itself included, and prints the outcome of each pair;
+# fails if a pair failed. A program is NAME=COMMAND; the command, of one or several words, gets `serve` or
+# `connect ADDRESS` as arguments (examples/src/bin/exchange.rs documents them).
 #
 #   tests/exchange.sh rust=target/release/exchange "python=python3 bindings/python/examples/exchange.py"
 #
-# LIMIT is how many seconds a program may take, 60 unless set.
+# LIMIT is the number of seconds that a program may take; the default is 60.
 set -uo pipefail
 limit=${LIMIT:-60}
 [ $# -gt 0 ] || { echo "usage: exchange.sh NAME=COMMAND..." >&2; exit 2; }
@@ -25,7 +25,7 @@ end_server() {
 }
 trap 'end_server; rm -rf "$work"' EXIT
 
-# Both ends have to print OK and end with 0. Whatever fails is in $work/why.
+# Both ends must print OK and exit with 0. $work/why gets the reason of a failure.
 pair() {
     local serving=$1 connecting=$2 word address rest status
     : >"$work/why"
@@ -42,7 +42,7 @@ pair() {
     status=$?
     if [ $status -ne 0 ] || [ "$(cat "$work/client.out")" != OK ]; then
         { echo "connect ended with $status and said:"; cat "$work/client.out"; } >"$work/why"
-        # The server waits for a word that may not come.
+        # The server waits for a notification that may not come.
         return 1
     fi
     rest=$(cat <&3)

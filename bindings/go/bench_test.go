@@ -23,7 +23,7 @@ func BenchmarkWrite64(b *testing.B) {
 	}
 }
 
-// The same with a context that can end.
+// The same WRITE with a context that can end.
 func BenchmarkWrite64Cancellable(b *testing.B) {
 	p := newPair(b, 4096, nil)
 	requests := []Request{p.request(0, 64)}
@@ -36,7 +36,7 @@ func BenchmarkWrite64Cancellable(b *testing.B) {
 	}
 }
 
-// The same while another transfer is waited for, so that the reactor watches its queue.
+// The same WRITE while another transfer has a waiter, so that the reactor watches its queue.
 func BenchmarkWrite64BesideAWaiter(b *testing.B) {
 	p := newPair(b, 4096, nil)
 	requests := []Request{p.request(0, 64)}
@@ -49,7 +49,7 @@ func BenchmarkWrite64BesideAWaiter(b *testing.B) {
 	}
 }
 
-// overC runs C and Go by turns, each first in every second round, both telling how long they took, 0 for a
+// overC alternates between C and Go, each first in every second round; both return their time, 0 for a
 // failure. It reports the medians of both, of their differences and of their ratios, and prints them as the
 // benchmarks of the other bindings do.
 func overC(b *testing.B, what string, calls float64, inC, inGo func() time.Duration) {
@@ -90,7 +90,8 @@ func BenchmarkWrite64OverC(b *testing.B) {
 	check(b, p.there.Bytes()[:64], 1)
 }
 
-// 100,000 pairs of blocks, every second one at the target, so that none merge. The end is waited for untimed.
+// 100,000 pairs of blocks, every second one at the target, so that none merge. The wait for the end is not
+// timed.
 func BenchmarkSubmitBlocksOverC(b *testing.B) {
 	const pairs, bytes = 100_000, 64
 	p := newPair(b, 2*pairs*bytes, nil)

@@ -15,32 +15,32 @@ type BlockIDs struct {
 	idBytes int
 }
 
-// IDs makes a list of block ids of a slice, without copying it.
+// IDs makes a list of block ids from a slice, without a copy.
 func IDs[T ~int32 | ~int64](ids []T) BlockIDs {
 	var id T
 	return BlockIDs{unsafe.Pointer(unsafe.SliceData(ids)), len(ids), int(unsafe.Sizeof(id))}
 }
 
-// Blocks are pairs of blocks, the same in every layer of a cache. For each layer l and pair i one request is
-// made:
+// Blocks are pairs of blocks, the same in every layer of a cache. ferry makes one request for each layer l
+// and pair i:
 //
 //	local  = LocalBase[l]  + LocalBlocks[i]  * LocalStride[l]
 //	remote = RemoteBase[l] + RemoteBlocks[i] * RemoteStride[l]
 //	length = BlockBytes[l]
 //
-// with the index l * pairs + i. Neighbours are merged. The first five slices have an element for each layer.
+// with the index l * pairs + i. ferry merges neighbours. The first five slices have one element per layer.
 type Blocks struct {
 	LocalBase, RemoteBase []uint64
 	// Bytes from one block to the next; at least BlockBytes.
 	LocalStride, RemoteStride []uint64
 	BlockBytes                []uint64
-	// RemoteRegion is as Request.RemoteRegion; nil is 0 for every layer.
+	// RemoteRegion has Request.RemoteRegion for each layer; nil means 0 for every layer.
 	RemoteRegion []Region
 	// LocalBlocks and RemoteBlocks have the same length and the same type.
 	LocalBlocks, RemoteBlocks BlockIDs
 }
 
-// check finds what ferry cannot see: it is told one length of several slices.
+// check compares the lengths of the slices: ferry gets one length for several slices and cannot compare them.
 func (b *Blocks) check(op string) error {
 	layers := len(b.LocalBase)
 	for _, slice := range []struct {
@@ -68,7 +68,7 @@ func (b *Blocks) check(op string) error {
 	return nil
 }
 
-// SubmitBlocks starts a transfer of blocks; otherwise as Submit.
+// SubmitBlocks starts a transfer of blocks. It behaves as Submit otherwise.
 func (p Peer) SubmitBlocks(op Op, blocks *Blocks, options *TransferOptions) (*Transfer, error) {
 	if blocks == nil {
 		return nil, invalid(op.String(), "blocks is nil")
@@ -84,7 +84,7 @@ func (p Peer) SubmitBlocks(op Op, blocks *Blocks, options *TransferOptions) (*Tr
 		return nil, err
 	}
 	defer e.leave()
-	// The struct holds addresses of Go's arrays: these must stay where they are during the call.
+	// The struct holds addresses of Go arrays, which must not move during the call.
 	var pinner runtime.Pinner
 	defer pinner.Unpin()
 	pinned := func(pointer unsafe.Pointer) unsafe.Pointer {

@@ -11,11 +11,11 @@ import (
 	"unsafe"
 )
 
-// A Config maps the keys of settings to values: Config{"listen_address": "0.0.0.0:7000"}. What is not named
-// has the value of its FERRY_* environment variable, else its default. Settings lists what there is.
+// A Config maps the keys of settings to values: Config{"listen_address": "0.0.0.0:7000"}. A missing key takes
+// the value of its FERRY_* environment variable, or else its default. Settings lists all settings.
 type Config map[string]string
 
-// A Setting is one that this version of ferry knows.
+// A Setting is one setting of this version of ferry.
 type Setting struct {
 	Key         string
 	Variable    string
@@ -39,7 +39,7 @@ func Settings() []Setting {
 	return settings
 }
 
-// make turns it into ferry's own, for the caller to free.
+// make converts the Config to a ferry_config, which the caller frees.
 func (config Config) make() (*C.ferry_config, error) {
 	const op = "config"
 	var made *C.ferry_config
@@ -60,7 +60,7 @@ func (config Config) make() (*C.ferry_config, error) {
 	return made, nil
 }
 
-// number reads a setting that is one.
+// number reads a numeric setting.
 func number(config *C.ferry_config, key string) int {
 	var buffer [32]C.char
 	var length C.size_t
@@ -73,7 +73,7 @@ func number(config *C.ferry_config, key string) int {
 	return value
 }
 
-// listOf calls a function that returns a list, until all of it fits.
+// listOf calls a function that returns a list until the whole list fits.
 func listOf[T any](call func(out *T, capacity C.size_t, count *C.size_t) error) ([]T, error) {
 	list := make([]T, 16)
 	for {
@@ -88,7 +88,7 @@ func listOf[T any](call func(out *T, capacity C.size_t, count *C.size_t) error) 
 	}
 }
 
-// bytesOf calls a function that returns bytes or a text, until all of it fits.
+// bytesOf calls a function that returns bytes or a text until the whole result fits.
 func bytesOf(call func(buffer unsafe.Pointer, capacity C.size_t, length *C.size_t) C.ferry_status,
 	fail func(C.ferry_status) error) ([]byte, error) {
 	buffer := make([]byte, 512)

@@ -76,7 +76,7 @@ func TestAContextThatEndsCancelsTheTransferAndWaitsForIt(t *testing.T) {
 	if !errors.Is(err, ErrCancelled) || !errors.Is(err, context.Canceled) || result.State != Cancelled {
 		t.Fatal(result, err)
 	}
-	// Final means that the memory is free.
+	// A final transfer has released the memory.
 	ctx, cancel = context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	if err := s.here.Free(ctx); err != nil {
@@ -107,7 +107,7 @@ func TestAContextsDeadlineStrikesTheTransfer(t *testing.T) {
 	}
 }
 
-// A server that takes connections and says nothing.
+// A server that accepts connections and never answers.
 func TestAContextThatEndsLeavesAConnect(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -168,7 +168,7 @@ func TestMemoryInUseIsNotFreed(t *testing.T) {
 	}
 }
 
-// Transfers that wait take goroutines, not threads.
+// Waiting transfers take goroutines, not threads.
 func TestWaitingTransfersHoldNoThreads(t *testing.T) {
 	s := newSlow(t, Config{"lease_ms": "1000"})
 	s.stop(t)

@@ -8,8 +8,8 @@ import "unsafe"
 // MemoryKind is a kind of memory.
 type MemoryKind uint32
 
-// The kinds of memory. MemoryAuto has ferry find out what it is: of a device whose library this process has open, or
-// the CPU's.
+// The kinds of memory. With MemoryAuto ferry detects the kind: memory of a device whose library this process
+// has loaded, or host memory.
 const (
 	MemoryAuto        MemoryKind = C.FERRY_MEMORY_AUTO
 	MemoryHost        MemoryKind = C.FERRY_MEMORY_HOST
@@ -27,8 +27,8 @@ func (k MemoryKind) String() string {
 	return "unknown"
 }
 
-// RegisterDevice is Register for memory that the CPU may not touch, by its address: a CUdeviceptr, what cudaMalloc or
-// aclrtMalloc returned. The memory must stay there as long. Bytes of what it returns is nil.
+// RegisterDevice registers memory that the CPU may not touch, by its address: a CUdeviceptr, or the result of
+// cudaMalloc or aclrtMalloc. The memory must stay allocated as Register demands. Bytes of the result is nil.
 func (e *Engine) RegisterDevice(address uintptr, length int, options *RegionOptions) (*Memory, error) {
 	registered, err := e.RegisterDeviceBatch([]DeviceRange{{address, length}}, options)
 	if err != nil {
@@ -37,14 +37,14 @@ func (e *Engine) RegisterDevice(address uintptr, length int, options *RegionOpti
 	return registered[0], nil
 }
 
-// A DeviceRange is memory of a device that is to be registered.
+// A DeviceRange is a range of device memory to register.
 type DeviceRange struct {
 	Address uintptr
 	Length  int
 }
 
-// RegisterDeviceBatch is RegisterBatch for memory of devices, and RegisterDevice for several ranges alike. With no Kind
-// stated in the options, they may be of several devices.
+// RegisterDeviceBatch registers several ranges of device memory with the same options, all or none, as
+// RegisterBatch does. Without a Kind in the options, the ranges may be on several devices.
 func (e *Engine) RegisterDeviceBatch(ranges []DeviceRange, options *RegionOptions) ([]*Memory, error) {
 	addresses, lengths := make([]uintptr, len(ranges)), make([]int, len(ranges))
 	for i, r := range ranges {
@@ -52,7 +52,7 @@ func (e *Engine) RegisterDeviceBatch(ranges []DeviceRange, options *RegionOption
 	}
 	regions, err := e.register(lengths, options, func(lengths *C.size_t, full *C.ferry_region_options, out *C.ferry_region,
 		c *C.ferry_error) C.ferry_status {
-		// An address is passed as the number that it is: nothing of Go's lies there.
+		// The address is passed as a plain number: no Go memory is there.
 		first := (*unsafe.Pointer)(unsafe.Pointer(&addresses[0]))
 		return C.ferry_region_register_batch(e.handle, first, lengths, C.size_t(len(ranges)), full, out, c)
 	})
@@ -63,7 +63,7 @@ func (e *Engine) RegisterDeviceBatch(ranges []DeviceRange, options *RegionOption
 	return registered, err
 }
 
-// location is where the memory is said to be.
+// location returns the kind and device in the options.
 func (o *RegionOptions) location() (C.uint32_t, C.int32_t) {
 	if o == nil {
 		return C.FERRY_MEMORY_AUTO, 0
@@ -71,37 +71,38 @@ func (o *RegionOptions) location() (C.uint32_t, C.int32_t) {
 	return C.uint32_t(o.Kind), C.int32_t(o.Device)
 }
 
-// A StartAfter is a point in a device's work, after which a transfer starts; until then the transfer keeps its place
-// among Ordered ones, and submitting it does not wait. The event or stream must exist until the transfer is final.
-// The zero value is none: the transfer starts at once.
+// A StartAfter is a point in a device's work after which a transfer starts. Until then the transfer keeps its
+// place among Ordered transfers, and the submit does not wait. The event or stream must live until the transfer is
+// final. The zero value starts the transfer at once.
 type StartAfter struct {
 	kind   uint32
 	handle uintptr
 }
 
-// AfterCUDAEvent is when a CUevent or cudaEvent_t that was recorded is reached.
+// AfterCUDAEvent is the point at which a recorded CUevent or cudaEvent_t is reached.
 func AfterCUDAEvent(event uintptr) StartAfter {
 	return StartAfter{C.FERRY_START_AFTER_CUDA_EVENT, event}
 }
 
-// AfterCUDAStream is when all is done that a CUstream or cudaStream_t has been given by the time of the submit; 0 is
-// the default stream.
+// AfterCUDAStream is the point after all work that a CUstream or cudaStream_t has been given by the time of
+// the submit; 0 is the default stream.
 func AfterCUDAStream(stream uintptr) StartAfter {
 	return StartAfter{C.FERRY_START_AFTER_CUDA_STREAM, stream}
 }
 
-// AfterACLEvent is AfterCUDAEvent for an aclrtEvent.
+// AfterACLEvent is the point at which a recorded aclrtEvent is reached.
 func AfterACLEvent(event uintptr) StartAfter { return StartAfter{C.FERRY_START_AFTER_ACL_EVENT, event} }
 
-// AfterACLStream is AfterCUDAStream for an aclrtStream, whose context must be current on the thread that submits (see
-// runtime.LockOSThread); ErrUnsupported elsewhere. Goroutines that change threads use AfterACLEvent.
+// AfterACLStream is the point after all work that an aclrtStream has been given by the time of the submit.
+// The stream's context must be current on the submitting thread (see runtime.LockOSThread), or the submit
+// fails with ErrUnsupported. Goroutines that change threads use AfterACLEvent.
 func AfterACLStream(stream uintptr) StartAfter {
 	return StartAfter{C.FERRY_START_AFTER_ACL_STREAM, stream}
 }
 
-// StreamWait has a CUstream or cudaStream_t wait: what it is given from here on begins when the transfer is final,
-// however it ends, which Wait tells. 0 is the default stream. The call does not wait. Streams of AscendCL can't
-// wait so.
+// StreamWait makes a CUstream or cudaStream_t wait: work given to the stream after the call begins when the
+// transfer is final, however it ended; Wait returns the outcome. 0 is the default stream. StreamWait itself
+// does not wait. Streams of AscendCL cannot wait for a transfer.
 func (t *Transfer) StreamWait(stream uintptr) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

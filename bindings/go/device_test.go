@@ -17,7 +17,7 @@ const (
 	smallBytes  = 4096
 )
 
-// library is a device library, and what is called after it.
+// library is a device library and its names in tests.
 type library struct {
 	*standin.Library
 	kind   MemoryKind
@@ -39,7 +39,8 @@ func withEach(t *testing.T, test func(*testing.T, library)) {
 
 func (l library) config() Config { return Config{l.Name + "_library": l.Path()} }
 
-// devices are two engines that know the library: memory of the near one's device 0, and of the far one's device 1.
+// devices are two engines that know the library: memory of the first one's device 0, and of the second one's
+// device 1.
 type devices struct {
 	*pair
 	source, target standin.Memory
@@ -83,7 +84,7 @@ func (d *devices) region(t *testing.T, name string) RegionInfo {
 	return RegionInfo{}
 }
 
-// request is all of the memory, from the device or from the host.
+// request covers all of the memory, from the device or from the host.
 func (d *devices) request(local *Memory) []Request {
 	return []Request{{local.Address(), d.there.Address, uint64(local.Len()), d.there.Region}}
 }
@@ -120,7 +121,7 @@ func memoryOfDevicesIsMovedBothWays(t *testing.T, l library) {
 				t.Fatal(err)
 			}
 			check(t, get(), 2)
-			// Devices of one host copy by themselves, if the library lets a process map what it has exported itself.
+			// Devices of one host copy by themselves, if the library lets a process map its own exports.
 			want := before.BytesDevice
 			if local == d.near && l.kind == MemoryCUDA {
 				want += 2 * deviceBytes
@@ -217,7 +218,7 @@ func aWrongStatementIsRefused(t *testing.T, l library) {
 	}
 }
 
-// A transfer waits for what a stream has yet to write.
+// A transfer waits for the pending writes of a stream.
 func TestATransferStartsAfterTheWorkOfADevice(t *testing.T) {
 	withEach(t, aTransferStartsAfterTheWorkOfADevice)
 }
@@ -259,7 +260,7 @@ func aTransferStartsAfterTheWorkOfADevice(t *testing.T, l library) {
 	}
 }
 
-// Small, from the host and to a peer on this host: what is otherwise one copy in the calling thread.
+// Small, from the host and to a peer on this host: without a stream this is one copy in the calling thread.
 func TestASmallTransferWaitsForAnEventToo(t *testing.T) {
 	withEach(t, aSmallTransferWaitsForAnEventToo)
 }
@@ -288,7 +289,7 @@ func aSmallTransferWaitsForAnEventToo(t *testing.T, l library) {
 	check(t, d.pair.there.Bytes(), 4)
 }
 
-// Streams of AscendCL have a context, which is a thread's own; goroutines have none.
+// Streams of AscendCL have a context, and a context belongs to a thread; goroutines have none.
 func TestAGoroutineNamesAnEventRatherThanAStreamOfAscend(t *testing.T) {
 	d := newDevices(t, ascend, smallBytes)
 	stream := ascend.NewStream(smallBytes)

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Everything that go doc lists has a comment: types, functions, methods, constants. A type's comment speaks for its
-// fields, and fmt.Stringer's and error's methods for themselves.
+// Everything that go doc lists has a comment: types, functions, methods, constants. A type's comment covers
+// its fields; the methods of fmt.Stringer and error need none.
 func TestWhatIsExportedIsDocumented(t *testing.T) {
 	files := token.NewFileSet()
 	packages, err := parser.ParseDir(files, ".", func(file fs.FileInfo) bool {
@@ -53,7 +53,7 @@ func checkSpecs(declaration *ast.GenDecl, check func(*ast.Ident, ...*ast.Comment
 	for _, spec := range declaration.Specs {
 		switch it := spec.(type) {
 		case *ast.ValueSpec:
-			// One comment for a group of constants or variables will do.
+			// One comment covers a group of constants or variables.
 			for _, name := range it.Names {
 				check(name, declaration.Doc, it.Doc, it.Comment)
 			}

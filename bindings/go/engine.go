@@ -1,27 +1,28 @@
-// Package ferry moves bytes between the memories of processes and machines: it is the Go face of libferry,
+// Package ferry moves bytes between the memories of processes and machines. It is the Go binding of libferry,
 // whose contracts (docs/contracts.md, include/ferry.h) hold here.
 //
-// An [Engine] holds registered [Memory], connects to a [Peer], and moves bytes between the two. Any method
-// may be called from any goroutine.
+// An [Engine] holds registered [Memory], connects to a [Peer], and moves bytes between the two. Any goroutine
+// may call any method.
 //
 // # Memory
 //
-// Only memory outside Go's heap can be registered: [Engine.Alloc] returns some, [Engine.Register] takes C
-// memory or a mapping. [Memory.Bytes] is a view of it. The view is good until the memory or the engine is
-// closed; touching it later is a fault that Go cannot catch. From the submission of a transfer until it is
-// final the ranges that it names belong to it.
+// Only memory outside Go's heap can be registered: [Engine.Alloc] returns such memory, [Engine.Register]
+// takes C memory or a mapping. [Memory.Bytes] is a view of the memory. The view is valid until the memory or
+// the engine is closed; touching it later is a fault that Go cannot catch. The ranges of a transfer belong to
+// the transfer from its submission until it is final.
 //
 // # Contexts
 //
-// When the context of a transfer ends, the transfer is cancelled and then waited for: a call that returns
-// has left the memory alone for good, whatever it returns. That takes the setting lease_ms at the most.
+// When the context of a transfer ends, the call cancels the transfer and waits until it is final. After the
+// call has returned, ferry no longer touches the memory, whatever the result is. That takes at most the
+// setting lease_ms.
 //
 // # Goroutines and threads
 //
-// A goroutine that waits for a transfer or an event is parked on Go's netpoller by way of a queue's eventfd
-// and holds no thread. A small synchronous transfer with a peer on this host is one copy in the calling thread;
-// another small one is first looked at for some microseconds from where it was submitted, because that is how
-// it ends soonest.
+// A goroutine that waits for a transfer or an event is parked on Go's netpoller, on the eventfd of a queue,
+// and holds no thread. A small synchronous transfer with a peer on this host is one copy in the calling
+// thread. The submitter of another small transfer first polls for some microseconds, because the transfer
+// then ends soonest.
 package ferry
 
 // #cgo pkg-config: ferry
@@ -36,12 +37,12 @@ import (
 	"unsafe"
 )
 
-// Version of the library that is loaded.
+// Version returns the version of the loaded library.
 func Version() string { return C.GoString(C.ferry_version()) }
 
 // An Engine registers memory, connects to peers, and moves bytes. Close it: nothing else frees it.
 type Engine struct {
-	// Held for reading in every call into ferry, for writing when the engine is freed.
+	// Locked for reading in every call into ferry, for writing when the engine is freed.
 	mu       sync.RWMutex
 	handle   *C.ferry_engine
 	closed   atomic.Bool
@@ -51,10 +52,10 @@ type Engine struct {
 	queues   sync.Map // *Queue, those that are open
 }
 
-// How many connects may be under way.
+// The largest number of connects in progress.
 const connectsMax = 1024
 
-// Open starts an engine. nil is the defaults and the FERRY_* environment.
+// Open starts an engine. A nil config means the defaults and the FERRY_* environment variables.
 func Open(config Config) (*Engine, error) {
 	made, err := config.make()
 	if err != nil {
@@ -102,13 +103,13 @@ func (e *Engine) call(op string, f func(c *C.ferry_error) C.ferry_status) error 
 	return failure(op, f(&c), &c)
 }
 
-// Close is Shutdown without an end to its patience, which lease_ms bounds for transfers.
+// Close is Shutdown without a time limit; lease_ms bounds the wait for transfers.
 func (e *Engine) Close() error { return e.Shutdown(context.Background()) }
 
-// Shutdown ends the engine: new work is refused, every transfer becomes final, waits return, and nothing of
-// it or of a peer touches registered memory any more. Then it frees what Alloc has given: views of it must
-// not be touched from then on. When the context ends first the error is ErrBusy: the engine is still
-// closing, call again. Of an engine that is closed it returns nil.
+// Shutdown closes the engine: new work is refused, every transfer becomes final, waits return, and neither
+// the engine nor a peer touches registered memory any more. Then it frees the memory of Alloc, whose views
+// must not be touched from then on. If the context ends first, the error is ErrBusy: the engine is still
+// closing; call again. For a closed engine it returns nil.
 func (e *Engine) Shutdown(ctx context.Context) error {
 	e.closing.Lock()
 	defer e.closing.Unlock()
@@ -135,7 +136,7 @@ func (e *Engine) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// Address is "host:port" at which peers reach the engine; "" if it does not listen, or is closed.
+// Address returns the "host:port" at which peers reach the engine; "" if it does not listen, or is closed.
 func (e *Engine) Address() string {
 	text, err := e.bytes("address", func(buffer unsafe.Pointer, capacity C.size_t, length *C.size_t,
 		c *C.ferry_error) C.ferry_status {
@@ -147,7 +148,7 @@ func (e *Engine) Address() string {
 	return string(text)
 }
 
-// Metrics is what Stats has, in Prometheus' text format.
+// Metrics returns the statistics in Prometheus' text format.
 func (e *Engine) Metrics() (string, error) {
 	text, err := e.bytes("metrics", func(buffer unsafe.Pointer, capacity C.size_t, length *C.size_t,
 		c *C.ferry_error) C.ferry_status {
@@ -156,7 +157,7 @@ func (e *Engine) Metrics() (string, error) {
 	return string(text), err
 }
 
-// Descriptor is what another engine's Import takes: where to connect, and whom to expect there.
+// Descriptor returns the address and identity of this engine, for another engine's Import.
 func (e *Engine) Descriptor() ([]byte, error) {
 	return e.bytes("descriptor", func(buffer unsafe.Pointer, capacity C.size_t, length *C.size_t,
 		c *C.ferry_error) C.ferry_status {
@@ -177,7 +178,7 @@ func (e *Engine) bytes(op string, f func(unsafe.Pointer, C.size_t, *C.size_t, *C
 		func(status C.ferry_status) error { return failure(op, status, &c) })
 }
 
-// Stats are counters since the engine was opened, and what exists now. ferry.h says what each counts.
+// Stats are counters since the engine was opened, and the current number of objects. ferry.h documents each.
 type Stats struct {
 	TransfersSubmitted, TransfersDone, TransfersFailed     uint64
 	TransfersCancelled, TransfersTimedOut                  uint64

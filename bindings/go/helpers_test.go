@@ -46,19 +46,19 @@ func newPair(t testing.TB, bytes int, config Config) *pair {
 	return p
 }
 
-// request is length bytes from the same offset on both sides.
+// request covers length bytes from the same offset on both sides.
 func (p *pair) request(offset, length int) Request {
 	return Request{p.here.Address() + uint64(offset), p.there.Address() + uint64(offset), uint64(length), p.there.Region()}
 }
 
-// soon is a context that outlives every test that goes well.
+// soon returns a context that outlives every test that succeeds.
 func soon(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// fill has each 8 bytes say where they belong; check finds those that don't.
+// fill makes each 8 bytes encode their position; check finds the ones that don't.
 func fill(bytes []byte, seed uint64) {
 	for i := 0; i+8 <= len(bytes); i += 8 {
 		binary.LittleEndian.PutUint64(bytes[i:], seed^uint64(i)*0x9e3779b97f4a7c15)
@@ -74,7 +74,7 @@ func check(t testing.TB, bytes []byte, seed uint64) {
 	}
 }
 
-// together runs f on a goroutine of its own, which the group waits for.
+// together runs f on a new goroutine, which the group waits for.
 func together(group *sync.WaitGroup, f func()) {
 	group.Add(1)
 	go func() {

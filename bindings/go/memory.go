@@ -10,30 +10,30 @@ import (
 	"unsafe"
 )
 
-// A Region names registered memory, of this engine or of a peer. 0 is none.
+// A Region names registered memory, of this engine or of a peer. 0 is no region.
 type Region uint64
 
-// Access is what peers may do with a region.
+// Access has the operations that peers may do on a region.
 type Access uint32
 
-// What peers may do.
+// The operations that peers may do.
 const (
 	RemoteRead  Access = C.FERRY_ACCESS_REMOTE_READ
 	RemoteWrite Access = C.FERRY_ACCESS_REMOTE_WRITE
 )
 
-// RegionOptions say what may be done with a region. nil, and an Access of 0, let peers read and write.
+// RegionOptions are the options of a region. With nil, or an Access of 0, peers may read and write.
 type RegionOptions struct {
 	Access Access
-	// Name is told to peers, to find the region by; at most 63 bytes.
+	// Name is the name under which peers find the region; at most 63 bytes.
 	Name string
-	// Kind is what kind of memory it is, and Device the number of its device; a wrong statement is an error. 0 has
-	// ferry find out.
+	// Kind is the kind of memory, and Device the number of its device; a wrong value is an error. With a Kind of
+	// 0 ferry detects both.
 	Kind   MemoryKind
 	Device int32
 }
 
-// Memory is registered memory. Close takes it back.
+// Memory is registered memory. Close unregisters it.
 type Memory struct {
 	engine    *Engine
 	address   unsafe.Pointer // nil for a device's
@@ -44,8 +44,8 @@ type Memory struct {
 	closed    atomic.Bool
 }
 
-// Alloc returns memory of ferry's own: page-aligned, zeroed, and mapped by peers of the same user on this
-// host, which makes transfers with them the fastest.
+// Alloc returns memory that ferry allocates: page-aligned and zeroed. Peers of the same user on this host map
+// it, which makes transfers with them the fastest.
 func (e *Engine) Alloc(length int, options *RegionOptions) (*Memory, error) {
 	const op = "alloc"
 	if length <= 0 {
@@ -59,7 +59,7 @@ func (e *Engine) Alloc(length int, options *RegionOptions) (*Memory, error) {
 	var region C.ferry_region
 	err := e.call(op, func(c *C.ferry_error) C.ferry_status {
 		var address unsafe.Pointer
-		// The options hold C memory only, so Go's rules let their address cross.
+		// The options hold only C memory, so cgo's rules allow their address.
 		status := C.ferry_memory_alloc(e.handle, C.size_t(length), &full, &address, &region, c)
 		m.address = address
 		return status
@@ -71,9 +71,9 @@ func (e *Engine) Alloc(length int, options *RegionOptions) (*Memory, error) {
 	return m, nil
 }
 
-// Register lends C memory or a mapping to ferry until Close of what it returns, or of the engine, has
-// returned. It must stay mapped until then. Memory of Go's heap is refused with
-// ErrInvalid, save under GODEBUG=cgocheck=0.
+// Register registers C memory or a mapping. ferry borrows it until Close of the result or of the engine has
+// returned; it must stay mapped until then. Memory of Go's heap is refused with ErrInvalid, except under
+// GODEBUG=cgocheck=0.
 func (e *Engine) Register(address unsafe.Pointer, length int, options *RegionOptions) (*Memory, error) {
 	registered, err := e.RegisterBatch([]Range{{address, length}}, options)
 	if err != nil {
@@ -82,21 +82,21 @@ func (e *Engine) Register(address unsafe.Pointer, length int, options *RegionOpt
 	return registered[0], nil
 }
 
-// A Range is memory to be registered.
+// A Range is a range of memory to register.
 type Range struct {
 	Address unsafe.Pointer
 	Length  int
 }
 
-// RegisterBatch is Register for several ranges alike, all or none: peers are told of them at once. They are
-// returned in the same order; an error's RequestIndex is the place of the one at fault.
+// RegisterBatch registers several ranges with the same options, all or none, and announces them together. The
+// results are in the same order; RequestIndex of an error is the index of the range that failed.
 func (e *Engine) RegisterBatch(ranges []Range, options *RegionOptions) (registered []*Memory, err error) {
 	addresses, lengths := make([]unsafe.Pointer, len(ranges)), make([]int, len(ranges))
 	for i, r := range ranges {
 		addresses[i], lengths[i] = r.Address, r.Length
 	}
 	defer func() {
-		// cgo looks for Go memory in what a list points to, and panics when it finds any.
+		// cgo panics if it finds an address of Go memory in the list.
 		if reason := recover(); reason != nil {
 			registered, err = nil, invalid("register", "address: it is Go memory, which cannot be registered (%v)", reason)
 		}
@@ -111,7 +111,7 @@ func (e *Engine) RegisterBatch(ranges []Range, options *RegionOptions) (register
 	return registered, err
 }
 
-// register registers as many pieces of memory as there are lengths; f has their addresses.
+// register registers one piece of memory per length; f has their addresses.
 func (e *Engine) register(lengths []int, options *RegionOptions,
 	f func(*C.size_t, *C.ferry_region_options, *C.ferry_region, *C.ferry_error) C.ferry_status) ([]Region, error) {
 	const op = "register"
@@ -142,7 +142,7 @@ func (e *Engine) register(lengths []int, options *RegionOptions,
 	return regions, nil
 }
 
-// full is the access, and the name as C memory for the caller to free.
+// full returns the access, and the name as C memory that the caller frees.
 func (o *RegionOptions) full() (C.uint32_t, *C.char) {
 	access, name := RemoteRead|RemoteWrite, ""
 	if o != nil {
@@ -157,9 +157,10 @@ func (o *RegionOptions) full() (C.uint32_t, *C.char) {
 	return C.uint32_t(access), C.CString(name)
 }
 
-// Bytes is a view of the memory, nil once it is closed, and of memory of RegisterDevice. A view must not be touched after Close or Free of
-// the memory, or Close of its engine, has returned nil. What peers and transfers do to it is not ordered with the
-// reads and writes of this process, save by the end of a transfer and by notifications.
+// Bytes is a view of the memory; nil after Close, and for memory of RegisterDevice. A view must not be
+// touched after Close or Free of the memory, or Close of its engine, has returned nil. Only the end of a
+// transfer and a notification order the accesses of peers and transfers with the reads and writes of this
+// process.
 func (m *Memory) Bytes() []byte {
 	if m.address == nil || m.closed.Load() || m.engine.closed.Load() {
 		return nil
@@ -167,21 +168,21 @@ func (m *Memory) Bytes() []byte {
 	return unsafe.Slice((*byte)(m.address), m.length)
 }
 
-// Address is where it begins, as Request.Local wants it, and as peers name it.
+// Address is the start of the memory, for Request.Local here and Request.Remote at peers.
 func (m *Memory) Address() uint64 { return uint64(uintptr(m.address)) + uint64(m.device) }
 
 // Len is its length in bytes.
 func (m *Memory) Len() int { return m.length }
 
-// Region is its handle, what peers name as Request.RemoteRegion.
+// Region is the handle of the memory, for Request.RemoteRegion at peers.
 func (m *Memory) Region() Region { return m.region }
 
-// Close is Free without an end to its patience.
+// Close is Free without a time limit.
 func (m *Memory) Close() error { return m.Free(context.Background()) }
 
-// Free takes the memory back: when it has returned nil nothing can reach it any more, and memory of Alloc is
-// unmapped. It waits while the memory is in use. When the context ends first the error is ErrBusy: the
-// memory is still there, but revoked for new work; call again.
+// Free unregisters the memory, and unmaps memory of Alloc: after nil nothing can reach it through ferry. It
+// waits while the memory is in use. If the context ends first, the error is ErrBusy: the memory is still
+// there but closed for new work; call again.
 func (m *Memory) Free(ctx context.Context) error {
 	const op = "free"
 	e := m.engine

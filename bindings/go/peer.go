@@ -10,18 +10,18 @@ import (
 	"unsafe"
 )
 
-// A Peer is another engine, whether it was connected to or has connected to this one. Two are equal when
-// they name the same; the zero Peer names none.
+// A Peer is a remote engine, whichever side connected. Two Peers are equal if they name the same peer; the
+// zero Peer names none.
 type Peer struct {
 	engine *Engine
 	handle uint64
 }
 
-// Transport is a way to move bytes.
+// Transport is a means of moving bytes.
 type Transport uint32
 
-// The transports. CUDA and Ascend are copies between devices of one host; other memory of devices goes through memory
-// of the hosts, by what results name.
+// The transports. CUDA and Ascend are copies between devices. Other device memory is staged through host
+// memory; results then name the transport that carried it between the engines.
 const (
 	TransportNone   Transport = C.FERRY_TRANSPORT_NONE
 	TransportTCP    Transport = C.FERRY_TRANSPORT_TCP
@@ -39,7 +39,7 @@ func (t Transport) String() string {
 	return "unknown"
 }
 
-// PeerState is how a session stands.
+// PeerState is the state of a session.
 type PeerState uint32
 
 // The states of a session.
@@ -50,13 +50,13 @@ const (
 	PeerLost       PeerState = C.FERRY_PEER_LOST // for good: connect again for a new Peer
 )
 
-// PeerInfo is what is known of a peer.
+// PeerInfo is information about a peer.
 type PeerInfo struct {
 	State PeerState
-	// EngineID and Incarnation are drawn when an engine opens: after a restart both are others.
+	// EngineID and Incarnation are drawn when an engine opens; both differ after a restart.
 	EngineID    [16]byte
 	Incarnation uint64
-	// RoundTrip is that of the last probe; 0 before one.
+	// RoundTrip is the round trip of the last probe; 0 before the first probe.
 	RoundTrip       time.Duration
 	TransfersActive uint64
 	Lanes           int
@@ -76,14 +76,14 @@ type RegionInfo struct {
 	Device  int32      // its number in the peer's process, for the kinds that have one; 0 otherwise
 }
 
-// PathInfo is one way to reach a peer, and why it is or is not taken.
+// PathInfo is one path to a peer, and why it is or is not chosen.
 type PathInfo struct {
 	Transport Transport
 	Chosen    bool
 	Why       string
 }
 
-// A connect waits for the event that tells how it ended.
+// A connect waits for the event with its outcome.
 type connect chan connected
 
 type connected struct {
@@ -93,9 +93,9 @@ type connected struct {
 
 func (c connect) complete(event *C.ferry_event) { c <- connected{event.peer, Status(event.status)} }
 
-// Connect connects to the engine at "host:port", or returns the peer if it is connected already. The
-// context's deadline and the setting connect_timeout_ms bound it; when the context ends first, the attempt
-// is left to end by itself.
+// Connect connects to the engine at "host:port", or returns the peer if the two are connected already. The
+// context's deadline and the setting connect_timeout_ms bound it. If the context ends first, the attempt ends
+// by itself in the background.
 func (e *Engine) Connect(ctx context.Context, address string) (Peer, error) {
 	const op = "connect"
 	if cause := ctx.Err(); cause != nil {
@@ -139,12 +139,12 @@ func (e *Engine) connectError(ctx context.Context, address string, status Status
 	return err
 }
 
-// Import connects to the engine that a Descriptor describes: ErrStale if another answers at its address.
-// When the context ends first, the attempt is left to end by itself.
+// Import connects to the engine that a Descriptor names; ErrStale if another engine answers at its address.
+// If the context ends first, the attempt ends by itself in the background.
 func (e *Engine) Import(ctx context.Context, descriptor []byte) (Peer, error) {
 	const op = "import"
 	var peer C.ferry_peer
-	// A copy, and no variable of the caller's, because the call may outlive this one.
+	// A copy, and no variable of the caller, because the call in the background may outlive this one.
 	bytes, found := append([]byte(nil), descriptor...), make(chan C.ferry_peer, 1)
 	err := aside(ctx, op, func() error {
 		var peer C.ferry_peer
@@ -162,7 +162,7 @@ func (e *Engine) Import(ctx context.Context, descriptor []byte) (Peer, error) {
 	return Peer{e, uint64(peer)}, nil
 }
 
-// Peers lists the peers that are known, lost ones included for a while, in no order.
+// Peers lists the known peers, in no order; lost peers stay for a while.
 func (e *Engine) Peers() ([]Peer, error) {
 	handles, err := listOf(func(out *C.ferry_peer, capacity C.size_t, count *C.size_t) error {
 		return e.call("peers", func(c *C.ferry_error) C.ferry_status {
@@ -186,7 +186,7 @@ func (p Peer) call(op string, f func(e *C.ferry_engine, peer C.ferry_peer, c *C.
 	})
 }
 
-// Info is what is known of the peer; ErrStale when it is known no more.
+// Info returns information about the peer; ErrStale if the engine has forgotten the peer.
 func (p Peer) Info() (PeerInfo, error) {
 	i := C.ferry_peer_info{struct_size: C.sizeof_ferry_peer_info}
 	err := p.call("info", func(e *C.ferry_engine, peer C.ferry_peer, c *C.ferry_error) C.ferry_status {
@@ -207,8 +207,8 @@ func (p Peer) Info() (PeerInfo, error) {
 	}, nil
 }
 
-// Regions lists what the peer has registered, in order of address: everything by the time it is connected,
-// changes since then shortly after they happen.
+// Regions lists the regions that the peer has announced, in order of address. After Connect the list has all
+// regions of the peer; later changes follow shortly after they happen.
 func (p Peer) Regions() ([]RegionInfo, error) {
 	list, err := listOf(func(out *C.ferry_region_info, capacity C.size_t, count *C.size_t) error {
 		return p.call("regions", func(e *C.ferry_engine, peer C.ferry_peer, c *C.ferry_error) C.ferry_status {
@@ -224,7 +224,7 @@ func (p Peer) Regions() ([]RegionInfo, error) {
 	return regions, err
 }
 
-// Paths lists every way to the peer, and why it is or is not taken.
+// Paths lists every path to the peer, and why it is or is not chosen.
 func (p Peer) Paths() ([]PathInfo, error) {
 	list, err := listOf(func(out *C.ferry_path_info, capacity C.size_t, count *C.size_t) error {
 		return p.call("paths", func(e *C.ferry_engine, peer C.ferry_peer, c *C.ferry_error) C.ferry_status {
@@ -238,9 +238,10 @@ func (p Peer) Paths() ([]PathInfo, error) {
 	return paths, err
 }
 
-// Notify sends bytes to the peer's application, in order with the notifications of transfers to it, and
-// returns when the peer has taken them in. It holds a thread while it waits. When the context ends first, whether
-// the peer gets them is not known: the call is left to end by itself, at the setting deadline_ms at the latest.
+// Notify sends bytes to the peer's application, in order with the notifications of transfers to the peer, and
+// returns when the peer has taken them in. It holds a thread while it waits. If the context ends first, the
+// call ends by itself in the background, within the setting deadline_ms, and it is unknown whether the peer
+// gets the bytes.
 func (p Peer) Notify(ctx context.Context, bytes []byte) error {
 	const op = "notify"
 	var deadline C.uint64_t
@@ -257,7 +258,7 @@ func (p Peer) Notify(ctx context.Context, bytes []byte) error {
 	})
 }
 
-// Probe asks the peer for a sign of life, and returns the round trip.
+// Probe sends a probe to the peer and waits for the answer; returns the round trip.
 func (p Peer) Probe(ctx context.Context) (time.Duration, error) {
 	const op = "probe"
 	trip := make(chan time.Duration, 1)
@@ -275,20 +276,20 @@ func (p Peer) Probe(ctx context.Context) (time.Duration, error) {
 	return <-trip, nil
 }
 
-// Fence returns when nothing of this peer can land here any more: its transfers towards this engine are cut
-// off, and this incarnation of it is refused until it is connected to from here. An error with the context's
-// in it: not yet, call again.
+// Fence returns when nothing of this peer can land here any more. The peer's transfers to this engine are cut
+// off, and this incarnation of the peer is refused until this engine connects to it. If the error holds the
+// context's error, the fence is not complete; call again.
 func (p Peer) Fence(ctx context.Context) error {
 	return p.inTurns(ctx, "fence", func(e *C.ferry_engine, peer C.ferry_peer, timeout C.uint64_t, c *C.ferry_error) C.ferry_status {
 		return C.ferry_peer_fence(e, peer, timeout, c)
 	})
 }
 
-// Close ends the session with the peer: its transfers fail with ErrClosed, and when they are final Close
-// returns.
+// Close closes the session with the peer. Its transfers fail with ErrClosed; Close returns when they are
+// final.
 func (p Peer) Close() error { return p.Disconnect(context.Background()) }
 
-// Disconnect is Close; when the context ends first the peer is still closing: call again.
+// Disconnect is Close with a context; if the context ends first, the peer is still closing: call again.
 func (p Peer) Disconnect(ctx context.Context) error {
 	return p.inTurns(ctx, "disconnect", func(e *C.ferry_engine, peer C.ferry_peer, timeout C.uint64_t, c *C.ferry_error) C.ferry_status {
 		return C.ferry_peer_close(e, peer, timeout, c)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A transfer that can't be over before it is met in the middle.
+// A transfer that is slow enough to be seen in the middle.
 func TestProgressShowsHowFarATransferIs(t *testing.T) {
 	const length, rounds = 4 << 20, 4096
 	for _, transports := range []Transports{AllowTCP, AllowLocal} {

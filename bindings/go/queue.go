@@ -12,7 +12,7 @@ import (
 	"unsafe"
 )
 
-// What a queue takes.
+// The kinds of events that a queue takes.
 type What uint32
 
 const (
@@ -20,19 +20,19 @@ const (
 	Peers         What = C.FERRY_QUEUE_PEERS         // peers that come and go, and late applies
 )
 
-// EventKind says what has happened. A program should ignore kinds that it doesn't know.
+// EventKind is the kind of an event. A program should ignore unknown kinds.
 type EventKind uint32
 
 const (
 	EventNotification EventKind = C.FERRY_EVENT_NOTIFICATION // Data is set
 	EventPeerUp       EventKind = C.FERRY_EVENT_PEER_UP      // a session is established, from whichever side
 	EventPeerLost     EventKind = C.FERRY_EVENT_PEER_LOST    // nothing of it can land here any more; Status is set
-	// EventLateApply: bytes of a peer were applied here after its lease had run out. Region, Address and
-	// Length are set; what is there is undefined.
+	// EventLateApply: bytes of a peer were applied here after their lease had ended. Region, Address and Length
+	// are set; the contents of that memory are undefined.
 	EventLateApply EventKind = C.FERRY_EVENT_LATE_APPLY
 )
 
-// An Event is one thing that has happened.
+// An Event is one event.
 type Event struct {
 	Kind    EventKind
 	Peer    Peer
@@ -43,19 +43,20 @@ type Event struct {
 	Length  uint64
 }
 
-// A Queue gives the events of an engine to whoever asks next. Ends of transfers don't go by way of it.
+// A Queue passes the events of an engine to the goroutines that ask for them. It does not report ends of
+// transfers.
 type Queue struct {
 	engine *Engine
 	handle C.ferry_queue
 	watch  *watch
-	// Whose turn it is to watch.
+	// The right to watch the eventfd.
 	turn chan struct{}
 	once sync.Once
 	over chan struct{}
 }
 
-// Queue creates a queue for the kinds of events in what. One that takes notifications starts with those that
-// came while none did; ErrBusy while another does.
+// Queue creates a queue for the kinds of events in what. A queue that takes notifications starts with those
+// that came while no queue took them; ErrBusy while another queue takes them.
 func (e *Engine) Queue(what What) (*Queue, error) {
 	const op = "queue"
 	if what == 0 || what&^(Notifications|Peers) != 0 {
@@ -79,9 +80,9 @@ func (e *Engine) Queue(what What) (*Queue, error) {
 	return q, nil
 }
 
-// Next waits for the next event and takes it. Several goroutines may ask: each event goes to one of them.
-// When the context ends its error is in the error, and no event is lost. ErrClosed when the queue or the
-// engine is closed.
+// Next waits for the next event and takes it. Several goroutines may call it; each event goes to one of them.
+// If the context ends, the error holds the context's error, and no event is lost. ErrClosed if the queue or
+// the engine is closed.
 func (q *Queue) Next(ctx context.Context) (Event, error) {
 	const op = "next"
 	if event, ok, err := q.drain(op); ok || err != nil {
@@ -98,7 +99,7 @@ func (q *Queue) Next(ctx context.Context) (Event, error) {
 	stop := context.AfterFunc(ctx, func() { q.watch.setDeadline(time.Unix(1, 0)) })
 	defer stop()
 	for {
-		// A deadline may be left of an earlier context. The order matters: the context's end sets it anew.
+		// An earlier context may have left a deadline. The order matters: the end of this context sets a new one.
 		q.watch.setDeadline(time.Time{})
 		if cause := ctx.Err(); cause != nil {
 			return Event{}, ended(op, cause)
@@ -121,9 +122,8 @@ func (q *Queue) Next(ctx context.Context) (Event, error) {
 	}
 }
 
-// Each calls f with each event, one at a time, and returns with Next's error when the context ends or the
-// queue or the engine is closed: no call of f is running then. On a goroutine of its own it is a callback;
-// f may make any call, those that wait included.
+// Each calls f with each event, one event at a time. It returns with Next's error when the context ends or
+// the queue or the engine is closed; no call of f is running then. f may make any call, also calls that wait.
 func (q *Queue) Each(ctx context.Context, f func(Event)) error {
 	for ctx.Err() == nil {
 		event, err := q.Next(ctx)
@@ -135,7 +135,7 @@ func (q *Queue) Each(ctx context.Context, f func(Event)) error {
 	return ended("each", ctx.Err())
 }
 
-// drain takes an event if there is one; a drain that finds none arms the eventfd.
+// drain takes an event if the queue has one; a drain that finds none arms the eventfd.
 func (q *Queue) drain(op string) (Event, bool, error) {
 	var c C.ferry_event
 	var count C.size_t
@@ -160,8 +160,8 @@ func (q *Queue) drain(op string) (Event, bool, error) {
 	return event, true, nil
 }
 
-// Close ends the queue; who waits for its events gets ErrClosed. Notifications that it holds wait for the
-// next queue that takes them. Any time but the first it returns nil.
+// Close closes the queue; goroutines that wait for its events get ErrClosed. Undrained notifications wait for
+// the next queue that takes them. A second Close returns nil.
 func (q *Queue) Close() error {
 	var err error
 	q.once.Do(func() {
@@ -173,7 +173,7 @@ func (q *Queue) Close() error {
 	return err
 }
 
-// shut is for an engine that is closed: its queues went with it.
+// shut closes the queue of a closed engine, which has destroyed it already.
 func (q *Queue) shut() { q.once.Do(q.end) }
 
 func (q *Queue) end() {

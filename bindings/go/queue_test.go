@@ -39,7 +39,7 @@ func TestNotificationsComeInOrderBehindTheirData(t *testing.T) {
 	if err != nil || event.Data == nil || len(event.Data) != 0 {
 		t.Fatal(event, err)
 	}
-	// The peer in the event can be used as one that was connected to.
+	// The peer in the event works like a peer from Connect.
 	if err := event.Peer.Notify(context.Background(), []byte("answer")); err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func TestEachCallsUntilItsContextEnds(t *testing.T) {
 	var got string
 	err = queue.Each(ctx, func(event Event) {
 		got += string(event.Data)
-		// It may wait, even for the engine that it is called for.
+		// f may wait, even for the engine that calls it.
 		if _, err := event.Peer.Probe(soon(t)); err != nil {
 			t.Error(err)
 		}
@@ -72,7 +72,7 @@ func TestEachCallsUntilItsContextEnds(t *testing.T) {
 	if !errors.Is(err, context.Canceled) || got != "0123456" {
 		t.Fatal(got, err)
 	}
-	// What came behind the end is still there.
+	// The events after the end are still there.
 	if event, err := queue.Next(soon(t)); err != nil || string(event.Data) != "7" {
 		t.Fatal(event, err)
 	}

@@ -13,15 +13,15 @@ import (
 	"time"
 )
 
-// A reactor gets the ends of an engine's transfers and connects from a queue of ferry's, and completes
-// those who wait for them.
+// A reactor gets the ends of an engine's transfers and connects from a ferry queue, and completes their
+// waiters.
 //
-// A transfer that ends while its submitter still looks at it leaves an event that nobody needs. While there
-// are only such, the queue is left alone: its eventfd, raised once, costs no system call, and every so often
-// a submitter sweeps the queue. Only while somebody is registered does a goroutine watch it.
+// A transfer that ends while its submitter polls leaves an event that nobody needs. While the queue has only
+// such events, it is left alone: its eventfd, raised once, costs no system call, and a submitter sweeps the
+// queue now and then. A goroutine watches the queue only while a waiter is registered.
 //
-// Connects have a reactor of their own. Its queue gets the news of all peers, too, and is watched all the
-// time, so that they do not pile up.
+// Connects have their own reactor. Its queue also gets all peer events, and is always watched, so that they
+// do not pile up.
 type reactor struct {
 	engine *Engine
 	always bool // watched all the time
@@ -30,7 +30,7 @@ type reactor struct {
 
 	mu      sync.Mutex
 	waiting map[uint64]completer
-	// Told when `waiting` is no longer empty.
+	// Signalled when `waiting` is no longer empty.
 	wake chan struct{}
 	quit chan struct{}
 	gone chan struct{}
@@ -43,8 +43,8 @@ type reactor struct {
 
 const sweepEvents = 128
 
-// A completer is a transfer or a connect that waits for its event. It is completed at most once by each
-// event with its id, on the reactor's goroutine or a submitter's, and must not block.
+// A completer is a transfer or a connect that waits for its event. Each event with its id completes it at
+// most once, on the reactor's goroutine or a submitter's. complete must not block.
 type completer interface{ complete(event *C.ferry_event) }
 
 func newReactor(engine *Engine, what C.uint32_t, capacity int) (*reactor, error) {
@@ -57,7 +57,7 @@ func newReactor(engine *Engine, what C.uint32_t, capacity int) (*reactor, error)
 		gone:    make(chan struct{}),
 	}
 	c := newCError()
-	// Beside all that can be under way, room for events that are yet to be swept.
+	// Room for all transfers or connects in progress, and for events that are not swept yet.
 	capacity = min(capacity+8*sweepEvents, 1<<20)
 	status := C.ferry_queue_create(engine.handle, what, C.size_t(capacity), &r.queue, &c)
 	if err := failure("open", status, &c); err != nil {
@@ -106,7 +106,7 @@ func (r *reactor) busy() bool {
 	return len(r.waiting) > 0
 }
 
-// add registers who waits. The event may have come before: the caller looks once more afterwards.
+// add registers a waiter. Its event may have come already, so the caller checks once more afterwards.
 func (r *reactor) add(id uint64, who completer) {
 	r.mu.Lock()
 	first := len(r.waiting) == 0
@@ -120,7 +120,7 @@ func (r *reactor) add(id uint64, who completer) {
 	}
 }
 
-// take removes who waits; nil if there is nobody.
+// take removes a waiter; nil if none is registered.
 func (r *reactor) take(id uint64) completer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -129,18 +129,18 @@ func (r *reactor) take(id uint64) completer {
 	return who
 }
 
-// leftBehind counts an event that nobody waits for, and sweeps when there are many.
+// leftBehind counts an event that nobody waits for, and sweeps the queue when there are many.
 func (r *reactor) leftBehind() {
 	if r.unswept.Add(1) < sweepEvents || !r.sweep.TryLock() {
 		return
 	}
 	defer r.sweep.Unlock()
-	// Only as many as there should be: a drain that finds fewer arms the eventfd.
+	// Drain only as many as are expected: a drain that finds fewer arms the eventfd.
 	for r.unswept.Load() >= sweepEvents && r.sweepOnce() {
 	}
 }
 
-// sweepOnce says whether there may be more.
+// sweepOnce returns true if the queue may have more events.
 func (r *reactor) sweepOnce() bool {
 	count := r.drain(r.swept[:])
 	r.dispatch(r.swept[:count])
@@ -167,7 +167,7 @@ func (r *reactor) dispatch(events []C.ferry_event) {
 	}
 }
 
-// stop hands out what the closed engine's queue still holds, and then CLOSED to whoever is left.
+// stop delivers the remaining events of the closed engine's queue, then CLOSED to the remaining waiters.
 func (r *reactor) stop() {
 	close(r.quit)
 	r.watch.close()
@@ -186,7 +186,7 @@ func (r *reactor) stop() {
 }
 
 // A watch parks goroutines on a queue's eventfd. It watches a duplicate, so that Go and ferry each close
-// their own, and never reads it: ferry does, when the queue is drained.
+// their own. It never reads the eventfd: ferry does when the queue is drained.
 type watch struct {
 	file *os.File
 	raw  syscall.RawConn
@@ -198,7 +198,7 @@ func newWatch(engine *Engine, queue C.ferry_queue) (*watch, error) {
 	if err := failure("eventfd", C.ferry_queue_eventfd(engine.handle, queue, &fd, &c), &c); err != nil {
 		return nil, err
 	}
-	// F_DUPFD_CLOEXEC; the eventfd is non-blocking, which makes the duplicate the netpoller's.
+	// F_DUPFD_CLOEXEC; the eventfd is non-blocking, so the netpoller takes the duplicate.
 	duplicate, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_DUPFD_CLOEXEC, 0)
 	if errno != 0 {
 		return nil, &Error{Op: "eventfd", Status: ErrSystem, OSError: errno, Message: errno.Error(), RequestIndex: -1}
@@ -213,8 +213,8 @@ func newWatch(engine *Engine, queue C.ferry_queue) (*watch, error) {
 	return w, nil
 }
 
-// until calls ready each time the eventfd may have become readable, and returns when it says true; or with
-// an error when the watch is closed or its deadline passes. One goroutine at a time.
+// until calls ready each time the eventfd may have become readable. It returns when ready returns true, or
+// with an error when the watch is closed or its deadline passes. One goroutine at a time.
 func (w *watch) until(ready func() bool) error {
 	return w.raw.Read(func(uintptr) bool { return ready() })
 }

@@ -26,18 +26,19 @@ func (op Op) String() string {
 	return "transfer"
 }
 
-// A Request is one range of a transfer. A slice of them crosses into ferry as it is.
+// A Request is one range of a transfer. ferry reads a slice of them in place.
 type Request struct {
-	// Local is an address in this process, Remote one as the peer knows it.
+	// Local is an address in this process, Remote an address in the peer's process.
 	Local, Remote uint64
 	// Length in bytes; not 0.
 	Length uint64
-	// RemoteRegion is the peer's region that is meant: if it has been unregistered, the request fails with
-	// ErrStale whatever is there now. 0 is whatever is registered there at that moment.
+	// RemoteRegion is the peer's region. If that region has been unregistered, the request fails with ErrStale,
+	// even if another region is registered there now. 0 means the region that is registered there at that
+	// moment.
 	RemoteRegion Region
 }
 
-// Both must be ferry_request's 32 bytes; an array cannot have a negative length.
+// Request must have ferry_request's 32 bytes; an array cannot have a negative length.
 var (
 	_ [unsafe.Sizeof(Request{}) - C.sizeof_ferry_request]struct{}
 	_ [C.sizeof_ferry_request - unsafe.Sizeof(Request{})]struct{}
@@ -53,10 +54,10 @@ const (
 	AckedOnly  Flags = C.FERRY_TRANSFER_ACKED_ONLY  // RDMA: done before the peer's CPU sees it
 )
 
-// Transports is a set of transports; 0 is all that the engine may use.
+// Transports is a set of transports; 0 allows every transport that the engine may use.
 type Transports uint64
 
-// Its bits.
+// The bits of Transports.
 const (
 	AllowTCP    Transports = C.FERRY_ALLOW_TCP
 	AllowLocal  Transports = C.FERRY_ALLOW_LOCAL
@@ -65,30 +66,30 @@ const (
 	AllowAscend Transports = C.FERRY_ALLOW_ASCEND
 )
 
-// TransferOptions of a transfer; nil is all defaults.
+// TransferOptions are the options of a transfer; nil means all defaults.
 type TransferOptions struct {
 	Flags Flags
-	// Deadline is when the transfer is struck if it isn't done; 0 the setting deadline_ms, or the context's
-	// where the transfer is waited for at once. Forever is never.
+	// Deadline is the time after which a transfer that isn't done is stopped; Forever means never. 0 means the
+	// context's deadline in Write and Read, if it has one, and otherwise the setting deadline_ms.
 	Deadline time.Duration
-	// Notify is delivered to the peer's application after the data is visible there. nil is none; an empty
-	// slice that isn't nil is an empty notification.
+	// Notify has bytes that the peer's application gets after the data is visible there. nil means no
+	// notification; an empty slice that isn't nil is an empty notification.
 	Notify []byte
-	// Transports that are allowed: with none of them usable the transfer fails.
+	// Transports are the allowed transports; if none of them is usable, the transfer fails.
 	Transports Transports
-	// Priority: higher goes first among transfers of about the same size.
+	// Priority: among transfers of about the same size, a higher priority goes first.
 	Priority uint32
-	// StartAfter is a device's event or stream whose work is to be done first; the zero value is none.
+	// StartAfter is the event or stream of a device whose work must be done first; the zero value is none.
 	StartAfter StartAfter
-	// KeepResults is for Submit and SubmitBlocks: what became of each request is there to be asked for when the
-	// transfer is final (Transfer.Results). Without it only of those that failed, in the Error.
+	// KeepResults, for Submit and SubmitBlocks, keeps the outcome of each request for Transfer.Results. Without
+	// it, the Error has only the failed requests.
 	KeepResults bool
 }
 
-// State is the kind of a transfer's end.
+// State is the final state of a transfer.
 type State uint32
 
-// The ends; final states are reached once.
+// The final states; a transfer reaches exactly one.
 const (
 	Done      State = C.FERRY_STATE_DONE
 	Failed    State = C.FERRY_STATE_FAILED
@@ -105,7 +106,7 @@ const (
 	Lease     Fence = C.FERRY_FENCE_LEASE     // the target's lease on the data has run out
 )
 
-// Delivery is what became of a transfer's notification.
+// Delivery is the outcome of a transfer's notification.
 type Delivery uint32
 
 const (
@@ -124,7 +125,7 @@ type Result struct {
 	Transport      Transport
 	BytesConfirmed uint64
 	RequestsFailed uint64
-	// RequestsIn were submitted, and became SlicesOut slices.
+	// ferry made SlicesOut slices of the RequestsIn submitted requests.
 	RequestsIn, SlicesOut uint64
 	// Submitted, Started and Finished are CLOCK_MONOTONIC, in nanoseconds; Started is 0 if nothing was posted.
 	Submitted, Started, Finished uint64

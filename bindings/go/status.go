@@ -9,18 +9,18 @@ import (
 	"syscall"
 )
 
-// A Status is what became of a call or a transfer. The negative ones are errors: compare with
-// errors.Is(err, ferry.ErrTimeout). The numbers are fixed; ferry.h says what each means.
+// A Status is the outcome of a call or a transfer. The negative ones are errors: compare with errors.Is(err,
+// ferry.ErrTimeout). The numbers are fixed; ferry.h documents each.
 type Status int32
 
-// Not errors.
+// These are not errors.
 const (
 	OK       Status = C.FERRY_OK
 	Pending  Status = C.FERRY_PENDING
 	Draining Status = C.FERRY_DRAINING
 )
 
-// The caller's mistake, or not now; nothing was done.
+// The caller made a mistake, or the call is not possible now; the call did nothing.
 const (
 	ErrInvalid       Status = C.FERRY_ERR_INVALID
 	ErrNotRegistered Status = C.FERRY_ERR_NOT_REGISTERED
@@ -33,7 +33,7 @@ const (
 	ErrClosed        Status = C.FERRY_ERR_CLOSED
 )
 
-// This transfer or call.
+// This transfer or call failed.
 const (
 	ErrTimeout   Status = C.FERRY_ERR_TIMEOUT
 	ErrCancelled Status = C.FERRY_ERR_CANCELLED
@@ -41,7 +41,7 @@ const (
 	ErrPartial   Status = C.FERRY_ERR_PARTIAL
 )
 
-// The peer, or every path to it.
+// The peer failed, or every path to the peer.
 const (
 	ErrUnreachable Status = C.FERRY_ERR_UNREACHABLE
 	ErrPeerLost    Status = C.FERRY_ERR_PEER_LOST
@@ -50,7 +50,7 @@ const (
 	ErrNotFerry    Status = C.FERRY_ERR_NOT_FERRY
 )
 
-// This engine or machine.
+// This engine or machine failed.
 const (
 	ErrNoMemory    Status = C.FERRY_ERR_NO_MEMORY
 	ErrSystem      Status = C.FERRY_ERR_SYSTEM
@@ -58,30 +58,31 @@ const (
 	ErrPanic       Status = C.FERRY_ERR_PANIC
 )
 
-// String is the status as its C constant spells it, without FERRY_ and FERRY_ERR_.
+// String returns the name of the status: its C constant without FERRY_ and FERRY_ERR_.
 func (s Status) String() string { return C.GoString(C.ferry_status_name(C.ferry_status(s))) }
 
 func (s Status) Error() string { return "ferry: " + s.String() }
 
-// An Error says why a call or a transfer failed. It unwraps to its Status, to the errno behind it, and to
-// the error of the context that ended it: errors.Is finds any of them.
+// An Error says why a call or a transfer failed. It unwraps to its Status, to the errno of the failure, and
+// to the error of the context that ended the call: errors.Is finds any of them.
 type Error struct {
-	// Op is the call that failed: "write", "connect", ...
+	// Op is the name of the failed call: "write", "connect", ...
 	Op     string
 	Status Status
-	// Message is a sentence for a person.
+	// Message is a sentence for people.
 	Message string
-	// RequestIndex is the place in the caller's list of what is at fault; -1 if it concerns none.
+	// RequestIndex is the index of the failed request or range in the caller's list; -1 if the error concerns
+	// none.
 	RequestIndex int
-	// OSError is 0 if no system call is behind it; VendorError is a device library's own code.
+	// OSError is 0 if no system call failed; VendorError is the code of the device library.
 	OSError     syscall.Errno
 	VendorError int
 	Transport   Transport
-	// Result and Requests are set when a transfer took place. Requests has those that failed, at most
-	// RequestErrorsMax of them; Result.RequestsFailed says how many there are.
+	// Result and Requests are set if a transfer took place. Requests has the failed requests, at most
+	// RequestErrorsMax; Result.RequestsFailed has their number.
 	Result   *Result
 	Requests []RequestResult
-	// Context is the context's error if that ended the call.
+	// Context is the context's error if the context ended the call.
 	Context error
 }
 
@@ -103,7 +104,7 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Unwrap is for errors.Is and errors.As.
+// Unwrap returns the causes, for errors.Is and errors.As.
 func (e *Error) Unwrap() []error {
 	causes := []error{e.Status}
 	if e.OSError != 0 {
@@ -113,16 +114,16 @@ func (e *Error) Unwrap() []error {
 		causes = append(causes, e.Context)
 	}
 	if e.Status != ErrTimeout && isDeadline(e.Context) {
-		// Whether ferry's deadline or the context's came first is a matter of nanoseconds.
+		// Whether ferry's deadline or the context's passed first is a matter of nanoseconds.
 		causes = append(causes, ErrTimeout)
 	}
 	return causes
 }
 
-// newCError is what ferry fills in when a call fails.
+// newCError returns the struct that ferry fills when a call fails.
 func newCError() C.ferry_error { return C.ferry_error{struct_size: C.sizeof_ferry_error} }
 
-// failure is nil for a status that is none.
+// failure returns nil if the status is not negative.
 func failure(op string, status C.ferry_status, c *C.ferry_error) error {
 	if status >= 0 {
 		return nil
@@ -152,7 +153,7 @@ func closedError(op string) *Error {
 	return &Error{Op: op, Status: ErrClosed, Message: "the engine is closed", RequestIndex: -1}
 }
 
-// ended is the error of a call that its context ended.
+// ended returns the error of a call that its context ended.
 func ended(op string, cause error) *Error {
 	status := ErrCancelled
 	if isDeadline(cause) {

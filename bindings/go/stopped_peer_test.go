@@ -13,8 +13,8 @@ import (
 	"ferry/internal/standin"
 )
 
-// slow is what keeps a transfer under way until the test says otherwise: a peer that is stopped.
-// It runs this test's own program as the peer; see TestMain.
+// slow keeps a transfer in progress until the test resumes it: its peer is a stopped process, which runs this
+// test's own program; see TestMain.
 type slow struct {
 	command *exec.Cmd
 	engine  *Engine
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	code := m.Run()
-	// What is left here was not given back by ferry: the tests give back their own.
+	// The objects left here were not freed by ferry: the tests free their own.
 	if left := standin.Complaints(); left != 0 && code == 0 {
 		fmt.Fprintf(os.Stderr, "the stand-ins for device libraries have %d complaints\n", left)
 		code = 1
@@ -86,13 +86,13 @@ func newSlow(t *testing.T, config Config) *slow {
 	return s
 }
 
-// stop holds up the peer's process, so that TCP transfers to it are not final.
+// stop stops the peer's process, so that TCP transfers to it are not final.
 func (s *slow) stop(t *testing.T) {
 	t.Helper()
 	if err := s.command.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	// Until it stands still: its state, the third field, is then T.
+	// Until it has stopped: its state, the third field, is then T.
 	for {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.command.Process.Pid))
 		if err != nil {

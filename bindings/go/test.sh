@@ -1,14 +1,14 @@
 #!/bin/bash
-# Tests the Go module against a libferry that it builds and installs under the target folder. Ends with 77
-# where there is no Go, or too old a one. Nothing is downloaded. Memory of devices is tested against stand-ins for the
-# CUDA driver and AscendCL, which takes a C++ compiler.
+# Tests the Go module against a libferry that the script builds and installs under the target folder. Exits with 77
+# if Go is missing or too old. Downloads nothing. Device memory is tested against stand-ins for the CUDA driver and
+# AscendCL, which need a C++ compiler.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-# Neither another toolchain nor a module from outside.
+# No other toolchain, and no module from the network.
 export GOTOOLCHAIN=local GOPROXY=off GOFLAGS= GOWORK=off
 wanted=$(sed -n 's/^go //p' bindings/go/go.mod)
 if ! command -v go >/dev/null; then
-    echo "SKIPPED: there is no go"
+    echo "SKIPPED: go is not installed"
     exit 77
 fi
 found=$(go env GOVERSION)
@@ -39,7 +39,7 @@ go test -race -timeout 300s ./...
 go test -timeout 300s ./...
 go build -o "$built/exchange" ./examples/exchange
 
-# The program of README.md, in a module of its own that is made as README.md says.
+# The program of README.md, in a new module that is made as README.md says.
 fresh=$(mktemp -d)
 trap 'rm -rf "$fresh"' EXIT
 awk '/^```go$/ { inside = 1; next } /^```$/ { if (inside) exit } inside' README.md >"$fresh/main.go"

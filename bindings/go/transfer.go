@@ -18,30 +18,30 @@ import (
 	"unsafe"
 )
 
-// A Transfer is one that was submitted. It needs no closing: its end frees it, waited for or not.
+// A Transfer is a submitted transfer. It needs no Close: it is freed at its end, whether anyone waits or not.
 type Transfer struct {
 	engine *Engine
 	op     Op
 	handle C.ferry_transfer
 	id     uint64
 	keep   bool
-	mu     sync.Mutex // held while its end is looked for
+	mu     sync.Mutex // held while the end is checked
 	ended  atomic.Bool
 	done   chan struct{}
-	// As it was last seen; under mu.
+	// The last known progress; protected by mu.
 	progress Progress
-	// Good once done is closed.
+	// Valid once done is closed.
 	result  Result
 	results []RequestResult
 	err     *Error
 }
 
-// Progress is how far a transfer is. BytesConfirmed are known to be where they belong; it never goes back, is
-// never above BytesTotal, and is the Result's once the transfer is final.
+// Progress is the progress of a transfer. BytesConfirmed are confirmed to be at their destination; the number
+// never decreases, never exceeds BytesTotal, and equals the Result's once the transfer is final.
 type Progress struct{ BytesConfirmed, BytesTotal uint64 }
 
-// How long a small transfer is looked at from where it was submitted, and what is small. Only as many
-// goroutines look at a time as can run: the others would take threads for nothing.
+// How long the submitter of a small transfer polls, and the size of a small transfer. At most GOMAXPROCS
+// goroutines poll at a time: more would take threads for nothing.
 const (
 	look      = 20 * time.Microsecond
 	lookBytes = 64 << 10
@@ -49,20 +49,20 @@ const (
 
 var looking atomic.Int32
 
-// Submit starts a transfer of all requests, and returns at once. When it fails, nothing was done. The memory
-// that the requests name belongs to the transfer until it is final, whether it is waited for or not.
+// Submit starts a transfer of all requests, and returns at once. If it fails, it has done nothing. The memory
+// that the requests name belongs to the transfer until it is final, whether anyone waits for it or not.
 func (p Peer) Submit(op Op, requests []Request, options *TransferOptions) (*Transfer, error) {
 	t, _, err := p.submit(op, requests, options, 0, 0)
 	return t, err
 }
 
-// Write copies local memory to the peer, and returns when the transfer is final. An error that is an *Error
-// with a Result is the transfer's own.
+// Write copies local memory to the peer, and returns when the transfer is final. An *Error with a Result is
+// the transfer's own error; other errors are the call's.
 func (p Peer) Write(ctx context.Context, requests []Request, options *TransferOptions) (Result, error) {
 	return p.transfer(ctx, Write, requests, options)
 }
 
-// Read copies the peer's memory here; otherwise as Write.
+// Read copies the peer's memory into local memory. It behaves as Write otherwise.
 func (p Peer) Read(ctx context.Context, requests []Request, options *TransferOptions) (Result, error) {
 	return p.transfer(ctx, Read, requests, options)
 }
@@ -74,7 +74,7 @@ func (p Peer) transfer(ctx context.Context, op Op, requests []Request, options *
 	var deadline C.uint64_t
 	bounded := false
 	if at, ok := ctx.Deadline(); ok {
-		// Struck by ferry itself, so that a transfer that waits for nobody ends in time, too.
+		// ferry itself enforces the deadline, so that the transfer ends in time even if nobody waits.
 		deadline = max(nanoseconds(time.Until(at)), 1)
 		bounded = options == nil || options.Deadline == 0 || nanoseconds(options.Deadline) >= deadline
 	}
@@ -100,8 +100,8 @@ func (p Peer) transfer(ctx context.Context, op Op, requests []Request, options *
 	return result, err
 }
 
-// try makes a small transfer with a peer on this host by one copy in this thread: no handle, no event, no wait.
-// False if that can't be: then it is to be submitted, which also finds what is wrong with it.
+// try completes a small transfer with a peer on this host by one copy in this thread: no handle, no event, no
+// wait. It returns false if that is not possible; then submit the transfer, which also finds wrong arguments.
 func (p Peer) try(op Op, requests []Request, options *TransferOptions) (Result, bool) {
 	e := p.engine
 	if e == nil || !options.atOnce() || e.enter(op.String()) != nil {
@@ -125,8 +125,8 @@ func (p Peer) try(op Op, requests []Request, options *TransferOptions) (Result, 
 	return newResult(&result), true
 }
 
-// submit starts a transfer. With patience it looks for the end that long: the transfer returned is then nil
-// if it was done by the time. A deadline that isn't 0 takes the place of the options'.
+// submit starts a transfer. With patience it polls that long for the end; if the transfer is done by then,
+// the returned transfer is nil. A deadline that isn't 0 replaces the deadline of the options.
 func (p Peer) submit(op Op, requests []Request, options *TransferOptions, deadline, patience C.uint64_t) (*Transfer, Result, error) {
 	e := p.engine
 	if e == nil {
@@ -175,7 +175,7 @@ func (p Peer) submit(op Op, requests []Request, options *TransferOptions, deadli
 	return t, Result{}, nil
 }
 
-// options turns them into what the shim takes.
+// options converts the options for the shim.
 func (r *reactor) options(options *TransferOptions, id uint64, deadline C.uint64_t) (C.ferry_go_options, unsafe.Pointer, C.size_t) {
 	full := C.ferry_go_options{queue: r.queue, user_data: C.uint64_t(id), deadline_ns: deadline}
 	if options == nil {
@@ -186,20 +186,20 @@ func (r *reactor) options(options *TransferOptions, id uint64, deadline C.uint64
 	full.transports_allowed = C.uint64_t(options.Transports)
 	full.event_kind, full.event = C.uint32_t(options.StartAfter.kind), C.uint64_t(options.StartAfter.handle)
 	if deadline == 0 && options.Deadline != 0 {
-		// 0 would be the setting, which isn't what a time in the past means.
+		// 0 would mean the setting; a time in the past must not.
 		full.deadline_ns = max(nanoseconds(options.Deadline), 1)
 	}
 	return full, unsafe.Pointer(unsafe.SliceData(options.Notify)), C.size_t(len(options.Notify))
 }
 
-// atOnce says whether the transfer needs nothing but the copy.
+// atOnce returns true if the transfer needs only the copy.
 func (o *TransferOptions) atOnce() bool {
 	return o == nil || (o.Notify == nil && o.StartAfter == StartAfter{})
 }
 
 func (o *TransferOptions) keep() C.bool { return C.bool(o != nil && o.KeepResults) }
 
-// expect has the transfer's event end it, and ends it if that has come already.
+// expect registers the transfer for its event, and ends it if the event has come already.
 func (t *Transfer) expect() {
 	r := t.engine.reactor
 	r.add(t.id, t)
@@ -209,11 +209,11 @@ func (t *Transfer) expect() {
 	}
 }
 
-// complete is for the reactor: the transfer's event has come.
+// complete ends the transfer; the reactor calls it with the transfer's event.
 func (t *Transfer) complete(event *C.ferry_event) { t.settle(event) }
 
-// settle looks whether the transfer is final, and ends it if it is; with an event, it is. The look frees a
-// transfer that is done: so only one may find that out.
+// settle checks whether the transfer is final, and ends it if so; with an event, it is final. The check frees
+// a transfer that is done, so only one check may find that.
 func (t *Transfer) settle(event *C.ferry_event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -224,7 +224,7 @@ func (t *Transfer) settle(event *C.ferry_event) {
 	var c C.ferry_error
 	status := C.ferry_go_look(t.engine.handle, t.handle, C.bool(t.keep), &result, &c)
 	if event != nil && result.state == 0 {
-		// The engine was closed in between: the event is all there is.
+		// The engine was closed in between; only the event is left.
 		status = event.status
 	}
 	if status <= 0 {
@@ -232,7 +232,7 @@ func (t *Transfer) settle(event *C.ferry_event) {
 	}
 }
 
-// end takes in how the transfer ended, and frees it.
+// end stores the outcome of the transfer, and frees it.
 func (t *Transfer) end(status C.ferry_status, result *C.ferry_result, c *C.ferry_error) {
 	final := result.state != 0
 	if final {
@@ -257,7 +257,7 @@ func (t *Transfer) end(status C.ferry_status, result *C.ferry_result, c *C.ferry
 	close(t.done)
 }
 
-// look asks how far the transfer is; one that is not there any more is where it was seen last.
+// look reads the progress of the transfer; for a freed transfer it keeps the last known progress.
 func (t *Transfer) look() {
 	var confirmed, total C.uint64_t
 	if C.ferry_transfer_progress(t.engine.handle, t.handle, &confirmed, &total, nil) == C.FERRY_OK {
@@ -285,10 +285,10 @@ func (t *Transfer) requestResults(which C.uint32_t, most uint64) []RequestResult
 	return results
 }
 
-// Done is closed when the transfer is final.
+// Done returns a channel that is closed when the transfer is final.
 func (t *Transfer) Done() <-chan struct{} { return t.done }
 
-// Progress tells how far the transfer is, at any time and without waiting.
+// Progress returns the progress of the transfer, at any time and without waiting.
 func (t *Transfer) Progress() Progress {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -299,8 +299,8 @@ func (t *Transfer) Progress() Progress {
 	return t.progress
 }
 
-// Results tells what became of each request, in the caller's order, once the transfer is final and if it was
-// submitted with TransferOptions.KeepResults; else it is nil.
+// Results returns the outcome of each request, in the caller's order, once the transfer is final. It returns
+// nil unless the transfer was submitted with TransferOptions.KeepResults.
 func (t *Transfer) Results() []RequestResult {
 	select {
 	case <-t.done:
@@ -310,7 +310,7 @@ func (t *Transfer) Results() []RequestResult {
 	}
 }
 
-// Cancel asks the transfer to stop, and does not wait: what came of it, its end tells.
+// Cancel cancels the transfer, and does not wait; the final state has the outcome.
 func (t *Transfer) Cancel() {
 	if t.ended.Load() || t.engine.enter("cancel") != nil {
 		return
@@ -319,9 +319,9 @@ func (t *Transfer) Cancel() {
 	C.ferry_transfer_cancel(t.engine.handle, t.handle, nil)
 }
 
-// Wait returns when the transfer is final, however it ended. When the context ends first it cancels the
-// transfer and goes on waiting until it is final; one that is done by then is no error. Any number of
-// goroutines may wait.
+// Wait returns when the transfer is final, however it ended. If the context ends first, Wait cancels the
+// transfer and still waits until it is final; if the transfer is done by then, there is no error. Any number
+// of goroutines may wait.
 func (t *Transfer) Wait(ctx context.Context) (Result, error) {
 	var cause error
 	select {
@@ -346,7 +346,7 @@ func (t *Transfer) Wait(ctx context.Context) (Result, error) {
 	return t.result, &err
 }
 
-// Close cancels a transfer that is not final, and waits until it is.
+// Close cancels a transfer that is not final, and waits until it is final.
 func (t *Transfer) Close() error {
 	t.Cancel()
 	<-t.done

@@ -46,7 +46,7 @@ func TestWriteAndReadMoveEachByteToItsPlace(t *testing.T) {
 	}
 }
 
-// Nor is it seen by the reactor.
+// A small transfer on this host is neither submitted nor seen by the reactor.
 func TestASmallTransferOnThisHostIsNotSubmitted(t *testing.T) {
 	p := newPair(t, 65536, nil)
 	fill(p.here.Bytes(), 3)
@@ -62,7 +62,7 @@ func TestASmallTransferOnThisHostIsNotSubmitted(t *testing.T) {
 	if submitted := p.near.reactor.ids.Load(); submitted != 0 {
 		t.Errorf("%d were submitted", submitted)
 	}
-	// These can't be made so.
+	// These transfers can't be completed at once.
 	for _, options := range []*TransferOptions{overTCP, {Notify: []byte{}}, {Flags: Ordered}, {Flags: Checksum}} {
 		before := p.near.reactor.ids.Load()
 		if _, err := p.peer.Write(soon(t), []Request{p.request(0, 64)}, options); err != nil {
@@ -91,7 +91,7 @@ func TestManyRequestsOfOneTransfer(t *testing.T) {
 	if result, err := transfer.Wait(soon(t)); err != nil || result.RequestsIn != blocks || result.SlicesOut != blocks {
 		t.Fatal(result, err)
 	}
-	// Rewind to compare by place.
+	// Reverse them to compare by place.
 	turned := make([]byte, blocks*size)
 	for i := range blocks {
 		copy(turned[i*size:], p.there.Bytes()[(blocks-1-i)*size:(blocks-i)*size])
@@ -183,7 +183,7 @@ func TestABatchIsRegisteredWholeOrNotAtAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer syscall.Munmap(mapping)
-	// Every second page, so that they are neighbours of nothing.
+	// Every second page, so that no two are neighbours.
 	ranges := []Range{{unsafe.Pointer(&mapping[0]), 4096}, {unsafe.Pointer(&mapping[8192]), 4096}}
 	memories, err := p.near.RegisterBatch(ranges, nil)
 	if err != nil || len(memories) != 2 {
@@ -360,7 +360,7 @@ func TestManyGoroutinesEachWithItsOwnBytes(t *testing.T) {
 	}
 }
 
-// More transfers than the queue has room for, none of which is waited for.
+// More transfers than the queue has room for; nobody waits for them.
 func TestTransfersThatNobodyWaitsForAreReleased(t *testing.T) {
 	p := newPair(t, 64, Config{"transfers_max": "1024"})
 	for i := range 5000 {

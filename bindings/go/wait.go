@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// Forever, as TransferOptions.Deadline: without end.
+// Forever as TransferOptions.Deadline means no deadline.
 const Forever time.Duration = 1<<63 - 1
 
 func isDeadline(err error) bool { return errors.Is(err, context.DeadlineExceeded) }
 
-// nanoseconds turns a duration into ferry's, for which the largest number is "without end".
+// nanoseconds converts a duration to ferry's, in which the largest number means no end.
 func nanoseconds(d time.Duration) C.uint64_t {
 	switch {
 	case d == Forever:
@@ -25,7 +25,7 @@ func nanoseconds(d time.Duration) C.uint64_t {
 	return C.uint64_t(d)
 }
 
-// timeoutOf is what is left of a context's time.
+// timeoutOf returns the time left until the context's deadline.
 func timeoutOf(ctx context.Context) C.uint64_t {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -34,11 +34,11 @@ func timeoutOf(ctx context.Context) C.uint64_t {
 	return nanoseconds(time.Until(deadline))
 }
 
-// How long a thread stays in a call that waits and can be made again, before the context is looked at.
+// How long a thread stays in a repeatable waiting call before the context is checked.
 const turn = 50 * time.Millisecond
 
-// inTurns makes a call again and again until it says neither BUSY nor TIMEOUT, or the context ends. For
-// calls of which a later one takes up what an earlier one began.
+// inTurns repeats a call until it returns neither BUSY nor TIMEOUT, or the context ends. It is for calls that
+// continue the work of an earlier call.
 func inTurns(ctx context.Context, op string, call func(timeout C.uint64_t, c *C.ferry_error) C.ferry_status) error {
 	for {
 		c := newCError()
@@ -50,7 +50,7 @@ func inTurns(ctx context.Context, op string, call func(timeout C.uint64_t, c *C.
 		}
 		cause := ctx.Err()
 		if cause == nil && timeoutOf(ctx) == 0 {
-			cause = context.DeadlineExceeded // of which the context hasn't heard yet
+			cause = context.DeadlineExceeded // the context's own timer has not fired yet
 		}
 		if cause != nil {
 			err := newError(op, Status(status), &c)
@@ -60,8 +60,8 @@ func inTurns(ctx context.Context, op string, call func(timeout C.uint64_t, c *C.
 	}
 }
 
-// aside makes a call that cannot be interrupted. When the context ends first, it returns, and the call ends
-// by itself, at its timeout at the latest.
+// aside makes a call that cannot be interrupted. If the context ends first, aside returns, and the call ends
+// by itself in the background, at its timeout at the latest.
 func aside(ctx context.Context, op string, call func() error) error {
 	if err := ctx.Err(); err != nil {
 		return ended(op, err)

@@ -1,5 +1,5 @@
-//! Gives libferry_mooncake.so its SONAME. The number is that of the interface: it rises when programs
-//! that were linked to an earlier library could not use this one.
+//! Sets the SONAME of libferry_mooncake.so. The number is that of the interface: it rises when programs
+//! linked to an earlier library cannot use this one.
 
 fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libferry_mooncake.so.0");

@@ -1,15 +1,15 @@
 /*
- * The C interface of Mooncake's Transfer Engine, as libferry_mooncake.so provides it. Programs that are
- * written or compiled for Mooncake's own header need no other one; this is for those that have none.
+ * The C interface of Mooncake's Transfer Engine, as libferry_mooncake.so provides it. Programs written or compiled
+ * for Mooncake's own header need no other header; this one is for programs without it.
  *
- * Strings and lists are read before a call returns and not kept. Memory that is registered, or that a
- * transfer names, is the caller's to keep until it is unregistered and the transfer's tasks are final.
- * Every function but destroyTransferEngine may be called from any thread at any time.
+ * A call reads its strings and lists before it returns and does not keep them. The caller keeps registered memory
+ * until it is unregistered, and the memory of a transfer until the transfer's tasks are final. Any thread may call
+ * any function at any time, except destroyTransferEngine.
  *
- * Failures are numbers below zero, those of submitTransfer, submitTransferWithNotify, getTransferStatus and
- * freeBatchID above: 1 a wrong argument, 2 too many, 3 memory that is not registered or not granted, 4 busy,
- * 7 overlap, 8 no such transport, 102 no answer, 104 refused by the peer, 202 the engine or the system,
- * 302 no memory. With FERRY_LOG=1 in the environment a line on stderr says more.
+ * Failures are negative numbers. submitTransfer, submitTransferWithNotify, getTransferStatus and freeBatchID return
+ * them as positive numbers. 1: a wrong argument. 2: a limit. 3: memory that is not registered or not granted.
+ * 4: busy. 7: overlap. 8: no such transport. 102: no answer. 104: refused by the peer. 202: the engine or the
+ * system failed. 302: no memory. With FERRY_LOG=1 in the environment a line on stderr gives the reason.
  */
 #ifndef FERRY_MOONCAKE_H
 #define FERRY_MOONCAKE_H
@@ -76,74 +76,76 @@ struct nic_load_stat {
 };
 typedef struct nic_load_stat nic_load_stat_t;
 
-/* Listens on a free port of `local_server_name`, whose own port is ignored; NULL if that can't be.
- * `metadata_conn_string` is "P2PHANDSHAKE"; `ip_or_host_name` and `rpc_port` mean nothing with it. With
- * `auto_discover` every transport is installed. An address that other hosts can reach takes FERRY_SECRET_FILE,
- * or FERRY_ALLOW_UNAUTHENTICATED=1. */
+/* Creates an engine that listens on a free port of `local_server_name`, whose own port is ignored; NULL on failure.
+ * `metadata_conn_string` must be "P2PHANDSHAKE"; `ip_or_host_name` and `rpc_port` then have no meaning. With
+ * `auto_discover` every transport is installed. An address that other hosts can reach requires FERRY_SECRET_FILE or
+ * FERRY_ALLOW_UNAUTHENTICATED=1. */
 transfer_engine_t createTransferEngine(const char *metadata_conn_string, const char *local_server_name,
                                        const char *ip_or_host_name, uint64_t rpc_port, int auto_discover);
 
-/* Ends what is under way and frees the engine, which nobody may use from then on. Memory that was registered
- * is the caller's alone when this returns. */
+/* Makes all transfers final and frees the engine; no other call may use the engine then. After the call registered
+ * memory is the caller's alone. */
 void destroyTransferEngine(transfer_engine_t engine);
 
-/* "host:port", by which others open this engine as a segment. What does not fit is cut off and a failure. */
+/* Writes "host:port", the name by which others open this engine as a segment. A text that does not fit is cut, and
+ * the call fails. */
 int getLocalIpAndPort(transfer_engine_t engine, char *buf_out, size_t buf_len);
 
-/* "tcp"; "rdma", which is TCP where a side has no RDMA device; "ascend", the best path for memory of NPUs; NULL for
- * others. Not to be dereferenced. */
+/* Installs "tcp"; "rdma", which uses TCP if a side has no RDMA device; or "ascend", the best path for NPU memory.
+ * Returns NULL for others. Don't dereference the result. */
 transport_t installTransport(transfer_engine_t engine, const char *proto, void **args);
 int uninstallTransport(transfer_engine_t engine, const char *proto);
 int discoverTopology(transfer_engine_t engine);
 
-/* The number of the engine at "host:port", above zero; or a failure. It stays good when the peer is lost
- * and another one answers there. */
+/* Returns the number of the engine at "host:port", above zero, or a failure. The number stays valid when the peer is
+ * lost and another engine answers there. */
 segment_id_t openSegment(transfer_engine_t engine, const char *segment_name);
-/* The same, and the peer must answer now. */
+/* Opens a segment whose peer must answer now. */
 segment_id_t openSegmentNoCache(transfer_engine_t engine, const char *segment_name);
-/* Keeps the number and the connection. */
+/* Checks the number; keeps it and the connection, because other code may use them. */
 int closeSegment(transfer_engine_t engine, segment_id_t segment_id);
 /* Forgets the number. */
 int removeLocalSegment(transfer_engine_t engine, const char *segment_name);
 int syncSegmentCache(transfer_engine_t engine);
 int warmupEfaSegment(transfer_engine_t engine, const char *segment_name);
 
-/* Memory of the host, or of a CUDA or Ascend device. `location` "cuda:0" or "npu:0" says which, and is checked;
- * otherwise, and with NULL, it is found out. Without `remote_accessible` no peer reaches the memory; this engine's
- * transfers may use it. -7 if it overlaps what is registered, -1 for NULL or no bytes. */
+/* Registers memory of the host, or of a CUDA or Ascend device. `location` "cuda:0" or "npu:0" names the device and is
+ * checked; for NULL and other words ferry detects the device. Without `remote_accessible` only this engine's
+ * transfers reach the memory. -7 if registered memory overlaps, -1 for NULL or 0 bytes. */
 int registerLocalMemory(transfer_engine_t engine, void *addr, size_t length, const char *location,
                         int remote_accessible);
-/* Waits until nothing reaches the memory any more. -3 if it is not registered. */
+/* Unregisters memory; waits until nothing reaches it any more. -3 if it is not registered. */
 int unregisterLocalMemory(transfer_engine_t engine, void *addr);
-/* All of it or none. */
+/* Registers all of it or none. */
 int registerLocalMemoryBatch(transfer_engine_t engine, buffer_entry_t *buffer_list, size_t buffer_len,
                              const char *location);
-/* All that is registered; -3 if some is not. */
+/* Unregisters all that is registered; -3 if some is not. */
 int unregisterLocalMemoryBatch(transfer_engine_t engine, void **addr_list, size_t addr_len);
 
-/* Room for so many tasks, over all submits; or INVALID_BATCH. */
+/* Allocates a batch with room for `batch_size` tasks over all its submits; or returns INVALID_BATCH. */
 batch_id_t allocateBatchID(transfer_engine_t engine, size_t batch_size);
-/* Adds tasks, numbered from 0 in the order of submission. A failure adds none, and nothing of it is under way. */
+/* Adds tasks, numbered from 0 in the order of submission. A failed submit adds no task, and nothing of it moves. */
 int submitTransfer(transfer_engine_t engine, batch_id_t batch_id, struct transfer_request *entries, size_t count);
-/* The target gets the message when the data of these entries is there. They have one target and one opcode. */
+/* Adds tasks of one target and one opcode. The target gets the message when their data has arrived. */
 int submitTransferWithNotify(transfer_engine_t engine, batch_id_t batch_id, struct transfer_request *entries,
                              size_t count, notify_msg_t notify_msg);
-/* WAITING until the task is final, and with it all that were submitted with it to the same segment in the
- * same direction; any other status is for good, and the task touches no memory any more. */
+/* Returns WAITING until the task is final, together with all tasks of the same submit to the same segment in the same
+ * direction. Any other status is final: the task touches no memory any more. */
 int getTransferStatus(transfer_engine_t engine, batch_id_t batch_id, size_t task_id,
                       struct transfer_status *status);
-/* 4 while a task is not final. */
+/* Frees a batch; 4 while a task is not final. */
 int freeBatchID(transfer_engine_t engine, batch_id_t batch_id);
 
-/* The messages that came, `size` of them; NULL if there are none. freeNotifsMsgBuf frees the list. */
+/* Returns the messages that have arrived, `size` of them; NULL for none. freeNotifsMsgBuf frees the list. */
 notify_msg_t *getNotifsFromEngine(transfer_engine_t engine, int *size);
 int freeNotifsMsgBuf(notify_msg_t *msg, int size);
 /* Sends a message, and waits until the peer has taken it in. */
 int genNotifyInEngine(transfer_engine_t engine, uint64_t target_id, notify_msg_t notify_msg);
 
-/* The segments and the paths to them, for people or as JSON. What does not fit is cut off and a failure. */
+/* Writes the segments and the paths to them, for people or as JSON. A text that does not fit is cut, and the call
+ * fails. */
 int showLinks(transfer_engine_t engine, char *buf_out, size_t buf_len, int json);
-/* `count` becomes 0: there are no such figures. */
+/* Sets `count` to 0: ferry has no such figures. */
 int getNicLoadStats(transfer_engine_t engine, nic_load_stat_t *stats, size_t *count);
 /* Does nothing: ferry installs no signal handlers. */
 void enableGracefulShutdown(transfer_engine_t engine);

@@ -1,7 +1,7 @@
 """Builds libferry.so with cargo and puts it, stripped, into the package.
 
-FERRY_LIBRARY names a library that is built already; FERRY_CARGO_ARGS are further words for cargo, such as
-packages to be built with it. The wheel is for every Python 3 of the platform, because ctypes opens the
+FERRY_LIBRARY names a library that is already built. FERRY_CARGO_ARGS are further arguments for cargo, such as
+packages to build at the same time. The wheel is for every Python 3 of the platform, because ctypes opens the
 library at run time.
 """
 
@@ -21,7 +21,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def version() -> str:
-    """The version of the Cargo workspace; of an unpacked source archive, what that says."""
+    """Returns the version of the Cargo workspace, or that of an unpacked source archive."""
     cargo = REPOSITORY / "Cargo.toml"
     if cargo.exists():
         found = re.search(r'^version = "(.+)"', cargo.read_text(), re.MULTILINE)
@@ -31,7 +31,7 @@ def version() -> str:
 
 
 def library() -> Path:
-    """The library that FERRY_LIBRARY names, or one built now."""
+    """Returns the library that FERRY_LIBRARY names, or builds one."""
     named = os.environ.get("FERRY_LIBRARY")
     if named:
         return Path(named)
@@ -64,7 +64,7 @@ class PlatformWheel(bdist_wheel):
         self.root_is_pure = False
 
     def get_tag(self) -> tuple[str, str, str]:
-        """py3-none and the oldest glibc that has every symbol that the library asks for."""
+        """Returns py3-none and the oldest glibc that has every symbol of the library."""
         machine = sysconfig.get_platform().rpartition("-")[2]
         text = Path(self.bdist_dir, "ferry", "libferry.so").read_bytes()
         needed = max(tuple(map(int, pair)) for pair in re.findall(rb"GLIBC_(\d+)\.(\d+)", text))

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Installs the package into a virtual environment of its own and tests it there: format, types, tests, the tag and
-# the size of the wheel, the time to import it. FERRY_LIBRARY names a library that is built already. Memory of
-# devices is tested against stand-ins for the CUDA driver and AscendCL, which takes a C++ compiler.
+# Installs the package into its own virtual environment and tests it there: format, types, tests, the tag
+# and size of the wheel, the import time. FERRY_LIBRARY names a library that is already built. Device memory
+# is tested against stand-ins for the CUDA driver and AscendCL, which need a C++ compiler.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 mkdir -p "${CARGO_TARGET_DIR:-target}/python"
@@ -10,7 +10,7 @@ here=bindings/python
 wheel_bytes_max=5000000
 import_ms_max=50
 
-# The same versions for what builds the wheel.
+# The build of the wheel uses the same versions.
 export PIP_CONSTRAINT=$PWD/$here/requirements-test.txt
 [ -z "${FERRY_LIBRARY:-}" ] || FERRY_LIBRARY=$(realpath "$FERRY_LIBRARY")
 
@@ -26,7 +26,7 @@ tests/standin/build.sh "$work/../standin"
 FERRY_TEST_STANDIN=$(realpath "$work/../standin")
 export FERRY_TEST_STANDIN
 
-# From here on it is the installed package, with the library that it carries.
+# From here on the installed package is used, with its own library.
 unset FERRY_LIBRARY
 cd "$here"
 "$python" -m ruff format --check .
@@ -35,7 +35,7 @@ cd "$here"
 "$python" -m pytest
 "$python" benches/overhead.py 1
 
-# The tag says that the wheel needs that glibc, and nothing else of the system: neither verbs nor CUDA.
+# The tag says that the wheel needs this glibc and no other system library: neither verbs nor CUDA.
 tag=${wheel##*-}
 tag=${tag%.whl}
 found=$("$python" -m auditwheel show "$wheel" | tr '\n' ' ')
@@ -51,7 +51,7 @@ fi
 import subprocess, sys
 
 def import_ms():
-    """One import in an interpreter of its own, without the interpreter's start."""
+    """Returns the time of one import in a new interpreter, without the interpreter's start."""
     program = "import time; a = time.perf_counter(); import ferry; print(1000 * (time.perf_counter() - a))"
     return float(subprocess.check_output([sys.executable, "-c", program]))
 

@@ -1,11 +1,11 @@
 /*
- * Two programs exchange a MiB by READ and WRITE; the same example is written in every language of ferry,
- * and any two of them can talk.
+ * Two programs exchange a MiB by READ and WRITE. Each of ferry's languages has this example, and any two of them can
+ * talk.
  *
  *   exchange serve              prints "ADDRESS host:port", waits for "done", checks its memory
- *   exchange connect HOST:PORT  reads and checks the server's memory, writes it anew with "done" behind it
+ *   exchange connect HOST:PORT  reads and checks the server's memory, overwrites it and notifies "done"
  *
- * Each prints OK and exits 0, or says why not and exits 1.
+ * Each prints OK and exits with 0, or prints the reason and exits with 1.
  *
  * cc -std=c99 exchange.c -lferry
  */
@@ -23,7 +23,7 @@ enum { BYTES = 1 << 20, PATIENCE_S = 30, REGIONS_MAX = 64 };
 
 static ferry_error error;
 
-/* The bytes that the server starts with, and those that the client leaves there. */
+/* The bytes of the server at the start, and the bytes that the client writes. */
 static unsigned char first(size_t i) { return (unsigned char)(i * 7 + 3); }
 static unsigned char second(size_t i) { return (unsigned char)(i * 11 + 5); }
 
@@ -33,7 +33,7 @@ static void fail(const char *why)
     exit(1);
 }
 
-/* Ends the program when a call has failed, with the reason. */
+/* If a call has failed, prints the reason and exits. */
 static void must(ferry_status status, const char *what)
 {
     if (status == FERRY_OK) return;
@@ -75,7 +75,7 @@ static int64_t now_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* Waits for an event of this kind, and of this text if it is not NULL; 0 if none came in time. */
+/* Waits for an event of this kind, and with this text unless it is NULL; returns 0 if none came in time. */
 static int await(ferry_engine *engine, ferry_queue queue, uint32_t kind, const char *text, int timeout_s)
 {
     struct pollfd entry = {-1, POLLIN, 0};
@@ -112,7 +112,7 @@ static void serve(ferry_engine *engine)
     if (!await(engine, queue, FERRY_EVENT_NOTIFICATION, "done", PATIENCE_S)) fail("nobody sent \"done\"");
     check(memory, second);
     puts("OK");
-    /* The client is told that its transfer is done before this engine goes; it ends the session. */
+    /* The client must learn that its transfer is done before this engine closes; the client ends the session. */
     await(engine, queue, FERRY_EVENT_PEER_LOST, NULL, 5);
 }
 

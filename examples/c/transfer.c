@@ -1,9 +1,9 @@
 /*
- * Two processes and one transfer each way: register, connect, write, notify, read, and wait on the
- * queue's descriptor as an event loop would.
+ * Two processes with one transfer each way: register, connect, write, notify, read, and wait on the queue's
+ * descriptor as an event loop would.
  *
- *   transfer server            prints its address, checks what it is notified of, ends with the client
- *   transfer client ADDRESS    writes into the server's memory, notifies it, reads the bytes back
+ *   transfer server            prints its address, checks the notified data, ends with the client
+ *   transfer client ADDRESS    writes to the server's memory, notifies it, reads the bytes back
  *
  * cc -std=c99 transfer.c -lferry
  */
@@ -21,7 +21,7 @@ enum { BYTES = 1 << 20 };
 static unsigned char memory[BYTES];
 static ferry_error error;
 
-/* Ends the program when a call has failed, with the reason. */
+/* If a call has failed, prints the reason and exits. */
 static void must(ferry_status status, const char *what)
 {
     if (status == FERRY_OK) return;
@@ -46,7 +46,7 @@ static ferry_event next_event(ferry_engine *engine, ferry_queue queue)
     }
 }
 
-/* The same for one kind of event; others are passed over. */
+/* Waits for an event of this kind; skips others. */
 static ferry_event next_event_of(ferry_engine *engine, ferry_queue queue, uint32_t kind)
 {
     for (;;) {
@@ -69,14 +69,14 @@ static void serve(ferry_engine *engine)
     puts(address);
     fflush(stdout);
     event = next_event_of(engine, queue, FERRY_EVENT_NOTIFICATION);
-    /* The notification came behind its data: every byte is in place. */
+    /* The notification comes after its data: every byte is in place. */
     for (size_t i = 0; i < BYTES; i++) {
         if (memory[i] != (unsigned char)(i * 7)) exit(2);
     }
     printf("server: %d bytes are here, and \"%.*s\"\n", (int)BYTES, (int)event.data_length,
            (const char *)event.data);
     ferry_event_release(&event);
-    /* The client reads the bytes back, and goes: then the memory may go too. */
+    /* The client reads the bytes back and closes; then the memory may be freed too. */
     next_event_of(engine, queue, FERRY_EVENT_PEER_LOST);
     must(ferry_region_unregister(engine, region, 10 * SECOND, &error), "unregister");
 }

@@ -1,4 +1,4 @@
-//! What the demonstration is made of: a paged KV cache whose every word knows its place (`kv`), and the
+//! The parts of the demonstration: a paged KV cache whose every word encodes its position (`kv`), and the
 //! secret that the two workers share (`secret`). The programs are in `bin/`.
 
 pub mod kv;

@@ -1,4 +1,4 @@
-//! A secret in a file of mode 0600, in a directory of its own, both gone when the value is dropped.
+//! A secret in a file of mode 0600 in its own directory; dropping the value removes both.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Read, Write};
@@ -11,14 +11,14 @@ pub struct SecretFile {
 }
 
 impl SecretFile {
-    /// 32 bytes of the kernel's randomness, readable by this user only.
+    /// Writes 32 random bytes of the kernel, readable by this user only.
     pub fn create() -> io::Result<SecretFile> {
         let mut secret = [0; 32];
         fs::File::open("/dev/urandom")?.read_exact(&mut secret)?;
         let mut unique = [0; 8];
         fs::File::open("/dev/urandom")?.read_exact(&mut unique)?;
         let directory = std::env::temp_dir().join(format!("ferry-demo-{:016x}", u64::from_ne_bytes(unique)));
-        // Fails if somebody else made it before; its mode is right from its first moment.
+        // Fails if another process made it before; the mode is right from the first moment.
         DirBuilder::new().mode(0o700).create(&directory)?;
         let made = SecretFile { file: directory.join("secret"), directory };
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(&made.file)?.write_all(&secret)?;

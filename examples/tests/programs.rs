@@ -1,4 +1,4 @@
-//! The examples as a user runs them: as processes of their own.
+//! Runs the examples as a user does: as separate processes.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Output, Stdio};
@@ -14,7 +14,7 @@ fn transfer_moves_bytes_between_two_processes() {
     let worker = Command::new(program).arg(address.trim()).output().unwrap();
     let text = String::from_utf8_lossy(&worker.stdout).into_owned();
     if !worker.status.success() {
-        // The target waits for a word that will not come.
+        // The target waits for a notification that will not come.
         target.kill().unwrap();
     }
     let status = target.wait().unwrap();
@@ -37,7 +37,7 @@ fn exchange_finds_every_byte_in_its_place_on_both_sides() {
 
     let client = Command::new(program).args(["connect", address]).output().unwrap();
     if !client.status.success() {
-        // The server waits for a word that will not come.
+        // The server waits for a notification that will not come.
         server.kill().unwrap();
     }
     let status = server.wait().unwrap();
@@ -49,7 +49,7 @@ fn exchange_finds_every_byte_in_its_place_on_both_sides() {
     assert_eq!(rest, "OK\n");
 }
 
-/// A short sequence: the path through the code is the same as with 4,096 tokens.
+/// A short sequence runs the same code as 4,096 tokens.
 fn demo(more: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kv_demo"));
     command.args(["--tokens", "128", "--passes", "2"]).args(more).output().unwrap()

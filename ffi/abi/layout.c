@@ -1,13 +1,13 @@
 /*
- * Sizes and offsets of every struct of the ABI, as numbers: they may grow at the end, nothing else.
- * Compiled, not run, by tests/abi.rs. Each offset is the sum of the sizes before it, so this also
- * says that there is no implicit padding.
+ * Sizes and offsets of every struct of the ABI, as numbers. Structs may only grow at the end. tests/abi.rs
+ * compiles this file and does not run it. Each offset is the sum of the sizes before it, so the file also
+ * proves that the structs have no implicit padding.
  */
 #include "ferry.h"
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
-/* C99 has no static assertion; an array of negative size is as good. */
+/* C99 has no static assertion; an array of negative size does the same. */
 #define ASSERT(condition) typedef char JOIN(assertion_, __LINE__)[(condition) ? 1 : -1];
 #define FIELD(type, field, offset, size) \
     ASSERT(offsetof(type, field) == (offset) && sizeof(((type *)0)->field) == (size))

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Makes a static library fit to be linked into anything: of IN.a, as cargo built it, keeps what the
-# ferry_ functions need, and makes every symbol but those local. Otherwise the Rust standard library's
-# symbols would clash with those of another Rust library in the same program.
+# Makes a static library that can be linked into any program: keeps the code of IN.a that the ferry_ functions
+# need, and makes all other symbols local. Otherwise the symbols of the Rust standard library would clash with
+# those of another Rust library in the same program.
 #
 # usage: localize.sh IN.a OUT.a
 set -eu
@@ -11,12 +11,12 @@ symbols=$(dirname "$0")/symbols.txt
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# One relocatable object, started from the listed symbols; sections that they don't reach are dropped.
+# Links one relocatable object from the listed symbols and drops sections that they don't reach.
 undefined=$(sed 's/^/-u /' "$symbols")
-# shellcheck disable=SC2086 # words are meant to split
+# shellcheck disable=SC2086 # words must split
 ${LD:-ld} -r --gc-sections $undefined -o "$work/ferry.o" "$in"
-# Bitcode that rustc left beside the code goes: where an older LLVM has put its plugin into binutils, that
-# would claim the whole object for it, fail, and leave the archive without an index.
+# Removes the bitcode that rustc left beside the code. If an older LLVM has installed its plugin into binutils,
+# the plugin would otherwise claim the whole object, fail, and leave the archive without an index.
 ${OBJCOPY:-objcopy} --keep-global-symbols="$symbols" -R .llvmbc -R .llvmcmd "$work/ferry.o"
 rm -f "$out"
 ${AR:-ar} rcsD "$out" "$work/ferry.o"

@@ -1,5 +1,5 @@
-//! What ferry_memory_alloc gave out, by region. Kept with the engine, because C has no destructor that
-//! would unmap it.
+//! The memory that ferry_memory_alloc returned, by region. The engine keeps it, because C has no destructor
+//! that unmaps memory.
 
 use crate::handles::ferry_region;
 use engine::status::Result;
@@ -14,13 +14,13 @@ pub struct Allocations(Mutex<HashMap<ferry_region, Allocation>>);
 
 enum Allocation {
     Held(Memory),
-    /// A call is freeing it; it comes back here if that fails.
+    /// A call is freeing this memory; the entry becomes `Held` again if the call fails.
     Leaving,
 }
 
 impl Allocations {
     fn lock(&self) -> MutexGuard<'_, HashMap<ferry_region, Allocation>> {
-        // Nothing panics between two changes of the map.
+        // No code panics between two changes of the map.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -31,12 +31,13 @@ impl Allocations {
     pub fn add(&self, memory: Memory) -> Result<()> {
         let mut map = self.lock();
         map.try_reserve(1)
-            .map_err(|_| Error::new(Status::NoMemory, "no memory to keep the allocation in"))?;
+            .map_err(|_| Error::new(Status::NoMemory, "no memory for the record of the allocation"))?;
         map.insert(memory.region(), Allocation::Held(memory));
         Ok(())
     }
 
-    /// Unregisters and unmaps it; false if there is none. BUSY while another call does that.
+    /// Unregisters and unmaps the memory. Returns false if the region has none here; BUSY while another call
+    /// frees it.
     pub fn free(&self, region: ferry_region, timeout: Option<Duration>) -> Result<bool> {
         let Some(memory) = self.take(region)? else { return Ok(false) };
         let outcome = memory.free(timeout);

@@ -13,15 +13,15 @@ use engine::status::Result;
 use engine::{Error, Status};
 use std::ffi::c_void;
 
-/// Pairs of blocks, the same in every layer of a cache. For each layer l and pair i one request is made:
+/// Pairs of blocks, the same in every layer of a cache. ferry makes one request for each layer l and pair i:
 ///
 ///     local  = local_base[l]  + local_blocks[i]  * local_stride[l]
 ///     remote = remote_base[l] + remote_blocks[i] * remote_stride[l]
 ///     length = block_bytes[l]
 ///
-/// with the index l * pair_count + i. Neighbours are merged: local ids 5 6 7 12 13 with remote ids
-/// 2 3 4 8 9 are two slices per layer where the strides equal block_bytes. Zero the struct, set
-/// struct_size to sizeof, then the rest; nothing is borrowed after the call.
+/// with the index l * pair_count + i. ferry merges neighbours: local ids 5 6 7 12 13 with remote ids 2 3 4 8
+/// 9 become two slices per layer if the strides equal block_bytes. Zero the struct, set struct_size to
+/// sizeof, then set the other fields. ferry borrows nothing after the call.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ferry_blocks {
@@ -33,21 +33,21 @@ pub struct ferry_blocks {
     pub layer_count: usize,
     /// Address of block 0 in this process, for each layer.
     pub local_base: *const u64,
-    /// The same as the peer knows it.
+    /// Address of block 0 in the peer's process, for each layer.
     pub remote_base: *const u64,
-    /// Bytes from one block to the next; at least block_bytes.
+    /// Bytes from one local block to the next; at least block_bytes.
     pub local_stride: *const u64,
-    /// The same at the peer.
+    /// Bytes from one block of the peer to the next; at least block_bytes.
     pub remote_stride: *const u64,
     /// Bytes of one block; not 0.
     pub block_bytes: *const u64,
-    /// As ferry_request.remote_region. NULL: 0 for every layer.
+    /// ferry_request.remote_region for each layer. NULL means 0 for every layer.
     pub remote_region: *const ferry_region,
     /// Length of the two lists of ids.
     pub pair_count: usize,
-    /// Ids here.
+    /// Ids of the local blocks.
     pub local_blocks: *const c_void,
-    /// Ids at the peer, paired with them.
+    /// Ids of the peer's blocks, paired with local_blocks.
     pub remote_blocks: *const c_void,
 }
 
@@ -56,7 +56,7 @@ unsafe impl Versioned for ferry_blocks {
     const SIZE_MIN: usize = 88;
 }
 
-/// Starts a transfer of blocks; otherwise as ferry_transfer_submit.
+/// Starts a transfer of blocks. Behaves as ferry_transfer_submit otherwise.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_transfer_submit_blocks(
     engine: *mut ferry_engine,

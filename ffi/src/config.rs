@@ -1,4 +1,4 @@
-//! `ferry_config`: what an engine is told before it opens, and the table of settings that there are.
+//! `ferry_config`: the settings of an engine before it opens, and the table of all settings.
 
 use crate::error::ferry_error;
 use crate::guard::{call, quietly};
@@ -10,7 +10,7 @@ use std::ffi::{c_char, CString};
 use std::mem::size_of;
 use std::sync::OnceLock;
 
-/// The settings of an engine to be. Not thread-safe: one thread at a time.
+/// The settings for a new engine. Not thread-safe: one thread at a time.
 pub struct ferry_config {
     pub(crate) config: Config,
 }
@@ -19,19 +19,19 @@ pub struct ferry_config {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ferry_setting_info {
-    /// How many bytes ferry wrote.
+    /// Out: how many bytes were written.
     pub struct_size: u32,
-    /// 0.
+    /// Always 0.
     pub reserved: u32,
-    /// The key; units at its end where it has one.
+    /// The key; it ends in the unit if the setting has one.
     pub key: *const c_char,
     /// The environment variable that overrides the default.
     pub variable: *const c_char,
-    /// The default, as ferry_config_set takes it.
+    /// The default, in the form that ferry_config_set takes.
     pub default_value: *const c_char,
-    /// What it may be, in words.
+    /// The valid values, in words.
     pub valid: *const c_char,
-    /// What it does, in a sentence.
+    /// What the setting does, in one sentence.
     pub description: *const c_char,
 }
 
@@ -40,9 +40,10 @@ unsafe impl Versioned for ferry_setting_info {
     const SIZE_MIN: usize = 48;
 }
 
-/// A new configuration: the defaults, overridden by the FERRY_* variables of the environment.
+/// Creates a configuration from the defaults and the FERRY_* environment variables, which override the
+/// defaults. Free it with ferry_config_free.
 ///
-/// FERRY_ERR_INVALID names the variable whose value is no good. Free it with ferry_config_free.
+/// FERRY_ERR_INVALID: an environment variable has a bad value; the message names the variable.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_config_new(
     out_config: *mut *mut ferry_config,
@@ -58,10 +59,10 @@ pub unsafe extern "C" fn ferry_config_new(
     }
 }
 
-/// Changes one setting; explicit settings override the environment.
+/// Changes one setting and overrides the environment. Copies both texts.
 ///
-/// FERRY_ERR_INVALID for an unknown key (the message has the nearest known one) or a bad value (the
-/// message says what is valid); the configuration is then as it was. Both texts are copied.
+/// FERRY_ERR_INVALID: the key is unknown (the message suggests the nearest known key), or the value is bad
+/// (the message says what is valid). The configuration is unchanged.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_config_set(
     config: *mut ferry_config,
@@ -78,11 +79,11 @@ pub unsafe extern "C" fn ferry_config_set(
     }
 }
 
-/// Reads one setting as text, as ferry_config_set takes it; a secret reads as "(hidden)".
+/// Reads one setting as text, in the form that ferry_config_set takes; a secret reads as "(hidden)".
 ///
-/// Texts and bytes are returned alike everywhere: *out_length gets the length, without the terminating
-/// zero that a text has. With a capacity of 0 that is all (buffer may be NULL); otherwise all of it goes
-/// into the buffer, or the call fails with FERRY_ERR_LIMIT and nothing is written.
+/// All functions return texts and bytes in this way: *out_length gets the length, without the terminating
+/// zero of a text. With a capacity of 0 the call writes only the length, and buffer may be NULL. Otherwise
+/// the call writes everything into the buffer, or fails with FERRY_ERR_LIMIT and writes nothing.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_config_get(
     config: *const ferry_config,
@@ -106,9 +107,9 @@ pub unsafe extern "C" fn ferry_config_get(
 
 /// Lists every setting that this library knows.
 ///
-/// Lists are returned alike everywhere: out_settings has room for `capacity` elements of `element_size`
-/// bytes, normally sizeof. As many as fit are written, and *out_count gets how many there are: more than
-/// `capacity` means that some are missing. With a capacity of 0, out_settings may be NULL.
+/// All functions return lists in this way: out_settings has room for `capacity` elements of `element_size`
+/// bytes, normally sizeof. The call writes as many elements as fit. *out_count gets the number of elements
+/// that exist; if it is above `capacity`, some are missing. With a capacity of 0, out_settings may be NULL.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_config_settings(
     out_settings: *mut ferry_setting_info,
@@ -129,7 +130,7 @@ pub unsafe extern "C" fn ferry_config_settings(
     }
 }
 
-/// Frees a configuration; NULL is none. Engines opened with it keep their own copy.
+/// Frees a configuration. NULL does nothing. Engines opened with the configuration keep their own copy.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_config_free(config: *mut ferry_config) {
     quietly(|| {
@@ -140,7 +141,7 @@ pub unsafe extern "C" fn ferry_config_free(config: *mut ferry_config) {
     });
 }
 
-/// A row of the engine's table, terminated for C.
+/// A row of the engine's table as terminated texts.
 struct SettingText {
     key: CString,
     variable: CString,
@@ -163,10 +164,10 @@ impl SettingText {
     }
 }
 
-/// Made once and kept: the texts that callers get are static.
+/// Builds the table once and keeps it, because the texts that callers get are static.
 fn table() -> &'static [SettingText] {
     static TABLE: OnceLock<Vec<SettingText>> = OnceLock::new();
-    // The engine's texts have no zero in them; one that had would be listed as empty.
+    // The engine's texts contain no zero byte; a text with one would become empty.
     let c_text = |text: String| CString::new(text).unwrap_or_default();
     TABLE.get_or_init(|| {
         let row = |setting: &engine::config::Setting| SettingText {

@@ -1,4 +1,4 @@
-//! Descriptors: how engines find each other through a file, a database or a message of the host's.
+//! Descriptors: engines find each other through a file, a database or a message of the application.
 
 use crate::engine::ferry_engine;
 use crate::error::ferry_error;
@@ -9,9 +9,9 @@ use crate::status::ferry_status;
 use engine::Descriptor;
 use std::ffi::c_void;
 
-/// Writes this engine's descriptor: where to connect, and whom to expect there. At most 300 bytes,
-/// versioned, with a checksum; a hint, not a secret and not a permission. How bytes are returned:
-/// ferry_config_get. FERRY_ERR_UNAVAILABLE if the engine doesn't listen.
+/// Writes this engine's descriptor: its address and identity. A descriptor has at most 300 bytes, a version
+/// and a checksum. It is a hint, neither a secret nor a permission. Returns bytes as ferry_config_get does.
+/// FERRY_ERR_UNAVAILABLE if the engine doesn't listen.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_descriptor_export(
     engine: *mut ferry_engine,
@@ -30,11 +30,11 @@ pub unsafe extern "C" fn ferry_descriptor_export(
     }
 }
 
-/// Connects to the engine that a descriptor describes; as ferry_peer_connect otherwise.
+/// Connects to the engine that a descriptor names. Behaves as ferry_peer_connect otherwise.
 ///
-/// FERRY_ERR_INVALID if the bytes are no descriptor, FERRY_ERR_CORRUPT if they are damaged,
-/// FERRY_ERR_VERSION for one of another version, FERRY_ERR_STALE if another engine, or another incarnation
-/// of that one, answers at its address.
+/// FERRY_ERR_INVALID: the bytes are no descriptor. FERRY_ERR_CORRUPT: the descriptor is damaged.
+/// FERRY_ERR_VERSION: the descriptor has another version. FERRY_ERR_STALE: another engine, or another
+/// incarnation of the engine, answers at the address.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_descriptor_import(
     engine: *mut ferry_engine,

@@ -1,4 +1,4 @@
-//! `ferry_engine`: opening, closing and freeing, and what every other call asks of one first.
+//! `ferry_engine`: opening, closing and freeing, and the check that every other call begins with.
 
 use crate::allocations::Allocations;
 use crate::config::ferry_config;
@@ -11,16 +11,16 @@ use engine::status::Result;
 use engine::{Config, Engine, Error, Status};
 use std::ffi::c_char;
 
-/// An engine: registers memory, connects to peers, and moves bytes. Any thread may use it at any time,
-/// save for ferry_engine_free.
+/// An engine registers memory, connects to peers, and moves bytes. All threads may use an engine at the same
+/// time; only ferry_engine_free must be alone.
 pub struct ferry_engine {
     pub(crate) engine: Engine,
-    /// What ferry_memory_alloc gave out; unmapped at the latest with the engine.
+    /// The memory that ferry_memory_alloc returned; freeing the engine unmaps the rest.
     pub(crate) allocations: Allocations,
 }
 
 impl ferry_engine {
-    /// The engine that the caller points to. CLOSED once it is closed, and in a forked child.
+    /// Returns the caller's engine. CLOSED if it is closed, and in a forked child.
     ///
     /// # Safety
     /// `pointer` is NULL or an engine that is not freed during `'a`.
@@ -31,7 +31,7 @@ impl ferry_engine {
         Ok(engine)
     }
 
-    /// The same for calls that wait, unless the timeout is 0: BUSY inside a callback, with nothing done.
+    /// Returns the caller's engine for a call that waits. BUSY inside a callback, unless the timeout is 0.
     ///
     /// # Safety
     /// As for `live`.
@@ -42,18 +42,18 @@ impl ferry_engine {
         // SAFETY: the caller's promise.
         let engine = unsafe { ferry_engine::live(pointer) }?;
         if timeout_ns != 0 && engine.engine.in_callback() {
-            let message = "a call that waits would stop all callbacks if it ran inside one";
+            let message = "a call that waits is not allowed inside a callback: all callbacks would stop";
             return Err(Error::new(Status::Busy, message));
         }
         Ok(engine)
     }
 }
 
-/// Opens an engine: listens where the configuration says, and starts its threads.
+/// Opens an engine: listens where the configuration says, and starts its threads. End it with
+/// ferry_engine_close, then ferry_engine_free.
 ///
-/// `config` NULL: the defaults and the environment. It is copied. FERRY_ERR_INVALID for settings that
-/// contradict each other; FERRY_ERR_SYSTEM when it cannot listen, or for lack of descriptors or threads.
-/// End it with ferry_engine_close, then ferry_engine_free.
+/// `config` is copied; NULL means the defaults and the environment. FERRY_ERR_INVALID: settings contradict
+/// each other. FERRY_ERR_SYSTEM: the engine cannot listen, or the system is out of descriptors or threads.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_engine_open(
     config: *const ferry_config,
@@ -75,14 +75,14 @@ pub unsafe extern "C" fn ferry_engine_open(
     }
 }
 
-/// Ends an engine: new work is refused, every transfer becomes final, waits return, sessions end,
-/// callbacks stop, and nothing of it or of a peer touches registered memory any more.
+/// Closes an engine: refuses new work, makes every transfer final, returns every wait, ends sessions and
+/// callbacks. After FERRY_OK neither the engine nor a peer touches registered memory.
 ///
-/// Once it has returned FERRY_OK every later call returns FERRY_ERR_CLOSED; only ferry_queue_drain first
-/// hands out what its queue still holds, and ferry_engine_close says FERRY_OK again. FERRY_ERR_BUSY when
-/// transfers are not final within the timeout: the engine is still closing, transfers can still be waited
-/// for; call again. FERRY_ERR_BUSY inside a callback. In a forked child it does nothing and returns
-/// FERRY_OK.
+/// After FERRY_OK every later call returns FERRY_ERR_CLOSED, with two exceptions: ferry_queue_drain first
+/// returns the events that are left in its queue, and ferry_engine_close returns FERRY_OK again.
+/// FERRY_ERR_BUSY: transfers are not final within the timeout. The engine is still closing, and threads can
+/// still wait for transfers; call again. Also FERRY_ERR_BUSY inside a callback. In a forked child the call
+/// does nothing and returns FERRY_OK.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_engine_close(
     engine: *mut ferry_engine,
@@ -93,11 +93,11 @@ pub unsafe extern "C" fn ferry_engine_close(
     unsafe { call(error, || reference(engine, "engine")?.engine.close(timeout(timeout_ns))) }
 }
 
-/// Frees an engine, and the memory of ferry_memory_alloc that is left; NULL is none.
+/// Frees an engine and the remaining memory of ferry_memory_alloc. NULL does nothing.
 ///
-/// Only after ferry_engine_close has returned FERRY_OK, and with no other call on it in progress. One
-/// that is not closed is closed first, however long that takes; inside one of its own callbacks, and in a
-/// forked child, this does nothing and the engine's memory is never returned.
+/// Call it only after ferry_engine_close has returned FERRY_OK, and while no other call uses the engine. If
+/// the engine is not closed, this call closes it first, however long that takes. Inside a callback of the
+/// engine, and in a forked child, it does nothing, and the engine's memory is never returned.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_engine_free(engine: *mut ferry_engine) {
     quietly(|| {
@@ -109,13 +109,13 @@ pub unsafe extern "C" fn ferry_engine_free(engine: *mut ferry_engine) {
         if engine_ref.is_forked() || engine_ref.close(None).is_err() {
             return;
         }
-        // SAFETY: as above; the caller gives it up, and nobody else uses it.
+        // SAFETY: as above; the caller gives the engine up, and no other call uses it.
         drop(unsafe { Box::from_raw(engine) });
     });
 }
 
-/// "host:port" at which peers reach the engine; "" if it does not listen. How texts are returned:
-/// ferry_config_get.
+/// Returns the "host:port" at which peers reach the engine, or "" if it does not listen. Returns texts as
+/// ferry_config_get does.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_engine_address(
     engine: *const ferry_engine,

@@ -1,5 +1,5 @@
-//! `ferry_error`: where a failed call leaves its cause. Owned by the caller, so that no thread-local
-//! state is needed and a goroutine may change threads.
+//! `ferry_error` carries the cause of a failed call. The caller owns the struct. ferry therefore needs no
+//! thread-local state, and a goroutine may change threads.
 
 use crate::pointers::{copy_text, is_usable};
 use crate::status::{ferry_status, FERRY_ERR_INVALID, FERRY_OK};
@@ -8,9 +8,9 @@ use engine::Error;
 use std::ffi::c_char;
 use std::mem::size_of;
 
-/// Why a call failed. The caller sets struct_size to sizeof(ferry_error) before the call; the rest is
-/// written when the call returns a negative status, and left alone otherwise. Every function that takes
-/// one takes NULL too. With a struct_size below this version's the call does nothing and returns
+/// Why a call failed. The caller sets struct_size to sizeof(ferry_error) before the call. The call fills the
+/// other fields when it returns a negative status, and leaves them alone otherwise. NULL is allowed wherever
+/// a ferry_error is. If struct_size is below the size in this version, the call does nothing and returns
 /// FERRY_ERR_INVALID.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -21,15 +21,15 @@ pub struct ferry_error {
     pub status: ferry_status,
     /// errno of the operating system, or 0.
     pub os_error: i32,
-    /// A device library's own code (work-completion status, ACL code), or 0.
+    /// Code of the device library (work-completion status, ACL code), or 0.
     pub vendor_error: i32,
-    /// Index in the caller's list of the request or region at fault; UINT64_MAX if it concerns none.
+    /// Index of the failed request or region in the caller's list; UINT64_MAX if the error concerns none.
     pub request_index: u64,
-    /// FERRY_TRANSPORT_* over which it happened; FERRY_TRANSPORT_NONE if over none.
+    /// FERRY_TRANSPORT_* on which the error happened, or FERRY_TRANSPORT_NONE.
     pub transport: u32,
-    /// 0.
+    /// Always 0.
     pub reserved: u32,
-    /// A sentence for a person, UTF-8, terminated, cut if too long. Not for programs to parse.
+    /// A sentence for people: UTF-8, terminated, cut if it is too long. Programs must not parse it.
     pub message: [c_char; 256],
 }
 
@@ -57,11 +57,11 @@ unsafe impl Versioned for ferry_error {
     const SIZE_MIN: usize = 288;
 }
 
-/// A caller's `ferry_error`, or none, checked before the call begins.
+/// A caller's `ferry_error` or NULL, checked before the call begins.
 pub(crate) struct ErrorOut(Option<versioned::Out<ferry_error>>);
 
 impl ErrorOut {
-    /// INVALID when there is one that cannot be filled.
+    /// Returns INVALID if `error` cannot be filled.
     ///
     /// # Safety
     /// `error` is NULL, or points to at least `struct_size` bytes that the caller owns for the length

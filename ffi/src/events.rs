@@ -1,7 +1,7 @@
-//! `ferry_event`: what queues hand out, and who owns a notification's bytes.
+//! `ferry_event`: the events of a queue, and the owner of their bytes.
 //!
-//! The engine's event owns its bytes. A drained event passes them to the caller, who gives them back
-//! with ferry_event_release; a callback only borrows them.
+//! The engine's event owns its bytes. A drained event passes them to the caller, and ferry_event_release
+//! frees them. A callback borrows them.
 
 use crate::guard::quietly;
 use crate::handles::{ferry_peer, ferry_region, ferry_transfer};
@@ -16,45 +16,47 @@ use std::ptr;
 pub const FERRY_EVENT_TRANSFER: u32 = 1;
 /// The peer has sent bytes: data and data_length are set.
 pub const FERRY_EVENT_NOTIFICATION: u32 = 2;
-/// A session with the peer is established, from whichever side.
+/// A session with the peer is established; either side may have connected.
 pub const FERRY_EVENT_PEER_UP: u32 = 3;
-/// The peer is lost and nothing of it can land here any more: status is set, and data, if it is known, to a sentence
-/// that says why: the operation that failed, the addresses, the system's word for its errno. UTF-8, not terminated.
+/// The peer is lost, and none of its transfers can land here any more: status is set. If the reason is known,
+/// data has a sentence: the failed operation, the addresses, the system's text for errno. UTF-8, not
+/// terminated.
 pub const FERRY_EVENT_PEER_LOST: u32 = 4;
-/// Bytes of a peer were applied here after its lease had run out, because this process or its peer stood
-/// still in the middle of it: region, address and length are set. What is there is undefined.
+/// Bytes of a peer were applied here after their lease had ended, because this process or the peer was
+/// suspended in the middle: region, address and length are set. The contents of that memory are undefined.
 pub const FERRY_EVENT_LATE_APPLY: u32 = 5;
-/// A ferry_peer_connect_async has ended: user_data and status are set, and peer if it is FERRY_OK.
+/// A ferry_peer_connect_async has ended: user_data and status are set; peer is set if status is FERRY_OK.
 pub const FERRY_EVENT_PEER_CONNECTED: u32 = 6;
 
-/// One thing that has happened. Fields that its kind doesn't set are 0.
+/// One event. Fields that the kind doesn't set are 0.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ferry_event {
-    /// How many bytes ferry wrote.
+    /// Out: how many bytes were written.
     pub struct_size: u32,
-    /// FERRY_EVENT_*; a program should ignore kinds that it doesn't know.
+    /// FERRY_EVENT_*; a program should ignore unknown kinds.
     pub kind: u32,
-    /// The peer concerned.
+    /// The peer of the event.
     pub peer: ferry_peer,
-    /// Of FERRY_EVENT_TRANSFER.
+    /// The transfer, for FERRY_EVENT_TRANSFER.
     pub transfer: ferry_transfer,
-    /// From the options of the transfer, or from ferry_peer_connect_async.
+    /// The value from ferry_transfer_options or from ferry_peer_connect_async.
     pub user_data: u64,
-    /// How it ended, or why the peer is lost.
+    /// How the transfer or connect ended, or why the peer is lost.
     pub status: ferry_status,
-    /// 0.
+    /// Always 0.
     pub reserved: u32,
-    /// A notification's bytes, or a sentence of FERRY_EVENT_PEER_LOST; NULL if empty. Of a drained event they are the caller's until
-    /// ferry_event_release, of a callback's event ferry's, for the length of the callback.
+    /// The bytes of a notification, or the sentence of FERRY_EVENT_PEER_LOST; NULL if empty. The caller owns
+    /// the data of a drained event until ferry_event_release. In a callback ferry owns the data, and it is
+    /// valid until the callback returns.
     pub data: *const c_void,
-    /// Bytes at data.
+    /// Length of data in bytes.
     pub data_length: usize,
-    /// Of FERRY_EVENT_LATE_APPLY: the region of this engine.
+    /// The region of this engine, for FERRY_EVENT_LATE_APPLY.
     pub region: ferry_region,
-    /// Where the bytes begin.
+    /// Where the late bytes begin.
     pub address: u64,
-    /// How many there may be.
+    /// How many late bytes there may be.
     pub length: u64,
 }
 
@@ -63,12 +65,13 @@ unsafe impl Versioned for ferry_event {
     const SIZE_MIN: usize = 80;
 }
 
-/// Called for each event of a queue, on ferry's callback thread; see ferry_queue_callback.
+/// The function that ferry calls for each event of a queue, on its callback thread; see ferry_queue_callback.
 pub type ferry_callback = Option<unsafe extern "C" fn(context: *mut c_void, event: *const ferry_event)>;
 
-/// Gives back what a drained event owns, and sets its data to NULL. Only notifications and
-/// FERRY_EVENT_PEER_LOST own anything; for other events, for NULL, and a second time on the same struct it does nothing. Of copies of an event
-/// release one. Any thread; also when the queue or the engine is gone.
+/// Frees the data of a drained event and sets it to NULL. Only FERRY_EVENT_NOTIFICATION and
+/// FERRY_EVENT_PEER_LOST have data. The call does nothing for other events, for NULL, and for the same struct
+/// a second time. Of several copies of an event, release one. Any thread; also after the queue or engine is
+/// gone.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_event_release(event: *mut ferry_event) {
     quietly(|| {
@@ -99,7 +102,7 @@ impl ferry_event {
         length: 0,
     };
 
-    /// For a callback: the bytes stay the event's.
+    /// Makes the event of a callback; `event` keeps its bytes.
     pub fn lend(event: &Event) -> ferry_event {
         let mut out = ferry_event { peer: event.peer, ..ferry_event::EMPTY };
         match &event.body {
@@ -128,7 +131,7 @@ impl ferry_event {
         out
     }
 
-    /// For a drain: the bytes become the caller's. The sender's credit goes back here, because the
+    /// Makes the event of a drain; the caller gets the bytes. The sender's credit returns here, because the
     /// application has the event now.
     pub fn give(mut event: Event) -> ferry_event {
         let mut out = ferry_event::lend(&event);

@@ -1,6 +1,6 @@
-//! What every entry point runs in: a panic ends here and becomes PANIC, an error becomes a status and
-//! fills the caller's `ferry_error`. Nothing is printed: the panic hook of this library's own copy of
-//! the standard library only notes where the panic arose.
+//! Every entry point runs inside this guard. It turns a panic into PANIC, and an error into a status and a
+//! filled `ferry_error`. Nothing is printed: the panic hook of this library's own copy of the standard
+//! library only notes where the panic happened.
 
 use crate::error::{ferry_error, ErrorOut};
 use crate::status::{ferry_status, FERRY_OK};
@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::panic::{catch_unwind, set_hook, take_hook, AssertUnwindSafe};
 use std::sync::Once;
 
-/// What a body returns when it succeeds: nothing, or a status that is no failure.
+/// The success value of a body: nothing, or a status that is not a failure.
 pub trait Success {
     fn status(self) -> ferry_status;
 }
@@ -49,7 +49,7 @@ pub unsafe fn call<S: Success>(
     }
 }
 
-/// The same for entry points that return nothing: there is nobody to tell.
+/// Runs the body of an entry point that returns nothing; a failure cannot be reported.
 pub fn quietly(body: impl FnOnce()) {
     let _ = caught(|| {
         body();
@@ -57,11 +57,11 @@ pub fn quietly(body: impl FnOnce()) {
     });
 }
 
-/// Runs `body`, turning a panic into PANIC with its message and place.
+/// Runs `body` and turns a panic into PANIC with its message and place.
 fn caught<T>(body: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     note_panics();
-    // Unwind safety: what a panic may leave half done lies behind the engine's locks, which shrug
-    // poison off one by one, each with its reason.
+    // Unwind safety: a panic can leave only state behind the engine's locks half done. Each of these locks
+    // handles poison itself and says why.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(outcome) => outcome,
         Err(payload) => {
@@ -72,7 +72,7 @@ fn caught<T>(body: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     }
 }
 
-/// A payload may panic as it is dropped; that one is left alone.
+/// Drops a panic's payload. Forgets the second payload if the drop panics as well.
 fn discard(payload: Box<dyn Any + Send>) {
     if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         std::mem::forget(second);
@@ -80,15 +80,15 @@ fn discard(payload: Box<dyn Any + Send>) {
 }
 
 thread_local! {
-    /// Message and place of this thread's last panic.
+    /// Message and place of the last panic of this thread.
     static LAST_PANIC: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Once: keeps the standard library from printing panics to the host's stderr.
+/// Installs the panic hook once. It keeps the standard library from printing panics to the host's stderr.
 fn note_panics() {
     static NOTE: Once = Once::new();
     NOTE.call_once(|| {
-        // Under `cargo test` the harness wants to print.
+        // Under `cargo test` the harness prints panics.
         let previous = cfg!(test).then(take_hook);
         set_hook(Box::new(move |panic| {
             let place = panic.location().map(|at| format!("{}:{}", at.file(), at.line()));

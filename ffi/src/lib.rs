@@ -1,6 +1,6 @@
-//! The C ABI of ferry: `include/ferry.h` is generated from this crate, one section per file, and the
-//! doc comments here are its documentation. A thin layer over `engine::api`: it checks pointers and
-//! sizes, converts, catches panics, and decides nothing.
+//! The C ABI of ferry. `include/ferry.h` is generated from this crate, one section per file; the doc comments
+//! here are its documentation. The crate is a thin layer over `engine::api`: it checks pointers and sizes,
+//! converts arguments, catches panics, and decides nothing.
 //!
 //! ```text
 //! guard      every entry point: panics become PANIC, errors go to the caller's ferry_error
@@ -14,8 +14,8 @@
 
 // C names, so that the header says what the source says.
 #![allow(non_camel_case_types)]
-// What an entry point asks of its caller is the contract in README.md, the same for all of them:
-// pointers are NULL or point to what their types and the documentation say, for the length of the call.
+// Every entry point asks the same of its caller; README.md has the contract. A pointer is NULL or points to
+// the object that its type and documentation name, for the length of the call.
 #![allow(clippy::missing_safety_doc)]
 
 mod allocations;

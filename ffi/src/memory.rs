@@ -21,17 +21,17 @@ pub const FERRY_ACCESS_REMOTE_WRITE: u32 = 2;
 const _: () = assert!(FERRY_ACCESS_REMOTE_READ == Access::REMOTE_READ.0);
 const _: () = assert!(FERRY_ACCESS_REMOTE_WRITE == Access::REMOTE_WRITE.0);
 
-/// ferry finds out what kind of memory it is: of a device whose library this process has open, or host memory.
+/// ferry detects the kind: memory of a device whose library this process has loaded, or host memory.
 pub const FERRY_MEMORY_AUTO: u32 = 0;
-/// Memory of the CPU.
+/// Host memory.
 pub const FERRY_MEMORY_HOST: u32 = 1;
 /// Memory of a CUDA device.
 pub const FERRY_MEMORY_CUDA: u32 = 2;
 /// Memory of an Ascend device.
 pub const FERRY_MEMORY_ASCEND: u32 = 3;
-/// CUDA's managed memory.
+/// Managed memory of CUDA.
 pub const FERRY_MEMORY_CUDA_MANAGED: u32 = 4;
-/// Memory of the CPU that CUDA has locked.
+/// Host memory that CUDA has pinned.
 pub const FERRY_MEMORY_CUDA_PINNED: u32 = 5;
 
 const _: () = assert!(FERRY_MEMORY_HOST == MemoryKind::Host as u32);
@@ -40,7 +40,7 @@ const _: () = assert!(FERRY_MEMORY_ASCEND == MemoryKind::Ascend as u32);
 const _: () = assert!(FERRY_MEMORY_CUDA_MANAGED == MemoryKind::Managed as u32);
 const _: () = assert!(FERRY_MEMORY_CUDA_PINNED == MemoryKind::Pinned as u32);
 
-/// What may be done with a region. Zero it, set struct_size to sizeof, then what is wanted.
+/// Options of a region. Zero the struct, set struct_size to sizeof, then set the fields that you need.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ferry_region_options {
@@ -50,13 +50,13 @@ pub struct ferry_region_options {
     pub access: u32,
     /// FERRY_MEMORY_*.
     pub kind: u32,
-    /// Number of the device for the kinds that have one; 0 otherwise.
+    /// Number of the device, for the kinds that have one; otherwise 0.
     pub device: i32,
-    /// 0.
+    /// Must be 0.
     pub grant_scope: u32,
-    /// 0.
+    /// Must be 0.
     pub reserved: u32,
-    /// Told to peers, to find the region by; at most 63 bytes, copied. NULL: none.
+    /// Name under which peers find the region: at most 63 bytes, copied. NULL means no name.
     pub name: *const c_char,
 }
 
@@ -65,7 +65,7 @@ unsafe impl Versioned for ferry_region_options {
     const SIZE_MIN: usize = 32;
 }
 
-/// How ferry allocates memory, and what may be done with it; as ferry_region_options.
+/// Options of allocated memory, as in ferry_region_options.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ferry_alloc_options {
@@ -75,13 +75,13 @@ pub struct ferry_alloc_options {
     pub access: u32,
     /// FERRY_MEMORY_*.
     pub kind: u32,
-    /// Number of the device for the kinds that have one; 0 otherwise.
+    /// Number of the device, for the kinds that have one; otherwise 0.
     pub device: i32,
-    /// 0.
+    /// Must be 0.
     pub flags: u32,
-    /// 0.
+    /// Must be 0.
     pub reserved: u32,
-    /// Told to peers, to find the region by; at most 63 bytes, copied. NULL: none.
+    /// Name under which peers find the region: at most 63 bytes, copied. NULL means no name.
     pub name: *const c_char,
 }
 
@@ -90,16 +90,16 @@ unsafe impl Versioned for ferry_alloc_options {
     const SIZE_MIN: usize = 32;
 }
 
-/// Registers `length` bytes at `address` and tells every peer. Transfers may run meanwhile.
+/// Registers `length` bytes at `address` and announces the region to every peer. Transfers may run meanwhile.
 ///
-/// `options` NULL: memory that peers may READ and WRITE, without a name, of the host or of a device, as is found
-/// out. *out_region is also what peers name as remote_region. The memory must stay mapped, with the rights that the access needs, until
-/// ferry_region_unregister has returned FERRY_OK or the engine is closed; ferry borrows it until then.
+/// `options` NULL means: peers may READ and WRITE, no name, kind FERRY_MEMORY_AUTO. Peers use *out_region as
+/// remote_region. ferry borrows the memory until ferry_region_unregister has returned FERRY_OK or the engine
+/// is closed; until then it must stay mapped, with the rights that the access needs.
 ///
-/// FERRY_ERR_INVALID (zero length, NULL, overflow, no access, nothing mapped there, or memory of a device that
-/// ferry doesn't know or that is not where the options say), FERRY_ERR_OVERLAP with a registered region,
-/// FERRY_ERR_LIMIT; FERRY_ERR_UNAVAILABLE without the library of the device that the options name;
-/// FERRY_ERR_NO_MEMORY or FERRY_ERR_SYSTEM where an RDMA device can't register it.
+/// FERRY_ERR_INVALID: zero length, NULL, overflow, no access, nothing is mapped there, ferry doesn't know the
+/// device, or the memory is not of the kind or device in the options. FERRY_ERR_OVERLAP: a registered region
+/// overlaps. FERRY_ERR_LIMIT. FERRY_ERR_UNAVAILABLE: the library of the device in the options is missing.
+/// FERRY_ERR_NO_MEMORY or FERRY_ERR_SYSTEM: an RDMA device cannot register the memory.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_region_register(
     engine: *mut ferry_engine,
@@ -121,9 +121,9 @@ pub unsafe extern "C" fn ferry_region_register(
     }
 }
 
-/// Registers `count` pieces of memory with the same options, all or none: as ferry_region_register for
-/// each, but peers are told at once. out_regions has room for `count` handles, in the same order.
-/// ferry_error.request_index is the index of the piece at fault.
+/// Registers `count` pieces of memory with the same options, all or none, and announces them together.
+/// Behaves as ferry_region_register otherwise. out_regions has room for `count` handles, in the same order.
+/// ferry_error.request_index is the index of the piece that failed.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_region_register_batch(
     engine: *mut ferry_engine,
@@ -162,13 +162,13 @@ pub unsafe extern "C" fn ferry_region_register_batch(
     }
 }
 
-/// Takes a region back: after FERRY_OK nothing can reach the memory any more, from anywhere. Transfers
-/// that name it afterwards fail with FERRY_ERR_STALE at its peers and FERRY_ERR_NOT_REGISTERED here.
+/// Unregisters a region. After FERRY_OK nothing can reach the memory through ferry any more. Transfers that
+/// name the region afterwards fail with FERRY_ERR_STALE at peers and FERRY_ERR_NOT_REGISTERED here.
 ///
-/// Waits while it is in use, and until connected peers have given up its RDMA keys. FERRY_ERR_BUSY with a timeout
-/// of 0: not yet, and nothing has changed; with a longer one: still in use, but revoked for new work: call
-/// again. FERRY_ERR_STALE if unregistered before. FERRY_ERR_INVALID for memory of ferry_memory_alloc, which
-/// ferry_memory_free takes back.
+/// Waits while the region is in use, and until connected peers have given up its RDMA keys. FERRY_ERR_BUSY with a
+/// timeout of 0: the region cannot be unregistered at once, and nothing has changed. FERRY_ERR_BUSY with a longer
+/// timeout: the region is still in use, but closed for new work; call again. FERRY_ERR_STALE: the region was
+/// unregistered before. FERRY_ERR_INVALID: the memory is from ferry_memory_alloc; use ferry_memory_free.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_region_unregister(
     engine: *mut ferry_engine,
@@ -181,19 +181,19 @@ pub unsafe extern "C" fn ferry_region_unregister(
         call(error, || {
             let engine = ferry_engine::blocking(engine, timeout_ns)?;
             if engine.allocations.has(region) {
-                return Err(Error::invalid("region is memory that ferry allocated; ferry_memory_free it"));
+                return Err(Error::invalid("region is memory that ferry allocated; use ferry_memory_free"));
             }
             engine.engine.unregister(region, timeout(timeout_ns))
         })
     }
 }
 
-/// Allocates memory that is registered: page-aligned, zeroed, in huge pages where there are some. Processes
-/// of this user on this host map it and copy directly. For that all of it is allocated now, which takes about
-/// as long as filling it with zeros does.
+/// Allocates registered memory: page-aligned, zeroed, in huge pages if the system has some. Processes of the
+/// same user on this host map it and copy directly. The call therefore allocates all pages now, which takes
+/// about as long as filling them with zeros.
 ///
-/// `options` NULL: host memory that peers may READ and WRITE. Give it back with ferry_memory_free; what
-/// is left is unmapped by ferry_engine_free. FERRY_ERR_NO_MEMORY, FERRY_ERR_INVALID for a length of 0.
+/// `options` NULL: host memory that peers may READ and WRITE. Free it with ferry_memory_free;
+/// ferry_engine_free unmaps the rest. FERRY_ERR_NO_MEMORY. FERRY_ERR_INVALID for a length of 0.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_memory_alloc(
     engine: *mut ferry_engine,
@@ -219,8 +219,8 @@ pub unsafe extern "C" fn ferry_memory_alloc(
     }
 }
 
-/// Unregisters memory of ferry_memory_alloc and unmaps it. Waits and fails as ferry_region_unregister;
-/// FERRY_ERR_INVALID for a region that ferry did not allocate.
+/// Unregisters memory of ferry_memory_alloc and unmaps it. Waits and fails as ferry_region_unregister does.
+/// FERRY_ERR_INVALID: ferry did not allocate the region.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_memory_free(
     engine: *mut ferry_engine,
@@ -235,9 +235,9 @@ pub unsafe extern "C" fn ferry_memory_free(
             if engine.allocations.free(region, timeout(timeout_ns))? {
                 return Ok(());
             }
-            // Tells a handle that is stale from a region that the caller registered.
+            // Distinguishes a stale handle from a region that the caller registered.
             engine.engine.check_region(region)?;
-            Err(Error::invalid("region is not memory that ferry allocated; unregister it"))
+            Err(Error::invalid("region is not memory that ferry allocated; use ferry_region_unregister"))
         })
     }
 }
@@ -276,13 +276,13 @@ unsafe fn with_name(access: u32, name: *const c_char, location: Option<Location>
     // SAFETY: the caller's promise.
     let name = if name.is_null() { "" } else { unsafe { text(name, "options.name") }? };
     if access == 0 {
-        // More likely forgotten than meant.
+        // The caller more likely forgot the access than meant none.
         return Err(Error::invalid("options.access is 0"));
     }
     Ok(RegionOptions { access: Access(access), name: name.to_owned(), location })
 }
 
-/// What the options say of where the memory is; None: ferry is to find out.
+/// Returns the location in the options; None means that ferry detects it.
 fn location(kind: u32, device: i32) -> Result<Option<Location>> {
     if kind == FERRY_MEMORY_AUTO && device == 0 {
         return Ok(None);
@@ -291,14 +291,14 @@ fn location(kind: u32, device: i32) -> Result<Option<Location>> {
     let kind = match known {
         Some(kind) => kind,
         None if kind == FERRY_MEMORY_AUTO => MemoryKind::Host,
-        None => return Err(Error::invalid(format!("options.kind: {kind} is no FERRY_MEMORY_ kind"))),
+        None => return Err(Error::invalid(format!("options.kind is {kind}, not a FERRY_MEMORY_* value"))),
     };
     if !kind.is_device() && device != 0 {
-        let text = format!("options.device is {device}, but options.kind is of no device: 0");
+        let text = format!("options.device is {device}, but must be 0 for an options.kind without devices");
         return Err(Error::invalid(text));
     }
     if device < 0 {
-        return Err(Error::invalid(format!("options.device is {device}, below 0")));
+        return Err(Error::invalid(format!("options.device is {device}, but must be at least 0")));
     }
     Ok(Some(Location { kind, device }))
 }

@@ -1,4 +1,4 @@
-//! Notifications that go alone. Those that follow a transfer's data are an option of the transfer.
+//! Notifications without a transfer. A notification that follows data is an option of the transfer.
 
 use crate::engine::ferry_engine;
 use crate::error::ferry_error;
@@ -9,16 +9,16 @@ use crate::pointers::slice;
 use crate::status::ferry_status;
 use std::ffi::c_void;
 
-/// Longest notification, in bytes.
+/// Length of the longest notification in bytes.
 pub const FERRY_NOTIFY_BYTES_MAX: usize = 16384;
 const _: () = assert!(FERRY_NOTIFY_BYTES_MAX == engine::limits::NOTIFY_BYTES_MAX);
 
-/// Sends bytes to the peer's application, in order with the notifications of transfers to it, and returns
-/// when the peer has taken them in. The peer gets them as FERRY_EVENT_NOTIFICATION, once.
+/// Sends bytes to the peer's application, in order with the notifications of transfers to the peer. Returns
+/// when the peer has taken them in. The peer gets them once, as FERRY_EVENT_NOTIFICATION.
 ///
-/// `deadline_ns` from now; 0 the setting deadline_ms, FERRY_FOREVER none. A peer whose application does
-/// not drain its notifications holds up further ones: FERRY_ERR_TIMEOUT. FERRY_ERR_LIMIT above
-/// FERRY_NOTIFY_BYTES_MAX. FERRY_ERR_BUSY inside a callback.
+/// `deadline_ns` is counted from now; 0 means the setting deadline_ms, FERRY_FOREVER no deadline.
+/// FERRY_ERR_TIMEOUT: the deadline has passed, for example because the peer's application does not drain its
+/// notifications. FERRY_ERR_LIMIT above FERRY_NOTIFY_BYTES_MAX. FERRY_ERR_BUSY inside a callback.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_notify(
     engine: *mut ferry_engine,

@@ -1,4 +1,4 @@
-//! `ferry_transfer_options`: what a transfer may be told besides its requests.
+//! `ferry_transfer_options`: the options of a transfer besides its requests.
 
 use crate::engine::ferry_engine;
 use crate::handles::{check_reserved, ferry_queue, FERRY_FOREVER};
@@ -11,16 +11,15 @@ use engine::{Deadline, Error, TransferOptions};
 use std::ffi::c_void;
 use std::time::Duration;
 
-/// Post each request as it is, in the caller's order, without merging neighbours.
+/// Post each request as it is, in the caller's order; do not merge neighbours.
 pub const FERRY_TRANSFER_NO_COALESCE: u32 = 1;
-/// No byte is applied before the earlier ORDERED transfers to the peer are done; if one of them fails,
-/// this one fails with FERRY_ERR_CANCELLED and nothing has moved.
+/// Apply no byte before the earlier ORDERED transfers to the peer are done. If one of them fails, this
+/// transfer fails with FERRY_ERR_CANCELLED and moves nothing.
 pub const FERRY_TRANSFER_ORDERED: u32 = 2;
-/// Verify the payload end to end; a mismatch is FERRY_ERR_CORRUPT. Such transfers go by TCP.
+/// Verify the payload end to end; a mismatch is FERRY_ERR_CORRUPT. Such transfers use TCP.
 pub const FERRY_TRANSFER_CHECKSUM: u32 = 4;
-/// A WRITE may be done when the peer's device has acknowledged it, before it is visible to the peer's
-/// CPU. Only RDMA knows the difference: by other transports done always means visible, and this changes
-/// nothing.
+/// A WRITE may be done when the peer's device has acknowledged the data, before the data is visible to the
+/// peer's CPU. Only RDMA makes this difference; the flag changes nothing on other transports.
 pub const FERRY_TRANSFER_ACKED_ONLY: u32 = 8;
 
 const FLAGS: u32 =
@@ -42,22 +41,23 @@ const TRANSPORTS: u64 =
 const _: () = assert!(FERRY_ALLOW_TCP == 1 << Transport::Tcp as u32);
 const _: () = assert!(FERRY_ALLOW_ASCEND == 1 << Transport::Ascend as u32);
 
-/// The transfer waits for nothing but its peer.
+/// Start without waiting.
 pub const FERRY_START_NOW: u32 = 0;
-/// Start after a CUDA event that has been recorded: options.event is the CUevent or cudaEvent_t, which lives
-/// until the transfer is final. Until then it keeps its place among ORDERED transfers and notifications. If
-/// the work before it fails, so does the transfer.
+/// Start after a recorded CUDA event: options.event is the CUevent or cudaEvent_t, which must live until the
+/// transfer is final. While it waits, the transfer keeps its place among ORDERED transfers and notifications.
+/// If the work before the event fails, the transfer fails.
 pub const FERRY_START_AFTER_CUDA_EVENT: u32 = 1;
-/// The same for an event of AscendCL, an aclrtEvent.
+/// Start after an event of AscendCL: options.event is the aclrtEvent.
 pub const FERRY_START_AFTER_ACL_EVENT: u32 = 2;
-/// Start after all that a CUDA stream has been given so far: options.event is the CUstream or cudaStream_t, 0
-/// the default stream.
+/// Start after all work that a CUDA stream has been given so far: options.event is the CUstream or
+/// cudaStream_t; 0 is the default stream.
 pub const FERRY_START_AFTER_CUDA_STREAM: u32 = 3;
-/// The same for a stream of AscendCL, an aclrtStream, whose context must be the calling thread's current one:
-/// FERRY_ERR_UNSUPPORTED otherwise.
+/// Start after all work that a stream of AscendCL has been given so far: options.event is the aclrtStream.
+/// Its context must be current in the calling thread; otherwise the call returns FERRY_ERR_UNSUPPORTED.
 pub const FERRY_START_AFTER_ACL_STREAM: u32 = 4;
 
-/// Options of a transfer. Zero it, set struct_size to sizeof, then what is wanted; NULL is all defaults.
+/// Options of a transfer. Zero the struct, set struct_size to sizeof, then set the fields that you need. NULL
+/// means all defaults.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ferry_transfer_options {
@@ -65,27 +65,27 @@ pub struct ferry_transfer_options {
     pub struct_size: u32,
     /// FERRY_TRANSFER_* bits.
     pub flags: u32,
-    /// When the transfer is struck if it isn't done, in nanoseconds from now; 0 the setting deadline_ms,
-    /// FERRY_FOREVER never. It is final within the setting lease_ms after that.
+    /// Deadline in nanoseconds from now; 0 means the setting deadline_ms, FERRY_FOREVER no deadline. A
+    /// transfer that is not done by then is stopped, and is final within the setting lease_ms after that.
     pub deadline_ns: u64,
-    /// Comes back in the result and the event.
+    /// Returned in the result and the event.
     pub user_data: u64,
-    /// Gets a FERRY_EVENT_TRANSFER when the transfer is final; it must take FERRY_QUEUE_TRANSFERS. 0:
-    /// none, for transfers that are waited for. Room is reserved at submit.
+    /// The queue that gets a FERRY_EVENT_TRANSFER when the transfer is final; it must take
+    /// FERRY_QUEUE_TRANSFERS. Submit reserves room in it. 0 means no queue: wait for the transfer.
     pub queue: ferry_queue,
-    /// Bytes delivered to the peer's application after the data is visible there, in order with other
-    /// notifications to that peer; copied by submit. NULL: none.
+    /// Bytes that the peer's application gets after the data is visible there, in order with other
+    /// notifications to the peer. Submit copies them. NULL means no notification.
     pub notify: *const c_void,
-    /// At most FERRY_NOTIFY_BYTES_MAX. With a notify that isn't NULL, 0 is an empty notification.
+    /// At most FERRY_NOTIFY_BYTES_MAX. 0 with a notify that isn't NULL is an empty notification.
     pub notify_length: usize,
-    /// FERRY_ALLOW_* bits: with none of these transports usable the transfer fails rather than fall back.
-    /// 0: all that the engine may use.
+    /// FERRY_ALLOW_* bits. If no allowed transport is usable, the transfer fails rather than falls back. 0
+    /// allows every transport that the engine may use.
     pub transports_allowed: u64,
-    /// Higher goes first among transfers of about the same size.
+    /// Among transfers of about the same size, a higher priority goes first.
     pub priority: u32,
     /// FERRY_START_*.
     pub event_kind: u32,
-    /// The event or stream to start after; 0 with FERRY_START_NOW.
+    /// The event or stream to start after; must be 0 with FERRY_START_NOW.
     pub event: u64,
 }
 
@@ -94,7 +94,7 @@ unsafe impl Versioned for ferry_transfer_options {
     const SIZE_MIN: usize = 72;
 }
 
-/// Nanoseconds from now, as every deadline in the ABI.
+/// Converts a deadline: nanoseconds from now.
 pub(crate) fn deadline(deadline_ns: u64) -> Deadline {
     match deadline_ns {
         0 => Deadline::Default,
@@ -103,10 +103,10 @@ pub(crate) fn deadline(deadline_ns: u64) -> Deadline {
     }
 }
 
-/// The options that the caller points to, checked; NULL is the defaults.
+/// Reads and checks the caller's options; NULL means the defaults.
 ///
 /// # Safety
-/// `pointer` is NULL or, like what it points to, the caller's for `'a`.
+/// `pointer` is NULL, or it and all that the options point to are the caller's for `'a`.
 pub(crate) unsafe fn read<'a>(
     engine: &ferry_engine,
     pointer: *const ferry_transfer_options,
@@ -157,10 +157,10 @@ fn check(options: &ferry_transfer_options) -> Result<()> {
     Ok(())
 }
 
-/// What it starts after, if not now.
+/// Returns the event or stream to start after; None means now.
 fn start(kind: u32, event: u64) -> Result<Option<(MemoryKind, Start)>> {
     let event_of = |kind| match event {
-        0 => Err(Error::invalid("options.event is 0, no event")),
+        0 => Err(Error::invalid("options.event is 0, which is no event")),
         event => Ok(Some((kind, Start::Event(event)))),
     };
     match kind {
@@ -169,6 +169,6 @@ fn start(kind: u32, event: u64) -> Result<Option<(MemoryKind, Start)>> {
         FERRY_START_AFTER_ACL_EVENT => event_of(MemoryKind::Ascend),
         FERRY_START_AFTER_CUDA_STREAM => Ok(Some((MemoryKind::Cuda, Start::Stream(event)))),
         FERRY_START_AFTER_ACL_STREAM => Ok(Some((MemoryKind::Ascend, Start::Stream(event)))),
-        kind => Err(Error::invalid(format!("options.event_kind: {kind} is no FERRY_START_ kind"))),
+        kind => Err(Error::invalid(format!("options.event_kind is {kind}, not a FERRY_START_* value"))),
     }
 }

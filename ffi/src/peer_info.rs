@@ -1,4 +1,4 @@
-//! What is known of a peer: itself, its regions, the paths to it.
+//! Information about a peer: its state, its regions, the paths to it.
 
 use crate::engine::ferry_engine;
 use crate::error::ferry_error;
@@ -13,13 +13,14 @@ use engine::{PathInfo, PeerInfo, RemoteRegionInfo};
 use std::ffi::c_char;
 use std::mem::size_of;
 
-/// The session is being set up.
+/// The session is being established.
 pub const FERRY_PEER_CONNECTING: u32 = 0;
-/// Transfers flow.
+/// The session is up.
 pub const FERRY_PEER_UP: u32 = 1;
-/// The session is lost, and is being set up again; transfers wait.
+/// The session is lost and is being established again; transfers wait.
 pub const FERRY_PEER_DOWN: u32 = 2;
-/// Lost for good: gone, given up, or replaced by a new incarnation. Connect again for a new handle.
+/// The peer is lost for good: gone, given up, or replaced by a new incarnation. Connect again for a new
+/// handle.
 pub const FERRY_PEER_LOST: u32 = 3;
 
 const _: () = assert!(FERRY_PEER_CONNECTING == PeerState::Connecting as u32);
@@ -31,14 +32,14 @@ const _: () = assert!(FERRY_PEER_LOST == PeerState::Lost as u32);
 pub const FERRY_TRANSPORT_NONE: u32 = 0;
 /// TCP connections.
 pub const FERRY_TRANSPORT_TCP: u32 = 1;
-/// Copies between processes of one user on one host.
+/// Copies between processes of the same user on one host.
 pub const FERRY_TRANSPORT_LOCAL: u32 = 2;
 /// InfiniBand or RoCE.
 pub const FERRY_TRANSPORT_RDMA: u32 = 3;
-/// Copies between CUDA devices of one host. Other memory of devices goes through memory of the hosts, and results
-/// name what carried it between them.
+/// Copies between CUDA devices of one host. Other device memory is staged through host memory; results then
+/// name the transport that carried it between the engines.
 pub const FERRY_TRANSPORT_CUDA: u32 = 4;
-/// The same for Ascend devices.
+/// Copies between Ascend devices of one host, or between hosts with the setting ascend_fabric.
 pub const FERRY_TRANSPORT_ASCEND: u32 = 5;
 
 const _: () = assert!(FERRY_TRANSPORT_NONE == Transport::None as u32);
@@ -48,7 +49,7 @@ const _: () = assert!(FERRY_TRANSPORT_RDMA == Transport::Rdma as u32);
 const _: () = assert!(FERRY_TRANSPORT_CUDA == Transport::Cuda as u32);
 const _: () = assert!(FERRY_TRANSPORT_ASCEND == Transport::Ascend as u32);
 
-/// A peer. The caller sets struct_size before the call.
+/// Information about a peer. The caller sets struct_size before the call.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ferry_peer_info {
@@ -56,19 +57,19 @@ pub struct ferry_peer_info {
     pub struct_size: u32,
     /// FERRY_PEER_*.
     pub state: u32,
-    /// Stable across restarts of an engine on a fixed port of one machine.
+    /// Identity of the engine, drawn when it opens; a restarted engine has another.
     pub engine_id: [u8; 16],
-    /// New with each start of the engine.
+    /// Number of this start of the engine, drawn when it opens.
     pub incarnation: u64,
-    /// Of the last probe, nanoseconds; 0 before one.
+    /// Round trip of the last probe in nanoseconds; 0 before the first probe.
     pub round_trip_ns: u64,
-    /// Transfers of this engine to the peer that are not final.
+    /// Transfers from this engine to the peer that are not final.
     pub transfers_active: u64,
-    /// TCP connections that carry data now; 0 before something is to go over them.
+    /// TCP connections that carry data now; 0 until data is first sent over TCP.
     pub lanes: u32,
-    /// 1 if the peer has proven to be on this host, else 0.
+    /// 1 if the peer has proven that it is on this host, else 0.
     pub same_host: u32,
-    /// "host:port" at which it can be reached, terminated; "" if it doesn't listen.
+    /// "host:port" at which the peer can be reached, terminated; "" if the peer doesn't listen.
     pub address: [c_char; 264],
 }
 
@@ -81,21 +82,21 @@ unsafe impl Versioned for ferry_peer_info {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ferry_region_info {
-    /// How many bytes ferry wrote.
+    /// Out: how many bytes were written.
     pub struct_size: u32,
     /// FERRY_ACCESS_* bits.
     pub access: u32,
-    /// What ferry_request.remote_region takes.
+    /// The value for ferry_request.remote_region.
     pub region: ferry_region,
-    /// As the peer knows it.
+    /// Address in the peer's process.
     pub address: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// Terminated; "" if it has none.
+    /// Name, terminated; "" if the region has none.
     pub name: [c_char; 64],
-    /// FERRY_MEMORY_*: what kind of memory it is there.
+    /// FERRY_MEMORY_* of the memory at the peer.
     pub kind: u32,
-    /// Number of the device in the peer's process, for the kinds that have one; 0 otherwise.
+    /// Number of the device in the peer's process, for the kinds that have one; otherwise 0.
     pub device: i32,
 }
 
@@ -104,19 +105,19 @@ unsafe impl Versioned for ferry_region_info {
     const SIZE_MIN: usize = 104;
 }
 
-/// One way to reach a peer.
+/// One path to a peer.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ferry_path_info {
-    /// How many bytes ferry wrote.
+    /// Out: how many bytes were written.
     pub struct_size: u32,
     /// FERRY_TRANSPORT_*.
     pub transport: u32,
-    /// 1 if transfers take it now, else 0.
+    /// 1 if transfers take this path now, else 0.
     pub chosen: u32,
-    /// 0.
+    /// Always 0.
     pub reserved: u32,
-    /// Why it is or is not chosen, for a person; terminated, cut if too long.
+    /// Why the path is or is not chosen, for people; terminated, cut if it is too long.
     pub why: [c_char; 240],
 }
 
@@ -125,7 +126,7 @@ unsafe impl Versioned for ferry_path_info {
     const SIZE_MIN: usize = 256;
 }
 
-/// What is known of a peer. FERRY_ERR_STALE when it is known no more.
+/// Returns information about a peer. FERRY_ERR_STALE if the engine has forgotten the peer.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_peer_get_info(
     engine: *mut ferry_engine,
@@ -144,9 +145,8 @@ pub unsafe extern "C" fn ferry_peer_get_info(
     }
 }
 
-/// Lists what a peer has registered, in order of address, as far as it has told us: everything by the
-/// time it is connected, changes since then shortly after they happen. How lists are returned:
-/// ferry_config_settings.
+/// Lists the regions that a peer has announced, in order of address. After connect the list has all regions
+/// of the peer; later changes follow shortly after they happen. Returns lists as ferry_config_settings does.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_peer_regions(
     engine: *mut ferry_engine,
@@ -171,7 +171,7 @@ pub unsafe extern "C" fn ferry_peer_regions(
     }
 }
 
-/// Lists every path to a peer, chosen or not, and why. How lists are returned: ferry_config_settings.
+/// Lists every path to a peer, chosen or not, and why. Returns lists as ferry_config_settings does.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_peer_paths(
     engine: *mut ferry_engine,

@@ -1,4 +1,4 @@
-//! Peers: connecting, asking after them, fencing, closing.
+//! Peers: connecting, listing, probing, fencing, closing.
 
 use crate::engine::ferry_engine;
 use crate::error::ferry_error;
@@ -11,13 +11,13 @@ use std::time::Duration;
 
 /// Connects to the engine at `address` ("host:port") and waits until transfers can be submitted.
 ///
-/// Idempotent: a peer that is connected already, from whichever side, is returned as it is; a peer that
-/// has been restarted has a new handle. The attempt ends after the setting connect_timeout_ms at the
-/// latest. Looking up the name may block beyond the timeout.
+/// If the two engines are connected already, whichever side connected, the call returns the existing handle.
+/// A restarted peer has a new handle. The attempt ends after the setting connect_timeout_ms at the latest.
+/// The lookup of a name may block beyond the timeout.
 ///
-/// FERRY_ERR_UNREACHABLE or FERRY_ERR_TIMEOUT (nothing answers, or not in time), FERRY_ERR_NOT_FERRY,
-/// FERRY_ERR_VERSION, FERRY_ERR_REFUSED;
-/// FERRY_ERR_INVALID for an address that is none. FERRY_ERR_BUSY inside a callback.
+/// FERRY_ERR_UNREACHABLE: nothing answers. FERRY_ERR_TIMEOUT: nothing answers in time. FERRY_ERR_NOT_FERRY,
+/// FERRY_ERR_VERSION, FERRY_ERR_REFUSED. FERRY_ERR_INVALID: `address` is no "host:port". FERRY_ERR_BUSY
+/// inside a callback.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_peer_connect(
     engine: *mut ferry_engine,
@@ -38,11 +38,11 @@ pub unsafe extern "C" fn ferry_peer_connect(
     }
 }
 
-/// The same without waiting: `queue`, which must take FERRY_QUEUE_PEERS, gets one
-/// FERRY_EVENT_PEER_CONNECTED with `user_data` and the outcome. May be called inside a callback.
+/// Starts to connect, without waiting. `queue`, which must take FERRY_QUEUE_PEERS, gets one
+/// FERRY_EVENT_PEER_CONNECTED with `user_data` and the outcome. A callback may make this call.
 ///
-/// Room in the queue is reserved now: FERRY_ERR_LIMIT when there is none. A call that fails reports
-/// nothing to the queue.
+/// The call reserves room in the queue, and returns FERRY_ERR_LIMIT if the queue is full. A call that fails
+/// reports nothing to the queue.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_peer_connect_async(
     engine: *mut ferry_engine,
@@ -63,8 +63,8 @@ pub unsafe extern "C" fn ferry_peer_connect_async(
     }
 }
 
-/// Lists the peers that are known, lost ones included for a while: handles in no order. How
-/// lists are returned: ferry_config_settings.
+/// Lists the handles of all known peers, in no order; lost peers stay for a while. Returns lists as
+/// ferry_config_settings does, without element_size.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_peer_list(
     engine: *mut ferry_engine,
@@ -87,9 +87,9 @@ pub unsafe extern "C" fn ferry_peer_list(
     }
 }
 
-/// Asks a peer for a sign of life. *out_round_trip_ns (NULL: not wanted) gets the round trip.
+/// Sends a probe to a peer and waits for the answer. *out_round_trip_ns (may be NULL) gets the round trip.
 ///
-/// FERRY_ERR_TIMEOUT when no answer comes in time, FERRY_ERR_PEER_LOST and the like when the peer is
+/// FERRY_ERR_TIMEOUT: no answer came in time. FERRY_ERR_PEER_LOST, or the cause of the loss: the peer is
 /// lost. FERRY_ERR_BUSY inside a callback.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_peer_probe(
@@ -116,11 +116,11 @@ pub unsafe extern "C" fn ferry_peer_probe(
     }
 }
 
-/// Returns when nothing of this peer can land here any more: its transfers towards this engine are cut
-/// off, and this incarnation of it is refused until it is connected to from here.
+/// Fences a peer: returns when nothing of the peer can land here any more. The peer's transfers to this
+/// engine are cut off. This incarnation of the peer is refused until this engine connects to it.
 ///
-/// What a decode worker calls before it uses the blocks of a prefill worker that has died. It closes this
-/// side's connections, so that a silent peer is not waited for. FERRY_ERR_TIMEOUT: not yet; call again.
+/// A decode worker calls this before it reuses the blocks of a prefill worker that has died. The call closes
+/// this side's connections and so does not wait for a silent peer. FERRY_ERR_TIMEOUT: not yet; call again.
 /// FERRY_ERR_BUSY inside a callback.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_peer_fence(
@@ -138,10 +138,10 @@ pub unsafe extern "C" fn ferry_peer_fence(
     }
 }
 
-/// Ends the session with a peer. Its transfers fail with FERRY_ERR_CLOSED, and when they are final this
-/// returns FERRY_OK; the handle then names a lost peer, whose use is FERRY_ERR_CLOSED and, some thousand
-/// lost peers later, FERRY_ERR_STALE. FERRY_ERR_BUSY when that takes longer than the timeout:
-/// the peer is still closing; call again. FERRY_ERR_BUSY inside a callback.
+/// Closes the session with a peer. Transfers to the peer fail with FERRY_ERR_CLOSED; when they are final, the
+/// call returns FERRY_OK. The handle then names a lost peer: calls with it return FERRY_ERR_CLOSED, and some
+/// thousand lost peers later FERRY_ERR_STALE. FERRY_ERR_BUSY: the timeout has passed and the peer is still
+/// closing; call again. FERRY_ERR_BUSY inside a callback.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_peer_close(
     engine: *mut ferry_engine,
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn ferry_peer_close(
     }
 }
 
-/// Saturates after 584 years.
+/// Converts to nanoseconds; saturates after 584 years.
 pub(crate) fn nanoseconds(duration: Duration) -> u64 {
     duration.as_nanos().min(u64::MAX as u128) as u64
 }

@@ -1,6 +1,5 @@
-//! Pointers that a C caller hands in: NULL and alignment, text, slices, buffers to fill. Each function
-//! names the argument in its error. How long a pointer stays good is the caller's promise: for the
-//! length of the call, no longer.
+//! Checks of pointers that a C caller passes: NULL, alignment, text, slices, output buffers. Each error names
+//! the argument. The caller promises that a pointer stays valid for the length of the call.
 
 use engine::status::Result;
 use engine::{Error, Status};
@@ -8,7 +7,7 @@ use std::ffi::{c_char, CStr};
 use std::mem::size_of;
 use std::ptr::{self, NonNull};
 
-/// Neither NULL nor misaligned.
+/// True if the pointer is neither NULL nor misaligned.
 pub fn is_usable<T>(pointer: *const T) -> bool {
     !pointer.is_null() && pointer.is_aligned()
 }
@@ -23,7 +22,7 @@ fn check<T>(pointer: *const T, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// What the caller points to.
+/// Returns a reference to the caller's T.
 ///
 /// # Safety
 /// `pointer` is NULL or points to a T that stays and is not written to for `'a`.
@@ -33,7 +32,7 @@ pub unsafe fn reference<'a, T>(pointer: *const T, what: &str) -> Result<&'a T> {
     Ok(unsafe { &*pointer })
 }
 
-/// The same, to be changed.
+/// Returns an exclusive reference to the caller's T.
 ///
 /// # Safety
 /// `pointer` is NULL or points to a T that nobody else uses for `'a`.
@@ -43,7 +42,7 @@ pub unsafe fn exclusive<'a, T>(pointer: *mut T, what: &str) -> Result<&'a mut T>
     Ok(unsafe { &mut *pointer })
 }
 
-/// `count` values in a row; an empty list may be NULL.
+/// Returns `count` values as a slice; an empty list may be NULL.
 ///
 /// # Safety
 /// `pointer` is NULL or points to `count` values that stay and are not written to for `'a`.
@@ -59,7 +58,7 @@ pub unsafe fn slice<'a, T>(pointer: *const T, count: usize, what: &str) -> Resul
     Ok(unsafe { std::slice::from_raw_parts(pointer, count) })
 }
 
-/// Terminated UTF-8.
+/// Returns terminated UTF-8 text.
 ///
 /// # Safety
 /// `pointer` is NULL or points to a terminated string that stays for `'a`.
@@ -70,7 +69,7 @@ pub unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<&'a str> {
     text.to_str().map_err(|_| Error::invalid(format!("{what} is not UTF-8")))
 }
 
-/// Where a single output goes; checked before the work, written after it.
+/// The place of a single output: checked before the work, written after it.
 #[derive(Debug)]
 pub struct Out<T>(NonNull<T>);
 
@@ -83,12 +82,12 @@ impl<T> Out<T> {
     }
 
     pub fn set(self, value: T) {
-        // SAFETY: not NULL, aligned, and writable by the promise of `new`. What was there is plain data.
+        // SAFETY: not NULL, aligned, and writable by the promise of `new`. The old value is plain data.
         unsafe { self.0.as_ptr().write(value) };
     }
 }
 
-/// Where a list of plain values goes, as many as there is room for.
+/// The place of a list of plain values; `fill` writes as many as fit.
 pub struct OutList<T> {
     pointer: *mut T,
     capacity: usize,
@@ -112,8 +111,8 @@ impl<T> OutList<T> {
     }
 }
 
-/// A buffer for bytes of a length that the caller may not know: with a capacity of 0 it learns only the
-/// length.
+/// A buffer for bytes whose length the caller may not know. With a capacity of 0 the caller gets the length
+/// only.
 pub struct BytesOut {
     buffer: *mut u8,
     capacity: usize,
@@ -132,12 +131,12 @@ impl BytesOut {
         Ok(BytesOut { buffer, capacity, length })
     }
 
-    /// LIMIT when the bytes do not fit, and then nothing is written.
+    /// Writes the bytes. Returns LIMIT and writes nothing if the bytes do not fit.
     pub fn put(self, bytes: &[u8]) -> Result<()> {
         self.put_with_end(bytes, &[])
     }
 
-    /// Text and its terminating zero, which does not count in the length.
+    /// Writes the text and a terminating zero. The length does not count the zero.
     pub fn put_text(self, text: &str) -> Result<()> {
         self.put_with_end(text.as_bytes(), &[0])
     }
@@ -160,7 +159,7 @@ impl BytesOut {
     }
 }
 
-/// Copies text into a field of fixed size, cut between characters if need be, always terminated.
+/// Copies text into a field of fixed size. Cuts a long text between characters and always terminates it.
 pub fn copy_text(text: &str, field: &mut [c_char]) {
     let room = text.len().min(field.len().saturating_sub(1));
     let end = (0..=room).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);

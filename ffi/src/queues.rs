@@ -1,4 +1,4 @@
-//! Queues: how an application learns of transfers, notifications and peers without polling.
+//! Queues tell an application of transfers, notifications and peers without polling.
 
 use crate::engine::ferry_engine;
 use crate::error::ferry_error;
@@ -14,11 +14,11 @@ use engine::Error;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-/// Transfers that were submitted with the queue.
+/// Transfers that were submitted with this queue.
 pub const FERRY_QUEUE_TRANSFERS: u32 = 1;
-/// Notifications of all peers; one queue of an engine at a time.
+/// Notifications of all peers; at most one queue of an engine takes them.
 pub const FERRY_QUEUE_NOTIFICATIONS: u32 = 2;
-/// Peers that come and go, late applies, and the outcome of ferry_peer_connect_async.
+/// Peers that come up or are lost, late applies, and the outcome of ferry_peer_connect_async.
 pub const FERRY_QUEUE_PEERS: u32 = 4;
 
 const _: () = assert!(FERRY_QUEUE_TRANSFERS == notify::WHAT_TRANSFERS);
@@ -27,13 +27,14 @@ const _: () = assert!(FERRY_QUEUE_PEERS == notify::WHAT_PEERS);
 
 /// Creates a queue for the kinds of events in `what`, FERRY_QUEUE_* bits.
 ///
-/// `capacity`, 1 to 1048576, is how many transfers and connects may be under way or wait to be drained:
-/// room is reserved when they are submitted, which fails with FERRY_ERR_LIMIT rather than lose an event.
-/// Notifications are bounded by what peers may send ahead, and of events about one peer that say the same
-/// the newest is kept. A queue that takes notifications starts with those that came while none did.
+/// `capacity`, 1 to 1048576, bounds the transfers and connects that are in progress or wait to be drained.
+/// Submit reserves room and fails with FERRY_ERR_LIMIT when the queue is full, so no event is lost.
+/// Notifications are bounded by the credit of their senders. Of several peer events of the same kind about
+/// one peer, the queue keeps the newest. A queue that takes notifications starts with those that came while no
+/// queue took them.
 ///
-/// FERRY_ERR_BUSY while another queue takes notifications; FERRY_ERR_LIMIT above 4096 queues;
-/// FERRY_ERR_SYSTEM when out of descriptors.
+/// FERRY_ERR_BUSY: another queue takes notifications. FERRY_ERR_LIMIT above 4096 queues. FERRY_ERR_SYSTEM:
+/// the system is out of descriptors.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_queue_create(
     engine: *mut ferry_engine,
@@ -53,11 +54,11 @@ pub unsafe extern "C" fn ferry_queue_create(
     }
 }
 
-/// A descriptor for poll, epoll or an event loop: readable when ferry_queue_drain has something.
+/// Returns a descriptor for poll, epoll or an event loop. It is readable when ferry_queue_drain has events.
 ///
-/// ferry owns it: don't read, write or close it. It becomes readable with the first event after a drain
-/// that returned fewer events than it had room for, so: poll, drain until that happens, poll again. Good
-/// until the queue is destroyed or the engine freed.
+/// ferry owns the descriptor: don't read, write or close it. It becomes readable with the first event after a
+/// drain that returned fewer events than it had room for. So poll, drain until a drain returns fewer, and
+/// poll again. The descriptor is valid until the queue is destroyed or the engine freed.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_queue_eventfd(
     engine: *mut ferry_engine,
@@ -76,12 +77,13 @@ pub unsafe extern "C" fn ferry_queue_eventfd(
     }
 }
 
-/// Takes up to `capacity` (not 0) events, oldest first; *out_count gets how many. Never waits.
+/// Takes up to `capacity` (not 0) events, oldest first; *out_count gets their number. Never waits.
 ///
-/// Fewer than `capacity`: the queue was empty, and its eventfd is armed. Elements of out_events are
-/// `element_size` bytes apart, normally sizeof(ferry_event). Release each drained event's data with
-/// ferry_event_release. Several threads may drain one queue: each event goes to one of them. Of a closed
-/// engine's queue it hands out what is left, then returns FERRY_ERR_CLOSED; of a broken one's, FERRY_ERR_PANIC.
+/// Fewer than `capacity` events mean that the queue was empty and its eventfd is armed. Elements of
+/// out_events are `element_size` bytes apart, normally sizeof(ferry_event). Release the data of each drained
+/// event with ferry_event_release. Several threads may drain one queue; each event goes to one thread. After
+/// the engine is closed the call returns the remaining events, then FERRY_ERR_CLOSED; on a broken engine,
+/// FERRY_ERR_PANIC.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_queue_drain(
     engine: *mut ferry_engine,
@@ -115,13 +117,13 @@ pub unsafe extern "C" fn ferry_queue_drain(
     }
 }
 
-/// Has ferry call `callback` with each event of the queue, on a thread of its own, one at a time and
-/// under no lock; NULL takes the callback away. Returns when a running call of the old one has ended, save
-/// inside a callback, where the change takes effect with the next event.
+/// Sets the callback of a queue. ferry calls it with each event on its callback thread, one event at a time
+/// and under no lock. NULL removes the callback. The call returns when the old callback no longer runs;
+/// inside a callback it returns at once, and the change takes effect with the next event.
 ///
-/// Inside it, every call that doesn't wait is allowed, submit included; calls that wait, and
-/// ferry_engine_close, return FERRY_ERR_BUSY. The event and its data are good for the length of the
-/// callback; don't release it. It must not throw or longjmp. `context` is passed through.
+/// The callback may make every call that doesn't wait, submit included. Calls that wait, and
+/// ferry_engine_close, return FERRY_ERR_BUSY there. The event and its data are valid until the callback
+/// returns; don't release them. The callback must not throw or longjmp. ferry passes `context` through.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_queue_callback(
     engine: *mut ferry_engine,
@@ -141,10 +143,9 @@ pub unsafe extern "C" fn ferry_queue_callback(
     }
 }
 
-/// Destroys a queue; when it returns, its callback has ended and will not run again, and its descriptor
-/// is closed. Notifications that it holds wait for the next queue that takes them, other events are
-/// dropped. FERRY_ERR_BUSY while transfers or connects have yet to report to it, and inside its own
-/// callback.
+/// Destroys a queue. When the call returns, the callback has ended and will not run again, and the descriptor
+/// is closed. Undrained notifications wait for the next queue that takes them; other events are dropped.
+/// FERRY_ERR_BUSY while transfers or connects have yet to report to the queue, and inside its own callback.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_queue_destroy(
     engine: *mut ferry_engine,
@@ -162,18 +163,19 @@ fn drain(hub: &notify::Hub, queue: ferry_queue, max: usize) -> Result<Vec<Event>
 }
 
 /// # Safety
-/// `function` may be called with `context` until the callback has been taken away.
+/// `function` may be called with `context` until the callback is removed.
 unsafe fn bind(function: RawCallback, context: Context) -> Callback {
     Arc::new(move |event: &Event| {
         let event = ferry_event::lend(event);
-        // SAFETY: the caller's promise; `event` lives on this stack, and what it lends outlives the call.
+        // SAFETY: the caller's promise; `event` lives on this stack, and the bytes that it lends outlive the
+        // call.
         unsafe { function(context.pointer(), &event) }
     })
 }
 
 type RawCallback = unsafe extern "C" fn(*mut c_void, *const ferry_event);
 
-/// A callback's context, on its way to the callback thread.
+/// A callback's context, passed to the callback thread.
 #[derive(Clone, Copy)]
 struct Context(*mut c_void);
 
@@ -183,8 +185,8 @@ impl Context {
     }
 }
 
-// SAFETY: ferry only passes the pointer through; what it points to is for the application to make fit
-// for the callback thread, as the documentation of ferry_queue_callback says.
+// SAFETY: ferry only passes the pointer through. The application makes its target fit for the callback
+// thread, as the documentation of ferry_queue_callback says.
 unsafe impl Send for Context {}
 // SAFETY: as above; calls come one at a time.
 unsafe impl Sync for Context {}

@@ -1,4 +1,4 @@
-//! What became of a transfer and of each of its requests.
+//! The outcome of a transfer and of each of its requests.
 
 use crate::engine::ferry_engine;
 use crate::error::ferry_error;
@@ -12,34 +12,34 @@ use engine::status::Result;
 use engine::{Engine, Error, Status};
 use std::mem::size_of;
 
-/// Every byte is where it belongs, and visible there.
+/// Every byte is at its destination and visible there.
 pub const FERRY_STATE_DONE: u32 = 3;
-/// It failed; status says why.
+/// The transfer failed; status has the cause.
 pub const FERRY_STATE_FAILED: u32 = 4;
-/// It was cancelled.
+/// The transfer was cancelled.
 pub const FERRY_STATE_CANCELLED: u32 = 5;
-/// It passed its deadline.
+/// The transfer passed its deadline.
 pub const FERRY_STATE_TIMED_OUT: u32 = 6;
 
 /// The target has confirmed that nothing of the transfer can touch memory any more.
 pub const FERRY_FENCE_CONFIRMED: u32 = 1;
 /// The peer's process is known to be gone.
 pub const FERRY_FENCE_DEAD: u32 = 2;
-/// The target's lease on the data has run out.
+/// The target's lease on the data has ended.
 pub const FERRY_FENCE_LEASE: u32 = 3;
 
 /// The transfer had no notification.
 pub const FERRY_NOTIFICATION_NONE: u32 = 0;
-/// The peer has it.
+/// The peer has the notification.
 pub const FERRY_NOTIFICATION_DELIVERED: u32 = 1;
-/// The peer doesn't have it, and never will.
+/// The peer doesn't have the notification, and never will.
 pub const FERRY_NOTIFICATION_NOT_SENT: u32 = 2;
-/// It was given up, or the peer lost, before the peer said whether it has it.
+/// The notification was given up, or the peer was lost, before the peer said whether it has the notification.
 pub const FERRY_NOTIFICATION_UNKNOWN: u32 = 3;
 
-/// ferry_transfer_results: every request.
+/// ferry_transfer_results lists every request.
 pub const FERRY_RESULTS_ALL: u32 = 0;
-/// ferry_transfer_results: those that are not FERRY_OK.
+/// ferry_transfer_results lists the requests that are not FERRY_OK.
 pub const FERRY_RESULTS_FAILED: u32 = 1;
 
 /// How a transfer ended. The caller sets struct_size before the call. Times are CLOCK_MONOTONIC, in
@@ -51,34 +51,34 @@ pub struct ferry_result {
     pub struct_size: u32,
     /// FERRY_STATE_*.
     pub state: u32,
-    /// FERRY_OK when DONE, else the cause: FERRY_ERR_PARTIAL if requests fared differently, save that
-    /// FERRY_ERR_TIMEOUT and FERRY_ERR_CANCELLED outrank it.
+    /// FERRY_OK when DONE, else the cause. FERRY_ERR_PARTIAL if some requests failed and others did not,
+    /// unless the cause is FERRY_ERR_TIMEOUT or FERRY_ERR_CANCELLED.
     pub status: ferry_status,
     /// FERRY_FENCE_*: why the memory is the caller's again.
     pub fence: u32,
     /// FERRY_NOTIFICATION_*.
     pub notification: u32,
-    /// FERRY_TRANSPORT_* that carried it.
+    /// FERRY_TRANSPORT_* that carried the transfer.
     pub transport: u32,
-    /// errno behind the failure, or 0.
+    /// errno of the failure, or 0.
     pub os_error: i32,
-    /// 0.
+    /// Always 0.
     pub reserved: u32,
-    /// From ferry_transfer_options.
+    /// The value from ferry_transfer_options.
     pub user_data: u64,
-    /// Bytes known to be where they belong. What isn't confirmed is undefined.
+    /// Bytes confirmed to be at their destination. All other bytes of the target memory are undefined.
     pub bytes_confirmed: u64,
     /// Requests that are not FERRY_OK.
     pub requests_failed: u64,
     /// Requests submitted.
     pub requests_in: u64,
-    /// The slices that they became after merging and cutting.
+    /// Slices that ferry made of the requests by merging and cutting.
     pub slices_out: u64,
-    /// When it was submitted.
+    /// When the transfer was submitted.
     pub submitted_ns: u64,
-    /// When the first slice was posted; 0 if none was.
+    /// When the first slice was posted; 0 if no slice was.
     pub started_ns: u64,
-    /// When it became final.
+    /// When the transfer became final.
     pub finished_ns: u64,
 }
 
@@ -91,21 +91,21 @@ unsafe impl Versioned for ferry_result {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ferry_request_result {
-    /// How many bytes ferry wrote.
+    /// Out: how many bytes were written.
     pub struct_size: u32,
     /// FERRY_OK, or the cause.
     pub status: ferry_status,
-    /// Place in the caller's list; for blocks, layer * pair_count + pair.
+    /// Index in the caller's list; for blocks, layer * pair_count + pair.
     pub request_index: u64,
-    /// Of the request, bytes known to be where they belong.
+    /// Bytes of the request confirmed to be at their destination.
     pub bytes_confirmed: u64,
-    /// errno behind the failure, or 0.
+    /// errno of the failure, or 0.
     pub os_error: i32,
-    /// A device library's own code, or 0.
+    /// Code of the device library, or 0.
     pub vendor_error: i32,
-    /// FERRY_TRANSPORT_* that carried it.
+    /// FERRY_TRANSPORT_* that carried the request.
     pub transport: u32,
-    /// 0.
+    /// Always 0.
     pub reserved: u32,
 }
 
@@ -114,9 +114,9 @@ unsafe impl Versioned for ferry_request_result {
     const SIZE_MIN: usize = 40;
 }
 
-/// What became of each request of a final transfer, in the caller's order; `which` is FERRY_RESULTS_*.
-/// Until the transfer is released they can be asked for again. FERRY_PENDING or FERRY_DRAINING, with
-/// nothing written, when it is not final yet. How lists are returned: ferry_config_settings.
+/// Lists the outcome of each request of a final transfer, in the caller's order; `which` is FERRY_RESULTS_*.
+/// The call can be repeated until the transfer is released. Returns FERRY_PENDING or FERRY_DRAINING, and
+/// writes nothing, if the transfer is not final yet. Returns lists as ferry_config_settings does.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_transfer_results(
     engine: *mut ferry_engine,
@@ -135,7 +135,9 @@ pub unsafe extern "C" fn ferry_transfer_results(
             let failed_only = match which {
                 FERRY_RESULTS_ALL => false,
                 FERRY_RESULTS_FAILED => true,
-                which => return Err(Error::invalid(format!("which: {which} is no FERRY_RESULTS_ value"))),
+                which => {
+                    return Err(Error::invalid(format!("which is {which}, not a FERRY_RESULTS_* value")))
+                }
             };
             let array = OutArray::new(out_results, element_size, capacity, "out_results")?;
             let count = ScalarOut::new(out_count, "out_count")?;
@@ -154,14 +156,14 @@ pub unsafe extern "C" fn ferry_transfer_results(
     }
 }
 
-/// PENDING or DRAINING, or None for a final transfer.
+/// Returns PENDING or DRAINING, or None for a final transfer.
 pub(crate) fn unfinished(core: &Transfer) -> Option<ferry_status> {
     let state = core.state();
-    // The states before the final ones have the numbers of their statuses.
+    // The states before the final states have the numbers of their statuses.
     (!state.is_final()).then_some(state as ferry_status)
 }
 
-/// Where the result of a transfer goes: a caller's struct, or nowhere.
+/// The place of a transfer's result: the caller's struct, or NULL.
 pub(crate) struct Outcome(Option<Out<ferry_result>>);
 
 impl Outcome {
@@ -175,13 +177,13 @@ impl Outcome {
         }
     }
 
-    /// Writes the result, however it ended, and makes a failure the call's own.
+    /// Writes the result of a final transfer and returns its failure as the call's own.
     pub fn tell(self, engine: &Engine, core: &Transfer, result: TransferResult) -> Result<ferry_status> {
         self.done(&result);
         engine.result_or_error(core, result).map(|_| FERRY_OK)
     }
 
-    /// Writes the result of one that ended well.
+    /// Writes the result of a transfer that is done.
     pub fn done(self, result: &TransferResult) -> ferry_status {
         if let Some(out) = self.0 {
             out.set(&ferry_result::from(result));
@@ -234,7 +236,7 @@ mod tests {
     use crate::status::{FERRY_DRAINING, FERRY_PENDING};
     use engine::complete::{Fence, Notification, State};
 
-    /// The constants are literals, so that the header has them; the engine's numbers must be the same.
+    /// The header needs literals; they must equal the engine's numbers.
     #[test]
     fn the_constants_are_the_engine_s() {
         let states = [State::Pending, State::Draining, State::Done, State::Failed, State::Cancelled];

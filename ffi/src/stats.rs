@@ -1,4 +1,4 @@
-//! Statistics: as numbers, and as text for Prometheus.
+//! Statistics as numbers, and as text for Prometheus.
 
 use crate::engine::ferry_engine;
 use crate::error::ferry_error;
@@ -10,28 +10,28 @@ use engine::EngineStats;
 use std::ffi::c_char;
 use std::mem::size_of;
 
-/// Counters since the engine was opened, and what exists now. The caller sets struct_size before the
-/// call. Each number is read on its own; together they are no snapshot.
+/// Counters since the engine was opened, and the current number of objects. The caller sets struct_size
+/// before the call. ferry reads each number on its own, so the numbers are no snapshot.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ferry_stats {
     /// In: sizeof(ferry_stats). Out: how many bytes were written.
     pub struct_size: u32,
-    /// 0.
+    /// Always 0.
     pub reserved: u32,
-    /// Transfers that were started.
+    /// Transfers that were submitted.
     pub transfers_submitted: u64,
-    /// Of those, DONE.
+    /// Transfers that ended as DONE.
     pub transfers_done: u64,
-    /// FAILED.
+    /// Transfers that ended as FAILED.
     pub transfers_failed: u64,
-    /// CANCELLED.
+    /// Transfers that ended as CANCELLED.
     pub transfers_cancelled: u64,
-    /// TIMED_OUT.
+    /// Transfers that ended as TIMED_OUT.
     pub transfers_timed_out: u64,
     /// Requests in submitted transfers.
     pub requests_in: u64,
-    /// Slices that the requests became after merging and cutting.
+    /// Slices that ferry made of the requests by merging and cutting.
     pub slices_out: u64,
     /// Payload bytes of WRITEs confirmed by their targets.
     pub bytes_written: u64,
@@ -41,33 +41,33 @@ pub struct ferry_stats {
     pub bytes_applied: u64,
     /// Payload bytes sent for peers' READs.
     pub bytes_served: u64,
-    /// What peers asked for and this engine's checks refused.
+    /// Requests of peers that this engine's checks refused.
     pub requests_refused: u64,
-    /// Peers' notifications taken in.
+    /// Notifications that this engine took in from peers.
     pub notifications_received: u64,
     /// Sessions established.
     pub sessions_up: u64,
-    /// Sessions lost, to be set up again or for good.
+    /// Sessions lost, whether ferry establishes them again or not.
     pub sessions_lost: u64,
     /// Data connections and RDMA endpoints that broke.
     pub lanes_lost: u64,
-    /// Inbound connections turned away.
+    /// Inbound connections that were refused.
     pub handshakes_refused: u64,
-    /// FERRY_EVENT_LATE_APPLY, drained or not.
+    /// FERRY_EVENT_LATE_APPLY events, drained or not.
     pub late_applies: u64,
-    /// System calls on data connections.
+    /// System calls that sent on data connections.
     pub send_calls: u64,
-    /// The same for receiving.
+    /// System calls that received on data connections.
     pub receive_calls: u64,
-    /// Peers with a session now.
+    /// Peers whose session is up now.
     pub peers_up: u64,
     /// Regions registered now.
     pub regions: u64,
-    /// Transfers not released, final or not.
+    /// Transfers that are not released, final or not.
     pub transfers: u64,
     /// Payload bytes that this engine copied over same-host paths.
     pub bytes_local: u64,
-    /// Payload bytes that devices here copied by themselves from or to memory of a peer's devices.
+    /// Payload bytes that devices of this engine copied by themselves from or to memory of a peer's devices.
     pub bytes_device: u64,
 }
 
@@ -94,8 +94,8 @@ pub unsafe extern "C" fn ferry_engine_stats(
     }
 }
 
-/// The same in Prometheus' text format. Counters grow, and the text with them: leave some room. How texts
-/// are returned: ferry_config_get.
+/// Returns the statistics in Prometheus' text format. The text grows with the counters, so leave some room in
+/// the buffer. Returns texts as ferry_config_get does.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_engine_metrics(
     engine: *const ferry_engine,

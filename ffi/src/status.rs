@@ -1,83 +1,84 @@
-//! Status codes, their names, and which library this is. The numbers are the engine's; they are spelled
-//! out here because they are the ABI, and a test holds the two together.
+//! Status codes, their names, and the version of the library. The numbers are the engine's. They are repeated
+//! here because they are part of the ABI; a test compares the two lists.
 
 use engine::Status;
 use std::ffi::c_char;
 
-/// What became of a call: 0 it did what it was asked; positive, a transfer is not final yet; negative,
-/// a failure, grouped by what is harmed. The numbers are fixed and never reused. A program should treat
-/// a negative number that it doesn't know like any failure of its group.
+/// The outcome of a call. 0 means success. A positive number means that a transfer is not final yet. A
+/// negative number is a failure; failures are grouped by the object that is harmed. The numbers are fixed and
+/// never reused. A program should treat an unknown negative number like any failure of its group.
 pub type ferry_status = i32;
 
 /// Success.
 pub const FERRY_OK: ferry_status = 0;
 /// The transfer is not final yet.
 pub const FERRY_PENDING: ferry_status = 1;
-/// The transfer was struck by failure, cancel or deadline, and is not final yet: its memory is not yet
-/// the caller's.
+/// A failure, a cancel or the deadline has stopped the transfer. The transfer is not final yet, and its
+/// memory is not yet the caller's.
 pub const FERRY_DRAINING: ferry_status = 2;
 
-/// An argument is wrong; the message names it. This and all of -1xx: the caller's mistake, or not now;
-/// nothing was done.
+/// An argument is wrong; the message names the argument. All of -1xx: the caller made a mistake, or the call
+/// is not possible now. The call did nothing.
 pub const FERRY_ERR_INVALID: ferry_status = -100;
-/// Memory outside every registered region, or a region that never was.
+/// The memory is outside every registered region, or the region never existed.
 pub const FERRY_ERR_NOT_REGISTERED: ferry_status = -101;
 /// The memory overlaps a region that is registered.
 pub const FERRY_ERR_OVERLAP: ferry_status = -102;
 /// The region does not grant this operation.
 pub const FERRY_ERR_ACCESS: ferry_status = -103;
-/// A handle whose object is gone (unregistered, released, destroyed), or of another engine, or of an
-/// engine since restarted.
+/// The object of the handle is gone (unregistered, released, destroyed), or the handle belongs to another
+/// engine or to an earlier incarnation of this engine.
 pub const FERRY_ERR_STALE: ferry_status = -104;
-/// In use, still going on, or not allowed inside a callback. Try again later.
+/// The object is in use, an operation is still in progress, or a callback made the call. Try again later.
 pub const FERRY_ERR_BUSY: ferry_status = -105;
-/// A bound is reached: room in a queue or table, a size, the caller's buffer.
+/// A limit is reached: room in a queue or table, a size, the caller's buffer.
 pub const FERRY_ERR_LIMIT: ferry_status = -106;
-/// Not part of this version or build.
+/// This version or build does not support the operation.
 pub const FERRY_ERR_UNSUPPORTED: ferry_status = -107;
 /// The engine is closed or closing, or this process inherited it by fork.
 pub const FERRY_ERR_CLOSED: ferry_status = -108;
 
-/// The deadline of a transfer, or the timeout of a call, has passed. -2xx: this transfer or call.
+/// The deadline of a transfer, or the timeout of a call, has passed. All of -2xx: this transfer or call
+/// failed.
 pub const FERRY_ERR_TIMEOUT: ferry_status = -200;
-/// Cancelled on request, or because an earlier ORDERED transfer failed.
+/// The transfer was cancelled by request, or because an earlier ORDERED transfer failed.
 pub const FERRY_ERR_CANCELLED: ferry_status = -201;
 /// A checksum doesn't match.
 pub const FERRY_ERR_CORRUPT: ferry_status = -202;
-/// Some requests failed and others did not; ferry_transfer_results says which.
+/// Some requests failed and others did not; ferry_transfer_results lists them.
 pub const FERRY_ERR_PARTIAL: ferry_status = -203;
 
-/// Nothing answers at the address. -3xx: the peer, or every path to it.
+/// Nothing answers at the address. All of -3xx: the peer failed, or every path to the peer.
 pub const FERRY_ERR_UNREACHABLE: ferry_status = -300;
-/// The peer was reached and then lost.
+/// The peer was reached before and is lost now.
 pub const FERRY_ERR_PEER_LOST: ferry_status = -301;
-/// The peer refused: authentication, or its limits.
+/// The peer refused the session: authentication failed, or the peer is at a limit.
 pub const FERRY_ERR_REFUSED: ferry_status = -302;
-/// The other side speaks another version of the wire format, or of descriptors.
+/// The other side uses another version of the wire format or of descriptors.
 pub const FERRY_ERR_VERSION: ferry_status = -303;
-/// What answers is not a ferry engine.
+/// The process that answers at the address is not a ferry engine.
 pub const FERRY_ERR_NOT_FERRY: ferry_status = -304;
 
-/// No memory. -4xx: this engine or machine.
+/// Memory is exhausted. All of -4xx: this engine or machine failed.
 pub const FERRY_ERR_NO_MEMORY: ferry_status = -400;
 /// The operating system refused; ferry_error.os_error is the errno.
 pub const FERRY_ERR_SYSTEM: ferry_status = -401;
-/// A library, device or transport that is needed is not there.
+/// A required library, device or transport is missing.
 pub const FERRY_ERR_UNAVAILABLE: ferry_status = -402;
-/// A bug in ferry, caught at its border; the message says where.
+/// ferry has a bug and caught a panic; the message says where.
 pub const FERRY_ERR_PANIC: ferry_status = -403;
 
-/// Version of the library that this header belongs to: the first number.
+/// First number of the version of the library that this header belongs to.
 pub const FERRY_VERSION_MAJOR: u32 = 0;
-/// Its second number.
+/// Second number of the version.
 pub const FERRY_VERSION_MINOR: u32 = 1;
-/// And its third.
+/// Third number of the version.
 pub const FERRY_VERSION_PATCH: u32 = 0;
-/// Rises when a program must be compiled anew; the number in the SONAME libferry.so.N.
+/// Major number of the ABI, also in the SONAME libferry.so.N. It rises when programs must be compiled again.
 pub const FERRY_ABI_MAJOR: u32 = 0;
 
-/// The name of a status as its constant spells it, without FERRY_ and FERRY_ERR_: "OK", "INVALID".
-/// "UNKNOWN" for any other number. The text is static. Never fails; any thread.
+/// Returns the name of a status: its constant without FERRY_ and FERRY_ERR_, for example "OK" or "INVALID".
+/// Returns "UNKNOWN" for any other number. The text is static. Never fails; any thread.
 #[no_mangle]
 pub extern "C" fn ferry_status_name(status: ferry_status) -> *const c_char {
     let name = match Status::from_number(status) {
@@ -87,14 +88,15 @@ pub extern "C" fn ferry_status_name(status: ferry_status) -> *const c_char {
     name.as_ptr()
 }
 
-/// The version of the library that is loaded, as "0.1.0". The text is static. Never fails; any thread.
+/// Returns the version of the loaded library, for example "0.1.0". The text is static. Never fails; any
+/// thread.
 #[no_mangle]
 pub extern "C" fn ferry_version() -> *const c_char {
     const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
     VERSION.as_ptr().cast()
 }
 
-/// `Status::name` for C, which wants a terminating zero.
+/// Returns `Status::name` with the terminating zero that C needs.
 fn c_name(status: Status) -> &'static std::ffi::CStr {
     match status {
         Status::Ok => c"OK",
@@ -129,7 +131,7 @@ fn c_name(status: Status) -> &'static std::ffi::CStr {
 mod tests {
     use super::*;
 
-    /// The constants above, by name, out of this very file.
+    /// Reads the constants above, by name, from this file.
     fn constants() -> Vec<(String, i32)> {
         let source = include_str!("status.rs");
         let lines = source.lines().filter_map(|line| line.strip_prefix("pub const FERRY_"));

@@ -1,4 +1,4 @@
-//! Transfers: submitting, waiting, cancelling, releasing, and the calls that do it all at once.
+//! Transfers: submitting, waiting, cancelling, releasing, and the calls that do all of these.
 
 use crate::engine::ferry_engine;
 use crate::error::ferry_error;
@@ -15,27 +15,27 @@ use engine::{Error, Status, TransferOptions};
 use std::mem::{align_of, offset_of, size_of};
 use std::sync::Arc;
 
-/// From the peer's memory into local memory.
+/// Moves bytes from the peer's memory into local memory.
 pub const FERRY_OP_READ: u32 = 1;
-/// From local memory into the peer's memory.
+/// Moves bytes from local memory into the peer's memory.
 pub const FERRY_OP_WRITE: u32 = 2;
 
-/// One range of a transfer. Frozen: 32 bytes for ever, so arrays of it take no element size.
+/// One range of a transfer. The layout is frozen at 32 bytes, so arrays of it take no element_size.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ferry_request {
     /// Address in this process.
     pub local: u64,
-    /// Address as the peer knows it.
+    /// Address in the peer's process.
     pub remote: u64,
-    /// Bytes; not 0.
+    /// Length in bytes; not 0.
     pub length: u64,
-    /// The peer's region that is meant: if it has been unregistered, the request fails with
-    /// FERRY_ERR_STALE whatever is there now. 0: whatever is registered there at that moment.
+    /// The peer's region. If that region has been unregistered, the request fails with FERRY_ERR_STALE, even
+    /// if another region is registered there now. 0 means the region that is registered there at that moment.
     pub remote_region: ferry_region,
 }
 
-// `requests` hands the caller's array to the engine as it is.
+// `requests` passes the caller's array to the engine without a copy.
 const _: () = assert!(size_of::<ferry_request>() == size_of::<Request>());
 const _: () = assert!(align_of::<ferry_request>() == align_of::<Request>());
 const _: () = assert!(offset_of!(ferry_request, local) == offset_of!(Request, local));
@@ -45,15 +45,15 @@ const _: () = assert!(offset_of!(ferry_request, remote_region) == offset_of!(Req
 
 /// Starts a transfer of all requests. A call that fails has done nothing.
 ///
-/// Nothing is borrowed once it returns, but the memory that the requests name belongs to the transfer
-/// until it is final. One failed request fails the transfer with FERRY_ERR_PARTIAL, and
-/// ferry_transfer_results says what became of the others. Transfers to one peer are unordered unless
-/// ORDERED; ranges that overlap in flight have no defined order, but nothing outside them is touched.
-/// Release the transfer when it is final. May be called inside a callback.
+/// ferry borrows no argument after the call, but the memory that the requests name belongs to the transfer
+/// until the transfer is final. If some requests fail, the transfer fails with FERRY_ERR_PARTIAL, and
+/// ferry_transfer_results has the outcome of each. Transfers to one peer are unordered unless they are
+/// ORDERED. Ranges that overlap in flight have no defined order, but nothing outside them is touched. Release
+/// the transfer when it is final. A callback may make this call.
 ///
 /// FERRY_ERR_INVALID, FERRY_ERR_NOT_REGISTERED (local memory), FERRY_ERR_ACCESS, FERRY_ERR_STALE,
 /// FERRY_ERR_LIMIT (no room in the queue, too many transfers or requests), FERRY_ERR_UNAVAILABLE
-/// (transports_allowed), FERRY_ERR_PEER_LOST; ferry_error.request_index names the request at fault.
+/// (transports_allowed), FERRY_ERR_PEER_LOST; ferry_error.request_index names the request that failed.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_transfer_submit(
     engine: *mut ferry_engine,
@@ -79,12 +79,12 @@ pub unsafe extern "C" fn ferry_transfer_submit(
     }
 }
 
-/// Waits until a transfer is final, however it ends, and returns its status: FERRY_OK if it is done.
+/// Waits until a transfer is final and returns its status: FERRY_OK if it is done.
 ///
-/// *out_result (NULL: not wanted) is written exactly when the transfer is final. FERRY_PENDING or
-/// FERRY_DRAINING: it is not final when the timeout ends, and goes on. A negative status is the
-/// transfer's own when out_result was written, else the call's: FERRY_ERR_STALE and FERRY_ERR_INVALID for
-/// a handle, FERRY_ERR_BUSY for a wait inside a callback. ferry_error then has the first failed request.
+/// *out_result (may be NULL) is written exactly when the transfer is final. FERRY_PENDING or FERRY_DRAINING:
+/// the timeout has passed, and the transfer goes on. If out_result was written, a negative status is the
+/// transfer's, and ferry_error has the first failed request. Otherwise a negative status is the call's:
+/// FERRY_ERR_STALE or FERRY_ERR_INVALID for the handle, FERRY_ERR_BUSY for a wait inside a callback.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_transfer_wait(
     engine: *mut ferry_engine,
@@ -110,9 +110,9 @@ pub unsafe extern "C" fn ferry_transfer_wait(
     }
 }
 
-/// Waits until one of several transfers is final; *out_index gets its place in the list. The transfer's
-/// own status is for ferry_transfer_wait to tell. FERRY_PENDING when the timeout ends first.
-/// FERRY_ERR_BUSY inside a callback, unless one is final or the timeout is 0.
+/// Waits until one of several transfers is final; *out_index gets its index in the list. Call
+/// ferry_transfer_wait for the transfer's status. FERRY_PENDING: the timeout has passed. FERRY_ERR_BUSY
+/// inside a callback, unless a transfer is final or the timeout is 0.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_transfer_wait_any(
     engine: *mut ferry_engine,
@@ -144,11 +144,12 @@ pub unsafe extern "C" fn ferry_transfer_wait_any(
     }
 }
 
-/// How far a transfer is: bytes known to be where they belong, and the bytes of all its requests.
+/// Returns the progress of a transfer: the bytes confirmed to be at their destination, and the bytes of all
+/// requests.
 ///
-/// *out_bytes_confirmed never goes back, is never above *out_bytes_total, and is the result's once the
-/// transfer is final. It grows by what is confirmed at once, at most 2 MiB. FERRY_OK whatever state the
-/// transfer is in. Never waits.
+/// *out_bytes_confirmed never decreases, never exceeds *out_bytes_total, and equals the result's
+/// bytes_confirmed once the transfer is final. It grows by the size of one confirmation, at most 2 MiB.
+/// Returns FERRY_OK in every state of the transfer. Never waits.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_transfer_progress(
     engine: *mut ferry_engine,
@@ -173,8 +174,8 @@ pub unsafe extern "C" fn ferry_transfer_progress(
     }
 }
 
-/// Asks a transfer to stop. FERRY_OK means that it was asked, final or not: what came of it, the final
-/// state tells. Never waits.
+/// Cancels a transfer. FERRY_OK means that the request was made, also for a final transfer; the final state
+/// has the outcome. Never waits.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_transfer_cancel(
     engine: *mut ferry_engine,
@@ -190,8 +191,8 @@ pub unsafe extern "C" fn ferry_transfer_cancel(
     }
 }
 
-/// Forgets a final transfer and its results; its handle is stale afterwards. FERRY_ERR_BUSY before it is
-/// final.
+/// Releases a final transfer and its results; the handle is stale afterwards. FERRY_ERR_BUSY before the
+/// transfer is final.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_transfer_release(
     engine: *mut ferry_engine,
@@ -202,13 +203,12 @@ pub unsafe extern "C" fn ferry_transfer_release(
     unsafe { call(error, || ferry_engine::live(engine)?.engine.release(transfer)) }
 }
 
-/// Has a stream of the caller's wait for a transfer: what is given to the stream from here on begins when the
-/// transfer is final, however it ends; its result tells which. `stream` is the CUstream or cudaStream_t of
-/// `kind` FERRY_MEMORY_CUDA, 0 the default stream; the call doesn't wait.
+/// Makes a stream of the caller wait for a transfer: work given to the stream after this call begins when the
+/// transfer is final, however it ended. The transfer's result has the outcome. `kind` is FERRY_MEMORY_CUDA
+/// and `stream` is the CUstream or cudaStream_t, 0 the default stream. The call itself doesn't wait.
 ///
-/// FERRY_ERR_UNSUPPORTED for FERRY_MEMORY_ASCEND, whose streams wait for nothing of the host's;
-/// FERRY_ERR_UNAVAILABLE without the device's library; FERRY_ERR_INVALID for another kind, or a stream that is
-/// being captured.
+/// FERRY_ERR_UNSUPPORTED: FERRY_MEMORY_ASCEND, whose streams cannot wait for the host. FERRY_ERR_UNAVAILABLE:
+/// the device's library is missing. FERRY_ERR_INVALID: another kind, or a stream that is being captured.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_transfer_stream_wait(
     engine: *mut ferry_engine,
@@ -224,15 +224,15 @@ pub unsafe extern "C" fn ferry_transfer_stream_wait(
             let transfer = engine.transfer(transfer)?;
             let device = MemoryKind::from_number(kind).filter(|kind| kind.is_device());
             let device = device.ok_or_else(|| {
-                Error::invalid(format!("kind: {kind} is neither FERRY_MEMORY_CUDA nor FERRY_MEMORY_ASCEND"))
+                Error::invalid(format!("kind is {kind}, neither FERRY_MEMORY_CUDA nor FERRY_MEMORY_ASCEND"))
             })?;
             engine.hold_stream(&transfer, device, stream)
         })
     }
 }
 
-/// WRITE in one call: submits, waits until the transfer is final, releases it, and returns its status.
-/// *out_result (NULL: not wanted) is written exactly when a transfer took place. options.queue must be 0.
+/// Writes in one call: submits a WRITE, waits until it is final, releases it, and returns its status.
+/// *out_result (may be NULL) is written exactly when a transfer took place. options.queue must be 0.
 /// FERRY_ERR_BUSY inside a callback, with nothing done.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_write(
@@ -248,7 +248,7 @@ pub unsafe extern "C" fn ferry_write(
     unsafe { run(engine, peer, Op::Write, (requests, count), options, out_result, error) }
 }
 
-/// READ in one call; otherwise as ferry_write.
+/// Reads in one call: submits a READ. Behaves as ferry_write otherwise.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_read(
     engine: *mut ferry_engine,
@@ -263,10 +263,10 @@ pub unsafe extern "C" fn ferry_read(
     unsafe { run(engine, peer, Op::Read, (requests, count), options, out_result, error) }
 }
 
-/// WRITE or READ here and now, if this thread can do that without waiting: by one copy, for one request of at
-/// most the setting express_bytes_max, to or from a peer on this host. FERRY_OK: it is done, and *out_result
-/// (NULL: not wanted) is written. FERRY_PENDING: it is not done; submit it. options.queue must be 0. May be
-/// called inside a callback.
+/// Completes a WRITE or READ at once if the calling thread can do so without waiting: with one copy, for one
+/// request of at most the setting express_bytes_max, to or from a peer on this host. FERRY_OK: the transfer
+/// is done, and *out_result (may be NULL) is written. FERRY_PENDING: nothing was done; submit the transfer.
+/// options.queue must be 0. A callback may make this call.
 #[no_mangle]
 pub unsafe extern "C" fn ferry_transfer_try(
     engine: *mut ferry_engine,
@@ -292,7 +292,7 @@ pub unsafe extern "C" fn ferry_transfer_try(
     }
 }
 
-/// Submits, waits, tells, releases.
+/// Submits a transfer, waits for it, writes its result and releases it.
 ///
 /// # Safety
 /// As for `ferry_write`: the pointers are NULL or the caller's for the length of the call.

@@ -1,4 +1,5 @@
-//! Structs that carry their size, so that a program and a library of different versions agree.
+//! Structs that carry their size. A program and a library of different versions therefore agree on the
+//! layout.
 //!
 //! ```text
 //! in    [struct_size][ known to v1 ][ known to this library ][ unknown ]
@@ -12,7 +13,7 @@ use std::any::type_name;
 use std::mem::{size_of, MaybeUninit};
 use std::ptr;
 
-/// Structs above this size do not exist in any version: the field was not set.
+/// No version has a struct above this size; a larger value means that the field was not set.
 const SIZE_MAX: usize = 4096;
 
 /// A struct of the ABI that begins with `struct_size`.
@@ -21,7 +22,7 @@ const SIZE_MAX: usize = 4096;
 /// `repr(C)`, the first field is the u32 `struct_size`, no implicit padding, and every bit pattern is
 /// valid; pointers in it are raw.
 pub unsafe trait Versioned: Copy {
-    /// Its size in the first version of the ABI; never changes.
+    /// Size of the struct in the first version of the ABI; it never changes.
     const SIZE_MIN: usize;
 }
 
@@ -38,7 +39,7 @@ fn check_size<T: Versioned>(size: usize, what: &str) -> Result<(), Error> {
     Err(Error::invalid(format!("{what} is {size}, but sizeof({}) is {expected}", name::<T>())))
 }
 
-/// Reads an input struct; None for NULL.
+/// Reads an input struct. Returns None for NULL.
 ///
 /// # Safety
 /// `pointer` is NULL or points to as many bytes as its `struct_size` says, at least four.
@@ -69,14 +70,14 @@ pub unsafe fn read<T: Versioned>(pointer: *const T, what: &str) -> Result<Option
     Ok(Some(unsafe { value.assume_init() }))
 }
 
-/// A caller's struct to be filled, checked before anything is done.
+/// A caller's struct that the call fills; checked before the work.
 pub struct Out<T: Versioned> {
     pointer: *mut T,
     size: usize,
 }
 
 impl<T: Versioned> Out<T> {
-    /// INVALID for NULL, a misaligned pointer, or a struct_size below the first version's.
+    /// Returns INVALID for NULL, a misaligned pointer, or a struct_size below that of the first version.
     ///
     /// # Safety
     /// `pointer` is NULL or points to as many bytes as its `struct_size` says, which the caller owns
@@ -100,7 +101,7 @@ impl<T: Versioned> Out<T> {
     }
 }
 
-/// A caller's array of structs to be filled; elements are `element_size` bytes apart.
+/// A caller's array of structs that the call fills; elements are `element_size` bytes apart.
 pub struct OutArray<T: Versioned> {
     pointer: *mut T,
     element_size: usize,
@@ -108,8 +109,8 @@ pub struct OutArray<T: Versioned> {
 }
 
 impl<T: Versioned> OutArray<T> {
-    /// INVALID for NULL with a capacity, a misaligned pointer, or an element_size below the first
-    /// version's or not a multiple of the struct's alignment.
+    /// Returns INVALID if `pointer` is NULL although capacity is not 0, if it is misaligned, or if
+    /// element_size is below that of the first version or is not a multiple of the struct's alignment.
     ///
     /// # Safety
     /// `pointer` is NULL or points to `capacity * element_size` bytes that the caller owns for as long
@@ -122,7 +123,9 @@ impl<T: Versioned> OutArray<T> {
     ) -> Result<OutArray<T>, Error> {
         check_size::<T>(element_size, "element_size")?;
         if !element_size.is_multiple_of(align_of::<T>()) {
-            return Err(Error::invalid(format!("element_size {element_size} breaks the alignment")));
+            return Err(Error::invalid(format!(
+                "element_size is {element_size}, not a multiple of the struct's alignment"
+            )));
         }
         if capacity > 0 && pointer.is_null() {
             return Err(Error::invalid(format!("{what} is NULL, but capacity is {capacity}")));
@@ -131,7 +134,7 @@ impl<T: Versioned> OutArray<T> {
             return Err(Error::invalid(format!("{what} is misaligned")));
         }
         if element_size.checked_mul(capacity).is_none_or(|bytes| bytes > isize::MAX as usize) {
-            return Err(Error::invalid(format!("capacity {capacity} is more than memory can hold")));
+            return Err(Error::invalid(format!("capacity is {capacity}, more than memory can hold")));
         }
         Ok(OutArray { pointer, element_size, capacity })
     }
@@ -140,7 +143,7 @@ impl<T: Versioned> OutArray<T> {
         self.capacity
     }
 
-    /// Fills the first elements, as many as there are values and room; how many.
+    /// Fills the first elements, as many as fit. Returns the number of filled elements.
     pub fn fill(&self, values: impl IntoIterator<Item = T>) -> usize {
         let mut count = 0;
         for value in values.into_iter().take(self.capacity) {
@@ -156,7 +159,7 @@ impl<T: Versioned> OutArray<T> {
     }
 }
 
-/// Writes what fits of `value`, and how much that was into struct_size.
+/// Writes the part of `value` that fits, and its size into struct_size.
 ///
 /// # Safety
 /// `pointer` is aligned for T and `size` bytes there may be written.
@@ -173,7 +176,7 @@ unsafe fn fill<T: Versioned>(pointer: *mut u8, size: usize, value: &T) {
 mod tests {
     use super::*;
 
-    /// A struct in its second version: `late` is not in the first.
+    /// A struct in its second version; the first version lacks `late`.
     #[repr(C)]
     #[derive(Clone, Copy, Debug, PartialEq)]
     struct Sample {
@@ -187,7 +190,7 @@ mod tests {
         const SIZE_MIN: usize = 8;
     }
 
-    /// What `read` makes of a struct of this size, out of a buffer with `tail` behind the known part.
+    /// Reads a struct of this size from a buffer that has `tail` behind the known part.
     fn reading(size: u32, tail: u64) -> Result<Sample, Status> {
         #[repr(C)]
         struct Longer(Sample, u64);

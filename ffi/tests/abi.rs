@@ -1,5 +1,5 @@
-//! What a linker and a compiler see of the library: the symbols of libferry.so and of the localised
-//! libferry.a, the SONAME, and every size and offset. An ABI change shows as a change of `abi/`.
+//! The library as a linker and a compiler see it: the symbols of libferry.so and of the localised libferry.a,
+//! the SONAME, and every size and offset. An ABI change shows as a change of `abi/`.
 
 mod library;
 
@@ -21,7 +21,7 @@ fn the_header_declares_what_is_listed() {
     let header = std::fs::read_to_string(crate_dir().join("../include/ferry.h")).unwrap();
     let declared = header.split("ferry_").skip(1).filter_map(|rest| {
         let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_')?;
-        // A declaration's name is followed by its arguments; prose writes no parenthesis behind it.
+        // A parenthesis follows the name in a declaration, but never in prose.
         rest[end..].starts_with('(').then(|| format!("ferry_{}", &rest[..end]))
     });
     let mut declared: Vec<String> = declared.collect();
@@ -58,12 +58,12 @@ fn every_struct_has_its_size_asserted() {
     let layout = std::fs::read_to_string(crate_dir().join("abi/layout.c")).unwrap();
     for line in header.lines().filter(|line| line.starts_with("typedef struct ") && line.ends_with('{')) {
         let name = line.split_whitespace().nth(2).unwrap();
-        assert!(layout.contains(&format!("\nSIZE({name}, ")), "abi/layout.c says nothing of {name}");
+        assert!(layout.contains(&format!("\nSIZE({name}, ")), "abi/layout.c has no SIZE({name}, ...)");
     }
 }
 
 #[test]
 fn the_header_compiles_on_its_own_as_c_and_as_cpp() {
-    let ways = [("gcc", "-std=c99", "c"), ("g++", "-std=c++17", "c++"), ("clang", "-std=c99", "c")];
-    check_compiles(&crate_dir().join("../include/ferry.h"), &crate_dir(), &ways);
+    let compilers = [("gcc", "-std=c99", "c"), ("g++", "-std=c++17", "c++"), ("clang", "-std=c99", "c")];
+    check_compiles(&crate_dir().join("../include/ferry.h"), &crate_dir(), &compilers);
 }

@@ -1,66 +1,70 @@
 //! include/ferry.h is generated from the crate's source, one section per file, and checked in. This
-//! test fails when the two differ; `UPDATE=1 cargo test -p ferry-ffi --test header` writes it anew.
+//! test fails when the two differ; `UPDATE=1 cargo test -p ferry-ffi --test header` regenerates the header.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// The sections in the header's order: source file, title, and what a reader of C should know first.
+/// The sections in the header's order: source file, title, and introduction.
 const SECTIONS: &[(&str, &str, &str)] = &[
     ("status", "Status and version", ""),
     ("error", "Errors", ""),
     (
         "handles",
         "Handles",
-        "Handles are numbers that carry the engine and a generation: one that is stale, or that belongs\n\
-         to another engine, is refused and never followed.",
+        "Handles are numbers that carry an engine tag and a generation. ferry refuses a stale handle, and\n\
+         a handle of another engine; it never follows one.",
     ),
     (
         "config",
         "Configuration",
         "Every setting has a default, a FERRY_* environment variable that overrides it, and a key here\n\
-         that overrides both. ferry_config_settings lists them with what they do.",
+         that overrides both. ferry_config_settings lists them with their descriptions.",
     ),
     ("engine", "Engines", ""),
-    ("memory", "Memory", "A peer can touch only what is registered, in the direction granted."),
-    ("peer_info", "Peers: what is known", ""),
+    ("memory", "Memory", "A peer can touch only registered memory, in the direction that the region grants."),
+    ("peer_info", "Peers: information", ""),
+    ("peers", "Peers", "A peer has one handle, whichever side connected."),
     (
-        "peers",
-        "Peers",
-        "Peers that this engine connects to and peers that connect to it have the same handles.",
+        "descriptor",
+        "Descriptors",
+        "Engines find each other by descriptors, which programs pass around out of band.",
     ),
-    ("descriptor", "Descriptors", "What engines can pass around out of band, to find each other."),
     ("options", "Transfers: options", ""),
     ("results", "Transfers: results", ""),
     (
         "transfers",
         "Transfers",
-        "A transfer reaches exactly one final state, and only when nothing can touch the memory that it\n\
-         named any more, on either side. Deadline and cancel are requests; the final state is the promise.",
+        "A transfer reaches exactly one final state, and only when nothing can touch its memory any more,\n\
+         on either side. Deadline and cancel are requests; the final state is the promise.",
     ),
     ("blocks", "Transfers of blocks", "For paged memory: a KV cache is a table of equal blocks per layer."),
     ("notify", "Notifications", ""),
     ("events", "Events", ""),
-    ("queues", "Queues", "Each queue has its own events; none is taken from another's reader."),
+    (
+        "queues",
+        "Queues",
+        "Each event goes to one queue, and is never taken from the reader of another queue.",
+    ),
     ("stats", "Statistics", ""),
 ];
 
 const OPENING: &str = r#"/** @file
  * ferry: moves bytes between the memories of machines.
  *
- * Generated from ffi/src by `UPDATE=1 cargo test -p ferry-ffi --test header`; don't edit. The contract
- * as a whole is in ffi/README.md. What holds everywhere:
+ * Generated from ffi/src by `UPDATE=1 cargo test -p ferry-ffi --test header`; don't edit. ffi/README.md
+ * has the contract as a whole. These rules hold everywhere:
  *
  * - Every function that can fail returns a ferry_status. Outputs (out_*) are written only on success.
- *   `error` may be NULL; if it isn't, it is filled when the status is negative.
- * - Any call from any thread, save where it says otherwise. Nothing is borrowed beyond a call, save
- *   registered memory and callbacks.
+ *   `error` may be NULL; otherwise the call fills it when the status is negative.
+ * - Any thread may make any call, unless its documentation says otherwise. ferry borrows nothing beyond a
+ *   call, except registered memory, the memory of transfers, and callbacks.
  * - Timeouts and deadlines are nanoseconds from now. Timeout 0 only looks, FERRY_FOREVER waits.
- * - Structs that carry struct_size: the caller sets it to sizeof, so that programs and libraries of
- *   different versions agree. Zero the rest; what is reserved must be 0.
- * - In a process that inherited an engine by fork, every call on it returns FERRY_ERR_CLOSED, and
- *   closing and freeing do nothing. Such a process may open engines of its own.
- * - ferry installs no signal handlers, prints nothing, and never ends the process. The smallest
- *   allocations excepted, running out of memory is FERRY_ERR_NO_MEMORY.
+ * - In structs with a struct_size, the caller sets it to sizeof, so that programs and libraries of
+ *   different versions agree. Zero the other fields; reserved fields must be 0.
+ * - In a forked child, every call on an inherited engine returns FERRY_ERR_CLOSED; closing and freeing
+ *   do nothing. The child may open its own engines.
+ * - ferry installs no signal handlers and prints nothing. A call that runs out of memory returns
+ *   FERRY_ERR_NO_MEMORY; the process aborts only when one of the smallest allocations fails.
  */
 #ifndef FERRY_H
 #define FERRY_H
@@ -85,11 +89,11 @@ fn crate_dir() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// What cbindgen makes of one file.
+/// Returns cbindgen's text for one file.
 fn section(file: &str) -> String {
     let source = crate_dir().join("src").join(file).with_extension("rs");
     let mut config = cbindgen::Config::from_file(crate_dir().join("cbindgen.toml")).unwrap();
-    // Else it leaves out types that no function of the same file mentions.
+    // Otherwise cbindgen omits types that no function of the same file mentions.
     config.export.include = types_of(&std::fs::read_to_string(&source).unwrap());
     let bindings = cbindgen::Builder::new().with_config(config).with_src(&source).generate();
     let mut text = Vec::new();
@@ -97,7 +101,7 @@ fn section(file: &str) -> String {
     String::from_utf8(text).unwrap()
 }
 
-/// The types that a file declares for C.
+/// Returns the types that a file declares for C.
 fn types_of(source: &str) -> Vec<String> {
     let declares = |line: &str| {
         let rest = line.strip_prefix("pub struct ").or(line.strip_prefix("pub type "))?;
@@ -115,7 +119,7 @@ fn banner(title: &str, introduction: &str) -> String {
     text
 }
 
-/// Negative constants in parentheses, as macros should be; types by their typedefs throughout.
+/// Puts negative constants into parentheses, and uses types by their typedefs.
 fn tidy(section: &str) -> String {
     let mut lines = Vec::new();
     for line in section.trim().lines() {
@@ -137,7 +141,7 @@ fn generate() -> String {
     header + CLOSING
 }
 
-/// The first line that differs, for the message.
+/// Returns the first line that differs, for the message.
 fn first_difference(old: &str, new: &str) -> String {
     let pairs = old.lines().chain(std::iter::repeat("")).zip(new.lines());
     match pairs.enumerate().find(|(_, (old, new))| old != new) {

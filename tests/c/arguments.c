@@ -1,4 +1,4 @@
-/* Every pointer of every function as NULL. Each is INVALID and named, and nothing happens. */
+/* Passes NULL for every pointer of every function. Each call returns INVALID, names the argument and does nothing. */
 #include "arguments.h"
 
 static void null_for_configurations_and_engines(void)

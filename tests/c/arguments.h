@@ -1,13 +1,13 @@
-/* What the tests of wrong arguments share: a call fails with a status, and says which argument. */
+/* Shared by the tests of wrong arguments: a call fails with a status and names the argument. */
 #ifndef ARGUMENTS_H
 #define ARGUMENTS_H
 
 #include "engines.h"
 
-/* Each file has its own; the macros fill it. */
+/* Each file has its own error; the macros fill it. */
 static ferry_error error;
 
-/* Fails, and names the argument. */
+/* The call fails and names the argument. */
 #define CHECK_NAMES(call, expected, part)                                                          \
     do {                                                                                           \
         error = new_error();                                                                       \

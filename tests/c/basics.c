@@ -1,4 +1,4 @@
-/* Names, versions, errors, statistics: what needs no peer. */
+/* Names, versions, errors, statistics: everything that needs no peer. */
 #include "engines.h"
 
 static void status_names(void)

@@ -30,13 +30,13 @@ static void make_table(table *table, const pair *pair)
     table->blocks.pair_count = PAIRS;
 }
 
-/* Consecutive runs (5 6 7, 12 13) and singles, in no order; no remote block twice. */
+/* Consecutive runs (5 6 7, 12 13) and single ids, unsorted; no remote block twice. */
 static const int32_t local32[PAIRS] = {5, 6, 7, 12, 13, 31, 0, 20, 9, 2, 28, 17};
 static const int32_t remote32[PAIRS] = {2, 3, 4, 8, 9, 0, 31, 14, 25, 27, 11, 20};
 static const int64_t local64[PAIRS] = {5, 6, 7, 12, 13, 31, 0, 20, 9, 2, 28, 17};
 static const int64_t remote64[PAIRS] = {2, 3, 4, 8, 9, 0, 31, 14, 25, 27, 11, 20};
 
-/* Every block of b has what was paired with it, and nothing else does. */
+/* Every block of b has the content of its pair, and no other block changed. */
 static int is_in_place(const pair *pair, uint64_t seed)
 {
     for (size_t layer = 0; layer < LAYERS; layer++) {
@@ -72,7 +72,7 @@ static void permuted_ids_of_either_size_go_where_they_belong(void)
                                               &transfer, NULL));
         CHECK_OK(ferry_transfer_wait(pair.a, transfer, PATIENCE_NS, &result, NULL));
         CHECK(result.requests_in == LAYERS * PAIRS);
-        /* 5 6 7 and 12 13 are consecutive on both sides: two slices, and seven singles. */
+        /* 5 6 7 and 12 13 are consecutive on both sides: two slices, and seven single blocks. */
         CHECK(result.slices_out == LAYERS * 9);
         CHECK(is_in_place(&pair, id_bytes));
         CHECK_OK(ferry_transfer_release(pair.a, transfer, NULL));

@@ -1,11 +1,11 @@
-/* Callbacks: what they get, what they may do, and that taking one away waits for it. */
+/* Callbacks: their events, the calls that they may make, and that their removal waits for them. */
 #define _POSIX_C_SOURCE 200809L
 #include "engines.h"
 
 #include <pthread.h>
 #include <semaphore.h>
 
-/* What a callback and its test share. Written by the callback thread before it posts `done`. */
+/* Shared by a callback and its test. The callback thread writes it before it posts `done`. */
 typedef struct {
     pair pair;
     ferry_queue queue;
@@ -82,7 +82,7 @@ static void a_callback_gets_events_on_another_thread(void)
     end_shared(&shared);
 }
 
-/* First event: submits another transfer. Second: that one's. */
+/* The first event submits another transfer; the second event is of that transfer. */
 static void submit_inside(void *context, const ferry_event *event)
 {
     shared *shared = context;
@@ -110,7 +110,7 @@ static void a_callback_may_submit(void)
     end_shared(&shared);
 }
 
-/* Everything that waits; `submitted` is a transfer that is held. */
+/* Makes every call that waits; `submitted` is a held transfer. */
 static void wait_inside(void *context, const ferry_event *event)
 {
     shared *shared = context;
@@ -133,7 +133,7 @@ static void wait_inside(void *context, const ferry_event *event)
     shared->statuses[i++] = ferry_memory_free(a, shared->pair.a_region, 1, NULL);
     shared->statuses[i++] = ferry_descriptor_import(a, "x", 1, 1, &peer, NULL);
     shared->statuses[i++] = ferry_queue_destroy(a, shared->queue, NULL);
-    /* Looking is not waiting. */
+    /* A timeout of 0 does not wait. */
     shared->statuses[i++] = ferry_transfer_wait(a, shared->submitted, 0, NULL, NULL);
     shared->statuses[i++] = ferry_transfer_try(a, shared->pair.peer, FERRY_OP_WRITE, &request, 1, NULL, NULL, NULL);
     sem_post(&shared->done);

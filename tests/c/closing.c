@@ -60,10 +60,10 @@ static void closing_makes_transfers_final_and_returns_waits(void)
     CHECK(pthread_create(&thread, NULL, wait_for_ever, &waiting) == 0);
     CHECK_OK(ferry_engine_close(pair.a, PATIENCE_NS, NULL));
     CHECK(pthread_join(thread, NULL) == 0);
-    /* The wait may have begun only after the close: then it was refused. */
+    /* The wait may have begun only after the close; then it was refused. */
     CHECK(waiting.status == FERRY_ERR_CLOSED);
     CHECK(waiting.result.state == 0 || waiting.result.state == FERRY_STATE_FAILED);
-    /* What a queue holds can still be had; then it is closed like the rest. */
+    /* The queue still returns its events; then it is closed like the engine. */
     CHECK_OK(ferry_queue_drain(pair.a, queue, &event, sizeof event, 1, &count, NULL));
     CHECK(count == 1 && event.user_data == 11 && event.status == FERRY_ERR_CLOSED);
     CHECK_STATUS(ferry_queue_drain(pair.a, queue, &event, sizeof event, 1, &count, NULL),
@@ -85,13 +85,13 @@ static void an_engine_that_was_not_closed_is_closed_by_free(void)
     end_engine(pair.b);
 }
 
-/* What a thread of the next test has for itself. */
+/* The data of one thread of the next test. */
 typedef struct {
     unsigned char bytes[64];
     int failed;
 } own;
 
-/* Each thread opens, uses and closes engines of its own. */
+/* Each thread opens, uses and closes its own engines. */
 static void *open_and_close(void *context)
 {
     own *own = context;

@@ -172,7 +172,7 @@ void await_regions(ferry_engine *engine, ferry_peer peer, size_t count)
     size_t seen = SIZE_MAX;
     while (seen != count) {
         CHECK_OK(ferry_peer_regions(engine, peer, NULL, sizeof(ferry_region_info), 0, &seen, NULL));
-        /* A probe's answer comes behind the region updates that were sent before it. */
+        /* The answer to a probe comes after the region updates that were sent before it. */
         if (seen != count) CHECK_OK(ferry_peer_probe(engine, peer, PATIENCE_NS, NULL, NULL));
     }
 }

@@ -1,4 +1,4 @@
-/* Transfers that cannot succeed, in whole or in part, and say so. */
+/* Transfers that cannot succeed, in whole or in part, and report it. */
 #include "engines.h"
 
 static void addresses_outside_what_is_registered(void)
@@ -55,7 +55,7 @@ static void access_that_was_not_granted(void)
     end_pair(&pair);
 }
 
-/* Of four requests two name a region that has been unregistered; it stays in the peer's memory. */
+/* Two of four requests name a region that has been unregistered; its bytes are still mapped at the peer. */
 static void one_stale_region_fails_its_requests_only(void)
 {
     pair pair = open_pair(4096);
@@ -112,12 +112,12 @@ static void a_stale_region_alone_fails_with_stale(void)
     CHECK_OK(ferry_memory_free(pair.b, pair.b_region, PATIENCE_NS, NULL));
     CHECK_STATUS(ferry_read(pair.a, pair.peer, &request, 1, NULL, &result, NULL), FERRY_ERR_STALE);
     CHECK(result.state == FERRY_STATE_FAILED && result.requests_failed == 1);
-    /* A handle of another incarnation is known to be stale before anything is sent. */
+    /* A handle of another incarnation is known to be stale before any byte is sent. */
     request.remote_region ^= UINT64_C(1) << 48;
     result = new_result();
     CHECK_STATUS(ferry_read(pair.a, pair.peer, &request, 1, NULL, &result, NULL), FERRY_ERR_STALE);
     CHECK(result.state == 0);
-    /* Without a region the address itself is asked for. */
+    /* Without a region the peer checks the address itself. */
     request.remote_region = 0;
     CHECK_STATUS(ferry_read(pair.a, pair.peer, &request, 1, NULL, NULL, NULL), FERRY_ERR_NOT_REGISTERED);
     end_pair(&pair);
@@ -148,7 +148,7 @@ static void one_failed_ordered_transfer_fails_the_next(void)
     bad.remote = (uintptr_t)gone;
     bad.remote_region = region;
     fill(pair.a_memory, 4096, 1);
-    /* Both wait behind the held one, so that the first has not failed when the second comes. */
+    /* Both wait behind the held transfer, so that the first has not failed when the second is submitted. */
     options.deadline_ns = FERRY_FOREVER;
     options.flags = FERRY_TRANSFER_ORDERED;
     held = hold_transfer(&pair, &options);

@@ -1,4 +1,4 @@
-/* A child that inherited an engine by fork can use none of it and harms none of it. */
+/* A child that inherited an engine by fork cannot use it and does not harm it. */
 #define _POSIX_C_SOURCE 200809L
 #include "every_call.h"
 
@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Kept reachable, so that what the child leaves alone is not taken for lost. */
+/* Kept reachable, so that valgrind does not report the memory that the child leaves alone as lost. */
 static pair forked;
 
 /* A second thread of the parent keeps the engine busy while it forks. */
@@ -28,7 +28,7 @@ static void *write_until_told(void *context)
     return NULL;
 }
 
-/* What the child does: its exit status, 0 if all is well. Only async-signal-safe calls and ferry's. */
+/* Runs in the child and returns its exit status, 0 for success. Makes only async-signal-safe calls and ferry's. */
 static int in_the_child(ferry_queue queue, ferry_transfer transfer)
 {
     static const char text[] = "\n    in the child: ";
@@ -42,14 +42,14 @@ static int in_the_child(ferry_queue queue, ferry_transfer transfer)
     if (ferry_engine_close(forked.a, FERRY_FOREVER, NULL) != FERRY_OK) return 2;
     ferry_engine_free(forked.a);
     ferry_engine_free(forked.b);
-    /* The engine is the parent's, so "free" left it alone, and it still says so. */
+    /* The engine is the parent's: "free" left it alone, and it is still closed here. */
     if (first_not_closed(&forked, queue, transfer) != NULL) return 3;
     return 0;
 }
 
 /*
- * Ends a child by way of another program. Ended by itself, valgrind would take for lost what only the
- * stacks of the parent's other threads refer to, and those don't exist here.
+ * Ends a child through exec. If the child exited by itself, valgrind would report as lost what only the stacks of
+ * the parent's other threads refer to; these don't exist here.
  */
 static void leave(int status)
 {

@@ -1,6 +1,6 @@
 /*
- * A tiny test harness: each TEST is a function; CHECK ends the test that it fails in. Header only,
- * C99; runner.h runs them.
+ * A small test harness: each TEST is a function, and CHECK ends the test in which it fails. Header only, C99;
+ * runner.h runs the tests.
  */
 #ifndef HARNESS_H
 #define HARNESS_H
@@ -27,7 +27,7 @@ typedef struct {
                                      sizeof(name##_cases) / sizeof(name##_cases[0])}
 #define CASE(function) {#function, function}
 
-/* Where a failed check jumps to: the runner. Checks belong to the main thread. */
+/* A failed check jumps to the runner. Only the main thread may check. */
 extern jmp_buf harness_failed;
 
 #define FAIL(...)                                                                                  \
@@ -43,7 +43,7 @@ extern jmp_buf harness_failed;
         if (!(condition)) FAIL("%s", #condition);                                                  \
     } while (0)
 
-/* A call returns this status. */
+/* The call returns this status. */
 #define CHECK_STATUS(call, expected)                                                               \
     do {                                                                                           \
         ferry_status status_ = (call);                                                             \
@@ -53,7 +53,7 @@ extern jmp_buf harness_failed;
 #define CHECK_OK(call) CHECK_STATUS(call, FERRY_OK)
 #define CHECK_INVALID(call) CHECK_STATUS(call, FERRY_ERR_INVALID)
 
-/* The last error's message has this in it. */
+/* The message of the last error contains this text. */
 #define CHECK_MESSAGE(error, part)                                                                 \
     do {                                                                                           \
         if (strstr((error).message, (part)) == NULL)                                               \

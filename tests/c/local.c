@@ -1,4 +1,4 @@
-/* The same-host path through the C ABI: two engines that may use nothing else. */
+/* The same-host path through the C ABI: two engines that may use no other path. */
 #include "engines.h"
 
 enum { LARGE = 3 << 20 };
@@ -33,7 +33,7 @@ static void fill_places(unsigned char *memory, size_t length)
     for (size_t i = 0; i < length; i++) memory[i] = (unsigned char)(i * 131 + i / 251);
 }
 
-/* Small ones end where they are called, large ones in pieces. */
+/* Small transfers end in the submitting call, large transfers in pieces. */
 static void write_and_read_of_every_size(void)
 {
     static const size_t lengths[] = {1, 8, 4095, 4096, 65536, 65537, LARGE};

@@ -19,7 +19,7 @@ int main(int argc, char **argv)
     const char *filter = argc > 1 ? argv[1] : "";
     unsigned passed = 0, failed = 0;
     if (name_what_hangs() != 0) return 3;
-    /* Whatever devices this machine has: the tests are about their absence. */
+    /* The tests expect no devices, whatever devices this machine has. */
     if (setenv("FERRY_CUDA_LIBRARY", "no-libcuda.so", 1) != 0) return 3;
     if (setenv("FERRY_ASCEND_LIBRARY", "no-libascendcl.so", 1) != 0) return 3;
     for (size_t s = 0; s < sizeof suites / sizeof suites[0]; s++) {

@@ -1,4 +1,4 @@
-/* Registering and allocating memory, and taking it back. */
+/* Registering, allocating and unregistering memory. */
 #include "engines.h"
 
 #include <errno.h>
@@ -108,7 +108,7 @@ static void allocated_memory_is_zero_and_goes_by_its_own_functions(void)
     CHECK_INVALID(ferry_memory_alloc(engine, 0, NULL, &other, &registered, &error));
     CHECK_MESSAGE(error, "length is 0");
     status = ferry_memory_alloc(engine, SIZE_MAX / 4, NULL, &other, &registered, &error);
-    /* The kernel says ENOMEM, valgrind in its place EINVAL. */
+    /* The kernel returns ENOMEM, valgrind EINVAL. */
     CHECK(status == FERRY_ERR_NO_MEMORY || (status == FERRY_ERR_SYSTEM && error.os_error == EINVAL));
     CHECK(registered == 0);
     CHECK_INVALID(ferry_region_unregister(engine, region, 0, &error));
@@ -119,7 +119,7 @@ static void allocated_memory_is_zero_and_goes_by_its_own_functions(void)
     CHECK_OK(ferry_memory_free(engine, region, 0, NULL));
     CHECK_STATUS(ferry_memory_free(engine, region, 0, NULL), FERRY_ERR_STALE);
     CHECK_INVALID(ferry_memory_free(engine, 0, 0, NULL));
-    /* `second` is left to ferry_engine_free; valgrind would tell. */
+    /* ferry_engine_free frees `second`; valgrind checks that. */
     end_engine(engine);
 }
 

@@ -1,4 +1,4 @@
-/* Notifications: alone and behind data, in order, and who owns their bytes. */
+/* Notifications: without data and after data, in order, and the owner of their bytes. */
 #include "engines.h"
 
 static void notifications_alone_and_with_data_come_in_order(void)
@@ -29,7 +29,7 @@ static void notifications_alone_and_with_data_come_in_order(void)
     end_pair(&pair);
 }
 
-/* Asynchronously, so that the notification itself has to wait for the data. */
+/* Without waiting, so that the notification itself has to wait for the data. */
 static void a_notification_comes_behind_its_data(void)
 {
     pair pair = open_pair(8 << 20);

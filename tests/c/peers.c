@@ -1,4 +1,4 @@
-/* Connecting, asking after peers, fencing, closing; descriptors. */
+/* Connecting, listing, probing, fencing, closing; descriptors. */
 #define _POSIX_C_SOURCE 200809L
 #include "engines.h"
 
@@ -17,7 +17,7 @@ static void connecting_twice_is_the_same_peer(void)
     end_pair(&pair);
 }
 
-/* A listening socket that never answers: as an engine that hangs. Its address goes to `address`. */
+/* Opens a listening socket that never answers, like an engine that hangs; `address` gets its address. */
 static int silent_listener(char *address, size_t capacity)
 {
     struct sockaddr_in name;
@@ -39,7 +39,7 @@ static void where_nobody_can_be_reached(void)
     ferry_status status;
     char address[64];
     int fd = silent_listener(address, sizeof address);
-    /* The call's own clock, or the engine's, which rings at the same time. */
+    /* The call's own timeout, or the engine's, which passes at the same time. */
     status = ferry_peer_connect(engine, address, 30 * UINT64_C(1000000), &peer, NULL);
     CHECK(status == FERRY_ERR_TIMEOUT || status == FERRY_ERR_UNREACHABLE);
     status = ferry_peer_connect(engine, address, 0, &peer, NULL);
@@ -104,7 +104,7 @@ static void room_for_asynchronous_connects_is_reserved(void)
     CHECK_OK(ferry_peer_connect_async(engine, address, PATIENCE_NS, queue, 1, NULL));
     CHECK_STATUS(ferry_peer_connect_async(engine, address, PATIENCE_NS, queue, 2, NULL), FERRY_ERR_LIMIT);
     CHECK_STATUS(ferry_queue_destroy(engine, queue, NULL), FERRY_ERR_BUSY);
-    /* The one at the other end hangs up: the connect fails, and its room is free again. */
+    /* The other end closes the connection: the connect fails, and its room is free again. */
     close(accept(fd, NULL, NULL));
     event = next_event(engine, queue);
     CHECK(event.kind == FERRY_EVENT_PEER_CONNECTED && event.user_data == 1 && event.status < 0);
@@ -193,7 +193,7 @@ static void queues_hear_of_peers_that_come_and_go(void)
     end_engine(a);
     lost = next_event(b, queue);
     CHECK(lost.kind == FERRY_EVENT_PEER_LOST && lost.peer == up.peer && lost.status < 0);
-    /* A sentence says why. */
+    /* The event has a sentence with the reason. */
     CHECK(lost.data != NULL && lost.data_length > 10);
     ferry_event_release(&lost);
     CHECK(lost.data == NULL && lost.data_length == 0);
@@ -217,7 +217,7 @@ static void descriptors_lead_to_their_engine(void)
     CHECK_STATUS(ferry_descriptor_export(deaf, NULL, 0, &needed, NULL), FERRY_ERR_UNAVAILABLE);
     CHECK_OK(ferry_queue_create(a, FERRY_QUEUE_PEERS, 4, &queue, NULL));
     end_engine(b);
-    /* What it describes is gone, and a has heard of it: before that the peer would be as it was. */
+    /* The descriptor's engine is gone and a knows that; before, a would return the existing peer. */
     lost = next_event_of(a, queue, FERRY_EVENT_PEER_LOST);
     ferry_event_release(&lost);
     CHECK(ferry_descriptor_import(a, descriptor, length, PATIENCE_NS, &peer, NULL) <= -300);

@@ -1,4 +1,4 @@
-/* Queues: room, arm and drain as poll(2) sees it, handles. */
+/* Queues: room, arming and draining as poll(2) sees them, handles. */
 #include "engines.h"
 
 static ferry_transfer submit_to(const pair *pair, ferry_queue queue, uint64_t user_data)
@@ -46,7 +46,7 @@ static void the_descriptor_is_readable_until_a_drain_comes_short(void)
     for (uint64_t i = 0; i < 3; i++)
         CHECK_OK(ferry_transfer_wait(pair.a, transfers[i], PATIENCE_NS, NULL, NULL));
     CHECK(readable(fd, 60000));
-    /* A full drain does not arm: something may be left. The third event may come after its waiter. */
+    /* A full drain does not arm, because events may be left. The third event may come after its waiter. */
     CHECK_OK(ferry_queue_drain(pair.a, queue, events, sizeof events[0], 1, &count, NULL));
     CHECK(count == 1 && readable(fd, 0));
     seen = 1;
@@ -76,7 +76,7 @@ static void an_event_says_which_transfer_ended_how(void)
     event = next_event(pair.a, queue);
     CHECK(event.kind == FERRY_EVENT_TRANSFER && event.transfer == transfer);
     CHECK(event.user_data == 1234 && event.status == FERRY_OK && event.peer == pair.peer);
-    /* A transfer that has an event is final. */
+    /* A transfer with an event is final. */
     CHECK_OK(ferry_transfer_release(pair.a, transfer, NULL));
     end_pair(&pair);
 }

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Builds libferry as it is shipped, and runs the C tests and the C example against it: plainly, linked
-# statically, and under valgrind. Warnings are errors. Arguments go to the test program (a filter).
+# Builds the shipped libferry, and runs the C tests and the C example against it: plainly, linked statically,
+# and under valgrind. Warnings are errors. Arguments go to the test program (a filter).
 #
-# FERRY_SKIP_VALGRIND=1 leaves valgrind out, and says so.
+# FERRY_SKIP_VALGRIND=1 skips valgrind, and prints that.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -30,7 +30,7 @@ compile "$out/tests" $sources "$out/libferry.so.0" -Wl,-rpath,"$out"
 compile "$out/tests-static" $sources "$out/libferry.a" -lm -ldl
 compile "$out/transfer" "$root/examples/c/transfer.c" "$out/libferry.so.0" -Wl,-rpath,"$out"
 
-# What goes between engines of one host goes by TCP, except where a test says otherwise (local.c).
+# Engines of one host use TCP, except where a test says otherwise (local.c).
 export FERRY_TRANSPORTS=tcp
 echo "== C tests, shared library"
 "$out/tests" "$@"
@@ -44,7 +44,7 @@ if [ "${FERRY_SKIP_VALGRIND:-}" = 1 ]; then
     exit 0
 fi
 echo "== C tests, valgrind"
-# One log for each process: quiet, so a line of a forked child's log is an error too.
+# One log per process. valgrind is quiet, so a line in a forked child's log is an error too.
 rm -f "$out"/valgrind.*.log
 valgrind --quiet --leak-check=full --show-leak-kinds=definite,indirect,possible \
     --errors-for-leak-kinds=definite,indirect,possible --error-exitcode=99 \

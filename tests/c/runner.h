@@ -1,6 +1,6 @@
 /*
- * Runs one test and says how it went: it must end in time and leave as many descriptors as it found. For the one
- * file of a program that has main; needs _POSIX_C_SOURCE.
+ * Runs one test and prints its outcome: it must end in time and leave as many descriptors as it found. Include it in
+ * the one file of a program that has main; needs _POSIX_C_SOURCE.
  */
 #ifndef RUNNER_H
 #define RUNNER_H
@@ -13,7 +13,7 @@
 
 jmp_buf harness_failed;
 
-/* Longer than valgrind takes on a busy machine; a hang must not hold up the whole run. */
+/* Longer than valgrind needs on a busy machine; a hang must not hold up the whole run. */
 enum { TEST_SECONDS_MAX = 180 };
 
 static const char *running = "";
@@ -28,7 +28,7 @@ static void timed_out(int signal)
     _exit(2);
 }
 
-/* From here on a test that does not end is named. 0, or -1 with errno. */
+/* From here on a test that does not end is reported by name. Returns 0, or -1 with errno. */
 static int name_what_hangs(void)
 {
     struct sigaction action;

@@ -1,6 +1,6 @@
 /*
- * Structs of wrong sizes, fields that must be zero, numbers that mean nothing. Each is INVALID (or
- * UNSUPPORTED) and named, and nothing happens.
+ * Structs of wrong sizes, fields that must be zero, numbers without a meaning. Each call returns INVALID (or
+ * UNSUPPORTED), names the field and does nothing.
  */
 #include "arguments.h"
 
@@ -131,8 +131,8 @@ static void transfer_options_that_mean_nothing(void)
     options.event_kind = 5;
     CHECK_BAD(SUBMIT, "options.event_kind");
 #undef SUBMIT
-    CHECK_BAD(ferry_transfer_submit(pair.a, pair.peer, 0, &request, 1, NULL, &transfer, &error), "op: 0");
-    CHECK_BAD(ferry_transfer_submit(pair.a, pair.peer, 3, &request, 1, NULL, &transfer, &error), "op: 3");
+    CHECK_BAD(ferry_transfer_submit(pair.a, pair.peer, 0, &request, 1, NULL, &transfer, &error), "op is 0");
+    CHECK_BAD(ferry_transfer_submit(pair.a, pair.peer, 3, &request, 1, NULL, &transfer, &error), "op is 3");
     stats.struct_size = sizeof stats;
     CHECK_OK(ferry_engine_stats(pair.a, &stats, NULL));
     CHECK(stats.transfers_submitted == 0 && transfer == 0);

@@ -180,7 +180,7 @@ static void cancel(void)
     end_pair(&pair);
 }
 
-/* One that can't be over before it is met in the middle, and one that ends. */
+/* One transfer that is slow enough to be seen in the middle, and one that ends. */
 static void progress_tells_how_far_a_transfer_is(void)
 {
     enum { ROUNDS = 4096 };

@@ -1,10 +1,9 @@
 #!/bin/bash
-# Builds the examples from an installed ferry, with pkg-config and with find_package, in C and in C++,
-# against the shared and the static library, and runs them; looks at what the libraries export.
+# Builds the examples from an installed ferry, with pkg-config and with find_package, in C and in C++, against
+# the shared and the static library, and runs them; checks the exported symbols of the libraries. Does the
+# same with the tests of libferry_mooncake.
 #
-# So, too, the tests of libferry_mooncake.
-#
-# usage: programs.sh PREFIX LIBDIR WORK    LIBDIR within PREFIX, absolute; builds in WORK
+# usage: programs.sh PREFIX LIBDIR WORK    LIBDIR is inside PREFIX, absolute; WORK is the build folder
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -81,7 +80,7 @@ for kind in shared static; do
     timeout 120 "$work/cmake/worker-$kind"
     "$root/tests/exchange.sh" "c=$work/cmake/exchange-c-$kind" "c++=$work/cmake/exchange-cxx-$kind"
 done
-# A version that this one is not.
+# A version that differs from the installed one.
 cat >"$work/other.cmake" <<'END'
 find_package(ferry 0.2 QUIET CONFIG)
 if(ferry_FOUND)

@@ -1,6 +1,6 @@
 #!/bin/bash
-# The programs that README.md and bindings/cxx/README.md begin with, built from an installed ferry by the commands
-# there, in folders of their own.
+# Builds the first programs of README.md and bindings/cxx/README.md from an installed ferry, by the commands
+# there, each in its own folder.
 #
 # usage: readme.sh PREFIX WORK
 set -euo pipefail

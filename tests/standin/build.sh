@@ -1,14 +1,15 @@
 #!/bin/sh
-# Builds the stand-in device libraries into OUTDIR, and with --tests their own tests.
+# Builds the stand-in device libraries into OUTDIR, and with --tests also their own tests.
 #
 #   OUTDIR/cann-VERSION/    8.1, 8.3, 8.5, 9.0, 9.1, each with the symbols of that version: libascendcl.so, and
 #                           from 8.5 on libhcomm.so and libcann_hixl.so
 #   OUTDIR/cuda-VERSION/    12.4, 12.8: libcuda.so.1
 #
-# and to cann-9.1/ and cuda-12.8/ libprogram.so, by which the tests of the bindings use either (program/program.h).
+# and libprogram.so in cann-9.1/ and cuda-12.8/, by which the tests of the bindings use them
+# (program/program.h).
 #
-# CXX, CXXFLAGS and SANITIZE (address, thread) are taken from the environment. What is there and newer than its
-# sources stays; several may ask for the same folder at once.
+# CXX, CXXFLAGS and SANITIZE (address, thread) come from the environment. Files newer than their sources stay;
+# several builds may use the same folder at once.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 [ $# -ge 1 ] || { echo "usage: build.sh OUTDIR [--tests]" >&2; exit 2; }
@@ -22,12 +23,12 @@ objects=$out/objects
 mkdir -p "$objects"
 exec 9>"$out/lock"
 flock 9
-# Everything is linked anew when anything is newer than the last that was; the tests need that for themselves.
+# Links everything again if any source is newer than the last link; the tests need a link of their own.
 linked=$out/linked$tests
 if [ -e "$linked" ] && [ -z "$(find "$here" -newer "$linked" -type f | head -1)" ]; then exit 0; fi
 touch "$out/began" # what changes while it builds is newer than that
 
-# One object for each source that is newer, or whose headers are; two at a time.
+# Compiles each source that changed, or all if a header changed; two at a time.
 newest_header=$(ls -t "$here"/*/*.h "$here/build.sh" | head -1)
 for source in "$here"/core/*.cpp "$here"/ascend/*.cpp "$here"/cuda/*.cpp "$here"/net/*.cpp "$here"/program/*.cpp; do
     part=$(basename "$(dirname "$source")")
@@ -42,7 +43,7 @@ link() {
     library=$1 soname=$2 profile=$3 hidden=$4
     shift 4
     mkdir -p "$(dirname "$library")"
-    # A version script hides what this version lacks, so that dlsym doesn't find it.
+    # A version script hides the functions that this version lacks, so that dlsym doesn't find them.
     { echo "{ global: acl*; Hccl*; Hixl*; cu[A-Z]*; standin_*; program_*; local:"; for name in $hidden; do echo "$name;"; done; echo "*; };"; } \
         >"$objects/script"
     # shellcheck disable=SC2086 # words are meant to split
@@ -86,7 +87,7 @@ link "$out/cuda-12.8/libprogram.so" libprogram.so "" "" "$objects/program-cuda.o
 
 touch -r "$out/began" "$out/linked"
 [ "$tests" = --tests ] || exit 0
-# Their tests: a program, then its sources and libraries; two at a time.
+# The tests: a program, then its sources and libraries; two at a time.
 xargs -P "$(nproc)" -L 1 sh -c "exec $CXX $flags -o \"\$@\"" sh <<END
 $out/test-acl $(echo "$here"/self/acl*.cpp) -L$out/cann-9.1 -lascendcl -Wl,-rpath,$out/cann-9.1
 $out/test-net $here/self/net.cpp -L$out/cann-9.1 -lcann_hixl -lhcomm -lascendcl -Wl,-rpath,$out/cann-9.1

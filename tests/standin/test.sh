@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds the stand-ins and runs their own tests: plainly, and under AddressSanitizer and ThreadSanitizer.
-# Argument: a folder to build in; the plain ones are in itself, for the tests of everything else.
+# Argument: the build folder, which gets the plain libraries for all other tests.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 [ $# -eq 1 ] || { echo "usage: test.sh OUTDIR" >&2; exit 2; }

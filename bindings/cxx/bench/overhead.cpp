@@ -1,10 +1,10 @@
-// What ferry.hpp costs over ferry.h, between two engines of one process by the same-host path: a synchronous
-// 64 B WRITE, and the submission of 100,000 pairs of blocks of which nothing merges. C and C++ take turns, each
-// first in every second round; the difference and the ratio are taken round by round. The data is checked.
+// Measures what ferry.hpp adds to ferry.h, between two engines of one process on the same-host path: a
+// synchronous 64 B WRITE, and the submission of 100,000 pairs of blocks of which nothing merges. C and C++
+// alternate, each first in every second round; difference and ratio are taken per round. The data is checked.
 //
 // usage: overhead [rounds [calls]]
 //
-// A line for each measurement, fields separated by tabs, medians in nanoseconds:
+// Prints a line for each measurement, fields separated by tabs, medians in nanoseconds:
 //     overhead  what  side  C  side's own  difference  ratio
 #include <ferry.hpp>
 
@@ -57,7 +57,7 @@ void compare(const char *what, const char *side, int rounds, const std::function
                 median(ratio));
 }
 
-// A WRITE again and again, each time of another word.
+// Repeats a WRITE, each time of another word.
 void writes(const ferry::Engine &a, const ferry::Engine &b, int rounds, std::size_t calls)
 {
     const ferry::Memory local = a.alloc(4096).value(), remote = b.alloc(4096, ferry::AllocOptions().name("b")).value();
@@ -91,7 +91,7 @@ void writes(const ferry::Engine &a, const ferry::Engine &b, int rounds, std::siz
         if (path.chosen) std::printf("path %u: %s\n", path.transport, path.why);
 }
 
-// Every second block at the target, so that each pair costs what it costs. The end is waited for untimed.
+// Every second block at the target, so that no pairs merge. The wait for the end is not timed.
 void blocks(const ferry::Engine &a, const ferry::Engine &b, int rounds)
 {
     const ferry::Memory local = a.alloc(pairs * bytes).value(),

@@ -1,5 +1,5 @@
-// Two programs exchange a MiB by READ and WRITE; the same example is written in every language of ferry,
-// and any two of them can talk.
+// Two programs exchange a MiB by READ and WRITE. Each of ferry's languages has this example, and any two of
+// them can talk.
 //
 //   exchange serve              prints "ADDRESS host:port", waits for "done", checks its memory
 //   exchange connect HOST:PORT  reads and checks the server's memory, writes it anew with "done" behind it

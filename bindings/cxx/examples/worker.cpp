@@ -1,10 +1,10 @@
 // The transfer side of an inference engine's worker. A prefill worker computes requests layer by layer and
-// pushes each layer's KV blocks to a decode worker as soon as it is there; one queue reports what is done,
-// and blocks go back to the free list only then. The decode worker is told by the notification that comes
-// behind a request's last layer. Both run here as threads with engines of their own.
+// pushes the KV blocks of each layer to a decode worker at once. One queue reports finished transfers, and
+// only then their blocks return to the free list. The notification after a request's last layer tells the
+// decode worker. Both run here as threads with their own engines.
 //
-// No allocation and no waiting for a single transfer in the loop: storage for events, tables and requests
-// is made once, and the loop sleeps in poll only when nothing else can go on.
+// The loop allocates nothing and waits for no single transfer: storage for events, tables and requests is
+// made once, and the loop sleeps in poll only when no other work is left.
 #include <ferry.hpp>
 
 #include <array>
@@ -26,25 +26,25 @@ constexpr std::size_t layers = 16, pool_blocks = 64, request_blocks = 8, request
 constexpr std::uint64_t block_bytes = 4096, layer_bytes = pool_blocks * block_bytes;
 using Blocks = std::array<std::int32_t, request_blocks>;
 
-// What a request's 8 bytes say at each place, so that a misplaced block shows.
+// The 8 bytes of a request at each place, so that a misplaced block shows.
 std::uint64_t word(std::uint64_t request, std::uint64_t layer, std::uint64_t block, std::uint64_t place)
 {
     return request << 40 | layer << 32 | block << 16 | place;
 }
 
-// The notification behind a request's last layer: where the decode worker finds it.
+// The notification after a request's last layer: where the decode worker finds the request.
 struct Arrival {
     std::uint64_t request;
     Blocks blocks;
 };
 
-// Blocks that nobody uses: here half of the pool is the prefill worker's, from block 0 of its cache, and half
-// of the decode worker's cache is lent to it, from block 32. A request waits until there are enough.
+// Free blocks: here the prefill worker has half of its own pool, from block 0, and borrows half of the decode
+// worker's cache, from block 32. A request waits until enough blocks are free.
 class FreeList {
 public:
     explicit FreeList(std::int32_t first)
     {
-        // Scattered, as they are after a while.
+        // Scattered, as after some use.
         for (std::int32_t i = 0; i < half; i++) ids_[count_++] = first + i * 5 % half;
     }
     std::optional<Blocks> take()
@@ -96,14 +96,14 @@ public:
 
 private:
     static constexpr std::size_t slots_max = 4;
-    // A request under way: its blocks are the transfers' until the last layer is done.
+    // A request in progress: its blocks belong to the transfers until the last layer is done.
     struct Slot {
         std::uint64_t request = 0;
         Blocks local{}, remote{};
         std::size_t layers_left = 0;
     };
 
-    // Computes and submits as long as there are slots and blocks on both sides.
+    // Computes and submits while slots and blocks are free on both sides.
     bool start_requests()
     {
         bool started = false;
@@ -128,7 +128,7 @@ private:
     {
         compute(slot, layer);
         const std::size_t index = static_cast<std::size_t>(&slot - slots_.data());
-        // ORDERED: the notification behind the last layer is behind all of them.
+        // ORDERED: the notification of the last layer comes after all layers.
         ferry::TransferOptions options;
         options.queue(queue_).user_data(index).flags(FERRY_TRANSFER_ORDERED);
         const Arrival arrival = {slot.request, slot.remote};
@@ -136,7 +136,7 @@ private:
         const ferry::BlockLayers tables = {local_base_[layer], remote_base_[layer], block_bytes, block_bytes,
                                            block_bytes,        remote_.region};
         const ferry::Blocks blocks = ferry::Blocks::create(tables, slot.local, slot.remote).value();
-        // Its event takes the transfer over.
+        // The transfer's event takes over its ownership.
         peer_.submit(FERRY_OP_WRITE, blocks, options).value().detach();
     }
 
@@ -150,7 +150,8 @@ private:
         }
     }
 
-    // Takes what has ended; gives blocks back. The decode worker says which of its own are free again.
+    // Takes finished transfers and frees their blocks. The decode worker tells which of its blocks are free
+    // again.
     bool drain()
     {
         const ferry::Span<ferry::Event> events = queue_.drain(events_).value();
@@ -188,7 +189,7 @@ class Decode {
 public:
     std::string address() const { return engine_.address().value(); }
 
-    // Checks each request where it arrived, and hands its blocks back.
+    // Checks each request at its destination, and frees its blocks.
     void run()
     {
         for (std::uint64_t arrived = 0; arrived < requests_total;) {

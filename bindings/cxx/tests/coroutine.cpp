@@ -1,4 +1,4 @@
-// co_await ferry::Move in C++20: coroutines that a poll loop drives, on the loop's thread.
+// co_await ferry::Move in C++20: coroutines that a poll loop resumes, on the loop's thread.
 #include "engines.hpp"
 
 #ifndef FERRY_HAS_COROUTINES
@@ -10,7 +10,7 @@ static void check(bool holds, const char *what)
     if (!holds) give_up(what);
 }
 
-// Runs at once, and destroys itself at its end.
+// Starts at once, and destroys itself at its end.
 struct Detached {
     struct promise_type {
         Detached get_return_object() { return {}; }
@@ -23,7 +23,7 @@ struct Detached {
 
 static int finished = 0;
 
-// Writes, then reads back elsewhere, one part of the pair's memory.
+// Writes one part of the pair's memory, then reads it back to another place.
 static Detached there_and_back(const Pair &pair, const ferry::Queue &queue, std::size_t part)
 {
     ferry::TransferResult result;

@@ -1,4 +1,4 @@
-// Counts what the suite allocates in C++. In a file of its own, where the compiler cannot inline it.
+// Counts the suite's allocations in C++. A separate file, so that the compiler cannot inline it.
 #include "count.hpp"
 
 #include <cstdlib>

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstddef>
 
-// How often this program has called operator new.
+// Returns how often this program has called operator new.
 extern std::atomic<std::size_t> allocations;
 
 #endif

@@ -1,5 +1,6 @@
-// ferry.hpp with memory of devices: registered, moved both ways, after an event, before a stream. run.sh builds it with
-// the stand-in for CUDA's driver, and with ASCEND with that for AscendCL, and has ferry open the same.
+// ferry.hpp with device memory: registered, moved both ways, after an event, before a stream. run.sh builds
+// it with the stand-in for the CUDA driver, and with ASCEND with that for AscendCL; ferry opens the same
+// library.
 #include "engines.hpp"
 
 #include <gtest/gtest.h>
@@ -20,7 +21,7 @@ static constexpr std::size_t SMALL = 4096;
 
 using Words = std::vector<std::uint64_t>;
 
-// Each 8 bytes say where they belong.
+// Each 8 bytes encode their position.
 static Words words(std::size_t bytes, std::uint64_t seed)
 {
     Words made(bytes / 8);
@@ -28,7 +29,7 @@ static Words words(std::size_t bytes, std::uint64_t seed)
     return made;
 }
 
-// At the end everything has been given back to the library, by ferry too.
+// At the end all objects have been freed in the library, ferry's included.
 class Audit : public testing::Environment {
     void SetUp() override { program_begin(); }
     void TearDown() override { EXPECT_EQ(program_end(), 0); }
@@ -55,7 +56,7 @@ private:
     std::size_t size_;
 };
 
-// A stream of the program's, memory that it copies from and to, and a gate that it waits at.
+// A stream of the program, memory that it copies from and to, and a gate that it waits at.
 class Stream {
 public:
     Stream() : made_(program_stream_make(SMALL)) {}
@@ -64,7 +65,7 @@ public:
     void *handle() const { return made_->handle; }
     void block() { program_stream_block(made_); }
     void go() { program_stream_go(made_); }
-    // Has the stream write to a device, and records the event behind that.
+    // Makes the stream write to a device, and records the event after that.
     void *write(const DeviceMemory &to, const Words &from)
     {
         std::copy(from.begin(), from.end(), static_cast<std::uint64_t *>(made_->staged));
@@ -92,7 +93,7 @@ private:
     program_stream *made_;
 };
 
-// A region of a in memory of its device 0, and one of b in memory of device 1, named "device".
+// A region of a in memory of its device 0, and a region of b in memory of device 1, named "device".
 struct Devices : Pair {
     explicit Devices(std::size_t size, const char *transports = nullptr)
         : Pair(4096, transports), a_device(0, size), b_device(1, size), a_region(must(a.register_memory(a_device.data(), size))),
@@ -128,7 +129,7 @@ TEST(Devices, MemoryIsMovedBothWays)
     EXPECT_EQ(devices.a_device.get(), words(LENGTH, 2));
 }
 
-// If the library lets a process map what it has exported itself: AscendCL refuses a key of its own process.
+// If the library lets a process map its own exports: AscendCL refuses a key of its own process.
 TEST(Devices, OnOneHostTheyCopyByThemselves)
 {
 #ifdef ASCEND
@@ -175,7 +176,7 @@ TEST(Devices, AWrongStatementIsRefused)
     EXPECT_NE(refused(plain.data(), Options().kind(KIND)).find("options.kind"), std::string::npos);
 }
 
-// A transfer waits for what the stream has yet to write, by its event or by itself.
+// A transfer waits for the pending writes of a stream, by the stream's event or by the stream itself.
 static void starts_after(std::uint32_t kind)
 {
     Devices devices(SMALL);
@@ -207,7 +208,7 @@ TEST(Streams, NoStreamWaitsForATransfer)
     must(transfer.wait(patience));
 }
 
-// Streams have a context, which is a thread's own.
+// Streams have a context, and a context belongs to a thread.
 TEST(Streams, AnotherThreadNamesAnEventRatherThanTheStream)
 {
     Devices devices(SMALL);

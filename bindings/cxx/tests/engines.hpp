@@ -1,5 +1,5 @@
-// What the C++ tests share: two engines of one process, memory whose bytes say where they belong, and
-// waiting for events by poll. No sleeps.
+// Shared by the C++ tests: two engines of one process, memory whose bytes encode their position, and waiting
+// for events by poll. No sleeps.
 #ifndef ENGINES_HPP
 #define ENGINES_HPP
 
@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <poll.h>
 
-// Long enough that only a lost answer reaches it.
+// Long enough that only a lost answer exceeds it.
 inline constexpr ferry::Timeout patience = std::chrono::seconds(60);
 
 [[noreturn]] inline void give_up(const char *what)
@@ -37,19 +37,19 @@ inline ferry::Engine open_engine(const char *transports = nullptr)
     return must(ferry::Engine::open(config));
 }
 
-// Engine a is connected to b, which has memory named "b". The engines go last.
+// Engine a is connected to b, which has memory named "b". The engines are destroyed last.
 struct Pair {
     explicit Pair(std::size_t size = 4096, const char *transports = nullptr)
         : a(open_engine(transports)), b(open_engine(transports)), a_memory(must(a.alloc(size))), b_memory(must(b.alloc(size, ferry::AllocOptions().name("b")))),
           peer(must(a.connect(must(b.address()), patience))), remote(must(peer.region("b")))
     {
     }
-    // The request that moves `length` bytes between these offsets.
+    // Returns the request that moves `length` bytes between these offsets.
     ferry::Request range(std::size_t a_offset, std::size_t b_offset, std::size_t length) const
     {
         return ferry::request(a_memory.data() + a_offset, length, remote, b_offset);
     }
-    // b's only peer.
+    // Returns b's only peer.
     ferry::Peer back() const
     {
         auto peers = must(b.peers());
@@ -63,14 +63,14 @@ struct Pair {
     ferry::RegionInfo remote;
 };
 
-// Each 8 bytes say where they belong: `seed` and their place.
+// Fills memory: each 8 bytes encode `seed` and their place.
 inline void fill(const ferry::Memory &memory, std::uint64_t seed)
 {
     std::uint64_t place = 0;
     for (std::uint64_t &word : memory.as<std::uint64_t>()) word = seed << 40 | ++place;
 }
 
-// How many of these 8 bytes are not what `fill` put at `from_offset` of its memory.
+// Returns how many of these 8-byte words differ from the words that `fill` put at `from_offset`.
 inline std::size_t misplaced(const ferry::Memory &memory, std::size_t offset, std::size_t length, std::uint64_t seed,
                              std::size_t from_offset)
 {
@@ -88,7 +88,7 @@ inline void wait_readable(const ferry::Queue &queue)
     if (poll(&entry, 1, 60000) != 1) give_up("no event came in 60 seconds");
 }
 
-// Waits until the queue has an event of this kind and takes it; others are passed over.
+// Waits until the queue has an event of this kind and takes it; skips others.
 inline ferry::Event next_event(const ferry::Queue &queue, std::uint32_t kind)
 {
     for (;;) {
@@ -98,8 +98,8 @@ inline ferry::Event next_event(const ferry::Queue &queue, std::uint32_t kind)
     }
 }
 
-// A transfer that stays pending until b's notifications are drained: b's application has as many waiting
-// as a peer may send ahead (engine/src/limits.rs).
+// A transfer that stays pending until b's notifications are drained: as many wait at b's application as a
+// peer may send ahead (engine/src/limits.rs).
 inline constexpr int notifications_ahead = 1024;
 inline ferry::Transfer hold_transfer(const Pair &pair, ferry::TransferOptions options)
 {

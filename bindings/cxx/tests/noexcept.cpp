@@ -1,4 +1,5 @@
-// ferry.hpp in a program without exceptions: results are asked, and value() of a failure ends the process.
+// ferry.hpp in a program without exceptions: the program tests each result, and value() of a failure ends the
+// process.
 #include "engines.hpp"
 
 #include <csignal>

@@ -1,7 +1,8 @@
 #!/bin/bash
-# The C++ binding against libferry as it is shipped: the suite under ASan and UBSan over TCP and over the
-# same-host path, the same for memory of devices with stand-ins for CUDA's driver and AscendCL, programs without
-# exceptions and with coroutines, the examples, the README's programs, and a few rounds of the benchmark. Warnings are errors. Arguments go to the suite (--gtest_filter=...).
+# Tests the C++ binding against the shipped libferry: the suite under ASan and UBSan over TCP and over the
+# same-host path, the same for device memory with stand-ins for the CUDA driver and AscendCL, programs without
+# exceptions and with coroutines, the examples, the README's programs, and a few rounds of the benchmark.
+# Warnings are errors. Arguments go to the suite (--gtest_filter=...).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../.." && pwd)
@@ -45,7 +46,7 @@ done
     "$root/examples/c/exchange.c" "$out/libferry.so.0" -Wl,-rpath,"$out" -o "$out/exchange-c"
 compile overhead -std=c++17 -O2 "$root/bindings/cxx/bench/overhead.cpp"
 
-# Every program of the README, as it stands there.
+# Every program of the README, unchanged.
 rm -f "$out"/readme-*.cpp
 awk -v out="$out" '/^```cpp$/ { n++; on = 1; next } /^```/ { on = 0 } on { print > (out "/readme-" n ".cpp") }' \
     "$root/bindings/cxx/README.md"

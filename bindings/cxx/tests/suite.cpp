@@ -1,5 +1,6 @@
-// ferry.hpp over a real engine: every class, with data checks, failures and moves. run.sh builds this
-// with ASan and UBSan. Above 500 lines: the cases are short, and one program under the sanitizers builds once.
+// ferry.hpp over a real engine: every class, with data checks, failures and moves. run.sh builds this with
+// ASan and UBSan. Above 500 lines: the cases are short, and one program is built only once under the
+// sanitizers.
 #include "count.hpp"
 #include "engines.hpp"
 
@@ -183,7 +184,7 @@ TEST(Transfers, OneThatFallsOutOfScopeIsQuietFirst)
     EXPECT_EQ(must(pair.a.stats()).transfers_done, must(pair.a.stats()).transfers_submitted - 1);
 }
 
-// One that can't be over before it is met in the middle.
+// A transfer that is slow enough to be seen in the middle.
 TEST(Transfers, ProgressShowsHowFarOneIs)
 {
     constexpr std::size_t size = 4 << 20, rounds = 4096;
@@ -207,7 +208,7 @@ TEST(Transfers, ProgressShowsHowFarOneIs)
     EXPECT_LE(last, result.bytes_confirmed);
 }
 
-// By one copy where the peer can be reached so, else not at all.
+// One copy if the peer is reached by the same-host path, else nothing.
 TEST(Transfers, AtOnceIsDoneOrPending)
 {
     Pair pair;
@@ -249,7 +250,7 @@ TEST(Transfers, FailedRequestsAreNamed)
     ferry::Memory gone = must(pair.b.alloc(4096, ferry::AllocOptions().name("gone")));
     ferry::RegionInfo remote{};
     while (remote.region == 0) {
-        // A probe's answer comes behind the news of regions.
+        // The answer to a probe comes after the region updates.
         must(pair.peer.probe(patience));
         ferry::Result<ferry::RegionInfo> found = pair.peer.region("gone");
         if (found) remote = *found;
@@ -544,7 +545,7 @@ TEST(Moves, EmptyTheSourceAndEndWhatWasThere)
     later = must(pair.peer.submit(FERRY_OP_WRITE, pair.range(0, 0, 8)));
     EXPECT_EQ(must(pair.a.stats()).transfers, 1u);
 
-    // Objects made from an engine go on when it is moved.
+    // Objects made from an engine still work when the engine is moved.
     ferry::Engine moved = std::move(pair.a);
     must(pair.peer.write(pair.range(0, 0, 8)));
     EXPECT_FALSE(pair.a);

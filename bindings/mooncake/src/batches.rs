@@ -1,10 +1,11 @@
-//! Batches: numbers with room for so many tasks, each a request of one of ferry's transfers.
+//! Batches: numbers with room for a fixed number of tasks. Each task is a request of one of ferry's
+//! transfers.
 //!
 //! ```text
 //! submitTransfer  entries ─ sort ─▶ groups (one segment, one direction) ─▶ a transfer each
 //! getTransferStatus  task ─▶ (transfer, position in it) ─▶ its outcome, kept once the transfer is final
 //! ```
-//! A submit that fails leaves no task and nothing under way. A batch that is freed has nothing under way.
+//! A failed submit leaves no task and moves nothing. A freed batch has no task in progress.
 
 use crate::call::{lock, positive, value};
 use crate::engine::Engine;
@@ -19,7 +20,7 @@ use std::collections::HashMap;
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex};
 
-/// Batches of one engine that are not freed.
+/// The batches of one engine that are not freed.
 const BATCHES_MAX: usize = 1 << 20;
 
 /// Any thread may use it.
@@ -29,12 +30,12 @@ pub struct Batches(Mutex<Table>);
 #[derive(Default)]
 struct Table {
     all: HashMap<u64, Arc<Batch>>,
-    /// The last number given out.
+    /// The last number that was used.
     last: u64,
 }
 
 struct Batch {
-    /// Tasks at most.
+    /// Largest number of tasks.
     size: usize,
     tasks: Mutex<Tasks>,
 }
@@ -44,23 +45,23 @@ struct Tasks {
     /// In the order of submission.
     list: Vec<Task>,
     parts: Vec<Part>,
-    /// Whoever still holds the batch may submit no more.
+    /// The batch is freed; a thread that still has it may submit no more.
     freed: bool,
 }
 
-/// Where a task's outcome is found.
+/// The place of a task's outcome.
 struct Task {
     part: usize,
     index: usize,
 }
 
-/// One of ferry's transfers.
+/// One of ferry's transfers, for some tasks of a batch.
 enum Part {
     UnderWay(Transfer),
     Final(Vec<TransferStatus>),
 }
 
-/// Entries for one segment in one direction.
+/// The entries for one segment in one direction.
 struct Group {
     target: i32,
     op: Op,
@@ -83,7 +84,7 @@ impl Batches {
         lock(&self.0).all.get(&number).cloned().ok_or_else(|| gone(number))
     }
 
-    /// BUSY while a task is not final.
+    /// Frees a batch; BUSY while a task is not final.
     fn free(&self, number: u64) -> Result<()> {
         let batch = self.get(number)?;
         let mut tasks = lock(&batch.tasks);
@@ -108,7 +109,7 @@ impl Batches {
                 "entries: with a notice they must have one target_id and one opcode, and not be none",
             ));
         }
-        // Connecting may take long; the batch is not locked meanwhile.
+        // Connecting may take long; the batch is not locked during that time.
         let peer = |group: &Group| engine.segments.peer(&engine.ferry, group.target);
         let peers = groups.iter().map(peer).collect::<Result<Vec<u64>>>()?;
         let options =
@@ -145,11 +146,11 @@ impl Batches {
 }
 
 impl Part {
-    /// Of each request, once all of them are final.
+    /// Returns the status of each request, once all of them are final.
     fn outcomes(&mut self) -> Option<&[TransferStatus]> {
         if let Part::UnderWay(transfer) = self {
             let result = transfer.result()?;
-            // ferry forgets the transfer with this.
+            // Dropping the transfer makes ferry forget its results, so keep them here.
             *self = Part::Final(outcomes(transfer, &result));
         }
         match self {
@@ -162,7 +163,7 @@ impl Part {
 fn outcomes(transfer: &Transfer, result: &TransferResult) -> Vec<TransferStatus> {
     let all = transfer.results().into_iter();
     all.map(|request| {
-        // All bytes may be there and the notice not delivered: then none of the tasks is done.
+        // All bytes may have arrived without the notice: then no task is done.
         let cause = if result.requests_failed == 0 { result.status } else { request.status };
         let status = match cause {
             Status::Ok => STATUS_COMPLETED,
@@ -179,7 +180,7 @@ fn gone(number: u64) -> Error {
     Error::invalid(format!("batch_id: there is no batch {number}"))
 }
 
-/// The entries by segment and direction, and where in that each of them is.
+/// Sorts the entries by segment and direction; returns the groups, and each entry's place in them.
 fn sort(entries: &[TransferRequest]) -> Result<(Vec<Task>, Vec<Group>)> {
     let mut tasks = Vec::new();
     reserve(&mut tasks, entries.len())?;
@@ -202,14 +203,14 @@ fn sort(entries: &[TransferRequest]) -> Result<(Vec<Task>, Vec<Group>)> {
             local: entry.source as u64,
             remote: entry.target_offset,
             length: entry.length,
-            // Whatever is registered there: the interface names memory by address alone.
+            // 0 means whatever region is registered there: the interface names memory by address alone.
             remote_region: 0,
         });
     }
     Ok((tasks, groups))
 }
 
-/// Starts all of them. If one is refused those before it are ended, and it is final when this returns.
+/// Starts all groups. If one is refused, the groups before it are cancelled and final when this returns.
 fn start(
     engine: &ferry::Engine,
     groups: &[Group],
@@ -238,7 +239,7 @@ fn start(
     Ok(started)
 }
 
-/// INVALID_BATCH if there is none.
+/// Allocates a batch; INVALID_BATCH on failure.
 #[no_mangle]
 pub extern "C" fn allocateBatchID(engine: Option<&Engine>, batch_size: usize) -> u64 {
     value("allocateBatchID", INVALID_BATCH, || opened(engine)?.batches.allocate(batch_size))
@@ -253,13 +254,13 @@ pub unsafe extern "C" fn submitTransfer(
 ) -> c_int {
     positive("submitTransfer", || {
         let engine = opened(engine)?;
-        // SAFETY: NULL or that many entries, which the caller keeps for the length of the call.
+        // SAFETY: NULL or `count` entries, which the caller keeps for the length of the call.
         let entries = unsafe { list(entries, count, "entries") }?;
         engine.batches.submit(engine, batch_id, entries, None)
     })
 }
 
-/// The notice comes when the data is there.
+/// Submits entries; the target gets the notice when the data has arrived.
 #[no_mangle]
 pub unsafe extern "C" fn submitTransferWithNotify(
     engine: Option<&Engine>,
@@ -286,7 +287,7 @@ pub extern "C" fn getTransferStatus(
     status: Out<TransferStatus>,
 ) -> c_int {
     positive("getTransferStatus", || {
-        // Callers that look at this alone must not take it for done.
+        // Callers that look only at the status must not take the task for done.
         let nothing = TransferStatus { status: STATUS_INVALID, transferred_bytes: 0 };
         let status = status.ok_or_else(|| null("status"))?.write(nothing);
         *status = opened(engine)?.batches.status(batch_id, task_id)?;

@@ -1,5 +1,5 @@
-//! What every entry point runs in: a panic ends here, an error becomes a number of the interface, and
-//! its text goes to the log.
+//! Every entry point runs inside these functions. They turn a panic and an error into a number of the
+//! interface, and log the text.
 
 use crate::log;
 use ferry::status::Result;
@@ -8,46 +8,47 @@ use std::ffi::c_int;
 use std::panic::{catch_unwind, set_hook, AssertUnwindSafe};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
-/// Of functions whose failures are negative.
+/// Runs a function whose failures are negative.
 pub fn negative(name: &str, body: impl FnOnce() -> Result<()>) -> c_int {
     caught(name, body).map_or_else(|error| -number(error.status), |()| 0)
 }
 
-/// Of functions whose failures are positive: those that submit, look at and free batches.
+/// Runs a function whose failures are positive: those that submit, check and free batches.
 pub fn positive(name: &str, body: impl FnOnce() -> Result<()>) -> c_int {
     caught(name, body).map_or_else(|error| number(error.status), |()| 0)
 }
 
-/// Of functions that answer with a value, or with `failed`.
+/// Runs a function that returns a value, or `failed`.
 pub fn value<T>(name: &str, failed: T, body: impl FnOnce() -> Result<T>) -> T {
     caught(name, body).unwrap_or(failed)
 }
 
-/// Runs the body of the entry point `name`; what goes wrong is logged.
+/// Runs the body of the entry point `name` and logs a failure.
 pub fn caught<T>(name: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
     static QUIET: Once = Once::new();
-    // The standard library's hook prints. This library has a copy of its own, so no other code's panics
-    // are touched; under `cargo test` the harness wants to print.
+    // The standard library's hook prints. This library has its own copy of it, so other code's panics are not
+    // affected; under `cargo test` the harness prints panics.
     QUIET.call_once(|| {
         if !cfg!(test) {
             set_hook(Box::new(|panic| log::line(format_args!("a bug in ferry: {panic}"))));
         }
     });
-    // Unwind safety: what a panic may leave half done lies behind locks that shrug poison off.
+    // Unwind safety: a panic can leave only state behind locks half done, and these locks ignore poison.
     let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|payload| {
-        // Dropping it might panic in turn.
+        // The payload may panic when it is dropped.
         std::mem::forget(payload);
         Err(Error::new(Status::Panic, "a bug in ferry; the call's effect is unknown"))
     });
     outcome.inspect_err(|error| log::line(format_args!("{name}: {error}")))
 }
 
-/// Locks. What runs under the locks of this crate leaves their contents consistent at each step.
+/// Locks a mutex and ignores poison: the code under the locks of this crate keeps the data consistent at each
+/// step.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The interface's number for what went wrong, without its sign.
+/// Returns the interface's number for a failure, without its sign.
 fn number(status: Status) -> c_int {
     match status {
         Status::Limit => 2,
@@ -59,7 +60,8 @@ fn number(status: Status) -> c_int {
         Status::Refused | Status::Version | Status::NotFerry => 104,
         Status::Closed | Status::Cancelled | Status::System | Status::Panic => 202,
         Status::NoMemory => 302,
-        // The caller's mistakes. The rest are no failures, or no call's but a transfer's.
+        // The caller's mistakes. The other statuses are no failures, or belong to a transfer and not to a
+        // call.
         Status::Invalid | Status::Stale => 1,
         Status::Ok | Status::Pending | Status::Draining | Status::Corrupt | Status::Partial => 1,
     }

@@ -1,4 +1,4 @@
-//! The engine: made and ended, where it listens, which transports it may use.
+//! The engine: creating and destroying it, its address, its transports.
 
 use crate::batches::Batches;
 use crate::call::{caught, lock, negative, value};
@@ -16,23 +16,23 @@ use std::net::ToSocketAddrs;
 use std::ptr;
 use std::sync::Mutex;
 
-/// The one kind of metadata that there is.
+/// The only supported kind of metadata.
 const METADATA: &str = "P2PHANDSHAKE";
-/// What "tcp" may use: between processes and devices of one host copying is TCP with less work.
+/// "tcp" allows these: between processes and devices of one host a copy replaces TCP with less work.
 const TCP: u64 =
     Transport::Local.bit() | Transport::Tcp.bit() | Transport::Cuda.bit() | Transport::Ascend.bit();
 const ANY: u64 = 0;
 
-/// What `transfer_engine_t` points to.
+/// The target of `transfer_engine_t`.
 pub struct Engine {
     pub ferry: ferry::Engine,
     pub segments: Segments,
     pub memory: Registered,
     pub batches: Batches,
     pub inbox: Inbox,
-    /// "host:port" with the host as the caller named it: what peers open as a segment.
+    /// "host:port" with the host in the caller's words: the name by which peers open the segment.
     address: String,
-    /// Of ferry's transports; None until one has been installed.
+    /// The installed transports of ferry; None until one is installed.
     installed: Mutex<Option<u64>>,
 }
 
@@ -60,7 +60,7 @@ impl Engine {
         })
     }
 
-    /// The mask of `TransferOptions::transports_allowed`.
+    /// Returns the mask for `TransferOptions::transports_allowed`.
     pub fn transports(&self) -> u64 {
         lock(&self.installed).unwrap_or(ANY)
     }
@@ -82,7 +82,7 @@ impl Engine {
             ));
         }
         let mut installed = lock(&self.installed);
-        // With two of them the best of either may be used.
+        // With two installed transports, the best path of either may be used.
         *installed = Some(installed.map_or(wanted, |before| if before == wanted { wanted } else { ANY }));
         Ok(())
     }
@@ -90,12 +90,12 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // Transfers that are under way become final here: nothing touches memory afterwards.
+        // Transfers in progress become final here: nothing touches memory afterwards.
         let _ = self.ferry.close(None);
     }
 }
 
-/// Without its port, if it has one.
+/// Returns the host without its port, if it has one.
 fn host_of(name: &str) -> &str {
     if let Some(rest) = name.strip_prefix('[') {
         return rest.split_once(']').map_or(rest, |(host, _)| host);
@@ -112,7 +112,7 @@ fn host_of(name: &str) -> &str {
     }
 }
 
-/// Whether only this host can reach it, or who does must prove something, or that is not wanted.
+/// True if only this host can reach the address, or peers must prove themselves, or proof is not wanted.
 fn check_may_listen(host: &str, config: &Config) -> Result<()> {
     if host.is_empty() {
         return Err(Error::invalid("local_server_name names no host"));
@@ -120,7 +120,7 @@ fn check_may_listen(host: &str, config: &Config) -> Result<()> {
     if config.shared_secret().is_some() || config.allow_unauthenticated {
         return Ok(());
     }
-    // A name that stands for nothing is the engine's to refuse.
+    // If the name has no address, the engine refuses it.
     let found = (host, 0).to_socket_addrs().into_iter().flatten();
     if found.into_iter().all(|address| address.ip().is_loopback()) {
         return Ok(());
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn createTransferEngine(
     value("createTransferEngine", None, || {
         // SAFETY: both are NULL or terminated strings that the caller keeps for the length of the call.
         let metadata = unsafe { text(metadata_conn_string, "metadata_conn_string") }?;
-        // SAFETY: the same.
+        // SAFETY: as above.
         let name = unsafe { text(local_server_name, "local_server_name") }?;
         Ok(Some(Box::new(Engine::open(metadata, name, auto_discover != 0)?)))
     })
@@ -164,7 +164,7 @@ pub unsafe extern "C" fn getLocalIpAndPort(
 ) -> c_int {
     negative("getLocalIpAndPort", || {
         let engine = opened(engine);
-        // Callers that don't look at what this returns read an empty text then.
+        // Callers that ignore the status must then read an empty text.
         let address = engine.as_ref().map_or("", |engine| engine.address.as_str());
         // SAFETY: the buffer is NULL or the caller's to write, for the length of the call.
         unsafe { put_text(buf_out, buf_len, address) }?;

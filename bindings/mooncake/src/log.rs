@@ -1,28 +1,28 @@
-//! Lines for a person, on stderr, and only where the environment asks for them (`FERRY_LOG=1`): the
-//! interface has numbers for failures and no way to tell why.
+//! Log lines for people, on stderr, only if the environment asks for them (`FERRY_LOG=1`). The interface
+//! returns only numbers and cannot tell the reason of a failure.
 
 use std::ffi::OsString;
 use std::fmt;
 use std::io::Write;
 use std::sync::OnceLock;
 
-/// Writes one line, if lines are wanted.
+/// Writes one line if logging is on.
 pub fn line(text: fmt::Arguments) {
     static WANTED: OnceLock<bool> = OnceLock::new();
     let asked = || is_asked(is_privileged(), std::env::var_os("FERRY_LOG"));
     if *WANTED.get_or_init(asked) {
-        // In one piece, so that the lines of several threads stay apart.
+        // One write, so that the lines of several threads do not mix.
         let _ = std::io::stderr().write_all(format!("ferry: {text}\n").as_bytes());
     }
 }
 
-/// Set-user-id, set-group-id, or capabilities of the file.
+/// True for a set-user-id or set-group-id process, or one with capabilities of its file.
 fn is_privileged() -> bool {
     // SAFETY: getauxval takes a number and looks it up in what the kernel gave this process.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// Whoever starts a process that has more rights does not learn by this what it sees.
+/// A process with more rights than its caller logs nothing, so that the caller learns nothing from it.
 fn is_asked(is_privileged: bool, value: Option<OsString>) -> bool {
     !is_privileged && value.is_some_and(|value| !value.is_empty() && value != "0")
 }

@@ -1,4 +1,4 @@
-//! Memory that the caller registered, by its address.
+//! Memory that the caller registered, by address.
 
 use crate::call::{lock, negative};
 use crate::engine::Engine;
@@ -12,12 +12,12 @@ use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Mutex;
 
-/// ferry's regions by where they begin. Any thread may use it.
+/// ferry's regions by their start. Any thread may use it.
 #[derive(Default)]
 pub struct Registered(Mutex<HashMap<u64, u64>>);
 
 impl Registered {
-    /// All of them or none.
+    /// Registers all of them or none.
     ///
     /// # Safety
     /// The memory stays mapped, readable and writable until `unregister` has returned.
@@ -37,13 +37,14 @@ impl Registered {
         Ok(())
     }
 
-    /// All that are known; unknown ones make it fail.
+    /// Unregisters all that are known; fails if some are unknown.
     fn unregister(&self, engine: &ferry::Engine, addresses: impl Iterator<Item = u64>) -> Result<()> {
         let mut outcome = Ok(());
         for address in addresses {
             let region = lock(&self.0).remove(&address);
             let done = match region {
-                // However long who uses it takes: it is the caller's again when this returns.
+                // Waits for every user of the memory, however long: it is the caller's again when this
+                // returns.
                 Some(region) => engine.unregister(region, None),
                 None => {
                     let text = format!("addr: no memory at {address:#x} is registered");
@@ -60,7 +61,8 @@ fn spec(address: *mut c_void, length: usize, access: Access) -> RegionSpec {
     RegionSpec { address: address as u64, length: length as u64, access, ..RegionSpec::default() }
 }
 
-/// The device that "cuda:0" or "npu:0" names. None: another word, or NULL, and ferry is to find out.
+/// Returns the device that "cuda:0" or "npu:0" names. None for another word or NULL: ferry detects the
+/// device.
 ///
 /// # Safety
 /// `location` is NULL or a terminated string that stays for the length of the call.
@@ -79,7 +81,7 @@ fn device(location: &str) -> Result<Option<Location>> {
         "npu" => MemoryKind::Ascend,
         _ => return Ok(None),
     };
-    // `parse` would take a sign.
+    // `parse` would accept a sign.
     let digits = number.bytes().all(|byte| byte.is_ascii_digit());
     match number.parse::<i32>() {
         Ok(device) if digits => Ok(Some(Location { kind, device })),
@@ -87,7 +89,7 @@ fn device(location: &str) -> Result<Option<Location>> {
     }
 }
 
-/// Without `remote_accessible` it is for this engine's own transfers alone.
+/// Registers memory; without `remote_accessible` only this engine's own transfers reach it.
 #[no_mangle]
 pub unsafe extern "C" fn registerLocalMemory(
     engine: Option<&Engine>,
@@ -123,7 +125,7 @@ pub unsafe extern "C" fn registerLocalMemoryBatch(
 ) -> c_int {
     negative("registerLocalMemoryBatch", || {
         let engine = opened(engine)?;
-        // SAFETY: NULL or that many entries, which the caller keeps for the length of the call.
+        // SAFETY: NULL or `buffer_len` entries, which the caller keeps for the length of the call.
         let buffers = unsafe { list(buffer_list, buffer_len, "buffer_list") }?;
         let mut specs = Vec::new();
         reserve(&mut specs, buffers.len())?;
@@ -143,7 +145,7 @@ pub unsafe extern "C" fn unregisterLocalMemoryBatch(
 ) -> c_int {
     negative("unregisterLocalMemoryBatch", || {
         let engine = opened(engine)?;
-        // SAFETY: NULL or that many entries, which the caller keeps for the length of the call.
+        // SAFETY: NULL or `addr_len` entries, which the caller keeps for the length of the call.
         let addresses = unsafe { list(addr_list, addr_len, "addr_list") }?;
         engine.memory.unregister(&engine.ferry, addresses.iter().map(|address| *address as u64))
     })

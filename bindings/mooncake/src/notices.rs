@@ -1,5 +1,5 @@
-//! Notices between engines, a name and a message each, as the bytes of one of ferry's notifications:
-//! the name's length (32 bits, little-endian), the name, the message.
+//! Notices between engines. A notice has a name and a message, and travels as a ferry notification: the
+//! name's length (32 bits, little-endian), the name, the message.
 
 use crate::call::{lock, negative, value};
 use crate::engine::Engine;
@@ -14,30 +14,30 @@ use std::sync::{Arc, Mutex};
 
 const LENGTH: usize = size_of::<u32>();
 
-/// What the notice says, as ferry carries it.
+/// Returns the notice as the bytes of a ferry notification.
 ///
 /// # Safety
 /// Both pointers are NULL or terminated strings that the caller keeps for the length of the call.
 pub unsafe fn encode(notice: &NotifyMsg) -> Result<Vec<u8>> {
     // SAFETY: the caller's promise.
     let name = unsafe { bytes(notice.name, "notify_msg.name") }?;
-    // SAFETY: the same.
+    // SAFETY: as above.
     let message = unsafe { bytes(notice.msg, "notify_msg.msg") }?;
     let length = u32::try_from(name.len()).map_err(|_| Error::invalid("notify_msg.name is too long"))?;
     Ok([&length.to_le_bytes(), name, message].concat())
 }
 
-/// Name and message; None for what was not sent from here.
+/// Returns name and message; None for bytes that this library did not send.
 fn decode(data: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = data.split_first_chunk::<LENGTH>()?;
     rest.split_at_checked(u32::from_le_bytes(*length) as usize)
 }
 
-/// Notices that came and nobody has asked for. ferry bounds them: of each peer 1,024 wait here, and its
-/// further ones there.
+/// Notices that have arrived and were not asked for. ferry bounds them: 1,024 of each peer wait here, its
+/// further notices wait at the peer.
 pub struct Inbox {
     queue: Arc<Queue>,
-    /// Drained, and not yet handed out.
+    /// Drained, and not yet returned to the caller.
     found: Mutex<Vec<Event>>,
 }
 
@@ -46,7 +46,7 @@ impl Inbox {
         Ok(Inbox { queue: engine.queue(WHAT_NOTIFICATIONS, 1)?, found: Mutex::default() })
     }
 
-    /// A list that `freeNotifsMsgBuf` frees, and its length; NULL if there is nothing.
+    /// Returns a list that `freeNotifsMsgBuf` frees, and its length; NULL if it is empty.
     fn take(&self) -> Result<(*mut NotifyMsg, c_int)> {
         let mut found = lock(&self.found);
         let room = c_int::MAX as usize - found.len();
@@ -55,7 +55,7 @@ impl Inbox {
         let list = if notices.is_empty() { ptr::null_mut() } else { allocate_list(&notices)? };
         let count = notices.len() as c_int;
         drop(notices);
-        // Each makes room for one more of its sender's.
+        // Each drained notice makes room for one more of its sender.
         found.clear();
         Ok((list, count))
     }
@@ -68,19 +68,19 @@ fn notice(event: &Event) -> Option<(&[u8], &[u8])> {
     }
 }
 
-/// All of it, or nothing and NO_MEMORY.
+/// Copies all notices, or none and returns NO_MEMORY.
 fn allocate_list(notices: &[(&[u8], &[u8])]) -> Result<*mut NotifyMsg> {
-    // SAFETY: calloc and what it may be given have no conditions; zeroed entries are NULL pointers.
+    // SAFETY: calloc has no preconditions; zeroed entries are NULL pointers.
     let list: *mut NotifyMsg = unsafe { libc::calloc(notices.len(), size_of::<NotifyMsg>()) }.cast();
     if list.is_null() {
         return Err(Error::new(Status::NoMemory, "no memory for the notices"));
     }
     for (index, (name, message)) in notices.iter().enumerate() {
-        // SAFETY: `index` is below the number of entries that were allocated, and nobody else has them.
+        // SAFETY: `index` is below the number of allocated entries, and no other code has them.
         let entry = unsafe { &mut *list.add(index) };
         *entry = NotifyMsg { name: allocate_text(name), msg: allocate_text(message) };
         if entry.name.is_null() || entry.msg.is_null() {
-            // SAFETY: made above, with NULL where nothing is yet.
+            // SAFETY: made above; texts that are not copied yet are NULL.
             unsafe { free_list(list, notices.len()) };
             return Err(Error::new(Status::NoMemory, "no memory for the notices"));
         }
@@ -88,10 +88,10 @@ fn allocate_list(notices: &[(&[u8], &[u8])]) -> Result<*mut NotifyMsg> {
     Ok(list)
 }
 
-/// A terminated copy, up to a zero byte if there is one; NULL without memory.
+/// Returns a terminated copy, up to a zero byte if the text has one; NULL without memory.
 fn allocate_text(text: &[u8]) -> *mut c_char {
     let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
-    // SAFETY: malloc has no conditions.
+    // SAFETY: malloc has no preconditions.
     let copy: *mut c_char = unsafe { libc::malloc(text.len() + 1) }.cast();
     if !copy.is_null() {
         // SAFETY: the copy has room for the text and one byte more.
@@ -104,7 +104,7 @@ fn allocate_text(text: &[u8]) -> *mut c_char {
 }
 
 /// # Safety
-/// A list of `allocate_list`, of that many entries, that nobody uses any more; or NULL.
+/// NULL, or a list of `allocate_list` with this many entries that no code uses any more.
 unsafe fn free_list(list: *mut NotifyMsg, count: usize) {
     if list.is_null() {
         return;
@@ -116,7 +116,7 @@ unsafe fn free_list(list: *mut NotifyMsg, count: usize) {
             libc::free((*list.add(index)).msg.cast());
         }
     }
-    // SAFETY: calloc's, as the caller promises.
+    // SAFETY: the list is calloc's, as the caller promises.
     unsafe { libc::free(list.cast()) };
 }
 
@@ -134,13 +134,13 @@ pub extern "C" fn getNotifsFromEngine(engine: Option<&Engine>, size: Out<c_int>)
 pub unsafe extern "C" fn freeNotifsMsgBuf(msg: *mut NotifyMsg, size: c_int) -> c_int {
     negative("freeNotifsMsgBuf", || {
         let size = usize::try_from(size).map_err(|_| Error::invalid(format!("size is {size}")))?;
-        // SAFETY: what `getNotifsFromEngine` returned, with its size, as the header asks.
+        // SAFETY: the result of `getNotifsFromEngine` with its size, as the header demands.
         unsafe { free_list(msg, size) };
         Ok(())
     })
 }
 
-/// Waits until the peer has taken it in.
+/// Sends a notice, and waits until the peer has taken it in.
 #[no_mangle]
 pub unsafe extern "C" fn genNotifyInEngine(
     engine: Option<&Engine>,
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn a_text_ends_at_a_zero_byte() {
         let copy = allocate_text(b"one\0two");
-        // SAFETY: just made, and freed once.
+        // SAFETY: a fresh copy, freed once.
         unsafe {
             assert_eq!(bytes(copy, "copy").unwrap(), b"one");
             libc::free(copy.cast());

@@ -1,5 +1,5 @@
-//! Pointers that a C caller hands in. Each function names the argument in its error; how long a pointer
-//! stays good is the caller's promise: for the length of the call, no longer.
+//! Checks of pointers that a C caller passes. Each error names the argument. The caller promises that a
+//! pointer stays valid for the length of the call.
 
 use crate::engine::Engine;
 use ferry::status::Result;
@@ -7,11 +7,10 @@ use ferry::{Error, Status};
 use std::ffi::{c_char, CStr};
 use std::mem::MaybeUninit;
 
-/// Where one value goes that the caller may have left uninitialised.
+/// The place of one output value, which the caller may have left uninitialised.
 pub type Out<'a, T> = Option<&'a mut MaybeUninit<T>>;
 
-/// The engine, unless it is NULL or was inherited by fork: its locks may be held by threads that don't
-/// exist here.
+/// Returns the engine. Fails for NULL, and after a fork: threads that don't exist here may hold its locks.
 pub fn opened(engine: Option<&Engine>) -> Result<&Engine> {
     let engine = engine.ok_or_else(|| null("engine"))?;
     if engine.ferry.is_forked() {
@@ -24,7 +23,7 @@ pub fn null(what: &str) -> Error {
     Error::invalid(format!("{what} is NULL"))
 }
 
-/// Terminated bytes.
+/// Returns terminated bytes.
 ///
 /// # Safety
 /// `pointer` is NULL or points to a terminated string that stays for `'a`.
@@ -36,7 +35,7 @@ pub unsafe fn bytes<'a>(pointer: *const c_char, what: &str) -> Result<&'a [u8]> 
     Ok(unsafe { CStr::from_ptr(pointer) }.to_bytes())
 }
 
-/// Terminated UTF-8.
+/// Returns terminated UTF-8.
 ///
 /// # Safety
 /// As for `bytes`.
@@ -46,7 +45,7 @@ pub unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<&'a str> {
     std::str::from_utf8(bytes).map_err(|_| Error::invalid(format!("{what} is not UTF-8")))
 }
 
-/// `count` values in a row; an empty list may be NULL.
+/// Returns `count` values as a slice; an empty list may be NULL.
 ///
 /// # Safety
 /// `pointer` is NULL or points to `count` values that stay and are not written to for `'a`.
@@ -64,7 +63,8 @@ pub unsafe fn list<'a, T>(pointer: *const T, count: usize, what: &str) -> Result
     Ok(unsafe { std::slice::from_raw_parts(pointer, count) })
 }
 
-/// Copies a text and its terminator into the caller's buffer. What does not fit is cut off, and LIMIT.
+/// Copies a text and its terminator into the caller's buffer. Cuts a text that does not fit, and returns
+/// LIMIT.
 ///
 /// # Safety
 /// `buffer` is NULL or may be written to for `length` bytes, now.
@@ -87,7 +87,7 @@ pub unsafe fn put_text(buffer: *mut c_char, length: usize, text: &str) -> Result
     Ok(())
 }
 
-/// A list with room for `count` more, or NO_MEMORY: sizes that a caller names may be anything.
+/// Makes a list with room for `count` values, or returns NO_MEMORY: a caller's size may be any number.
 pub fn reserve<T>(list: &mut Vec<T>, count: usize) -> Result<()> {
     list.try_reserve(count)
         .map_err(|_| Error::new(Status::NoMemory, format!("no memory for {count} entries")))

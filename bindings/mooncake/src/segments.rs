@@ -1,5 +1,5 @@
-//! Segments: engines that transfers name by a number. One is opened by its session, "host:port", and
-//! stands for that session from then on, whoever answers there: a peer that was lost is connected to again.
+//! Segments: engines that transfers name by a number. A segment is opened by its session, "host:port", and
+//! means that session from then on, whichever engine answers there: ferry connects again to a lost peer.
 
 use crate::call::{lock, negative};
 use crate::engine::Engine;
@@ -13,7 +13,7 @@ use std::ffi::{c_char, c_int};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Segments of one engine.
+/// The segments of one engine.
 const SEGMENTS_MAX: usize = 65_536;
 const CONNECT: Duration = Duration::from_secs(10);
 const PROBE: Duration = Duration::from_secs(5);
@@ -26,7 +26,7 @@ pub struct Segments(Mutex<Known>);
 struct Known {
     all: BTreeMap<i32, Segment>,
     numbers: BTreeMap<Arc<str>, i32>,
-    /// The last one given out.
+    /// The last number that was used.
     last: i32,
 }
 
@@ -36,7 +36,7 @@ struct Segment {
 }
 
 impl Segments {
-    /// The segment's number; connects if it is new.
+    /// Returns the segment's number; connects if the segment is new.
     fn open(&self, engine: &ferry::Engine, session: &str) -> Result<i32> {
         if let Some(known) = lock(&self.0).numbers.get(session) {
             return Ok(*known);
@@ -56,7 +56,7 @@ impl Segments {
         Ok(number)
     }
 
-    /// The segment's peer. One that was lost is connected to again.
+    /// Returns the segment's peer; connects again if the peer was lost.
     pub fn peer(&self, engine: &ferry::Engine, number: i32) -> Result<u64> {
         let (session, peer) = self.get(number)?;
         let lost = engine.peer_info(peer).map_or(true, |info| info.state == ferry::peer::PeerState::Lost);
@@ -86,7 +86,7 @@ impl Segments {
         }
     }
 
-    /// Number, session and peer of each.
+    /// Lists number, session and peer of each segment.
     pub fn list(&self) -> Vec<(i32, Arc<str>, u64)> {
         let known = lock(&self.0);
         known.all.iter().map(|(number, segment)| (*number, segment.session.clone(), segment.peer)).collect()
@@ -102,7 +102,7 @@ fn connect(engine: &ferry::Engine, session: &str) -> Result<u64> {
     Ok(peer)
 }
 
-/// A segment's session: without the slashes that may stand before it.
+/// Returns a segment's session without its leading slashes.
 ///
 /// # Safety
 /// `name` is NULL or a terminated string that stays for `'a`.
@@ -115,7 +115,7 @@ unsafe fn session<'a>(name: *const c_char) -> Result<&'a str> {
     Ok(session)
 }
 
-/// A number, or a negative one that says what went wrong.
+/// Returns a number; a negative number is a failure.
 fn number(name: &str, body: impl FnOnce() -> Result<i32>) -> i32 {
     let mut opened = 0;
     let code = negative(name, || body().map(|number| opened = number));
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn openSegment(engine: Option<&Engine>, segment_name: *con
     })
 }
 
-/// The same, and the peer must answer now.
+/// Opens a segment whose peer must answer now.
 #[no_mangle]
 pub unsafe extern "C" fn openSegmentNoCache(engine: Option<&Engine>, segment_name: *const c_char) -> i32 {
     number("openSegmentNoCache", || {
@@ -147,7 +147,7 @@ pub unsafe extern "C" fn openSegmentNoCache(engine: Option<&Engine>, segment_nam
     })
 }
 
-/// The connection stays: others may have opened the same segment.
+/// Checks the number and keeps the connection: other code may have opened the same segment.
 #[no_mangle]
 pub extern "C" fn closeSegment(engine: Option<&Engine>, segment_id: i32) -> c_int {
     negative("closeSegment", || {
@@ -159,7 +159,7 @@ pub extern "C" fn closeSegment(engine: Option<&Engine>, segment_id: i32) -> c_in
     })
 }
 
-/// Forgets the segment's number. What is under way goes on.
+/// Forgets the segment's number. Transfers in progress go on.
 #[no_mangle]
 pub unsafe extern "C" fn removeLocalSegment(engine: Option<&Engine>, segment_name: *const c_char) -> c_int {
     negative("removeLocalSegment", || {
@@ -170,13 +170,13 @@ pub unsafe extern "C" fn removeLocalSegment(engine: Option<&Engine>, segment_nam
     })
 }
 
-/// What peers register they tell of themselves: there is nothing to fetch.
+/// Does nothing: peers announce their regions by themselves.
 #[no_mangle]
 pub extern "C" fn syncSegmentCache(engine: Option<&Engine>) -> c_int {
     negative("syncSegmentCache", || opened(engine).map(|_| ()))
 }
 
-/// Connections are made by `openSegment`.
+/// Does nothing: `openSegment` makes the connections.
 #[no_mangle]
 pub unsafe extern "C" fn warmupEfaSegment(engine: Option<&Engine>, segment_name: *const c_char) -> c_int {
     negative("warmupEfaSegment", || {

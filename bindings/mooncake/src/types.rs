@@ -1,4 +1,4 @@
-//! What crosses the C boundary: the structs and numbers of `ferry_mooncake.h`.
+//! The structs and numbers of `ferry_mooncake.h`.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
@@ -6,20 +6,20 @@ use std::mem::offset_of;
 pub const OPCODE_READ: c_int = 0;
 pub const OPCODE_WRITE: c_int = 1;
 
-/// The engine's own memory, as a segment.
+/// The engine's own memory as a segment.
 pub const LOCAL_SEGMENT: i32 = 0;
 pub const INVALID_BATCH: u64 = u64::MAX;
 
-/// Not final yet.
+/// The task is not final yet.
 pub const STATUS_WAITING: c_int = 0;
-/// There is no such task.
+/// The task does not exist.
 pub const STATUS_INVALID: c_int = 2;
 pub const STATUS_CANCELED: c_int = 3;
 pub const STATUS_COMPLETED: c_int = 4;
 pub const STATUS_TIMEOUT: c_int = 5;
 pub const STATUS_FAILED: c_int = 6;
 
-// As `tests/layout.c` has them.
+// `tests/layout.c` has the same sizes.
 const _: () = assert!(size_of::<TransferRequest>() == 40 && offset_of!(TransferRequest, length) == 32);
 const _: () =
     assert!(offset_of!(TransferRequest, source) == 8 && offset_of!(TransferRequest, target_id) == 16);

@@ -1,5 +1,5 @@
-//! What a linker and a compiler see of the library: its symbols, its SONAME, what it needs, and the header
-//! that declares it. `tests/run.sh` has what it does.
+//! The library as a linker and a compiler see it: its symbols, its SONAME, its dependencies and its header.
+//! `tests/run.sh` tests its behaviour.
 
 #[path = "../../../ffi/tests/library/mod.rs"]
 mod library;
@@ -23,7 +23,7 @@ fn the_library_exports_the_interface_and_nothing_else() {
 #[test]
 fn the_header_declares_the_interface() {
     let header = std::fs::read_to_string(crate_dir().join("ferry_mooncake.h")).unwrap();
-    // A declaration's name is followed by its arguments; prose writes no parenthesis behind a name.
+    // A parenthesis follows the name in a declaration, but never in prose.
     let names = header.split('(').filter_map(|before| {
         let name = before.rsplit(|c: char| !c.is_alphanumeric() && c != '_').next()?;
         name.starts_with(|c: char| c.is_ascii_lowercase()).then(|| name.to_owned())
@@ -41,6 +41,6 @@ fn the_library_has_a_name_and_needs_what_every_machine_has() {
 
 #[test]
 fn the_header_has_the_interface_s_layout_in_c_and_in_cpp() {
-    let ways = [("gcc", "-std=c99", "c"), ("g++", "-std=c++17", "c++"), ("clang", "-std=c99", "c")];
-    check_compiles(&crate_dir().join("tests/layout.c"), &crate_dir(), &ways);
+    let compilers = [("gcc", "-std=c99", "c"), ("g++", "-std=c++17", "c++"), ("clang", "-std=c99", "c")];
+    check_compiles(&crate_dir().join("tests/layout.c"), &crate_dir(), &compilers);
 }

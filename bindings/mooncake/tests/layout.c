@@ -1,4 +1,4 @@
-/* Sizes, offsets and numbers of the interface, as programs that were compiled for Mooncake have them. */
+/* Sizes, offsets and numbers of the interface, as programs compiled for Mooncake have them. */
 #include <ferry_mooncake.h>
 
 #define ASSERT(line, condition) typedef char assertion_##line[(condition) ? 1 : -1]

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Builds libferry_mooncake.so as it is shipped and a program that knows nothing but its interface, and runs
-# that over TCP, over what ferry chooses on one host, and under valgrind. Warnings are errors. Arguments go to
-# the program (a filter).
+# Builds the shipped libferry_mooncake.so and a program that knows only its interface, and runs the program
+# over TCP, over the path that ferry chooses on one host, and under valgrind. Warnings are errors. Arguments
+# go to the program (a filter).
 #
-# FERRY_SKIP_VALGRIND=1 leaves valgrind out, and says so.
+# FERRY_SKIP_VALGRIND=1 skips valgrind, and prints that.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../.." && pwd)
@@ -43,7 +43,7 @@ if [ "${FERRY_SKIP_VALGRIND:-}" = 1 ]; then
     exit 0
 fi
 echo "== valgrind"
-# One log for each process: quiet, so a line of a forked child's log is an error too.
+# One log per process. valgrind is quiet, so a line in a forked child's log is an error too.
 rm -f "$out"/valgrind.*.log
 FERRY_TRANSPORTS=tcp valgrind --quiet --leak-check=full --show-leak-kinds=definite,indirect,possible \
     --errors-for-leak-kinds=definite,indirect,possible --error-exitcode=99 \

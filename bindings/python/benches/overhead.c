@@ -1,4 +1,4 @@
-/* The calls that overhead.py measures, from C, in the same process and on the same engine. */
+/* The calls that overhead.py measures, made from C in the same process and on the same engine. */
 #include <ferry.h>
 #include <time.h>
 
@@ -9,7 +9,7 @@ static double now(void)
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-/* Seconds for `count` synchronous WRITEs of one request; negative if one fails. */
+/* Returns the seconds for `count` synchronous WRITEs of one request; negative if one fails. */
 double writes(ferry_status (*write)(ferry_engine *, ferry_peer, const ferry_request *, size_t,
                                     const ferry_transfer_options *, ferry_result *, ferry_error *),
               ferry_engine *engine, ferry_peer peer, const ferry_request *request, size_t count)
@@ -23,7 +23,7 @@ double writes(ferry_status (*write)(ferry_engine *, ferry_peer, const ferry_requ
     return now() - started;
 }
 
-/* Seconds for one submission of blocks, without the wait for it; negative if it fails. */
+/* Returns the seconds for one submission of blocks, without the wait for its end; negative if it fails. */
 double submission(ferry_status (*submit)(ferry_engine *, ferry_peer, uint32_t, const ferry_blocks *,
                                          const ferry_transfer_options *, ferry_transfer *, ferry_error *),
                   ferry_engine *engine, ferry_peer peer, const ferry_blocks *blocks,

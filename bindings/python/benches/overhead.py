@@ -1,4 +1,4 @@
-"""What Python adds to a call, against C: both sides in turn, in one process, on one engine.
+"""Measures what Python adds to a call, against C: both sides alternate, in one process, on one engine.
 
     python benches/overhead.py [ROUNDS]
 
@@ -24,7 +24,7 @@ import ferry
 from ferry._abi import library
 
 HERE = Path(__file__).resolve().parent
-# In a row; few enough that a busy machine interrupts few of the rounds.
+# Calls in a row: few enough that a busy machine interrupts few of the rounds.
 CALLS = 250
 PAIRS = 100_000
 BLOCK = 64
@@ -57,7 +57,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def compare(what: str, rounds: int, sides: dict[str, Callable[[], float]], scale: float) -> None:
-    """Medians of the sides, and of the differences and ratios to C of the same round."""
+    """Returns the medians of the sides, and of the differences and ratios to C of the same round."""
     taken: dict[str, list[float]] = {side: [] for side in sides}
     for turn in range(rounds):
         order = list(sides) if turn % 2 else list(reversed(sides))
@@ -105,7 +105,7 @@ def main() -> None:
         compare("write", rounds, sides, 1e9 / CALLS)
         assert (target_words[:8] == source_words[:8]).all(), "the WRITEs are not there"
 
-        # Every second block: nothing merges, so that each pair costs what it costs.
+        # Every second block, so that no pairs merge.
         local_ids = np.arange(PAIRS, dtype="i8")
         remote_ids = 2 * local_ids
 

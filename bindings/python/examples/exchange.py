@@ -1,6 +1,6 @@
-"""Two processes exchange a megabyte; the same program in every language of ferry, each able to talk to any.
+"""Two processes exchange a megabyte. Each of ferry's languages has this program; any two can talk.
 
-exchange.py serve              prints "ADDRESS host:port", and OK when the peer has been here
+exchange.py serve              prints "ADDRESS host:port", and OK after the peer has finished
 exchange.py connect HOST:PORT  reads the peer's memory, writes it, and prints OK
 """
 
@@ -13,7 +13,7 @@ LENGTH = 1 << 20
 
 
 def pattern(factor: int, offset: int) -> bytes:
-    """Byte i is i * factor + offset; it repeats every 256 bytes."""
+    """Returns LENGTH bytes; byte i is i * factor + offset, and the pattern repeats every 256 bytes."""
     return bytes((i * factor + offset) & 255 for i in range(256)) * (LENGTH // 256)
 
 
@@ -22,7 +22,7 @@ SECOND = pattern(11, 5)
 
 
 def notification(queue: ferry.Queue, seconds: float) -> bytes:
-    """The next notification of any peer."""
+    """Returns the next notification of any peer."""
     with selectors.DefaultSelector() as selector:
         selector.register(queue, selectors.EVENT_READ)
         while True:

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Tests ferry-mooncake in the virtual environment that ../test.sh made, and asks Mooncake's own wheel the same
-# where that can be installed: what it answers otherwise is printed, and no failure. Memory of devices is tested
-# against stand-ins for the CUDA driver and AscendCL, which takes a C++ compiler.
+# Tests ferry-mooncake in the virtual environment that ../test.sh made. If Mooncake's own wheel can be
+# installed, the script runs the same cases against it and prints the differences; they are no failure.
+# Device memory is tested against stand-ins for the CUDA driver and AscendCL, which need a C++ compiler.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 scripts/build.sh
@@ -18,7 +18,7 @@ rm -rf build
 "$python" -m mypy src
 MOONCAKE_C_LIBRARY=$work/../release/libferry_mooncake.so "$python" -m pytest
 
-# It is linked with libibverbs and does not carry it.
+# Mooncake's wheel links libibverbs but does not contain it.
 theirs=$work/mooncake
 if [ ! -x "$theirs/bin/python" ]; then python3 -m venv "$theirs"; fi
 if ! "$theirs/bin/python" -m pip install --quiet --disable-pip-version-check numpy==2.4.6 \

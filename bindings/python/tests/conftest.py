@@ -1,4 +1,4 @@
-"""Engines in this process, connected over loopback, and data that says where it belongs."""
+"""Engines in this process, connected over loopback, and data that encodes its position."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ LENGTH = 1 << 16
 
 
 def positions(length: int, seed: int) -> bytes:
-    """Every 8 bytes encode where they belong, and of what."""
+    """Returns data of which every 8 bytes encode their position and `of`."""
     return b"".join(struct.pack("<II", place, seed) for place in range(length // 8))
 
 
 class Pair(NamedTuple):
-    """One engine with a peer, registered memory of each, and what the first knows of the second's."""
+    """Two engines, registered memory in each, and the first engine's view of the second's region."""
 
     source: ferry.Engine
     target: ferry.Engine
@@ -51,13 +51,13 @@ def pair() -> Iterator[Pair]:
 
 @pytest.fixture
 def silent() -> Iterator[Pair]:
-    """One whose target does not drain its notifications: one behind the bound waits for ever."""
+    """A pair whose target does not drain its notifications: one beyond the bound waits for ever."""
     with connected(lease_ms=500, drain_ms=50) as made:
         yield made
 
 
 def stuck(silent: Pair) -> ferry.Transfer:
-    """A transfer that is not final, because of its notification."""
+    """Returns a transfer that is not final, because of its notification."""
     for _ in range(5000):
         transfer = silent.peer.submit_write([silent.request(64)], notify=b"x", deadline=math.inf)
         try:
@@ -78,13 +78,13 @@ class Long(NamedTuple):
     source: ferry.Engine
 
     def cancelled(self) -> int:
-        """How many transfers have ended so; counted before they are final."""
+        """Returns how many transfers have ended so; they are counted before they are final."""
         return self.source.stats()["transfers_cancelled"]
 
 
 @pytest.fixture
 def long() -> Iterator[Long]:
-    """A peer, and requests that keep a transfer busy until it is cancelled."""
+    """A peer, and requests that keep a transfer in progress until it is cancelled."""
     with connected(LONG) as made:
         yield Long(made.peer, ferry.Requests([made.request(LONG)] * ROUNDS), made.source)
 
@@ -94,7 +94,7 @@ class Enough(Exception):
 
 
 class Shown(list[tuple[int, int]]):
-    """What a transfer has told of its progress, until it has been at three places."""
+    """Records a transfer's progress; raises Enough after three different values."""
 
     def __call__(self, confirmed: int, total: int) -> None:
         self.append((confirmed, total))

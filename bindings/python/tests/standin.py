@@ -73,11 +73,11 @@ class _Stream(ctypes.Structure):
 
 
 class Program:
-    """Devices and their memory; copies by the library itself. For one thread."""
+    """Devices and their memory; the library itself copies. For one thread."""
 
     def __init__(self, library: Library) -> None:
         self.library = library
-        # Its functions, and those of the device library that it is linked with.
+        # The program's functions, and those of the device library that it is linked with.
         self.functions: Any = ctypes.CDLL(library.path("libprogram.so"))
         self.functions.program_alloc.restype = c_uint64
         self.functions.program_end.restype = ctypes.c_long
@@ -86,8 +86,8 @@ class Program:
         self.functions.program_begin()
 
     def close(self) -> int:
-        """Gives back everything that was made here but memory, and counts what the library complains of: what
-        has not been given back in this process, and what else it saw."""
+        """Frees everything made here except memory. Returns the number of the library's complaints: objects
+        that were not freed in this process, and other errors."""
         for stream in self._streams:
             stream.close()
         return int(self.functions.program_end())
@@ -117,7 +117,7 @@ class Program:
 
 
 class Stream:
-    """A stream of device 0 that can be held up, and what it is to do then."""
+    """A stream of device 0 that can be held up, and its later work."""
 
     def __init__(self, functions: Any, length: int) -> None:
         self._functions = functions
@@ -128,26 +128,26 @@ class Stream:
         self._functions.program_stream_end(self._made)
 
     def block(self) -> None:
-        """What is given to the stream from here on waits for `go`."""
+        """Makes the work that the stream is given from here on wait for `go`."""
         self._functions.program_stream_block(self._made)
 
     def go(self) -> None:
         self._functions.program_stream_go(self._made)
 
     def write(self, address: int, data: bytes) -> None:
-        """Has the stream copy data, as long as it was made for, to a device."""
+        """Makes the stream copy data of the stream's length to a device."""
         ctypes.memmove(self._made.contents.staged, data, len(data))
         self._functions.program_stream_write(self._made, c_uint64(address))
 
     def read(self, address: int) -> None:
-        """Has the stream copy from a device; `staged` has it when the stream is done."""
+        """Makes the stream copy from a device; `staged` has the data when the stream is done."""
         self._functions.program_stream_read(self._made, c_uint64(address))
 
     def staged(self, length: int) -> bytes:
         return ctypes.string_at(self._made.contents.staged, length)
 
     def record(self) -> int:
-        """Its event, behind all that it was given so far."""
+        """Returns the stream's event, behind all work that it was given so far."""
         self._functions.program_stream_record(self._made)
         return int(self._made.contents.event)
 
@@ -165,7 +165,7 @@ class Stream:
 
 
 class CudaArray:
-    """As CuPy's and Numba's arrays."""
+    """Looks like an array of CuPy or Numba."""
 
     def __init__(self, address: int, length: int, **changed: Any) -> None:
         said = {"data": (address, False), "shape": (length,), "typestr": "|u1", "version": 3, "stream": 1}
@@ -173,7 +173,7 @@ class CudaArray:
 
 
 class Tensor:
-    """As torch's, of any device."""
+    """Looks like a torch tensor, on any device."""
 
     def __init__(self, address: int, length: int, contiguous: bool = True) -> None:
         self.nbytes = length
@@ -192,7 +192,7 @@ class Tensor:
 
 
 class NpuTensor(Tensor):
-    """As torch's with torch_npu: its device is npu, which DLPack knows as an extension's."""
+    """Looks like a torch_npu tensor: its device is npu, which DLPack counts as an extension."""
 
     device = SimpleNamespace(type="npu", index=0)
 
@@ -237,7 +237,7 @@ _new_capsule.restype = ctypes.py_object
 
 
 class DlpackArray:
-    """As any library's that has DLPack: elements of 4 bytes, at `offset` from the pointer it tells."""
+    """Looks like an array of any library with DLPack: elements of 4 bytes, at `offset` from its pointer."""
 
     def __init__(
         self,
@@ -269,7 +269,7 @@ class DlpackArray:
     def __dlpack__(self, **options: Any) -> Any:
         if self.version is None and "max_version" in options:
             raise TypeError("unexpected keyword argument 'max_version'")
-        # Whoever only registers wants nothing done in a stream; locked memory of the host knows none.
+        # Registration needs no work in a stream; pinned host memory has no stream.
         assert options.get("stream", 0) == (0 if self.kind == 3 else -1), options
         name = b"dltensor" if self.version is None else b"dltensor_versioned"
         return _new_capsule(addressof(self._made), name, None)

@@ -78,7 +78,7 @@ def test_the_loop_goes_on_while_a_transfer_does_not(silent: Pair) -> None:
 
 
 def test_a_cancelled_task_ends_when_the_memory_is_free() -> None:
-    """However often it is cancelled: a large WRITE over TCP does not stop at once."""
+    """However often the task is cancelled: a large WRITE over TCP does not stop at once."""
     with ferry.Engine(transports="tcp") as source, ferry.Engine() as target:
         length = 64 << 20
         local, _inbox = source.alloc(length), target.alloc(length, name="inbox")
@@ -94,7 +94,7 @@ def test_a_cancelled_task_ends_when_the_memory_is_free() -> None:
                 active_at_end.append(peer.info().transfers_active)
 
         async def main() -> None:
-            # On a busy machine it may be over before it is cancelled.
+            # On a busy machine the transfer may end before it is cancelled.
             while source.stats()["transfers_cancelled"] < 5:
                 sent = source.stats()["send_calls"]
                 task = asyncio.create_task(work())

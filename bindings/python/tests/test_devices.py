@@ -39,7 +39,7 @@ SMALL = 4096
 
 
 class Devices(NamedTuple):
-    """Two engines that know the library, and the target's inbox in memory of its device 1."""
+    """Two engines that know the library; the target's inbox is in memory of its device 1."""
 
     program: Program
     source: ferry.Engine
@@ -58,7 +58,7 @@ def by_name(library: Library) -> str:
 
 @pytest.fixture(scope="module", params=LIBRARIES, ids=by_name)
 def program(request: pytest.FixtureRequest) -> Iterator[Program]:
-    """At the end all has been given back, by ferry too."""
+    """At the end all objects have been freed, ferry's included."""
     made = Program(request.param)
     yield made
     gc.collect()
@@ -248,7 +248,7 @@ def test_managed_and_locked_memory(devices: Devices) -> None:
     ]
     for number, (array, kind) in enumerate(ways):
         with devices.source.register(array) as region:
-            # Both are the CPU's, too.
+            # Both kinds are host memory, too.
             ctypes.memmove(region.address, positions(SMALL, number), SMALL)
             devices.peer.write(devices.request(region, SMALL))
             assert devices.program.read(devices.remote, SMALL) == positions(SMALL, number)
@@ -397,14 +397,14 @@ def test_devices_that_are_switched_off_are_named(program: Program) -> None:
 
 
 class Has:
-    """An object with one attribute, as torch's events and streams."""
+    """An object with one attribute, like torch's events and streams."""
 
     def __init__(self, attribute: str, value: Any) -> None:
         setattr(self, attribute, value)
 
 
 class Protocol:
-    """A stream by CUDA's own protocol for Python."""
+    """A stream with CUDA's own protocol for Python."""
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
@@ -480,7 +480,7 @@ def test_an_event_lives_until_its_transfer_is_forgotten(devices: Devices) -> Non
     gc.collect()
     assert alive() is not None
     stream.go()
-    # In order behind the one that was dropped.
+    # In order after the dropped transfer.
     devices.peer.submit_write(request, ordered=True).wait(30)
     devices.source._release_orphans()
     gc.collect()

@@ -69,7 +69,7 @@ def test_requests_are_checked_by_index(pair: Pair) -> None:
 
 
 def test_results_of_each_request() -> None:
-    """The target takes one of three regions back while transfers to all of them run."""
+    """The target unregisters one of three regions while transfers to all of them run."""
     with ferry.Engine(transports="tcp") as source, ferry.Engine(transports="tcp") as target:
         local = source.alloc(1 << 20)
         peer = source.connect(target.address)
@@ -81,7 +81,7 @@ def test_results_of_each_request() -> None:
             failures = [(transfer, error) for transfer in transfers if (error := failure(transfer))]
             if failures:
                 break
-        # Else each transfer was over before the region went, each time.
+        # Otherwise each transfer had ended before the region was gone, each time.
         transfer, failed = failures[-1]
         assert failed.result is not None and failed.result.requests_failed == 1
         assert [(row.request_index, row.status) for row in failed.results] == [(1, ferry.Status.STALE)]
@@ -100,7 +100,7 @@ def failure(transfer: ferry.Transfer) -> ferry.PartialError | None:
 
 
 def test_a_single_request_has_its_result_too() -> None:
-    """Another thread takes the region back while this one writes to it again and again."""
+    """Another thread unregisters the region while this thread writes to it again and again."""
     with ferry.Engine(transports="tcp") as source, ferry.Engine(transports="tcp") as target:
         local = source.alloc(1 << 20)
         for _ in range(20):
@@ -117,7 +117,7 @@ def test_a_single_request_has_its_result_too() -> None:
             assert caught.value.status == ferry.Status.STALE
             if caught.value.result is not None:
                 break
-        # Else it was this engine that knew already, each time.
+        # Otherwise this engine already knew, each time.
         assert caught.value.result is not None
         assert [(row.request_index, row.status) for row in caught.value.results] == [(0, ferry.Status.STALE)]
 

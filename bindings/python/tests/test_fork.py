@@ -22,7 +22,7 @@ EXCHANGE = Path(__file__).resolve().parents[1] / "examples" / "exchange.py"
 
 
 def in_child(work: Callable[[], object]) -> None:
-    """Runs `work` in a forked child, which is to end well and soon."""
+    """Runs `work` in a forked child, which must end well and soon."""
     child = FORK.Process(target=work)
     child.start()
     child.join(30)
@@ -90,7 +90,7 @@ def test_every_call_in_a_child_is_refused(pair: Pair) -> None:
 
 
 def test_finalisers_in_a_child_disturb_nobody() -> None:
-    """The child drops everything that it inherited; the parent's transfer, under way, ends well."""
+    """The child drops everything that it inherited; the parent's transfer in progress ends well."""
     source, target = ferry.Engine(), ferry.Engine()
     local, remote = source.alloc(LENGTH), target.alloc(LENGTH, name="inbox")
     peer = source.connect(target.address, 10)
@@ -187,7 +187,7 @@ def test_a_parent_that_is_killed_is_lost_although_its_child_lives(pair: Pair) ->
         assert parent.wait(20) == -signal.SIGKILL
         lost = next_of(queue, ferry.EventKind.PEER_LOST)
         assert lost.peer in engines
-        # The pipe ends with the child, which was refused and ended by itself.
+        # The pipe ends with the child, which was refused and exited by itself.
         assert parent.stdout.read() == "refused\n"
         parent.stdin.close()
         parent.stdout.close()
@@ -223,7 +223,7 @@ def test_an_interpreter_ends_with_everything_left_open() -> None:
 
 
 def next_of(queue: ferry.Queue, kind: int) -> ferry.Event:
-    """The next event of a kind; the descriptor is polled as programs without a loop would."""
+    """Returns the next event of a kind; polls the descriptor as programs without an event loop do."""
     poller = select.poll()
     poller.register(queue, select.POLLIN)
     while True:

@@ -125,7 +125,7 @@ def test_bad_blocks_are_named(pair: Pair) -> None:
 
 
 def test_no_work_for_each_item(pair: Pair) -> None:
-    """A hundred times the ids take nowhere near a hundred times as long to hand over."""
+    """A hundred times as many ids take far less than a hundred times as long to submit."""
     layer: dict[str, Any] = dict(
         local_base=[1], remote_base=[1], local_stride=[8], remote_stride=[8], block_bytes=[8]
     )

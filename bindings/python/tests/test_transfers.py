@@ -68,7 +68,7 @@ def test_dropped_transfers_are_forgotten(silent: Pair) -> None:
     with silent.target.queue(notifications=True) as queue:
         while peer.info().transfers_active > 0:
             queue.drain()
-    # The next submission forgets it.
+    # The next submission releases it.
     peer.submit_write([request]).wait()
     assert source.stats()["transfers"] == 0
 
@@ -87,7 +87,7 @@ def test_options_reach_the_library(pair: Pair) -> None:
 
 
 def test_threads_share_an_engine(pair: Pair) -> None:
-    """Each writes and reads back a part of its own, again and again."""
+    """Each thread writes and reads back its own part, again and again."""
     part = LENGTH // 8
     wrong: list[int] = []
 
@@ -169,7 +169,7 @@ def test_pending_cancel_and_deadline(silent: Pair) -> None:
     assert isinstance(late.value, TimeoutError)
 
     with transfer:
-        pass  # Leaving it cancels it.
+        pass  # The end of the block cancels it.
     result = transfer.poll()
     assert result is not None and result.state == ferry.State.CANCELLED
     with pytest.raises(ferry.CancelledError):
@@ -177,7 +177,7 @@ def test_pending_cancel_and_deadline(silent: Pair) -> None:
 
 
 def test_a_wait_lets_other_threads_run(silent: Pair) -> None:
-    """One thread sends a notification that the peer has no room for, while this one goes on."""
+    """One thread sends a notification for which the peer has no room, while this thread goes on."""
     blocker = stuck(silent)
     ended: list[ferry.Error] = []
 

@@ -1,4 +1,4 @@
-//! The same small program in each of ferry's languages, and each talks to each:
+//! Each of ferry's languages has this small program, and any two can talk:
 //!
 //! ```text
 //! exchange serve               prints "ADDRESS host:port", lets a peer read and write its memory, checks it
@@ -17,7 +17,7 @@ const BYTES: usize = 1 << 20;
 const NAME: &str = "exchange";
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The bytes that the server begins with, and those that it is sent.
+/// The bytes of the server at the start, and the bytes that the client writes.
 fn first(place: usize) -> u8 {
     (place * 7 + 3) as u8
 }
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Takes no part in the transfers: its engine's threads do.
+/// The server. It takes no part in the transfers: its engine's threads do.
 fn serve() -> Result<(), Box<dyn Error>> {
     let engine = Engine::open(Config::new()?)?;
     let memory = engine.alloc(BYTES, &RegionOptions { name: NAME.into(), ..Default::default() })?;
@@ -56,7 +56,7 @@ fn serve() -> Result<(), Box<dyn Error>> {
     if word != b"done" {
         return Err(format!("the notification is {:?}", String::from_utf8_lossy(&word)).into());
     }
-    // It came behind its data: every byte is in place.
+    // The notification comes after its data: every byte is in place.
     let mut here = vec![0; BYTES];
     memory.read(0, &mut here);
     check(&here, second)?;
@@ -89,7 +89,7 @@ fn connect(address: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The bytes of the first notification that comes.
+/// Waits for the first notification and returns its bytes.
 fn notification(queue: &Queue) -> Result<Vec<u8>, Box<dyn Error>> {
     let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
     let mut events = Vec::new();

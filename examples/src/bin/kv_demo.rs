@@ -1,6 +1,6 @@
-//! `make demo`: a prefill and a decode process hand over the KV cache of one sequence of Llama-3.1-8B,
-//! by push and by pull, and check every word. What they do is in `ferry_examples::kv`; this is the
-//! parent, which starts them, shows their progress and prints the table.
+//! `make demo`: a prefill and a decode process hand over the KV cache of one sequence of Llama-3.1-8B, by
+//! push and by pull, and check every word. `ferry_examples::kv` has the two workers. This is the parent: it
+//! starts them, shows their progress and prints the table.
 
 use ferry_examples::kv::geometry::{HALVES, LLAMA_3_1_8B};
 use ferry_examples::kv::report::{self, Report};
@@ -20,7 +20,7 @@ usage: kv_demo [--tokens N] [--passes N] [--corrupt]
   --passes N   how often it is pushed, and how often pulled, 1 to 100 (default 3)
   --corrupt    exchange two blocks on the way; the check must find it and the demo fail";
 
-/// A worker is this program again, told its role.
+/// A worker is this program with a role as argument.
 enum Role {
     Parent,
     Prefill { address: String },
@@ -100,10 +100,10 @@ fn parent(mut orders: Orders) -> Outcome {
     Ok(())
 }
 
-/// What a worker's output brings.
+/// The output of a worker.
 enum Heard {
     Said(Line),
-    /// The worker of this name closed its output: it is over, well or not.
+    /// The worker of this name closed its output: it has ended, well or not.
     Ended(&'static str),
 }
 
@@ -113,11 +113,11 @@ struct Shown {
     paths: Vec<(String, bool, String)>,
 }
 
-/// How long a worker may take to say why, too, once the other has ended badly.
+/// How long a worker may take to print its error after the other one has failed.
 const LAST_WORDS: Duration = Duration::from_secs(3);
 
-/// Shows progress until the workers have ended. The first that ends badly ends it. Each says why on standard
-/// error, and the one that is to blame is not always the first: the other is given time for it.
+/// Shows progress until the workers have ended. Stops when the first fails. Each prints its error on stderr,
+/// and the culprit is not always the first to fail, so the other gets time for its error.
 fn show(stories: &Receiver<Heard>, workers: &mut [Worker], bytes: u64) -> Outcome<Shown> {
     let style = ProgressStyle::with_template("{msg:<28} [{bar:40}] {bytes}/{total_bytes}")?;
     let bar = ProgressBar::new(bytes).with_style(style.progress_chars("=> ")).with_message("starting");
@@ -144,7 +144,7 @@ fn show(stories: &Receiver<Heard>, workers: &mut [Worker], bytes: u64) -> Outcom
     Ok(shown)
 }
 
-/// Until the workers that still run have ended, or had their time.
+/// Waits until the remaining workers have ended, or their time is over.
 fn hear_out(stories: &Receiver<Heard>, mut running: usize) {
     let until = Instant::now() + LAST_WORDS;
     while running > 0 {
@@ -156,7 +156,7 @@ fn hear_out(stories: &Receiver<Heard>, mut running: usize) {
     }
 }
 
-/// A running worker; killed when it is dropped before it has ended.
+/// A running worker; dropping it kills the process unless it has ended.
 struct Worker {
     name: &'static str,
     child: Child,
@@ -195,7 +195,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Both fail harmlessly when it has ended and been waited for.
+        // Both calls fail without harm if the process has ended and was waited for.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

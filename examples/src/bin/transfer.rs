@@ -32,7 +32,7 @@ fn serve() -> Result<(), Box<dyn Error>> {
     loop {
         match next(&news)?.body {
             EventBody::Notification { bytes } => {
-                // The data that a notification came with is in place by now.
+                // The data of a notification's transfer is in place by now.
                 let mut word = [0; 5];
                 inbox.read(0, &mut word);
                 println!("{}: {}", String::from_utf8_lossy(&bytes), String::from_utf8_lossy(&word));
@@ -65,7 +65,7 @@ fn work(address: &str) -> Result<(), Box<dyn Error>> {
         engine.write(peer, &[there], &TransferOptions { notify: Some(b"written"), ..Default::default() })?;
     println!("wrote {} bytes over {}", result.bytes_confirmed, result.transport.name());
 
-    // READ it back into the second half without blocking: the queue's eventfd tells when it is done.
+    // READ the bytes back into the second half without blocking: the queue's eventfd is readable at the end.
     let done = engine.queue(WHAT_TRANSFERS, 16)?;
     let back = Request { local: memory.address() + BYTES as u64, ..there };
     let options = TransferOptions { queue: Some(done.clone()), ..Default::default() };
@@ -82,7 +82,8 @@ fn work(address: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The next event of a queue. The eventfd is readable when `drain` has something; any event loop will do.
+/// Waits for the next event of a queue. The eventfd is readable when `drain` has events; any event loop can
+/// watch it.
 fn next(queue: &Queue) -> Result<Event, Box<dyn Error>> {
     let mut events = Vec::new();
     while queue.drain(&mut events, 1) == 0 {

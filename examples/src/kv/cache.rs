@@ -11,10 +11,10 @@ use ferry::plan::blocks::Layer;
 use ferry::status::Result;
 use ferry::{Engine, Memory, RegionOptions, RemoteRegionInfo};
 
-/// Which of its blocks a cache uses for the sequence.
+/// The blocks of a cache that the sequence uses.
 pub struct Paging {
     pub pool_blocks: usize,
-    /// For each block of the sequence its id in the pool.
+    /// The pool's id of each block of the sequence.
     pub table: Vec<i32>,
 }
 
@@ -24,7 +24,7 @@ pub struct Cache {
     layers: Vec<Memory>,
 }
 
-/// The name under which a peer finds a layer.
+/// Returns the name under which a peer finds a layer.
 pub fn region_name(layer: usize) -> String {
     format!("kv.layer.{layer:02}")
 }
@@ -53,19 +53,19 @@ impl Cache {
         self.layers.len()
     }
 
-    /// Payload of one layer of the sequence.
+    /// Returns the payload of one layer of the sequence.
     pub fn layer_bytes(&self) -> u64 {
         (HALVES * self.paging.table.len() * self.geometry.block_bytes()) as u64
     }
 
-    /// Writes the pass's pattern into the sequence's blocks: what prefill would have computed.
+    /// Writes the pass's pattern into the sequence's blocks; stands for the computation of prefill.
     pub fn fill(&self, pass: u8) {
         let blocks = self.sequence();
         (0..self.layers.len()).for_each(|layer| self.fill_blocks(pass, layer, &blocks));
     }
 
-    /// Checks every word of a layer: the sequence's blocks for the pass's pattern, the others for being
-    /// as they were made.
+    /// Checks every word of a layer: the sequence's blocks must have the pass's pattern, the other blocks
+    /// must be untouched.
     pub fn check(&self, pass: u8, layer: usize) -> Mismatches {
         let mut wrong = self.check_blocks(pass, layer, &self.sequence());
         let mut is_used = vec![false; self.paging.pool_blocks];
@@ -76,7 +76,7 @@ impl Cache {
         wrong
     }
 
-    /// A look at the first word of every block of a layer, cheap enough to be taken between transfers.
+    /// Checks the first word of every block of a layer; cheap enough to run between transfers.
     pub fn glance(&self, pass: u8, layer: usize) -> Mismatches {
         let mut wrong = Mismatches::default();
         for half in 0..HALVES {
@@ -89,7 +89,7 @@ impl Cache {
         wrong
     }
 
-    /// Where a layer's blocks lie here and at the peer, for `submit_blocks`: one entry for K, one for V.
+    /// Returns the tables of a layer for `submit_blocks`, here and at the peer: one entry for K, one for V.
     pub fn both_sides(&self, layer: usize, remote: &RemoteRegionInfo) -> [Layer; HALVES] {
         let memory = &self.layers[layer];
         let block_bytes = self.geometry.block_bytes() as u64;
@@ -104,7 +104,7 @@ impl Cache {
         })
     }
 
-    /// (block of the sequence, id in the pool)
+    /// Returns pairs (block of the sequence, id in the pool).
     fn sequence(&self) -> Vec<(u32, usize)> {
         self.paging.table.iter().enumerate().map(|(block, &id)| (block as u32, id as usize)).collect()
     }

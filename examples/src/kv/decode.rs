@@ -1,4 +1,4 @@
-//! The worker that needs the cache: waits while it is pushed, then pulls it.
+//! The worker that needs the cache: waits during the push, then pulls the cache.
 
 use super::message::Message;
 use super::report::{Direction, Moved};
@@ -13,7 +13,8 @@ pub fn run(orders: &Orders) -> Outcome {
     let cache = &worker.bench.cache;
     for pass in 1..=orders.passes {
         for layer in 0..cache.layers() {
-            // Notifications arrive in order, each after its layer's data: decode could start on it now.
+            // Notifications arrive in order, each after its layer's data: a real decode could start on the
+            // layer now.
             worker.expect(&Message::Layer { pass, layer: layer as u8 })?;
             if let Some(why) = cache.glance(pass, layer).explain() {
                 return Err(format!("pushed: {why}").into());

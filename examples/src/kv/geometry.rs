@@ -1,6 +1,6 @@
-//! How large a KV cache is: the numbers of a model, and of a sequence in it.
+//! The size of a KV cache: the numbers of a model, and of a sequence.
 
-/// What a model's attention layers look like to whoever moves their cache.
+/// The shape of a model's attention layers, as far as a transfer needs it.
 #[derive(Clone, Copy, Debug)]
 pub struct Geometry {
     pub layers: usize,
@@ -14,28 +14,28 @@ pub struct Geometry {
 pub const LLAMA_3_1_8B: Geometry =
     Geometry { layers: 32, kv_heads: 8, head_size: 128, element_bytes: 2, block_tokens: 16 };
 
-/// K and V each have a table of blocks in every layer.
+/// Tables of blocks per layer: one for K, one for V.
 pub const HALVES: usize = 2;
 
 impl Geometry {
-    /// Bytes of one block of K, or of V.
+    /// Returns the bytes of one block of K or V.
     pub fn block_bytes(&self) -> usize {
         self.block_tokens * self.kv_heads * self.head_size * self.element_bytes
     }
 
-    /// Blocks that a sequence of so many tokens needs.
+    /// Returns the number of blocks for a sequence of this many tokens.
     pub fn blocks(&self, tokens: usize) -> usize {
         tokens.div_ceil(self.block_tokens)
     }
 }
 
-/// Blocks `0..used` of a pool of `pool`, in an order that depends on the seed: what an allocator that has
-/// been busy for a while hands to a sequence.
+/// Returns blocks `0..used` of a pool of `pool` in an order that depends on the seed, like the blocks that an
+/// allocator hands out after some use.
 pub fn block_table(pool: usize, used: usize, seed: u64) -> Vec<i32> {
     let mut ids: Vec<i32> = (0..pool as i32).collect();
     let mut state = seed;
     for last in (1..pool).rev() {
-        // xorshift64*: any permutation will do, as long as it is the same at each run.
+        // xorshift64*: any permutation works if it is the same in each run.
         state ^= state >> 12;
         state ^= state << 25;
         state ^= state >> 27;

@@ -1,16 +1,16 @@
-//! What the two workers tell each other, as ferry notifications.
+//! The messages between the two workers, sent as ferry notifications.
 
 use std::error::Error;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Where the sender keeps the sequence's blocks.
+    /// The ids of the sender's blocks for the sequence.
     Table(Vec<i32>),
-    /// One layer of this pass is in your memory. Comes attached to the layer's WRITE.
+    /// One layer of this pass is in your memory. Attached to the layer's WRITE.
     Layer { pass: u8, layer: u8 },
-    /// The sender's cache holds this pass's data: READ it.
+    /// The sender's cache has this pass's data: READ it.
     Filled { pass: u8 },
-    /// Every word of this pass is where it belongs.
+    /// Every word of this pass is correct.
     Checked { pass: u8 },
 }
 

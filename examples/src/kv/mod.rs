@@ -7,10 +7,9 @@
 //!        │  push: WRITE one layer, "layer 7" ──────────▶  waits on its queue's eventfd
 //!        │  pull: ◀────────────── READ one layer          waits for its own transfers
 //! ```
-//! `geometry` says how large a cache is, `pattern` what every 8 bytes of it must be, `cache` holds one
-//! in registered memory, `worker` is what both processes do, `prefill` and `decode` their roles,
-//! `message` what they tell each other, `story` what they tell the parent, and `report` the table at
-//! the end.
+//! `geometry` has the size of a cache, `pattern` the content of every 8 bytes, `cache` a cache in registered
+//! memory, `worker` the work that both processes share, `prefill` and `decode` their roles, `message` the
+//! messages between them, `story` their lines to the parent, and `report` the table at the end.
 
 pub mod cache;
 pub mod decode;

@@ -1,6 +1,6 @@
-//! What every 8 bytes of a cache must be. Each word names the pass, layer, half, block of the sequence and
-//! place within the block it belongs to, so that a block in a wrong place is found, not only damage; a new
-//! pass has all words new, so that data of the last one does not pass for it.
+//! The content of every 8 bytes of a cache. Each word names its pass, layer, half, block of the sequence and
+//! place in the block, so that the check finds misplaced blocks as well as damage. A new pass changes all
+//! words, so that data of the last pass is not taken for it.
 //!
 //! ```text
 //! 63    56 55    48 47    40 39              16 15          0
@@ -9,8 +9,8 @@
 
 use std::fmt;
 
-/// Where a word belongs. `block` counts the sequence's blocks, not the pool's: the two ends keep the
-/// same block under different ids. `half` is 0 for K, 1 for V.
+/// The position of a word. `block` counts the sequence's blocks, not the pool's: the two ends keep the same
+/// block under different ids. `half` is 0 for K, 1 for V.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub pass: u8,
@@ -20,7 +20,7 @@ pub struct Place {
     pub word: u16,
 }
 
-/// The pass of blocks that no transfer may touch; their `block` is the pool's.
+/// The pass number of blocks that no transfer may touch; their `block` is the pool's.
 pub const UNTOUCHED: u8 = 0xff;
 
 impl Place {
@@ -55,11 +55,11 @@ impl fmt::Display for Place {
     }
 }
 
-/// Words that are not what their place asks for.
+/// The words that differ from their pattern.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mismatches {
     pub words: u64,
-    /// The first: where, and what was there.
+    /// The first wrong word: its position, and the value found.
     pub first: Option<(Place, u64)>,
 }
 
@@ -69,7 +69,7 @@ impl Mismatches {
         self.first = self.first.or(other.first);
     }
 
-    /// One sentence, or None if all is well.
+    /// Returns one sentence, or None if no word is wrong.
     pub fn explain(&self) -> Option<String> {
         let (place, found) = self.first?;
         let owner = Place::decode(found);
@@ -87,7 +87,7 @@ pub fn fill(block: &mut [u8], at: Place) {
     }
 }
 
-/// Checks one block, every word of it.
+/// Checks every word of one block.
 pub fn check(block: &[u8], at: Place) -> Mismatches {
     let mut wrong = Mismatches::default();
     for (word, bytes) in block.chunks_exact(8).enumerate() {

@@ -1,4 +1,4 @@
-//! The worker that has the cache: pushes it, then lets it be pulled.
+//! The worker that has the cache: pushes it, then lets the other worker pull it.
 
 use super::message::Message;
 use super::report::{Direction, Moved};

@@ -1,4 +1,4 @@
-//! Figures of what was moved, and the table that shows them.
+//! Figures of the transfers, and the table that shows them.
 
 use ferry::complete::TransferResult;
 use std::time::Duration;
@@ -45,7 +45,7 @@ impl Moved {
     }
 }
 
-/// By nearest rank; 0 of nothing.
+/// Returns a percentile by nearest rank; 0 for an empty list.
 fn percentile(sorted: &[u64], percent: usize) -> u64 {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).copied().unwrap_or(0)
@@ -106,7 +106,7 @@ impl Report {
     }
 }
 
-/// The table at the end; `path` is the one that was used.
+/// Returns the table for the end; `path` is the path that was used.
 pub fn table(reports: &[Report], path: &str) -> String {
     let header = ["", "bytes", "requests in", "slices out", "GB/s", "p50/layer", "p99/layer", "path"];
     let rows = reports.iter().map(|report| {
@@ -138,7 +138,7 @@ pub fn table(reports: &[Report], path: &str) -> String {
     text
 }
 
-/// 1234567 as 1,234,567.
+/// Formats 1234567 as 1,234,567.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

@@ -1,22 +1,22 @@
-//! What a worker tells the parent, one line each on its standard output.
+//! The lines that a worker prints for the parent on its standard output.
 
 use super::report::Report;
 use std::io::Write;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Line {
-    /// Where the engine listens.
+    /// The address of the engine.
     Address(String),
-    /// What is going on, for the person who watches.
+    /// The current step, for the user.
     Doing(String),
-    /// So many more bytes have arrived.
+    /// This many more bytes have arrived.
     Moved(u64),
     /// A path to the other worker: name, whether it is used, why.
     Path(String, bool, String),
     Report(Report),
 }
 
-/// Writes a line. A parent that is gone is not worth an error: the worker ends soon anyway.
+/// Writes a line. Ignores errors: without its parent the worker ends soon anyway.
 pub fn tell(line: &Line) {
     let _ = writeln!(std::io::stdout().lock(), "{}", line.encode());
 }
@@ -32,7 +32,7 @@ impl Line {
         }
     }
 
-    /// None for what is no such line.
+    /// Parses a line; None for other text.
     pub fn decode(text: &str) -> Option<Line> {
         let (kind, rest) = text.split_once('\t')?;
         match kind {

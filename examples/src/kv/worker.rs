@@ -1,4 +1,5 @@
-//! What both workers do: open an engine with the shared secret, talk to the other one, and move layers.
+//! The work of both workers: open an engine with the shared secret, talk to the other worker, and move
+//! layers.
 
 use super::cache::{region_name, Cache, Paging};
 use super::geometry::{block_table, LLAMA_3_1_8B};
@@ -16,37 +17,37 @@ use std::time::{Duration, Instant};
 
 pub type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
-/// Layers in flight: one is on its way while the next is being handed over.
+/// Layers in flight: one moves while the next is submitted.
 const LAYERS_IN_FLIGHT: usize = 2;
-/// Nothing in the demonstration takes as long; who waits longer has lost the other worker.
+/// Longer than any step of the demonstration; a longer wait means that the other worker is lost.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the parent decides for both workers.
+/// The parent's orders for both workers.
 #[derive(Clone, Debug)]
 pub struct Orders {
     pub secret_file: String,
     pub tokens: usize,
     pub passes: u8,
-    /// Exchange two blocks on purpose; the check must find it.
+    /// Exchange two blocks on purpose; the check must find the exchange.
     pub corrupt: bool,
 }
 
-/// A worker's engine with its cache and queues, before it knows the other one.
+/// A worker's engine with its cache and queues, before it knows the other worker.
 pub struct Bench {
     pub engine: Engine,
     pub cache: Cache,
-    /// Notifications, and peers that come and go.
+    /// Notifications, and peer events.
     inbox: Arc<Queue>,
     done: Arc<Queue>,
 }
 
-/// A worker that knows the other one.
+/// A worker that knows the other worker.
 pub struct Worker {
     pub bench: Bench,
     pub peer: u64,
-    /// The other one's layers, in order.
+    /// The other worker's layers, in order.
     layers: Vec<RemoteRegionInfo>,
-    /// Where the other one keeps the sequence's blocks.
+    /// The ids of the other worker's blocks.
     table: Vec<i32>,
 }
 
@@ -57,7 +58,7 @@ impl Bench {
         config.set("secret_file", &orders.secret_file)?;
         let engine = Engine::open(config)?;
         let used = LLAMA_3_1_8B.blocks(orders.tokens);
-        // An eighth of the pool belongs to others; the check sees that it stays untouched.
+        // An eighth of the pool is not the sequence's; the check proves that it stays untouched.
         let pool_blocks = used + used.div_ceil(8);
         let paging = Paging { pool_blocks, table: block_table(pool_blocks, used, seed) };
         Ok(Bench {
@@ -68,7 +69,7 @@ impl Bench {
         })
     }
 
-    /// Waits for the other worker, if `peer` does not name it already, and learns its block table.
+    /// Waits for the other worker, unless `peer` names it, and learns its block table.
     pub fn meet(self, peer: Option<u64>) -> Outcome<Worker> {
         if let Some(peer) = peer {
             self.tell(peer, &Message::Table(self.cache.table().to_vec()))?;
@@ -97,7 +98,7 @@ impl Bench {
         Ok(self.engine.notify(peer, &message.encode(), ferry::Deadline::Default)?)
     }
 
-    /// The next notification, and who sent it.
+    /// Waits for the next notification; returns it and its sender.
     fn hear(&self) -> Outcome<(u64, Message)> {
         loop {
             let event = next(&self.inbox)?;
@@ -117,7 +118,7 @@ impl Worker {
         self.bench.tell(self.peer, message)
     }
 
-    /// Waits for exactly this.
+    /// Waits for exactly this message.
     pub fn expect(&self, expected: &Message) -> Outcome {
         match self.bench.hear()?.1 {
             message if message == *expected => Ok(()),
@@ -125,19 +126,19 @@ impl Worker {
         }
     }
 
-    /// Leaves; the other worker hears of it.
+    /// Leaves; the other worker gets an event.
     pub fn leave(&self) -> Outcome {
         Ok(self.bench.engine.close(Some(Duration::from_secs(10)))?)
     }
 
-    /// Waits until the other worker has left, so that nothing it still does is cut off, and leaves too.
+    /// Waits until the other worker has left, so that none of its work is cut off, and leaves too.
     pub fn leave_second(&self) -> Outcome {
         while !matches!(next(&self.bench.inbox)?.body, EventBody::PeerLost { .. }) {}
         self.leave()
     }
 
-    /// Moves every layer of the sequence, each as one transfer of its own. A WRITE carries a notification
-    /// for each layer, so that the other side can go on with it at once.
+    /// Moves every layer of the sequence, one transfer per layer. A WRITE carries a notification for each
+    /// layer, so that the other side can use the layer at once.
     pub fn move_layers(&self, op: Op, pass: u8, corrupt: bool) -> Outcome<Moved> {
         let mut local = self.bench.cache.table().to_vec();
         if corrupt {
@@ -159,7 +160,7 @@ impl Worker {
             let EventBody::Transfer { user_data, .. } = next(&self.bench.done)?.body else { continue };
             let at =
                 flying.iter().position(|(layer, _)| *layer as u64 == user_data).ok_or("unknown transfer")?;
-            // Final, so this does not wait; an error if it did not end DONE.
+            // The transfer is final, so this does not wait; an error if it did not end as DONE.
             let result = flying.swap_remove(at).1.wait_done()?;
             story::tell(&story::Line::Moved(result.bytes_confirmed));
             moved.add(&result);
@@ -190,7 +191,7 @@ impl Worker {
     }
 }
 
-/// The next event of a queue: poll its eventfd, then drain.
+/// Waits for the next event of a queue: polls its eventfd, then drains.
 fn next(queue: &Queue) -> Outcome<Event> {
     let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
     let mut events = Vec::new();

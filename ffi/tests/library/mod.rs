@@ -1,5 +1,5 @@
-//! What the tests of a C library ask of the tools: the library as it is shipped, its symbols, its name, what it needs.
-//! For the crate that includes this.
+//! Questions that the tests of a C library ask of the tools: the shipped library, its symbols, its SONAME, its
+//! dependencies. Works for the crate that includes this module.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,7 @@ pub fn crate_dir() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The output of a command that must succeed.
+/// Runs a command that must succeed and returns its output.
 pub fn output(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -17,7 +17,7 @@ pub fn output(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The folder with the library as it is shipped. `cargo test` builds no cdylib, so this asks for it.
+/// Returns the folder of the shipped library. Builds the library first, because `cargo test` builds no cdylib.
 pub fn release_dir() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     DIR.get_or_init(|| {
@@ -30,7 +30,7 @@ pub fn release_dir() -> &'static Path {
     })
 }
 
-/// The names that `nm` lists with these options, sorted.
+/// Returns the names that `nm` lists with these options, sorted.
 pub fn symbols(options: &[&str], file: &Path) -> Vec<String> {
     let text = output(Command::new("nm").args(options).arg(file));
     let columns = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
@@ -39,7 +39,7 @@ pub fn symbols(options: &[&str], file: &Path) -> Vec<String> {
     names
 }
 
-/// The lines of a file of the crate's.
+/// Returns the lines of a file of the crate.
 pub fn lines(file: &str) -> Vec<String> {
     let text = std::fs::read_to_string(crate_dir().join(file)).unwrap();
     text.lines().map(str::to_owned).collect()
@@ -56,7 +56,7 @@ pub fn check_soname(library: &Path, name: &str) {
     assert!(soname.contains(&format!("[{name}]")), "{soname}");
 }
 
-/// Nothing is linked that a machine might lack.
+/// Checks that the library links only libraries that every machine has.
 #[track_caller]
 pub fn check_needed(library: &Path) {
     for line in dynamic(library, "(NEEDED)") {
@@ -65,9 +65,9 @@ pub fn check_needed(library: &Path) {
     }
 }
 
-/// Has each compiler that is here look at a file, warnings being errors. `ways`: compiler, standard, language.
-pub fn check_compiles(file: &Path, include: &Path, ways: &[(&str, &str, &str)]) {
-    for (compiler, standard, language) in ways {
+/// Compiles a file with each installed compiler; warnings are errors. `compilers`: compiler, standard, language.
+pub fn check_compiles(file: &Path, include: &Path, compilers: &[(&str, &str, &str)]) {
+    for (compiler, standard, language) in compilers {
         if Command::new(compiler).arg("--version").output().is_err() {
             println!("SKIPPED: {compiler} is not installed");
             continue;

@@ -1,4 +1,4 @@
-// Copies: which memory may be copied where, by which call.
+// Copies: which memory each call may copy.
 #include "runtime.h"
 
 using namespace ascend;
@@ -6,7 +6,7 @@ using namespace ascend;
 namespace ascend {
 namespace {
 
-// What both kinds of call check. `device` is that of the stream or context that copies.
+// The checks of both kinds of call. `device` is that of the stream or context that copies.
 int check_copy(void *target, size_t target_max, const void *source, size_t size, int kind, int device, Span *to,
                Span *from) {
     CHECK_ARGUMENT(target != nullptr && source != nullptr);
@@ -34,7 +34,7 @@ int actual_kind(const Span &to, const Span &from) {
     return to.host() ? ACL_MEMCPY_DEVICE_TO_HOST : ACL_MEMCPY_DEVICE_TO_DEVICE;
 }
 
-// [first, next) of the batch has these attributes.
+// Checks the attributes of a batch: attributes[i] applies to the copies from index[i] up to index[i + 1].
 int check_batch_attributes(size_t count, const aclrtMemcpyBatchAttr *attributes, const size_t *index, size_t n) {
     CHECK_ARGUMENT(attributes != nullptr && index != nullptr);
     CHECK_ARGUMENT(n != 0 && n <= count);
@@ -104,7 +104,7 @@ int aclrtMemcpy(void *target, size_t target_max, const void *source, size_t size
     ENTER_WITH_CONTEXT();
     Span to, from;
     if (const int code = check_copy(target, target_max, source, size, kind, current->device, &to, &from)) return code;
-    // The kind is not looked at here, except that imported memory is for asynchronous copies only.
+    // The kind is not checked here, except that imported memory is for asynchronous copies only.
     if (imported(to) || imported(from)) return fail(ACL_ERROR_RT_PARAM_INVALID, "imported memory, copied synchronously");
     const bool reserved = (to.device_side() && to.ranges[0]->reservation != 0) ||
                           (from.device_side() && from.ranges[0]->reservation != 0);
@@ -148,7 +148,7 @@ int aclrtMemcpyBatch(void **targets, size_t *target_max, void **sources, size_t 
                                      fail_index, &to, &from)) {
         return code;
     }
-    // There is no order, so nobody may rely on the array's.
+    // A batch has no order, so callers may not rely on the array's.
     for (size_t i = count; i-- > 0;) {
         spend_copy_time(sizes[i]);
         copy_spans(to[i], from[i]);

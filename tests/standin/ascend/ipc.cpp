@@ -28,7 +28,7 @@ int aclrtIpcMemGetExportKey(void *address, size_t size, char *key, size_t key_si
     CHECK_ARGUMENT(range != nullptr);
     CHECK_ARGUMENT(range->kind == Kind::device && !range->imported && range->handle == nullptr);
     CHECK_ARGUMENT(size != 0 && size <= range->size);
-    // What shares a page with something else would be seen by the other process.
+    // Other memory on the same page would be visible to the other process.
     if (range->size % page_bytes != 0) return fail(ACL_ERROR_RT_DRV_INTERNAL_ERROR, "not whole pages");
     Shared shared;
     shared.process = getpid();

@@ -1,4 +1,4 @@
-// Device and host memory, what an address is, and registered host memory.
+// Device and host memory, the attributes of an address, and registered host memory.
 #include "runtime.h"
 
 using namespace ascend;
@@ -90,7 +90,7 @@ int aclrtHostRegister(void *address, uint64_t size, int type, void **device_addr
     range->base = reinterpret_cast<uintptr_t>(address);
     range->size = size;
     if (!add_range(range)) return fail(ACL_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "%p is known already", address);
-    // Where the device sees it: good for kernels, not for copies.
+    // The device's view of the memory: valid for kernels, not for copies.
     auto shadow = std::make_shared<Range>();
     shadow->kind = Kind::shadow;
     shadow->base = reserve_addresses(size, page_bytes);
@@ -123,7 +123,7 @@ int aclrtPointerGetAttributes(const void *address, aclrtPtrAttributes *attribute
     const RangeRef range = find_range(address);
     aclrtPtrAttributes out = {};
     if (range == nullptr) {
-        // Drivers differ in what they say of plain memory.
+        // Drivers differ in what they report for plain memory.
         const std::string answer = knob_text("FERRY_STANDIN_POINTER");
         if (answer.empty() || answer == "fail") return fail(ACL_ERROR_RT_PARAM_INVALID, "%p is unknown", address);
         out.location.type = answer == "host" ? ACL_MEM_LOCATION_TYPE_HOST : ACL_MEM_LOCATION_TYPE_UNREGISTERED;

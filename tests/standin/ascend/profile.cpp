@@ -1,4 +1,5 @@
-// Which version of CANN this library is; the build says. What older versions lack, profile.sh hides.
+// The version of CANN of this library; the build sets it. profile.sh hides the functions that older versions
+// lack.
 namespace ascend {
 extern const int cann_version;
 const int cann_version = STANDIN_CANN;

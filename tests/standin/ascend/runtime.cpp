@@ -45,7 +45,7 @@ void audit() {
     }
 }
 
-// What the library takes back by itself when it is finalised.
+// Frees the objects that the library itself frees at finalisation.
 void clear() {
     State &all = state();
     const Hold hold(all.lock);
@@ -194,7 +194,7 @@ int aclrtResetDevice(int32_t device) {
     const Hold hold(all.lock);
     if (all.device_uses[device] == 0) return fail(ACL_ERROR_RT_CONTEXT_NULL, "aclrtResetDevice: %d is not set", device);
     if (--all.device_uses[device] != 0) return 0;
-    // What is on the device goes with it. Explicit contexts are to be destroyed before.
+    // Memory on the device is freed with it. Explicit contexts must be destroyed before.
     for (const Context *context : all.contexts) {
         if (context->device == device && !context->is_default) {
             violation("device %d was reset under context %p", device, static_cast<const void *>(context));

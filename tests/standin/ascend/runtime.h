@@ -1,4 +1,4 @@
-// What the files of this library share: its state, and the checks that every call begins with.
+// Shared by the files of this library: its state, and the checks that every call begins with.
 #pragma once
 
 #include "../core/knobs.h"
@@ -68,12 +68,12 @@ using Hold = std::lock_guard<std::recursive_mutex>;
 
 extern thread_local Context *current;
 
-// Says why, for aclGetRecentErrMsg.
+// Stores the reason for aclGetRecentErrMsg.
 int fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-// Faults, use before aclInit, use after fork.
+// Checks for faults, use before aclInit, and use after fork.
 int enter_call(Call &call);
-// And that there is a context.
+// Also checks that a context exists.
 int enter_with_context(Call &call);
 #define ENTER()                                                                                                        \
     static Call call(__func__);                                                                                        \
@@ -88,13 +88,13 @@ int enter_with_context(Call &call);
 
 bool is_device(int device);
 bool may_reach(int from, int to);
-// Which file a stream handle stands for; `code` says what is wrong with it.
+// Returns the file of a stream handle; `code` has the error of a wrong handle.
 StreamRef stream_of(void *handle, int *code);
 int outcome_code(Stream &stream, Outcome outcome, int timeout_code);
 // Ends the context's streams. The lock is held.
 void end_context(Context *context);
 
-// Gives back a range that tasks may still name: a violation.
+// Frees a range that tasks may still use: a violation.
 void check_unused(const Range &range, const char *what);
 // Unmaps and forgets an import; the lock is held.
 void close_import(const std::string &key);

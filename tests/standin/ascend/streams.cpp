@@ -99,7 +99,8 @@ int aclrtDestroyStream(void *handle) {
     return 0;
 }
 
-// The real library has the mode for all streams of the context; none of ours has a second one that copies.
+// The real library has this mode for all streams of the context; no context here has a second stream that
+// copies.
 int aclrtSetStreamFailureMode(void *handle, uint64_t mode) {
     ENTER_WITH_CONTEXT();
     STREAM(handle);

@@ -25,7 +25,7 @@ void free_if_unused(Physical *one) {
     delete one;
 }
 
-// The number that stands for it in a u64 handle: the record's name is the number, repeated.
+// The number that means the memory in a u64 handle: the record's name is the number, repeated.
 std::string name_of(uint64_t number) {
     char one[17];
     snprintf(one, sizeof one, "%016lx", static_cast<unsigned long>(number));

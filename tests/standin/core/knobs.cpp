@@ -56,7 +56,7 @@ State &state() {
     return *made;
 }
 
-// "name:n:code,…", n counted from now, `*` for every call. A malformed list is the test's mistake.
+// Parses "name:n:code,…": n counts from now, `*` means every call. A malformed list is the test's mistake.
 bool parse_faults(const char *value, std::vector<Fault> *out) {
     std::string rest = value;
     while (!rest.empty()) {
@@ -113,7 +113,7 @@ State::State() {
             abort();
         }
     }
-    // A test that looks for the file finds it, also when nothing is wrong.
+    // A test that looks for the file finds it even without complaints.
     const std::string &audit = text["FERRY_STANDIN_AUDIT"];
     if (!audit.empty()) close(open(audit.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
 }

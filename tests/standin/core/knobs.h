@@ -1,7 +1,7 @@
-// What a test can turn: settings, faults, and where complaints go. Every stand-in library has this.
+// Knobs for tests: settings, faults, and the place of complaints. Every stand-in library has them.
 //
-// A knob is an environment variable that is read when the library is loaded; `standin_set` changes it
-// while the program runs. README.md lists them.
+// A knob is an environment variable that is read when the library is loaded; `standin_set` changes the knob
+// while the program runs. README.md lists the knobs.
 #pragma once
 
 #include <atomic>
@@ -31,14 +31,14 @@ enum class Knob {
 };
 
 long knob(Knob which);
-// The text of a knob that is no number; empty where it is not set.
+// Returns a knob that is text; empty if it is not set.
 std::string knob_text(const char *name);
 
-// One function's calls: how many there were, and whether this one is to fail.
+// The calls of one function: their number, and whether the current call must fail.
 class Call {
   public:
     explicit Call(const char *function);
-    // The code that FERRY_STANDIN_FAULT has for this call, or 0. Also asked for "task", once a task.
+    // Returns the code that FERRY_STANDIN_FAULT has for this call, or 0. "task" counts as one call per task.
     int enter();
 
     const char *const function;
@@ -46,29 +46,29 @@ class Call {
     Call *next;
 };
 
-// Whether the n-th copy of FERRY_STANDIN_HANG is this one, and after how many milliseconds it goes on
-// (-1: never).
+// True if FERRY_STANDIN_HANG names this copy; `out_ms` gets the milliseconds after which it resumes (-1:
+// never).
 bool hangs_now(long *out_ms);
 
-// This process is a child of the one that loaded the library: nothing of it works here.
+// True in a child of the process that loaded the library; no function works there.
 bool forked();
 
-// Somebody did what the real library answers with undefined behaviour: said aloud, written to the audit,
-// and the end of the process unless FERRY_STANDIN_VIOLATIONS is 0.
+// Reports an action that the real library answers with undefined behaviour: prints it, writes it to the
+// audit, and ends the process unless FERRY_STANDIN_VIOLATIONS is 0.
 void violation(const char *format, ...) __attribute__((format(printf, 1, 2)));
-// One line of the audit: a thing that was not given back.
+// Writes one line of the audit: an object that was not freed.
 void leaked(const char *format, ...) __attribute__((format(printf, 1, 2)));
-// How many lines the audit has written so far, violations among them.
+// Returns the number of lines in the audit so far, violations included.
 long complaints();
 
 } // namespace standin
 
-// Tests call these by dlsym. The environment is only read at the start.
+// Tests call these functions by dlsym. The environment is only read at the start.
 STANDIN_API int standin_set(const char *knob, const char *value);
-// How often a function of the library was called.
+// Returns how often a function of the library was called.
 STANDIN_API long standin_calls(const char *function);
-// Lets everything that hangs go on.
+// Resumes everything that hangs.
 STANDIN_API void standin_release(void);
-// Writes one line for each thing that still exists to FERRY_STANDIN_AUDIT; says how many complaints there
-// are so far. Each library has its own.
+// Writes one line for each object that still exists to FERRY_STANDIN_AUDIT; returns the number of complaints
+// so far. Each library has its own.
 STANDIN_API long standin_audit(void);

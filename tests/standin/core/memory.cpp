@@ -27,7 +27,7 @@ State &state() {
     return *made;
 }
 
-// The range that contains it; the lock is held.
+// Returns the range that contains the address; the lock is held.
 RangeRef at(State &all, uintptr_t address) {
     auto next = all.ranges.upper_bound(address);
     if (next == all.ranges.begin()) return nullptr;
@@ -217,8 +217,8 @@ void for_each_part(const Span &span, const std::function<void(char *, size_t)> &
     }
 }
 
-// Eight aligned bytes at once, and once, as a device writes them. memmove may store them twice, and a host that has
-// seen the first store may have written there itself before the second.
+// Stores eight aligned bytes at once, and only once, as a device does. memmove may store them twice; a host
+// that has seen the first store may itself have written there before the second.
 static void copy_bytes(char *to, const char *from, size_t bytes) {
     if (bytes != sizeof(uint64_t) || reinterpret_cast<uintptr_t>(to) % sizeof(uint64_t) != 0) {
         memmove(to, from, bytes);

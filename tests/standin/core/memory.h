@@ -1,8 +1,8 @@
-// Device memory. Each allocation is a memfd that is mapped twice: what the program gets is PROT_NONE, so
-// that any access of the host to a "device" address faults; the copying goes through the other mapping.
+// Device memory. Each allocation is a memfd that is mapped twice. The program gets a PROT_NONE mapping, so
+// that any access of the host to a "device" address faults; copies use the other mapping.
 //
-// The table here knows every address that the library has given out or was told of. Faces add what they
-// allow to be done with it.
+// The table here knows every address that the library has returned or was told of. The faces (CUDA, AscendCL)
+// check which operations they allow on it.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@ namespace standin {
 constexpr size_t page_bytes = 4096, huge_bytes = size_t(2) << 20;
 inline size_t round_up(size_t size, size_t unit) { return (size + unit - 1) / unit * unit; }
 
-// Physical memory. Mappings, handles and other processes share it; the last one frees it.
+// Physical memory, shared by mappings, handles and other processes; the last of them frees it.
 struct Backing {
     int file = -1;
     size_t size = 0;
@@ -29,11 +29,11 @@ struct Backing {
     ~Backing();
 };
 
-// New, zeroed; null where the device has no room left. `label` is in the memfd's name.
+// Allocates zeroed memory; null if the device has no room left. The memfd's name has `label`.
 std::shared_ptr<Backing> make_backing(size_t size, int device, const char *label);
-// What another process allocated and still holds; null if it doesn't. Takes no charge.
+// Opens memory that another process allocated and still holds; null if it doesn't. Charges no device memory.
 std::shared_ptr<Backing> open_backing(int process, int file, size_t size, int device);
-// The same from a descriptor, which stays the caller's.
+// Opens memory from a descriptor, which stays the caller's.
 std::shared_ptr<Backing> dup_backing(int file, size_t size, int device);
 
 enum class Kind {
@@ -66,25 +66,25 @@ struct Range {
 };
 using RangeRef = std::shared_ptr<Range>;
 
-// Addresses for `size` bytes that nobody may touch, with a gap behind; then a backing mapped there.
+// Reserves addresses for `size` bytes that nobody may touch, with a gap behind; then maps a backing there.
 uintptr_t reserve_addresses(size_t size, size_t alignment);
 void release_addresses(uintptr_t base, size_t size);
 bool map_backing(uintptr_t at, size_t size, const Backing &backing, size_t offset, bool accessible);
-// Addresses stay reserved; what was mapped there isn't.
+// Removes the mapping; the addresses stay reserved.
 void hide_addresses(uintptr_t at, size_t size);
 
-// False if it overlaps one that is there.
+// Adds a range to the table; false if it overlaps a known range.
 bool add_range(const RangeRef &range);
-// Takes it out of the table and, unless it is the program's memory or part of a reservation, unmaps it.
+// Removes a range from the table and unmaps it, unless it is the program's memory or part of a reservation.
 void drop_range(const RangeRef &range);
 RangeRef find_range(const void *address);
-// The one that begins there.
+// Returns the range that begins at the address.
 RangeRef find_base(const void *address);
 std::vector<RangeRef> all_ranges();
-// Ranges within one reservation.
+// Returns the ranges within one reservation.
 std::vector<RangeRef> ranges_of(uintptr_t reservation);
 
-// What [address, address + size) is. Several ranges only where mappings of one reservation adjoin.
+// The ranges of [address, address + size). Several ranges only if mappings of one reservation adjoin.
 struct Span {
     bool inside = false;          // wholly in known memory, or wholly outside
     std::vector<RangeRef> ranges; // none: pageable host memory
@@ -96,15 +96,15 @@ struct Span {
     bool device_side() const { return !ranges.empty() && !ranges[0]->is_host(); }
 };
 Span resolve(const void *address, size_t size);
-// Marks the span's ranges as named by a task, or as no longer.
+// Marks the span's ranges as used by a task, or as no longer used.
 void enter(const Span &span);
 void leave(const Span &span);
-// memcpy through the aliases.
+// Copies by memcpy through the aliases.
 void copy_spans(const Span &target, const Span &source);
 // Calls `each(alias, bytes)` for consecutive parts.
 void for_each_part(const Span &span, const std::function<void(char *, size_t)> &each);
 
-// Backings held by handles, not by ranges, also use the device's memory.
+// Returns the used device memory; backings held by handles, not by ranges, count too.
 size_t device_bytes(int device);
 
 } // namespace standin

@@ -21,7 +21,7 @@ std::string directory() {
     return path + "/";
 }
 
-// A process that has ended and was not waited for doesn't count.
+// A process that has ended and was not waited for does not count as living.
 bool is_alive(int process) {
     char target[8];
     return readlink(("/proc/" + std::to_string(process) + "/exe").c_str(), target, sizeof target) >= 0;

@@ -6,7 +6,7 @@
 namespace standin {
 namespace {
 
-// Under which every stream and event changes. Never destroyed: workers outlive the library's destructors.
+// The lock for every change of a stream or event. Never destroyed: workers outlive the library's destructors.
 struct Changes {
     std::mutex lock;
     std::condition_variable any;
@@ -18,7 +18,7 @@ Changes &changes() {
 }
 using Hold = std::unique_lock<std::mutex>;
 
-// False when the time is over first.
+// Waits until `ready` returns true; false if the deadline has passed first.
 bool wait_changes(Hold &hold, const Deadline &deadline, const std::function<bool()> &ready) {
     if (!deadline.endless) return changes().any.wait_until(hold, deadline.at, ready);
     changes().any.wait(hold, ready);
@@ -31,7 +31,7 @@ std::chrono::microseconds copy_time(size_t bytes) {
     return std::chrono::microseconds(knob(Knob::copy_us) + static_cast<long>(rate_us));
 }
 
-// Faults named "task" hit the n-th task of any stream.
+// Counts tasks: faults named "task" hit the n-th task of any stream.
 int task_fault() {
     static Call call("task");
     return call.enter();

@@ -1,5 +1,5 @@
-// Streams and events: one worker thread for each stream, which does its tasks in order. What a stream
-// waits for (time, an event, a value in memory) is waited for under one lock, so that it can be aborted.
+// Streams and events. Each stream has one worker thread, which runs its tasks in order. All waits of a stream
+// (for time, an event, a value in memory) use one lock, so that they can be aborted.
 #pragma once
 
 #include "memory.h"
@@ -26,7 +26,7 @@ struct Deadline {
 
 enum class Outcome { done, failed, timed_out, aborted };
 
-// One recording of an event. Whoever waits for it holds on to it, whatever becomes of the event.
+// One recording of an event. Its waiters keep it alive, whatever happens to the event.
 struct Record {
     enum { pending, complete, aborted } state = pending;
     Clock::time_point when;
@@ -35,40 +35,41 @@ using RecordRef = std::shared_ptr<Record>;
 
 class Stream;
 struct Task {
-    // The code that the stream fails with, or 0. Runs on the worker, without the lock.
+    // Returns the code with which the stream fails, or 0. Runs on the worker, without the lock.
     std::function<int(Stream &)> run;
-    // Always called, after `run` or in its place when the task was dropped.
+    // Always called: after `run`, or instead of `run` if the task was dropped.
     std::function<void(bool dropped)> done;
 };
 
 class Stream {
   public:
     Stream(void *context, int device);
-    // Does what is queued first.
+    // Runs the queued tasks first.
     ~Stream();
 
     void push(Task task);
     Outcome wait(Deadline deadline);
     bool idle();
-    // Stops the running task, drops the others and waits until none of them can do anything any more.
-    // Who waits for the stream is told `aborted`.
+    // Stops the running task, drops the others and waits until none of them can have an effect any more.
+    // Threads that wait for the stream get `aborted`.
     void abort();
-    // The first code that a task failed with since it was last asked for.
+    // Returns the first code with which a task failed since the last call.
     int take_error();
-    // Nothing is done any more behind a task that has failed, and the code stays.
+    // After a failed task no further task runs, and the code stays.
     void stop_on_failure();
-    // Why nothing is done any more, or 0.
+    // Returns the code that stopped the stream, or 0.
     int stopped();
 
-    // For tasks: false if the stream is aborted meanwhile. `pause` ends after the time; `pause_until` when
-    // `ready` says so, which is asked under the lock whenever something changes, and every `poll_us` if given.
+    // For tasks; false if the stream is aborted during the wait. `pause` ends after the time; `pause_until`
+    // when `ready` returns true, which is called under the lock at each change, and every `poll_us` if that
+    // is given.
     bool pause(long us);
     bool pause_until(const std::function<bool()> &ready, long poll_us = 0);
     bool hang(long ms);
 
     void *const context;
     const int device;
-    // Also told of a task's code, if it is set before the first task.
+    // Also gets a task's code, if it is set before the first task.
     std::atomic<int> *error_sink = nullptr;
 
   private:
@@ -84,17 +85,18 @@ class Stream {
 };
 using StreamRef = std::shared_ptr<Stream>;
 
-// A new recording, complete when the stream gets there.
+// Makes a new recording, which is complete when the stream reaches it.
 RecordRef record(Stream &stream);
 Outcome wait_for(const RecordRef &record, Deadline deadline);
 bool is_complete(const RecordRef &record);
-// What is queued after this starts when the recording is complete; never, if it was aborted.
+// Later tasks start when the recording is complete; never, if it was aborted.
 void stream_wait(Stream &stream, const RecordRef &record);
 
-// The delays of the knobs for a copy of that size. False: aborted.
+// Waits the knobs' delays for a copy of this size; false if aborted.
 bool spend_copy_time(Stream &stream, size_t bytes);
 void spend_copy_time(size_t bytes);
-// Queues a copy of resolved memory, and waits for it if `synchronous`. `outcome` of the wait, or done.
+// Queues a copy of resolved memory, and waits for it if `synchronous`. `outcome` is that of the wait, or
+// done.
 Outcome queue_copy(Stream &stream, const Span &target, const Span &source, bool synchronous);
 
 } // namespace standin

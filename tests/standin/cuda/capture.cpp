@@ -1,5 +1,5 @@
-// Streams that are being captured into graphs, as far as others can see it, and what a thread may do
-// meanwhile. No graph is made.
+// Streams that are being captured into graphs, as far as callers can see that, and the calls that a thread
+// may make during a capture. No graph is made.
 #include "driver.h"
 
 using namespace cuda;

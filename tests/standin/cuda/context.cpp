@@ -12,7 +12,7 @@ thread_local bool in_host_function = false;
 namespace {
 thread_local std::vector<Context *> stack;
 
-// Contexts in a sticky error can't give anything back, and neither can their owner.
+// Objects of a context in a sticky error cannot be freed, not even by their owner.
 bool counts(int device) { return device < 0 || device >= devices_max || state().contexts[device].error == 0; }
 
 void audit() {
@@ -118,7 +118,7 @@ void end_context(Context *context) {
         drop_range(range);
     }
     context->peers = 0;
-    // A stream's end does what is queued; nobody waits for it.
+    // The end of a stream runs its queued work; nobody waits for it.
     std::thread([streams = std::move(streams)] {}).detach();
 }
 

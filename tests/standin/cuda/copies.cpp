@@ -8,13 +8,13 @@ using namespace cuda;
 namespace cuda {
 namespace {
 
-// Which side must be what, by the call's name.
+// The kind of memory that each side must have, by the call's name.
 enum Side { anything, host_side, device_side };
 
 bool suits(const Span &span, Side side) {
     if (!span.inside) return false;
     if (side == anything) return true;
-    // Managed memory is both.
+    // Managed memory counts as both kinds.
     const bool managed = span.device_side() && span.ranges[0]->kind == Kind::managed;
     return managed || span.device_side() == (side == device_side);
 }
@@ -126,7 +126,7 @@ CUresult cuMemcpyBatchAsync(CUdeviceptr *targets, CUdeviceptr *sources, size_t *
         wait = wait || to[i].pageable() || from[i].pageable();
     }
     *fail_index = SIZE_MAX;
-    // Within a batch there is no order, so nobody may rely on the array's.
+    // A batch has no order, so callers may not rely on the array's.
     for (size_t i = count; i-- > 0;) queue_copy(*stream, to[i], from[i], false);
     return outcome_code(static_cast<Context *>(stream->context), wait ? stream->wait(Deadline(-1)) : Outcome::done);
 }

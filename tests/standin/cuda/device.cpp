@@ -1,4 +1,4 @@
-// What is asked of the driver and of devices, and functions by name.
+// Attributes of the driver and of devices, and functions by name.
 #include "driver.h"
 
 #include <cstdio>
@@ -119,7 +119,7 @@ CUresult cuGetErrorString(CUresult error, const char **text) {
 CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, cuuint64_t,
                              CUdriverProcAddressQueryResult *status) {
     CHECK_ARGUMENT(symbol != nullptr && function != nullptr);
-    // The newest that the caller's version may know: `_v2` where there is one.
+    // The newest version that the caller's version may know: `_v2` if it exists.
     const bool old = version > driver_version;
     *function = old ? nullptr : symbol_of(std::string(symbol) + "_v2");
     if (*function == nullptr && !old) *function = symbol_of(symbol);

@@ -1,4 +1,4 @@
-// What the files of this library share: its state, and the checks that every call begins with.
+// Shared by the files of this library: its state, and the checks that every call begins with.
 #pragma once
 
 #include "../core/knobs.h"
@@ -21,7 +21,7 @@ constexpr int devices_max = 64;
 // 12040 or 12080. profile.cpp.
 extern const int driver_version;
 
-// A device's primary context, the only kind there is here.
+// The primary context of a device; the stand-in has no other kind.
 struct Context {
     int device = 0;
     int retained = 0;
@@ -63,7 +63,7 @@ State &state();
 using Hold = std::lock_guard<std::recursive_mutex>;
 
 Context *current();
-// Set while a function of cuLaunchHostFunc runs, which may not call the driver.
+// Set during a function of cuLaunchHostFunc, which may not call the driver.
 extern thread_local bool in_host_function;
 
 CUresult enter_call(Call &call);
@@ -83,14 +83,14 @@ bool is_device(int device);
 inline void *pointer(CUdeviceptr address) { return reinterpret_cast<void *>(address); }
 CUcontext handle_of(Context *context);
 Context *context_of(CUcontext handle); // null if it is none
-// Null: no such stream. Of any context.
+// Returns the stream, of any context; null if it does not exist.
 StreamRef stream_of(CUstream handle);
 StreamRef new_stream(Context *context);
-// The context's error, if the outcome is one.
+// Returns the context's error, or UNKNOWN for an aborted wait.
 CUresult outcome_code(Context *context, Outcome outcome);
-// Waits until no task names the range: what freeing memory does.
+// Waits until no task uses the range, as freeing memory does.
 void wait_unused(const Range &range);
-// What goes with a context that is released for good. The lock is held.
+// Frees the objects of a context that is released for good. The lock is held.
 void end_context(Context *context);
 
 } // namespace cuda

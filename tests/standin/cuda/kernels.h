@@ -1,9 +1,9 @@
-// Kernels that the stand-in knows by name. It can't run PTX: a module may be any image, and a function of
-// it is looked up in this table, whatever the image says.
+// Kernels that the stand-in knows by name. It cannot run PTX: a module may be any image, and its functions
+// are looked up in this table by name.
 //
-// To add one: a row in `kernels` (kernels.cpp) with its name, the size of each parameter and a function
-// that does on the host what the kernel does on the device. It runs in the stream's order with a copy of
-// the parameters, and must reach memory by `View` only: what the device could not reach is
+// To add a kernel, add a row to `kernels` (kernels.cpp): its name, the size of each parameter, and a function
+// that does on the host what the kernel does on the device. The function runs in the stream's order with a
+// copy of the parameters. It must access memory by `View` only; an access that the device could not make is
 // CUDA_ERROR_ILLEGAL_ADDRESS, which stays.
 #pragma once
 
@@ -14,7 +14,7 @@ namespace cuda {
 class View {
   public:
     View(Stream &stream, const Context *context) : stream_(stream), context_(context) {}
-    // Copies between any two places that the device may reach. False: the kernel must return
+    // Copies between any two places that the device can reach. After false the kernel must return
     // CUDA_ERROR_ILLEGAL_ADDRESS.
     bool copy(uint64_t target, uint64_t source, uint64_t size) const;
     bool read(uint64_t source, void *out, size_t size) const;
@@ -28,12 +28,12 @@ class View {
 struct Kernel {
     const char *name;
     std::vector<size_t> parameter_sizes;
-    // `parameters[i]` points to a copy of the i-th.
+    // `parameters[i]` points to a copy of the i-th parameter.
     int (*run)(const View &view, const std::vector<const void *> &parameters);
 };
 extern const std::vector<Kernel> kernels;
 
-// What `ferry_copy_pieces(const struct piece *pieces, uint32_t count)` reads. In device or pinned memory.
+// The input of `ferry_copy_pieces(const struct piece *pieces, uint32_t count)`. In device or pinned memory.
 struct Piece {
     uint64_t source, destination, length;
 };

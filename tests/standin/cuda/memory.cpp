@@ -1,4 +1,4 @@
-// Device, managed and host memory, and what an address is.
+// Device, managed and host memory, and the attributes of an address.
 #include "driver.h"
 
 #include <cstdio>
@@ -45,7 +45,7 @@ CUresult allocate_host(void **address, size_t size) {
 
 template <typename T> void put(void *data, T value) { *static_cast<T *>(data) = value; }
 
-// False: not an attribute of this memory.
+// False if the attribute does not apply to this memory.
 bool attribute_of(const Range &range, CUpointer_attribute which, CUdeviceptr address, void *data) {
     const bool host = range.is_host();
     const bool legacy = range.kind == Kind::device && range.handle == nullptr && range.key.empty();
@@ -76,7 +76,7 @@ bool attribute_of(const Range &range, CUpointer_attribute which, CUdeviceptr add
     return true;
 }
 
-// What the list form says of memory that the driver doesn't know: nothing, in as many bytes.
+// The list form reports zeros for unknown memory, in the size of the attribute.
 void put_nothing(CUpointer_attribute which, void *data) {
     switch (which) {
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
@@ -207,7 +207,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr ad
     return CUDA_SUCCESS;
 }
 
-// What stands in for a dma-buf is the memory's file, opened anew, at the position where the range begins.
+// The stand-in for a dma-buf is the memory's file, opened again, positioned at the start of the range.
 CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr address, size_t size, CUmemRangeHandleType type,
                                        unsigned long long flags) {
     ENTER_WITH_CONTEXT();

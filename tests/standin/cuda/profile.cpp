@@ -1,4 +1,4 @@
-// Which version of CUDA the driver has; the build says.
+// The version of CUDA of the driver; the build sets it.
 namespace cuda {
 extern const int driver_version;
 const int driver_version = STANDIN_CUDA;

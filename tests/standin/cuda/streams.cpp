@@ -60,7 +60,7 @@ uint64_t load(const char *alias, unsigned bits) {
     return __atomic_load_n(reinterpret_cast<const uint64_t *>(alias), __ATOMIC_ACQUIRE);
 }
 
-// Memory that streams may wait for or write to: of the device, or pinned, and aligned.
+// Memory that streams may wait for or write to: device or pinned memory, aligned.
 CUresult word_at(CUdeviceptr address, unsigned bits, Span *out) {
     CHECK_ARGUMENT(address % (bits / 8) == 0);
     *out = resolve(pointer(address), bits / 8);
@@ -123,7 +123,7 @@ CUresult cuStreamDestroy_v2(CUstream handle) {
     const Hold hold(state().lock);
     const auto found = state().streams.find(handle);
     if (found == state().streams.end()) return CUDA_ERROR_INVALID_HANDLE;
-    // Its work goes on; this call doesn't wait for it.
+    // The work goes on; this call doesn't wait for it.
     std::thread([stream = std::move(found->second)] {}).detach();
     state().streams.erase(found);
     return CUDA_SUCCESS;
@@ -241,7 +241,7 @@ CUresult cuEventQuery(CUevent handle) {
     ENTER_WITH_CONTEXT();
     EVENT(handle);
     if (last != nullptr && !is_complete(last)) return CUDA_ERROR_NOT_READY;
-    // What failed meanwhile has not been reached.
+    // A sticky error of the context takes precedence over the recorded event.
     return outcome_code(current(), Outcome::done);
 }
 

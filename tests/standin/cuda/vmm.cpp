@@ -33,7 +33,7 @@ CUresult check_properties(const CUmemAllocationProp *properties) {
     return CUDA_SUCCESS;
 }
 
-// Mappings that [address, address + size) consists of exactly; none where it doesn't.
+// Returns the mappings that make up [address, address + size) exactly; none if they don't.
 std::vector<RangeRef> mappings_in(CUdeviceptr address, size_t size) {
     const Span span = resolve(pointer(address), size);
     if (!span.inside || span.pageable()) return {};
@@ -42,7 +42,7 @@ std::vector<RangeRef> mappings_in(CUdeviceptr address, size_t size) {
     return span.ranges;
 }
 
-// The device in the name of the memfd; -1 if the descriptor is none that this library made.
+// Returns the device in the memfd's name; -1 if this library did not make the descriptor.
 int device_of_file(int file) {
     char target[128] = "";
     const std::string link = "/proc/self/fd/" + std::to_string(file);
@@ -167,7 +167,7 @@ CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc 
         CHECK_ARGUMENT(access[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && is_device(device));
         for (const RangeRef &range : mappings) {
             if (range->device != device && knob(Knob::peer) == 0) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
-            // Read-only access is refused by the real one for memory of this kind.
+            // The real driver refuses read-only access for memory of this kind.
             CHECK_ARGUMENT(access[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READ);
             const uint64_t bit = uint64_t(1) << device;
             if (access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE) {

@@ -1,5 +1,5 @@
 // HCCL's one-sided communication over loopback, for communicators of two ranks. Each rank serves the memory
-// that it bound, and asks the other; the two find each other by a note in FERRY_STANDIN_DIR.
+// that it bound, and asks the other rank; the two find each other by a note in FERRY_STANDIN_DIR.
 #include "hccl.h"
 #include "../ascend/below.h"
 #include "../core/share.h"
@@ -63,7 +63,7 @@ using Hold = std::unique_lock<std::recursive_mutex>;
     auto *own = static_cast<Comm *>(handle);                                                                           \
     if (state().comms.count(own) == 0) return HCCL_E_PARA
 
-// The values of "key" in the table, which are strings. Enough of JSON for rank tables of version 1.0.
+// Returns the string values of "key" in the table. Enough of JSON for rank tables of version 1.0.
 std::vector<std::string> values_of(const std::string &table, const std::string &key) {
     std::vector<std::string> out;
     const std::string quoted = '"' + key + '"';
@@ -95,7 +95,7 @@ std::string hash_of(const std::string &text) {
     return std::to_string(hash);
 }
 
-// The other rank's port, as soon as it has one. 0: the time is over.
+// Waits for the other rank's port; 0 if the time has passed.
 uint16_t meet(const Comm &comm, Deadline deadline) {
     while (Clock::now() < deadline.at) {
         const std::string text = read_note(comm.note(comm.other));

@@ -1,4 +1,4 @@
-// HIXL's C interface over loopback: servers that show memory, clients that put to it and get from it.
+// HIXL's C interface over loopback: servers that expose memory, and clients that put and get.
 #include "hixl.h"
 #include "../ascend/below.h"
 #include "wire.h"
@@ -34,7 +34,7 @@ struct Registrations {
         if (memory == nullptr || handle == nullptr) return HIXL_PARAM_INVALID;
         if (!net::is_memory(memory->type, memory->addr, memory->size)) return HIXL_PARAM_INVALID;
         const bool host_nic = endpoint.loc.locType == ENDPOINT_LOC_TYPE_HOST;
-        // A NIC of the host takes plain memory only, HCCS only whole huge pages.
+        // A NIC of the host accepts only plain memory, HCCS only whole huge pages.
         if (host_nic && standin_acl_where(memory->addr, memory->size) == standin_pinned) return HIXL_PARAM_INVALID;
         const auto address = reinterpret_cast<uint64_t>(memory->addr);
         if (endpoint.protocol == COMM_PROTOCOL_HCCS && (address % hccs_bytes != 0)) return HIXL_FAILED;
@@ -160,11 +160,11 @@ int run_batch(Stream &stream, net::Client &wire, const Batch &batch) {
     return 0;
 }
 
-// Queues it; the client's lock is held.
+// Queues a batch; the client's lock is held.
 HixlStatus submit(HixlClient *client, uint32_t count, const HixlOneSideOpDesc *descs, bool is_put,
                   std::shared_ptr<Batch> *out) {
     if (count == 0 || descs == nullptr) return HIXL_PARAM_INVALID;
-    // After a failure or a time-out nothing is left but to destroy it.
+    // After a failure or time-out the client can only be destroyed.
     if (client->wire == nullptr || client->broken || !client->fetched) return HIXL_FAILED;
     for (uint32_t i = 0; i < count; i++) {
         if (!net::is_inside(client->memory.list(), descs[i].local_buf, descs[i].len) ||

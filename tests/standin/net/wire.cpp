@@ -134,7 +134,7 @@ void Server::serve() {
     ended_ = true;
 }
 
-// False: the connection has ended.
+// Serves one request; false if the connection has ended.
 bool Server::answer() {
     Frame ask;
     if (!receive_all(connection_, &ask, sizeof ask)) return false;

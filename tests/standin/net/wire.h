@@ -1,5 +1,5 @@
-// One-sided copies over a TCP connection of this host: one end asks, the other serves its regions. What a
-// NIC does without the target's CPU is done here by a thread of the target's process.
+// One-sided copies over a TCP connection of this host: one end asks, the other serves its regions. A thread
+// of the target's process does the work that a NIC does without the target's CPU.
 #pragma once
 
 #include "../core/stream.h"
@@ -22,13 +22,15 @@ bool is_inside(const std::vector<Region> &regions, const void *address, uint64_t
 // `type` is that of the memory, and the memory is there.
 bool is_memory(int32_t type, const void *address, uint64_t size);
 
-// Bound to 127.0.0.1, whatever address the program names; -1, or a descriptor. Port 0: any.
+// Listens on 127.0.0.1, whatever address the program names; returns -1, or a descriptor. Port 0 means any
+// port.
 int listen_on(uint16_t port, int backlog);
 uint16_t port_of(int listener);
 enum class Dial { done, refused, timed_out };
 Dial dial(uint16_t port, standin::Deadline deadline, int *out);
 
-// Serves one connection until it ends. `greeting` bytes that the client sends first must be one of `accepted`.
+// Serves one connection until it ends. The client first sends `greeting` bytes, which must be one of
+// `accepted`.
 class Server {
   public:
     Server(int connection, std::vector<Region> regions, std::vector<std::string> accepted);
@@ -45,7 +47,7 @@ class Server {
     std::thread thread_;
 };
 
-// The asking end. One call at a time; false: the connection is of no more use.
+// The asking end. One call at a time; after false the connection is unusable.
 class Client {
   public:
     explicit Client(int connection) : connection_(connection) {}
@@ -54,7 +56,7 @@ class Client {
     bool list(std::vector<Region> *out);
     bool put(uint64_t remote, const void *local, uint64_t size);
     bool get(uint64_t remote, void *local, uint64_t size);
-    // Makes a call that is under way fail.
+    // Makes a call in progress fail.
     void cut();
 
   private:

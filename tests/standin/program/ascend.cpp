@@ -1,4 +1,4 @@
-// program.h in AscendCL's words.
+// program.h by AscendCL.
 #include "../ascend/acl.h"
 #include "../ascend/below.h"
 #include "program.h"
@@ -93,7 +93,7 @@ void program_stream_end(program_stream *stream) {
     delete stream;
 }
 
-// AscendCL has nothing that a stream waits for in the host's memory: a task of the stand-in does.
+// No stream of AscendCL can wait for host memory: a task of the stand-in does it.
 void program_stream_block(program_stream *stream) {
     use(0);
     const auto wait = [](void *gate) {

@@ -1,4 +1,4 @@
-// program.h in the words of CUDA's driver.
+// program.h by the CUDA driver.
 #include "../core/knobs.h"
 #include "../cuda/cuda.h"
 #include "program.h"
@@ -21,7 +21,7 @@ CUstream stream_of(const program_stream *stream) { return static_cast<CUstream>(
 void program_begin(void) { OK(cuInit(0)); }
 
 long program_end(void) {
-    // A thread whose context is gone can't ask the driver anything.
+    // A thread without a context cannot ask the driver.
     OK(cuCtxSetCurrent(nullptr));
     for (int device = 0; device < 2; device++) {
         if (contexts[device] != nullptr) OK(cuDevicePrimaryCtxRelease_v2(device));

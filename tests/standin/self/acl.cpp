@@ -1,4 +1,4 @@
-// AscendCL's rules, each broken on purpose. acl_processes.cpp has those that take another process.
+// Breaks each of AscendCL's rules on purpose. acl_processes.cpp has the rules that need another process.
 #include "../ascend/acl.h"
 #include "check.h"
 
@@ -343,7 +343,7 @@ void test_audit() {
 
 } // namespace
 
-// What ends the process, each in one of its own.
+// Tests that end the process, each in its own.
 int crash(const std::string &what) {
     start();
     void *device, *pinned, *stream;

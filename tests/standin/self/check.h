@@ -1,5 +1,5 @@
-// Checks for the stand-ins' own tests, and other processes to test against: this program once more, in
-// another role, spoken to in lines.
+// Checks for the stand-ins' own tests, and other processes to test against: this program again, in another
+// role, controlled by lines.
 #pragma once
 
 #include <cstdint>
@@ -88,7 +88,7 @@ class Other {
         line[strcspn(line, "\n")] = '\0';
         return line;
     }
-    // How it ended, as waitpid tells it.
+    // Returns how it ended, in waitpid's form.
     int end() {
         fclose(to_);
         int status;
@@ -101,7 +101,7 @@ class Other {
   private:
     FILE *to_, *from_;
 };
-// The other side of it.
+// The other side of the connection.
 inline std::string heard() {
     char line[512];
     if (fgets(line, sizeof line, stdin) == nullptr) _exit(0);
@@ -112,7 +112,7 @@ inline void said(const std::string &line) {
     CHECK(write(3, (line + "\n").c_str(), line.size() + 1) == static_cast<ssize_t>(line.size() + 1));
 }
 
-// What the role does is the end of it: a signal, or a sanitizer's report of one.
+// Runs a role whose end is expected: a signal, or a sanitizer's report of one.
 inline void expect_crash(const char *role) {
     Other other({role});
     const int status = other.end();

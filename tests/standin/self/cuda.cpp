@@ -1,5 +1,5 @@
-// The CUDA driver's rules, each broken on purpose. cuda_memory.cpp has those of virtual memory and of other
-// processes. STANDIN_CUDA_HEADER may name NVIDIA's header: these tests compile against it too.
+// Breaks each rule of the CUDA driver on purpose. cuda_memory.cpp has the rules of virtual memory and of
+// other processes. STANDIN_CUDA_HEADER may name NVIDIA's header: these tests compile against it too.
 #include "cuda_self.h"
 
 #include <dlfcn.h>
@@ -381,7 +381,7 @@ void test_kernels() {
     finish();
 }
 
-// What a kernel does wrong stays with the context: every later call fails.
+// A kernel's error stays with the context: every later call fails.
 int sticky() {
     start();
     CUdeviceptr list;

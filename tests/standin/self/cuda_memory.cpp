@@ -39,7 +39,7 @@ void unmap(CUdeviceptr address) {
 
 std::string hex(const CUipcMemHandle &handle) { return std::string(handle.reserved, sizeof handle.reserved); }
 
-// A descriptor by SCM_RIGHTS, over the socket that this process was given as number 0.
+// Receives a descriptor by SCM_RIGHTS, over the socket that is descriptor 0 of this process.
 void send_file(int socket, int file) {
     char byte = 0, control[CMSG_SPACE(sizeof(int))] = {};
     iovec part = {&byte, 1};
@@ -129,7 +129,7 @@ int crash(const std::string &what) {
     CUdeviceptr device;
     OK(cuMemAlloc_v2(&device, huge));
     if (what == "crash-read") return *reinterpret_cast<volatile char *>(device);
-    // crash-freed: what another process has open is freed.
+    // crash-freed: memory that another process has open is freed.
     CUipcMemHandle handle;
     OK(cuIpcGetMemHandle(&handle, device));
     Other other({"importer"});

@@ -1,4 +1,4 @@
-// HIXL and HCCL: rules, and data between two processes.
+// HIXL and HCCL: their rules, and data between two processes.
 #include "../ascend/acl.h"
 #include "../net/hccl.h"
 #include "../net/hixl.h"
@@ -49,7 +49,7 @@ void start() {
     OK(aclrtSetDevice(0));
 }
 
-// A HIXL server with 2 MiB of device memory: tells where it is; `check SEED`, `end`.
+// A HIXL server with 2 MiB of device memory; prints its address. Commands: `check SEED`, `end`.
 int serve(const std::string &port) {
     start();
     std::vector<uint64_t> words(huge / 8);
@@ -145,7 +145,7 @@ void test_hixl() {
     HixlOneSideOpDesc foreign = {remote, plain, huge};
     EXPECT(HIXL_PARAM_INVALID, HixlCSClientBatchPutSync(client, 1, &foreign, 1000));
 
-    // Asynchronously, halves exchanged; asked for once.
+    // Asynchronously, with exchanged halves; each batch is asked for once.
     HixlOneSideOpDesc halves[2] = {{remote, static_cast<char *>(device) + huge / 2, huge / 2},
                                    {static_cast<char *>(remote) + huge / 2, device, huge / 2}};
     OK(HixlCSClientBatchGetAsync(client, 2, halves, &complete));
@@ -156,7 +156,7 @@ void test_hixl() {
     OK(aclrtMemcpy(plain, huge, device, huge, ACL_MEMCPY_DEVICE_TO_HOST));
     CHECK(is_filled(plain, huge / 2, 31 + huge / 16) && is_filled(static_cast<char *>(plain) + huge / 2, huge / 2, 31));
 
-    // 4,096 descriptors may be outstanding, finished ones that nobody asked for among them.
+    // At most 4,096 descriptors may be outstanding, including finished ones that were not asked for.
     std::vector<HixlOneSideOpDesc> many(4096, HixlOneSideOpDesc{remote, device, 8});
     OK(HixlCSClientBatchPutAsync(client, 4096, many.data(), &complete));
     void *refused;
@@ -173,7 +173,7 @@ void test_hixl() {
     OK(aclFinalize());
 }
 
-// With FERRY_STANDIN_HANG=1: the first transfer hangs, times out, and the client is of no more use.
+// With FERRY_STANDIN_HANG=1 the first transfer hangs and times out, and the client is unusable then.
 int hang(const std::string &port) {
     start();
     Other other({"serve", port});
@@ -218,7 +218,7 @@ HcclCommConfig config_named(const std::string &name) {
     return out;
 }
 
-// The other rank: binds, prepares, tells its address, checks.
+// The other rank: binds, prepares, prints its address, checks.
 int rank_one(const std::string &name) {
     start();
     std::vector<uint64_t> words(huge / 8);
@@ -297,7 +297,7 @@ void test_hccl() {
     OK(aclrtSynchronizeStream(stream));
     OK(aclrtMemcpy(plain, huge, device, huge, ACL_MEMCPY_DEVICE_TO_HOST));
     CHECK(is_filled(plain, huge, 41));
-    // The other end goes: what is asked of it then fails on the stream.
+    // The other end closes: later requests to it fail on the stream.
     other.say("end");
     EXPECT(0, other.end());
     OK(HcclBatchGet(comm, 1, &one, 1, stream));

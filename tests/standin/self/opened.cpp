@@ -1,4 +1,4 @@
-// The libraries as ferry opens them: by dlopen, each for itself. HIXL must see AscendCL's memory and context.
+// Opens the libraries as ferry does: by dlopen, each on its own. HIXL must see AscendCL's memory and context.
 #include "../ascend/acl.h"
 #include "../net/hixl.h"
 

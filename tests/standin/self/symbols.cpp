@@ -1,4 +1,4 @@
-// symbols LIBRARY NAME…: a line for each name, whether dlsym finds it.
+// symbols LIBRARY NAME…: prints a line for each name: whether dlsym finds it.
 #include <cstdio>
 #include <dlfcn.h>
 

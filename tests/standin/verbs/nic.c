@@ -1,12 +1,10 @@
-// Stands in for libibverbs with a NIC, "nic0", or two, that reach the queue pairs of their own process: work is done in
-// the call that posts it, by memcpy, with keys, rights and bounds checked. A dma-buf is what the CUDA stand-in gives for
-// one: a descriptor of memory that is mapped here, from the position that it stands at.
+// Stands in for libibverbs with one or two NICs, "nic0" and so on, that reach the queue pairs of their own process.
+// The call that posts work does the work, by memcpy, and checks keys, rights and bounds. A dma-buf is the descriptor
+// that the CUDA stand-in returns for one; its memory is mapped here, from the descriptor's position.
 //
-// `nic_set` turns a knob: nics (how many there are), refuse_dmabuf (an errno), hold (what is posted stays where it is,
-// until hold is 0), answer (how the next WRITE or READ is answered, by its status), answers (the same for all WRITEs, until
-// answers is 0), down (the ports go down and what is
-// held is flushed). `nic_count` says how often something has
-// happened: see COUNTS.
+// `nic_set` turns a knob: nics (number of NICs), refuse_dmabuf (an errno), hold (posted work waits until hold is 0),
+// answer (the status of the next WRITE or READ), answers (the status of all WRITEs until answers is 0), down (the
+// ports go down and held work is flushed). `nic_count` returns a counter: see COUNTS.
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <pthread.h>
@@ -22,8 +20,8 @@
 
 enum { NICS = 2, KEYS = 4096, QPS = 256, HELD = 2048, CQES = 16384, RECEIVES = 4096, PAGE = 4096 };
 
-// COUNTS: registrations of dma-bufs made and ended; WRITEs, inline or not, and READs by where they lead; bytes that
-// were read to prove WRITEs visible; payload posted on each NIC, held or not.
+// COUNTS: registrations of dma-bufs made and ended; WRITEs, inline or not, and READs by their memory; bytes that were
+// read to prove that WRITEs are visible; payload posted on each NIC, held or not.
 enum count { DMABUFS, DMABUFS_ENDED, WRITES_TO_DMABUF, WRITES_FROM_DMABUF, READS_FROM_DMABUF, INLINE, PROOFS_OF_DMABUF,
              PROOFS_OF_HOST, BYTES_0, BYTES_1, COUNTS };
 static const char *const count_names[COUNTS] = {"dmabufs", "dmabufs_ended", "writes_to_dmabuf", "writes_from_dmabuf",
@@ -49,7 +47,7 @@ static struct { struct ibv_context *context; int told; } contexts[64];
 
 static void *fail(int code) { errno = code; return NULL; }
 
-// Everything below `locked` is called with the lock held.
+// Functions below `locked` are called with the lock held.
 
 static void complete(struct ibv_cq *base, const struct ibv_wc *entry) {
     struct cq *cq = (struct cq *)base;
@@ -73,7 +71,7 @@ static void flush(struct qp *qp) {
     qp->held_count = 0;
 }
 
-// The bytes that a key gives; null where it doesn't.
+// Returns the memory of a key; null if the key does not grant it.
 static char *reach(uint32_t key, uint64_t address, uint32_t length, int right, struct mr **out_mr) {
     struct mr *mr = key / KEYS == 7 ? keys[key % KEYS] : NULL;
     if (mr == NULL || address < mr->start || length > mr->base.length || address - mr->start > mr->base.length - length)
@@ -91,7 +89,7 @@ static enum ibv_wc_status carry_out(struct qp *qp, const struct ibv_send_wr *wr)
     const int inlined = (wr->send_flags & IBV_SEND_INLINE) != 0, is_read = wr->opcode == IBV_WR_RDMA_READ;
     char *local = nothing, *remote;
     if (peer == NULL || peer->base.state < IBV_QPS_RTR || peer->base.state == IBV_QPS_ERR) return IBV_WC_RETRY_EXC_ERR;
-    // The CPU itself reads what is inline.
+    // The CPU itself reads inline data.
     if (inlined) local = (char *)(uintptr_t)piece.addr;
     else if (piece.length != 0) local = reach(piece.lkey, piece.addr, piece.length, is_read ? IBV_ACCESS_LOCAL_WRITE : 0, &mine);
     if (local == NULL) return IBV_WC_LOC_PROT_ERR;
@@ -139,7 +137,7 @@ static void perform(struct qp *qp, const struct ibv_send_wr *wr) {
         finish(qp, wr->wr_id, status, opcode, wr->num_sge == 0 ? 0 : wr->sg_list->length);
 }
 
-// What is inline lies where it lay when it was posted: nobody here touches memory that is under way.
+// Inline data is read from the poster's memory: no code here touches memory in progress.
 static void let_go(struct qp *qp) {
     for (unsigned i = 0; i < qp->held_count; i++) {
         qp->held[i].wr.sg_list = &qp->held[i].piece;
@@ -153,7 +151,7 @@ static int post_send(struct ibv_qp *base, struct ibv_send_wr *wr, struct ibv_sen
     pthread_mutex_lock(&lock);
     for (; wr != NULL; wr = wr->next) {
         const struct ibv_sge piece = wr->num_sge == 0 ? (struct ibv_sge){0} : *wr->sg_list;
-        // One byte is a proof.
+        // One byte is enough for a proof.
         if (wr->opcode != IBV_WR_SEND && piece.length > 1) counts[BYTES_0 + (base->context->device - devices)] += piece.length;
         if (hold && wr->opcode != IBV_WR_SEND && base->state != IBV_QPS_ERR) {
             if (qp->held_count == HELD) { *bad = wr; pthread_mutex_unlock(&lock); return ENOMEM; }
@@ -340,7 +338,7 @@ struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *address, size_t length,
 }
 
 struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access) {
-    // As mlx5 has it: both must stand alike in their page.
+    // As in mlx5, both must have the same offset in their page.
     if (refuse_dmabuf != 0) return fail((int)refuse_dmabuf);
     if (offset % PAGE != iova % PAGE) return fail(EINVAL);
     const off_t begin = lseek(fd, 0, SEEK_CUR);

@@ -1,4 +1,4 @@
-// Exchange is the same small program in each of ferry's languages, and each talks to each:
+// Exchange is a small program that each of ferry's languages has; any two can talk:
 //
 //	exchange serve               prints "ADDRESS host:port", lets a peer read and write its memory, checks it
 //	exchange connect HOST:PORT   reads the server's memory, checks it, and writes the answer into it
@@ -19,7 +19,7 @@ const (
 	patience = 30 * time.Second
 )
 
-// The bytes that the server begins with, and those that it is sent.
+// The bytes of the server at the start, and the bytes that the client writes.
 func first(i int) byte  { return byte(i*7 + 3) }
 func second(i int) byte { return byte(i*11 + 5) }
 
@@ -66,7 +66,7 @@ func serve(ctx context.Context) error {
 	if string(event.Data) != "done" {
 		return fmt.Errorf("the notification is %q", event.Data)
 	}
-	// It came behind its data: every byte is in place.
+	// The notification comes after its data: every byte is in place.
 	return check(memory.Bytes(), second)
 }
 

@@ -53,13 +53,13 @@ import (
 	"unsafe"
 )
 
-// Write makes count WRITEs of one request, a ferry_request, and returns how long they took; 0 if one failed.
+// Write makes count WRITEs of one ferry_request, and returns their total time; 0 if one failed.
 func Write(engine unsafe.Pointer, peer uint64, request unsafe.Pointer, count int) time.Duration {
 	return time.Duration(C.writes((*C.ferry_engine)(engine), C.ferry_peer(peer), (*C.ferry_request)(request), C.uint64_t(count)))
 }
 
-// Submission submits pairs of blocks of one size, waits for the end, and returns how long the submission took; 0
-// if that or the transfer failed. `request` is a ferry_request with both bases and the size.
+// Submission submits pairs of blocks of one size, waits for the end, and returns the time of the submission;
+// 0 if the submission or the transfer failed. `request` is a ferry_request with both bases and the size.
 func Submission(engine unsafe.Pointer, peer uint64, request unsafe.Pointer, local, remote []int64) time.Duration {
 	return time.Duration(C.submission((*C.ferry_engine)(engine), C.ferry_peer(peer), (*C.ferry_request)(request),
 		unsafe.Pointer(&local[0]), unsafe.Pointer(&remote[0]), C.size_t(len(local))))

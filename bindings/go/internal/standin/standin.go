@@ -1,5 +1,5 @@
-// Package standin is a program's use of device libraries, for the tests: the stand-ins of tests/standin, which
-// FERRY_TEST_STANDIN says where to find.
+// Package standin is a program's use of device libraries, for the tests. FERRY_TEST_STANDIN names the folder
+// of the stand-ins (tests/standin).
 package standin
 
 /*
@@ -11,7 +11,7 @@ package standin
 
 static void *find(const char *path) { return dlopen(path, RTLD_NOW); }
 
-// Calls a function of a libprogram.so, by name.
+// Calls a function of a libprogram.so by name.
 #define CALL(library, function, ...) ((__typeof__(&function))dlsym(library, #function))(__VA_ARGS__)
 
 static void begin(void *library) { CALL(library, program_begin); }
@@ -41,7 +41,7 @@ import (
 
 // A Library is a device library.
 type Library struct {
-	// Name begins its settings.
+	// Name is the prefix of its settings.
 	Name    string
 	folder  string
 	file    string
@@ -66,7 +66,7 @@ var work = sync.OnceValue(func() chan<- func() {
 	return list
 })
 
-// Do calls something on the program's thread, the only one that has a device's context: others never had one.
+// Do calls f on the program's thread, the only thread with a device's context.
 func Do(call func()) {
 	done := make(chan struct{})
 	work() <- func() {
@@ -84,7 +84,7 @@ func (l *Library) path(file string) string {
 	return filepath.Join(folder, l.folder, file)
 }
 
-// open begins the program's use of the library.
+// open starts the program's use of the library.
 func (l *Library) open() unsafe.Pointer {
 	l.once.Do(func() {
 		path := C.CString(l.path("libprogram.so"))
@@ -97,14 +97,14 @@ func (l *Library) open() unsafe.Pointer {
 	return l.program
 }
 
-// Path is where the library is; it is open, and the devices are there. It panics without one.
+// Path returns the path of the library, opened and with its devices. It panics without one.
 func (l *Library) Path() string {
 	l.open()
 	return l.path(l.file)
 }
 
-// Complaints gives back what is left of this package's own, once at the end, and counts what else has not been given
-// back to the libraries.
+// Complaints frees what is left of this package's objects, once at the end. It returns the number of the
+// library's complaints about other objects.
 func Complaints() (count int) {
 	for _, library := range []*Library{CUDA, Ascend} {
 		if library.program != nil {
@@ -128,7 +128,7 @@ func (l *Library) Alloc(device, length int) Memory {
 	return m
 }
 
-// Free gives it back.
+// Free frees memory of a device.
 func (m Memory) Free() { Do(func() { C.release(m.program, C.uint64_t(m.Address)) }) }
 
 // Put copies bytes to the device.
@@ -143,7 +143,7 @@ func (m Memory) Get() []byte {
 	return bytes
 }
 
-// A Stream of device 0 has memory of the host to copy from and to, and a gate to wait at.
+// A Stream of device 0 has host memory to copy from and to, and a gate to wait at.
 type Stream struct {
 	made    *C.program_stream
 	program unsafe.Pointer
@@ -159,22 +159,22 @@ func (l *Library) NewStream(length int) *Stream {
 // Close ends it, blocked or not.
 func (s *Stream) Close() { Do(func() { C.stream_end(s.program, s.made) }) }
 
-// Handle is the library's name for it.
+// Handle returns the library's handle of the stream.
 func (s *Stream) Handle() uintptr { return uintptr(s.made.handle) }
 
-// Event is recorded behind the last Write.
+// Event returns the event, which is recorded after the last Write.
 func (s *Stream) Event() uintptr { return uintptr(s.made.event) }
 
-// Staged is what Write sends, and what Read has brought when the stream IsDone.
+// Staged returns the memory that Write sends, and that Read has filled when the stream IsDone.
 func (s *Stream) Staged() []byte { return unsafe.Slice((*byte)(s.made.staged), s.made.length) }
 
-// Block has what the stream is given from here on wait for Go, once.
+// Block makes the work that the stream is given from here on wait for Go, once.
 func (s *Stream) Block() { Do(func() { C.stream_block(s.program, s.made) }) }
 
 // Go opens the gate.
 func (s *Stream) Go() { C.stream_go(s.program, s.made) }
 
-// Write has the stream copy Staged to a device.
+// Write makes the stream copy Staged to a device.
 func (s *Stream) Write(to Memory) {
 	Do(func() {
 		C.stream_write(s.program, s.made, C.uint64_t(to.Address))
@@ -182,12 +182,12 @@ func (s *Stream) Write(to Memory) {
 	})
 }
 
-// Read has the stream copy to Staged from a device.
+// Read makes the stream copy from a device to Staged.
 func (s *Stream) Read(from Memory) {
 	Do(func() { C.stream_read(s.program, s.made, C.uint64_t(from.Address)) })
 }
 
-// IsDone says whether the stream has done all that it was given.
+// IsDone returns true if the stream has done all its work.
 func (s *Stream) IsDone() (done bool) {
 	Do(func() { done = C.stream_is_done(s.program, s.made) != 0 })
 	return done

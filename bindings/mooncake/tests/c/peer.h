@@ -1,4 +1,4 @@
-/* The other process: an engine with registered memory that does what it is told, line by line. */
+/* The other process: an engine with registered memory. Commands and answers are lines. */
 #ifndef PEER_H
 #define PEER_H
 
@@ -11,28 +11,28 @@
 
 typedef struct {
     pid_t pid;
-    FILE *in, *out; /* what it is told, and what it answers */
+    FILE *in, *out; /* commands to the peer, and its answers */
     char session[128];
-    uint64_t address;         /* of MEMORY_BYTES that others may read and write */
-    uint64_t private_address; /* of 4,096 that they may not */
+    uint64_t address;         /* MEMORY_BYTES that others may read and write */
+    uint64_t private_address; /* 4,096 bytes that others may not access */
 } peer;
 
-/* This program, as it was called. */
+/* The path of this program, for starting it again. */
 extern const char *program;
 
-/* Starts it anew as a peer that listens on `host`. */
+/* Starts this program as a peer that listens on `host`. */
 void peer_start(peer *it, const char *host);
 void peer_stop(peer *it);
-/* Returns when it is stopped; SIGCONT makes it go on. */
+/* Stops the peer's process with SIGSTOP and returns when it has stopped; SIGCONT resumes it. */
 void peer_pause(const peer *it);
-/* Tells it something and waits for the number that it answers. */
+/* Sends a command and returns the number that the peer answers. */
 long peer_ask(peer *it, const char *what, unsigned long seed, size_t offset, size_t length);
 
-/* Data that says where it belongs: each 8 bytes are made from the seed and their offset. */
+/* Data that encodes its position: each 8 bytes are made from the seed and their offset. */
 void pattern_fill(unsigned char *memory, unsigned long seed, size_t offset, size_t length);
 int pattern_holds(const unsigned char *memory, unsigned long seed, size_t offset, size_t length);
 
-/* What the other process runs. */
+/* The main function of the other process. */
 int peer_main(const char *host);
 
 #endif

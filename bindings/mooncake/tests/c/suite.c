@@ -1,6 +1,6 @@
 /*
  * The interface from a program's side: two processes, WRITE and READ byte by byte, batches, notices, wrong
- * arguments, peers that go, threads. Longer than 500 lines: one story a function, and they share the two sides.
+ * arguments, lost peers, threads. Longer than 500 lines: each function tells one story, and all share the two sides.
  *
  *     suite [FILTER]        runs the tests whose name contains FILTER
  *     suite --peer HOST     is the other process
@@ -59,7 +59,7 @@ static transfer_request_t request(int opcode, size_t at, size_t to, size_t lengt
     return made;
 }
 
-/* The task's final status. */
+/* Waits for the task and returns its final status. */
 static transfer_status_t final(batch_id_t batch, size_t task)
 {
     transfer_status_t status;
@@ -69,7 +69,7 @@ static transfer_status_t final(batch_id_t batch, size_t task)
     return status;
 }
 
-/* Submits them as a batch of their own and waits: the status of the first that is not completed. */
+/* Submits the entries as a new batch and waits; returns the first status that is not COMPLETED. */
 static int moved(transfer_request_t *requests, size_t count)
 {
     const batch_id_t batch = allocateBatchID(engine, count);
@@ -126,7 +126,7 @@ static void bytes_arrive_where_they_belong(void)
 
 enum { BLOCKS = 1024, BLOCK = 4096 };
 
-/* WRITEs and READs of one submit, in an order that is neither side's. */
+/* WRITEs and READs in one submit, in an order that is sorted on neither side. */
 static void tasks_keep_their_numbers(void)
 {
     static transfer_request_t requests[BLOCKS];
@@ -139,7 +139,7 @@ static void tasks_keep_their_numbers(void)
     for (size_t i = 0; i < BLOCKS; i++) {
         const size_t block = i * 389 % BLOCKS;
         const int opcode = block < BLOCKS / 2 ? OPCODE_WRITE : OPCODE_READ;
-        /* Lengths tell the tasks apart. */
+        /* The lengths differ, so that each task can be told from the others. */
         requests[i] = request(opcode, block * BLOCK, block * BLOCK, BLOCK - block);
     }
     batch = allocateBatchID(engine, BLOCKS);
@@ -151,7 +151,7 @@ static void tasks_keep_their_numbers(void)
         status = final(batch, i);
         CHECK(status.status == STATUS_COMPLETED && status.transferred_bytes == requests[i].length);
     }
-    /* Once more: it is for good. */
+    /* A second look gives the same: the status is final. */
     CHECK(final(batch, 7).transferred_bytes == requests[7].length);
     CHECK(getTransferStatus(engine, batch, BLOCKS, &status) == 1 && status.status == STATUS_INVALID);
     for (size_t block = 0; block < BLOCKS; block++) {
@@ -183,7 +183,7 @@ static void a_batch_of_no_tasks_has_room_for_none(void)
     end();
 }
 
-/* 1,024 notices wait there, so a transfer with one more is not final until they are taken. */
+/* 1,024 notices wait at the peer, so a transfer with one more is not final until they are taken. */
 static void what_is_pending_is_not_freed(void)
 {
     enum { WAITING = 1024 };
@@ -212,7 +212,7 @@ static void what_is_pending_is_not_freed(void)
     end();
 }
 
-/* Each comes once, in order, when its bytes are there; the initiator does not poll. */
+/* Each notice comes once, in order, after its bytes; the initiator does not poll. */
 static void notices_follow_their_data(void)
 {
     enum { ROUNDS = 20, STEP = 300000 };
@@ -289,7 +289,7 @@ static void nothing_but_registered_memory_is_touched(void)
     begin();
     batch = allocateBatchID(engine, 64);
     pattern_fill(memory, 1, 0, 8192);
-    /* Here: nothing is submitted. */
+    /* Wrong local memory: the submit is refused. */
     requests[0] = request(OPCODE_WRITE, 0, 0, 4096);
     requests[1] = requests[0];
     requests[1].source = elsewhere;
@@ -311,7 +311,7 @@ static void nothing_but_registered_memory_is_touched(void)
     requests[1].target_id = LOCAL_SEGMENT;
     CHECK(submitTransfer(engine, batch, requests, 2) == 1);
     CHECK(getTransferStatus(engine, batch, 0, &status) == 1);
-    /* There, in part or in whole: the submit is refused, or the task fails. */
+    /* Wrong memory at the peer, in part or in whole: the submit is refused, or the task fails. */
     for (int i = 0; i < 4; i++) {
         const uint64_t targets[] = {other.address + MEMORY_BYTES - 8, 8, other.private_address,
                                     UINT64_MAX - 4096};
@@ -327,7 +327,7 @@ static void nothing_but_registered_memory_is_touched(void)
         }
     }
     CHECK(freeBatchID(engine, batch) == 0);
-    /* It goes on. */
+    /* The engine still works. */
     CHECK(wrote(0, 4096) == STATUS_COMPLETED && peer_ask(&other, "holds", 1, 0, 4096) == 1);
     end();
 }
@@ -463,7 +463,7 @@ static void wrong_arguments_are_no_crash(void)
 
 /* ------------------------------------------------------------------------------------------------------ */
 
-/* What the program says on stderr when it tries to make an engine at `host`; its exit status. */
+/* Returns the exit status of the program that tries to make an engine at `host`, and its stderr. */
 static int said(const char *environment, const char *host, char *text, size_t size)
 {
     char command[512];
@@ -483,7 +483,7 @@ static void other_hosts_are_let_in_by_word_only(void)
     CHECK(said("FERRY_LOG=1", "0.0.0.0", text, sizeof text) != 0);
     CHECK(strstr(text, "FERRY_SECRET_FILE") != NULL && strstr(text, "FERRY_ALLOW_UNAUTHENTICATED=1") != NULL);
     CHECK(strstr(text, "createTransferEngine") != NULL);
-    /* Nothing is printed that was not asked for. */
+    /* Without FERRY_LOG nothing is printed. */
     CHECK(said("A=1", "0.0.0.0", text, sizeof text) != 0 && strcmp(text, "") == 0);
     CHECK(said("FERRY_LOG=0", "0.0.0.0", text, sizeof text) != 0 && strcmp(text, "") == 0);
     CHECK(said("FERRY_ALLOW_UNAUTHENTICATED=1", "0.0.0.0", text, sizeof text) == 0 && strcmp(text, "") == 0);
@@ -590,14 +590,14 @@ static void a_peer_that_does_not_answer_is_no_new_segment(void)
     CHECK(openSegment(engine, other.session) == segment);
     CHECK(openSegmentNoCache(engine, other.session) < 0);
     kill(other.pid, SIGCONT);
-    /* Not at once: the session may have to be made anew first. */
+    /* Not at once: the session may have to be established again first. */
     while (openSegmentNoCache(engine, other.session) != segment) continue;
     CHECK(wrote(0, 4096) == STATUS_COMPLETED);
     end();
 }
 
-/* Stopped for longer than it is waited for, so the session is given up; then it runs again. The segment's
- * number is the same, and so is the memory. */
+/* The peer is stopped for longer than the session waits, so that the session is given up; then it runs again. The
+ * segment keeps its number, and the memory is the same. */
 static void a_peer_that_comes_back_has_the_number_that_it_had(void)
 {
     int outcome;
@@ -641,7 +641,7 @@ static void a_deadline_is_a_status_of_its_own(void)
 enum { THREADS = 8, ROUNDS = 40, SHARE = 100000 };
 static batch_id_t shared_batch;
 
-/* Its own part of the memory there and back, in batches of its own and in one that all use. */
+/* Each thread moves its own part of the memory there and back, in its own batches and in a shared one. */
 static void *work(void *argument)
 {
     const size_t number = (size_t)(uintptr_t)argument;
@@ -707,7 +707,7 @@ static void *poll_all_the_time(void *argument)
     return NULL;
 }
 
-/* Whether it returns while somebody polls, and that what was under way is over then. */
+/* The call returns while another thread polls, and no transfer is in progress afterwards. */
 static void destroying_ends_what_is_under_way(void)
 {
     batch_id_t batch;
@@ -729,7 +729,7 @@ static void destroying_ends_what_is_under_way(void)
     CHECK(pthread_join(poller, NULL) == 0);
     CHECK(freeBatchID(engine, batch) == 4);
     destroyTransferEngine(engine);
-    /* From here on the memory is this program's own. */
+    /* From here on the memory is this program's alone. */
     pattern_fill(memory, 4, 0, MEMORY_BYTES);
     kill(other.pid, SIGCONT);
     CHECK(peer_ask(&other, "holds", 3, 0, MEMORY_BYTES) == 1);
@@ -754,7 +754,7 @@ static void a_forked_child_does_no_harm(void)
         own = createTransferEngine("P2PHANDSHAKE", "127.0.0.1", "", 0, 1);
         wrong |= own == NULL || openSegment(own, other.session) <= 0;
         destroyTransferEngine(own);
-        /* By way of another program: valgrind would take for lost what only the parent's threads refer to. */
+        /* Through exec: valgrind would report as lost what only the parent's threads refer to. */
         execl("/bin/sh", "sh", "-c", wrong ? "exit 1" : "exit 0", (char *)NULL);
         _exit(100);
     }
@@ -805,7 +805,7 @@ int main(int argc, char **argv)
     if (given != NULL) snprintf(transports, sizeof transports, "%s", given);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         if (strstr(cases[i].name, filter) == NULL) continue;
-        /* A test may have changed it. */
+        /* A test may have changed the variable. */
         if (given != NULL ? setenv("FERRY_TRANSPORTS", transports, 1) : unsetenv("FERRY_TRANSPORTS")) return 3;
         if (passes(cases[i].name, &cases[i])) passed++;
         else failed++;

@@ -1,4 +1,4 @@
-"""What `mooncake.engine` promises its callers, asked of whichever package is installed.
+"""The promises of `mooncake.engine` to its callers, checked on the installed package.
 
     python conformance.py [NAME...]
 

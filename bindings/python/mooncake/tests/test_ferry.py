@@ -1,4 +1,4 @@
-"""What ferry-mooncake promises beyond the module that it stands in for."""
+"""Promises of ferry-mooncake beyond the module that it replaces."""
 
 import ctypes
 import gc
@@ -16,7 +16,7 @@ import pytest
 import ferry
 from mooncake import engine as module
 
-# What uses devices is shared with the tests of ferry itself.
+# The use of devices is shared with ferry's own tests.
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from standin import LIBRARIES, Program  # noqa: E402
 
@@ -32,7 +32,7 @@ for line in sys.stdin:
     print(bytes(memory)[:8].hex(), flush=True)
 """
 
-# An engine of ferry's own, which can listen where one listened before.
+# A plain ferry engine, which can listen where another engine listened before.
 PLACE = """
 import sys, ferry
 engine = ferry.Engine(listen_address=sys.argv[1], lease_ms=60000)

@@ -1,7 +1,7 @@
 """ferry moves bytes between the memories of processes and machines.
 
-Open an Engine, register memory or allocate it, connect to a peer, and WRITE or READ lists of requests.
-The contracts (when memory is whose, what a result promises) are those of the C library: docs/contracts.md.
+Open an Engine, register or allocate memory, connect to a peer, and WRITE or READ lists of requests. The
+contracts (who owns memory when, what a result promises) are those of the C library: docs/contracts.md.
 """
 
 from ._devices import StartAfter

@@ -1,7 +1,7 @@
 """The C ABI: the library, the layout of its structs, and the types of its functions.
 
-Everything here mirrors include/ferry.h; tests/test_abi.py compares the two. Pointers are declared
-void *, so that an address that was computed once can be passed as a plain number.
+This module mirrors include/ferry.h; tests/test_abi.py compares the two. Pointers are declared as void *, so
+that a computed address can be passed as a plain number.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class CError(ctypes.Structure):
 
 
 class CRegionOptions(ctypes.Structure):
-    """ferry_region_options and ferry_alloc_options: `extra` is grant_scope of one, flags of the other."""
+    """ferry_region_options and ferry_alloc_options: `extra` is grant_scope or flags."""
 
     _fields_ = [
         ("struct_size", c_uint32),
@@ -205,8 +205,8 @@ class CSetting(ctypes.Structure):
     ]
 
 
-# Of each function the arguments, one letter each: p a pointer, s a text, u 32 bits, i 64 bits, z a
-# size_t. Those of the first list end with the error, which is not written down, and return a status.
+# The arguments of each function, one letter each: p a pointer, s a text, u 32 bits, i 64 bits, z a size_t.
+# Functions of the first list return a status and take the error last, which the letters omit.
 _FALLIBLE = {
     "config_new": "p",
     "config_set": "pss",
@@ -258,20 +258,20 @@ _AT_SECURE = 23
 
 
 def _is_privileged() -> bool:
-    """Whether this process has more rights than its caller, who must not say which library it runs."""
+    """True if this process has more rights than its caller, who must then not choose the library."""
     getauxval = ctypes.CDLL(None).getauxval
     getauxval.argtypes, getauxval.restype = [ctypes.c_ulong], ctypes.c_ulong
     return bool(getauxval(_AT_SECURE))
 
 
 def _path() -> str:
-    """The library: beside this file, or where FERRY_LIBRARY says."""
+    """Returns the path of the library: beside this file, or the one that FERRY_LIBRARY names."""
     beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libferry.so")
     return beside if _is_privileged() else os.environ.get("FERRY_LIBRARY") or beside
 
 
 def _load() -> ctypes.CDLL:
-    """Opens the library. CDLL gives up the interpreter's lock for the length of each call."""
+    """Opens the library. CDLL releases the interpreter's lock during each call."""
     opened = ctypes.CDLL(_path())
     for name, letters in _FALLIBLE.items():
         function = getattr(opened, "ferry_" + name)

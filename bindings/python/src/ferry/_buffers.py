@@ -1,5 +1,4 @@
-"""Finds where the bytes of Python objects lie in the host's memory, and holds them there. _devices.py is
-the same for memory of devices."""
+"""Finds the bytes of Python objects in host memory, and pins them. _devices.py does so for device memory."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SupportsDlpack(Protocol):
-    """An array of another library, in memory of the CPU or of a CUDA device."""
+    """An array of another library, in host memory or in memory of a CUDA device."""
 
     def __dlpack__(self) -> Any: ...
 
@@ -27,7 +26,7 @@ class SupportsDlpack(Protocol):
 
 
 class SupportsArrayInterface(Protocol):
-    """numpy's arrays, whose type says only from Python 3.12 on that they have the buffer protocol."""
+    """numpy's arrays; their type declares the buffer protocol only from Python 3.12 on."""
 
     @property
     def __array_interface__(self) -> dict[str, Any]: ...
@@ -63,7 +62,7 @@ _release_buffer.restype = None
 
 
 def host_buffer(source: Any, name: str) -> Any:
-    """`source` as something with the buffer protocol."""
+    """Returns `source`, or an array on its memory, with the buffer protocol."""
     try:
         memoryview(source)
         return source
@@ -72,13 +71,13 @@ def host_buffer(source: Any, name: str) -> Any:
             raise invalid(f"{name} has no buffer protocol: {type(source).__name__}") from None
     numpy = sys.modules.get("numpy")
     if numpy is None:
-        raise invalid(f"{name} has DLPack but no buffer protocol: import numpy first, which ferry then uses")
+        raise invalid(f"{name} has DLPack but no buffer protocol: import numpy first, which ferry uses")
     return numpy.from_dlpack(source)
 
 
 class Pin:
-    """Holds a buffer where it is until `release`. There is no finaliser: what a peer may still touch
-    must rather leak than move."""
+    """Keeps a buffer in place until `release`. Has no finaliser: memory that a peer may still touch must
+    rather leak than move."""
 
     __slots__ = ("_view", "address", "length")
 
@@ -103,7 +102,7 @@ _NUMBERS = frozenset("iIlLqQ")
 
 
 def numbers(source: Any, name: str, item_bytes: tuple[int, ...] = (8,)) -> memoryview:
-    """A one-dimensional, contiguous buffer of integers as it is; other sequences are copied."""
+    """Returns a one-dimensional, contiguous buffer of integers without a copy; copies other sequences."""
     try:
         view = memoryview(source)
     except TypeError:

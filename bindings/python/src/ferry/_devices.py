@@ -1,7 +1,7 @@
-"""Finds memory of devices in other libraries' arrays, and knows their events and streams.
+"""Finds device memory in the arrays of other libraries, and reads their events and streams.
 
-Beside _buffers.py, which does that for the host's memory. Nothing here opens a device's library: which
-device an address is of, the engine finds out.
+_buffers.py does so for host memory. This module opens no device library: the engine detects the device of
+an address.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ._results import MemoryKind
 
 
 class StartAfter(IntEnum):
-    """What a number is that `start_after` is given with."""
+    """The kind of the handle that is given to `start_after`."""
 
     CUDA_EVENT = 1
     ACL_EVENT = 2
@@ -47,7 +47,7 @@ class SupportsCudaArray(Protocol):
 
 
 class SupportsDataPtr(Protocol):
-    """A tensor of torch, or what looks like one."""
+    """A tensor of torch, or an object with its attributes."""
 
     @property
     def nbytes(self) -> int: ...
@@ -56,7 +56,7 @@ class SupportsDataPtr(Protocol):
 
 
 class Held:
-    """Memory whose object is kept alive until `release`; where it lies is the object's word."""
+    """Device memory whose object is kept alive until `release`; ferry trusts the object's address."""
 
     __slots__ = ("_source", "address", "length", "readonly")
 
@@ -71,15 +71,15 @@ class Held:
 
 
 def held(source: Any, name: str, writable: bool) -> Held | None:
-    """The memory of a device's array or of a tensor; None if it is neither."""
+    """Returns the memory of a device array or of a tensor; None if `source` is neither."""
     found = of_tensor(source, name) or of_cuda_array(source, name) or of_dlpack(source, name)
     if found is not None and writable and found.readonly:
-        raise invalid(f"{name}: it is read-only, and access has REMOTE_WRITE")
+        raise invalid(f"{name}: it is read-only, but access has REMOTE_WRITE")
     return found
 
 
 def of_tensor(source: Any, name: str) -> Held | None:
-    """Of a tensor of torch, on whatever device. It comes first: its other protocols may raise."""
+    """Reads a torch tensor on any device. Comes first, because a tensor's other protocols may raise."""
     length = getattr(source, "nbytes", None)
     if not callable(getattr(source, "data_ptr", None)) or not isinstance(length, int):
         return None
@@ -93,7 +93,7 @@ _TYPE = re.compile(r"[<>|=][a-zA-Z](\d+)")
 
 
 def of_cuda_array(source: Any, name: str) -> Held | None:
-    """By versions 2 and 3 of the CUDA array interface. Its `stream` is not waited for: nothing moves yet."""
+    """Reads versions 2 and 3 of the CUDA array interface. Does not wait for `stream`: nothing moves yet."""
     said = getattr(source, "__cuda_array_interface__", None)
     if said is None:
         return None
@@ -119,7 +119,7 @@ def of_cuda_array(source: Any, name: str) -> Held | None:
 def dense_bytes(
     shape: Sequence[int], strides: Sequence[int] | None, item_bytes: int, stride_bytes: int, name: str
 ) -> int:
-    """How long an array is whose elements follow one another, the last index fastest; another is refused.
+    """Returns the length of a dense array in C order (the last index changes fastest); refuses any other.
 
     `strides` are in units of `stride_bytes`.
     """
@@ -129,7 +129,7 @@ def dense_bytes(
         return 0
     length = item_bytes
     for index in reversed(range(len(shape))):
-        # Along one element there is no step.
+        # A dimension of length 1 has no step.
         if strides is not None and shape[index] > 1 and strides[index] * stride_bytes != length:
             raise invalid(f"{name}: it is not contiguous: shape {tuple(shape)}, strides {tuple(strides)}")
         length *= shape[index]
@@ -137,7 +137,7 @@ def dense_bytes(
 
 
 class _Tensor(ctypes.Structure):
-    """DLTensor."""
+    """DLTensor of DLPack."""
 
     _fields_ = [
         ("data", c_void_p),
@@ -154,7 +154,7 @@ class _Tensor(ctypes.Structure):
 
 
 class _Versioned(ctypes.Structure):
-    """DLManagedTensorVersioned; the older DLManagedTensor begins with the tensor."""
+    """DLManagedTensorVersioned of DLPack; the older DLManagedTensor begins with the tensor."""
 
     _fields_ = [
         ("major", c_uint32),
@@ -169,7 +169,7 @@ class _Versioned(ctypes.Structure):
 _READ_ONLY = 1
 _MAJOR = 1
 _CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED = 1, 2, 3, 13
-# Those of no stream: whoever moves the data says what to wait for.
+# No synchronisation with a stream: the code that moves the data says what to wait for.
 _WITHOUT_WAITING = -1
 
 _capsule_pointer = pythonapi.PyCapsule_GetPointer
@@ -181,37 +181,37 @@ _is_capsule.restype = c_int
 
 
 def of_dlpack(source: Any, name: str) -> Held | None:
-    """By DLPack, of CUDA's kinds of memory. The capsule is only read, and stays its producer's."""
+    """Reads CUDA memory by DLPack. Only reads the capsule, which stays its producer's."""
     if not hasattr(source, "__dlpack_device__") or not hasattr(source, "__dlpack__"):
         return None
     kind = int(source.__dlpack_device__()[0])
     if kind == _CPU:
         return None
     if kind not in (_CUDA, _CUDA_HOST, _CUDA_MANAGED):
-        message = f"{name} is of DLPack device type {kind}; CPU (1), CUDA (2, 3 and 13) are taken"
+        message = f"{name} is of DLPack device type {kind}; only CPU (1) and CUDA (2, 3, 13) are supported"
         raise UnsupportedError(Status.UNSUPPORTED, message)
     options: dict[str, Any] = {} if kind == _CUDA_HOST else {"stream": _WITHOUT_WAITING}
     try:
         try:
             capsule = source.__dlpack__(max_version=(_MAJOR, 0), **options)
-        except TypeError:  # One from before there were versions.
+        except TypeError:  # The producer is older than versioned DLPack.
             capsule = source.__dlpack__(**options)
     except BufferError as error:
         raise invalid(f"{name}: {error}") from None
-    # The capsule, which owns what is read here, lives until this returns.
+    # The capsule owns the tensor that is read here, and lives until this function returns.
     tensor, readonly = tensor_of(capsule, name)
     ndim = tensor.ndim
     shape = tensor.shape[:ndim] if ndim > 0 else []
     strides = tensor.strides[:ndim] if tensor.strides and ndim > 0 else None
     item_bits = tensor.bits * tensor.lanes
     if item_bits % 8 != 0:
-        raise invalid(f"{name}: its elements are {item_bits} bits long, no whole bytes")
+        raise invalid(f"{name}: its elements have {item_bits} bits, which are no whole bytes")
     length = dense_bytes(shape, strides, item_bits // 8, item_bits // 8, name)
     return Held(source, (tensor.data or 0) + tensor.byte_offset, length, readonly)
 
 
 def tensor_of(capsule: Any, name: str) -> tuple[_Tensor, bool]:
-    """What a capsule describes, and whether that may only be read."""
+    """Returns the tensor of a capsule, and whether it is read-only."""
     if _is_capsule(capsule, b"dltensor_versioned"):
         found = _Versioned.from_address(_capsule_pointer(capsule, b"dltensor_versioned"))
         if found.major != _MAJOR:
@@ -219,7 +219,7 @@ def tensor_of(capsule: Any, name: str) -> tuple[_Tensor, bool]:
         return found.tensor, bool(found.flags & _READ_ONLY)
     if _is_capsule(capsule, b"dltensor"):
         return _Tensor.from_address(_capsule_pointer(capsule, b"dltensor")), False
-    raise invalid(f"{name}: __dlpack__ returned {type(capsule).__name__}, no DLPack capsule that is unused")
+    raise invalid(f"{name}: __dlpack__ returned {type(capsule).__name__}, not an unused DLPack capsule")
 
 
 # --- Events and streams -----------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ def handle_of(value: Any, name: str) -> int:
 
 
 def point_of(source: Any, name: str) -> tuple[StartAfter, int]:
-    """The event or stream that `source` is."""
+    """Returns the event or stream of `source`, and its kind."""
     if isinstance(source, tuple) and len(source) == 2:
         try:
             kind = StartAfter(source[0])
@@ -273,7 +273,7 @@ def stream_of(source: Any, name: str) -> tuple[StartAfter, int] | None:
 
 
 def stream_and_kind(source: Any, name: str) -> tuple[int, MemoryKind]:
-    """A stream that is to wait, and whose it is. A number is CUDA's."""
+    """Returns a stream that must wait, and its kind. A number is a CUDA stream."""
     if isinstance(source, int):
         return handle_of(source, name), MemoryKind.CUDA
     stream = stream_of(source, name)

@@ -29,7 +29,7 @@ Item = TypeVar("Item")
 
 
 class Setting(NamedTuple):
-    """One setting that this library knows."""
+    """A setting of this library."""
 
     key: str
     variable: str
@@ -39,7 +39,7 @@ class Setting(NamedTuple):
 
 
 def settings() -> list[Setting]:
-    """Every setting that Engine takes, with the variable that overrides its default."""
+    """Lists every setting that Engine takes, with the variable that overrides its default."""
     rows = listed(CSetting, library.ferry_config_settings)
     return [
         Setting(
@@ -53,13 +53,13 @@ def settings() -> list[Setting]:
 
 
 def version() -> str:
-    """The version of the library that is loaded."""
+    """Returns the version of the loaded library."""
     found: bytes = library.ferry_version()
     return found.decode()
 
 
 def listed(kind: type[Item], function: Callable[..., int], *arguments: object) -> Sequence[Item]:
-    """What a function of the library lists, asked again while the list grows."""
+    """Returns a list of the library; asks again while the list grows."""
     count = c_size_t()
     capacity = 16
     while True:
@@ -74,15 +74,15 @@ class Engine:
     """Registers memory, connects to peers, and moves bytes. Any thread may use it.
 
     Settings are keywords, as `settings()` lists them: Engine(listen_address="0.0.0.0:7000", lanes=4). They
-    override the FERRY_* variables of the environment. Leaving a `with` closes the engine. In a forked child
-    every call raises ClosedError, and closing does nothing.
+    override the FERRY_* environment variables. A `with` block closes the engine at its end. In a forked
+    child every call raises ClosedError, and closing does nothing.
     """
 
     def __init__(self, **settings: str | int | bool) -> None:
         self._pointer = 0
         self._pins: dict[int, Pin | Held] = {}
         self._orphans: list[int] = []
-        # What transfers that are not forgotten start after, by their handles.
+        # The objects that unreleased transfers start after, by the transfers' handles.
         self._points: dict[int, object] = {}
         self._process = os.getpid()
         self._queues: weakref.WeakSet[Queue] = weakref.WeakSet()
@@ -102,12 +102,12 @@ class Engine:
         self._pointer = pointer.value or 0
 
     def close(self, timeout: float | None = None) -> None:
-        """Ends the engine; then nothing of it or of a peer touches registered memory any more.
+        """Closes the engine; afterwards neither the engine nor a peer touches registered memory.
 
-        BusyError when transfers are not final within the timeout: call again.
+        BusyError: transfers are not final within the timeout; call again.
         """
         call(library.ferry_engine_close, self._pointer, nanoseconds(timeout))
-        # A queue's descriptor does not tell of it; and a forked child has the parent's loops.
+        # The descriptors of queues don't report the close. In a forked child the loops are the parent's.
         if os.getpid() == self._process:
             for queue in list(self._queues):
                 queue._wake()
@@ -121,8 +121,8 @@ class Engine:
         self.close()
 
     def __del__(self, free: Callable[[int], None] = library.ferry_engine_free) -> None:
-        # Only here may the engine be freed: a call in progress holds the object. What a cycle's other
-        # finalisers call later finds no engine, which the library answers with INVALID.
+        # The engine may be freed only here: a call in progress holds the object. Finalisers of the same
+        # cycle that run later pass NULL, for which the library returns INVALID.
         pointer, self._pointer = self._pointer, 0
         free(pointer)
         for pin in self._pins.values():
@@ -136,12 +136,12 @@ class Engine:
 
     @property
     def address(self) -> str:
-        """host:port at which peers reach the engine; empty if it does not listen."""
+        """host:port at which peers reach the engine; empty if the engine does not listen."""
         return text(library.ferry_engine_address, self._pointer).decode()
 
     @property
     def descriptor(self) -> bytes:
-        """Where to connect and whom to expect there, for `connect_descriptor` of a peer."""
+        """The address and identity of this engine, for `connect_descriptor` of a peer."""
         return text(library.ferry_descriptor_export, self._pointer)
 
     def register(
@@ -153,16 +153,18 @@ class Engine:
         kind: int = MemoryKind.AUTO,
         device: int | None = None,
     ) -> Region:
-        """Registers the memory of an object, of the host or of a device, and tells every peer.
+        """Registers the memory of an object, of the host or of a device, and announces it to every peer.
 
-        It is one with the buffer protocol, a tensor of torch (`data_ptr` and `nbytes`), or an array with
-        `__cuda_array_interface__` or DLPack: of CUDA, or of the host if numpy is imported. Its elements must
-        follow one another. Work of a device that has yet to fill it is not waited for: a transfer does that
-        with `start_after`. A ctypes array made by `from_address` takes memory that has only an address.
+        The object has the buffer protocol, or is a torch tensor (`data_ptr` and `nbytes`), or an array with
+        `__cuda_array_interface__` or DLPack: of CUDA, or of the host if numpy is imported. Its memory must
+        be contiguous. The call does not wait for device work that has yet to fill the memory; a transfer
+        can, with `start_after`. For memory that has only an address, use a ctypes array made by
+        `from_address`.
 
-        `access` is of `Access`; without it peers may read, and write if the buffer is writable. The object
-        is held, so that it neither moves nor goes, until the region is unregistered or the engine gone.
-        Which device's memory it is, the engine finds out; `kind` and `device` state it, and are checked.
+        `access` takes bits of `Access`. The default lets peers READ, and WRITE if the buffer is writable.
+        The engine holds the object, so that its memory stays in place, until the region is unregistered or
+        the engine is gone. The engine detects the kind and device of the memory; `kind` and `device` state
+        them, and are checked.
         """
         return register(self, [buffer], access, name, kind, device)[0]
 
@@ -175,15 +177,16 @@ class Engine:
         kind: int = MemoryKind.AUTO,
         device: int | None = None,
     ) -> list[Region]:
-        """Registers several buffers alike, all or none; an error's request_index is the one at fault."""
+        """Registers several buffers with the same options, all or none; request_index of an error is the
+        index of the buffer that failed."""
         return register(self, buffers, access, name, kind, device)
 
     def alloc(self, length: int, *, access: int | None = None, name: str | None = None) -> Memory:
-        """Allocates zeroed memory that is registered, and that peers on this host can map: the fastest."""
+        """Allocates zeroed, registered memory. Peers on this host can map it, which is the fastest path."""
         return allocate(self, length, access, name)
 
     def connect(self, address: str, timeout: float | None = None) -> Peer:
-        """Connects to the engine at host:port; one that is connected already is returned as it is."""
+        """Connects to the engine at host:port; returns the existing peer if the two are connected already."""
         peer = c_uint64()
         call(
             library.ferry_peer_connect, self._pointer, address.encode(), nanoseconds(timeout), addressof(peer)
@@ -191,7 +194,7 @@ class Engine:
         return Peer(self, peer.value)
 
     def connect_descriptor(self, descriptor: bytes, timeout: float | None = None) -> Peer:
-        """The same by what `descriptor` of the other engine gave; StaleError if another one answers."""
+        """Connects by the `descriptor` of another engine; StaleError if a different engine answers."""
         peer = c_uint64()
         call(
             library.ferry_descriptor_import,
@@ -204,11 +207,11 @@ class Engine:
         return Peer(self, peer.value)
 
     async def connect_async(self, address: str, timeout: float | None = None) -> Peer:
-        """The same in an event loop."""
+        """Connects to the engine at host:port, in an event loop."""
         return await self._loop_queue()._connect(address, timeout)
 
     def peers(self) -> list[Peer]:
-        """The peers that are known, whoever connected; lost ones for a while."""
+        """Lists the known peers, whichever side connected; lost peers stay for a while."""
         count = c_size_t()
         capacity = 64
         while True:
@@ -226,7 +229,7 @@ class Engine:
         peers: bool = False,
         capacity: int = 1024,
     ) -> Queue:
-        """A queue for the kinds of events that are named."""
+        """Creates a queue for the given kinds of events."""
         return create_queue(self, transfers, notifications, peers, capacity)
 
     def _loop_queue(self) -> Queue:
@@ -242,14 +245,14 @@ class Engine:
         return queue
 
     def wait_any(self, transfers: Sequence[Transfer], timeout: float | None = None) -> int:
-        """Waits until one of the transfers is final, however it ended; returns its place in the list."""
+        """Waits until one of the transfers is final, however it ended; returns its index in the list."""
         handles = (c_uint64 * len(transfers))(*(transfer.handle for transfer in transfers))
         index = c_size_t()
         remaining = nanoseconds(timeout)
         until = time.monotonic_ns() + remaining
         function = library.ferry_transfer_wait_any
         while True:
-            # In turns, so that the interpreter sees signals.
+            # In turns, so that the interpreter handles signals.
             turn = min(remaining, TURN_NS)
             status = call(function, self._pointer, addressof(handles), len(transfers), turn, addressof(index))
             remaining = until - time.monotonic_ns()
@@ -260,17 +263,18 @@ class Engine:
         return index.value
 
     def stats(self) -> dict[str, int]:
-        """Counters since the engine was opened, and what exists now, by their names in ferry.h."""
+        """Returns the counters since the engine was opened and the current number of objects, by their
+        names in ferry.h."""
         found = CStats(struct_size=sizeof(CStats))
         call(library.ferry_engine_stats, self._pointer, addressof(found))
         return {name: getattr(found, name) for name in STATISTICS}
 
     def metrics(self) -> str:
-        """The same in Prometheus' text format."""
+        """Returns the statistics in Prometheus' text format."""
         return text(library.ferry_engine_metrics, self._pointer).decode()
 
     def _release(self, transfer: int) -> None:
-        """Forgets a transfer that its last user has dropped; one that is not final yet, later."""
+        """Releases a transfer without users; tries again later if it is not final yet."""
         try:
             call(library.ferry_transfer_release, self._pointer, transfer)
         except Error as error:

@@ -1,4 +1,4 @@
-"""Statuses, exceptions, and `call`, through which every function of the library is called."""
+"""Statuses, exceptions, and `call`, which calls every function of the library."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Status(IntEnum):
-    """What became of a call or a transfer; the numbers are those of ferry.h."""
+    """The outcome of a call or a transfer; the numbers are those of ferry.h."""
 
     OK = 0
     PENDING = 1
@@ -48,9 +48,9 @@ class Status(IntEnum):
 class Error(Exception):
     """A call or a transfer failed.
 
-    `status` is a number of `Status` (or one that a newer library added), `status_name` its name.
-    `request_index` is the request or buffer at fault, if it was one. Of a transfer that failed,
-    `result` says how it ended and `results` has the requests that failed.
+    `status` is a number of `Status`, or one that a newer library added; `status_name` is its name.
+    `request_index` is the index of the failed request or buffer, if the error concerns one. For a failed
+    transfer, `result` has its end and `results` its failed requests.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Error(Exception):
 
 
 class CallerError(Error):
-    """The caller's mistake, or not now; nothing was done."""
+    """The caller made a mistake, or the call is not possible now; the call did nothing."""
 
 
 class InvalidError(CallerError, ValueError):
@@ -87,15 +87,15 @@ class InvalidError(CallerError, ValueError):
 
 
 class StaleError(CallerError):
-    """STALE: what the handle named is gone."""
+    """STALE: the object of the handle is gone."""
 
 
 class BusyError(CallerError):
-    """BUSY: in use or still going on; try again later."""
+    """BUSY: the object is in use, or an operation is in progress; try again later."""
 
 
 class UnsupportedError(CallerError):
-    """UNSUPPORTED: not part of this version."""
+    """UNSUPPORTED: this version does not support the operation."""
 
 
 class ClosedError(CallerError):
@@ -103,7 +103,7 @@ class ClosedError(CallerError):
 
 
 class PendingError(Error, builtins.TimeoutError):
-    """PENDING or DRAINING: the wait ended first. The transfer goes on, and its memory is not yet free."""
+    """PENDING or DRAINING: the timeout has passed. The transfer goes on and still owns its memory."""
 
 
 class TransferError(Error):
@@ -115,11 +115,11 @@ class TimeoutError(TransferError, builtins.TimeoutError):
 
 
 class CancelledError(TransferError):
-    """CANCELLED: on request, or because an earlier ordered transfer failed."""
+    """CANCELLED: by request, or because an earlier ordered transfer failed."""
 
 
 class PartialError(TransferError):
-    """PARTIAL: some requests failed; `results` says which."""
+    """PARTIAL: some requests failed; `results` lists them."""
 
 
 class PeerError(Error, ConnectionError):
@@ -131,11 +131,11 @@ class UnreachableError(PeerError):
 
 
 class PeerLostError(PeerError):
-    """PEER_LOST: the peer was reached and then lost."""
+    """PEER_LOST: the peer was reached before and is lost now."""
 
 
 class RefusedError(PeerError):
-    """REFUSED: the peer refused, by authentication or by its limits."""
+    """REFUSED: the peer refused the session: authentication failed, or the peer is at a limit."""
 
 
 class EngineError(Error):
@@ -166,17 +166,17 @@ def status_name(status: int) -> str:
 
 
 def error_class(status: int) -> type[Error]:
-    """The class for a status; one that this package doesn't know has that of its group."""
+    """Returns the class of a status; for an unknown status, the class of its group."""
     return _CLASSES.get(status) or _GROUPS.get(-status // 100, Error)
 
 
-# Errors that calls which went well have given back: a new one for each call would cost more than the
-# call. list.pop and append are atomic, so threads need no lock, and a forked child finds none held.
+# Error structs that successful calls have returned: a new struct for each call would cost more than the
+# call. list.pop and append are atomic, so threads need no lock, and a forked child finds no lock held.
 _spare: list[tuple[CError, int]] = []
 
 
 def call(function: Callable[..., int], *arguments: object) -> int:
-    """Calls a function of the library with an error behind its arguments; raises if it fails."""
+    """Calls a function of the library with an error struct as last argument; raises on failure."""
     try:
         place = _spare.pop()
     except IndexError:
@@ -206,7 +206,7 @@ def invalid(message: str, request_index: int | None = None) -> InvalidError:
 
 
 def nanoseconds(seconds: float | None, name: str = "timeout") -> int:
-    """Seconds as the library takes them; None and infinity are without end."""
+    """Converts seconds to nanoseconds; None and infinity mean no end."""
     if seconds is None or seconds == math.inf:
         return FOREVER
     if not seconds >= 0:
@@ -215,7 +215,7 @@ def nanoseconds(seconds: float | None, name: str = "timeout") -> int:
 
 
 def text(function: Callable[..., int], *arguments: object) -> bytes:
-    """What a function of the library returns as text or bytes; asked again while it grows."""
+    """Returns a text or bytes of the library; asks again while it grows."""
     capacity = 512
     while True:
         buffer = create_string_buffer(capacity)

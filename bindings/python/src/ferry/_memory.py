@@ -22,7 +22,7 @@ _BOTH = Access.REMOTE_READ | Access.REMOTE_WRITE
 
 
 class Region:
-    """A buffer or array that is registered. `handle` is what peers name as remote_region."""
+    """A registered buffer or array. Peers use `handle` as remote_region."""
 
     __slots__ = ("_engine", "handle", "address", "length")
 
@@ -33,10 +33,10 @@ class Region:
         self.length = length
 
     def unregister(self, timeout: float | None = None) -> None:
-        """Takes the region back: then nothing can reach the memory any more, from anywhere.
+        """Unregisters the region; afterwards nothing can reach the memory through ferry.
 
-        BusyError while it is in use: with a timeout of 0 nothing has changed, with a longer one it is
-        revoked for new work; call again.
+        BusyError while the region is in use. With a timeout of 0 nothing has changed; with a longer timeout
+        the region is closed for new work; call again.
         """
         call(library.ferry_region_unregister, self._engine._pointer, self.handle, nanoseconds(timeout))
         pin = self._engine._pins.pop(self.handle, None)
@@ -49,7 +49,7 @@ class Region:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Of a closed engine nothing is registered any more.
+        # A closed engine has no regions.
         with suppress(ClosedError):
             self.unregister()
 
@@ -76,7 +76,7 @@ def region_options(
 
 
 def place(source: Any, name: str, writable: bool) -> Pin | Held:
-    """Where an object's bytes lie, and a hold on them."""
+    """Pins an object's bytes and returns the pin."""
     return held(source, name, writable) or Pin(host_buffer(source, name), name, writable=writable)
 
 
@@ -88,7 +88,7 @@ def register(
     kind: int = MemoryKind.AUTO,
     device: int | None = None,
 ) -> list[Region]:
-    """Registers buffers and leaves them in the engine's care. With no access named, all that they allow."""
+    """Registers buffers and passes their pins to the engine. The default access is all that they allow."""
     pins: list[Pin | Held] = []
     try:
         for index, buffer in enumerate(buffers):
@@ -118,7 +118,7 @@ def register(
 
 
 class Memory:
-    """Memory that ferry allocated. `view` is its bytes; numpy.frombuffer(view) makes an array of it."""
+    """Memory that ferry allocated. `view` has its bytes; numpy.frombuffer(view) makes an array of them."""
 
     __slots__ = ("_engine", "_mapped", "_view", "handle", "address", "length")
 
@@ -132,7 +132,7 @@ class Memory:
 
     @property
     def view(self) -> memoryview:
-        """The bytes. The engine's memory stays mapped while this, or anything made of it, lives."""
+        """The bytes. The engine's memory stays mapped while the view, or an object made from it, lives."""
         if self.handle == 0:
             raise invalid("the memory has been freed")
         if self._view is None:
@@ -143,14 +143,14 @@ class Memory:
         return self._view
 
     def __buffer__(self, flags: int) -> memoryview:
-        """From Python 3.12 on the memory itself is taken where `view` is: memoryview, bytes, numpy."""
+        """Returns `view`. From Python 3.12 on, memoryview, bytes and numpy take the Memory itself."""
         return self.view
 
     def free(self, timeout: float | None = None) -> None:
         """Unregisters and unmaps the memory, and releases `view`.
 
-        BufferError, with the memory as it was, while arrays or slices made of `view` live. BusyError as
-        `Region.unregister`.
+        BufferError, with the memory unchanged, while arrays or slices made from `view` live. BusyError as
+        in `Region.unregister`.
         """
         if self._view is not None:
             self._view.release()
@@ -171,7 +171,7 @@ class Memory:
         except ClosedError:
             pass
         except (BufferError, Error):
-            # A failure of the `with` block is not to be hidden; its traceback may hold arrays.
+            # Don't hide a failure of the `with` block; its traceback may hold arrays.
             if error is None:
                 raise
 

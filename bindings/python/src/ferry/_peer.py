@@ -1,4 +1,4 @@
-"""Peers: what is known of them, and the transfers to and from them."""
+"""Peers: information about them, and the transfers to and from them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PeerState(IntEnum):
 
 
 class RemoteRegion(NamedTuple):
-    """A region that a peer registered; `handle` is what a request takes as remote_region."""
+    """A region that a peer registered; requests use `handle` as remote_region."""
 
     handle: int
     address: int
@@ -39,9 +39,9 @@ class RemoteRegion(NamedTuple):
     access: Access
     name: str
     kind: MemoryKind
-    """What kind of memory it is there."""
+    """The kind of memory at the peer."""
     device: int
-    """Number of the device in the peer's process, for the kinds that have one; 0 otherwise."""
+    """Number of the device in the peer's process, for the kinds that have one; otherwise 0."""
 
 
 class PeerInfo(NamedTuple):
@@ -49,7 +49,7 @@ class PeerInfo(NamedTuple):
     engine_id: bytes
     incarnation: int
     round_trip: float
-    """Seconds, of the last probe; 0 before one."""
+    """Of the last probe, in seconds; 0 before the first probe."""
     transfers_active: int
     lanes: int
     same_host: bool
@@ -57,7 +57,7 @@ class PeerInfo(NamedTuple):
 
 
 class Path(NamedTuple):
-    """One way to reach a peer, and why it is or is not taken."""
+    """One path to a peer, and why it is or is not chosen."""
 
     transport: Transport
     chosen: bool
@@ -65,7 +65,7 @@ class Path(NamedTuple):
 
 
 def only_result(result: Result, error: Error) -> RequestResult:
-    """What became of the one request of a transfer."""
+    """Returns the outcome of the only request of a transfer."""
     return RequestResult(
         sizeof(RequestResult),
         error.status,
@@ -78,7 +78,7 @@ def only_result(result: Result, error: Error) -> RequestResult:
 
 
 class Peer:
-    """Another engine, whoever connected. A lost peer's handle is of no more use: connect again."""
+    """A remote engine, whichever side connected. The handle of a lost peer stays lost: connect again."""
 
     __slots__ = ("_engine", "handle")
 
@@ -117,7 +117,7 @@ class Peer:
         )
 
     def regions(self) -> list[RemoteRegion]:
-        """What the peer has registered, in order of address: all of it by the time it is connected."""
+        """Lists the regions that the peer has announced, in order of address; after connect, all of them."""
         from ._engine import listed
 
         rows = listed(CRegionInfo, library.ferry_peer_regions, self._engine._pointer, self.handle)
@@ -135,14 +135,14 @@ class Peer:
         ]
 
     def region(self, name: str) -> RemoteRegion:
-        """The region of this name; KeyError if the peer has not told of one."""
+        """Returns the region of this name; KeyError if the peer has announced no such region."""
         for region in self.regions():
             if region.name == name:
                 return region
         raise KeyError(name)
 
     def paths(self) -> list[Path]:
-        """Every way to reach the peer, taken or not, and why."""
+        """Lists every path to the peer, chosen or not, and why."""
         from ._engine import listed
 
         rows = listed(CPathInfo, library.ferry_peer_paths, self._engine._pointer, self.handle)
@@ -151,7 +151,7 @@ class Peer:
         ]
 
     def probe(self, timeout: float | None = None) -> float:
-        """Asks for a sign of life; the round trip in seconds."""
+        """Sends a probe and waits for the answer; returns the round trip in seconds."""
         found = c_uint64()
         call(
             library.ferry_peer_probe,
@@ -163,17 +163,18 @@ class Peer:
         return found.value / 1e9
 
     def fence(self, timeout: float | None = None) -> None:
-        """Returns when nothing of this peer can land here any more; it is refused until connected to."""
+        """Fences the peer: returns when nothing of the peer can land here any more. This engine refuses
+        the peer until it connects to the peer."""
         call(library.ferry_peer_fence, self._engine._pointer, self.handle, nanoseconds(timeout))
 
     def close(self, timeout: float | None = None) -> None:
-        """Ends the session; transfers fail with CLOSED. BusyError while they are not final: call again."""
+        """Closes the session; transfers fail with CLOSED. BusyError: they are not final yet; call again."""
         call(library.ferry_peer_close, self._engine._pointer, self.handle, nanoseconds(timeout))
 
     def notify(self, data: Buffer, deadline: float | None = None) -> None:
-        """Sends bytes to the peer's application; returns when the peer has them.
+        """Sends bytes to the peer's application; returns when the peer has taken them in.
 
-        Without a deadline, in seconds, the setting deadline_ms holds.
+        `deadline` is in seconds; the default is the setting deadline_ms.
         """
         sent = bytes(data)
         limit = 0 if deadline is None else max(nanoseconds(deadline, "deadline"), 1)
@@ -182,28 +183,29 @@ class Peer:
     def write(
         self, requests: RequestsLike, *, progress: ShowsProgress | None = None, **options: Unpack[Options]
     ) -> Result:
-        """WRITEs local memory into the peer's, and waits until it is visible there.
+        """WRITEs local memory to the peer, and waits until the bytes are visible there.
 
-        `requests`: (local, remote, length[, remote_region]) each, of addresses; or `Requests`, or an array
-        with the layout REQUEST_DTYPE, which goes to the library as it is. If the transfer fails, the
-        exception has its `result` and the `results` of the requests that failed. `progress` is called as in
-        `Transfer.wait`; if it raises, the transfer is cancelled. Control-C cancels a transfer of several
-        requests or with `progress`; one of a single request, which is one call, it waits for.
+        `requests` are tuples (local, remote, length[, remote_region]) of addresses, or `Requests`, or an
+        array with the layout REQUEST_DTYPE, which the library reads in place. If the transfer fails, the
+        exception has its `result`, and its failed requests in `results`. `progress` is called as in
+        `Transfer.wait`; if `progress` raises, the transfer is cancelled. Control-C cancels a transfer of
+        several requests or with `progress`. A transfer of a single request is one call, which control-C
+        does not interrupt.
         """
         return self._move(library.ferry_write, WRITE, requests, progress, options)
 
     def read(
         self, requests: RequestsLike, *, progress: ShowsProgress | None = None, **options: Unpack[Options]
     ) -> Result:
-        """READs the peer's memory into local memory; otherwise as `write`."""
+        """READs the peer's memory into local memory. Behaves as `write` otherwise."""
         return self._move(library.ferry_read, READ, requests, progress, options)
 
     def submit_write(self, requests: RequestsLike, **options: Unpack[SubmitOptions]) -> Transfer:
-        """Starts a WRITE. The memory that the requests name is the transfer's until that is final."""
+        """Starts a WRITE. The memory that the requests name belongs to the transfer until it is final."""
         return self._submit(WRITE, requests, options)
 
     def submit_read(self, requests: RequestsLike, **options: Unpack[SubmitOptions]) -> Transfer:
-        """Starts a READ; otherwise as `submit_write`."""
+        """Starts a READ. Behaves as `submit_write` otherwise."""
         return self._submit(READ, requests, options)
 
     def submit_write_blocks(self, blocks: Blocks, **options: Unpack[SubmitOptions]) -> Transfer:
@@ -217,21 +219,21 @@ class Peer:
     async def write_async(
         self, requests: RequestsLike, *, progress: ShowsProgress | None = None, **options: Unpack[Options]
     ) -> Result:
-        """`write` in an event loop. If the task is cancelled, so is the transfer, and CancelledError comes
-        when it is final: the memory is the caller's again."""
+        """`write` in an event loop. If the task is cancelled, the transfer is cancelled too, and
+        CancelledError is raised when the transfer is final and its memory is the caller's again."""
         return await self._move_async(WRITE, requests, progress, options)
 
     async def read_async(
         self, requests: RequestsLike, *, progress: ShowsProgress | None = None, **options: Unpack[Options]
     ) -> Result:
-        """`read` in an event loop; otherwise as `write_async`."""
+        """`read` in an event loop. Behaves as `write_async` otherwise."""
         return await self._move_async(READ, requests, progress, options)
 
     def _move(self, function: Any, op: int, requests: Any, progress: Any, options: Any) -> Result:
         given = requests_of(requests)
         try:
             if given._count != 1 or progress is not None:
-                # The library's one call forgets the requests' results, which a failure is to carry.
+                # ferry_write and ferry_read forget the outcome of requests, which the exception must carry.
                 return self._submit_and_wait(op, given, progress, options)
             made = options_of(options) if options else None
             result = Result(RESULT_BYTES)
@@ -246,7 +248,7 @@ class Peer:
                     addressof(result),
                 )
             except Error as error:
-                # The result is written only if there was a transfer.
+                # The result is written only if a transfer took place.
                 if result.state != 0:
                     error.result = result
                     error.results = [only_result(result, error)]
@@ -260,7 +262,7 @@ class Peer:
         try:
             return transfer.wait(progress=progress)
         except BaseException:
-            # Control-C, or `progress`: what comes after it may use the memory.
+            # Control-C, or `progress` raised. The code that handles the exception may use the memory.
             transfer._settle()
             raise
 
@@ -283,7 +285,7 @@ class Peer:
         place = made.address if made else None
         call(function, self._engine._pointer, self.handle, *what, place, addressof(handle))
         if "start_after" in options:
-            # Also of a transfer that is dropped: the device's event must last until it is final.
+            # Also for a dropped transfer: the device's event must live until the transfer is final.
             self._engine._points[handle.value] = options["start_after"]
         return Transfer(self._engine, handle.value, options.get("queue"))
 
@@ -292,6 +294,7 @@ class Peer:
         try:
             return await transfer.wait_async(progress=progress)
         except BaseException:
-            # However often the task is cancelled: until then the memory is not the caller's.
+            # However often the task is cancelled: the memory is not the caller's before the transfer is
+            # final.
             await transfer._settle_async()
             raise

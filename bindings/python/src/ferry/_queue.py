@@ -1,8 +1,8 @@
-"""Queues of events, drained by hand or awaited in an event loop.
+"""Queues of events: drained by hand, or awaited in an event loop.
 
-An event loop watches a queue's descriptor only while a coroutine waits for something of it. When the
-descriptor is readable the queue is drained to its end; an event that a coroutine waits for goes to that
-coroutine, the others wait in `_backlog`.
+An event loop watches a queue's descriptor only while a coroutine waits for an event. When the descriptor is
+readable, the queue is drained to its end. An event that a coroutine waits for goes to that coroutine; other
+events stay in `_backlog`.
 """
 
 from __future__ import annotations
@@ -46,31 +46,31 @@ class EventKind(IntEnum):
 
 
 class Event(NamedTuple):
-    """One thing that has happened; fields that its kind doesn't set are 0, None or empty."""
+    """One event; fields that its kind doesn't set are 0, None or empty."""
 
     kind: int
-    """Of `EventKind`; ignore kinds that you don't know."""
+    """A number of `EventKind`; ignore unknown kinds."""
     peer: Peer | None
     transfer: int
     """`Transfer.handle` of the transfer that is final."""
     user_data: int
     status: int
     data: bytes
-    """A notification's bytes."""
+    """The bytes of a notification, or, for PEER_LOST, a sentence that says why (UTF-8)."""
     region: int
     address: int
     length: int
 
 
 class Queue:
-    """Events of an engine, of the kinds that it was made for. Leaving a `with` destroys it."""
+    """Events of an engine, of the chosen kinds. A `with` block destroys the queue at its end."""
 
     def __init__(self, engine: Engine, handle: int) -> None:
         self._engine = engine
         self.handle = handle
         self._backlog: deque[Event] = deque()
         self._only_awaited = False
-        # What coroutines wait for, by ("transfer", handle) or ("connect", user_data).
+        # The futures of waiting coroutines, by ("transfer", handle) or ("connect", user_data).
         self._awaited: dict[tuple[str, int], asyncio.Future[Event]] = {}
         self._next_waiters: deque[asyncio.Future[None]] = deque()
         self._connects = itertools.count(1)
@@ -78,16 +78,16 @@ class Queue:
         self._watched = -1
 
     def fileno(self) -> int:
-        """A descriptor for select, poll or an event loop: readable when there is something to drain.
+        """Returns a descriptor for select, poll or an event loop; it is readable when the queue has events.
 
-        ferry owns it: neither read nor close it.
+        ferry owns the descriptor: neither read nor close it.
         """
         found = c_int()
         call(library.ferry_queue_eventfd, self._engine._pointer, self.handle, addressof(found))
         return found.value
 
     def drain(self) -> list[Event]:
-        """Takes all events that are there, oldest first. Never waits."""
+        """Takes all events of the queue, oldest first. Never waits."""
         self._pump()
         taken = []
         while self._backlog:
@@ -95,7 +95,7 @@ class Queue:
         return taken
 
     async def next(self) -> Event:
-        """The next event, awaited in the running event loop."""
+        """Returns the next event; waits for it in the running event loop."""
         import asyncio
 
         self._pump()
@@ -118,7 +118,7 @@ class Queue:
         return await self.next()
 
     async def _connect(self, address: str, timeout: float | None = None) -> Peer:
-        """Connects in the event loop, for a queue of peers' events."""
+        """Connects in the event loop, on a queue that takes peer events."""
         number = next(self._connects)
         future = self._await("connect", number)
         try:
@@ -140,7 +140,7 @@ class Queue:
         return event.peer
 
     async def _transfer_final(self, transfer: int) -> None:
-        """Returns when a transfer that was submitted with this queue is final; takes its event."""
+        """Returns when a transfer of this queue is final; takes its event."""
         for event in self._backlog:
             if event.kind == EventKind.TRANSFER and event.transfer == transfer:
                 self._backlog.remove(event)
@@ -153,9 +153,10 @@ class Queue:
             self._forget("transfer", transfer, future)
 
     def destroy(self) -> None:
-        """Ends the queue; coroutines that wait for it get StaleError. Not beside a running loop's thread.
+        """Destroys the queue; coroutines that wait for it get StaleError. Call it in the thread of the
+        queue's event loop, if a loop runs.
 
-        BusyError while transfers have yet to report to it.
+        BusyError while transfers have yet to report to the queue.
         """
         loop = self._watching
         self._stop_watching()
@@ -182,7 +183,7 @@ class Queue:
                 raise
 
     def __del__(self) -> None:
-        # The descriptor is left to its loop: in a forked child that is the parent's epoll too.
+        # Leave the descriptor registered with its loop: in a forked child, the epoll is also the parent's.
         try:
             call(library.ferry_queue_destroy, self._engine._pointer, self.handle)
         except Error:
@@ -192,7 +193,7 @@ class Queue:
         return f"<ferry.Queue {self.handle:#x}>"
 
     def _pump(self) -> None:
-        """Drains the library's queue to its end, which arms the descriptor, and hands out what came."""
+        """Drains the library's queue to its end, which arms the descriptor, and delivers the events."""
         count = c_size_t(_BATCH)
         events = (CEvent * _BATCH)()
         while count.value == _BATCH:
@@ -240,7 +241,8 @@ class Queue:
 
     def _deliver(self, future: asyncio.Future[Event], event: Event) -> None:
         if future.done():
-            # Its coroutine was cancelled meanwhile; another may wait for the same by now.
+            # The coroutine was cancelled; another coroutine may wait for the same transfer or connect by
+            # now.
             self._hand_out(event)
         else:
             future.set_result(event)
@@ -255,7 +257,7 @@ class Queue:
         return future
 
     def _forget(self, kind: str, number: int, future: asyncio.Future[Event]) -> None:
-        # Another coroutine may wait for the same by now.
+        # Another coroutine may wait for the same transfer or connect by now.
         if self._awaited.get((kind, number)) is future:
             del self._awaited[kind, number]
         self._watch_no_more_than_needed()
@@ -277,7 +279,7 @@ class Queue:
             loop.remove_reader(self._watched)
 
     def _wake(self) -> None:
-        """Has the loop look at the queue, which is closed; from any thread."""
+        """Makes the loop look at the queue of a closed engine; any thread."""
         loop = self._watching
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._readable)
@@ -286,7 +288,7 @@ class Queue:
         try:
             self._pump()
         except Error as error:
-            # Whoever waits is told that the engine is closed.
+            # Tells every waiter that the engine is closed.
             self._stop_watching()
             self._fail(error)
 

@@ -1,6 +1,6 @@
-"""Requests, blocks and options, from what callers have to what the library takes.
+"""Converts requests, blocks and options to the structs of the library.
 
-Nothing here looks at single requests that lie in an array already: those go to the library by pointer.
+Requests that are already in an array are passed by pointer, without a look at single requests.
 """
 
 from __future__ import annotations
@@ -35,39 +35,39 @@ if TYPE_CHECKING:
 
 REQUEST_BYTES = 32
 
-#: The layout of a request, as numpy.dtype takes it.
+#: The layout of a request, in the form that numpy.dtype takes.
 REQUEST_DTYPE = [("local", "u8"), ("remote", "u8"), ("length", "u8"), ("remote_region", "u8")]
 
 
 class Options(TypedDict, total=False):
-    """What a transfer can be given beside its requests."""
+    """Options of a transfer besides its requests."""
 
     deadline: float
-    """Seconds until the transfer is struck; math.inf is never. Without it the setting deadline_ms holds."""
+    """Seconds until the transfer is stopped; math.inf is never. The default is the setting deadline_ms."""
     notify: Buffer
     """Bytes for the peer's application, delivered after the data is visible there."""
     ordered: bool
     checksum: bool
     acked_only: bool
     coalesce: bool
-    """False: post each request as it is, without merging neighbours."""
+    """False: post each request as it is; do not merge neighbours."""
     transports: Sequence[int]
-    """The `Transport`s that may be used; with none of them usable the transfer fails."""
+    """The allowed `Transport`s; if none of them is usable, the transfer fails."""
     priority: int
     user_data: int
     start_after: object
-    """A device's event, or a stream whose work so far is to be done, after which the transfer starts: an
-    object of torch or torch_npu, or with `__cuda_stream__`, which is held; or a pair of a `StartAfter` and a
-    handle, which must last until the transfer is final."""
+    """The event or stream of a device after which the transfer starts; for a stream, after all its work so
+    far. Either an object of torch or torch_npu or with `__cuda_stream__`, which ferry holds; or a pair of
+    a `StartAfter` and a handle, which must live until the transfer is final."""
 
 
 class SubmitOptions(Options, total=False):
     queue: Queue
-    """Gets an event when the transfer is final."""
+    """The queue that gets an event when the transfer is final."""
 
 
 class Requests:
-    """A list of requests as the library takes it, to be made once and used many times.
+    """A list of requests in the library's layout; build it once and use it many times.
 
     `items` are (local, remote, length) or (local, remote, length, remote_region); local and remote are
     addresses.
@@ -96,7 +96,7 @@ class Requests:
     def from_columns(
         cls, local: Numbers, remote: Numbers, length: Numbers | int, remote_region: Numbers | int = 0
     ) -> Requests:
-        """Requests from an array for each column, or one number for all; none is walked in Python."""
+        """Makes requests from one array per column, or one number for all; no array is walked in Python."""
         columns = {"local": local, "remote": remote, "length": length, "remote_region": remote_region}
         views: dict[str, memoryview] = {}
         repeated: dict[str, int] = {}
@@ -107,7 +107,7 @@ class Requests:
                 views[name] = numbers(column, name).cast("B").cast("Q")
         counts = {name: len(view) for name, view in views.items()}
         if len(set(counts.values())) != 1:
-            raise invalid(f"columns of different lengths, or none: {counts}")
+            raise invalid(f"columns have different lengths, or no column is an array: {counts}")
         count = next(iter(counts.values()))
         for name, number in repeated.items():
             views[name] = memoryview(integers([number], name) * count)
@@ -124,7 +124,7 @@ class Requests:
 
 
 def words_of(items: Sequence[RequestTuple]) -> array[int]:
-    """Requests of 3 or 4 numbers, one by one, so that an error can say which."""
+    """Converts requests of 3 or 4 numbers one by one, so that an error can name the request."""
     words = array("Q")
     for index, item in enumerate(items):
         try:
@@ -143,13 +143,13 @@ _INTEGERS = frozenset("lLqQ")
 
 
 def is_rows(view: memoryview) -> bool:
-    """Whether it is an array of shape (n, 4) with local, remote, length and region in each row."""
+    """True for an array of shape (n, 4) with local, remote, length and region in each row."""
     shaped = view.ndim == 2 and view.shape is not None and view.shape[1] == 4
     return shaped and view.itemsize == 8 and view.format.lstrip("@=<") in _INTEGERS
 
 
 def is_structured(view: memoryview) -> bool:
-    """Whether its format is that of REQUEST_DTYPE, as in T{L:local:L:remote:L:length:L:remote_region:}."""
+    """True if the format is that of REQUEST_DTYPE, as in T{L:local:L:remote:L:length:L:remote_region:}."""
     words = view.format.removeprefix("T{").split(":")
     names = [name for name, _ in REQUEST_DTYPE]
     letters = {word.lstrip("@=<") for word in words[0:8:2]}
@@ -157,7 +157,7 @@ def is_structured(view: memoryview) -> bool:
 
 
 class Lent:
-    """Requests in someone else's array, held for the length of a call."""
+    """Requests in an array of the caller, pinned for the length of a call."""
 
     __slots__ = ("_pin", "_address", "_count")
 
@@ -174,7 +174,7 @@ class Lent:
 
 
 def requests_of(source: RequestsLike | Lent) -> Requests | Lent:
-    """The requests that a caller has passed, in whatever form. A Lent one must be given back."""
+    """Returns the caller's requests, from any of their forms. Pass the result to give_back."""
     if type(source) is Requests or type(source) is Lent:
         return source
     if isinstance(source, (list, tuple)):
@@ -196,14 +196,14 @@ _FLAGS = {"ordered": FLAG_ORDERED, "checksum": FLAG_CHECKSUM, "acked_only": FLAG
 
 
 class COptions(CTransferOptions):
-    """Options with what they point to."""
+    """Options, with the objects that they point to."""
 
     held: object
     address: int
 
 
 def options_of(options: dict[str, Any]) -> COptions:
-    """The options that a caller has named, as the library takes them."""
+    """Converts the caller's options to the library's struct."""
     made = COptions(struct_size=sizeof(CTransferOptions))
     made.address = addressof(made)
     for name, value in options.items():
@@ -217,7 +217,7 @@ def options_of(options: dict[str, Any]) -> COptions:
         made.deadline_ns = max(nanoseconds(options["deadline"], "deadline"), 1)
     if "notify" in options:
         data = bytes(memoryview(options["notify"]))
-        # A copy with a terminator: an empty notification needs an address too.
+        # The copy ends with a zero byte: an empty notification needs an address too.
         made.held = held = array("B", data + b"\0")
         made.notify, made.notify_length = held.buffer_info()[0], len(data)
     for transport in options.get("transports", ()):
@@ -234,9 +234,9 @@ def options_of(options: dict[str, Any]) -> COptions:
 class Blocks:
     """Pairs of blocks, the same in every layer of a cache; see ferry_blocks in ferry.h.
 
-    The first five and `remote_region` have one number for each layer. `local_blocks` and `remote_blocks`
-    are block ids: arrays of 32 or 64-bit integers are used where they are, other sequences are copied.
-    Keep arrays unchanged while a transfer is being submitted.
+    The first five arguments and `remote_region` have one number per layer. `local_blocks` and `remote_blocks`
+    are block ids: arrays of 32 or 64-bit integers are used in place, other sequences are copied. Don't change
+    the arrays during a submit.
     """
 
     __slots__ = ("_held", "_c", "_address")
@@ -267,7 +267,7 @@ class Blocks:
         self._address = addressof(self._c)
         counts = {name: self._point(name, numbers(column, name)) for name, column in layers.items()}
         if len(set(counts.values())) != 1:
-            raise invalid(f"layers of different lengths: {counts}")
+            raise invalid(f"layers have different lengths: {counts}")
         self._c.layer_count = counts["local_base"]
 
         local_ids = numbers(local_blocks, "local_blocks", (4, 8))
@@ -282,7 +282,7 @@ class Blocks:
         self._point("remote_blocks", remote_ids)
 
     def _point(self, name: str, view: memoryview) -> int:
-        """Has a field point to the numbers, and holds them; returns how many there are."""
+        """Points a field to the numbers and pins them; returns their count."""
         pin = Pin(view, name)
         self._held.append(pin)
         setattr(self._c, name, pin.address)

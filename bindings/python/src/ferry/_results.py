@@ -21,7 +21,7 @@ class Access(IntFlag):
 
 
 class MemoryKind(IntEnum):
-    """What kind of memory a region is of; AUTO, of one that is to be registered: the engine finds out."""
+    """The kind of a region's memory; AUTO, only for registration, lets the engine detect the kind."""
 
     AUTO = 0
     HOST = 1
@@ -58,7 +58,7 @@ class Fence(IntEnum):
 
 
 class NotificationState(IntEnum):
-    """What became of a transfer's notification."""
+    """The outcome of a transfer's notification."""
 
     NONE = 0
     DELIVERED = 1
@@ -67,7 +67,7 @@ class NotificationState(IntEnum):
 
 
 class Progress(NamedTuple):
-    """How far a transfer is. What is confirmed never goes back, and is the result's at the end."""
+    """The progress of a transfer. bytes_confirmed never decreases; at the end it equals the result's."""
 
     bytes_confirmed: int
     bytes_total: int
@@ -99,7 +99,7 @@ class Result(CResult):
 
 
 class RequestResult(CRequestResult):
-    """How one request ended; `request_index` is its place in the caller's list."""
+    """How one request ended; `request_index` is its index in the caller's list."""
 
     status: int
     request_index: int
@@ -116,7 +116,7 @@ RESULT_BYTES = sizeof(Result)
 
 
 def request_results(engine: Engine, transfer: int, which: int = RESULTS_ALL) -> list[RequestResult]:
-    """What became of the requests of a final transfer."""
+    """Lists the outcome of each request of a final transfer."""
     count = c_size_t()
     function = library.ferry_transfer_results
     step = sizeof(RequestResult)

@@ -1,4 +1,4 @@
-"""Transfers: from their submission until they are final, and dropped."""
+"""Transfers, from their submission until they are final and released."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ TURN_NS = 100_000_000
 
 
 class Transfer:
-    """A transfer that was submitted. The memory that it names is the caller's again when it is final.
+    """A submitted transfer. The memory that it names is the caller's again when the transfer is final.
 
-    Leaving a `with` before it is final cancels it and waits until it is. One that is dropped goes on; the
-    engine forgets it when it is final.
+    If a `with` block ends before the transfer is final, it cancels the transfer and waits. A dropped transfer
+    goes on; the engine releases it when it is final.
     """
 
     __slots__ = ("_engine", "_queue", "handle", "__weakref__")
@@ -40,33 +40,33 @@ class Transfer:
     ) -> Result:
         """Waits until the transfer is final; raises if it is not done.
 
-        PendingError when the timeout ends first. The exception of a failed transfer has its `result` and
-        the `results` of the requests that failed. `progress` is called with what `progress()` says, ten times
-        a second, and when it is done; what it raises ends the wait, and the transfer goes on.
+        PendingError: the timeout has passed. The exception of a failed transfer has its `result`, and its
+        failed requests in `results`. `progress` is called with the values of `progress()`, ten times a
+        second and at the end; if it raises, the wait ends and the transfer goes on.
         """
         result, error = self._wait(nanoseconds(timeout), progress)
         if error is not None:
             raise error
-        assert result is not None  # One of the two is there.
+        assert result is not None  # Without an error there is a result.
         return result
 
     def poll(self) -> Result | None:
-        """The result if the transfer is final, however it ended; None before."""
+        """Returns the result if the transfer is final, however it ended; otherwise None."""
         result, error = self._wait(0)
         if result is None and error is not None and not isinstance(error, PendingError):
             raise error
         return result
 
     def progress(self) -> Progress:
-        """How far the transfer is: bytes known to be where they belong, and all bytes. Never waits."""
+        """Returns the bytes confirmed at their destination, and all bytes. Never waits."""
         confirmed, total = c_uint64(), c_uint64()
         places = addressof(confirmed), addressof(total)
         call(library.ferry_transfer_progress, self._engine._pointer, self.handle, *places)
         return Progress(confirmed.value, total.value)
 
     async def wait_async(self, *, progress: Callable[[int, int], object] | None = None) -> Result:
-        """`wait` in an event loop, for a transfer that was submitted with a queue. Cancelling the task ends
-        the wait; the transfer goes on."""
+        """`wait` in an event loop, for a transfer that was submitted with a queue. If the task is cancelled,
+        the wait ends and the transfer goes on."""
         if progress is None:
             await self.final_async()
         else:
@@ -80,21 +80,21 @@ class Transfer:
         await self._queue._transfer_final(self.handle)
 
     def results(self) -> list[RequestResult]:
-        """What became of each request of a final transfer, in the caller's order."""
+        """Lists the outcome of each request of a final transfer, in the caller's order."""
         if self.poll() is None:
             raise PendingError(Status.PENDING, "the transfer is not final yet")
         return request_results(self._engine, self.handle)
 
     def cancel(self) -> None:
-        """Asks the transfer to stop; what came of it, the final state tells. Never waits."""
+        """Cancels the transfer; the final state has the outcome. Never waits."""
         call(library.ferry_transfer_cancel, self._engine._pointer, self.handle)
 
     def stream_wait(self, stream: object) -> None:
-        """Has a CUDA stream wait: what it is given from here on begins when the transfer is final, however
-        it ends; its result tells which. The call itself does not wait.
+        """Makes a CUDA stream wait: work given to the stream after this call begins when the transfer is
+        final, however it ended; the result has the outcome. The call itself does not wait.
 
-        `stream` is the handle of a CUstream or cudaStream_t, 0 the default stream, or an object of torch or
-        with `__cuda_stream__`. UnsupportedError for streams of AscendCL.
+        `stream` is the handle of a CUstream or cudaStream_t, 0 for the default stream, or an object of torch,
+        or one with `__cuda_stream__`. UnsupportedError for streams of AscendCL.
         """
         handle, kind = stream_and_kind(stream, "stream")
         call(library.ferry_transfer_stream_wait, self._engine._pointer, self.handle, handle, kind)
@@ -115,14 +115,14 @@ class Transfer:
 
     def _settle(self) -> None:
         """Cancels the transfer if it is not final, and waits until it is."""
-        # With its engine closed, it is.
+        # All transfers of a closed engine are final.
         with suppress(ClosedError):
             if self.poll() is None:
                 self.cancel()
                 self._wait(FOREVER)
 
     async def _settle_async(self) -> None:
-        """The same in an event loop, however often the task is cancelled meanwhile."""
+        """`_settle` in an event loop, however often the task is cancelled meanwhile."""
         import asyncio
 
         with suppress(ClosedError):
@@ -133,7 +133,7 @@ class Transfer:
                     await self.final_async()
 
     async def _show_async(self, progress: Callable[[int, int], object]) -> None:
-        """`final_async` that calls `progress` meanwhile."""
+        """`final_async` that also calls `progress`."""
         import asyncio
 
         final = asyncio.ensure_future(self.final_async())
@@ -147,13 +147,13 @@ class Transfer:
     def _wait(
         self, timeout_ns: int, progress: Callable[[int, int], object] | None = None
     ) -> tuple[Result | None, Error | None]:
-        """The result if it is final, and the error of the transfer or of the call."""
+        """Returns the result if the transfer is final, and the error of the transfer or of the call."""
         result = Result(RESULT_BYTES)
         problem = CError(struct_size=sizeof(CError))
         places = addressof(result), addressof(problem)
         until = time.monotonic_ns() + timeout_ns
         while True:
-            # In turns, so that the interpreter sees signals: control-C ends the wait.
+            # In turns, so that the interpreter handles signals: control-C ends the wait.
             turn = min(timeout_ns, TURN_NS)
             status = library.ferry_transfer_wait(self._engine._pointer, self.handle, turn, *places)
             if progress is not None and status > 0:

@@ -1,4 +1,4 @@
-"""From Python's arguments to the library's, and from its errors to the codes that callers know."""
+"""Converts Python's arguments for the library, and the library's errors to the codes that callers know."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ F = TypeVar("F", bound=Callable[..., int])
 
 
 def code_of(error: ferry.Error) -> int:
-    """Strictly negative."""
+    """Returns a strictly negative code."""
     return OVERLAP if error.status == ferry.Status.OVERLAP else min(error.status, FAILED)
 
 
 def coded(function: F) -> F:
-    """ferry's errors as codes, with their text in the log. Wrong types stay TypeErrors."""
+    """Makes a function return ferry's errors as codes and log their text. Wrong types stay TypeErrors."""
 
     @wraps(function)
     def call(*arguments: Any, **named: Any) -> int:
@@ -38,7 +38,7 @@ def coded(function: F) -> F:
 
 
 def column(values: Iterable[int], name: str) -> array[int]:
-    """A list, tuple or numpy array of integers as 64-bit words; TypeError for what is none of those."""
+    """Returns 64-bit words from a list, tuple or numpy array of integers; TypeError for other types."""
     if isinstance(values, (str, bytes)):
         raise TypeError(f"{name}: {type(values).__name__} is no list of integers")
     view = None

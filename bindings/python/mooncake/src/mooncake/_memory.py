@@ -1,4 +1,4 @@
-"""The memory of one engine: what callers registered by address, and what was allocated for them."""
+"""The memory of one engine: registered by callers by address, or allocated for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEVICES = {"cuda": ferry.MemoryKind.CUDA, "npu": ferry.MemoryKind.ASCEND}
 
 
 def stated(location: str) -> tuple[ferry.MemoryKind, int | None]:
-    """The device that "cuda:0" and "npu:0" name; with other words ferry finds out where the memory is."""
+    """Returns the device that "cuda:0" or "npu:0" names; for other words ferry detects the location."""
     name, _, number = location.partition(":")
     if name not in DEVICES:
         return ferry.MemoryKind.AUTO, None
@@ -29,7 +29,7 @@ def stated(location: str) -> tuple[ferry.MemoryKind, int | None]:
 
 
 class Registered:
-    """Regions and managed buffers by their addresses. Any thread may use it; results are codes."""
+    """Regions and managed buffers by address. Any thread may use it; results are codes."""
 
     def __init__(self, engine: ferry.Engine) -> None:
         self._engine = engine
@@ -38,12 +38,12 @@ class Registered:
         self._managed: dict[int, ferry.Memory] = {}
 
     def register(self, addresses: Sequence[int], lengths: Sequence[int], location: str) -> int:
-        """All of them or none."""
+        """Registers all of them or none."""
         kind, device = stated(location)
         if len(addresses) != len(lengths) or not all(addresses) or not all(lengths):
             return FAILED
-        # Without an object behind it: the memory is the caller's, who unregisters before it goes. Nothing
-        # here touches it, so it may be a device's.
+        # ctypes arrays without an owner: the memory is the caller's, who unregisters it before freeing it.
+        # Nothing here touches the memory, so it may be device memory.
         buffers = [(ctypes.c_char * length).from_address(at) for at, length in zip(addresses, lengths)]
         if not buffers:
             return OK
@@ -53,7 +53,7 @@ class Registered:
         return OK
 
     def unregister(self, addresses: Sequence[int]) -> int:
-        """All that are known; unknown ones make it fail."""
+        """Unregisters all that are known; fails if some are unknown."""
         with self._lock:
             regions = [self._regions.pop(address, None) for address in addresses]
         for region in regions:

@@ -1,4 +1,4 @@
-"""Notices between engines, a name and a message each, as the bytes of one of ferry's notifications."""
+"""Notices between engines. A notice has a name and a message, and travels as a ferry notification."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LENGTH = struct.Struct("<I")
 
 
 class TransferNotify:
-    """What the target is told when a transfer's data is there."""
+    """The notice that the target gets when a transfer's data has arrived."""
 
     __slots__ = ("name", "msg")
 
@@ -29,7 +29,7 @@ def encode(notice: TransferNotify) -> bytes:
 
 
 def decode(data: bytes) -> TransferNotify | None:
-    """None for what was not sent from here."""
+    """Returns None for bytes that this module did not send."""
     if len(data) < _LENGTH.size:
         return None
     (length,) = _LENGTH.unpack_from(data)
@@ -43,8 +43,8 @@ def decode(data: bytes) -> TransferNotify | None:
 
 
 class Inbox:
-    """Notices that came and nobody has asked for. Senders wait when 1,024 of theirs have not been taken
-    from the library, so `collect` is called by whatever the engine does."""
+    """Notices that have arrived and were not asked for. A sender waits when the library holds 1,024 of its
+    notices, so every operation of the engine calls `collect`."""
 
     def __init__(self, engine: ferry.Engine) -> None:
         self._queue = engine.queue(notifications=True)

@@ -1,4 +1,4 @@
-"""Sessions, "host:port" each, as connections that come back."""
+"""Connections by session ("host:port"); a lost connection is made again."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Sessions:
         self._peers: dict[str, ferry.Peer] = {}
 
     def with_peer(self, session: str, act: Callable[[ferry.Peer], T]) -> T:
-        """Acts on the session's peer. One that was lost before is connected to again, once: nothing was
-        moved when that is what the call says."""
+        """Acts on the session's peer. If the peer was lost before the call, connects again once: the call
+        has then moved nothing."""
         peer = self._peers.get(session)
         if peer is not None:
             try:
                 return act(peer)
             except (ferry.PeerLostError, ferry.InvalidError, ferry.StaleError) as error:
-                # With a result there was a transfer, and what became of it is the answer.
+                # A result means that a transfer took place; its outcome is the answer.
                 if error.result is not None or not self._is_gone(peer):
                     raise
                 self._forget(session, peer)

@@ -1,11 +1,11 @@
 """`mooncake.engine` over ferry: `TransferEngine` with the names, codes and behaviour that callers rely on.
 
-Success is 0 and every failure is negative; why goes to the logger `mooncake.engine`. A call that has returned
-is quiescent: nothing of it touches memory any more, unless it only started a transfer. Addresses, lengths and
-codes are ints, memory is named by address alone, and the caller keeps it alive while it is registered. Any
-thread may call anything; waiting releases the GIL.
+Success is 0 and every failure is negative; the logger `mooncake.engine` gets the reason. After a call has
+returned, nothing of it touches memory, unless the call only started a transfer. Addresses, lengths and codes
+are ints. Memory is named by address alone, and the caller keeps it alive while it is registered. Any thread
+may call anything; waiting releases the GIL.
 
-Without a secret (the file that FERRY_SECRET_FILE names, 32 bytes or more, the same for all) peers must be
+Without a secret (FERRY_SECRET_FILE names its file: 32 bytes or more, the same for all) peers must be
 processes of the same user on this host.
 """
 
@@ -37,14 +37,14 @@ __all__ = ["Read", "TransferEngine", "TransferNotify", "TransferOpcode", "Write"
 
 LOG = logging.getLogger("mooncake.engine")
 DONE, PENDING, TIMED_OUT = 1, 0, -2
-# Of batches that are over and may be asked for again.
+# Outcomes of finished batches, for callers that ask again.
 OUTCOMES_KEPT = 65_536
-# What "tcp" may use: between processes and devices of one host copying is TCP with less work.
+# "tcp" allows these: between processes and devices of one host a copy replaces TCP with less work.
 TRANSPORTS = {"rdma": "auto", "ascend": "auto", "tcp": "local,tcp,cuda,ascend"}
 
 
 def __getattr__(name: str) -> bool:
-    """SUPPORT_CUDA and its siblings: whether memory of such devices can be registered."""
+    """SUPPORT_CUDA and the like: True if memory of such devices can be registered."""
     if name.startswith("SUPPORT_"):
         return name == "SUPPORT_CUDA" or name.startswith("SUPPORT_ASCEND")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -72,7 +72,7 @@ class TransferEngine:
     def initialize(
         self, local_hostname: str, metadata_server: str, protocol: str, device_name: str | None = None
     ) -> int:
-        """Opens the engine on a free port of `local_hostname`; a port in that is ignored.
+        """Opens the engine on a free port of `local_hostname`; ignores a port in `local_hostname`.
 
         `protocol`: "tcp", or "rdma", "ascend" and others, which use the best path that both sides have.
         `device_name`: RDMA devices, separated by commas; None or "" takes all.
@@ -121,23 +121,23 @@ class TransferEngine:
         device_name: str | None,
         metadata_type: str,
     ) -> int:
-        """`initialize`; there is one kind of metadata."""
+        """Calls `initialize`; only one kind of metadata exists."""
         return self.initialize(local_hostname, metadata_server, protocol, device_name)
 
     def get_rpc_port(self) -> int:
-        """The port of this engine's session; 0 before `initialize`."""
+        """Returns the port of this engine's session; 0 before `initialize`."""
         return 0 if self._engine is None else int(self._engine.address.rpartition(":")[2])
 
     def get_engine(self) -> ferry.Engine | None:
-        """The engine underneath."""
+        """Returns the ferry engine."""
         return self._engine
 
     def get_engine_ptr(self) -> int:
-        """The `ferry_engine *` of it; 0 before `initialize`."""
+        """Returns the `ferry_engine *`; 0 before `initialize`."""
         return 0 if self._engine is None else self._engine._pointer
 
     def get_local_topology(self, device_name: str | None = None) -> str:
-        """JSON: the RDMA devices for memory of the CPU, preferred ones and others."""
+        """Returns JSON: the RDMA devices for host memory, preferred devices and others."""
         names = device_name.split(",") if device_name else rdma_devices()
         return json.dumps({"cpu:0": [names, []]})
 
@@ -146,7 +146,7 @@ class TransferEngine:
 
     @coded
     def send_probe(self, peer: str) -> int:
-        """0 if the peer answers."""
+        """Returns 0 if the peer answers."""
         self._open().connect(peer, timeout=5.0).probe(timeout=5.0)
         return OK
 
@@ -154,9 +154,10 @@ class TransferEngine:
 
     @coded
     def register_memory(self, buffer_addr: int, capacity: int, location: str = "*") -> int:
-        """-7 if it overlaps what is registered, -1 for no bytes, -100 if it is not where `location` says.
+        """Registers memory of the host or of a device; `location` "cuda:0" or "npu:0" is checked.
 
-        Memory of the host or of a device. `location` "cuda:0" or "npu:0" is checked; else ferry finds out.
+        With any other `location` ferry detects the device. -7 if registered memory overlaps, -1 for 0
+        bytes, -100 if the memory is not at `location`.
         """
         return self._registered().register([index(buffer_addr)], [index(capacity)], location)
 
@@ -164,13 +165,13 @@ class TransferEngine:
     def batch_register_memory(
         self, buffer_addresses: Sequence[int], capacities: Sequence[int], location: str = "*"
     ) -> int:
-        """All of them or none."""
+        """Registers all of them or none."""
         addresses = column(buffer_addresses, "buffer_addresses")
         return self._registered().register(addresses, column(capacities, "capacities"), location)
 
     @coded
     def unregister_memory(self, buffer_addr: int) -> int:
-        """Then no peer can reach the memory any more. -3 if it is not registered."""
+        """Unregisters memory; afterwards no peer can reach it. -3 if it is not registered."""
         return self._registered().unregister([index(buffer_addr)])
 
     @coded
@@ -178,7 +179,7 @@ class TransferEngine:
         return self._registered().unregister(column(buffer_addresses, "buffer_addresses"))
 
     def allocate_managed_buffer(self, length: int) -> int:
-        """The address of registered memory, or 0."""
+        """Returns the address of registered memory, or 0."""
         try:
             return self._registered().allocate(index(length))
         except ferry.Error as error:
@@ -190,18 +191,18 @@ class TransferEngine:
         return self._registered().free(index(buffer_addr))
 
     def write_bytes_to_buffer(self, dest_address: int, src_ptr: bytes, length: int) -> int:
-        """Into memory of the host."""
+        """Copies into host memory."""
         if not 0 <= index(length) <= len(src_ptr):
             return FAILED
         ctypes.memmove(index(dest_address), src_ptr, length)
         return OK
 
     def read_bytes_from_buffer(self, source_address: int, length: int) -> bytes:
-        """From memory of the host."""
+        """Copies from host memory."""
         return ctypes.string_at(index(source_address), index(length))
 
     def get_first_buffer_address(self, session: str) -> int:
-        """Where the memory begins that the peer registered first, or 0."""
+        """Returns the lowest address of the peer's registered memory, or 0."""
         try:
             self._open()
             regions = self._sessions.with_peer(session, lambda peer: peer.regions())
@@ -296,7 +297,7 @@ class TransferEngine:
         lengths: Sequence[int],
         opcode: TransferOpcode,
     ) -> int:
-        """The batch's number, or 0 if it could not be started."""
+        """Returns the batch's number, or 0 if it could not be started."""
         words = [
             column(values, name) for values, name in zip((buffers, peer_buffer_addresses, lengths), COLUMNS)
         ]
@@ -343,18 +344,18 @@ class TransferEngine:
         return self.batch_transfer_async_write(target_hostname, [buffer], [peer_buffer_address], [length])
 
     def transfer_check_status(self, batch_id: int) -> int:
-        """Of the whole batch: 1 done, 0 under way, -1 failed, -2 timed out."""
+        """Returns the status of the whole batch: 1 done, 0 in progress, -1 failed, -2 timed out."""
         return self._outcome(index(batch_id), None)
 
     def get_batch_transfer_status(self, batch_ids: Iterable[int]) -> int:
-        """Waits for all of them: 0 if all are done."""
+        """Waits for all batches; returns 0 if all are done."""
         outcomes = [self._outcome(number, 1.0) for number in column(batch_ids, "batch_ids")]
         return OK if all(outcome == DONE for outcome in outcomes) else FAILED
 
     # --- Notices ------------------------------------------------------------------------------------------
 
     def get_notifies(self) -> list[TransferNotify]:
-        """The notices that came since this was last asked."""
+        """Returns the notices that have arrived since the last call."""
         return [] if self._engine is None else self._inbox.take()
 
     # ------------------------------------------------------------------------------------------------------
@@ -394,7 +395,7 @@ class TransferEngine:
         return OK
 
     def _outcome(self, number: int, pause: float | None) -> int:
-        """What became of a batch; PENDING only if there is no pause to wait in."""
+        """Returns the outcome of a batch; PENDING only without a `pause` to wait in."""
         while True:
             with self._lock:
                 transfer = self._batches.get(number)
@@ -413,14 +414,14 @@ class TransferEngine:
                 return PENDING
 
 
-# Some callers find it here.
+# Some callers look for it on the class.
 setattr(TransferEngine, "TransferOpcode", TransferOpcode)
 
 COLUMNS = ("buffers", "peer_buffer_addresses", "lengths")
 
 
 def host_of(hostname: str) -> str:
-    """Without its port, if it has one."""
+    """Returns the host without its port, if it has one."""
     if hostname.startswith("["):
         return hostname[1:].partition("]")[0]
     host, _, port = hostname.rpartition(":")
@@ -428,7 +429,7 @@ def host_of(hostname: str) -> str:
 
 
 def may_listen(host: str) -> bool:
-    """Whether only this host can reach it, or who does must prove something, or that is not wanted."""
+    """True if only this host can reach it, or peers must prove themselves, or proof is not wanted."""
     if os.environ.get("FERRY_SECRET_FILE") or os.environ.get("FERRY_SECRET"):
         return True
     if os.environ.get("FERRY_ALLOW_UNAUTHENTICATED", "").lower() in ("1", "true"):
@@ -436,7 +437,7 @@ def may_listen(host: str) -> bool:
     try:
         found = socket.getaddrinfo(host, None)
     except OSError:
-        return True  # The engine says what is wrong with it.
+        return True  # The engine reports the error.
     return all(ipaddress.ip_address(entry[4][0]).is_loopback for entry in found)
 
 
@@ -446,7 +447,7 @@ def rdma_devices() -> list[str]:
 
 
 def requests_of(local: Any, remote: Any, lengths: Any) -> ferry.Requests | None:
-    """None if there is nothing to move."""
+    """Returns None if there is nothing to move."""
     if not len(local) == len(remote) == len(lengths):
         message = f"{len(local)} buffers, {len(remote)} peer_buffer_addresses and {len(lengths)} lengths"
         raise ferry.InvalidError(ferry.Status.INVALID, message)
