@@ -74,8 +74,12 @@ pub struct Peer {
     look_ns: AtomicU64,
     /// The last lane or connection that was lost otherwise than on purpose.
     last_loss: Mutex<Option<Loss>>,
+    /// Called between taking something from the outbox and posting it.
     #[cfg(test)]
-    pub pulled: tests::Hook,
+    pub pulled: tests::Hook<Pulled>,
+    /// Called between taking an outcome from a lane and applying it.
+    #[cfg(test)]
+    pub taken: tests::Hook<Arc<Transfer>>,
 }
 
 /// See `Peer::busy`.
@@ -115,6 +119,8 @@ impl Peer {
             last_loss: Mutex::new(None),
             #[cfg(test)]
             pulled: tests::Hook::default(),
+            #[cfg(test)]
+            taken: tests::Hook::default(),
             around,
         }
     }
@@ -301,6 +307,8 @@ impl Peer {
         notified: bool,
         after: &mut After,
     ) {
+        #[cfg(test)]
+        self.taken.call(Some(transfer));
         if notified && failures.is_empty() {
             transfer.set_notification(Notification::Delivered);
         } else if notified {

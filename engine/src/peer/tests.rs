@@ -19,21 +19,26 @@ use std::sync::{Arc, Mutex};
 const KIB: u32 = 1 << 10;
 const CANCEL: Strike = Strike { status: Status::Cancelled, os_error: 0 };
 
-type Call = dyn Fn(&Pulled) + Send + Sync;
+type Call<T> = dyn Fn(&T) + Send + Sync;
 
-/// What a test has called between taking something from the outbox and posting it, on the thread that does both.
-#[derive(Default)]
-pub struct Hook(Mutex<Option<Arc<Call>>>);
+/// What a test calls on a thread of the engine between two steps that nothing else tells apart.
+pub struct Hook<T>(Mutex<Option<Arc<Call<T>>>>);
 
-impl Hook {
-    pub fn set(&self, call: impl Fn(&Pulled) + Send + Sync + 'static) {
+impl<T> Default for Hook<T> {
+    fn default() -> Self {
+        Hook(Mutex::new(None))
+    }
+}
+
+impl<T> Hook<T> {
+    pub fn set(&self, call: impl Fn(&T) + Send + Sync + 'static) {
         *self.0.lock().unwrap() = Some(Arc::new(call));
     }
 
-    pub fn call(&self, pulled: Option<&Pulled>) {
+    pub fn call(&self, of: Option<&T>) {
         let call = self.0.lock().unwrap().clone();
-        if let (Some(call), Some(pulled)) = (call, pulled) {
-            call(pulled);
+        if let (Some(call), Some(of)) = (call, of) {
+            call(of);
         }
     }
 }
@@ -69,6 +74,11 @@ pub fn peer_with(handle: u64) -> Arc<Peer> {
 /// A WRITE of so many slices of 64 KiB, with a notification, submitted to the peer.
 pub fn submit(peer: &Peer, handle: u64, slices: u64) -> Arc<Transfer> {
     submit_with(peer, handle, slices, |_| ())
+}
+
+/// The same without a notification.
+pub fn submit_plain(peer: &Peer, handle: u64, slices: u64) -> Arc<Transfer> {
+    submit_with(peer, handle, slices, |spec| spec.notify = None)
 }
 
 /// The same, with something else in it.

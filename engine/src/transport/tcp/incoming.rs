@@ -284,7 +284,12 @@ fn finish_data(
 }
 
 /// Confirms acknowledged WRITEs: everything up to the header's sequence, with the faults that were reported.
-fn acknowledge(lane: &Lane, header: &Header, faults: &[Fault], after: &mut After) -> Result<(), Malformed> {
+pub(super) fn acknowledge(
+    lane: &Lane,
+    header: &Header,
+    faults: &[Fault],
+    after: &mut After,
+) -> Result<(), Malformed> {
     if header.payload_bytes != 0 || header.descriptors != 0 {
         return Err(Malformed::PayloadMismatch);
     }

@@ -1,11 +1,17 @@
 //! Closing is local quiescence: a lane is not closed while a thread is at it.
 
 use super::*;
+use crate::complete::{State, Transfer};
+use crate::peer::tests::{peer, submit_plain};
+use crate::peer::What;
 use crate::sys::poller::PollerKind;
+use crate::transport::tcp::incoming::acknowledge;
+use crate::transport::tcp::wire::{Header, Kind};
 use crate::transport::tcp::worker::Workers;
 use crate::{Config, Engine};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{channel, TryRecvError};
+use std::task::Wake;
 use std::time::Duration;
 
 const BOUND: Duration = Duration::from_secs(20);
@@ -19,6 +25,10 @@ fn engine() -> Engine {
 /// A lane to a peer of `a`, over a socket whose other end is kept.
 fn lane(a: &Engine, b: &Engine) -> (Arc<Lane>, UnixStream) {
     let peer = a.connect(b.address(), Some(BOUND)).unwrap();
+    lane_of(a, a.whole().peers.get(peer).unwrap())
+}
+
+fn lane_of(a: &Engine, peer: Arc<Peer>) -> (Arc<Lane>, UnixStream) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
     let spec = LaneSpec {
@@ -31,16 +41,12 @@ fn lane(a: &Engine, b: &Engine) -> (Arc<Lane>, UnixStream) {
         frame_bytes_max: 1 << 20,
     };
     let workers = Workers::new(1, PollerKind::Epoll, 0).unwrap();
-    let peer = a.whole().peers.get(peer).unwrap();
     (Arc::new(Lane::new(spec, peer, a.whole().clone(), workers.of(0, 1).clone(), 77)), theirs)
 }
 
-/// Whoever holds a side's lock may be in a system call that writes or reads memory for the lane.
-fn assert_close_waits_for<T>(side: impl FnOnce(&Lane) -> MutexGuard<'_, T>) {
-    let (a, b) = (engine(), engine());
-    let (lane, _other_end) = lane(&a, &b);
+/// Closes the lane on another thread, which must not be over before `go_on` was called. How many records came back.
+fn assert_close_waits(lane: &Arc<Lane>, go_on: impl FnOnce()) -> usize {
     let (told, closed) = channel();
-    let guard = side(&lane);
     let closing = lane.clone();
     let thread = std::thread::spawn(move || told.send(closing.close().len()).unwrap());
     while !lane.is_closed() {
@@ -52,10 +58,88 @@ fn assert_close_waits_for<T>(side: impl FnOnce(&Lane) -> MutexGuard<'_, T>) {
         assert_eq!(closed.try_recv(), Err(TryRecvError::Empty), "closed, and a thread is still at it");
         std::thread::yield_now();
     }
-    drop(guard);
-    assert_eq!(closed.recv_timeout(BOUND), Ok(0));
+    go_on();
+    let records = closed.recv_timeout(BOUND).unwrap();
     thread.join().unwrap();
+    records
 }
+
+/// Whoever holds a side's lock may be in a system call that writes or reads memory for the lane.
+fn assert_close_waits_for<T>(side: impl FnOnce(&Lane) -> MutexGuard<'_, T>) {
+    let (a, b) = (engine(), engine());
+    let (lane, _other_end) = lane(&a, &b);
+    let guard = side(&lane);
+    assert_eq!(assert_close_waits(&lane, || drop(guard)), 0);
+}
+
+/// A WRITE that the lane has sent and that is not acknowledged yet.
+fn sent(lane: &Lane) -> Arc<Transfer> {
+    let transfer = submit_plain(&lane.peer, 1, 8);
+    let Some(Pulled::Slices { first, end, bytes, .. }) = lane.pull(lane.windows()) else {
+        panic!("nothing is queued")
+    };
+    let what = What::Slices { transfer: transfer.clone(), first, end, bytes, notified: false };
+    let mut flight = lock(&lane.flight);
+    let sequence = flight.launch(Op::Write, u64::MAX, what);
+    assert!(flight.end_send([sequence, 0]).unwrap().is_empty());
+    transfer
+}
+
+/// A thread has taken an acknowledgement and has not applied it when the lane is closed: the fence must not precede
+/// the outcome. What follows the outcome is done under no lock: a task can close the lane that woke it.
+#[test]
+fn closing_waits_for_who_applies_what_it_took() {
+    let a = engine();
+    let (lane, _other_end) = lane_of(&a, peer());
+    let transfer = sent(&lane);
+    let ((tell, taken), (go_on, wait)) = (channel(), channel::<()>());
+    let once = Mutex::new(Some((tell, wait)));
+    lane.peer.taken.set(move |_| {
+        if let Some((tell, wait)) = once.lock().take() {
+            tell.send(()).unwrap();
+            let _ = wait.recv();
+        }
+    });
+    let woken = Arc::new(Woken { lane: lane.clone(), records: OnceLock::new() });
+    transfer.waiter.register_waker(&woken.clone().into());
+    std::thread::scope(|scope| {
+        let ours = &lane;
+        scope.spawn(move || {
+            let mut after = ours.peer.after();
+            assert!(acknowledge(ours, &ACKNOWLEDGEMENT, &[], &mut after).is_ok());
+        });
+        taken.recv_timeout(BOUND).unwrap();
+        // The closure owns `go_on`: a failure lets the thread go.
+        let go_on = move || go_on.send(()).unwrap();
+        assert_eq!(assert_close_waits(&lane, go_on), 0, "its record was taken");
+    });
+    assert_eq!(transfer.result().unwrap().state, State::Done);
+    assert_eq!(woken.records.get(), Some(&0), "the task was woken, and could close the lane");
+}
+
+/// A task that closes the lane by which it was woken.
+struct Woken {
+    lane: Arc<Lane>,
+    records: OnceLock<usize>,
+}
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.records.set(self.lane.close().len()).unwrap();
+    }
+}
+
+const ACKNOWLEDGEMENT: Header = Header {
+    kind: Kind::Ack,
+    flags: 0,
+    descriptors: 0,
+    payload_bytes: 0,
+    extra_bytes: 0,
+    sequence: 1,
+    not_after_ns: 0,
+    clock_ns: 0,
+    checksum: 0,
+};
 
 #[test]
 fn closing_waits_for_who_receives() {
