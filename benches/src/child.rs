@@ -11,6 +11,8 @@ use anyhow::Context;
 use serde::de::DeserializeOwned;
 use serde::Serialize;
 
+use crate::role::Role;
+
 /// A closed pipe ends the child; one that lingers longer than this is killed.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -23,9 +25,9 @@ pub struct ChildProcess {
 }
 
 impl ChildProcess {
-    pub fn start(program: &Path, arguments: &[String]) -> anyhow::Result<ChildProcess> {
+    pub fn start(program: &Path, role: &Role) -> anyhow::Result<ChildProcess> {
         let mut child = Command::new(program)
-            .args(arguments)
+            .args(["child", &serde_json::to_string(role)?])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::memory::Memory;
+use crate::memory::private;
 use crate::walk::Walk;
 use crate::workload::{CpuSeconds, Limit, Sample, Workload};
 
@@ -44,8 +44,8 @@ pub fn child_cpu_seconds(pid: u32) -> io::Result<f64> {
 /// gives, and the yardstick by which figures of different machines can be compared.
 pub fn memcpy(workload: &Workload, limit: Limit) -> io::Result<Sample> {
     let walk = Walk::new(*workload);
-    let mut source = Memory::new(workload.walk_bytes)?;
-    let target = Memory::new(workload.walk_bytes)?;
+    let mut source = private(workload.walk_bytes)?;
+    let target = private(workload.walk_bytes)?;
     walk.fill(walk.origin(), &mut source, 1);
     let (cpu, start) = (own_cpu_seconds(), Instant::now());
     let mut transfers = 0;

@@ -25,7 +25,7 @@ const LATENCY_SAMPLES_MAX: usize = 50_000_000;
 pub fn memory_bytes(settings: &Settings) -> anyhow::Result<usize> {
     let walked = |&bytes: &usize| match (settings.test.is_memory(), settings.test.is_bandwidth()) {
         (false, _) => Ok(MIB),
-        (true, _) if settings.pingpong => Ok(PingPong::memory_bytes(bytes).min(WALK_BYTES)),
+        (true, _) if settings.said.pingpong => Ok(PingPong::memory_bytes(bytes).min(WALK_BYTES)),
         (true, true) => workload(settings, bytes).map(|workload| workload.walk_bytes),
         (true, false) => Ok((bytes * LATENCY_SLOTS).min(WALK_BYTES).max(bytes)),
     };
@@ -35,7 +35,7 @@ pub fn memory_bytes(settings: &Settings) -> anyhow::Result<usize> {
 /// Runs the test over all its sizes.
 pub fn run(settings: &Settings, engine: &mut dyn Engine, out: &mut dyn Write) -> anyhow::Result<Report> {
     table::banner(out, settings, engine.name(), &engine.path(), &engine.devices())?;
-    let columns = BandwidthColumns { gbits: settings.report_gbits, cpu_util: settings.cpu_util };
+    let columns = BandwidthColumns { gbits: settings.said.report_gbits, cpu_util: settings.said.cpu_util };
     match settings.test.is_bandwidth() {
         true => writeln!(out, "{}", columns.heading())?,
         false => writeln!(out, "{}", table::latency_heading())?,
@@ -82,7 +82,7 @@ fn workload(settings: &Settings, bytes: usize) -> anyhow::Result<Workload> {
     let operation = settings.test.operation().context("a notification moves no memory")?;
     let blocks = (WALK_BYTES / bytes).min(WALK_BLOCKS_MAX).max(settings.requests);
     let walk_bytes = blocks.checked_mul(bytes).context("the transfer is larger than memory can be")?;
-    let layout = settings.layout;
+    let layout = settings.said.layout;
     Workload { operation, layout, block_bytes: bytes, blocks: settings.requests, walk_bytes }.validated()
 }
 
@@ -104,12 +104,12 @@ fn latency(
     engine: &mut dyn Engine,
     out: &mut dyn Write,
 ) -> anyhow::Result<SizeResult> {
-    let (spin, placement) = (settings.spin, Placement::Anywhere);
+    let (spin, placement) = (settings.said.spin(), Placement::Anywhere);
     // There and back again: each way is the same, so half is one.
-    let halved = settings.pingpong || !settings.test.is_memory();
+    let halved = settings.said.pingpong || !settings.test.is_memory();
     let mut timed = |samples| {
         let nanoseconds = match settings.test.operation() {
-            Some(_) if settings.pingpong => engine.ping_pongs(bytes, samples),
+            Some(_) if settings.said.pingpong => engine.ping_pongs(bytes, samples),
             Some(operation) => {
                 engine.latency(&LatencyWorkload { operation, bytes, samples, spin, placement })
             }
@@ -136,10 +136,10 @@ fn latency(
     };
     let summary = Summary::of(&nanoseconds).context("no sample was taken")?;
     writeln!(out, "{}", table::latency_row(bytes, &summary))?;
-    if settings.unsorted {
+    if settings.said.unsorted {
         table::unsorted(out, &nanoseconds)?;
     }
-    if settings.histogram {
+    if settings.said.histogram {
         table::histogram(out, &nanoseconds)?;
     }
     Ok(SizeResult::Latency(Latency::of(bytes, &summary)))

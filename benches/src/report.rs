@@ -6,13 +6,12 @@ use std::path::Path;
 
 use anyhow::Context;
 use serde::Serialize;
+use serde_json::{json, Value};
 
 use crate::cpu::Machine;
 use crate::device::Described;
-use crate::layout::Layout;
-use crate::options::{RdmaOptions, Settings, Test, Transport};
+use crate::options::{Settings, Test};
 use crate::stats::{median, Summary};
-use crate::subject::Origin;
 use crate::workload::{CpuSeconds, Sample, GB, GIB};
 
 #[derive(Debug, Serialize)]
@@ -21,49 +20,14 @@ pub struct Report {
     pub version: &'static str,
     pub units: &'static str,
     pub test: Test,
-    pub options: Options,
+    /// What was asked for, of what changes the figures.
+    pub options: Value,
     pub machine: Machine,
     /// The path used, and why.
     pub path: String,
     /// Whose memory is the client's and the server's; `null`: the host's.
     pub devices: [Option<Described>; 2],
     pub sizes: Vec<SizeResult>,
-}
-
-/// What was asked for, of what changes the figures.
-#[derive(Debug, Serialize)]
-pub struct Options {
-    pub transfers_in_flight: usize,
-    pub requests_per_transfer: usize,
-    pub bidirectional: bool,
-    pub pingpong: bool,
-    pub layout: Layout,
-    pub memory: Origin,
-    pub transport: Transport,
-    /// `null`: ferry's own choice.
-    pub lanes: Option<u32>,
-    pub rdma: RdmaOptions,
-    /// Of WRITEs over RDMA; else done always means visible.
-    pub acked_only: bool,
-    pub data_validation: bool,
-}
-
-impl Options {
-    fn of(settings: &Settings) -> Options {
-        Options {
-            transfers_in_flight: settings.tx_depth,
-            requests_per_transfer: settings.requests,
-            bidirectional: settings.bidirectional,
-            pingpong: settings.pingpong,
-            layout: settings.layout,
-            memory: settings.memory,
-            transport: settings.transport,
-            lanes: settings.lanes,
-            rdma: settings.rdma.clone(),
-            acked_only: settings.acked_only,
-            data_validation: settings.data_validation,
-        }
-    }
 }
 
 #[derive(Debug, Serialize)]
@@ -163,12 +127,26 @@ impl Report {
         devices: [Option<Described>; 2],
         sizes: Vec<SizeResult>,
     ) -> Report {
+        let said = &settings.said;
         Report {
             tool: "ferry-bench",
             version: env!("CARGO_PKG_VERSION"),
             units: "gb = 10^9 bytes, gib = 2^30 bytes, us = 10^-6 s",
             test: settings.test,
-            options: Options::of(settings),
+            options: json!({
+                "transfers_in_flight": settings.tx_depth,
+                "requests_per_transfer": settings.requests,
+                "bidirectional": said.bidirectional,
+                "pingpong": said.pingpong,
+                "layout": said.layout,
+                "memory": said.memory,
+                "transport": said.transport,
+                // Without one, ferry's own choice.
+                "lanes": said.lanes,
+                "rdma": said.rdma,
+                "acked_only": said.acked_only,
+                "data_validation": said.data_validation,
+            }),
             machine: Machine::describe(),
             path,
             devices,
@@ -177,8 +155,9 @@ impl Report {
     }
 }
 
-/// Writes one JSON object and a newline, replacing the file.
-pub fn write_json(path: &Path, report: &impl Serialize) -> anyhow::Result<()> {
+/// Writes one JSON object and a newline, replacing the file, if there is to be one.
+pub fn write_json(path: Option<&Path>, report: &impl Serialize) -> anyhow::Result<()> {
+    let Some(path) = path else { return Ok(()) };
     let mut text = serde_json::to_string_pretty(report)?;
     text.push('\n');
     fs::write(path, text).with_context(|| format!("writing {}", path.display()))
@@ -213,7 +192,7 @@ mod tests {
             sizes.into(),
         );
         let file = std::env::temp_dir().join(format!("ferry-bench-report-{}.json", std::process::id()));
-        write_json(&file, &report).expect("written");
+        write_json(Some(&file), &report).expect("written");
         let text = fs::read_to_string(&file).expect("readable");
         fs::remove_file(&file).expect("removable");
         let value: serde_json::Value = serde_json::from_str(&text).expect("one object");

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use hdrhistogram::Histogram;
 
 use crate::device::Described;
-use crate::options::{Settings, Test, Transport};
+use crate::options::{Named, Settings, Test, Transport};
 use crate::stats::Summary;
 use crate::workload::MIB;
 
@@ -131,17 +131,17 @@ pub fn banner(
     devices: &[Option<Described>; 2],
 ) -> io::Result<()> {
     rule(out)?;
-    let direction = if settings.bidirectional { "Bidirectional " } else { "" };
+    let direction = if settings.said.bidirectional { "Bidirectional " } else { "" };
     writeln!(out, "{:^87}", format!("{engine} {direction}{}", settings.test.title()))?;
-    let transport = settings.transport.name();
-    let lanes = settings.lanes.map_or("default".to_owned(), |lanes| lanes.to_string());
-    let layout = settings.layout.name();
+    let transport = settings.said.transport.name();
+    let lanes = settings.said.lanes.map_or("default".to_owned(), |lanes| lanes.to_string());
+    let layout = settings.said.layout.name();
     let on_off = |on| if on { "ON" } else { "OFF" };
-    let is_rdma = settings.transport == Transport::Rdma || path.starts_with(Transport::Rdma.name());
-    let several = if settings.transport == Transport::Rdma { "Queue pairs" } else { "Lanes" };
+    let is_rdma = settings.said.transport == Transport::Rdma || path.starts_with(&Transport::Rdma.name());
+    let several = if settings.said.transport == Transport::Rdma { "Queue pairs" } else { "Lanes" };
     writeln!(out, " Transport type  : {transport:<20} {several:<15} : {lanes}")?;
     writeln!(out, " TX depth        : {:<20} Requests        : {}", settings.tx_depth, settings.requests)?;
-    let validation = on_off(settings.data_validation);
+    let validation = on_off(settings.said.data_validation);
     writeln!(out, " Layout          : {layout:<20} Data validation : {validation}")?;
     if is_rdma {
         writeln!(out, " RDMA            : {}", rdma(settings))?;
@@ -150,7 +150,7 @@ pub fn banner(
     self::devices(out, devices)?;
     match settings.test {
         Test::WriteBw | Test::ReadBw => {}
-        Test::WriteLat if settings.pingpong => writeln!(
+        Test::WriteLat if settings.said.pingpong => writeln!(
             out,
             " Latency         : half a round trip between two applications that poll their memory"
         )?,
@@ -170,8 +170,8 @@ pub fn banner(
 
 /// What "done" means, and what departs from ferry's own choice of devices.
 fn rdma(settings: &Settings) -> String {
-    let visibility = if settings.acked_only { "acked only" } else { "proven" };
-    let named = settings.rdma.settings().into_iter().map(|(key, value)| format!("; {key} {value}"));
+    let visibility = if settings.said.acked_only { "acked only" } else { "proven" };
+    let named = settings.said.rdma.settings().into_iter().map(|(key, value)| format!("; {key} {value}"));
     format!("visibility: {visibility}{}", named.collect::<String>())
 }
 

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::device::Described;
 use crate::layout::Layout;
+use crate::options::Named;
 
 pub const KIB: usize = 1 << 10;
 pub const MIB: usize = 1 << 20;
@@ -97,6 +98,15 @@ pub fn format_count(count: usize) -> String {
         text.push(digit);
     }
     text
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Limit::Seconds(seconds) => write!(f, "{seconds} s"),
+            Limit::Transfers(count) => write!(f, "{count} transfers"),
+        }
+    }
 }
 
 /// When a throughput run ends. Transfers under way are finished and counted.

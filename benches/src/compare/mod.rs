@@ -14,10 +14,12 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::Context;
+use clap::Args;
 use regex_lite::Regex;
 use serde::Serialize;
 
 use crate::cpu::{allowed_cpus, Machine};
+use crate::options::{from_to, parse_count, parse_rows, parse_seconds};
 use crate::report::Latency;
 use crate::stats::Summary;
 use crate::subject::{Pair, PairConfig};
@@ -33,19 +35,29 @@ use pairs::{interleave, Pairs};
 use rows::{LatencyRow, ThroughputRow};
 
 /// How much is measured.
-#[derive(Clone, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct Plan {
+    /// Interleaved pairs per row; below 6 nothing is decided
+    #[arg(long, default_value_t = 15, value_parser = from_to(1, 1_000))]
     pub pairs: usize,
+    /// Seconds of each throughput run
+    #[arg(long, default_value_t = 0.4, value_parser = parse_seconds)]
     pub seconds: f64,
-    /// Latency samples of each side per row, over all pairs.
+    /// Latency samples of each side per row, over all pairs
+    #[arg(long, default_value_t = 100_000, value_parser = from_to(1, u32::MAX.into()))]
     pub samples: usize,
-    pub spin: Duration,
-    /// How long nothing is done where that is measured.
-    pub idle_seconds: f64,
-    /// Engines connected to one.
-    pub peers: usize,
-    /// Only rows whose name matches.
+    /// Only rows whose name matches this regular expression
+    #[arg(long, value_parser = parse_rows)]
     pub rows: Option<Regex>,
+    /// Seconds for which idle engines are watched
+    #[arg(long, default_value_t = 10.0, value_parser = parse_seconds)]
+    pub idle_seconds: f64,
+    /// Engines that are connected to one
+    #[arg(long, default_value_t = 1_000, value_parser = parse_count)]
+    pub peers: usize,
+    /// Both ends look for data this long before sleeping, in microseconds
+    #[arg(long = "spin-us", default_value_t = 50)]
+    pub spin_us: u32,
 }
 
 impl Plan {
@@ -62,7 +74,7 @@ pub struct Comparison {
     pub reference_path: String,
     pub subject: String,
     pub subject_path: String,
-    pub spin_us: u128,
+    pub spin_us: u32,
     /// Is the reference itself near the limit of this machine?
     pub standings: Vec<Standing>,
     pub lines: Vec<Line>,
@@ -114,7 +126,7 @@ pub fn run(
         reference_path: reference.path(),
         subject: subject.name().to_owned(),
         subject_path: subject.path(),
-        spin_us: plan.spin.as_micros(),
+        spin_us: plan.spin_us,
         standings: Vec::new(),
         lines: Vec::new(),
         latencies: Vec::new(),
@@ -124,7 +136,8 @@ pub fn run(
     screen::heading(out, &comparison)?;
     let mut throughput = rows::throughput();
     throughput.retain(|row| plan.wants(&row.name));
-    let mut latency = rows::latency(&allowed_cpus()?, plan.spin, plan.samples);
+    let mut latency =
+        rows::latency(&allowed_cpus()?, Duration::from_micros(plan.spin_us.into()), plan.samples);
     latency.retain(|row| plan.wants(&row.name));
     measure_rows(plan, (&throughput, &latency), reference, subject, &mut comparison, out)?;
     comparison.standings = yardstick::standings(plan, reference)?;

@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use clap::Args;
 use serde_json::{json, Value};
 
 use super::member::Launch;
@@ -49,15 +50,26 @@ pub struct Entry {
 }
 
 /// Where things are.
-#[derive(Clone, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct Places {
+    /// The Python that has the peers' wheels
+    #[arg(long, default_value = "python3")]
     pub python: PathBuf,
-    pub agent: PathBuf,
+    /// Where agent.py and the engines are
+    #[arg(long, default_value = "benches/peers")]
+    pub scripts: PathBuf,
+    /// ferry's library
+    #[arg(long, default_value = "target/release/libferry.so")]
     pub library: PathBuf,
-    pub secret: PathBuf,
+    /// What the engines print is appended to this file
+    #[arg(long, default_value = "/dev/null")]
     pub log: PathBuf,
-    /// PEER.failed in here says why a peer could not be installed.
+    /// Folder with a file PEER.failed for each peer that could not be installed
+    #[arg(long)]
     pub install: Option<PathBuf>,
+    /// Made for the comparison.
+    #[arg(skip)]
+    pub secret: PathBuf,
 }
 
 pub fn entries(places: &Places) -> Vec<Entry> {
@@ -181,7 +193,7 @@ fn entry(
 ) -> Entry {
     let launch = Launch {
         python: places.python.clone(),
-        agent: places.agent.clone(),
+        agent: places.scripts.join("agent.py"),
         engine: engine.to_owned(),
         initiator: roles.initiator,
         target: roles.target,
@@ -208,7 +220,7 @@ mod tests {
 
     fn places(install: Option<PathBuf>) -> Places {
         let path = || PathBuf::from("x");
-        Places { python: path(), agent: path(), library: path(), secret: path(), log: path(), install }
+        Places { python: path(), scripts: path(), library: path(), secret: path(), log: path(), install }
     }
 
     #[test]

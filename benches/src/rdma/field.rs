@@ -12,7 +12,7 @@ use super::{Mooncake, Places, Plan};
 use crate::peers::{Launch, PythonEngine};
 use crate::raw::verbs::{Port, VerbsConfig, VerbsEngine};
 use crate::stats::Summary;
-use crate::subject::{Flight, NoPath, Origin, Pair, PairConfig};
+use crate::subject::{Flight, NoPath, Origin, Pair, PairConfig, Setup};
 use crate::workload::{Engine, LatencyWorkload, Limit, Operation, Placement, Workload};
 
 /// What perftest is asked to move before anything is known of the row.
@@ -176,16 +176,16 @@ impl Field {
             return Err(NoPath(reason.clone()).into());
         }
         let places = &self.places;
-        let started = Pair::start(&PairConfig {
+        let end = |device: &str| Setup {
+            transport: places.transport,
+            rdma: places.options(device),
+            qps: places.queue_pairs,
+            ..Setup::default()
+        };
+        let started = Pair::start_for_ping_pongs(&PairConfig {
             program: places.program.clone(),
             memory_bytes: WALK_BYTES_MAX,
-            spin: None,
-            congestion_control: None,
-            transport: places.transport,
-            rdma: [places.options(&places.initiator), places.options(&places.target)],
-            devices: Default::default(),
-            qps: places.queue_pairs,
-            pingpong: true,
+            ends: [end(&places.initiator), end(&places.target)],
             memory: Origin::Own,
         });
         if let Some(NoPath(reason)) = started.as_ref().err().and_then(|error| error.downcast_ref()) {

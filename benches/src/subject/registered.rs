@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::wire::Area;
 use crate::device::DeviceMemory;
-use crate::memory::{populated, Memory, Store};
+use crate::memory::{populated, private, Memory, Store};
 
 /// Where the memory comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -21,15 +21,6 @@ pub enum Origin {
     Own,
     /// Allocated by ferry
     Alloc,
-}
-
-impl Origin {
-    pub fn name(self) -> &'static str {
-        match self {
-            Origin::Own => "own",
-            Origin::Alloc => "alloc",
-        }
-    }
 }
 
 /// After the last transfer nothing should be in the way of giving memory back.
@@ -69,10 +60,10 @@ impl Registered {
         }
         match origin {
             Origin::Alloc => {
-                Ok(Registered::Alloc(populated(engine.alloc(bytes, &options).context("allocating")?)))
+                Ok(Registered::Alloc(populated(engine.alloc(bytes, &options).context("allocating")?, bytes)))
             }
             Origin::Own => {
-                let memory = Memory::new(bytes).context("mapping")?;
+                let memory = private(bytes).context("mapping")?;
                 // SAFETY: the mapping goes only after drop has unregistered it, or never; no reference
                 // to its bytes is held while transfers run.
                 let region = unsafe { engine.register(memory.address(), bytes, &options) }?;
@@ -89,7 +80,7 @@ impl Registered {
             }
             Registered::Own { region, .. } => {
                 let memory = self.own();
-                Area { region: *region, address: memory.address() as u64, bytes: memory.bytes() }
+                Area { region: *region, address: memory.address() as u64, bytes: memory.length() }
             }
             Registered::Device { region, .. } => {
                 let memory = self.of_device();
