@@ -1,5 +1,6 @@
 //! What the machine is and what a run cost it: CPU time of a process, one-thread memcpy, affinity.
 
+use std::fmt;
 use std::hint::black_box;
 use std::io;
 use std::time::Instant;
@@ -181,6 +182,12 @@ pub struct Machine {
     pub kernel: String,
     pub congestion_control_default: String,
     pub memory_gib: f64,
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {} CPUs, Linux {}", self.cpu_model, self.cpus_allowed, self.kernel)
+    }
 }
 
 impl Machine {

@@ -5,11 +5,11 @@ use std::io::Write;
 use anyhow::Context;
 
 use crate::options::Settings;
-use crate::report::{Bandwidth, Latency, Report, SizeResult};
-use crate::stats::Summary;
+use crate::report::{Bandwidth, Report, SizeResult};
+use crate::stats::Latency;
 use crate::subject::PingPong;
-use crate::table::{self, BandwidthColumns, BandwidthRow};
-use crate::workload::{Engine, LatencyWorkload, Limit, Placement, Sample, Workload, GB, LATENCY_SLOTS, MIB};
+use crate::table::{self, BandwidthColumns};
+use crate::workload::{Engine, LatencyWorkload, Limit, Placement, Sample, Workload, LATENCY_SLOTS, MIB};
 
 /// A size's transfers are run in this many batches: their fastest is the peak.
 const BATCHES: u64 = 5;
@@ -65,16 +65,7 @@ fn bandwidth(
         .map(|limit| engine.throughput(&workload, limit))
         .collect::<anyhow::Result<Vec<Sample>>>()?;
     let result = Bandwidth::of(bytes, settings.requests, &batches);
-    let cpu = result.cpu_seconds.initiator + result.cpu_seconds.target;
-    let row = BandwidthRow {
-        bytes,
-        iterations: result.transfers,
-        peak_bytes_per_second: result.peak_gb_per_second * GB,
-        average_bytes_per_second: result.average_gb_per_second * GB,
-        messages_per_second: result.requests_per_second,
-        cpu_percent: cpu / result.seconds * 100.0,
-    };
-    writeln!(out, "{}", columns.row(&row))?;
+    writeln!(out, "{}", columns.row(&result))?;
     Ok(SizeResult::Bandwidth(result))
 }
 
@@ -134,15 +125,15 @@ fn latency(
             all
         }
     };
-    let summary = Summary::of(&nanoseconds).context("no sample was taken")?;
-    writeln!(out, "{}", table::latency_row(bytes, &summary))?;
+    let latency = Latency::of(bytes, &nanoseconds)?;
+    writeln!(out, "{}", table::latency_row(&latency))?;
     if settings.said.unsorted {
         table::unsorted(out, &nanoseconds)?;
     }
     if settings.said.histogram {
         table::histogram(out, &nanoseconds)?;
     }
-    Ok(SizeResult::Latency(Latency::of(bytes, &summary)))
+    Ok(SizeResult::Latency(latency))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use serde_json::{json, Value};
 use crate::cpu::Machine;
 use crate::device::Described;
 use crate::options::{Settings, Test};
-use crate::stats::{median, Summary};
+use crate::stats::{median, Latency};
 use crate::workload::{CpuSeconds, Sample, GB, GIB};
 
 #[derive(Debug, Serialize)]
@@ -82,40 +82,7 @@ impl Bandwidth {
             batches_gb_per_second: speeds,
             requests_per_second: transfers as f64 * requests_per_transfer as f64 / seconds,
             cpu_seconds,
-            cpu_seconds_per_gib_both_ends: (cpu_seconds.initiator + cpu_seconds.target)
-                / (bytes as f64 / GIB),
-        }
-    }
-}
-
-#[derive(Clone, Debug, Serialize)]
-pub struct Latency {
-    pub request_bytes: usize,
-    pub samples: usize,
-    pub min_us: f64,
-    pub p50_us: f64,
-    pub p90_us: f64,
-    pub p99_us: f64,
-    pub p99_9_us: f64,
-    pub max_us: f64,
-    pub mean_us: f64,
-    pub stdev_us: f64,
-}
-
-impl Latency {
-    pub fn of(request_bytes: usize, nanoseconds: &Summary) -> Latency {
-        let us = |nanoseconds: u64| nanoseconds as f64 / 1e3;
-        Latency {
-            request_bytes,
-            samples: nanoseconds.count,
-            min_us: us(nanoseconds.min),
-            p50_us: us(nanoseconds.p50),
-            p90_us: us(nanoseconds.p90),
-            p99_us: us(nanoseconds.p99),
-            p99_9_us: us(nanoseconds.p99_9),
-            max_us: us(nanoseconds.max),
-            mean_us: nanoseconds.mean / 1e3,
-            stdev_us: nanoseconds.stdev / 1e3,
+            cpu_seconds_per_gib_both_ends: cpu_seconds.sum() / (bytes as f64 / GIB),
         }
     }
 }
@@ -183,8 +150,8 @@ mod tests {
 
     #[test]
     fn every_size_is_in_the_file() {
-        let summary = Summary::of(&[1_000, 2_000, 9_000]).expect("not empty");
-        let sizes = [2, 4].map(|bytes| SizeResult::Latency(Latency::of(bytes, &summary)));
+        let latency = |bytes| Latency::of(bytes, &[1_000, 2_000, 9_000]).expect("not empty");
+        let sizes = [2, 4].map(|bytes| SizeResult::Latency(latency(bytes)));
         let report = Report::new(
             &crate::options::settings_of("write_lat -a host").expect("a client"),
             "tcp".to_owned(),

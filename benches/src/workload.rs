@@ -123,6 +123,12 @@ pub struct CpuSeconds {
     pub target: f64,
 }
 
+impl CpuSeconds {
+    pub fn sum(self) -> f64 {
+        self.initiator + self.target
+    }
+}
+
 /// One throughput run, its data checked.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
@@ -143,7 +149,7 @@ impl Sample {
 
     /// CPU time of both ends for each GiB moved.
     pub fn cpu_seconds_per_gib(&self) -> f64 {
-        (self.cpu_seconds.initiator + self.cpu_seconds.target) / (self.bytes as f64 / GIB)
+        self.cpu_seconds.sum() / (self.bytes as f64 / GIB)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::stats::Verdict;
-use crate::workload::{CpuSeconds, Sample, Workload};
+use crate::workload::{CpuSeconds, Workload};
 
 /// Moves nothing, at a settled speed.
 struct Pretended {

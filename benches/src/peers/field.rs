@@ -10,7 +10,7 @@ use super::python::PythonEngine;
 use super::results::{Figures, Outcome, Taker};
 use super::roster::Entry;
 use super::rows::{Quantity, Row, PEERS, PEER_WALK_BYTES, WALK_BYTES};
-use crate::stats::Summary;
+use crate::stats::Latency;
 use crate::workload::{Engine, LatencyWorkload, Limit, Operation, Placement, Workload};
 
 /// How much is measured at a time.
@@ -217,7 +217,6 @@ fn latency(engine: &mut dyn Engine, bytes: usize, amount: Amount) -> anyhow::Res
     let (operation, placement) = (Operation::Write, Placement::Anywhere);
     let workload = LatencyWorkload { operation, bytes, samples: amount.samples, spin: None, placement };
     let nanoseconds = engine.latency(&workload)?;
-    let summary = Summary::of(&nanoseconds).context("no sample was taken")?;
-    let us = |nanoseconds: u64| nanoseconds as f64 / 1e3;
-    Ok(Figures::from([(Quantity::P50Us, us(summary.p50)), (Quantity::P99Us, us(summary.p99))]))
+    let latency = Latency::of(bytes, &nanoseconds)?;
+    Ok(Figures::from([(Quantity::P50Us, latency.p50_us), (Quantity::P99Us, latency.p99_us)]))
 }

@@ -11,7 +11,7 @@ use super::rows::{Row, Side, Throughput, Visibility, WALK_BYTES_MAX};
 use super::{Mooncake, Places, Plan};
 use crate::peers::{Launch, PythonEngine};
 use crate::raw::verbs::{Port, VerbsConfig, VerbsEngine};
-use crate::stats::Summary;
+use crate::stats::Latency;
 use crate::subject::{Flight, NoPath, Origin, Pair, PairConfig, Setup};
 use crate::workload::{Engine, LatencyWorkload, Limit, Operation, Placement, Workload};
 
@@ -230,5 +230,5 @@ fn until_done(engine: &mut dyn Engine, bytes: usize, samples: usize) -> anyhow::
 }
 
 fn p50_us(nanoseconds: &[u64]) -> anyhow::Result<f64> {
-    Ok(Summary::of(nanoseconds).context("no sample was taken")?.p50 as f64 / 1e3)
+    Ok(Latency::of(0, nanoseconds)?.p50_us)
 }
