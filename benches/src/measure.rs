@@ -9,7 +9,7 @@ use crate::report::{Bandwidth, Report, SizeResult};
 use crate::stats::Latency;
 use crate::subject::PingPong;
 use crate::table::{self, BandwidthColumns};
-use crate::workload::{Engine, LatencyWorkload, Limit, Placement, Sample, Workload, LATENCY_SLOTS, MIB};
+use crate::workload::{Engine, LatencyWorkload, Limit, Sample, Workload, LATENCY_SLOTS, MIB};
 
 /// A size's transfers are run in this many batches: their fastest is the peak.
 const BATCHES: u64 = 5;
@@ -95,15 +95,15 @@ fn latency(
     engine: &mut dyn Engine,
     out: &mut dyn Write,
 ) -> anyhow::Result<SizeResult> {
-    let (spin, placement) = (settings.said.spin(), Placement::Anywhere);
     // There and back again: each way is the same, so half is one.
     let halved = settings.said.pingpong || !settings.test.is_memory();
     let mut timed = |samples| {
         let nanoseconds = match settings.test.operation() {
             Some(_) if settings.said.pingpong => engine.ping_pongs(bytes, samples),
-            Some(operation) => {
-                engine.latency(&LatencyWorkload { operation, bytes, samples, spin, placement })
-            }
+            Some(operation) => engine.latency(&LatencyWorkload {
+                spin: settings.said.spin(),
+                ..LatencyWorkload::of(operation, bytes, samples)
+            }),
             None => engine.round_trips(bytes, samples),
         };
         anyhow::Ok(match halved {

@@ -173,6 +173,11 @@ pub struct LatencyWorkload {
 }
 
 impl LatencyWorkload {
+    /// Wherever the ends may execute, and as they spin by themselves.
+    pub fn of(operation: Operation, bytes: usize, samples: usize) -> LatencyWorkload {
+        LatencyWorkload { operation, bytes, samples, spin: None, placement: Placement::Anywhere }
+    }
+
     /// What one of its transfers is, where each side has `memory_bytes`.
     pub fn single(&self, memory_bytes: usize) -> Workload {
         let LatencyWorkload { operation, bytes, .. } = *self;

@@ -7,7 +7,7 @@ use super::{screen, Comparison, LatencyPair, Line, Plan};
 use crate::layout::Layout;
 use crate::stats::{median, Goal, Latency};
 use crate::subject::{Client, Pair, PairConfig};
-use crate::workload::{LatencyWorkload, Operation, Placement, Workload, KIB, MIB};
+use crate::workload::{LatencyWorkload, Operation, Workload, KIB, MIB};
 
 const ROW: &str = "WRITE 4 KiB synchronous beside 1 GiB bulk";
 const BYTES: usize = 4 * KIB;
@@ -34,13 +34,7 @@ pub fn measure(
     let memory_bytes = Client::bytes_beside(&BULK, BYTES);
     let mut pair = Pair::start(&PairConfig { memory_bytes, ..config.clone() })?;
     let samples = plan.samples.div_ceil(plan.pairs);
-    let workload = LatencyWorkload {
-        operation: Operation::Write,
-        bytes: BYTES,
-        samples,
-        spin: None,
-        placement: Placement::Anywhere,
-    };
+    let workload = LatencyWorkload::of(Operation::Write, BYTES, samples);
     let (mut runs, mut bulk) = ((Vec::new(), Vec::new()), Vec::new());
     let mut p99 = Vec::new();
     for _ in 0..plan.pairs {

@@ -13,7 +13,7 @@ use crate::peers::{Launch, PythonEngine};
 use crate::raw::verbs::{Port, VerbsConfig, VerbsEngine};
 use crate::stats::Latency;
 use crate::subject::{Flight, NoPath, Origin, Pair, PairConfig, Setup};
-use crate::workload::{Engine, LatencyWorkload, Limit, Operation, Placement, Workload};
+use crate::workload::{Engine, LatencyWorkload, Limit, Operation, Workload};
 
 /// What perftest is asked to move before anything is known of the row.
 const MB_PER_SECOND_GUESSED: f64 = 30.0;
@@ -225,8 +225,7 @@ fn throughput(engine: &mut dyn Engine, workload: &Workload, seconds: f64) -> any
 }
 
 fn until_done(engine: &mut dyn Engine, bytes: usize, samples: usize) -> anyhow::Result<f64> {
-    let (operation, placement) = (Operation::Write, Placement::Anywhere);
-    p50_us(&engine.latency(&LatencyWorkload { operation, bytes, samples, spin: None, placement })?)
+    p50_us(&engine.latency(&LatencyWorkload::of(Operation::Write, bytes, samples))?)
 }
 
 fn p50_us(nanoseconds: &[u64]) -> anyhow::Result<f64> {
