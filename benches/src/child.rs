@@ -3,13 +3,15 @@
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use serde::de::DeserializeOwned;
 use serde::Serialize;
+
+use crate::role::Role;
 
 /// A closed pipe ends the child; one that lingers longer than this is killed.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -23,9 +25,9 @@ pub struct ChildProcess {
 }
 
 impl ChildProcess {
-    pub fn start(program: &Path, arguments: &[String]) -> anyhow::Result<ChildProcess> {
+    pub fn start(program: &Path, role: &Role) -> anyhow::Result<ChildProcess> {
         let mut child = Command::new(program)
-            .args(arguments)
+            .args(["child", &serde_json::to_string(role)?])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -52,16 +54,27 @@ impl ChildProcess {
 impl Drop for ChildProcess {
     fn drop(&mut self) {
         self.to = None;
-        let deadline = Instant::now() + EXIT_TIMEOUT;
-        while Instant::now() < deadline {
-            match self.child.try_wait() {
-                Ok(None) => thread::sleep(Duration::from_millis(1)),
-                _ => return,
-            }
+        end(&mut self.child, EXIT_TIMEOUT);
+    }
+}
+
+/// Its status, if it ends within this time.
+pub fn ended_within(child: &mut Child, timeout: Duration) -> Option<ExitStatus> {
+    let deadline = Instant::now() + timeout;
+    loop {
+        match child.try_wait() {
+            Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(1)),
+            status => return status.ok().flatten(),
         }
+    }
+}
+
+/// Waits for a child that was told to end, and kills it if it lingers.
+pub fn end(child: &mut Child, timeout: Duration) {
+    if ended_within(child, timeout).is_none() {
         // Nothing more can be done about a child that survives both.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = child.kill();
+        let _ = child.wait();
     }
 }
 

@@ -8,31 +8,29 @@ use ferry::limits::{LANES_MAX, QPS_MAX};
 use crate::measure;
 use crate::options::{Settings, Test, TestArguments, Transport};
 use crate::report::write_json;
-use crate::subject::{serve, Agreement, Claims, Client, Setup};
+use crate::subject::{serve, Client, Manner, Setup, Term};
 
 /// Either end, as the arguments say.
 pub fn run_test(test: Test, arguments: TestArguments, out: &mut dyn Write) -> anyhow::Result<()> {
-    let claims = arguments.claims(test);
     let settings = arguments.settle(test).map_err(anyhow::Error::msg)?;
-    match settings.host.clone() {
-        Some(host) => client(&settings, &host, out),
-        None => server(&settings, &claims, out),
+    match &settings.said.host {
+        Some(host) => client(&settings, host, out),
+        None => server(&settings, out),
     }
 }
 
-fn server(settings: &Settings, claims: &Claims, out: &mut dyn Write) -> anyhow::Result<()> {
+fn server(settings: &Settings, out: &mut dyn Write) -> anyhow::Result<()> {
     let told = setup(settings);
     let setup = Setup {
-        listen_address: Some(format!("0.0.0.0:{}", settings.port)),
+        listen_address: Some(format!("0.0.0.0:{}", settings.said.port)),
         // The smaller side's number counts: without -q the client chooses.
         lanes: Some(told.lanes.unwrap_or(LANES_MAX)),
         qps: Some(told.qps.unwrap_or(QPS_MAX)),
         ..told
     };
-    // A latency is of both ends: they spin alike, asked to or not.
-    let spin_us = Some(setup.config()?.spin_us);
+    let terms = settings.said.terms(settings.test, &setup.config()?);
     let title = settings.test.title();
-    serve(&setup, &Claims { spin_us, ..claims.clone() }, |address| {
+    serve(&setup, &terms, |address| {
         writeln!(out, "ferry {title}: waiting for a client on {address}")?;
         out.flush()
     })?;
@@ -43,46 +41,40 @@ fn server(settings: &Settings, claims: &Claims, out: &mut dyn Write) -> anyhow::
 fn client(settings: &Settings, host: &str, out: &mut dyn Write) -> anyhow::Result<()> {
     // Nobody connects to the client: the server's transfers take the connections that it opened.
     let setup = Setup { listen_address: Some(String::new()), ..setup(settings) };
-    let config = setup.config()?;
-    let agreement = Agreement {
-        test: Some(settings.test),
-        sizes: settings.sizes.clone(),
-        limit: settings.limit,
+    let said = &settings.said;
+    let manner = Manner {
+        memory: said.memory,
         tx_depth: settings.tx_depth,
-        requests: settings.requests,
-        bidirectional: settings.bidirectional,
-        pingpong: settings.pingpong,
-        data_validation: settings.data_validation,
-        acked_only: settings.acked_only,
-        layout: settings.layout,
-        memory: settings.memory,
-        transport: settings.transport,
-        lanes: if settings.transport == Transport::Rdma { config.rdma_qps } else { config.lanes },
-        spin_us: config.spin_us,
+        bidirectional: said.bidirectional,
+        pingpong: said.pingpong,
+        validate: said.data_validation,
+        acked_only: said.acked_only,
     };
-    let address = join(host, settings.port);
-    let mut client = Client::connect(&setup, &address, agreement, measure::memory_bytes(settings)?)
+    let terms = said.terms(settings.test, &setup.config()?).into_iter().map(Term::state).collect();
+    let address = join(host, said.port);
+    let mut client = Client::connect(&setup, &address, manner, terms, measure::memory_bytes(settings)?)
         .with_context(|| format!("the server at {address}"))?;
-    if settings.spoil {
+    if said.spoil {
         client.spoil_checks();
     }
     let report = measure::run(settings, &mut client, out)?;
-    settings.json.as_deref().map_or(Ok(()), |path| write_json(path, &report))
+    write_json(said.json.as_deref(), &report)
 }
 
 fn setup(settings: &Settings) -> Setup {
-    let (lanes, qps) = match settings.transport {
-        Transport::Rdma => (None, settings.lanes),
-        _ => (settings.lanes, None),
+    let said = &settings.said;
+    let (lanes, qps) = match said.transport {
+        Transport::Rdma => (None, said.lanes),
+        _ => (said.lanes, None),
     };
     Setup {
-        secret_file: settings.secret_file.clone(),
-        transport: settings.transport,
+        secret_file: said.secret_file.clone(),
+        transport: said.transport,
         lanes,
         qps,
-        rdma: settings.rdma.clone(),
-        device: settings.device,
-        spin: settings.spin,
+        rdma: said.rdma.clone(),
+        device: said.device,
+        spin_us: said.spin_us,
         ..Setup::default()
     }
 }

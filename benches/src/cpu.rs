@@ -1,63 +1,53 @@
 //! What the machine is and what a run cost it: CPU time of a process, one-thread memcpy, affinity.
 
+use std::fmt;
 use std::hint::black_box;
 use std::io;
-use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::memory::Memory;
+use crate::dispense::Dispenser;
+use crate::memory::private;
 use crate::walk::Walk;
 use crate::workload::{CpuSeconds, Limit, Sample, Workload};
 
 /// User and system time of this process, in seconds, threads that have ended included.
 pub fn own_cpu_seconds() -> f64 {
-    // SAFETY: all zeroes is a valid rusage; the kernel fills it.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: `usage` is ours and outlives the call. It cannot fail with these arguments.
-    unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) };
-    seconds(usage.ru_utime) + seconds(usage.ru_stime)
+    // A process always has this clock.
+    clock_seconds(libc::CLOCK_PROCESS_CPUTIME_ID).unwrap_or_default()
 }
 
-fn seconds(time: libc::timeval) -> f64 {
-    time.tv_sec as f64 + time.tv_usec as f64 / 1e6
-}
-
-/// The same of a child that has not been waited for, by its own CPU clock: nanoseconds, where
-/// `/proc/PID/stat` counts hundredths of a second.
+/// The same of a child that has not been waited for.
 pub fn child_cpu_seconds(pid: u32) -> io::Result<f64> {
     let mut clock: libc::clockid_t = 0;
     // SAFETY: writes one clock id, into `clock`.
-    let error = unsafe { libc::clock_getcpuclockid(pid as libc::pid_t, &mut clock) };
-    if error != 0 {
-        return Err(io::Error::from_raw_os_error(error));
+    match unsafe { libc::clock_getcpuclockid(pid as libc::pid_t, &mut clock) } {
+        0 => clock_seconds(clock),
+        error => Err(io::Error::from_raw_os_error(error)),
     }
+}
+
+/// By nanoseconds, where `/proc/PID/stat` counts hundredths of a second.
+fn clock_seconds(clock: libc::clockid_t) -> io::Result<f64> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes one timespec, into `time`.
-    if unsafe { libc::clock_gettime(clock, &mut time) } != 0 {
-        return Err(io::Error::last_os_error());
+    match unsafe { libc::clock_gettime(clock, &mut time) } {
+        0 => Ok(time.tv_sec as f64 + time.tv_nsec as f64 / 1e9),
+        _ => Err(io::Error::last_os_error()),
     }
-    Ok(time.tv_sec as f64 + time.tv_nsec as f64 / 1e9)
 }
 
 /// One thread copies the same blocks in the same order within this process: what the machine's memory
 /// gives, and the yardstick by which figures of different machines can be compared.
 pub fn memcpy(workload: &Workload, limit: Limit) -> io::Result<Sample> {
     let walk = Walk::new(*workload);
-    let mut source = Memory::new(workload.walk_bytes)?;
-    let target = Memory::new(workload.walk_bytes)?;
+    let mut source = private(workload.walk_bytes)?;
+    let target = private(workload.walk_bytes)?;
     walk.fill(walk.origin(), &mut source, 1);
-    let (cpu, start) = (own_cpu_seconds(), Instant::now());
-    let mut transfers = 0;
-    loop {
-        let ended = match limit {
-            Limit::Seconds(seconds) => start.elapsed().as_secs_f64() >= seconds,
-            Limit::Transfers(count) => transfers >= count,
-        };
-        if ended {
-            break;
-        }
-        for (from, to) in walk.offsets(transfers) {
+    let cpu = own_cpu_seconds();
+    let dispenser = Dispenser::new(limit);
+    while let Some(number) = dispenser.take() {
+        for (from, to) in walk.offsets(number) {
             // SAFETY: a validated workload's blocks lie within `walk_bytes` of both mappings, which are
             // distinct and which nothing else accesses now.
             unsafe {
@@ -66,9 +56,9 @@ pub fn memcpy(workload: &Workload, limit: Limit) -> io::Result<Sample> {
             }
         }
         black_box(target.address());
-        transfers += 1;
     }
-    let seconds = start.elapsed().as_secs_f64();
+    let seconds = dispenser.start().elapsed().as_secs_f64();
+    let transfers = dispenser.transfers();
     let bytes = transfers * workload.transfer_bytes() as u64;
     let cpu_seconds = CpuSeconds { initiator: own_cpu_seconds() - cpu, target: 0.0 };
     Ok(Sample { bytes, transfers, seconds, cpu_seconds })
@@ -183,6 +173,12 @@ pub struct Machine {
     pub memory_gib: f64,
 }
 
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {} CPUs, Linux {}", self.cpu_model, self.cpus_allowed, self.kernel)
+    }
+}
+
 impl Machine {
     /// Unknown parts read "unknown": a missing `/proc` file is no reason not to measure.
     pub fn describe() -> Machine {
@@ -209,6 +205,8 @@ impl Machine {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
     use crate::layout::Layout;
     use crate::workload::Operation;

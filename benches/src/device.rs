@@ -113,10 +113,6 @@ impl DeviceMemory {
         self.address
     }
 
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
     /// An error if any byte could not be copied since the last call.
     pub fn intact(&self) -> anyhow::Result<()> {
         let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();

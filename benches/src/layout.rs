@@ -13,15 +13,6 @@ pub enum Layout {
     Scattered,
 }
 
-impl Layout {
-    pub fn name(self) -> &'static str {
-        match self {
-            Layout::Contiguous => "contiguous",
-            Layout::Scattered => "scattered",
-        }
-    }
-}
-
 /// Pairs of block ids, in submission order.
 pub struct BlockMap {
     initiator: Vec<u32>,

@@ -3,7 +3,7 @@
 //! From the bottom up: memory and what is written into it (`memory`, `device`, `pattern`, `layout`, `walk`), what
 //! is measured and by whom (`workload`: the `Engine` trait), the two engines (`raw`, the references, and
 //! `subject`, ferry), what is made of the figures (`stats`, `cpu`, `turns`), and what the user sees (`options`,
-//! `commands`, `measure`, `table`, `report`, `selftest`, `compare`, `peers`, `rdma`).
+//! `role`, `commands`, `measure`, `table`, `report`, `selftest`, `compare`, `peers`, `rdma`).
 
 pub mod child;
 pub mod commands;
@@ -20,6 +20,7 @@ pub mod peers;
 pub mod raw;
 pub mod rdma;
 pub mod report;
+pub mod role;
 pub mod selftest;
 pub mod stats;
 pub mod subject;

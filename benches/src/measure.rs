@@ -5,11 +5,11 @@ use std::io::Write;
 use anyhow::Context;
 
 use crate::options::Settings;
-use crate::report::{Bandwidth, Latency, Report, SizeResult};
-use crate::stats::Summary;
+use crate::report::{Bandwidth, Report, SizeResult};
+use crate::stats::Latency;
 use crate::subject::PingPong;
-use crate::table::{self, BandwidthColumns, BandwidthRow};
-use crate::workload::{Engine, LatencyWorkload, Limit, Placement, Sample, Workload, GB, LATENCY_SLOTS, MIB};
+use crate::table::{self, BandwidthColumns};
+use crate::workload::{Engine, LatencyWorkload, Limit, Sample, Workload, LATENCY_SLOTS, MIB};
 
 /// A size's transfers are run in this many batches: their fastest is the peak.
 const BATCHES: u64 = 5;
@@ -25,7 +25,7 @@ const LATENCY_SAMPLES_MAX: usize = 50_000_000;
 pub fn memory_bytes(settings: &Settings) -> anyhow::Result<usize> {
     let walked = |&bytes: &usize| match (settings.test.is_memory(), settings.test.is_bandwidth()) {
         (false, _) => Ok(MIB),
-        (true, _) if settings.pingpong => Ok(PingPong::memory_bytes(bytes).min(WALK_BYTES)),
+        (true, _) if settings.said.pingpong => Ok(PingPong::memory_bytes(bytes).min(WALK_BYTES)),
         (true, true) => workload(settings, bytes).map(|workload| workload.walk_bytes),
         (true, false) => Ok((bytes * LATENCY_SLOTS).min(WALK_BYTES).max(bytes)),
     };
@@ -35,7 +35,7 @@ pub fn memory_bytes(settings: &Settings) -> anyhow::Result<usize> {
 /// Runs the test over all its sizes.
 pub fn run(settings: &Settings, engine: &mut dyn Engine, out: &mut dyn Write) -> anyhow::Result<Report> {
     table::banner(out, settings, engine.name(), &engine.path(), &engine.devices())?;
-    let columns = BandwidthColumns { gbits: settings.report_gbits, cpu_util: settings.cpu_util };
+    let columns = BandwidthColumns { gbits: settings.said.report_gbits, cpu_util: settings.said.cpu_util };
     match settings.test.is_bandwidth() {
         true => writeln!(out, "{}", columns.heading())?,
         false => writeln!(out, "{}", table::latency_heading())?,
@@ -65,16 +65,7 @@ fn bandwidth(
         .map(|limit| engine.throughput(&workload, limit))
         .collect::<anyhow::Result<Vec<Sample>>>()?;
     let result = Bandwidth::of(bytes, settings.requests, &batches);
-    let cpu = result.cpu_seconds.initiator + result.cpu_seconds.target;
-    let row = BandwidthRow {
-        bytes,
-        iterations: result.transfers,
-        peak_bytes_per_second: result.peak_gb_per_second * GB,
-        average_bytes_per_second: result.average_gb_per_second * GB,
-        messages_per_second: result.requests_per_second,
-        cpu_percent: cpu / result.seconds * 100.0,
-    };
-    writeln!(out, "{}", columns.row(&row))?;
+    writeln!(out, "{}", columns.row(&result))?;
     Ok(SizeResult::Bandwidth(result))
 }
 
@@ -82,7 +73,7 @@ fn workload(settings: &Settings, bytes: usize) -> anyhow::Result<Workload> {
     let operation = settings.test.operation().context("a notification moves no memory")?;
     let blocks = (WALK_BYTES / bytes).min(WALK_BLOCKS_MAX).max(settings.requests);
     let walk_bytes = blocks.checked_mul(bytes).context("the transfer is larger than memory can be")?;
-    let layout = settings.layout;
+    let layout = settings.said.layout;
     Workload { operation, layout, block_bytes: bytes, blocks: settings.requests, walk_bytes }.validated()
 }
 
@@ -104,15 +95,15 @@ fn latency(
     engine: &mut dyn Engine,
     out: &mut dyn Write,
 ) -> anyhow::Result<SizeResult> {
-    let (spin, placement) = (settings.spin, Placement::Anywhere);
     // There and back again: each way is the same, so half is one.
-    let halved = settings.pingpong || !settings.test.is_memory();
+    let halved = settings.said.pingpong || !settings.test.is_memory();
     let mut timed = |samples| {
         let nanoseconds = match settings.test.operation() {
-            Some(_) if settings.pingpong => engine.ping_pongs(bytes, samples),
-            Some(operation) => {
-                engine.latency(&LatencyWorkload { operation, bytes, samples, spin, placement })
-            }
+            Some(_) if settings.said.pingpong => engine.ping_pongs(bytes, samples),
+            Some(operation) => engine.latency(&LatencyWorkload {
+                spin: settings.said.spin(),
+                ..LatencyWorkload::of(operation, bytes, samples)
+            }),
             None => engine.round_trips(bytes, samples),
         };
         anyhow::Ok(match halved {
@@ -134,15 +125,15 @@ fn latency(
             all
         }
     };
-    let summary = Summary::of(&nanoseconds).context("no sample was taken")?;
-    writeln!(out, "{}", table::latency_row(bytes, &summary))?;
-    if settings.unsorted {
+    let latency = Latency::of(bytes, &nanoseconds)?;
+    writeln!(out, "{}", table::latency_row(&latency))?;
+    if settings.said.unsorted {
         table::unsorted(out, &nanoseconds)?;
     }
-    if settings.histogram {
+    if settings.said.histogram {
         table::histogram(out, &nanoseconds)?;
     }
-    Ok(SizeResult::Latency(Latency::of(bytes, &summary)))
+    Ok(SizeResult::Latency(latency))
 }
 
 #[cfg(test)]

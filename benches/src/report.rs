@@ -6,13 +6,12 @@ use std::path::Path;
 
 use anyhow::Context;
 use serde::Serialize;
+use serde_json::{json, Value};
 
 use crate::cpu::Machine;
 use crate::device::Described;
-use crate::layout::Layout;
-use crate::options::{RdmaOptions, Settings, Test, Transport};
-use crate::stats::{median, Summary};
-use crate::subject::Origin;
+use crate::options::{Settings, Test};
+use crate::stats::{median, Latency};
 use crate::workload::{CpuSeconds, Sample, GB, GIB};
 
 #[derive(Debug, Serialize)]
@@ -21,49 +20,14 @@ pub struct Report {
     pub version: &'static str,
     pub units: &'static str,
     pub test: Test,
-    pub options: Options,
+    /// What was asked for, of what changes the figures.
+    pub options: Value,
     pub machine: Machine,
     /// The path used, and why.
     pub path: String,
     /// Whose memory is the client's and the server's; `null`: the host's.
     pub devices: [Option<Described>; 2],
     pub sizes: Vec<SizeResult>,
-}
-
-/// What was asked for, of what changes the figures.
-#[derive(Debug, Serialize)]
-pub struct Options {
-    pub transfers_in_flight: usize,
-    pub requests_per_transfer: usize,
-    pub bidirectional: bool,
-    pub pingpong: bool,
-    pub layout: Layout,
-    pub memory: Origin,
-    pub transport: Transport,
-    /// `null`: ferry's own choice.
-    pub lanes: Option<u32>,
-    pub rdma: RdmaOptions,
-    /// Of WRITEs over RDMA; else done always means visible.
-    pub acked_only: bool,
-    pub data_validation: bool,
-}
-
-impl Options {
-    fn of(settings: &Settings) -> Options {
-        Options {
-            transfers_in_flight: settings.tx_depth,
-            requests_per_transfer: settings.requests,
-            bidirectional: settings.bidirectional,
-            pingpong: settings.pingpong,
-            layout: settings.layout,
-            memory: settings.memory,
-            transport: settings.transport,
-            lanes: settings.lanes,
-            rdma: settings.rdma.clone(),
-            acked_only: settings.acked_only,
-            data_validation: settings.data_validation,
-        }
-    }
 }
 
 #[derive(Debug, Serialize)]
@@ -118,40 +82,7 @@ impl Bandwidth {
             batches_gb_per_second: speeds,
             requests_per_second: transfers as f64 * requests_per_transfer as f64 / seconds,
             cpu_seconds,
-            cpu_seconds_per_gib_both_ends: (cpu_seconds.initiator + cpu_seconds.target)
-                / (bytes as f64 / GIB),
-        }
-    }
-}
-
-#[derive(Clone, Debug, Serialize)]
-pub struct Latency {
-    pub request_bytes: usize,
-    pub samples: usize,
-    pub min_us: f64,
-    pub p50_us: f64,
-    pub p90_us: f64,
-    pub p99_us: f64,
-    pub p99_9_us: f64,
-    pub max_us: f64,
-    pub mean_us: f64,
-    pub stdev_us: f64,
-}
-
-impl Latency {
-    pub fn of(request_bytes: usize, nanoseconds: &Summary) -> Latency {
-        let us = |nanoseconds: u64| nanoseconds as f64 / 1e3;
-        Latency {
-            request_bytes,
-            samples: nanoseconds.count,
-            min_us: us(nanoseconds.min),
-            p50_us: us(nanoseconds.p50),
-            p90_us: us(nanoseconds.p90),
-            p99_us: us(nanoseconds.p99),
-            p99_9_us: us(nanoseconds.p99_9),
-            max_us: us(nanoseconds.max),
-            mean_us: nanoseconds.mean / 1e3,
-            stdev_us: nanoseconds.stdev / 1e3,
+            cpu_seconds_per_gib_both_ends: cpu_seconds.sum() / (bytes as f64 / GIB),
         }
     }
 }
@@ -163,12 +94,26 @@ impl Report {
         devices: [Option<Described>; 2],
         sizes: Vec<SizeResult>,
     ) -> Report {
+        let said = &settings.said;
         Report {
             tool: "ferry-bench",
             version: env!("CARGO_PKG_VERSION"),
             units: "gb = 10^9 bytes, gib = 2^30 bytes, us = 10^-6 s",
             test: settings.test,
-            options: Options::of(settings),
+            options: json!({
+                "transfers_in_flight": settings.tx_depth,
+                "requests_per_transfer": settings.requests,
+                "bidirectional": said.bidirectional,
+                "pingpong": said.pingpong,
+                "layout": said.layout,
+                "memory": said.memory,
+                "transport": said.transport,
+                // Without one, ferry's own choice.
+                "lanes": said.lanes,
+                "rdma": said.rdma,
+                "acked_only": said.acked_only,
+                "data_validation": said.data_validation,
+            }),
             machine: Machine::describe(),
             path,
             devices,
@@ -177,8 +122,9 @@ impl Report {
     }
 }
 
-/// Writes one JSON object and a newline, replacing the file.
-pub fn write_json(path: &Path, report: &impl Serialize) -> anyhow::Result<()> {
+/// Writes one JSON object and a newline, replacing the file, if there is to be one.
+pub fn write_json(path: Option<&Path>, report: &impl Serialize) -> anyhow::Result<()> {
+    let Some(path) = path else { return Ok(()) };
     let mut text = serde_json::to_string_pretty(report)?;
     text.push('\n');
     fs::write(path, text).with_context(|| format!("writing {}", path.display()))
@@ -204,8 +150,8 @@ mod tests {
 
     #[test]
     fn every_size_is_in_the_file() {
-        let summary = Summary::of(&[1_000, 2_000, 9_000]).expect("not empty");
-        let sizes = [2, 4].map(|bytes| SizeResult::Latency(Latency::of(bytes, &summary)));
+        let latency = |bytes| Latency::of(bytes, &[1_000, 2_000, 9_000]).expect("not empty");
+        let sizes = [2, 4].map(|bytes| SizeResult::Latency(latency(bytes)));
         let report = Report::new(
             &crate::options::settings_of("write_lat -a host").expect("a client"),
             "tcp".to_owned(),
@@ -213,7 +159,7 @@ mod tests {
             sizes.into(),
         );
         let file = std::env::temp_dir().join(format!("ferry-bench-report-{}.json", std::process::id()));
-        write_json(&file, &report).expect("written");
+        write_json(Some(&file), &report).expect("written");
         let text = fs::read_to_string(&file).expect("readable");
         fs::remove_file(&file).expect("removable");
         let value: serde_json::Value = serde_json::from_str(&text).expect("one object");

@@ -6,7 +6,7 @@ use clap::Parser;
 use serde::Serialize;
 
 use crate::measure;
-use crate::options::{Cli, Settings};
+use crate::options::{Cli, Settings, TestArguments};
 use crate::report::Report;
 use crate::workload::Engine;
 
@@ -57,10 +57,9 @@ fn settings(line: &str) -> Settings {
     let words = std::iter::once("ferry-bench").chain(line.split_whitespace());
     let command = Cli::try_parse_from(words).expect("a constant, parsed by the tests").command;
     let (test, arguments) = command.into_test().expect("a constant, a test");
-    let settled = arguments.settle(test);
-    let settled = settled.expect("a constant, settled by the tests");
     // What a user would have to ask for; a notification is compared anyway.
-    Settings { data_validation: test.is_memory(), ..settled }
+    let said = TestArguments { data_validation: test.is_memory(), ..arguments };
+    said.settle(test).expect("a constant, settled by the tests")
 }
 
 #[cfg(test)]
@@ -71,9 +70,9 @@ mod tests {
     #[test]
     fn every_part_is_a_valid_command_line() {
         let of_devices = PARTS_OF_DEVICES.map(settings);
-        assert!(of_devices.iter().all(|part| part.data_validation));
+        assert!(of_devices.iter().all(|part| part.said.data_validation));
         let parts = PARTS.map(settings);
-        assert_eq!(parts.iter().filter(|part| part.data_validation).count(), parts.len() - 1);
+        assert_eq!(parts.iter().filter(|part| part.said.data_validation).count(), parts.len() - 1);
         // The pair keeps this many in flight; the banner must not claim another number.
         let bandwidth = parts.iter().chain(&of_devices).filter(|part| part.test.is_bandwidth());
         assert!(bandwidth.into_iter().all(|part| part.tx_depth == IN_FLIGHT));

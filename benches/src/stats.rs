@@ -1,34 +1,52 @@
 //! From samples to statements: percentiles, paired ratios with an interval, and the verdict on a target.
 
+use std::fmt;
+
+use anyhow::Context;
 use serde::Serialize;
 
 /// Percentiles by nearest rank: each is a sample that occurred, and the maximum is the true one.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Summary {
-    pub count: usize,
-    pub min: u64,
-    pub p50: u64,
-    pub p90: u64,
-    pub p99: u64,
-    pub p99_9: u64,
-    pub max: u64,
-    pub mean: f64,
-    /// Sample standard deviation; 0 for a single sample.
-    pub stdev: f64,
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Latency {
+    pub request_bytes: usize,
+    pub samples: usize,
+    pub min_us: f64,
+    pub p50_us: f64,
+    pub p90_us: f64,
+    pub p99_us: f64,
+    pub p99_9_us: f64,
+    pub max_us: f64,
+    pub mean_us: f64,
+    /// Of the samples; 0 for a single one.
+    pub stdev_us: f64,
 }
 
-impl Summary {
-    /// `None` without samples. Any order.
-    pub fn of(samples: &[u64]) -> Option<Summary> {
-        let mut sorted = samples.to_vec();
+impl Latency {
+    /// An error without samples. Any order.
+    pub fn of(request_bytes: usize, nanoseconds: &[u64]) -> anyhow::Result<Latency> {
+        let mut sorted = nanoseconds.to_vec();
         sorted.sort_unstable();
-        let (&min, &max) = (sorted.first()?, sorted.last()?);
-        let count = sorted.len();
-        let mean = sorted.iter().map(|&v| v as f64).sum::<f64>() / count as f64;
-        let squares: f64 = sorted.iter().map(|&v| (v as f64 - mean).powi(2)).sum();
-        let stdev = if count > 1 { (squares / (count - 1) as f64).sqrt() } else { 0.0 };
-        let [p50, p90, p99, p99_9] = [500, 900, 990, 999].map(|rank| percentile(&sorted, rank));
-        Some(Summary { count, min, p50, p90, p99, p99_9, max, mean, stdev })
+        let (min, max) = sorted.first().zip(sorted.last()).context("no sample was taken")?;
+        let samples = sorted.len();
+        let mean = sorted.iter().map(|&ns| ns as f64).sum::<f64>() / samples as f64;
+        let squares: f64 = sorted.iter().map(|&ns| (ns as f64 - mean).powi(2)).sum();
+        let stdev = if samples > 1 { (squares / (samples - 1) as f64).sqrt() } else { 0.0 };
+        let us = |nanoseconds: u64| nanoseconds as f64 / 1e3;
+        let [p50_us, p90_us, p99_us, p99_9_us] =
+            [500, 900, 990, 999].map(|per_mille| us(percentile(&sorted, per_mille)));
+        let (min_us, max_us, mean_us, stdev_us) = (us(*min), us(*max), mean / 1e3, stdev / 1e3);
+        Ok(Latency {
+            request_bytes,
+            samples,
+            min_us,
+            p50_us,
+            p90_us,
+            p99_us,
+            p99_9_us,
+            max_us,
+            mean_us,
+            stdev_us,
+        })
     }
 }
 
@@ -65,8 +83,7 @@ impl MedianInterval {
             return None;
         }
         let (k, coverage) = widest_rank(n).unwrap_or((1, 1.0 - 0.5f64.powi(n as i32 - 1)));
-        let median = (sorted[(n - 1) / 2] + sorted[n / 2]) / 2.0;
-        Some(MedianInterval { n, median, low: sorted[k - 1], high: sorted[n - k], coverage })
+        Some(MedianInterval { n, median: median(values), low: sorted[k - 1], high: sorted[n - k], coverage })
     }
 
     /// Whether there were values enough to say anything of the true median.
@@ -76,6 +93,11 @@ impl MedianInterval {
 
     pub fn width(&self) -> f64 {
         self.high - self.low
+    }
+
+    /// Its ends, for a table.
+    pub fn ends(&self) -> String {
+        format!("{:.3} to {:.3}", self.low, self.high)
     }
 }
 
@@ -104,6 +126,15 @@ pub enum Goal {
     AtMost(f64),
 }
 
+impl fmt::Display for Goal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&match self {
+            Goal::AtLeast(ratio) => format!("≥ {ratio}"),
+            Goal::AtMost(ratio) => format!("≤ {ratio}"),
+        })
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -112,6 +143,24 @@ pub enum Verdict {
     Missed,
     /// Too wide an interval around the target to call it met, or too few values to call it anything.
     Undecided,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Verdict::Met => "met",
+            Verdict::Missed => "MISSED",
+            Verdict::Undecided => "undecided",
+        })
+    }
+}
+
+/// How many there are of each.
+pub fn tally(verdicts: impl IntoIterator<Item = Verdict>) -> String {
+    let verdicts: Vec<_> = verdicts.into_iter().collect();
+    let count = |wanted| verdicts.iter().filter(|found| **found == wanted).count();
+    let (met, missed) = (count(Verdict::Met), count(Verdict::Missed));
+    format!("{met} met, {missed} missed, {} undecided", count(Verdict::Undecided))
 }
 
 /// An interval wider than this, and not all on the right side, decides nothing in ferry's favour.
@@ -146,27 +195,27 @@ mod tests {
 
     #[test]
     fn percentiles_of_known_samples_in_any_order() {
-        let samples: Vec<u64> = (1..=1_000).rev().collect();
-        let s = Summary::of(&samples).expect("not empty");
-        assert_eq!((s.min, s.p50, s.p90, s.p99, s.p99_9, s.max), (1, 500, 900, 990, 999, 1_000));
-        assert_eq!(s.mean, 500.5);
+        let samples: Vec<u64> = (1..=1_000).rev().map(|us| us * 1_000).collect();
+        let s = Latency::of(2, &samples).expect("not empty");
+        assert_eq!((s.min_us, s.p50_us, s.p90_us), (1.0, 500.0, 900.0));
+        assert_eq!((s.p99_us, s.p99_9_us, s.max_us, s.mean_us), (990.0, 999.0, 1_000.0, 500.5));
         // Sample variance of 1..=n is n(n+1)/12.
-        assert!((s.stdev - (1_000.0f64 * 1_001.0 / 12.0).sqrt()).abs() < 1e-9);
+        assert!((s.stdev_us - (1_000.0f64 * 1_001.0 / 12.0).sqrt()).abs() < 1e-9);
     }
 
     #[test]
     fn the_maximum_is_kept_even_alone_far_out() {
-        let mut samples = vec![10; 99_999];
+        let mut samples = vec![10_000; 99_999];
         samples.push(1_000_000);
-        let s = Summary::of(&samples).expect("not empty");
-        assert_eq!((s.p99_9, s.max), (10, 1_000_000));
+        let s = Latency::of(2, &samples).expect("not empty");
+        assert_eq!((s.p99_9_us, s.max_us), (10.0, 1_000.0));
     }
 
     #[test]
     fn one_sample_and_none() {
-        let s = Summary::of(&[7]).expect("one sample");
-        assert_eq!((s.min, s.p50, s.p99_9, s.max, s.stdev), (7, 7, 7, 7, 0.0));
-        assert_eq!(Summary::of(&[]), None);
+        let s = Latency::of(2, &[7_000]).expect("one sample");
+        assert_eq!((s.min_us, s.p50_us, s.p99_9_us, s.max_us, s.stdev_us), (7.0, 7.0, 7.0, 7.0, 0.0));
+        assert!(Latency::of(2, &[]).is_err());
     }
 
     #[test]

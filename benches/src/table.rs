@@ -8,33 +8,20 @@ use std::io::{self, Write};
 use hdrhistogram::Histogram;
 
 use crate::device::Described;
-use crate::options::{Settings, Test, Transport};
-use crate::stats::Summary;
-use crate::workload::MIB;
+use crate::options::{Named, Settings, Test, Transport};
+use crate::report::Bandwidth;
+use crate::stats::Latency;
+use crate::workload::{GB, MIB};
 
 const RULE: &str = "---------------------------------------------------------------------------------------";
 const LATENCY: &str = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    \
     t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec]";
-const BANDWIDTH_MIB: &str =
-    " #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]";
-const BANDWIDTH_GBITS: &str =
-    " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]";
+/// Of bandwidth, with the unit for the blanks.
+const BANDWIDTH: &str = " #bytes     #iterations    BW peak[_/sec]    BW average[_/sec]   MsgRate[Mpps]";
 const CPU_UTIL: &str = "    CPU_Util[%]";
 const STANDIN: &str = "no device has moved a byte; the figures are a stand-in's and say nothing about speed";
 /// Three significant digits: no bucket is off by more than a thousandth.
 const HISTOGRAM_DIGITS: u8 = 3;
-
-/// One line of a bandwidth table.
-#[derive(Clone, Copy, Debug)]
-pub struct BandwidthRow {
-    pub bytes: usize,
-    pub iterations: u64,
-    pub peak_bytes_per_second: f64,
-    pub average_bytes_per_second: f64,
-    pub messages_per_second: f64,
-    /// CPU time of both ends, in percent of one core.
-    pub cpu_percent: f64,
-}
 
 /// Which of the bandwidth headings is in use.
 #[derive(Clone, Copy, Debug)]
@@ -45,24 +32,25 @@ pub struct BandwidthColumns {
 
 impl BandwidthColumns {
     pub fn heading(self) -> String {
-        let heading = if self.gbits { BANDWIDTH_GBITS } else { BANDWIDTH_MIB };
-        format!("{heading}{}", if self.cpu_util { CPU_UTIL } else { "" })
+        let heading = BANDWIDTH.replace('_', if self.gbits { "Gb" } else { "MiB" });
+        heading + if self.cpu_util { CPU_UTIL } else { "" }
     }
 
-    pub fn row(self, row: &BandwidthRow) -> String {
-        let bandwidth = |bytes_per_second: f64| match self.gbits {
-            true => format!("{:.2}", bytes_per_second * 8.0 / 1e9),
-            false => format!("{:.2}", bytes_per_second / MIB as f64),
+    pub fn row(self, row: &Bandwidth) -> String {
+        let bandwidth = |gb_per_second: f64| match self.gbits {
+            true => format!("{:.2}", gb_per_second * 8.0),
+            false => format!("{:.2}", gb_per_second * GB / MIB as f64),
         };
         let mut values = vec![
-            row.bytes.to_string(),
-            row.iterations.to_string(),
-            bandwidth(row.peak_bytes_per_second),
-            bandwidth(row.average_bytes_per_second),
-            format!("{:.6}", row.messages_per_second / 1e6),
+            row.request_bytes.to_string(),
+            row.transfers.to_string(),
+            bandwidth(row.peak_gb_per_second),
+            bandwidth(row.average_gb_per_second),
+            format!("{:.6}", row.requests_per_second / 1e6),
         ];
         if self.cpu_util {
-            values.push(format!("{:.2}", row.cpu_percent));
+            // Of both ends, of one core.
+            values.push(format!("{:.2}", row.cpu_seconds.sum() / row.seconds * 100.0));
         }
         let names = ["#bytes", "#iterations", "BW peak", "BW average", "MsgRate", "CPU_Util"];
         align(&self.heading(), &names, &values)
@@ -74,18 +62,18 @@ pub fn latency_heading() -> &'static str {
 }
 
 /// perftest's "typical" is the median.
-pub fn latency_row(bytes: usize, nanoseconds: &Summary) -> String {
-    let us = |nanoseconds: u64| format!("{:.2}", nanoseconds as f64 / 1e3);
+pub fn latency_row(latency: &Latency) -> String {
+    let us = |us: f64| format!("{us:.2}");
     let values = [
-        bytes.to_string(),
-        nanoseconds.count.to_string(),
-        us(nanoseconds.min),
-        us(nanoseconds.max),
-        us(nanoseconds.p50),
-        format!("{:.2}", nanoseconds.mean / 1e3),
-        format!("{:.2}", nanoseconds.stdev / 1e3),
-        us(nanoseconds.p99),
-        us(nanoseconds.p99_9),
+        latency.request_bytes.to_string(),
+        latency.samples.to_string(),
+        us(latency.min_us),
+        us(latency.max_us),
+        us(latency.p50_us),
+        us(latency.mean_us),
+        us(latency.stdev_us),
+        us(latency.p99_us),
+        us(latency.p99_9_us),
     ];
     let names =
         ["#bytes", "#iterations", "t_min", "t_max", "t_typical", "t_avg", "t_stdev", "99% p", "99.9% p"];
@@ -131,17 +119,17 @@ pub fn banner(
     devices: &[Option<Described>; 2],
 ) -> io::Result<()> {
     rule(out)?;
-    let direction = if settings.bidirectional { "Bidirectional " } else { "" };
+    let direction = if settings.said.bidirectional { "Bidirectional " } else { "" };
     writeln!(out, "{:^87}", format!("{engine} {direction}{}", settings.test.title()))?;
-    let transport = settings.transport.name();
-    let lanes = settings.lanes.map_or("default".to_owned(), |lanes| lanes.to_string());
-    let layout = settings.layout.name();
+    let transport = settings.said.transport.name();
+    let lanes = settings.said.lanes.map_or("default".to_owned(), |lanes| lanes.to_string());
+    let layout = settings.said.layout.name();
     let on_off = |on| if on { "ON" } else { "OFF" };
-    let is_rdma = settings.transport == Transport::Rdma || path.starts_with(Transport::Rdma.name());
-    let several = if settings.transport == Transport::Rdma { "Queue pairs" } else { "Lanes" };
+    let is_rdma = settings.said.transport == Transport::Rdma || path.starts_with(&Transport::Rdma.name());
+    let several = if settings.said.transport == Transport::Rdma { "Queue pairs" } else { "Lanes" };
     writeln!(out, " Transport type  : {transport:<20} {several:<15} : {lanes}")?;
     writeln!(out, " TX depth        : {:<20} Requests        : {}", settings.tx_depth, settings.requests)?;
-    let validation = on_off(settings.data_validation);
+    let validation = on_off(settings.said.data_validation);
     writeln!(out, " Layout          : {layout:<20} Data validation : {validation}")?;
     if is_rdma {
         writeln!(out, " RDMA            : {}", rdma(settings))?;
@@ -150,7 +138,7 @@ pub fn banner(
     self::devices(out, devices)?;
     match settings.test {
         Test::WriteBw | Test::ReadBw => {}
-        Test::WriteLat if settings.pingpong => writeln!(
+        Test::WriteLat if settings.said.pingpong => writeln!(
             out,
             " Latency         : half a round trip between two applications that poll their memory"
         )?,
@@ -170,8 +158,8 @@ pub fn banner(
 
 /// What "done" means, and what departs from ferry's own choice of devices.
 fn rdma(settings: &Settings) -> String {
-    let visibility = if settings.acked_only { "acked only" } else { "proven" };
-    let named = settings.rdma.settings().into_iter().map(|(key, value)| format!("; {key} {value}"));
+    let visibility = if settings.said.acked_only { "acked only" } else { "proven" };
+    let named = settings.said.rdma.settings().into_iter().map(|(key, value)| format!("; {key} {value}"));
     format!("visibility: {visibility}{}", named.collect::<String>())
 }
 
@@ -205,18 +193,26 @@ pub fn histogram(out: &mut dyn Write, nanoseconds: &[u64]) -> anyhow::Result<()>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workload::CpuSeconds;
 
     #[test]
     fn bandwidth_values_stand_under_their_headings() {
         let columns = BandwidthColumns { gbits: false, cpu_util: true };
-        let mib = MIB as f64;
-        let row = BandwidthRow {
-            bytes: 65_536,
-            iterations: 1_000,
-            peak_bytes_per_second: 6_000.0 * mib,
-            average_bytes_per_second: 5_900.5 * mib,
-            messages_per_second: 94_408.0,
-            cpu_percent: 187.5,
+        let gb = |mib_per_second: f64| mib_per_second * MIB as f64 / GB;
+        let row = Bandwidth {
+            request_bytes: 65_536,
+            requests_per_transfer: 1,
+            transfers: 1_000,
+            bytes: 0,
+            seconds: 2.0,
+            peak_gb_per_second: gb(6_000.0),
+            average_gb_per_second: gb(5_900.5),
+            average_gib_per_second: 0.0,
+            median_gb_per_second: 0.0,
+            batches_gb_per_second: Vec::new(),
+            requests_per_second: 94_408.0,
+            cpu_seconds: CpuSeconds { initiator: 1.75, target: 2.0 },
+            cpu_seconds_per_gib_both_ends: 0.0,
         };
         let expected = concat!(
             " #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]    CPU_Util[%]\n",
@@ -231,7 +227,7 @@ mod tests {
     #[test]
     fn latency_values_stand_under_their_headings() {
         let samples: Vec<u64> = (1..=1_000).map(|us| us * 1_000).collect();
-        let line = latency_row(2, &Summary::of(&samples).expect("not empty"));
+        let line = latency_row(&Latency::of(2, &samples).expect("not empty"));
         let expected = concat!(
             " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    ",
             "t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec]\n",

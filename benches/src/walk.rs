@@ -133,24 +133,30 @@ pub fn fill(memory: &mut impl Store, bytes: usize, seed: u64) {
 mod tests {
     use super::*;
     use crate::layout::Layout;
-    use crate::memory::Memory;
+    use crate::memory::{private, spoil, Memory};
 
     fn walk(operation: Operation) -> Walk {
         let layout = Layout::Scattered;
         Walk::new(Workload { operation, layout, block_bytes: 64, blocks: 8, walk_bytes: 4_096 })
     }
 
+    fn move_block((from, origin): (&Memory, usize), (to, place): (&mut Memory, usize)) {
+        let mut block = [0; 64];
+        from.copy_out(origin, &mut block);
+        to.copy_in(place, &block);
+    }
+
     /// What a correct engine does, with the CPU.
-    fn carry_out(walk: &Walk, from: &mut Memory, to: &mut Memory, transfers: u64) {
+    fn carry_out(walk: &Walk, from: &Memory, to: &mut Memory, transfers: u64) {
         for (initiator, target) in (0..transfers).flat_map(|k| walk.offsets(k).collect::<Vec<_>>()) {
             let (origin, place) =
                 if walk.origin() == End::Initiator { (initiator, target) } else { (target, initiator) };
-            to.as_mut_slice()[place..place + 64].copy_from_slice(&from.as_mut_slice()[origin..origin + 64]);
+            move_block((from, origin), (to, place));
         }
     }
 
     fn both_ends() -> (Memory, Memory) {
-        (Memory::new(4_096).expect("a page"), Memory::new(4_096).expect("a page"))
+        (private(4_096).expect("a page"), private(4_096).expect("a page"))
     }
 
     #[test]
@@ -159,7 +165,7 @@ mod tests {
             let (mut from, mut to) = both_ends();
             let walk = walk(operation);
             walk.fill(walk.origin(), &mut from, 9);
-            carry_out(&walk, &mut from, &mut to, 3);
+            carry_out(&walk, &from, &mut to, 3);
             assert_eq!(walk.check(end, &to, 9, 3), Ok(()));
             assert!(walk.check(end, &to, 9, 4).is_err(), "the fourth transfer never happened");
             assert!(walk.check(end, &to, 10, 3).is_err(), "the data is of another run");
@@ -171,13 +177,16 @@ mod tests {
         let (mut from, mut to) = both_ends();
         let walk = walk(Operation::Write);
         walk.fill(End::Initiator, &mut from, 9);
-        carry_out(&walk, &mut from, &mut to, 8);
-        to.as_mut_slice()[777] ^= 1;
+        carry_out(&walk, &from, &mut to, 8);
+        spoil(&mut to, 777);
         assert!(walk.check(End::Target, &to, 9, 8).is_err());
-        to.as_mut_slice()[777] ^= 1;
+        spoil(&mut to, 777);
         assert_eq!(walk.check(End::Target, &to, 9, 8), Ok(()));
-        let (left, right) = to.as_mut_slice().split_at_mut(640);
-        left[128..192].swap_with_slice(&mut right[64..128]);
+        let (mut left, mut right) = ([0; 64], [0; 64]);
+        to.copy_out(128, &mut left);
+        to.copy_out(704, &mut right);
+        to.copy_in(128, &right);
+        to.copy_in(704, &left);
         let mismatch = walk.check(End::Target, &to, 9, 8).expect_err("swapped");
         assert!(mismatch.belongs_at.is_some());
     }

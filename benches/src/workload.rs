@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::device::Described;
 use crate::layout::Layout;
+use crate::options::Named;
 
 pub const KIB: usize = 1 << 10;
 pub const MIB: usize = 1 << 20;
@@ -99,6 +100,15 @@ pub fn format_count(count: usize) -> String {
     text
 }
 
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Limit::Seconds(seconds) => write!(f, "{seconds} s"),
+            Limit::Transfers(count) => write!(f, "{count} transfers"),
+        }
+    }
+}
+
 /// When a throughput run ends. Transfers under way are finished and counted.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Limit {
@@ -111,6 +121,12 @@ pub enum Limit {
 pub struct CpuSeconds {
     pub initiator: f64,
     pub target: f64,
+}
+
+impl CpuSeconds {
+    pub fn sum(self) -> f64 {
+        self.initiator + self.target
+    }
 }
 
 /// One throughput run, its data checked.
@@ -133,7 +149,7 @@ impl Sample {
 
     /// CPU time of both ends for each GiB moved.
     pub fn cpu_seconds_per_gib(&self) -> f64 {
-        (self.cpu_seconds.initiator + self.cpu_seconds.target) / (self.bytes as f64 / GIB)
+        self.cpu_seconds.sum() / (self.bytes as f64 / GIB)
     }
 }
 
@@ -157,6 +173,11 @@ pub struct LatencyWorkload {
 }
 
 impl LatencyWorkload {
+    /// Wherever the ends may execute, and as they spin by themselves.
+    pub fn of(operation: Operation, bytes: usize, samples: usize) -> LatencyWorkload {
+        LatencyWorkload { operation, bytes, samples, spin: None, placement: Placement::Anywhere }
+    }
+
     /// What one of its transfers is, where each side has `memory_bytes`.
     pub fn single(&self, memory_bytes: usize) -> Workload {
         let LatencyWorkload { operation, bytes, .. } = *self;

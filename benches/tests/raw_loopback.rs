@@ -3,15 +3,15 @@
 use std::time::{Duration, Instant};
 
 use ferry_bench::layout::Layout;
-use ferry_bench::raw::{RawConfig, RawPair, SocketOptions, Tuning};
-use ferry_bench::workload::{LatencyWorkload, Limit, Operation, Placement, Workload, KIB, MIB};
+use ferry_bench::raw::{RawConfig, RawEngine, SocketOptions, Tuning};
+use ferry_bench::workload::{Engine, LatencyWorkload, Limit, Operation, Placement, Workload, KIB, MIB};
 
 const MEMORY_BYTES: usize = 8 * MIB;
 
-fn start() -> RawPair {
+fn start() -> RawEngine {
     let socket = SocketOptions { buffer_bytes: Some(512 * KIB), congestion_control: Some("reno".to_owned()) };
     let program = env!("CARGO_BIN_EXE_ferry-bench").into();
-    RawPair::start(&RawConfig { program, connections: 4, memory_bytes: MEMORY_BYTES, socket })
+    RawEngine::start(&RawConfig { program, connections: 4, memory_bytes: MEMORY_BYTES, socket })
         .expect("the raw pair starts")
 }
 
@@ -55,7 +55,7 @@ fn latency_is_taken_of_every_transfer() {
     for (operation, bytes) in [(Operation::Write, 64), (Operation::Read, 4 * KIB)] {
         for spin in [Duration::ZERO, Duration::from_micros(50)] {
             let workload = LatencyWorkload { operation, bytes, samples: 500, spin: Some(spin), placement };
-            let nanoseconds = pair.time_each(&workload).expect("right data");
+            let nanoseconds = pair.latency(&workload).expect("right data");
             assert_eq!(nanoseconds.len(), 500);
             assert!(nanoseconds.iter().all(|&ns| ns > 0));
         }
@@ -105,6 +105,6 @@ fn a_program_that_is_no_target_is_an_error() {
     for program in ["/bin/true", "/nonexistent"] {
         let config =
             RawConfig { program: program.into(), connections: 1, memory_bytes: MIB, socket: socket.clone() };
-        assert!(RawPair::start(&config).is_err(), "{program}");
+        assert!(RawEngine::start(&config).is_err(), "{program}");
     }
 }

@@ -3,13 +3,11 @@
 
 use std::io::Write;
 
-use super::pairs::Pairs;
-use super::{screen, Comparison, LatencyPair, Plan};
+use super::{screen, Comparison, LatencyPair, Line, Plan};
 use crate::layout::Layout;
-use crate::report::Latency;
-use crate::stats::{median, Goal, Summary};
+use crate::stats::{median, Goal, Latency};
 use crate::subject::{Client, Pair, PairConfig};
-use crate::workload::{LatencyWorkload, Operation, Placement, Workload, KIB, MIB};
+use crate::workload::{LatencyWorkload, Operation, Workload, KIB, MIB};
 
 const ROW: &str = "WRITE 4 KiB synchronous beside 1 GiB bulk";
 const BYTES: usize = 4 * KIB;
@@ -36,34 +34,27 @@ pub fn measure(
     let memory_bytes = Client::bytes_beside(&BULK, BYTES);
     let mut pair = Pair::start(&PairConfig { memory_bytes, ..config.clone() })?;
     let samples = plan.samples.div_ceil(plan.pairs);
-    let workload = LatencyWorkload {
-        operation: Operation::Write,
-        bytes: BYTES,
-        samples,
-        spin: None,
-        placement: Placement::Anywhere,
-    };
-    let (mut alone, mut beside, mut bulk) = (Vec::new(), Vec::new(), Vec::new());
+    let workload = LatencyWorkload::of(Operation::Write, BYTES, samples);
+    let (mut runs, mut bulk) = ((Vec::new(), Vec::new()), Vec::new());
+    let mut p99 = Vec::new();
     for _ in 0..plan.pairs {
-        alone.push(pair.client.time_each(&workload)?);
+        let alone = pair.client.time_each(&workload)?;
         let run = pair.client.time_beside(&BULK, BYTES, samples)?;
-        beside.push(run.nanoseconds);
+        p99.push((Latency::of(BYTES, &alone)?.p99_us, Latency::of(BYTES, &run.nanoseconds)?.p99_us));
         bulk.push(run.bulk_gb_per_second);
+        runs.0.extend(alone);
+        runs.1.extend(run.nanoseconds);
     }
-    let p99 = |runs: &[Vec<u64>]| {
-        runs.iter().filter_map(|run| Summary::of(run)).map(|run| run.p99 as f64 / 1e3).collect()
+    let line = Line {
+        reference_settings: "ferry, alone".to_owned(),
+        subject_settings: format!("beside {:.2} GB/s", median(&bulk)),
+        ..Line::judge(ROW, "µs p99", GOAL, &p99)?
     };
-    let pairs = Pairs { reference: p99(&alone), subject: p99(&beside) };
-    let mut line = pairs.judge(ROW.to_owned(), "µs p99", GOAL)?;
-    line.reference_settings = "ferry, alone".to_owned();
-    line.subject_settings = format!("beside {:.2} GB/s", median(&bulk));
     screen::line(out, &line)?;
     comparison.lines.push(line);
-    let pooled = |runs: Vec<Vec<u64>>| Summary::of(&runs.concat()).map(|all| Latency::of(BYTES, &all));
-    if let (Some(reference), Some(subject)) = (pooled(alone), pooled(beside)) {
-        let pooled = LatencyPair { row: ROW.to_owned(), reference, subject };
-        screen::latency(out, &pooled)?;
-        comparison.latencies.push(pooled);
-    }
+    let (reference, subject) = (Latency::of(BYTES, &runs.0)?, Latency::of(BYTES, &runs.1)?);
+    let pooled = LatencyPair { row: ROW.to_owned(), reference, subject };
+    screen::latency(out, &pooled)?;
+    comparison.latencies.push(pooled);
     Ok(())
 }

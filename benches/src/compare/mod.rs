@@ -13,15 +13,15 @@ mod yardstick;
 use std::io::Write;
 use std::time::Duration;
 
-use anyhow::Context;
+use clap::Args;
 use regex_lite::Regex;
 use serde::Serialize;
 
 use crate::cpu::{allowed_cpus, Machine};
-use crate::report::Latency;
-use crate::stats::Summary;
+use crate::options::{from_to, parse_count, parse_rows, parse_seconds};
+use crate::stats::Latency;
 use crate::subject::{Pair, PairConfig};
-use crate::workload::{Engine, LatencyWorkload, Limit};
+use crate::workload::{Engine, LatencyWorkload, Limit, Sample};
 
 pub use pairs::Line;
 pub use rows::WALK_BYTES;
@@ -29,23 +29,33 @@ pub use same_host::Unavailable;
 pub use standby::Cost;
 pub use yardstick::Standing;
 
-use pairs::{interleave, Pairs};
+use pairs::interleave;
 use rows::{LatencyRow, ThroughputRow};
 
 /// How much is measured.
-#[derive(Clone, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct Plan {
+    /// Interleaved pairs per row; below 6 nothing is decided
+    #[arg(long, default_value_t = 15, value_parser = from_to(1, 1_000))]
     pub pairs: usize,
+    /// Seconds of each throughput run
+    #[arg(long, default_value_t = 0.4, value_parser = parse_seconds)]
     pub seconds: f64,
-    /// Latency samples of each side per row, over all pairs.
+    /// Latency samples of each side per row, over all pairs
+    #[arg(long, default_value_t = 100_000, value_parser = from_to(1, u32::MAX.into()))]
     pub samples: usize,
-    pub spin: Duration,
-    /// How long nothing is done where that is measured.
-    pub idle_seconds: f64,
-    /// Engines connected to one.
-    pub peers: usize,
-    /// Only rows whose name matches.
+    /// Only rows whose name matches this regular expression
+    #[arg(long, value_parser = parse_rows)]
     pub rows: Option<Regex>,
+    /// Seconds for which idle engines are watched
+    #[arg(long, default_value_t = 10.0, value_parser = parse_seconds)]
+    pub idle_seconds: f64,
+    /// Engines that are connected to one
+    #[arg(long, default_value_t = 1_000, value_parser = parse_count)]
+    pub peers: usize,
+    /// Both ends look for data this long before sleeping, in microseconds
+    #[arg(long = "spin-us", default_value_t = 50)]
+    pub spin_us: u32,
 }
 
 impl Plan {
@@ -62,7 +72,7 @@ pub struct Comparison {
     pub reference_path: String,
     pub subject: String,
     pub subject_path: String,
-    pub spin_us: u128,
+    pub spin_us: u32,
     /// Is the reference itself near the limit of this machine?
     pub standings: Vec<Standing>,
     pub lines: Vec<Line>,
@@ -114,7 +124,7 @@ pub fn run(
         reference_path: reference.path(),
         subject: subject.name().to_owned(),
         subject_path: subject.path(),
-        spin_us: plan.spin.as_micros(),
+        spin_us: plan.spin_us,
         standings: Vec::new(),
         lines: Vec::new(),
         latencies: Vec::new(),
@@ -124,7 +134,8 @@ pub fn run(
     screen::heading(out, &comparison)?;
     let mut throughput = rows::throughput();
     throughput.retain(|row| plan.wants(&row.name));
-    let mut latency = rows::latency(&allowed_cpus()?, plan.spin, plan.samples);
+    let mut latency =
+        rows::latency(&allowed_cpus()?, Duration::from_micros(plan.spin_us.into()), plan.samples);
     latency.retain(|row| plan.wants(&row.name));
     measure_rows(plan, (&throughput, &latency), reference, subject, &mut comparison, out)?;
     comparison.standings = yardstick::standings(plan, reference)?;
@@ -172,15 +183,12 @@ fn throughput_row(
         || reference.throughput(&row.reference, limit),
         || subject.throughput(&row.workload, limit),
     )?;
-    let (left, right): (Vec<_>, Vec<_>) = samples.into_iter().unzip();
-    let values = |of: fn(&crate::workload::Sample) -> f64| Pairs {
-        reference: left.iter().map(of).collect(),
-        subject: right.iter().map(of).collect(),
+    let judge = |quantity, goal, of: fn(&Sample) -> f64| {
+        let pairs: Vec<_> = samples.iter().map(|(left, right)| (of(left), of(right))).collect();
+        Line::judge(&row.name, quantity, goal, &pairs)
     };
-    let speed = values(|sample| sample.gb_per_second()).judge(row.name.clone(), "GB/s", row.goal);
-    let cost = row
-        .cpu_goal
-        .map(|goal| values(|sample| sample.cpu_seconds_per_gib()).judge(row.name.clone(), "CPU s/GiB", goal));
+    let speed = judge("GB/s", row.goal, Sample::gb_per_second);
+    let cost = row.cpu_goal.map(|goal| judge("CPU s/GiB", goal, Sample::cpu_seconds_per_gib));
     let settled = |line| Line {
         reference_settings: reference.settings(&row.reference),
         subject_settings: subject.settings(&row.workload),
@@ -197,22 +205,19 @@ fn latency_row(
 ) -> anyhow::Result<(Vec<Line>, LatencyPair)> {
     let workload = LatencyWorkload { samples: plan.samples.div_ceil(plan.pairs), ..row.workload };
     let runs = interleave(plan.pairs, || reference.latency(&workload), || subject.latency(&workload))?;
+    let of = |run: &[u64]| Latency::of(workload.bytes, run);
+    let each = runs.iter().map(|(left, right)| Ok((of(left)?, of(right)?)));
+    let each = each.collect::<anyhow::Result<Vec<_>>>()?;
+    let judge = |quantity, goal, of: fn(&Latency) -> f64| {
+        let pairs: Vec<_> = each.iter().map(|(left, right)| (of(left), of(right))).collect();
+        Line::judge(&row.name, quantity, goal, &pairs)
+    };
+    let p50 = judge("µs p50", row.p50_goal, |run| run.p50_us);
+    let p99 = row.p99_goal.map(|goal| judge("µs p99", goal, |run| run.p99_us));
+    let lines = [Some(p50), p99].into_iter().flatten().collect::<anyhow::Result<_>>()?;
     let (left, right): (Vec<_>, Vec<_>) = runs.into_iter().unzip();
-    let summaries = |runs: &[Vec<u64>]| runs.iter().map(|run| Summary::of(run)).collect::<Option<Vec<_>>>();
-    let (reference_runs, subject_runs) = summaries(&left).zip(summaries(&right)).context("an empty run")?;
-    let values = |of: fn(&Summary) -> u64| Pairs {
-        reference: reference_runs.iter().map(|run| of(run) as f64 / 1e3).collect(),
-        subject: subject_runs.iter().map(|run| of(run) as f64 / 1e3).collect(),
-    };
-    let p50 = values(|run| run.p50).judge(row.name.clone(), "µs p50", row.p50_goal);
-    let p99 =
-        row.p99_goal.map(|goal| values(|run| run.p99).judge(row.name.clone(), "µs p99", goal)).transpose()?;
-    let pooled = |runs: Vec<Vec<u64>>| {
-        let summary = Summary::of(&runs.concat()).context("no sample")?;
-        anyhow::Ok(Latency::of(workload.bytes, &summary))
-    };
-    let pooled = LatencyPair { row: row.name.clone(), reference: pooled(left)?, subject: pooled(right)? };
-    Ok(([Some(p50?), p99].into_iter().flatten().collect(), pooled))
+    let (reference, subject) = (of(&left.concat())?, of(&right.concat())?);
+    Ok((lines, LatencyPair { row: row.name.clone(), reference, subject }))
 }
 
 #[cfg(test)]

@@ -22,28 +22,22 @@ pub struct Line {
     pub subject_settings: String,
 }
 
-/// Values of both sides, in pairs.
-#[derive(Clone, Debug, Default)]
-pub struct Pairs {
-    pub reference: Vec<f64>,
-    pub subject: Vec<f64>,
-}
-
-impl Pairs {
-    /// Subject over reference, pair by pair.
-    pub fn ratios(&self) -> Vec<f64> {
-        self.subject.iter().zip(&self.reference).map(|(subject, reference)| subject / reference).collect()
-    }
-
-    /// An error without a single pair.
-    pub fn judge(&self, row: String, quantity: &'static str, goal: Goal) -> anyhow::Result<Line> {
-        let ratios = self.ratios();
+impl Line {
+    /// Of values in pairs: the reference's and the subject's. An error without a single pair.
+    pub fn judge(
+        row: &str,
+        quantity: &'static str,
+        goal: Goal,
+        pairs: &[(f64, f64)],
+    ) -> anyhow::Result<Line> {
+        let ratios: Vec<_> = pairs.iter().map(|(reference, subject)| subject / reference).collect();
         let ratio = MedianInterval::of(&ratios).context("no pair was measured")?;
+        let (reference, subject): (Vec<_>, Vec<_>) = pairs.iter().copied().unzip();
         Ok(Line {
-            row,
+            row: row.to_owned(),
             quantity,
-            reference_median: median(&self.reference),
-            subject_median: median(&self.subject),
+            reference_median: median(&reference),
+            subject_median: median(&subject),
             ratio,
             ratios,
             goal,
@@ -93,21 +87,19 @@ mod tests {
     #[test]
     fn ratios_are_paired_before_the_median_is_taken() {
         // The machine halves its speed in mid-run: the medians say nothing, the ratios everything.
-        let reference = [vec![8.0; 8], vec![4.0; 7]].concat();
-        let subject: Vec<f64> = reference.iter().map(|value| value * 0.96).collect();
-        let pairs = Pairs { reference, subject };
-        let line = pairs.judge("row".to_owned(), "GB/s", Goal::AtLeast(0.95)).expect("15 pairs");
+        let pairs: Vec<_> =
+            [[8.0; 8], [4.0; 8]].concat().iter().map(|value| (*value, value * 0.96)).collect();
+        let judge = |goal| Line::judge("row", "GB/s", Goal::AtLeast(goal), &pairs).expect("16 pairs");
+        let line = judge(0.95);
         assert!((line.ratio.median - 0.96).abs() < 1e-12 && line.ratio.width() < 1e-12);
         assert_eq!(line.verdict, Verdict::Met);
-        let line = pairs.judge("row".to_owned(), "GB/s", Goal::AtLeast(0.97)).expect("15 pairs");
-        assert_eq!(line.verdict, Verdict::Missed);
+        assert_eq!(judge(0.97).verdict, Verdict::Missed);
     }
 
     #[test]
     fn too_few_pairs_decide_nothing() {
-        let pairs = Pairs { reference: vec![1.0; 5], subject: vec![1.0; 5] };
-        let line = pairs.judge("row".to_owned(), "GB/s", Goal::AtLeast(0.9)).expect("five pairs");
-        assert_eq!(line.verdict, Verdict::Undecided);
-        assert!(Pairs::default().judge("row".to_owned(), "GB/s", Goal::AtLeast(0.9)).is_err());
+        let judge = |pairs| Line::judge("row", "GB/s", Goal::AtLeast(0.9), pairs);
+        assert_eq!(judge(&[(1.0, 1.0); 5]).expect("five pairs").verdict, Verdict::Undecided);
+        assert!(judge(&[]).is_err());
     }
 }

@@ -9,10 +9,10 @@ use std::io::Write;
 use super::rows::{large, scattered, LatencyRow, ThroughputRow};
 use super::{measure_rows, screen, yardstick, Comparison, Plan, Standing};
 use crate::cpu::allowed_cpus;
-use crate::options::Transport;
+use crate::options::{Named, Transport};
 use crate::raw::same_host::{SameHostConfig, SharedEngine, VmEngine};
 use crate::stats::Goal;
-use crate::subject::{NoPath, Origin, Pair, PairConfig};
+use crate::subject::{NoPath, Origin, Pair, PairConfig, Setup};
 use crate::workload::{Engine, LatencyWorkload, Operation, Placement, Workload, KIB};
 
 /// ferry's default number of workers is the number of CPUs, up to this.
@@ -83,7 +83,8 @@ impl Section {
             return Ok(());
         }
         let mut reference = self.reference(config)?;
-        let local = PairConfig { transport: Transport::Local, memory: self.origin, ..config.clone() };
+        let ends = config.ends.clone().map(|end| Setup { transport: Transport::Local, ..end });
+        let local = PairConfig { ends, memory: self.origin, ..config.clone() };
         match Pair::start(&local) {
             Ok(mut pair) => {
                 screen::section(out, reference.as_ref(), &pair.client)?;

@@ -3,17 +3,11 @@
 use std::io::{self, Write};
 
 use super::{Comparison, Cost, LatencyPair, Line, Standing, Unavailable};
-use crate::report::Latency;
-use crate::stats::{Goal, Verdict};
+use crate::stats::{tally, Goal, Latency};
 use crate::workload::Engine;
 
 pub fn heading(out: &mut dyn Write, comparison: &Comparison) -> io::Result<()> {
-    let machine = &comparison.machine;
-    writeln!(
-        out,
-        "machine    {}, {} CPUs, Linux {}",
-        machine.cpu_model, machine.cpus_allowed, machine.kernel
-    )?;
+    writeln!(out, "machine    {}", comparison.machine)?;
     writeln!(out, "reference  {}: {}", comparison.reference, comparison.reference_path)?;
     writeln!(out, "subject    {}: {}", comparison.subject, comparison.subject_path)?;
     writeln!(out, "spin       {} µs before sleeping, both ends of both sides", comparison.spin_us)?;
@@ -54,30 +48,19 @@ pub fn line(out: &mut dyn Write, line: &Line) -> io::Result<()> {
 }
 
 fn judged(out: &mut dyn Write, line: &Line) -> io::Result<()> {
-    let target = match line.goal {
-        Goal::AtLeast(ratio) => format!("≥ {ratio}"),
-        Goal::AtMost(ratio) => format!("≤ {ratio}"),
-    };
-    let interval = format!("{:.3} to {:.3}", line.ratio.low, line.ratio.high);
     writeln!(
         out,
-        "{:<46} {:<10} {:>9.3} {:>9.3} {:>7.3} {interval:>17} {target:>8} {:>3}  {}",
+        "{:<46} {:<10} {:>9.3} {:>9.3} {:>7.3} {:>17} {:>8} {:>3}  {}",
         line.row,
         line.quantity,
         line.reference_median,
         line.subject_median,
         line.ratio.median,
+        line.ratio.ends(),
+        line.goal,
         line.ratio.n,
-        if line.ratio.decides() { word(line.verdict) } else { "undecided: too few pairs" }
+        if line.ratio.decides() { line.verdict.to_string() } else { "undecided: too few pairs".to_owned() }
     )
-}
-
-fn word(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Met => "met",
-        Verdict::Missed => "MISSED",
-        Verdict::Undecided => "undecided",
-    }
 }
 
 pub fn latency(out: &mut dyn Write, pair: &LatencyPair) -> io::Result<()> {
@@ -123,8 +106,8 @@ pub fn summary(out: &mut dyn Write, comparison: &Comparison) -> io::Result<()> {
         judged(out, line)?;
     }
     for cost in &comparison.costs {
-        let limit = cost.limit.map_or("stated".to_owned(), |limit| format!("≤ {limit}"));
-        let verdict = cost.verdict.map_or("", word);
+        let limit = cost.limit.map_or("stated".to_owned(), |limit| Goal::AtMost(limit).to_string());
+        let verdict = cost.verdict.map_or(String::new(), |verdict| verdict.to_string());
         let Cost { row, quantity, value, .. } = cost;
         writeln!(out, "{row:<46} {quantity:<25} {value:>9.3} {limit:>33}      {verdict}")?;
     }
@@ -132,12 +115,9 @@ pub fn summary(out: &mut dyn Write, comparison: &Comparison) -> io::Result<()> {
         unavailable(out, row)?;
     }
     let lines = comparison.lines.iter().map(|line| line.verdict);
-    let verdicts: Vec<_> = lines.chain(comparison.costs.iter().filter_map(|cost| cost.verdict)).collect();
-    let count = |verdict| verdicts.iter().filter(|found| **found == verdict).count();
-    let (met, missed) = (count(Verdict::Met), count(Verdict::Missed));
-    let (undecided, unavailable) = (count(Verdict::Undecided), comparison.unavailable.len());
-    write!(out, "{met} met, {missed} missed, {undecided} undecided")?;
-    match unavailable {
+    let verdicts = lines.chain(comparison.costs.iter().filter_map(|cost| cost.verdict));
+    write!(out, "{}", tally(verdicts))?;
+    match comparison.unavailable.len() {
         0 => writeln!(out)?,
         count => writeln!(out, ", {count} unavailable")?,
     }

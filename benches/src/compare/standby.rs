@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::Plan;
 use crate::child::ChildProcess;
 use crate::cpu::{child_cpu_seconds, own_cpu_seconds};
+use crate::role::Role;
 use crate::stats::Verdict;
 use crate::subject::{CrowdReply, Listening, Pair, SecretFile, Setup};
 
@@ -70,7 +71,7 @@ pub fn crowd(plan: &Plan, program: &Path) -> anyhow::Result<Vec<Cost>> {
     }
     let secret = SecretFile::create()?;
     let setup = Setup { secret_file: Some(secret.path().to_owned()), ..Setup::default() };
-    let mut hub = ChildProcess::start(program, &setup.child_arguments("ferry-target")?)?;
+    let mut hub = ChildProcess::start(program, &Role::FerryTarget(setup.clone()))?;
     let Listening { address } = hub.reply().context("the engine that all connect to")?;
     let alone = Process::look(hub.pid())?;
     let mut crowds = Vec::with_capacity(CROWD_PROCESSES);
@@ -106,9 +107,9 @@ pub fn crowd(plan: &Plan, program: &Path) -> anyhow::Result<Vec<Cost>> {
 
 /// A process whose engines are open and wait for the word to connect.
 fn start_crowd(program: &Path, setup: &Setup, address: &str, peers: usize) -> anyhow::Result<ChildProcess> {
-    let mut arguments = Setup { workers: Some(1), ..setup.clone() }.child_arguments("ferry-crowd")?;
-    arguments.extend([format!("--address={address}"), format!("--peers={peers}")]);
-    let mut crowd = ChildProcess::start(program, &arguments)?;
+    let engine = Setup { workers: Some(1), ..setup.clone() };
+    let role = Role::FerryCrowd { engine, address: address.to_owned(), peers };
+    let mut crowd = ChildProcess::start(program, &role)?;
     match crowd.reply().context("opening the peers' engines")? {
         CrowdReply::Opened => Ok(crowd),
         other => anyhow::bail!("a crowd began with {other:?}"),

@@ -2,7 +2,7 @@
 //!
 //! The same number of transfers is under way in both, so that only who submits them differs.
 
-use super::pairs::{interleave, Line, Pairs};
+use super::pairs::{interleave, Line};
 use super::rows::WALK_BYTES;
 use super::Plan;
 use crate::layout::Layout;
@@ -73,14 +73,12 @@ fn line(
         client.run(&workload, Limit::Seconds(plan.seconds))
     };
     let samples = interleave(plan.pairs, || run(1), || run(THREADS))?;
-    let values = |of: fn(&(Sample, Sample)) -> &Sample| {
-        samples.iter().map(|pair| quantity.of(of(pair))).collect::<Vec<_>>()
-    };
-    let pairs = Pairs { reference: values(|pair| &pair.0), subject: values(|pair| &pair.1) };
+    let pairs: Vec<_> =
+        samples.iter().map(|(one, several)| (quantity.of(one), quantity.of(several))).collect();
     let settings = |threads| format!("ferry, {IN_FLIGHT} in flight from {threads}");
     Ok(Line {
         reference_settings: settings("one thread".to_owned()),
         subject_settings: settings(format!("{THREADS} threads")),
-        ..pairs.judge(name, quantity.name(), Goal::AtLeast(1.0))?
+        ..Line::judge(&name, quantity.name(), Goal::AtLeast(1.0), &pairs)?
     })
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::stats::Verdict;
-use crate::workload::{CpuSeconds, Sample, Workload};
+use crate::workload::{CpuSeconds, Workload};
 
 /// Moves nothing, at a settled speed.
 struct Pretended {
@@ -51,7 +51,7 @@ fn compare(only: &str, reference: (f64, u64), subject: (f64, u64)) -> (Compariso
         pairs: 15,
         seconds: 0.001,
         samples: 100,
-        spin: Duration::from_micros(50),
+        spin_us: 50,
         idle_seconds: 0.0,
         peers: 0,
         rows: Some(Regex::new(only).expect("a valid expression")),

@@ -1,12 +1,11 @@
-//! Which device has the memory of an end, in perftest's words: the same for the tests, and for the servers that
-//! this program starts of itself.
+//! Which device has the memory of an end, in perftest's words.
 
 use clap::Args;
 use ferry::types::{Location, MemoryKind};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Of this end alone; neither is memory of the host.
-#[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceOptions {
     /// The memory of this end is that of the CUDA device with this number
     #[arg(long = "use_cuda", alias = "use-cuda", value_name = "N", conflicts_with = "ascend", value_parser = clap::value_parser!(i32).range(0..))]

@@ -1,36 +1,31 @@
 //! The command line: perftest's letters in ferry's terms, and what they mean together.
 //!
 //! clap and `parse` refuse what is malformed; `settings` refuses what contradicts the test, and fills in
-//! its defaults; `processes` is what the program's child processes are started with.
+//! its defaults.
 
 mod device;
 mod parse;
-mod peers;
-mod processes;
 mod rdma;
-mod rdma_compare;
 mod settings;
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ferry::limits::LANES_MAX;
-use regex_lite::Regex;
 use serde::{Deserialize, Serialize};
 
+use crate::compare;
 use crate::layout::Layout;
+use crate::peers;
+use crate::rdma as two_devices;
+use crate::role::Role;
 use crate::subject::Origin;
 use crate::workload::Operation;
 
 pub use device::DeviceOptions;
-use parse::{parse_bytes, parse_count, parse_rows, parse_seconds};
-pub use peers::PeersArguments;
-pub use processes::{
-    FerryCrowdArguments, FerryTargetArguments, RawTargetArguments, SameHostTargetArguments,
-    VerbsTargetArguments,
-};
-pub use rdma::RdmaOptions;
-pub use rdma_compare::RdmaCompareArguments;
+use parse::parse_bytes;
+pub use parse::{from_to, parse_count, parse_rows, parse_seconds, Named};
+pub use rdma::{parse_mtu, RdmaOptions};
 pub use settings::Settings;
 
 const PORT: u16 = 18_515;
@@ -67,21 +62,9 @@ pub enum Command {
     Peers(PeersArguments),
     /// Measures ferry beside perftest and a verbs program on two RDMA devices of this machine
     Rdma(RdmaCompareArguments),
-    /// The passive process of the raw reference
+    /// The other end of a measurement, which this program starts of itself
     #[command(hide = true)]
-    RawTarget(RawTargetArguments),
-    /// The passive process of the same-host references
-    #[command(hide = true)]
-    SameHostTarget(SameHostTargetArguments),
-    /// The passive process of the verbs reference
-    #[command(hide = true)]
-    VerbsTarget(VerbsTargetArguments),
-    /// The server that `compare` and `selftest` start
-    #[command(hide = true)]
-    FerryTarget(FerryTargetArguments),
-    /// The peers that `compare` connects to one engine
-    #[command(hide = true)]
-    FerryCrowd(FerryCrowdArguments),
+    Child { role: Role },
 }
 
 impl Command {
@@ -93,15 +76,7 @@ impl Command {
             Command::WriteLatency(arguments) => Some((Test::WriteLat, arguments)),
             Command::ReadLatency(arguments) => Some((Test::ReadLat, arguments)),
             Command::NotifyLatency(arguments) => Some((Test::NotifyLat, arguments)),
-            Command::Selftest(_)
-            | Command::Compare(_)
-            | Command::Peers(_)
-            | Command::Rdma(_)
-            | Command::RawTarget(_)
-            | Command::SameHostTarget(_)
-            | Command::VerbsTarget(_)
-            | Command::FerryTarget(_)
-            | Command::FerryCrowd(_) => None,
+            _ => None,
         }
     }
 }
@@ -146,24 +121,14 @@ impl Test {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
+    #[default]
     Auto,
     Tcp,
     Local,
     Rdma,
-}
-
-impl Transport {
-    pub fn name(self) -> &'static str {
-        match self {
-            Transport::Auto => "auto",
-            Transport::Tcp => "tcp",
-            Transport::Local => "local",
-            Transport::Rdma => "rdma",
-        }
-    }
 }
 
 #[derive(Args, Debug, Clone)]
@@ -263,33 +228,38 @@ pub struct CompareArguments {
     /// Write everything measured to this file as one JSON object
     #[arg(long)]
     pub json: Option<PathBuf>,
-    /// Interleaved pairs per row; below 6 nothing is decided
-    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1_000))]
-    pub pairs: u32,
-    /// Seconds of each throughput run
-    #[arg(long, default_value_t = 0.4, value_parser = parse_seconds)]
-    pub seconds: f64,
-    /// Latency samples of each side per row, over all pairs
-    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..))]
-    pub samples: u32,
-    /// Only rows whose name matches this regular expression
-    #[arg(long, value_parser = parse_rows)]
-    pub rows: Option<Regex>,
-    /// Seconds for which idle engines are watched
-    #[arg(long, default_value_t = 10.0, value_parser = parse_seconds)]
-    pub idle_seconds: f64,
-    /// Engines that are connected to one
-    #[arg(long, default_value_t = 1_000, value_parser = parse_count)]
-    pub peers: usize,
-    /// Both ends look for data this long before sleeping, in microseconds
-    #[arg(long = "spin-us", default_value_t = 50)]
-    pub spin_us: u32,
+    #[command(flatten)]
+    pub plan: compare::Plan,
     /// ferry's memory in the rows over TCP; those of one machine have each kind
     #[arg(long, value_enum, default_value_t = Origin::Own)]
     pub memory: Origin,
     /// Congestion control of both sides, where the host allows it
     #[arg(long = "congestion-control", default_value = "reno")]
     pub congestion_control: String,
+}
+
+#[derive(Args, Debug)]
+pub struct PeersArguments {
+    #[command(flatten)]
+    pub places: peers::Places,
+    /// Write every figure of every round to this file as one JSON object
+    #[arg(long)]
+    pub json: Option<PathBuf>,
+    #[command(flatten)]
+    pub plan: peers::Plan,
+}
+
+#[derive(Args, Debug)]
+pub struct RdmaCompareArguments {
+    #[command(flatten)]
+    pub places: two_devices::Places,
+    #[command(flatten)]
+    pub plan: two_devices::Plan,
+    #[command(flatten)]
+    pub mooncake: two_devices::MooncakeOptions,
+    /// Write every figure of every round to this file as one JSON object
+    #[arg(long)]
+    pub json: Option<PathBuf>,
 }
 
 #[cfg(test)]

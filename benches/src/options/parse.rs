@@ -1,5 +1,7 @@
 //! Values as users write them, or what is wrong with them.
 
+use clap::builder::RangedU64ValueParser;
+use clap::ValueEnum;
 use regex_lite::Regex;
 
 const REQUEST_BYTES_MAX: usize = 1 << 30;
@@ -15,6 +17,11 @@ pub fn parse_bytes(text: &str) -> Result<usize, String> {
         Some(bytes) if (1..=REQUEST_BYTES_MAX).contains(&bytes) => Ok(bytes),
         _ => Err("from 1 byte to 1 GiB".to_owned()),
     }
+}
+
+/// Numbers of either end and between them.
+pub fn from_to(first: u64, last: u64) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(first..=last)
 }
 
 pub fn parse_count(text: &str) -> Result<usize, String> {
@@ -34,3 +41,12 @@ pub fn parse_seconds(text: &str) -> Result<f64, String> {
         _ => Err("from 0.01 to 60 seconds".to_owned()),
     }
 }
+
+/// A choice in the words of the command line.
+pub trait Named: ValueEnum {
+    fn name(&self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
+
+impl<T: ValueEnum> Named for T {}

@@ -1,17 +1,16 @@
-//! What of RDMA can be said on the command line, in perftest's letters: the same words for the tests, and
-//! for the servers that this program starts of itself.
+//! What of RDMA can be said on the command line, in perftest's letters: of one end.
 
 use clap::Args;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::Transport;
+use super::{Named, Transport};
 
 /// Path MTUs that InfiniBand knows.
 const MTUS: [u32; 5] = [256, 512, 1_024, 2_048, 4_096];
 const INLINE_BYTES_MAX: i64 = 1_024;
 
 /// Of this end alone; `None` leaves each to ferry.
-#[derive(Args, Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RdmaOptions {
     /// RDMA devices of this end, separated by commas [default: all with an active port]
     #[arg(short = 'd', long = "ib-dev", value_parser = parse_devices)]
@@ -36,18 +35,6 @@ impl RdmaOptions {
             number("rdma_gid_index", self.gid_index),
             number("rdma_mtu", self.mtu),
             number("rdma_inline_bytes", self.inline_bytes),
-        ];
-        named.into_iter().flatten().collect()
-    }
-
-    /// The same as words of a command line.
-    pub fn arguments(&self) -> Vec<String> {
-        let number = |option, value: Option<u32>| value.map(|value| format!("--{option}={value}"));
-        let named = [
-            self.devices.as_ref().map(|devices| format!("--ib-dev={devices}")),
-            number("gid-index", self.gid_index),
-            number("mtu", self.mtu),
-            number("inline_size", self.inline_bytes),
         ];
         named.into_iter().flatten().collect()
     }
@@ -78,7 +65,7 @@ fn parse_devices(text: &str) -> Result<String, String> {
     }
 }
 
-pub(super) fn parse_mtu(text: &str) -> Result<u32, String> {
+pub fn parse_mtu(text: &str) -> Result<u32, String> {
     let mtu = text.parse().ok().filter(|mtu| MTUS.contains(mtu));
     mtu.ok_or_else(|| "256, 512, 1024, 2048 or 4096".to_owned())
 }
@@ -100,21 +87,16 @@ mod tests {
     }
 
     #[test]
-    fn what_a_child_is_told_is_what_was_said() {
+    fn what_was_said_is_set() {
         let words = ["-d", "rva0,rvb0", "-x", "1", "-m", "1024", "-I", "0"].map(str::to_owned);
-        let options = parse(&words);
-        assert_eq!(parse(&options.arguments()), options);
-        let settings = options.settings();
         let expected = [
             ("rdma_devices", "rva0,rvb0"),
             ("rdma_gid_index", "1"),
             ("rdma_mtu", "1024"),
             ("rdma_inline_bytes", "0"),
         ];
-        assert_eq!(settings, expected.map(|(key, value)| (key, value.to_owned())));
-        assert!(
-            RdmaOptions::default().settings().is_empty() && RdmaOptions::default().arguments().is_empty()
-        );
+        assert_eq!(parse(&words).settings(), expected.map(|(key, value)| (key, value.to_owned())));
+        assert!(RdmaOptions::default().settings().is_empty());
     }
 
     #[test]

@@ -1,19 +1,19 @@
 //! A test's settings: its arguments with defaults filled in and contradictions refused, and what of
 //! them a server insists on.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use ferry::limits::NOTIFY_BYTES_MAX;
+use ferry::Config;
 
-use super::{DeviceOptions, RdmaOptions, Test, TestArguments, Transport};
+use super::{Named, Test, TestArguments, Transport};
 use crate::layout::Layout;
-use crate::subject::{Claims, Origin};
+use crate::subject::{Origin, Term};
 use crate::workload::{Limit, Operation};
 
 const BANDWIDTH_BYTES: usize = 65_536;
 const LATENCY_BYTES: usize = 2;
-const ITERATIONS: u64 = 1_000;
+const ITERATIONS: Limit = Limit::Transfers(1_000);
 const TX_DEPTH: usize = 128;
 /// `-a` measures powers of two from 2^1 to 2^23.
 const ALL_SIZES_LOG2: std::ops::RangeInclusive<u32> = 1..=23;
@@ -22,98 +22,70 @@ const ALL_SIZES_LOG2: std::ops::RangeInclusive<u32> = 1..=23;
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub test: Test,
-    pub host: Option<String>,
-    pub port: u16,
     pub sizes: Vec<usize>,
     pub limit: Limit,
     pub tx_depth: usize,
-    /// Queue pairs with `Transport::Rdma`.
-    pub lanes: Option<u32>,
     pub requests: usize,
-    pub bidirectional: bool,
-    pub pingpong: bool,
-    pub histogram: bool,
-    pub unsorted: bool,
-    pub report_gbits: bool,
-    pub cpu_util: bool,
-    pub data_validation: bool,
-    pub transport: Transport,
-    pub rdma: RdmaOptions,
-    pub acked_only: bool,
-    pub layout: Layout,
-    pub memory: Origin,
-    /// Of this end.
-    pub device: DeviceOptions,
-    pub secret_file: Option<PathBuf>,
-    pub json: Option<PathBuf>,
-    pub spin: Option<Duration>,
-    pub spoil: bool,
+    /// All else is as it was said.
+    pub said: TestArguments,
 }
 
 impl TestArguments {
     /// The settings for `test`, or one sentence on what does not go together.
     pub fn settle(self, test: Test) -> Result<Settings, String> {
         self.refuse_contradictions(test)?;
-        let default_bytes = if test.is_bandwidth() { BANDWIDTH_BYTES } else { LATENCY_BYTES };
-        let sizes = match self.all {
-            true => all_sizes(test),
-            false => vec![self.size.unwrap_or(default_bytes)],
-        };
-        let limit = self.limit().unwrap_or(Limit::Transfers(ITERATIONS));
         Ok(Settings {
             test,
-            host: self.host,
-            port: self.port,
-            sizes,
-            limit,
-            tx_depth: if test.is_bandwidth() { self.tx_depth.unwrap_or(TX_DEPTH) } else { 1 },
-            lanes: self.lanes,
+            sizes: self.sizes(test).unwrap_or_else(|| vec![default_bytes(test)]),
+            limit: self.limit().unwrap_or(ITERATIONS),
+            tx_depth: self.tx_depth.unwrap_or(default_depth(test)),
             requests: self.requests.unwrap_or(1),
-            bidirectional: self.bidirectional,
-            pingpong: self.pingpong,
-            histogram: self.histogram,
-            unsorted: self.unsorted,
-            report_gbits: self.report_gbits,
-            cpu_util: self.cpu_util,
-            data_validation: self.data_validation,
-            transport: self.transport,
-            rdma: self.rdma,
-            acked_only: self.acked_only,
-            layout: self.layout,
-            memory: self.memory,
-            device: self.device,
-            secret_file: self.secret_file,
-            json: self.json,
-            spoil: self.spoil,
-            spin: self.spin_us.map(|us| Duration::from_micros(u64::from(us))),
+            said: self,
         })
     }
 
-    /// What a server holds its client to: what its own command line says, and nothing else.
-    pub fn claims(&self, test: Test) -> Claims {
-        let all = self.all.then(|| all_sizes(test));
-        Claims {
-            test: Some(test),
-            sizes: self.size.map(|size| vec![size]).or(all),
-            limit: self.limit(),
-            tx_depth: self.tx_depth,
-            requests: self.requests,
-            bidirectional: self.bidirectional.then_some(true),
-            pingpong: self.pingpong.then_some(true),
-            data_validation: self.data_validation.then_some(true),
-            layout: Some(self.layout).filter(|layout| *layout != Layout::Contiguous),
-            memory: Some(self.memory).filter(|memory| *memory != Origin::Alloc),
-            acked_only: self.acked_only.then_some(true),
-            transport: Some(self.transport).filter(|transport| *transport != Transport::Auto),
-            lanes: self.lanes,
-            spin_us: self.spin_us.map(u64::from),
-        }
+    /// What both ends must have in common. Of what a server was not told, its client decides. `config` is that
+    /// of this end's engine, whose spinning counts even where nobody spoke of it: a latency is of both ends.
+    pub fn terms(&self, test: Test, config: &Config) -> Vec<Term> {
+        let number = |option, said: Option<usize>, default: usize| Term::new(option, said, default);
+        let flag = |option, on: bool| Term::new(option, on.then_some("on"), "off");
+        let choice = |option, said: String, default: String| {
+            Term::new(option, Some(&said).filter(|said| **said != default), &default)
+        };
+        let lanes = if self.transport == Transport::Rdma { config.rdma_qps } else { config.lanes };
+        vec![
+            Term::new("the test", Some(test.title()), ""),
+            Term::new("-s or -a", self.sizes(test).map(describe), default_bytes(test)),
+            Term::new("-n or -D", self.limit(), ITERATIONS),
+            number("-t", self.tx_depth, default_depth(test)),
+            number("-l", self.requests, 1),
+            flag("-b", self.bidirectional),
+            flag("--pingpong", self.pingpong),
+            flag("--data_validation", self.data_validation),
+            flag("--acked-only", self.acked_only),
+            choice("--layout", self.layout.name(), Layout::Contiguous.name()),
+            choice("--memory", self.memory.name(), Origin::Alloc.name()),
+            choice("--transport", self.transport.name(), Transport::Auto.name()),
+            Term::new("-q", self.lanes, lanes),
+            Term::new("--spin-us", Some(config.spin_us), config.spin_us),
+        ]
+    }
+
+    pub fn spin(&self) -> Option<Duration> {
+        self.spin_us.map(|us| Duration::from_micros(u64::from(us)))
     }
 
     /// How long, if that was said.
     fn limit(&self) -> Option<Limit> {
         let seconds = self.duration_seconds.map(|seconds| Limit::Seconds(f64::from(seconds)));
         seconds.or(self.iterations.map(Limit::Transfers))
+    }
+
+    /// Which, if that was said. A notification ends earlier.
+    fn sizes(&self, test: Test) -> Option<Vec<usize>> {
+        let largest = if test == Test::NotifyLat { NOTIFY_BYTES_MAX } else { usize::MAX };
+        let all = || ALL_SIZES_LOG2.map(|log2| 1 << log2).filter(|size| *size <= largest).collect();
+        self.size.map(|size| vec![size]).or_else(|| self.all.then(all))
     }
 
     fn refuse_contradictions(&self, test: Test) -> Result<(), String> {
@@ -164,8 +136,26 @@ impl TestArguments {
     }
 }
 
-/// A notification ends earlier.
-fn all_sizes(test: Test) -> Vec<usize> {
-    let largest = if test == Test::NotifyLat { NOTIFY_BYTES_MAX } else { usize::MAX };
-    ALL_SIZES_LOG2.map(|log2| 1 << log2).filter(|size| *size <= largest).collect()
+fn default_bytes(test: Test) -> usize {
+    if test.is_bandwidth() {
+        BANDWIDTH_BYTES
+    } else {
+        LATENCY_BYTES
+    }
+}
+
+fn default_depth(test: Test) -> usize {
+    if test.is_bandwidth() {
+        TX_DEPTH
+    } else {
+        1
+    }
+}
+
+fn describe(sizes: Vec<usize>) -> String {
+    match sizes[..] {
+        [only] => only.to_string(),
+        [first, .., last] => format!("{} sizes from {first} to {last}", sizes.len()),
+        [] => "none".to_owned(),
+    }
 }

@@ -2,6 +2,7 @@
 
 use clap::CommandFactory;
 
+use crate::subject::Term;
 use crate::workload::Limit;
 
 use super::*;
@@ -26,10 +27,13 @@ fn the_definitions_are_consistent() {
 #[test]
 fn defaults_are_perftests() {
     let s = settle("write_bw").expect("a server");
-    assert_eq!((s.host.as_deref(), s.port, &s.sizes[..], s.tx_depth), (None, 18_515, &[65_536][..], 128));
-    assert_eq!((s.limit, s.requests, s.layout), (Limit::Transfers(1_000), 1, Layout::Contiguous));
+    assert_eq!(
+        (s.said.host.as_deref(), s.said.port, &s.sizes[..], s.tx_depth),
+        (None, 18_515, &[65_536][..], 128)
+    );
+    assert_eq!((s.limit, s.requests, s.said.layout), (Limit::Transfers(1_000), 1, Layout::Contiguous));
     let s = settle("write_lat localhost").expect("a client");
-    assert_eq!((s.host.as_deref(), &s.sizes[..], s.tx_depth), (Some("localhost"), &[2][..], 1));
+    assert_eq!((s.said.host.as_deref(), &s.sizes[..], s.tx_depth), (Some("localhost"), &[2][..], 1));
 }
 
 #[test]
@@ -43,7 +47,7 @@ fn options_may_stand_before_and_after_the_host() {
     let s =
         settle("write_bw -s 16k -l 1024 host -D 3 --layout scattered -q 2 --report_gbits").expect("a client");
     assert_eq!((&s.sizes[..], s.requests, s.limit), (&[16_384][..], 1_024, Limit::Seconds(3.0)));
-    assert_eq!((s.layout, s.lanes, s.report_gbits), (Layout::Scattered, Some(2), true));
+    assert_eq!((s.said.layout, s.said.lanes, s.said.report_gbits), (Layout::Scattered, Some(2), true));
 }
 
 #[test]
@@ -51,11 +55,14 @@ fn options_of_rdma_go_with_rdma_and_auto() {
     for transport in ["rdma", "auto"] {
         let line = "-d rva0,rvb0 -x 1 -m 4096 -I 64 -q 2 --acked-only host";
         let s = settle(&format!("write_bw --transport {transport} {line}")).expect("a client");
-        assert_eq!((s.rdma.devices.as_deref(), s.rdma.gid_index), (Some("rva0,rvb0"), Some(1)));
-        assert_eq!((s.rdma.mtu, s.rdma.inline_bytes, s.lanes), (Some(4_096), Some(64), Some(2)));
-        assert!(s.acked_only);
+        assert_eq!((s.said.rdma.devices.as_deref(), s.said.rdma.gid_index), (Some("rva0,rvb0"), Some(1)));
+        assert_eq!(
+            (s.said.rdma.mtu, s.said.rdma.inline_bytes, s.said.lanes),
+            (Some(4_096), Some(64), Some(2))
+        );
+        assert!(s.said.acked_only);
     }
-    assert!(!settle("read_lat --transport rdma host").expect("a client").acked_only);
+    assert!(!settle("read_lat --transport rdma host").expect("a client").said.acked_only);
 }
 
 #[test]
@@ -106,4 +113,53 @@ fn contradictions_name_the_option() {
         let text = refusal(line);
         assert!(text.contains(named), "{line}: {text}");
     }
+}
+
+/// What a server says to a client, both as their command lines have it.
+fn accept(server: &str, client: &str) -> Result<(), String> {
+    let config = ferry::Config::new().expect("no FERRY_ variable is wrong");
+    let terms = |line: &str| {
+        let Settings { test, said, .. } = settle(line).expect(line);
+        let mut config = config.clone();
+        if let Some(spin_us) = said.spin_us {
+            config.set("spin_us", &spin_us.to_string()).expect("a number");
+        }
+        said.terms(test, &config)
+    };
+    let stated: Vec<_> = terms(client).into_iter().map(Term::state).collect();
+    crate::subject::accept(&terms(server), &stated)
+}
+
+#[test]
+fn what_the_server_was_not_told_is_the_clients_to_choose() {
+    let client = "write_bw -a -D 3 -t 3 -l 2 -b --data_validation --layout scattered --memory own -q 1 host";
+    assert_eq!(accept("write_bw", client), Ok(()));
+    assert_eq!(accept("write_bw -a -D 3 -t 3 -l 2 -b --memory own -q 1", client), Ok(()));
+    assert_eq!(accept("write_lat", "write_lat --pingpong --acked-only --transport rdma host"), Ok(()));
+}
+
+#[test]
+fn every_difference_is_named_with_both_values() {
+    let server = "write_bw -a -D 3 -t 1 -l 2 -b --data_validation --acked-only --layout scattered \
+                  --memory own --transport rdma -q 4 --spin-us 0";
+    let text = accept(server, "read_bw -l 16 -q 2 --spin-us 50 host").expect_err("all differ");
+    for part in [
+        "the test is WRITE BW Test at the server and READ BW Test at the client",
+        "-s or -a is 23 sizes from 2 to 8388608 at the server and 65536 at the client",
+        "-n or -D is 3 s at the server and 1000 transfers",
+        "-t is 1 at the server and 128",
+        "-l is 2 at the server and 16",
+        "-b is on at the server and off",
+        "--data_validation is on at the server and off",
+        "--acked-only is on at the server and off",
+        "--layout is scattered at the server and contiguous",
+        "--memory is own at the server and alloc",
+        "--transport is rdma at the server and auto",
+        "-q is 4 at the server and 2",
+        "--spin-us is 0 at the server and 50",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let text = accept("write_lat --pingpong", "write_lat host").expect_err("one differs");
+    assert!(text.ends_with("--pingpong is on at the server and off at the client"), "{text}");
 }

@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{anyhow, Context};
 use serde::de::DeserializeOwned;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::child::write_line;
+use crate::child::{end, ended_within, write_line};
 use crate::cpu::child_cpu_seconds;
 
 /// Importing an engine and opening it.
@@ -142,15 +142,8 @@ impl Agent {
 
     /// How the process ended, with the last it said.
     fn ended(&mut self) -> anyhow::Error {
-        let deadline = Instant::now() + EXIT_TIMEOUT;
-        let mut status = "without a status".to_owned();
-        while Instant::now() < deadline {
-            if let Ok(Some(found)) = self.child.try_wait() {
-                status = found.to_string();
-                break;
-            }
-            thread::sleep(Duration::from_millis(1));
-        }
+        let status = ended_within(&mut self.child, EXIT_TIMEOUT);
+        let status = status.map_or("without a status".to_owned(), |status| status.to_string());
         let said = std::fs::read_to_string(&self.log).unwrap_or_default();
         let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("nothing");
         anyhow!("the process ended ({status}); the last it said: {}", last.trim())
@@ -180,16 +173,7 @@ impl Drop for Agent {
     fn drop(&mut self) {
         self.wake();
         self.to = None;
-        let deadline = Instant::now() + EXIT_TIMEOUT;
-        while Instant::now() < deadline {
-            match self.child.try_wait() {
-                Ok(None) => thread::sleep(Duration::from_millis(1)),
-                _ => return,
-            }
-        }
-        // Nothing more can be done about a child that survives both.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        end(&mut self.child, EXIT_TIMEOUT);
     }
 }
 

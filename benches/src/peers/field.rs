@@ -10,8 +10,8 @@ use super::python::PythonEngine;
 use super::results::{Figures, Outcome, Taker};
 use super::roster::Entry;
 use super::rows::{Quantity, Row, PEERS, PEER_WALK_BYTES, WALK_BYTES};
-use crate::stats::Summary;
-use crate::workload::{Engine, LatencyWorkload, Limit, Operation, Placement, Workload};
+use crate::stats::Latency;
+use crate::workload::{Engine, LatencyWorkload, Limit, Operation, Workload};
 
 /// How much is measured at a time.
 #[derive(Clone, Copy, Debug)]
@@ -100,7 +100,7 @@ impl Place {
         let raw = self.entry.name.starts_with("raw");
         let reason = match row {
             Row::Setup if raw => "there is nothing to set up",
-            Row::Peers(_) if self.entry.source.launch().is_none() => "the reference has one peer",
+            Row::Peers(_) if self.entry.python.is_none() => "the reference has one peer",
             _ => return None,
         };
         Some(Outcome::NotApplicable { reason: reason.to_owned() })
@@ -128,7 +128,7 @@ impl Place {
     }
 
     fn start(&mut self, targets: usize) -> anyhow::Result<Live> {
-        let (reference, launch) = (&self.entry.source.reference, self.entry.source.launch());
+        let (reference, launch) = (self.entry.reference, self.entry.python.as_ref());
         let reference = reference.filter(|_| targets == 1);
         let reference = reference.map(|reference| reference.start(&self.program)).transpose()?;
         let area_bytes = if targets == 1 { WALK_BYTES } else { PEER_WALK_BYTES };
@@ -161,7 +161,7 @@ impl Place {
     }
 
     fn measure(&mut self, row: &Row, amount: Amount) -> anyhow::Result<Figures> {
-        if let (Row::Setup, Some(launch)) = (row, self.entry.source.launch()) {
+        if let (Row::Setup, Some(launch)) = (row, &self.entry.python) {
             let took = PythonEngine::time_setup(launch)?;
             let figures =
                 [(Quantity::ConnectMs, took.connect * 1e3), (Quantity::RegisterMs, took.register * 1e3)];
@@ -214,10 +214,7 @@ fn throughput(engine: &mut dyn Engine, workload: &Workload, amount: Amount) -> a
 }
 
 fn latency(engine: &mut dyn Engine, bytes: usize, amount: Amount) -> anyhow::Result<Figures> {
-    let (operation, placement) = (Operation::Write, Placement::Anywhere);
-    let workload = LatencyWorkload { operation, bytes, samples: amount.samples, spin: None, placement };
-    let nanoseconds = engine.latency(&workload)?;
-    let summary = Summary::of(&nanoseconds).context("no sample was taken")?;
-    let us = |nanoseconds: u64| nanoseconds as f64 / 1e3;
-    Ok(Figures::from([(Quantity::P50Us, us(summary.p50)), (Quantity::P99Us, us(summary.p99))]))
+    let nanoseconds = engine.latency(&LatencyWorkload::of(Operation::Write, bytes, amount.samples))?;
+    let latency = Latency::of(bytes, &nanoseconds)?;
+    Ok(Figures::from([(Quantity::P50Us, latency.p50_us), (Quantity::P99Us, latency.p99_us)]))
 }

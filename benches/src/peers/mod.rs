@@ -23,9 +23,11 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::ensure;
+use clap::Args;
 use regex_lite::Regex;
 
 use crate::cpu::Machine;
+use crate::options::{from_to, parse_rows, parse_seconds};
 use crate::turns::order;
 
 pub use member::Launch;
@@ -40,17 +42,25 @@ use rows::Row;
 const SETUP_ROUNDS_MAX: usize = 5;
 
 /// What is measured.
-#[derive(Clone, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct Plan {
+    /// Rounds of each row; below 6 nothing is decided
+    #[arg(long, default_value_t = 7, value_parser = from_to(1, 1_000))]
     pub rounds: usize,
-    /// Of each throughput run.
+    /// Seconds of each throughput run
+    #[arg(long, default_value_t = 0.3, value_parser = parse_seconds)]
     pub seconds: f64,
-    /// Latency samples of each engine in each round.
+    /// Latency samples of each engine in each round
+    #[arg(long, default_value_t = 3_000, value_parser = from_to(1, 1_000_000))]
     pub samples: usize,
-    /// Only rows and engines whose name matches.
+    /// Only rows whose name matches this regular expression
+    #[arg(long, value_parser = parse_rows)]
     pub rows: Option<Regex>,
+    /// Only engines whose name matches this regular expression
+    #[arg(long, value_parser = parse_rows)]
     pub engines: Option<Regex>,
-    /// Damages a byte before each check of a Python engine, which must then fail.
+    /// Damage a byte before each check, to see the check fail
+    #[arg(long, hide = true)]
     pub spoil: bool,
 }
 

@@ -8,10 +8,10 @@ use serde_json::{json, Value};
 
 use super::foreign::ForeignMemory;
 use super::member::{Launch, Member, SETUP_TIMEOUT};
-use crate::layout::{mix, Layout};
-use crate::memory::Store;
+use crate::layout::mix;
+use crate::memory::spoil;
 use crate::walk::{End, Walk};
-use crate::workload::{CpuSeconds, Engine, LatencyWorkload, Limit, Sample, Workload, LATENCY_SLOTS, MIB};
+use crate::workload::{CpuSeconds, Engine, LatencyWorkload, Limit, Sample, Workload, MIB};
 
 /// What a run may take beyond its own time: an engine's slowest transfers, and its own timeouts.
 const RUN_TIMEOUT: Duration = Duration::from_secs(40);
@@ -182,7 +182,8 @@ impl PythonEngine {
             let transfers = (transfers + count - 1 - index as u64) / count;
             for (end, mut memory) in [(End::Initiator, here), (End::Target, there)] {
                 if self.spoil && end != walk.origin() {
-                    spoil(walk, end, &mut memory);
+                    // Of the first block that the first transfer brought.
+                    walk.offsets_at(end, 0).take(1).for_each(|at| spoil(&mut memory, at));
                 }
                 let checked = walk.check(end, &memory, seed, transfers);
                 memory.intact()?;
@@ -197,14 +198,6 @@ impl PythonEngine {
         let target = targets.sum::<anyhow::Result<f64>>()?;
         Ok(CpuSeconds { initiator: self.initiator.agent.cpu_seconds()?, target })
     }
-}
-
-/// Damages a byte of the first block that the first transfer brought.
-fn spoil(walk: &Walk, end: End, memory: &mut ForeignMemory) {
-    let Some(at) = walk.offsets_at(end, 0).next() else { return };
-    let mut byte = [0];
-    memory.copy_out(at, &mut byte);
-    memory.copy_in(at, &[byte[0] ^ 1]);
 }
 
 impl Engine for PythonEngine {
@@ -245,10 +238,8 @@ impl Engine for PythonEngine {
     }
 
     fn latency(&mut self, workload: &LatencyWorkload) -> anyhow::Result<Vec<u64>> {
-        let LatencyWorkload { operation, bytes, samples, .. } = *workload;
-        let (layout, walk_bytes) = (Layout::Contiguous, bytes * LATENCY_SLOTS);
-        let single = Workload { operation, layout, block_bytes: bytes, blocks: 1, walk_bytes };
-        let walk = self.prepare_walk(&single)?;
+        let samples = workload.samples;
+        let walk = self.prepare_walk(&workload.single(self.area_bytes))?;
         self.fill(&walk)?;
         let message = json!({"do": "latency", "samples": samples});
         let Times { nanoseconds } = self.initiator.agent.ask(&message, RUN_TIMEOUT)?;

@@ -4,13 +4,8 @@ use std::path::Path;
 
 use super::rows::WALK_BYTES;
 use crate::raw::same_host::{SameHostConfig, SharedEngine, VmEngine};
-use crate::raw::{RawConfig, RawEngine, SocketOptions};
+use crate::raw::{RawConfig, RawEngine};
 use crate::workload::Engine;
-
-/// The most connections that the TCP reference's search tries.
-const CONNECTIONS: usize = 4;
-/// What ferry takes by itself between ends on one host.
-const CONGESTION_CONTROL: &str = "reno";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reference {
@@ -30,20 +25,11 @@ impl Reference {
     pub fn start(self, program: &Path) -> anyhow::Result<Box<dyn Engine>> {
         let same_host =
             |threads| SameHostConfig { program: program.to_owned(), threads, memory_bytes: WALK_BYTES };
+        let tcp = RawConfig::compared(program, WALK_BYTES, RawConfig::CONGESTION_CONTROL);
         Ok(match self {
-            Reference::Tcp => Box::new(RawEngine::start(&tcp(program))?),
+            Reference::Tcp => Box::new(RawEngine::start_best(&tcp)?),
             Reference::Vm { threads } => Box::new(VmEngine::start(&same_host(threads))?),
             Reference::Shared { threads } => Box::new(SharedEngine::start(&same_host(threads))?),
         })
-    }
-}
-
-fn tcp(program: &Path) -> RawConfig {
-    let congestion_control = Some(CONGESTION_CONTROL.to_owned());
-    RawConfig {
-        program: program.to_owned(),
-        connections: CONNECTIONS,
-        memory_bytes: WALK_BYTES,
-        socket: SocketOptions { buffer_bytes: None, congestion_control },
     }
 }

@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use clap::Args;
 use serde_json::{json, Value};
 
 use super::member::Launch;
@@ -25,39 +26,38 @@ pub const NIXL_TCP_BEST: &str = "NIXL UCX-TCP best";
 pub const NIXL_AUTO: &str = "NIXL auto default";
 pub const NIXL_AUTO_BEST: &str = "NIXL auto best";
 
-/// What is behind a name: a reference of this program, an engine driven from Python, or one for the bulk
-/// and the other for what remains.
-#[derive(Clone, Debug)]
-pub struct Source {
-    pub reference: Option<Reference>,
-    pub python: Option<Launch>,
-}
-
-impl Source {
-    pub fn launch(&self) -> Option<&Launch> {
-        self.python.as_ref()
-    }
-}
-
+/// A reference of this program, an engine driven from Python, or one for the bulk and the other for what remains.
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub name: &'static str,
     pub settings: String,
-    pub source: Source,
+    pub reference: Option<Reference>,
+    pub python: Option<Launch>,
     /// Why it cannot take part, if that is known beforehand.
     pub absent: Option<String>,
 }
 
 /// Where things are.
-#[derive(Clone, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct Places {
+    /// The Python that has the peers' wheels
+    #[arg(long, default_value = "python3")]
     pub python: PathBuf,
-    pub agent: PathBuf,
+    /// Where agent.py and the engines are
+    #[arg(long, default_value = "benches/peers")]
+    pub scripts: PathBuf,
+    /// ferry's library
+    #[arg(long, default_value = "target/release/libferry.so")]
     pub library: PathBuf,
-    pub secret: PathBuf,
+    /// What the engines print is appended to this file
+    #[arg(long, default_value = "/dev/null")]
     pub log: PathBuf,
-    /// PEER.failed in here says why a peer could not be installed.
+    /// Folder with a file PEER.failed for each peer that could not be installed
+    #[arg(long)]
     pub install: Option<PathBuf>,
+    /// Made for the comparison.
+    #[arg(skip)]
+    pub secret: PathBuf,
 }
 
 pub fn entries(places: &Places) -> Vec<Entry> {
@@ -83,7 +83,7 @@ fn raw_shared() -> Entry {
 }
 
 fn raw(name: &'static str, settings: String, reference: Reference) -> Entry {
-    Entry { name, settings, source: Source { reference: Some(reference), python: None }, absent: None }
+    Entry { name, settings, reference: Some(reference), python: None, absent: None }
 }
 
 fn raw_vm(places: &Places, threads: usize) -> Entry {
@@ -94,7 +94,7 @@ fn raw_vm(places: &Places, threads: usize) -> Entry {
     );
     let options = json!({"threads": threads});
     let mut entry = entry(places, name, settings, "vm", Roles::both(options), &[]);
-    entry.source.reference = Some(Reference::Vm { threads });
+    entry.reference = Some(Reference::Vm { threads });
     entry
 }
 
@@ -154,7 +154,7 @@ fn nixl_entries(places: &Places) -> Vec<Entry> {
         // A target that nobody polls needs the thread: nothing else answers.
         let roles = Roles { initiator, target: json!({}) };
         let mut entry = entry(places, name, settings, "nixl", roles, variables);
-        entry.source.python.iter_mut().for_each(|launch| launch.polls_when_idle = true);
+        entry.python.iter_mut().for_each(|launch| launch.polls_when_idle = true);
         entry
     };
     variants.map(entry).into()
@@ -181,7 +181,7 @@ fn entry(
 ) -> Entry {
     let launch = Launch {
         python: places.python.clone(),
-        agent: places.agent.clone(),
+        agent: places.scripts.join("agent.py"),
         engine: engine.to_owned(),
         initiator: roles.initiator,
         target: roles.target,
@@ -192,7 +192,7 @@ fn entry(
     let failed = places.install.as_ref().map(|folder| folder.join(format!("{engine}.failed")));
     let absent = failed.and_then(|path| std::fs::read_to_string(path).ok());
     let absent = absent.map(|reason| format!("it does not install: {}", reason.trim()));
-    Entry { name, settings, source: Source { reference: None, python: Some(launch) }, absent }
+    Entry { name, settings, reference: None, python: Some(launch), absent }
 }
 
 fn stated(variables: &[(&str, &str)]) -> String {
@@ -208,7 +208,7 @@ mod tests {
 
     fn places(install: Option<PathBuf>) -> Places {
         let path = || PathBuf::from("x");
-        Places { python: path(), agent: path(), library: path(), secret: path(), log: path(), install }
+        Places { python: path(), scripts: path(), library: path(), secret: path(), log: path(), install }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use super::results::{Outcome, Results};
 use super::rows::{peers, workloads, Quantity, Row, LATENCY_BYTES};
 use crate::layout::Layout;
-use crate::stats::{Goal, Verdict};
+use crate::stats::tally;
 use crate::workload::{format_bytes, format_count, Operation, Workload};
 
 pub fn print(out: &mut dyn Write, results: &Results) -> io::Result<()> {
@@ -184,33 +184,19 @@ fn targets(out: &mut dyn Write, results: &Results) -> io::Result<()> {
             .to_vec()];
     for target in &results.targets {
         let (ratio, interval) = match &target.ratio {
-            Some(ratio) => (format!("{:.3}", ratio.median), format!("{:.3} to {:.3}", ratio.low, ratio.high)),
+            Some(ratio) => (format!("{:.3}", ratio.median), ratio.ends()),
             None => ("–".to_owned(), "–".to_owned()),
         };
-        let goal = match target.goal {
-            Goal::AtLeast(ratio) => format!("≥ {ratio}"),
-            Goal::AtMost(ratio) => format!("≤ {ratio}"),
-        };
-        let verdict = match target.verdict {
-            Some(Verdict::Met) => "met",
-            Some(Verdict::Missed) => "MISSED",
-            Some(Verdict::Undecided) => "undecided",
-            None => "not measured",
-        };
+        let goal = target.goal.to_string();
+        let verdict = target.verdict.map_or("not measured".to_owned(), |verdict| verdict.to_string());
         let (row, unit) = (target.row.clone(), target.quantity.unit().to_owned());
         let (subject, beside) = (target.subject.to_owned(), target.beside.to_owned());
-        rows.push(vec![row, unit, subject, beside, ratio, interval, goal, verdict.to_owned()]);
+        rows.push(vec![row, unit, subject, beside, ratio, interval, goal, verdict]);
     }
     grid(out, &rows)?;
-    let count = |wanted| results.targets.iter().filter(|target| target.verdict == wanted).count();
-    writeln!(
-        out,
-        "\n{} met, {} missed, {} undecided, {} not measured",
-        count(Some(Verdict::Met)),
-        count(Some(Verdict::Missed)),
-        count(Some(Verdict::Undecided)),
-        count(None)
-    )
+    let verdicts: Vec<_> = results.targets.iter().filter_map(|target| target.verdict).collect();
+    let unmeasured = results.targets.len() - verdicts.len();
+    writeln!(out, "\n{}, {unmeasured} not measured", tally(verdicts))
 }
 
 /// A Markdown table whose columns are padded; the first row is its head.

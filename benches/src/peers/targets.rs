@@ -120,7 +120,7 @@ fn judge_one(row: Option<&RowResult>, target: Target) -> Judged {
         Some(Err(reason)) => (None, Some(reason)),
         None => (None, Some("the row was not measured".to_owned())),
     };
-    let verdict = ratio.as_ref().map(|interval| judged(goal, interval));
+    let verdict = ratio.as_ref().map(|interval| verdict(goal, interval));
     Judged { row: name, quantity, subject, beside: beside.name, goal, ratio, verdict, reason }
 }
 
@@ -153,19 +153,6 @@ fn ratios(
 
 fn reason(outcome: &Outcome) -> &str {
     outcome.reason().unwrap_or("no such figure")
-}
-
-/// As `stats::verdict`, save that an interval that lies wholly on the right side decides, however wide:
-/// a ratio of 9 to 12 is above 5.
-fn judged(goal: Goal, interval: &MedianInterval) -> Verdict {
-    let beyond = match goal {
-        Goal::AtLeast(target) => interval.low >= target,
-        Goal::AtMost(target) => interval.high <= target,
-    };
-    if beyond && interval.decides() {
-        return Verdict::Met;
-    }
-    verdict(goal, interval)
 }
 
 #[cfg(test)]

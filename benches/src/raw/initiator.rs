@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::time::Instant;
 
 use super::pieces::Pieces;
 use super::socket::{Link, Wait};
@@ -36,21 +35,13 @@ impl Lane<'_> {
         while !under_way.is_empty() {
             self.finish_oldest(&mut under_way, &mut pieces)?;
         }
-        self.end()
+        self.link.end(self.wait)
     }
 
-    /// Nanoseconds of each of `samples` synchronous transfers.
-    pub fn time_each(&self, samples: usize) -> io::Result<Vec<u64>> {
-        let mut nanoseconds = Vec::with_capacity(samples);
-        let mut pieces = Pieces::default();
-        for number in 0..samples as u64 {
-            let start = Instant::now();
-            self.start(number, &mut pieces)?;
-            self.finish(number, &mut pieces)?;
-            nanoseconds.push(start.elapsed().as_nanos() as u64);
-        }
-        self.end()?;
-        Ok(nanoseconds)
+    /// One synchronous transfer.
+    pub fn carry(&self, number: u64, pieces: &mut Pieces) -> io::Result<()> {
+        self.start(number, pieces)?;
+        self.finish(number, pieces)
     }
 
     fn start(&self, number: u64, pieces: &mut Pieces) -> io::Result<()> {
@@ -83,10 +74,5 @@ impl Lane<'_> {
             Some(number) => self.finish(number, pieces),
             None => Ok(()),
         }
-    }
-
-    fn end(&self) -> io::Result<()> {
-        self.link.send_header(&Header { kind: Kind::End, number: 0 })?;
-        self.link.receive_header(self.wait)?.expect(Kind::End).map(drop)
     }
 }

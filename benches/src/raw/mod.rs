@@ -5,19 +5,17 @@
 //! from and into place. The target is this same binary, started with a hidden subcommand, and stays up
 //! between runs so that they can be interleaved with another engine's.
 
-mod engine;
 mod initiator;
-mod pair;
 mod passive;
 mod pieces;
+mod reference;
 pub mod same_host;
 mod socket;
 mod target;
-mod timed;
+mod tcp;
 pub mod verbs;
 mod wire;
 
-pub use engine::RawEngine;
-pub use pair::{RawConfig, RawPair, Tuning};
 pub use socket::SocketOptions;
 pub use target::{serve, TargetOptions};
+pub use tcp::{RawConfig, RawEngine, Tuning};

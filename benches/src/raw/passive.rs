@@ -1,10 +1,10 @@
-//! The part that a passive target has in a run: it fills its memory before and checks it afterwards. Both
-//! sides of that conversation, over the child's standard input and output; in between only the initiator
-//! acts.
+//! The part that a target has in a run: it fills its memory before and checks it afterwards. Both sides of
+//! that conversation, over the child's standard input and output.
 
 use std::io::{BufRead, Write};
 
 use anyhow::{bail, ensure, Context};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::child::{read_line, write_line, ChildProcess};
@@ -15,9 +15,9 @@ use crate::workload::Workload;
 
 /// From the initiator, one JSON object a line.
 #[derive(Debug, Serialize, Deserialize)]
-enum Command {
+enum Command<T> {
     /// Prepare the memory for a run; answered by `Ready`.
-    Prepare { workload: Workload, seed: u64 },
+    Prepare { workload: Workload, seed: u64, told: T },
     /// After the run: is what its `transfers` transfers brought here in its place?
     Check { transfers: u64 },
 }
@@ -30,19 +30,26 @@ enum Reply {
     Failed { reason: String },
 }
 
-/// Serves one parent until it closes its end.
-pub fn serve(memory: &mut Memory, mut from: impl BufRead, mut to: impl Write) -> anyhow::Result<()> {
+/// Serves one parent until it closes its end. `take_part` is what the target does during a run.
+pub fn serve<T: DeserializeOwned>(
+    memory: &mut Memory,
+    mut from: impl BufRead,
+    mut to: impl Write,
+    take_part: impl Fn(&Walk, &Memory, T) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     while let Some(command) = read_line(&mut from)? {
-        let Command::Prepare { workload, seed } = command else { bail!("a check without a run") };
+        let Command::Prepare { workload, seed, told } = command else { bail!("a check without a run") };
         let workload = workload.validated()?;
-        ensure!(workload.walk_bytes <= memory.bytes(), "the run exceeds this target's memory");
+        ensure!(workload.walk_bytes <= memory.length(), "the run exceeds this target's memory");
         let walk = Walk::new(workload);
         walk.fill(End::Target, memory, seed);
         write_line(&mut to, &Reply::Ready)?;
-        let Some(Command::Check { transfers }) = read_line(&mut from)? else { return Ok(()) };
-        let reply = match walk.check(End::Target, memory, seed, transfers) {
+        let served = take_part(&walk, memory, told);
+        let Some(Command::<T>::Check { transfers }) = read_line(&mut from)? else { return Ok(()) };
+        let checked = served.and_then(|()| Ok(walk.check(End::Target, memory, seed, transfers)?));
+        let reply = match checked {
             Ok(()) => Reply::Right,
-            Err(mismatch) => Reply::Failed { reason: mismatch.to_string() },
+            Err(error) => Reply::Failed { reason: format!("{error:#}") },
         };
         write_line(&mut to, &reply)?;
     }
@@ -62,18 +69,21 @@ impl Passive {
         Passive { child, seed }
     }
 
-    /// Process id of the target, this process's child.
     pub fn pid(&self) -> u32 {
         self.child.pid()
     }
 
-    /// Has both ends fill their memory with data that no run had before.
-    pub fn prepare(&mut self, workload: &Workload, memory: &mut Memory) -> anyhow::Result<Walk> {
-        let workload = workload.validated()?;
-        ensure!(workload.walk_bytes <= memory.bytes(), "the workload walks more than there is memory");
+    /// Has both ends fill their memory with data that no run had before. The workload fits the memory.
+    pub fn prepare(
+        &mut self,
+        workload: &Workload,
+        memory: &mut Memory,
+        told: impl Serialize,
+    ) -> anyhow::Result<Walk> {
         self.seed = mix(self.seed.wrapping_add(1));
-        self.child.tell(&Command::Prepare { workload, seed: self.seed }).context("telling the raw target")?;
-        let walk = Walk::new(workload);
+        let command = Command::Prepare { workload: *workload, seed: self.seed, told };
+        self.child.tell(&command).context("telling the raw target")?;
+        let walk = Walk::new(*workload);
         walk.fill(End::Initiator, memory, self.seed);
         match self.child.reply().context("the raw target")? {
             Reply::Ready => Ok(walk),
@@ -83,7 +93,7 @@ impl Passive {
 
     /// Has both ends check what the run brought.
     pub fn check(&mut self, walk: &Walk, memory: &Memory, transfers: u64) -> anyhow::Result<()> {
-        self.child.tell(&Command::Check { transfers }).context("telling the raw target")?;
+        self.child.tell(&Command::<()>::Check { transfers }).context("telling the raw target")?;
         match self.child.reply().context("the raw target")? {
             Reply::Right => {}
             Reply::Failed { reason } => bail!("the raw target: {reason}"),

@@ -2,17 +2,21 @@
 
 use std::io::{self, ErrorKind};
 use std::net::TcpStream;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
+use ferry::sys::socket::{congestion, incoming_and_own_cpu, poll_readable, set_congestion};
+use serde::{Deserialize, Serialize};
+use socket2::{Domain, Socket, Type};
+
 use super::pieces::Pieces;
-use super::wire::{Header, HEADER_BYTES};
+use super::wire::{Header, Kind, HEADER_BYTES};
 
 /// A peer that moves nothing for this long is broken; the run fails instead of hanging.
 const PROGRESS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Settings of every connection of a pair.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SocketOptions {
     /// `SO_SNDBUF` and `SO_RCVBUF`; `None` leaves them to autotuning.
     pub buffer_bytes: Option<usize>,
@@ -21,47 +25,23 @@ pub struct SocketOptions {
 }
 
 impl SocketOptions {
-    /// Before connecting or listening, or the window scale is fixed too small for the buffers.
-    pub fn apply(&self, fd: RawFd) -> io::Result<()> {
+    /// A socket for 127.0.0.1, not yet connected or listening: later the window scale is fixed too small for
+    /// the buffers.
+    pub fn socket(&self) -> io::Result<Socket> {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
         if let Some(bytes) = self.buffer_bytes {
-            let bytes = i32::try_from(bytes).map_err(|_| ErrorKind::InvalidInput)?;
-            set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes.to_ne_bytes())?;
-            set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &bytes.to_ne_bytes())?;
+            socket.set_send_buffer_size(bytes)?;
+            socket.set_recv_buffer_size(bytes)?;
         }
         if let Some(name) = &self.congestion_control {
-            match set_option(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name.as_bytes()) {
+            match set_congestion(socket.as_raw_fd(), name) {
                 // Not listed in tcp_allowed_congestion_control, or not loaded: what is in force is
                 // read back and stated, so going on misleads nobody.
                 Err(e) if matches!(e.raw_os_error(), Some(libc::EPERM | libc::ENOENT)) => {}
                 other => other?,
             }
         }
-        Ok(())
-    }
-}
-
-/// The congestion control in force.
-pub fn congestion_control(fd: RawFd) -> io::Result<String> {
-    let mut name = [0; 16];
-    let bytes = get_option(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, &mut name)?;
-    Ok(String::from_utf8_lossy(&name[..bytes]).trim_end_matches('\0').to_owned())
-}
-
-fn set_option(fd: RawFd, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
-    // SAFETY: the pointer and the length are those of `value`, which the kernel only reads.
-    match unsafe { libc::setsockopt(fd, level, name, value.as_ptr().cast(), value.len() as libc::socklen_t) }
-    {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-fn get_option(fd: RawFd, level: i32, name: i32, value: &mut [u8]) -> io::Result<usize> {
-    let mut bytes = value.len() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `bytes` bytes, the length of `value`.
-    match unsafe { libc::getsockopt(fd, level, name, value.as_mut_ptr().cast(), &mut bytes) } {
-        0 => Ok(bytes as usize),
-        _ => Err(io::Error::last_os_error()),
+        Ok(socket)
     }
 }
 
@@ -88,8 +68,9 @@ impl Link {
         Ok(Link { stream })
     }
 
-    pub fn congestion_control(&self) -> io::Result<String> {
-        congestion_control(self.stream.as_raw_fd())
+    /// In force.
+    pub fn congestion_control(&self) -> String {
+        congestion(self.stream.as_raw_fd())
     }
 
     /// Sends all pieces.
@@ -113,6 +94,12 @@ impl Link {
         // SAFETY: `encoded` lives until the send below is over.
         unsafe { pieces.push(encoded.as_mut_ptr(), encoded.len()) };
         self.send(&mut pieces)
+    }
+
+    /// No more in this run: both ends say so.
+    pub fn end(&self, wait: Wait) -> io::Result<()> {
+        self.send_header(&Header { kind: Kind::End, number: 0 })?;
+        self.receive_header(wait)?.expect(Kind::End).map(drop)
     }
 
     /// Receives until at most `bytes_left` of the pieces are still empty.
@@ -155,8 +142,12 @@ impl Link {
                 other => return other,
             }
             let since = *started.get_or_insert_with(Instant::now);
-            if since.elapsed() >= longest || self.peer_shares_cpu()? {
-                self.sleep_until_readable()?;
+            if since.elapsed() >= longest || self.peer_shares_cpu() {
+                let asleep = Instant::now();
+                poll_readable(&[self.stream.as_raw_fd()], PROGRESS_TIMEOUT.as_nanos() as u64);
+                if asleep.elapsed() >= PROGRESS_TIMEOUT {
+                    return Err(ErrorKind::WouldBlock.into());
+                }
                 started = None;
             }
             std::hint::spin_loop();
@@ -164,21 +155,9 @@ impl Link {
     }
 
     /// On loopback the sender's CPU delivers: if the last packet was delivered here, the sender runs here.
-    fn peer_shares_cpu(&self) -> io::Result<bool> {
-        let mut incoming = [0; 4];
-        get_option(self.stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_INCOMING_CPU, &mut incoming)?;
-        // SAFETY: takes no argument and touches no memory.
-        Ok(unsafe { libc::sched_getcpu() } == i32::from_ne_bytes(incoming))
-    }
-
-    fn sleep_until_readable(&self) -> io::Result<()> {
-        let mut poll = libc::pollfd { fd: self.stream.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one pollfd, ours, for the length of the call.
-        match unsafe { libc::poll(&mut poll, 1, PROGRESS_TIMEOUT.as_millis() as i32) } {
-            0 => Err(ErrorKind::WouldBlock.into()),
-            1 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
+    fn peer_shares_cpu(&self) -> bool {
+        let (incoming, own) = incoming_and_own_cpu(self.stream.as_raw_fd());
+        incoming == own
     }
 }
 

@@ -4,25 +4,27 @@
 use std::io::{self, BufRead, ErrorKind, Write};
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
-use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, Context};
-use socket2::{Domain, Socket, Type};
+use anyhow::Context;
+use ferry::sys::socket::poll_readable;
+use serde::{Deserialize, Serialize};
 
+use super::passive;
 use super::pieces::Pieces;
+use super::reference::on_threads;
 use super::socket::{Link, SocketOptions, Wait};
-use super::wire::{Command, Header, Kind, Reply, HEADER_BYTES};
-use crate::child::{read_line, write_line};
+use super::wire::{Header, Kind, Listening, Told, HEADER_BYTES};
+use crate::child::write_line;
 use crate::cpu::Pinned;
-use crate::memory::Memory;
+use crate::memory::{private, Memory};
 use crate::walk::{End, Walk};
 
 /// The parent connects at once; one that does not is gone.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the parent passes on the command line.
-#[derive(Clone, Debug)]
+/// What the parent starts it with.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TargetOptions {
     pub connections: usize,
     pub memory_bytes: usize,
@@ -31,46 +33,27 @@ pub struct TargetOptions {
 }
 
 /// Serves one parent, over the given control pipe, until it closes the pipe.
-pub fn serve(options: &TargetOptions, mut from: impl BufRead, mut to: impl Write) -> anyhow::Result<()> {
-    let mut memory = Memory::new(options.memory_bytes)?;
+pub fn serve(options: &TargetOptions, from: impl BufRead, mut to: impl Write) -> anyhow::Result<()> {
+    let mut memory = private(options.memory_bytes)?;
     let links = accept(options, &mut to)?;
-    write_line(&mut to, &Reply::Ready)?;
-    while let Some(command) = read_line(&mut from)? {
-        let Command::Run { workload, connections, spin_us, cpu, seed } = command else {
-            bail!("a check without a run");
-        };
-        let workload = workload.validated()?;
-        if connections > links.len() || workload.walk_bytes > memory.bytes() {
-            bail!("the run exceeds what this target was started with");
-        }
-        let walk = Walk::new(workload);
-        walk.fill(End::Target, &mut memory, seed);
-        write_line(&mut to, &Reply::Ready)?;
-        let wait = spin_us.map_or(Wait::Block, |us| Wait::Spin(Duration::from_micros(us)));
-        let served = serve_run(&links[..connections], &walk, &memory, wait, cpu);
-        let Some(Command::Check { transfers }) = read_line(&mut from)? else {
-            return Ok(());
-        };
-        let checked = served
-            .map_err(anyhow::Error::from)
-            .and_then(|()| Ok(walk.check(End::Target, &memory, seed, transfers)?));
-        let reply = match checked {
-            Ok(()) => Reply::Right,
-            Err(e) => Reply::Failed { reason: format!("{e:#}") },
-        };
-        write_line(&mut to, &reply)?;
-    }
-    Ok(())
+    write_line(&mut to, &links.len())?;
+    passive::serve(&mut memory, from, to, |walk, memory, told: Told| {
+        let links =
+            links.get(..told.connections).context("the run exceeds what this target was started with")?;
+        let wait = told.spin.map_or(Wait::Block, Wait::Spin);
+        let serve = |index: usize| serve_link(&links[index], walk, memory, wait, told.cpu);
+        on_threads(links.len(), serve)?;
+        Ok(())
+    })
 }
 
 fn accept(options: &TargetOptions, to: &mut impl Write) -> anyhow::Result<Vec<Link>> {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-    options.socket.apply(socket.as_raw_fd()).context("socket options")?;
+    let socket = options.socket.socket().context("socket options")?;
     socket.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into())?;
     socket.listen(16)?;
     let listener = TcpListener::from(socket);
     listener.set_nonblocking(true)?;
-    write_line(to, &Reply::Listening { port: listener.local_addr()?.port() })?;
+    write_line(to, &Listening { port: listener.local_addr()?.port() })?;
     let deadline = Instant::now() + ACCEPT_TIMEOUT;
     let mut links = Vec::new();
     while links.len() < options.connections {
@@ -84,30 +67,13 @@ fn accept(options: &TargetOptions, to: &mut impl Write) -> anyhow::Result<Vec<Li
                 }
             }
             Err(e) if e.kind() == ErrorKind::WouldBlock && Instant::now() < deadline => {
-                wait_readable(&listener, deadline)?;
+                let left = deadline.saturating_duration_since(Instant::now());
+                poll_readable(&[listener.as_raw_fd()], left.as_nanos() as u64);
             }
             Err(e) => return Err(e).context("waiting for the initiator's connections"),
         }
     }
     Ok(links)
-}
-
-fn wait_readable(listener: &TcpListener, deadline: Instant) -> io::Result<()> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    let mut poll = libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one pollfd, ours, for the length of the call.
-    match unsafe { libc::poll(&mut poll, 1, left.as_millis() as i32 + 1) } {
-        -1 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
-    }
-}
-
-fn serve_run(links: &[Link], walk: &Walk, memory: &Memory, wait: Wait, cpu: Option<usize>) -> io::Result<()> {
-    thread::scope(|scope| {
-        let serve = |link| move || serve_link(link, walk, memory, wait, cpu);
-        let workers: Vec<_> = links.iter().map(|link| scope.spawn(serve(link))).collect();
-        workers.into_iter().try_for_each(|worker| worker.join().expect("a server does not panic"))
-    })
 }
 
 /// Answers one connection until END. The next header is received in the same call as the end of a

@@ -5,10 +5,9 @@
 //! than any engine, which is what makes it a limit.
 
 use std::io::{self, ErrorKind};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-
-use crate::workload::Workload;
 
 pub const HEADER_BYTES: usize = 64;
 const MAGIC: u32 = 0x5741_5246;
@@ -61,22 +60,19 @@ impl Header {
     }
 }
 
-/// From the initiator to its child, one JSON object a line.
+/// The target's first line.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Command {
-    /// Prepare the memory and serve a run on the first `connections` connections.
-    Run { workload: Workload, connections: usize, spin_us: Option<u64>, cpu: Option<usize>, seed: u64 },
-    /// After the run: is what its `transfers` transfers brought here in its place?
-    Check { transfers: u64 },
+pub struct Listening {
+    pub port: u16,
 }
 
-/// And back.
+/// What the target does in a run: serves these connections, on this CPU if on one.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Reply {
-    Listening { port: u16 },
-    Ready,
-    Right,
-    Failed { reason: String },
+pub struct Told {
+    pub connections: usize,
+    /// Without it, it sleeps at once.
+    pub spin: Option<Duration>,
+    pub cpu: Option<usize>,
 }
 
 #[cfg(test)]

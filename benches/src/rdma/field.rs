@@ -11,9 +11,9 @@ use super::rows::{Row, Side, Throughput, Visibility, WALK_BYTES_MAX};
 use super::{Mooncake, Places, Plan};
 use crate::peers::{Launch, PythonEngine};
 use crate::raw::verbs::{Port, VerbsConfig, VerbsEngine};
-use crate::stats::Summary;
-use crate::subject::{Flight, NoPath, Origin, Pair, PairConfig};
-use crate::workload::{Engine, LatencyWorkload, Limit, Operation, Placement, Workload};
+use crate::stats::Latency;
+use crate::subject::{Flight, NoPath, Origin, Pair, PairConfig, Setup};
+use crate::workload::{Engine, LatencyWorkload, Limit, Operation, Workload};
 
 /// What perftest is asked to move before anything is known of the row.
 const MB_PER_SECOND_GUESSED: f64 = 30.0;
@@ -176,16 +176,16 @@ impl Field {
             return Err(NoPath(reason.clone()).into());
         }
         let places = &self.places;
-        let started = Pair::start(&PairConfig {
+        let end = |device: &str| Setup {
+            transport: places.transport,
+            rdma: places.options(device),
+            qps: places.queue_pairs,
+            ..Setup::default()
+        };
+        let started = Pair::start_for_ping_pongs(&PairConfig {
             program: places.program.clone(),
             memory_bytes: WALK_BYTES_MAX,
-            spin: None,
-            congestion_control: None,
-            transport: places.transport,
-            rdma: [places.options(&places.initiator), places.options(&places.target)],
-            devices: Default::default(),
-            qps: places.queue_pairs,
-            pingpong: true,
+            ends: [end(&places.initiator), end(&places.target)],
             memory: Origin::Own,
         });
         if let Some(NoPath(reason)) = started.as_ref().err().and_then(|error| error.downcast_ref()) {
@@ -225,10 +225,9 @@ fn throughput(engine: &mut dyn Engine, workload: &Workload, seconds: f64) -> any
 }
 
 fn until_done(engine: &mut dyn Engine, bytes: usize, samples: usize) -> anyhow::Result<f64> {
-    let (operation, placement) = (Operation::Write, Placement::Anywhere);
-    p50_us(&engine.latency(&LatencyWorkload { operation, bytes, samples, spin: None, placement })?)
+    p50_us(&engine.latency(&LatencyWorkload::of(Operation::Write, bytes, samples))?)
 }
 
 fn p50_us(nanoseconds: &[u64]) -> anyhow::Result<f64> {
-    Ok(Summary::of(nanoseconds).context("no sample was taken")?.p50 as f64 / 1e3)
+    Ok(Latency::of(0, nanoseconds)?.p50_us)
 }

@@ -16,11 +16,13 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::ensure;
+use clap::Args;
+use ferry::limits::QPS_MAX;
 use regex_lite::Regex;
 use serde::Serialize;
 
 use crate::cpu::Machine;
-use crate::options::{RdmaOptions, Transport};
+use crate::options::{from_to, parse_count, parse_mtu, parse_rows, parse_seconds, RdmaOptions, Transport};
 use crate::turns::order;
 
 pub use results::Results;
@@ -30,38 +32,76 @@ use results::RowResult;
 use rows::Row;
 
 /// How much is measured.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Args, Clone, Debug, Serialize)]
 pub struct Plan {
+    /// Rounds of each row; below 6 nothing is decided
+    #[arg(long, default_value_t = 6, value_parser = from_to(1, 1_000))]
     pub rounds: usize,
-    /// Of each throughput run.
+    /// Seconds of each throughput run
+    #[arg(long, default_value_t = 0.5, value_parser = parse_seconds)]
     pub seconds: f64,
-    /// Latency samples of each side in each round.
+    /// Latency samples of each side in each round
+    #[arg(long, default_value_t = 1_000, value_parser = from_to(5, 1_000_000))]
     pub samples: usize,
-    /// Only rows whose name matches.
+    /// Only rows whose name matches this regular expression
     #[serde(skip)]
+    #[arg(long, value_parser = parse_rows)]
     pub rows: Option<Regex>,
 }
 
 /// Who is measured on what.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Args, Clone, Debug, Serialize)]
 pub struct Places {
     #[serde(skip)]
+    #[arg(skip)]
     pub program: PathBuf,
+    /// The device that initiates
+    #[arg(long, default_value = "rva0")]
     pub initiator: String,
+    /// The device at the other end
+    #[arg(long, default_value = "rva1")]
     pub target: String,
+    /// Index of both ports' GID
+    #[arg(short = 'x', long = "gid-index", default_value_t = 1)]
     pub gid_index: u8,
-    /// `None` leaves it to each side: what the ports have.
+    /// Path MTU at most, in bytes [default: what the ports have]
+    #[arg(short = 'm', long, value_parser = parse_mtu)]
     pub mtu: Option<u32>,
-    /// Of every side; `None` is one for perftest and the reference, and ferry's default for ferry.
+    /// Queue pairs of every side [default: perftest and verbs 1, ferry its own]
+    #[arg(short = 'q', long = "qp", value_parser = clap::value_parser!(u32).range(1..=i64::from(QPS_MAX)))]
     pub queue_pairs: Option<u32>,
-    /// `None` leaves it to each side.
+    /// Inline size of perftest and ferry, in bytes [default: each side's own]
+    #[arg(short = 'I', long = "inline_size", value_parser = clap::value_parser!(u32).range(0..=1_024))]
     pub inline_bytes: Option<u32>,
-    /// Of ferry; anything but RDMA is a trial of this program, not of RDMA.
+    /// ferry's transport: to try this command where there is no RDMA
+    #[arg(long, value_enum, default_value_t = Transport::Rdma, hide = true)]
     pub transport: Transport,
+    #[arg(skip)]
     pub mooncake: Option<Mooncake>,
 }
 
-/// How Mooncake takes part, if it does.
+/// How Mooncake takes part.
+#[derive(Args, Clone, Debug)]
+pub struct MooncakeOptions {
+    /// A Python with Mooncake's wheel, which then takes part
+    #[arg(long = "mooncake")]
+    mooncake: Option<PathBuf>,
+    /// Its batches in flight; 2 is what ferry has in the same rows
+    #[arg(long, default_value_t = 2, value_parser = parse_count)]
+    mooncake_in_flight: usize,
+    /// Where agent.py and its engines are
+    #[arg(long, default_value = "benches/peers")]
+    scripts: PathBuf,
+}
+
+impl MooncakeOptions {
+    /// If it does.
+    pub fn asked(self) -> Option<Mooncake> {
+        let (scripts, in_flight) = (self.scripts, self.mooncake_in_flight);
+        self.mooncake.map(|python| Mooncake { python, scripts, in_flight })
+    }
+}
+
 #[derive(Clone, Debug, Serialize)]
 pub struct Mooncake {
     /// It has the wheel.

@@ -12,6 +12,7 @@ use anyhow::{bail, ensure, Context};
 
 use super::parse::{bytes_per_second, typical_ns};
 use super::Places;
+use crate::child::ended_within;
 
 /// A server loads, opens its device and listens; a client then measures for a second or so.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -150,14 +151,8 @@ impl Running {
 
     /// Waits for its end: what it printed, if it ended well.
     fn end(&mut self) -> anyhow::Result<String> {
-        let deadline = Instant::now() + RUN_TIMEOUT;
-        let status = loop {
-            if let Some(status) = self.child.try_wait()? {
-                break status;
-            }
-            ensure!(Instant::now() < deadline, "{} does not end", self.name);
-            thread::sleep(POLL);
-        };
+        let status = ended_within(&mut self.child, RUN_TIMEOUT);
+        let status = status.with_context(|| format!("{} does not end", self.name))?;
         let (mut out, mut errors) = (String::new(), String::new());
         self.child.stdout.take().context("asked for once")?.read_to_string(&mut out)?;
         self.child.stderr.take().context("asked for once")?.read_to_string(&mut errors)?;

@@ -3,15 +3,11 @@
 use std::io::{self, Write};
 
 use super::results::{Ratio, Results, RowResult};
-use crate::stats::{Goal, Verdict};
+use crate::stats::tally;
 
 pub fn heading(out: &mut dyn Write, results: &Results) -> io::Result<()> {
-    let (machine, places, plan) = (&results.machine, &results.places, &results.plan);
-    writeln!(
-        out,
-        "machine    {}, {} CPUs, Linux {}",
-        machine.cpu_model, machine.cpus_allowed, machine.kernel
-    )?;
+    let (places, plan) = (&results.places, &results.plan);
+    writeln!(out, "machine    {}", results.machine)?;
     let stated = |value: Option<u32>| value.map_or("each side's own".to_owned(), |value| value.to_string());
     writeln!(
         out,
@@ -46,7 +42,7 @@ pub fn row(out: &mut dyn Write, row: &RowResult) -> io::Result<()> {
         self::ratio(out, ratio)?;
     }
     if let (Some(found), Some(expected)) = (row.requests_per_transfer, row.requests_expected) {
-        let verdict = row.requests_verdict().map_or("", word);
+        let verdict = row.requests_verdict().map_or(String::new(), |verdict| verdict.to_string());
         writeln!(
             out,
             "  {:<42} {found:>7.2} {:>17} {:>9}  {verdict}",
@@ -59,34 +55,18 @@ pub fn row(out: &mut dyn Write, row: &RowResult) -> io::Result<()> {
 }
 
 fn ratio(out: &mut dyn Write, ratio: &Ratio) -> io::Result<()> {
-    let target = match ratio.goal {
-        Some(Goal::AtLeast(ratio)) => format!("≥ {ratio}"),
-        Some(Goal::AtMost(ratio)) => format!("≤ {ratio}"),
-        None => "stated".to_owned(),
-    };
-    let interval = format!("{:.3} to {:.3}", ratio.ratio.low, ratio.ratio.high);
+    let target = ratio.goal.map_or("stated".to_owned(), |goal| goal.to_string());
     let verdict = match ratio.verdict {
-        Some(_) if !ratio.ratio.decides() => "undecided: too few rounds",
-        Some(verdict) => word(verdict),
-        None => "",
+        Some(_) if !ratio.ratio.decides() => "undecided: too few rounds".to_owned(),
+        verdict => verdict.map_or(String::new(), |verdict| verdict.to_string()),
     };
+    let interval = ratio.ratio.ends();
     let sides = format!("{} : {}", ratio.of, ratio.to);
     writeln!(out, "  {sides:<42} {:>7.3} {interval:>17} {target:>9}  {verdict}", ratio.ratio.median)
 }
 
-fn word(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Met => "met",
-        Verdict::Missed => "MISSED",
-        Verdict::Undecided => "undecided",
-    }
-}
-
 pub fn summary(out: &mut dyn Write, results: &Results) -> io::Result<()> {
-    let verdicts: Vec<_> = results.rows.iter().flat_map(RowResult::verdicts).collect();
-    let count = |verdict| verdicts.iter().filter(|found| **found == verdict).count();
-    let (met, missed) = (count(Verdict::Met), count(Verdict::Missed));
-    writeln!(out, "\n{met} met, {missed} missed, {} undecided", count(Verdict::Undecided))?;
+    writeln!(out, "\n{}", tally(results.rows.iter().flat_map(RowResult::verdicts)))?;
     for (side, reason) in results.failures() {
         writeln!(out, "{side} was not measured everywhere: {reason}")?;
     }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure, Context};
 use ferry::limits::NOTIFY_BYTES_MAX;
 use ferry::notify::{Event, EventBody, Queue, WHAT_NOTIFICATIONS, WHAT_PEERS};
+use ferry::sys::socket::poll_readable;
 use ferry::{Deadline, Engine};
 use serde::de::DeserializeOwned;
 use serde::Serialize;
@@ -86,19 +87,9 @@ impl Channel {
             }
             let now = Instant::now();
             ensure!(deadline.is_none_or(|deadline| now < deadline), "the other end does not answer");
-            self.sleep(deadline.map(|deadline| deadline - now))?;
+            // Until the queue has something; the drain before has armed it.
+            let longest = deadline.map_or(u64::MAX, |deadline| (deadline - now).as_nanos() as u64);
+            poll_readable(&[self.queue.eventfd()], longest);
         }
-    }
-
-    /// Until the queue has something; the drain before has armed it.
-    fn sleep(&self, longest: Option<Duration>) -> anyhow::Result<()> {
-        let milliseconds = longest.map_or(-1, |longest| longest.as_millis().min(1 << 30) as i32 + 1);
-        let mut poll = libc::pollfd { fd: self.queue.eventfd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one pollfd, ours, for the length of the call; the queue keeps its descriptor open.
-        if unsafe { libc::poll(&mut poll, 1, milliseconds) } < 0 {
-            let error = std::io::Error::last_os_error();
-            ensure!(error.kind() == std::io::ErrorKind::Interrupted, "waiting for events: {error}");
-        }
-        Ok(())
     }
 }

@@ -6,13 +6,12 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure, Context};
 use ferry::Engine as Ferry;
 
-use super::agreement::Agreement;
 use super::channel::Channel;
 use super::drive::{Flight, Route};
 use super::no_path::refuse_without_path;
 use super::registered::Registered;
 use super::setup::{describe, Setup};
-use super::wire::{Area, Command, Outcome, OwnHalf, Preparation, Reply, VERSION};
+use super::wire::{Area, Command, Manner, Outcome, OwnHalf, Preparation, Reply, VERSION};
 use crate::cpu::{own_cpu_seconds, Pinned};
 use crate::device::{find, Described};
 use crate::layout::mix;
@@ -34,10 +33,8 @@ pub struct Client {
     pub(super) inward: Option<Registered>,
     pub(super) remote: Area,
     pub(super) seed: u64,
-    pub(super) validate: bool,
+    pub(super) manner: Manner,
     flight: Flight,
-    bidirectional: bool,
-    pub(super) acked_only: bool,
     /// Whose memory is this end's and the server's; `None`: the host's.
     pub(super) devices: [Option<Described>; 2],
     /// Damages a byte before each check: a test of the check.
@@ -52,7 +49,8 @@ impl Client {
     pub fn connect(
         setup: &Setup,
         address: &str,
-        agreement: Agreement,
+        manner: Manner,
+        terms: Vec<(String, String)>,
         memory_bytes: usize,
     ) -> anyhow::Result<Client> {
         ensure!(
@@ -60,22 +58,20 @@ impl Client {
             "the test would walk {memory_bytes} bytes, which is too much"
         );
         let device = setup.device.location();
-        ensure!(device.is_none() || !agreement.pingpong, "--pingpong polls its memory, not a device's");
+        ensure!(device.is_none() || !manner.pingpong, "--pingpong polls its memory, not a device's");
         let engine = setup.open()?;
         let described = device.map(|at| find(at, engine.config())).transpose();
         let described = described.with_context(|| setup.device.argument().unwrap_or_default())?;
         let mut channel = Channel::new(&engine)?;
         let peer = engine.connect(address, Some(CONNECT_TIMEOUT))?;
         refuse_without_path(&engine, peer)?;
-        let origin = agreement.memory;
-        let alloc = || Registered::new(&engine, origin, device, memory_bytes);
+        let alloc = || Registered::new(&engine, manner.memory, device, memory_bytes);
         let outward = alloc().context("memory for the test")?;
-        let inward = (agreement.bidirectional || agreement.pingpong).then(alloc).transpose();
+        let inward = (manner.bidirectional || manner.pingpong).then(alloc).transpose();
         let inward = inward.context("memory for what the server starts")?;
-        let flight = Flight { threads: 1, in_flight: agreement.tx_depth };
-        let Agreement { data_validation: validate, bidirectional, acked_only, .. } = agreement;
+        let flight = Flight { threads: 1, in_flight: manner.tx_depth };
         let area = inward.as_ref().map(Registered::area);
-        let hello = Command::Hello { version: VERSION, agreement, memory_bytes, inward: area };
+        let hello = Command::Hello { version: VERSION, manner, terms, memory_bytes, inward: area };
         channel.send(peer, &hello).context("introducing this end to the server")?;
         let (remote, there) = match channel.receive(peer, ANSWER_TIMEOUT).context("the server")? {
             Reply::Welcome { inward, device } => (inward, device),
@@ -90,10 +86,8 @@ impl Client {
             inward,
             remote,
             seed,
-            validate,
+            manner,
             flight,
-            bidirectional,
-            acked_only,
             devices: [described, there],
             spoil: false,
             engine,
@@ -117,7 +111,7 @@ impl Client {
 
     /// Whether, over RDMA, WRITEs from now on are done before they are known to be visible.
     pub fn set_acked_only(&mut self, acked_only: bool) {
-        self.acked_only = acked_only;
+        self.manner.acked_only = acked_only;
     }
 
     /// From now on one byte is damaged before each check, which must find it.
@@ -142,8 +136,8 @@ impl Client {
     }
 
     pub fn run(&mut self, workload: &Workload, limit: Limit) -> anyhow::Result<Sample> {
-        let half = OwnHalf { flight: self.flight, limit, acked_only: self.acked_only };
-        let own = self.bidirectional.then_some(half);
+        let half = OwnHalf { flight: self.flight, limit, acked_only: self.manner.acked_only };
+        let own = self.manner.bidirectional.then_some(half);
         let (walk, seed) = self.prepare(workload, own, None)?;
         let cpu_before = own_cpu_seconds();
         if own.is_some() {
@@ -204,7 +198,7 @@ impl Client {
     }
 
     pub(super) fn route(&self) -> Route<'_> {
-        let (engine, peer, acked_only) = (&self.engine, self.peer, self.acked_only);
+        let (engine, peer, acked_only) = (&self.engine, self.peer, self.manner.acked_only);
         Route { engine, peer, local: self.outward.area(), remote: self.remote, acked_only }
     }
 
@@ -217,7 +211,7 @@ impl Client {
         let workload = workload.validated()?;
         ensure!(workload.walk_bytes <= self.outward.length(), "the workload walks more than there is memory");
         self.seed = mix(self.seed.wrapping_add(1));
-        let (seed, validate) = (self.seed, self.validate);
+        let (seed, validate) = (self.seed, self.manner.validate);
         let preparation = Preparation { workload, seed, validate, own, cpu };
         self.channel.send(self.peer, &Command::Prepare(preparation))?;
         let walk = Walk::new(workload);
@@ -245,7 +239,7 @@ impl Client {
         if self.spoil && walk.origin() == End::Target {
             spoil(&mut self.outward, 0);
         }
-        if self.validate {
+        if self.manner.validate {
             let checked = walk.check(End::Initiator, &self.outward, seed, transfers);
             // First, whether what was compared is what the memory holds.
             self.outward.intact()?;

@@ -5,7 +5,6 @@
 //! machines needs one port and one secret. The same server serves `ferry-bench TEST` and the child
 //! process of `Pair`.
 
-mod agreement;
 mod beside;
 mod channel;
 mod client;
@@ -20,10 +19,10 @@ mod secret;
 mod server;
 mod session;
 mod setup;
+mod terms;
 mod wire;
 mod words;
 
-pub use agreement::{Agreement, Claims};
 pub use client::Client;
 pub use crowd::{serve_crowd, CrowdReply};
 pub use drive::Flight;
@@ -34,4 +33,5 @@ pub use registered::Origin;
 pub use secret::SecretFile;
 pub use server::{serve, serve_child};
 pub use setup::Setup;
-pub use wire::{Area, Listening};
+pub use terms::{accept, Term};
+pub use wire::{Area, Listening, Manner};

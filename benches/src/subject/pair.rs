@@ -2,21 +2,18 @@
 //! `selftest` measure; one configuration for everything.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::Context;
 
-use super::agreement::Agreement;
 use super::client::Client;
 use super::drive::Flight;
 use super::registered::Origin;
 use super::secret::SecretFile;
 use super::setup::Setup;
-use super::wire::Listening;
+use super::wire::{Listening, Manner};
 use crate::child::ChildProcess;
 use crate::device::Described;
-use crate::layout::Layout;
-use crate::options::{DeviceOptions, RdmaOptions, Transport};
+use crate::role::Role;
 use crate::workload::{Engine, LatencyWorkload, Limit, Sample, Workload};
 
 /// Transfers in flight, the same for every throughput row: enough that both lanes always have one under
@@ -29,19 +26,8 @@ pub struct PairConfig {
     pub program: PathBuf,
     /// No workload may walk more.
     pub memory_bytes: usize,
-    /// `None` keeps ferry's default, as all else is.
-    pub spin: Option<Duration>,
-    pub congestion_control: Option<String>,
-    /// What ferry may use; anything but auto fails rather than falls back.
-    pub transport: Transport,
-    /// Of the client and of the server.
-    pub rdma: [RdmaOptions; 2],
-    /// The same: whose memory they have.
-    pub devices: [DeviceOptions; 2],
-    /// Queue pairs; `None` keeps ferry's default.
-    pub qps: Option<u32>,
-    /// Room for `Engine::ping_pongs`.
-    pub pingpong: bool,
+    /// The client's and the server's, to which a secret is added.
+    pub ends: [Setup; 2],
     /// Both ends'.
     pub memory: Origin,
 }
@@ -55,39 +41,30 @@ pub struct Pair {
 
 impl Pair {
     pub fn start(config: &PairConfig) -> anyhow::Result<Pair> {
+        Pair::start_with(config, false)
+    }
+
+    /// With room for `Engine::ping_pongs`.
+    pub fn start_for_ping_pongs(config: &PairConfig) -> anyhow::Result<Pair> {
+        Pair::start_with(config, true)
+    }
+
+    fn start_with(config: &PairConfig, pingpong: bool) -> anyhow::Result<Pair> {
         let secret = SecretFile::create()?;
-        let setup = Setup {
-            secret_file: Some(secret.path().to_owned()),
-            spin: config.spin,
-            congestion_control: config.congestion_control.clone(),
-            transport: config.transport,
-            qps: config.qps,
-            ..Setup::default()
-        };
-        let [rdma, target_rdma] = config.rdma.clone();
-        let [device, target_device] = config.devices;
-        let target = Setup { rdma: target_rdma, device: target_device, ..setup.clone() };
-        let setup = Setup { rdma, device, ..setup };
-        let mut child = ChildProcess::start(&config.program, &target.child_arguments("ferry-target")?)?;
+        let secret_file = Some(secret.path().to_owned());
+        let ends = config.ends.clone().map(|end| Setup { secret_file: secret_file.clone(), ..end });
+        let [setup, target] = ends;
+        let mut child = ChildProcess::start(&config.program, &Role::FerryTarget(target))?;
         let Listening { address } = child.reply().context("ferry's target")?;
-        let opened = setup.config()?;
-        let agreement = Agreement {
-            test: None,
-            sizes: Vec::new(),
-            limit: Limit::Transfers(1),
-            tx_depth: IN_FLIGHT,
-            requests: 1,
-            bidirectional: false,
-            pingpong: config.pingpong,
-            data_validation: true,
-            acked_only: false,
-            layout: Layout::Contiguous,
+        let manner = Manner {
             memory: config.memory,
-            transport: config.transport,
-            lanes: if config.transport == Transport::Rdma { opened.rdma_qps } else { opened.lanes },
-            spin_us: opened.spin_us,
+            tx_depth: IN_FLIGHT,
+            bidirectional: false,
+            pingpong,
+            validate: true,
+            acked_only: false,
         };
-        let client = Client::connect(&setup, &address, agreement, config.memory_bytes)?;
+        let client = Client::connect(&setup, &address, manner, Vec::new(), config.memory_bytes)?;
         Ok(Pair { client, child, _secret: secret })
     }
 

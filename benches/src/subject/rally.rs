@@ -18,7 +18,7 @@ impl Client {
     /// its WRITE back, seen here. The terms of the session must have said so.
     pub fn time_ping_pongs(&mut self, bytes: usize, rounds: usize) -> anyhow::Result<Vec<u64>> {
         self.seed = mix(self.seed.wrapping_add(1));
-        let (seed, validate, acked_only) = (self.seed, self.validate, self.acked_only);
+        let (seed, validate, acked_only) = (self.seed, self.manner.validate, self.manner.acked_only);
         let slots = PingPong::slots(bytes, self.outward.length().min(self.remote.bytes));
         let terms = PingPong { bytes, rounds: rounds as u64, slots, acked_only, validate, seed };
         let terms = terms.validated(self.outward.length())?;

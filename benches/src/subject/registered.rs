@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::wire::Area;
 use crate::device::DeviceMemory;
-use crate::memory::{populated, Memory, Store};
+use crate::memory::{populated, private, Memory, Store};
 
 /// Where the memory comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -23,33 +23,24 @@ pub enum Origin {
     Alloc,
 }
 
-impl Origin {
-    pub fn name(self) -> &'static str {
-        match self {
-            Origin::Own => "own",
-            Origin::Alloc => "alloc",
-        }
-    }
-}
-
 /// After the last transfer nothing should be in the way of giving memory back.
 const UNREGISTER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Populated and registered, until it is dropped.
 pub enum Registered {
-    Own {
-        engine: Engine,
-        region: u64,
-        /// Taken by drop.
-        memory: Option<Memory>,
-    },
     Alloc(ferry::Memory),
-    Device {
+    Brought {
         engine: Engine,
-        region: u64,
+        area: Area,
         /// Taken by drop.
-        memory: Option<DeviceMemory>,
+        memory: Option<Brought>,
     },
+}
+
+/// Memory that ferry did not allocate.
+pub enum Brought {
+    Own(Memory),
+    Device(DeviceMemory),
 }
 
 impl Registered {
@@ -61,24 +52,23 @@ impl Registered {
         bytes: usize,
     ) -> anyhow::Result<Registered> {
         let options = RegionOptions { location: device, ..RegionOptions::default() };
-        if let Some(at) = device {
-            let memory = DeviceMemory::new(at, engine.config(), bytes)?;
-            // SAFETY: the memory goes only after drop has unregistered it, or never; Rust knows nothing of it.
-            let region = unsafe { engine.register(memory.address() as *mut u8, bytes, &options) }?;
-            return Ok(Registered::Device { engine: engine.clone(), region, memory: Some(memory) });
-        }
-        match origin {
-            Origin::Alloc => {
-                Ok(Registered::Alloc(populated(engine.alloc(bytes, &options).context("allocating")?)))
+        let memory = match (device, origin) {
+            (Some(at), _) => Brought::Device(DeviceMemory::new(at, engine.config(), bytes)?),
+            (None, Origin::Own) => Brought::Own(private(bytes).context("mapping")?),
+            (None, Origin::Alloc) => {
+                let memory = engine.alloc(bytes, &options).context("allocating")?;
+                return Ok(Registered::Alloc(populated(memory, bytes)));
             }
-            Origin::Own => {
-                let memory = Memory::new(bytes).context("mapping")?;
-                // SAFETY: the mapping goes only after drop has unregistered it, or never; no reference
-                // to its bytes is held while transfers run.
-                let region = unsafe { engine.register(memory.address(), bytes, &options) }?;
-                Ok(Registered::Own { engine: engine.clone(), region, memory: Some(memory) })
-            }
-        }
+        };
+        let address = match &memory {
+            Brought::Own(memory) => memory.address() as u64,
+            Brought::Device(memory) => memory.address(),
+        };
+        // SAFETY: the memory goes only after drop has unregistered it, or never. No reference to its bytes is
+        // held while transfers run, and of a device's Rust knows nothing.
+        let region = unsafe { engine.register(address as *mut u8, bytes, &options) }?;
+        let area = Area { region, address, bytes };
+        Ok(Registered::Brought { engine: engine.clone(), area, memory: Some(memory) })
     }
 
     /// As the other end names it.
@@ -87,14 +77,7 @@ impl Registered {
             Registered::Alloc(memory) => {
                 Area { region: memory.region(), address: memory.address(), bytes: memory.length() }
             }
-            Registered::Own { region, .. } => {
-                let memory = self.own();
-                Area { region: *region, address: memory.address() as u64, bytes: memory.bytes() }
-            }
-            Registered::Device { region, .. } => {
-                let memory = self.of_device();
-                Area { region: *region, address: memory.address(), bytes: memory.bytes() }
-            }
+            Registered::Brought { area, .. } => *area,
         }
     }
 
@@ -105,22 +88,8 @@ impl Registered {
     /// An error if any byte could not be copied from or to a device since the last call.
     pub fn intact(&self) -> anyhow::Result<()> {
         match self {
-            Registered::Device { .. } => self.of_device().intact(),
+            Registered::Brought { memory: Some(Brought::Device(memory)), .. } => memory.intact(),
             _ => Ok(()),
-        }
-    }
-
-    fn of_device(&self) -> &DeviceMemory {
-        match self {
-            Registered::Device { memory: Some(memory), .. } => memory,
-            _ => unreachable!("a device's memory is there until it is dropped"),
-        }
-    }
-
-    fn own(&self) -> &Memory {
-        match self {
-            Registered::Own { memory: Some(memory), .. } => memory,
-            _ => unreachable!("own memory is there until it is dropped"),
         }
     }
 }
@@ -129,38 +98,30 @@ impl Store for Registered {
     fn copy_in(&mut self, offset: usize, from: &[u8]) {
         match self {
             Registered::Alloc(memory) => memory.copy_in(offset, from),
-            Registered::Own { memory: Some(memory), .. } => memory.copy_in(offset, from),
-            Registered::Device { memory: Some(memory), .. } => memory.copy_in(offset, from),
-            Registered::Own { memory: None, .. } | Registered::Device { memory: None, .. } => {
-                unreachable!("taken by drop")
-            }
+            Registered::Brought { memory: Some(Brought::Own(memory)), .. } => memory.copy_in(offset, from),
+            Registered::Brought { memory: Some(Brought::Device(memory)), .. } => memory.copy_in(offset, from),
+            Registered::Brought { memory: None, .. } => unreachable!("taken by drop"),
         }
     }
 
     fn copy_out(&self, offset: usize, into: &mut [u8]) {
         match self {
             Registered::Alloc(memory) => memory.copy_out(offset, into),
-            Registered::Own { .. } => self.own().copy_out(offset, into),
-            Registered::Device { .. } => self.of_device().copy_out(offset, into),
+            Registered::Brought { memory: Some(Brought::Own(memory)), .. } => memory.copy_out(offset, into),
+            Registered::Brought { memory: Some(Brought::Device(memory)), .. } => {
+                memory.copy_out(offset, into)
+            }
+            Registered::Brought { memory: None, .. } => unreachable!("taken by drop"),
         }
     }
 }
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // What something may still reach stays where it is.
-        match self {
-            Registered::Alloc(_) => {}
-            Registered::Own { engine, region, memory } => {
-                if engine.unregister(*region, Some(UNREGISTER_TIMEOUT)).is_err() {
-                    std::mem::forget(memory.take());
-                }
-            }
-            Registered::Device { engine, region, memory } => {
-                if engine.unregister(*region, Some(UNREGISTER_TIMEOUT)).is_err() {
-                    std::mem::forget(memory.take());
-                }
-            }
+        let Registered::Brought { engine, area, memory } = self else { return };
+        if engine.unregister(area.region, Some(UNREGISTER_TIMEOUT)).is_err() {
+            // What something may still reach stays where it is.
+            std::mem::forget(memory.take());
         }
     }
 }

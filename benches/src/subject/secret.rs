@@ -7,6 +7,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use ferry::sys::random_bytes;
 
 const SECRET_BYTES: usize = 32;
 
@@ -18,7 +19,7 @@ pub struct SecretFile {
 impl SecretFile {
     /// Random bytes in a new file of mode 0600.
     pub fn create() -> anyhow::Result<SecretFile> {
-        let (name, bytes) = (random::<8>()?, random::<SECRET_BYTES>()?);
+        let (name, bytes) = (random_bytes::<8>()?, random_bytes::<SECRET_BYTES>()?);
         let directory = std::env::temp_dir().join(format!("ferry-bench-{}", hexadecimal(&name)));
         DirBuilder::new().mode(0o700).create(&directory).context("a directory for the secret")?;
         let secret = SecretFile { file: directory.join("secret"), directory };
@@ -38,12 +39,6 @@ impl Drop for SecretFile {
         let _ = fs::remove_file(&self.file);
         let _ = fs::remove_dir(&self.directory);
     }
-}
-
-fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(|error| anyhow::anyhow!("no randomness: {error}"))?;
-    Ok(bytes)
 }
 
 fn hexadecimal(bytes: &[u8]) -> String {

@@ -6,11 +6,11 @@ use std::thread;
 use anyhow::{bail, ensure, Context};
 use ferry::Engine;
 
-use super::agreement::Claims;
 use super::channel::Channel;
 use super::registered::Registered;
 use super::session::Session;
 use super::setup::Setup;
+use super::terms::{accept, Term};
 use super::wire::{Command, Listening, Reply, VERSION};
 use crate::child::write_line;
 use crate::device::find;
@@ -19,14 +19,14 @@ use crate::memory::MEMORY_BYTES_MAX;
 /// Serves one client and returns when it has said goodbye. `listening` is told the address first.
 pub fn serve(
     setup: &Setup,
-    claims: &Claims,
+    terms: &[Term],
     listening: impl FnOnce(&str) -> io::Result<()>,
 ) -> anyhow::Result<()> {
     let engine = setup.open()?;
     let mut channel = Channel::new(&engine)?;
     listening(engine.address())?;
     let (peer, hello) = channel.receive_first()?;
-    let mut session = match welcome(&engine, &mut channel, peer, (setup, claims), hello) {
+    let mut session = match welcome(&engine, &mut channel, peer, (setup, terms), hello) {
         Ok(session) => session,
         Err(error) => {
             let reason = format!("{error:#}");
@@ -41,18 +41,18 @@ fn welcome<'a>(
     engine: &'a Engine,
     channel: &'a mut Channel,
     peer: u64,
-    (setup, claims): (&Setup, &Claims),
+    (setup, terms): (&Setup, &[Term]),
     hello: Command,
 ) -> anyhow::Result<Session<'a>> {
-    let Command::Hello { version, agreement, memory_bytes, inward: remote } = hello else {
+    let Command::Hello { version, manner, terms: stated, memory_bytes, inward: remote } = hello else {
         bail!("the client did not introduce itself");
     };
     ensure!(version == VERSION, "the client's ferry-bench speaks version {version}, this one {VERSION}");
-    claims.accept(&agreement).map_err(anyhow::Error::msg)?;
+    accept(terms, &stated).map_err(anyhow::Error::msg)?;
     ensure!((1..=MEMORY_BYTES_MAX).contains(&memory_bytes), "the client asks for {memory_bytes} bytes");
-    let (origin, device) = (agreement.memory, setup.device.location());
+    let (origin, device) = (manner.memory, setup.device.location());
     ensure!(
-        device.is_none() || !agreement.pingpong,
+        device.is_none() || !manner.pingpong,
         "--pingpong polls its memory, and the server's is a device's"
     );
     let described = device.map(|at| find(at, engine.config())).transpose();
@@ -71,7 +71,7 @@ pub fn serve_child(setup: &Setup) -> anyhow::Result<()> {
         let _ = io::stdin().lock().read(&mut [0]);
         std::process::exit(0);
     });
-    serve(setup, &Claims::default(), |address| {
+    serve(setup, &[], |address| {
         write_line(&mut io::stdout().lock(), &Listening { address: address.to_owned() })?;
         io::stdout().flush()
     })

@@ -2,16 +2,16 @@
 //! defaults, and what departs can be stated.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::Context;
 use ferry::config::Transports;
 use ferry::{Config, Engine};
+use serde::{Deserialize, Serialize};
 
-use crate::options::{DeviceOptions, RdmaOptions, Transport};
+use crate::options::{DeviceOptions, Named, RdmaOptions, Transport};
 
 /// What an end's engine is opened with.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Setup {
     /// `None` keeps the default: a free port of the loopback address.
     pub listen_address: Option<String>,
@@ -24,28 +24,11 @@ pub struct Setup {
     pub rdma: RdmaOptions,
     /// Whose memory this end has.
     pub device: DeviceOptions,
-    pub spin: Option<Duration>,
+    pub spin_us: Option<u32>,
     /// `None` leaves the choice to ferry.
     pub congestion_control: Option<String>,
     /// Lane threads; `None` keeps the default.
     pub workers: Option<usize>,
-}
-
-impl Default for Setup {
-    fn default() -> Setup {
-        Setup {
-            listen_address: None,
-            secret_file: None,
-            transport: Transport::Auto,
-            lanes: None,
-            qps: None,
-            rdma: RdmaOptions::default(),
-            device: DeviceOptions::default(),
-            spin: None,
-            congestion_control: None,
-            workers: None,
-        }
-    }
 }
 
 impl Setup {
@@ -60,32 +43,14 @@ impl Setup {
             self.secret_file.as_ref().map(|path| path.to_str().context("the secret's path is not UTF-8"));
         set("secret_file", path.transpose()?.map(str::to_owned))?;
         let transport = Some(self.transport).filter(|transport| *transport != Transport::Auto);
-        set("transports", transport.map(|transport| transport.name().to_owned()))?;
+        set("transports", transport.map(|transport| transport.name()))?;
         set("lanes", self.lanes.map(|lanes| lanes.to_string()))?;
         set("rdma_qps", self.qps.map(|qps| qps.to_string()))?;
         self.rdma.settings().into_iter().try_for_each(|(key, value)| set(key, Some(value)))?;
-        set("spin_us", self.spin.map(|spin| spin.as_micros().to_string()))?;
+        set("spin_us", self.spin_us.map(|us| us.to_string()))?;
         set("tcp_congestion", self.congestion_control.clone())?;
         set("workers", self.workers.map(|workers| workers.to_string()))?;
         Ok(config)
-    }
-
-    /// The command line of a child process that opens its engine the same way.
-    pub fn child_arguments(&self, command: &str) -> anyhow::Result<Vec<String>> {
-        let mut arguments = vec![command.to_owned()];
-        if let Some(path) = &self.secret_file {
-            arguments.push(format!("--secret-file={}", path.to_str().context("the path is not UTF-8")?));
-        }
-        if self.transport != Transport::Auto {
-            arguments.push(format!("--transport={}", self.transport.name()));
-        }
-        arguments.extend(self.spin.map(|spin| format!("--spin-us={}", spin.as_micros())));
-        arguments.extend(self.congestion_control.iter().map(|name| format!("--congestion-control={name}")));
-        arguments.extend(self.workers.map(|workers| format!("--workers={workers}")));
-        arguments.extend(self.qps.map(|qps| format!("--qps={qps}")));
-        arguments.extend(self.rdma.arguments());
-        arguments.extend(self.device.argument());
-        Ok(arguments)
     }
 
     pub fn open(&self) -> anyhow::Result<Engine> {

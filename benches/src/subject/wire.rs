@@ -1,15 +1,15 @@
-//! What the two ends tell each other, as JSON in notifications. `agreement` holds the terms of a test.
+//! What the two ends tell each other, as JSON in notifications. `terms` says what they have to agree on.
 
 use serde::{Deserialize, Serialize};
 
-use super::agreement::Agreement;
 use super::drive::Flight;
 use super::pingpong::PingPong;
+use super::registered::Origin;
 use crate::device::Described;
 use crate::workload::{Limit, Workload};
 
 /// Of these messages. Ends of different versions refuse each other.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// Registered memory that the other end may name.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -25,11 +25,32 @@ pub struct Listening {
     pub address: String,
 }
 
+/// How a client measures.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Manner {
+    /// Both ends' memory, where it is the host's.
+    pub memory: Origin,
+    pub tx_depth: usize,
+    pub bidirectional: bool,
+    /// Both ends' applications poll memory, and the server WRITEs back.
+    pub pingpong: bool,
+    pub validate: bool,
+    /// Over RDMA, WRITEs are done before they are known to be visible at the target.
+    pub acked_only: bool,
+}
+
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Command {
     /// First of all. `inward` is the client's memory for transfers that the server starts (`-b`,
     /// `--pingpong`).
-    Hello { version: u32, agreement: Agreement, memory_bytes: usize, inward: Option<Area> },
+    Hello {
+        version: u32,
+        manner: Manner,
+        /// Options and their values, for the server to agree with.
+        terms: Vec<(String, String)>,
+        memory_bytes: usize,
+        inward: Option<Area>,
+    },
     /// Prepare the memory for a run; answered by `Ready`.
     Prepare(Preparation),
     /// Start your own half of a bidirectional run; answered by `Finished` in the end.

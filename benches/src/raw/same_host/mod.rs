@@ -5,26 +5,68 @@
 //! itself. Both move whole transfers from several threads without a word to the target, which only
 //! prepares and checks its memory: a child of this same binary, as the target of the TCP reference is.
 
-mod engine;
-mod pair;
 mod shared;
 mod target;
 mod vm;
-mod wire;
-
-pub use engine::{SameHostEngine, SharedEngine, VmEngine};
-pub use pair::SameHostConfig;
-pub use target::{serve, SameHostTargetOptions};
 
 use std::io;
+use std::path::PathBuf;
+use std::time::Instant;
 
-use crate::memory::Memory;
+use anyhow::{ensure, Context};
+use ferry::sys::socket::IoVec;
+use serde::{Deserialize, Serialize};
+
+use super::reference::{on_threads, Reference, Way};
+use crate::child::ChildProcess;
+use crate::dispense::Dispenser;
+use crate::memory::{private, Memory};
+use crate::role::Role;
 use crate::walk::Walk;
-pub use wire::Kind;
-use wire::Place;
+use crate::workload::{LatencyWorkload, Workload};
+
+pub use target::{serve, SameHostTargetOptions};
+
+/// Memory that only its owner maps.
+pub type VmEngine = Reference<SameHost<vm::Vm>>;
+/// Memory that both processes map.
+pub type SharedEngine = Reference<SameHost<shared::Shared>>;
+
+/// Of both ends' memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    /// Anonymous and private: what an application brings.
+    Own,
+    /// A memory file that others can map: what ferry allocates.
+    Shared,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Own => "own",
+            Kind::Shared => "shared",
+        }
+    }
+
+    fn map(self, bytes: usize) -> io::Result<Memory> {
+        match self {
+            Kind::Own => private(bytes),
+            Kind::Shared => Memory::shared(bytes),
+        }
+    }
+}
+
+/// Where the target's memory is, in its own terms: its first line.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Place {
+    pub address: u64,
+    /// The memory file's descriptor, if it is one.
+    pub fd: Option<i32>,
+}
 
 /// How a thread of the initiator reaches the target's memory.
-pub trait Way: Sized + Sync {
+pub trait Mover: Sized + Sync {
     /// What `Engine::name` says.
     const NAME: &'static str;
     const KIND: Kind;
@@ -50,7 +92,102 @@ pub trait Way: Sized + Sync {
 /// A thread's lists, reused from transfer to transfer.
 #[derive(Default)]
 pub struct Scratch {
-    here: Vec<libc::iovec>,
-    there: Vec<libc::iovec>,
+    here: Vec<IoVec>,
+    there: Vec<IoVec>,
     pieces: Vec<shared::Piece>,
+}
+
+#[derive(Clone, Debug)]
+pub struct SameHostConfig {
+    /// The ferry-bench binary; the running one, except in tests.
+    pub program: PathBuf,
+    /// Memory on each side: no workload may walk more.
+    pub memory_bytes: usize,
+    /// Threads that move transfers, each its own.
+    pub threads: usize,
+}
+
+pub struct SameHost<M> {
+    mover: M,
+    threads: usize,
+}
+
+impl<M: Mover> Reference<SameHost<M>> {
+    pub fn start(config: &SameHostConfig) -> anyhow::Result<Reference<SameHost<M>>> {
+        let SameHostConfig { ref program, memory_bytes, threads } = *config;
+        ensure!(threads > 0, "at least one thread moves the data");
+        let memory = M::KIND.map(memory_bytes).context("the initiator's memory")?;
+        let options = SameHostTargetOptions { kind: M::KIND, memory_bytes };
+        let mut child = ChildProcess::start(program, &Role::SameHostTarget(options))?;
+        let place = child.reply().context("the raw target")?;
+        let mover = M::reach(child.pid(), place, memory_bytes);
+        let mover = mover.context("reaching the raw target's memory")?;
+        Ok(Reference::new(SameHost { mover, threads }, child, memory))
+    }
+}
+
+impl<M: Mover> Way for SameHost<M> {
+    type Setting = usize;
+    type Run = (usize, Scratch);
+    type Told = ();
+
+    fn name(&self) -> &'static str {
+        M::NAME
+    }
+
+    fn path(&self) -> String {
+        format!("{} memory, {} threads", M::KIND.name(), self.threads)
+    }
+
+    fn settings(&self) -> Vec<usize> {
+        M::SETTINGS.to_vec()
+    }
+
+    fn usual(&self) -> usize {
+        M::SETTINGS[0]
+    }
+
+    fn describe(&self, setting: usize, _: &Workload) -> String {
+        let threads = match self.threads {
+            1 => "one thread".to_owned(),
+            count => format!("{count} threads"),
+        };
+        format!("{threads}, {}", M::describe(setting))
+    }
+
+    fn ready(
+        &self,
+        _: &Workload,
+        setting: usize,
+        _: Option<&LatencyWorkload>,
+    ) -> anyhow::Result<((usize, Scratch), ())> {
+        Ok(((setting, Scratch::default()), ()))
+    }
+
+    fn drive(
+        &self,
+        walk: &Walk,
+        memory: &Memory,
+        (setting, _): &mut (usize, Scratch),
+        dispenser: &Dispenser,
+    ) -> io::Result<Instant> {
+        let setting = *setting;
+        on_threads(self.threads, |_| {
+            let mut scratch = Scratch::default();
+            while let Some(number) = dispenser.take() {
+                self.mover.carry(walk, memory, number, setting, &mut scratch)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn carry(
+        &self,
+        walk: &Walk,
+        memory: &Memory,
+        (setting, scratch): &mut (usize, Scratch),
+        number: u64,
+    ) -> io::Result<()> {
+        self.mover.carry(walk, memory, number, *setting, scratch)
+    }
 }

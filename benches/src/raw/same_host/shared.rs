@@ -3,18 +3,17 @@
 
 use std::fs::OpenOptions;
 use std::io;
+use std::os::fd::AsFd;
 
-use super::wire::{Kind, Place};
-use super::{Scratch, Way};
-use crate::memory::Memory;
+/// ferry's own, so that the reference has the best copy that we know of.
+use ferry::sys::copy;
+pub use ferry::sys::copy::Piece;
+use ferry::sys::memory::page_bytes;
+
+use super::{Kind, Mover, Place, Scratch};
+use crate::memory::{Memory, Store};
 use crate::walk::Walk;
 use crate::workload::Operation;
-
-/// The same source file, so that the reference has the best copy that we know of.
-#[path = "../../../../engine/src/sys/copy.rs"]
-mod copy;
-
-pub use copy::Piece;
 
 pub struct Shared {
     remote: Memory,
@@ -23,7 +22,7 @@ pub struct Shared {
 const TUNED: usize = 0;
 const PLAIN: usize = 1;
 
-impl Way for Shared {
+impl Mover for Shared {
     const NAME: &'static str = "raw shared mapping";
     const KIND: Kind = Kind::Shared;
     const SETTINGS: &'static [usize] = &[TUNED, PLAIN];
@@ -31,7 +30,10 @@ impl Way for Shared {
     fn reach(pid: u32, place: Place, bytes: usize) -> io::Result<Shared> {
         let fd = place.fd.ok_or(io::ErrorKind::InvalidData)?;
         let file = OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/fd/{fd}"))?;
-        Ok(Shared { remote: Memory::of_file(&file, bytes)? })
+        let remote = Memory::of(file.as_fd(), bytes, true)?;
+        // No run pays for the pages.
+        (0..bytes).step_by(page_bytes()).for_each(|offset| remote.copy_out(offset, &mut [0]));
+        Ok(Shared { remote })
     }
 
     fn carry(

@@ -4,13 +4,14 @@
 use std::io::{BufRead, Write};
 use std::os::fd::AsRawFd;
 
-use super::wire::{Kind, Place};
+use serde::{Deserialize, Serialize};
+
+use super::{Kind, Place};
 use crate::child::write_line;
-use crate::memory::Memory;
 use crate::raw::passive;
 
-/// What the parent passes on the command line.
-#[derive(Clone, Debug)]
+/// What the parent starts it with.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SameHostTargetOptions {
     pub kind: Kind,
     pub memory_bytes: usize,
@@ -18,14 +19,8 @@ pub struct SameHostTargetOptions {
 
 /// Serves one parent, over the given control pipe, until it closes the pipe.
 pub fn serve(options: &SameHostTargetOptions, from: impl BufRead, mut to: impl Write) -> anyhow::Result<()> {
-    let (mut memory, file) = match options.kind {
-        Kind::Own => (Memory::new(options.memory_bytes)?, None),
-        Kind::Shared => {
-            let (memory, file) = Memory::shared(options.memory_bytes)?;
-            (memory, Some(file))
-        }
-    };
-    let place = Place { address: memory.address() as u64, fd: file.as_ref().map(|file| file.as_raw_fd()) };
-    write_line(&mut to, &place)?;
-    passive::serve(&mut memory, from, to)
+    let mut memory = options.kind.map(options.memory_bytes)?;
+    let fd = memory.memfd().map(|file| file.as_raw_fd());
+    write_line(&mut to, &Place { address: memory.address() as u64, fd })?;
+    passive::serve(&mut memory, from, to, |_, _, ()| Ok(()))
 }

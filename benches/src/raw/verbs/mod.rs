@@ -5,34 +5,25 @@
 //! under way. Where ferry proves that WRITEs are visible by a READ behind them, the same READ can be put
 //! behind each list here. The target registers its memory, tells its place, and sleeps.
 //!
-//! `device` and `queue` keep what verbs gives out, `chain` makes work requests, `target` and `pair` are the
-//! two processes, `engine` is what is measured. Unsafe calls are in the first three.
+//! `end` is what either process has of its device, through ferry's bindings; `target` and `initiator` are the
+//! two processes.
 
-mod chain;
-mod device;
-mod engine;
-mod pair;
-mod queue;
+mod end;
+mod initiator;
 mod target;
 
-use clap::Args;
 use serde::{Deserialize, Serialize};
 
-pub use engine::VerbsEngine;
-pub use pair::VerbsConfig;
-pub use target::serve;
+pub use initiator::{VerbsConfig, VerbsEngine};
+pub use target::{serve, VerbsTargetOptions};
 
 /// One end's device, and how its queue pairs are set up.
-#[derive(Args, Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Port {
-    #[arg(long = "ib-dev")]
     pub device: String,
-    #[arg(long)]
     pub gid_index: u8,
     /// At most; the smaller of both ends' holds.
-    #[arg(long)]
     pub mtu: u32,
-    #[arg(long)]
     pub queues: usize,
 }
 

@@ -1,0 +1,214 @@
+//! A reference as an `Engine`: a way to move bytes into and out of a child process, timed, its data checked, with
+//! the setting that is best for each workload.
+
+use std::collections::HashMap;
+use std::io;
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{ensure, Context};
+use serde::Serialize;
+
+use super::passive::Passive;
+use crate::child::ChildProcess;
+use crate::cpu::{child_cpu_seconds, own_cpu_seconds, Pinned};
+use crate::dispense::Dispenser;
+use crate::memory::Memory;
+use crate::stats::median;
+use crate::walk::Walk;
+use crate::workload::{CpuSeconds, Engine, LatencyWorkload, Limit, Placement, Sample, Workload};
+
+/// Each setting is tried this often, in rounds, so that a busy moment spoils one try of each.
+const TRIES: usize = 3;
+pub const TRY: Limit = Limit::Seconds(0.15);
+
+/// How the bytes move.
+pub trait Way {
+    type Setting: Copy;
+    /// What a run uses, made before its clock starts.
+    type Run;
+    /// What the target has to know of a run, beside its workload.
+    type Told: Serialize;
+
+    fn name(&self) -> &'static str;
+    fn path(&self) -> String;
+    /// Worth trying for a workload.
+    fn settings(&self) -> Vec<Self::Setting>;
+    /// For workloads that were not prepared.
+    fn usual(&self) -> Self::Setting;
+    fn describe(&self, setting: Self::Setting, workload: &Workload) -> String;
+    /// An error if the setting is none for this way. `latency`: of synchronous transfers.
+    fn ready(
+        &self,
+        workload: &Workload,
+        setting: Self::Setting,
+        latency: Option<&LatencyWorkload>,
+    ) -> anyhow::Result<(Self::Run, Self::Told)>;
+    /// Carries out what the dispenser gives, and says when the last of it was done.
+    fn drive(
+        &self,
+        walk: &Walk,
+        memory: &Memory,
+        run: &mut Self::Run,
+        dispenser: &Dispenser,
+    ) -> io::Result<Instant>;
+    /// Carries out transfer `number`, and returns when it is done.
+    fn carry(&self, walk: &Walk, memory: &Memory, run: &mut Self::Run, number: u64) -> io::Result<()>;
+    /// After the last of those.
+    fn end(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The fields' order is the order in which they go: the way lets go of the memory and of the target.
+pub struct Reference<W: Way> {
+    way: W,
+    target: Passive,
+    memory: Memory,
+    best: HashMap<Workload, W::Setting>,
+}
+
+impl<W: Way> Reference<W> {
+    /// `way` leads from `memory` to that of `target`, which has said all that comes before its first run.
+    pub fn new(way: W, target: ChildProcess, memory: Memory) -> Reference<W> {
+        Reference { way, target: Passive::new(target), memory, best: HashMap::new() }
+    }
+
+    pub fn way(&self) -> &W {
+        &self.way
+    }
+
+    pub fn way_mut(&mut self) -> &mut W {
+        &mut self.way
+    }
+
+    /// Process id of the target, this process's child.
+    pub fn target_pid(&self) -> u32 {
+        self.target.pid()
+    }
+
+    /// One timed batch. The data is new in each, and checked after the clock has stopped.
+    pub fn run(&mut self, workload: &Workload, setting: W::Setting, limit: Limit) -> anyhow::Result<Sample> {
+        let (walk, mut run) = self.prepare_run(workload, setting, None)?;
+        let target_before = child_cpu_seconds(self.target.pid())?;
+        let own_before = own_cpu_seconds();
+        let dispenser = Dispenser::new(limit);
+        let end = self.way.drive(&walk, &self.memory, &mut run, &dispenser).context("the raw run")?;
+        let cpu_seconds = CpuSeconds {
+            initiator: own_cpu_seconds() - own_before,
+            target: child_cpu_seconds(self.target.pid())? - target_before,
+        };
+        let transfers = dispenser.transfers();
+        self.target.check(&walk, &self.memory, transfers)?;
+        let seconds = (end - dispenser.start()).as_secs_f64();
+        let bytes = transfers * workload.transfer_bytes() as u64;
+        Ok(Sample { bytes, transfers, seconds, cpu_seconds })
+    }
+
+    fn prepare_run(
+        &mut self,
+        workload: &Workload,
+        setting: W::Setting,
+        latency: Option<&LatencyWorkload>,
+    ) -> anyhow::Result<(Walk, W::Run)> {
+        let workload = workload.validated()?;
+        ensure!(workload.walk_bytes <= self.memory.length(), "the workload walks more than there is memory");
+        let (run, told) = self.way.ready(&workload, setting, latency)?;
+        Ok((self.target.prepare(&workload, &mut self.memory, told)?, run))
+    }
+
+    fn setting(&self, workload: &Workload) -> W::Setting {
+        self.best.get(workload).copied().unwrap_or(self.way.usual())
+    }
+}
+
+impl<W: Way> Engine for Reference<W> {
+    fn name(&self) -> &str {
+        self.way.name()
+    }
+
+    fn path(&self) -> String {
+        self.way.path()
+    }
+
+    /// Tries every setting and keeps the fastest.
+    fn prepare(&mut self, workload: &Workload) -> anyhow::Result<()> {
+        let mut settings = self.way.settings();
+        if settings.len() > 1 && !self.best.contains_key(workload) {
+            let best = fastest(&mut settings, |setting| self.run(workload, *setting, TRY))?;
+            self.best.insert(*workload, settings[best]);
+        }
+        Ok(())
+    }
+
+    fn settings(&self, workload: &Workload) -> String {
+        self.way.describe(self.setting(workload), workload)
+    }
+
+    fn throughput(&mut self, workload: &Workload, limit: Limit) -> anyhow::Result<Sample> {
+        self.run(workload, self.setting(workload), limit)
+    }
+
+    /// On the calling thread.
+    fn latency(&mut self, workload: &LatencyWorkload) -> anyhow::Result<Vec<u64>> {
+        let single = workload.single(self.memory.length());
+        let (walk, mut run) = self.prepare_run(&single, self.way.usual(), Some(workload))?;
+        let _pinned = match workload.placement {
+            Placement::Anywhere => None,
+            Placement::Pinned { initiator_cpu, .. } => Some(Pinned::to(initiator_cpu)?),
+        };
+        let mut nanoseconds = Vec::with_capacity(workload.samples);
+        for number in 0..workload.samples as u64 {
+            let start = Instant::now();
+            self.way.carry(&walk, &self.memory, &mut run, number).context("the raw latency run")?;
+            nanoseconds.push(start.elapsed().as_nanos() as u64);
+        }
+        self.way.end().context("the raw latency run")?;
+        self.target.check(&walk, &self.memory, workload.samples as u64)?;
+        Ok(nanoseconds)
+    }
+}
+
+/// Runs `work` on so many threads, each with its index; returns when the last was done.
+pub fn on_threads(threads: usize, work: impl Fn(usize) -> io::Result<()> + Sync) -> io::Result<Instant> {
+    let work = |index| work(index).map(|()| Instant::now());
+    if threads == 1 {
+        return work(0);
+    }
+    thread::scope(|scope| {
+        let work = &work;
+        let workers: Vec<_> = (0..threads).map(|index| scope.spawn(move || work(index))).collect();
+        let ends = workers.into_iter().map(|worker| worker.join().expect("a mover does not panic"));
+        let ends = ends.collect::<io::Result<Vec<_>>>()?;
+        Ok(ends.into_iter().max().unwrap_or_else(Instant::now))
+    })
+}
+
+/// Index of the candidate with the highest median speed over `TRIES` rounds.
+pub fn fastest<T>(
+    candidates: &mut [T],
+    mut run: impl FnMut(&mut T) -> anyhow::Result<Sample>,
+) -> anyhow::Result<usize> {
+    let mut speeds = vec![Vec::with_capacity(TRIES); candidates.len()];
+    for _ in 0..TRIES {
+        for (candidate, speeds) in candidates.iter_mut().zip(&mut speeds) {
+            speeds.push(run(candidate)?.gb_per_second());
+        }
+    }
+    let medians = speeds.iter().map(|speeds| median(speeds)).enumerate();
+    medians.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(index, _)| index).context("nothing to choose from")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_lucky_round_does_not_choose() {
+        let cpu_seconds = CpuSeconds::default();
+        let sample = |seconds: &f64| Sample { bytes: 1, transfers: 1, seconds: *seconds, cpu_seconds };
+        let mut rounds = [[1.0, 9.0, 9.0].iter(), [5.0, 5.0, 5.0].iter()];
+        let chosen = fastest(&mut rounds, |times| times.next().map(sample).context("a fourth round"));
+        assert_eq!(chosen.expect("two candidates"), 1);
+    }
+}

@@ -1,0 +1,208 @@
+//! The reference over TCP: a thread at each end of each connection, gathering and scattering in place.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{ensure, Context};
+
+use super::initiator::Lane;
+use super::pieces::Pieces;
+use super::reference::{fastest, on_threads, Reference, Way, TRY};
+use super::socket::{Link, SocketOptions, Wait};
+use super::target::TargetOptions;
+use super::wire::{Header, Kind, Listening, Told};
+use crate::child::ChildProcess;
+use crate::dispense::Dispenser;
+use crate::layout::Layout;
+use crate::memory::{private, Memory};
+use crate::role::Role;
+use crate::walk::Walk;
+use crate::workload::{format_bytes, LatencyWorkload, Operation, Placement, Workload, KIB, MIB};
+
+const CONNECTIONS: [usize; 3] = [1, 2, 4];
+const IN_FLIGHT: [usize; 4] = [1, 2, 4, 8];
+/// `SO_SNDBUF` = `SO_RCVBUF`. The small one keeps what is under way in the cache where that pays (Zen 5:
+/// 7 % at 1 MiB); elsewhere 4 MiB was best, and autotuning is what a program gets that asks for nothing.
+const BUFFERS: [Option<usize>; 3] = [Some(512 * KIB), Some(4 * MIB), None];
+/// ferry's own.
+const SPIN_DEFAULT: Duration = Duration::from_micros(50);
+
+#[derive(Clone, Debug)]
+pub struct RawConfig {
+    /// The ferry-bench binary; the running one, except in tests.
+    pub program: PathBuf,
+    /// Connections opened; a run may use fewer.
+    pub connections: usize,
+    /// Memory on each side: no workload may walk more.
+    pub memory_bytes: usize,
+    pub socket: SocketOptions,
+}
+
+impl RawConfig {
+    /// What ferry takes by itself between ends on one host.
+    pub const CONGESTION_CONTROL: &str = "reno";
+
+    /// As comparisons have it.
+    pub fn compared(program: &Path, memory_bytes: usize, congestion_control: &str) -> RawConfig {
+        let socket =
+            SocketOptions { buffer_bytes: None, congestion_control: Some(congestion_control.to_owned()) };
+        let connections = CONNECTIONS[CONNECTIONS.len() - 1];
+        RawConfig { program: program.to_owned(), connections, memory_bytes, socket }
+    }
+}
+
+/// How a run uses the connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuning {
+    pub connections: usize,
+    /// Transfers under way in total, at least one per connection.
+    pub in_flight: usize,
+}
+
+pub struct Tcp {
+    /// Closed before the child is told to end.
+    links: Vec<Link>,
+    buffer_bytes: Option<usize>,
+}
+
+pub type RawEngine = Reference<Tcp>;
+
+impl RawEngine {
+    /// Starts the target and connects to it.
+    pub fn start(config: &RawConfig) -> anyhow::Result<RawEngine> {
+        let RawConfig { program, connections, memory_bytes, socket } = config.clone();
+        let memory = private(memory_bytes).context("the initiator's memory")?;
+        // Told to the child alone. It keeps stray connections apart, not enemies.
+        let token = ferry::sys::random_u64();
+        let options = TargetOptions { connections, memory_bytes, token, socket };
+        let mut child = ChildProcess::start(&program, &Role::RawTarget(options))?;
+        let Listening { port } = child.reply().context("the raw target")?;
+        let mut links = Vec::new();
+        for _ in 0..connections {
+            let link = Link::new(connect(port, &config.socket)?)?;
+            link.send_header(&Header { kind: Kind::Hello, number: token })?;
+            links.push(link);
+        }
+        let accepted: usize = child.reply().context("the raw target")?;
+        ensure!(accepted == connections, "only {accepted} connections are open");
+        Ok(Reference::new(Tcp { links, buffer_bytes: config.socket.buffer_bytes }, child, memory))
+    }
+
+    /// With whichever socket buffers of `BUFFERS` move large transfers fastest here.
+    pub fn start_best(config: &RawConfig) -> anyhow::Result<RawEngine> {
+        let mut engines = Vec::with_capacity(BUFFERS.len());
+        for buffer_bytes in BUFFERS {
+            let socket = SocketOptions { buffer_bytes, ..config.socket.clone() };
+            engines.push(RawEngine::start(&RawConfig { socket, ..config.clone() })?);
+        }
+        let large = large(config.memory_bytes);
+        let fastest = fastest(&mut engines, |engine| engine.run(&large, engine.way().usual(), TRY))?;
+        Ok(engines.swap_remove(fastest))
+    }
+}
+
+impl Tcp {
+    fn lane<'a>(&'a self, index: usize, walk: &'a Walk, memory: &'a Memory, wait: Wait) -> Lane<'a> {
+        Lane { link: &self.links[index], walk, memory, wait }
+    }
+}
+
+/// How a run uses the connections, and what those of synchronous transfers reuse.
+pub struct Run {
+    tuning: Tuning,
+    wait: Wait,
+    pieces: Pieces,
+}
+
+impl Way for Tcp {
+    type Setting = Tuning;
+    type Run = Run;
+    type Told = Told;
+
+    fn name(&self) -> &'static str {
+        "raw"
+    }
+
+    fn path(&self) -> String {
+        let congestion_control = self.links.first().map(Link::congestion_control).unwrap_or_default();
+        let buffers = self.buffer_bytes.map_or("autotuned".to_owned(), |bytes| format_bytes(bytes) + " each");
+        format!("tcp 127.0.0.1, {congestion_control}, socket buffers {buffers}")
+    }
+
+    fn settings(&self) -> Vec<Tuning> {
+        let connections = CONNECTIONS.into_iter().filter(|&c| c <= self.links.len());
+        let pairs = connections.flat_map(|c| IN_FLIGHT.map(|f| Tuning { connections: c, in_flight: f }));
+        pairs.filter(|tuning| tuning.in_flight >= tuning.connections).collect()
+    }
+
+    /// Good everywhere, best nowhere in particular.
+    fn usual(&self) -> Tuning {
+        Tuning { connections: self.links.len().min(2), in_flight: 4 }
+    }
+
+    fn describe(&self, Tuning { connections, in_flight }: Tuning, _: &Workload) -> String {
+        format!("{connections} connections, {in_flight} in flight")
+    }
+
+    fn ready(
+        &self,
+        _: &Workload,
+        tuning: Tuning,
+        latency: Option<&LatencyWorkload>,
+    ) -> anyhow::Result<(Run, Told)> {
+        let Tuning { connections, in_flight } = tuning;
+        ensure!(connections > 0 && in_flight >= connections, "each connection needs a transfer in flight");
+        ensure!(connections <= self.links.len(), "only {} connections are open", self.links.len());
+        let run = |wait| Run { tuning, wait, pieces: Pieces::default() };
+        let Some(latency) = latency else {
+            return Ok((run(Wait::Block), Told { connections, spin: None, cpu: None }));
+        };
+        let spin = latency.spin.unwrap_or(SPIN_DEFAULT);
+        let cpu = match latency.placement {
+            Placement::Anywhere => None,
+            Placement::Pinned { target_cpu, .. } => Some(target_cpu),
+        };
+        Ok((run(Wait::Spin(spin)), Told { connections: 1, spin: Some(spin), cpu }))
+    }
+
+    /// A thread per connection.
+    fn drive(
+        &self,
+        walk: &Walk,
+        memory: &Memory,
+        run: &mut Run,
+        dispenser: &Dispenser,
+    ) -> io::Result<Instant> {
+        let (Tuning { connections, in_flight }, wait) = (run.tuning, run.wait);
+        on_threads(connections, |index| {
+            let window = in_flight / connections + usize::from(index < in_flight % connections);
+            self.lane(index, walk, memory, wait).run(window, dispenser)
+        })
+    }
+
+    /// Over the first connection.
+    fn carry(&self, walk: &Walk, memory: &Memory, run: &mut Run, number: u64) -> io::Result<()> {
+        self.lane(0, walk, memory, run.wait).carry(number, &mut run.pieces)
+    }
+
+    fn end(&self) -> io::Result<()> {
+        self.links.first().map_or(Ok(()), |link| link.end(Wait::Block))
+    }
+}
+
+fn connect(port: u16, options: &SocketOptions) -> anyhow::Result<TcpStream> {
+    let socket = options.socket().context("socket options")?;
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    socket.connect(&address.into()).context("connecting to the raw target")?;
+    Ok(socket.into())
+}
+
+/// 1 MiB × 16, or as much of it as the memory holds.
+fn large(memory_bytes: usize) -> Workload {
+    let blocks = (memory_bytes / MIB).clamp(1, 16);
+    let block_bytes = MIB.min(memory_bytes);
+    let (operation, layout) = (Operation::Write, Layout::Contiguous);
+    Workload { operation, layout, block_bytes, blocks, walk_bytes: memory_bytes }
+}

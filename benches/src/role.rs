@@ -1,0 +1,55 @@
+//! What this program starts of itself for the other end of a measurement: one hidden command, told its role as
+//! JSON.
+
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cpu::raise_descriptor_limit;
+use crate::raw::same_host::{self, SameHostTargetOptions};
+use crate::raw::verbs::{self, VerbsTargetOptions};
+use crate::raw::{self, TargetOptions};
+use crate::subject::{serve_child, serve_crowd, Setup};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// The passive process of the raw reference
+    RawTarget(TargetOptions),
+    /// The passive process of the same-host references
+    SameHostTarget(SameHostTargetOptions),
+    /// The passive process of the verbs reference
+    VerbsTarget(VerbsTargetOptions),
+    /// The server that `compare` and `selftest` start
+    FerryTarget(Setup),
+    /// The peers that `compare` connects to the engine at `address`
+    FerryCrowd { engine: Setup, address: String, peers: usize },
+}
+
+impl Role {
+    /// Serves the parent at the other end of standard input and output until it closes them.
+    pub fn serve(&self) -> anyhow::Result<()> {
+        let (from, to) = (io::stdin(), io::stdout());
+        match self {
+            Role::RawTarget(options) => raw::serve(options, from.lock(), to.lock()),
+            Role::SameHostTarget(options) => same_host::serve(options, from.lock(), to.lock()),
+            Role::VerbsTarget(options) => verbs::serve(options, from.lock(), to.lock()),
+            Role::FerryTarget(setup) => {
+                raise_descriptor_limit()?;
+                serve_child(setup)
+            }
+            Role::FerryCrowd { engine, address, peers } => {
+                raise_descriptor_limit()?;
+                serve_crowd(engine, address, *peers)
+            }
+        }
+    }
+}
+
+impl std::str::FromStr for Role {
+    type Err = serde_json::Error;
+
+    fn from_str(text: &str) -> Result<Role, serde_json::Error> {
+        serde_json::from_str(text)
+    }
+}
