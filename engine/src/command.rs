@@ -7,7 +7,7 @@ use crate::status::{Error, Result, Status};
 use crate::sys::clock;
 use crate::sys::health::{self, Health};
 use crate::sys::lock::{Condvar, Mutex, MutexGuard};
-use crate::types::Transport;
+use crate::types::{Monotonic, Transport};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -104,7 +104,7 @@ pub enum Command {
     /// This peer has a transfer with a deadline, or lanes to look after, before the loop's next look at it.
     Look {
         peer: u64,
-        at_ns: u64,
+        at_ns: Monotonic,
     },
     /// Many transfers of this peer have to be struck, or to go another way: see `Peer::sweep`.
     Sweep {

@@ -1,6 +1,10 @@
 //! The words of the data path that every step shares: what a caller asks for (`Request`) and what a
 //! transport posts (`Slice`). Plain data, no behaviour that a single step owns.
 
+mod time;
+
+pub use time::{Boottime, Monotonic};
+
 /// Direction of a transfer, seen from the initiator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]

@@ -9,7 +9,7 @@ use common::{peer_of, request, run, Pair, PATIENCE};
 use ferry::complete::{Fence, State};
 use ferry::notify::{EventBody, WHAT_TRANSFERS};
 use ferry::plan::blocks::{BlockIds, Layer};
-use ferry::types::{Access, Op, Request};
+use ferry::types::{Access, Monotonic, Op, Request};
 use ferry::{Deadline, Engine, Memory, RegionOptions, Status, TransferOptions};
 use std::time::{Duration, Instant};
 
@@ -337,7 +337,10 @@ fn cancel_is_a_request() {
         (result.state, result.status, result.bytes_confirmed),
         (State::Cancelled, Status::Cancelled, 0)
     );
-    assert_eq!((result.fence, result.started_ns, result.os_error), (Fence::Confirmed, 0, libc::ECANCELED));
+    assert_eq!(
+        (result.fence, result.started_ns, result.os_error),
+        (Fence::Confirmed, Monotonic::ZERO, libc::ECANCELED)
+    );
     first.cancel().unwrap();
     first.cancel().unwrap();
     let result = first.wait(Some(PATIENCE)).unwrap();
@@ -394,7 +397,7 @@ fn ordered_transfers_are_applied_in_order() {
             let EventBody::Transfer { user_data, .. } = event.body else { panic!("{event:?}") };
             assert_eq!(user_data, number as u64, "ORDERED transfers end in order");
         }
-        let finished: Vec<u64> =
+        let finished: Vec<Monotonic> =
             all.iter().map(|(_, transfer, _)| transfer.result().unwrap().finished_ns).collect();
         assert!(finished.is_sorted());
     }
@@ -435,7 +438,7 @@ fn a_failed_ordered_transfer_fails_those_that_wait() {
         let anew = submit(&good);
         for transfer in later {
             let result = transfer.wait(Some(PATIENCE)).unwrap();
-            assert_eq!((result.bytes_confirmed, result.started_ns), (0, 0), "{result:?}");
+            assert_eq!((result.bytes_confirmed, result.started_ns), (0, Monotonic::ZERO), "{result:?}");
             assert_ne!(result.state, State::Done);
         }
         assert_eq!(anew.wait(Some(PATIENCE)).unwrap().state, State::Done, "round {round}");

@@ -208,9 +208,9 @@ impl From<&TransferResult> for ferry_result {
             requests_failed: result.requests_failed,
             requests_in: result.requests_in,
             slices_out: result.slices_out,
-            submitted_ns: result.submitted_ns,
-            started_ns: result.started_ns,
-            finished_ns: result.finished_ns,
+            submitted_ns: result.submitted_ns.ns(),
+            started_ns: result.started_ns.ns(),
+            finished_ns: result.finished_ns.ns(),
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::peer::After;
 use crate::stage::tests::{options, request, until, Place, Two};
 use crate::status::Status;
 use crate::sys::random_u64;
+use crate::types::Monotonic;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const MIB: usize = 1 << 20;
@@ -191,7 +192,7 @@ impl Path for Sleeper {
     fn carries(&self, _ranges: &[Range], _known: &RemoteMap, _alone: bool) -> bool {
         panic!("there is nothing to be asked while it rests");
     }
-    fn post(&self, _: Class, _: Option<u64>, _: &mut After) {}
+    fn post(&self, _: Class, _: Option<Monotonic>, _: &mut After) {}
     fn nudge(&self, _: &mut After) {}
     fn condition(&self) -> Condition {
         Condition::Resting

@@ -17,7 +17,7 @@ use crate::route;
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
 use crate::transport::local;
-use crate::types::{MemoryKind, Op, Request, Transport};
+use crate::types::{MemoryKind, Monotonic, Op, Request, Transport};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -286,7 +286,7 @@ pub(super) fn prepare(
         priority: options.priority,
         notify: options.notify.map(Box::from),
         submitted_ns,
-        deadline_ns: deadline.map_or(u64::MAX, |ns| submitted_ns.saturating_add(ns)),
+        deadline_ns: deadline.map_or(Monotonic::NEVER, |ns| submitted_ns.saturating_add(ns)),
         user_data: options.user_data,
         queue: options.queue.clone(),
         device: facts.memory.has_device(),

@@ -5,7 +5,7 @@ use crate::complete::{Transfer as Core, TransferResult};
 use crate::peer::outbox::Class;
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
-use crate::types::Transport;
+use crate::types::{Monotonic, Transport};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,9 +64,8 @@ impl Engine {
     }
 
     fn wait_final(&self, core: &Core, timeout: Option<Duration>) {
-        let deadline_ns = timeout.map_or(u64::MAX, |timeout| {
-            clock::monotonic_ns().saturating_add(timeout.as_nanos().min(u64::MAX as u128) as u64)
-        });
+        let deadline_ns = timeout
+            .map_or(Monotonic::NEVER, |timeout| clock::monotonic_ns().saturating_add_duration(timeout));
         // A small transfer is driven from here, without a hop through another thread; on this host and over
         // RDMA a large one, too.
         if let Ok(peer) = self.inner.context.peers.get(core.spec.peer) {

@@ -3,7 +3,7 @@
 
 use crate::status::Status;
 use crate::sys::clock;
-use crate::types::Transport;
+use crate::types::{Monotonic, Transport};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -63,9 +63,9 @@ pub struct TransferResult {
     pub bytes_confirmed: u64,
     pub requests_failed: u64,
     /// Nanoseconds, CLOCK_MONOTONIC. `started_ns` is 0 when nothing was posted.
-    pub submitted_ns: u64,
-    pub started_ns: u64,
-    pub finished_ns: u64,
+    pub submitted_ns: Monotonic,
+    pub started_ns: Monotonic,
+    pub finished_ns: Monotonic,
     pub requests_in: u64,
     pub slices_out: u64,
     pub transport: Transport,
@@ -75,7 +75,7 @@ pub struct TransferResult {
 
 impl TransferResult {
     /// Of one that this thread has copied, in one piece, since `submitted_ns`.
-    pub fn at_once(user_data: u64, bytes: u64, submitted_ns: u64) -> TransferResult {
+    pub fn at_once(user_data: u64, bytes: u64, submitted_ns: Monotonic) -> TransferResult {
         TransferResult {
             state: State::Done,
             status: Status::Ok,

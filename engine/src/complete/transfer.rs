@@ -18,7 +18,7 @@ use crate::request_map::requests_of;
 use crate::status::Status;
 use crate::sys::clock;
 use crate::sys::lock::{Mutex, MutexGuard};
-use crate::types::{Op, Request, Slice, Transport};
+use crate::types::{Monotonic, Op, Request, Slice, Transport};
 use std::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
@@ -48,9 +48,9 @@ pub struct TransferSpec {
     pub priority: u32,
     pub notify: Option<Box<[u8]>>,
     /// On CLOCK_MONOTONIC, as the deadline.
-    pub submitted_ns: u64,
+    pub submitted_ns: Monotonic,
     /// u64::MAX is never.
-    pub deadline_ns: u64,
+    pub deadline_ns: Monotonic,
     pub user_data: u64,
     pub queue: Option<Arc<Queue>>,
     /// Some of it is memory of a device: out of reach for TCP.
@@ -234,9 +234,9 @@ impl Transfer {
     }
 
     /// The same for who knows the time; asked only for the first slice.
-    pub fn mark_started_at(&self, now_ns: impl FnOnce() -> u64) {
+    pub fn mark_started_at(&self, now_ns: impl FnOnce() -> Monotonic) {
         if self.started_ns.load(Ordering::Relaxed) == 0 {
-            self.started_ns.store(now_ns(), Ordering::Relaxed);
+            self.started_ns.store(now_ns().ns(), Ordering::Relaxed);
         }
     }
 
@@ -416,7 +416,7 @@ impl Transfer {
             bytes_confirmed: self.bytes_confirmed.load(Ordering::Relaxed),
             requests_failed: failed,
             submitted_ns: self.spec.submitted_ns,
-            started_ns: self.started_ns.load(Ordering::Relaxed),
+            started_ns: Monotonic::from_ns(self.started_ns.load(Ordering::Relaxed)),
             finished_ns: clock::monotonic_ns(),
             requests_in: all,
             slices_out: self.spec.slices.len() as u64,

@@ -20,7 +20,7 @@ use crate::region::remote::RemoteRegion;
 use crate::region::{Region, RegionMap};
 use crate::session::message::Message;
 use crate::sys::{clock, socket};
-use crate::types::Transport;
+use crate::types::{Monotonic, Transport};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ pub(super) struct News {
     /// Something came into the log since all peers were put there.
     is_new: bool,
     /// Until then they are not put there again.
-    rests_until_ns: u64,
+    rests_until_ns: Monotonic,
 }
 
 impl News {
@@ -60,10 +60,10 @@ impl News {
     }
 
     /// When there is something to tell next.
-    pub(super) fn next_ns(&self) -> Option<u64> {
+    pub(super) fn next_ns(&self) -> Option<Monotonic> {
         match self.turns.is_empty() {
             true => self.is_new.then_some(self.rests_until_ns),
-            false => Some(0),
+            false => Some(Monotonic::ZERO),
         }
     }
 }

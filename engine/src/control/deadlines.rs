@@ -6,6 +6,7 @@ use super::Control;
 use crate::loss::{Cause, Failure};
 use crate::status::{Error, Status};
 use crate::sys::clock;
+use crate::types::Monotonic;
 use std::sync::atomic::Ordering;
 
 /// Lost peers whose handles still answer PEER_LOST; older ones become STALE.
@@ -15,10 +16,10 @@ pub(super) const LOST_PEERS_KEPT: usize = 1024;
 const SWEEP_NS: u64 = 2_000_000;
 
 impl Control {
-    pub(super) fn next_timer_ns(&self) -> Option<u64> {
+    pub(super) fn next_timer_ns(&self) -> Option<Monotonic> {
         let look = self.looks.first();
         let alarm = self.alarms.first();
-        let rest = (self.accept_rests_until_ns > 0).then_some(self.accept_rests_until_ns);
+        let rest = (self.accept_rests_until_ns > Monotonic::ZERO).then_some(self.accept_rests_until_ns);
         let now = clock::now();
         let half_open = self.half_open.first().map(|(at, _)| *at).into_iter();
         let half_open = half_open.chain(self.callers.next());
@@ -32,8 +33,8 @@ impl Control {
 
     pub(super) fn timers(&mut self) {
         let now_ns = clock::monotonic_ns();
-        if self.accept_rests_until_ns > 0 && self.accept_rests_until_ns <= now_ns {
-            self.accept_rests_until_ns = 0;
+        if self.accept_rests_until_ns > Monotonic::ZERO && self.accept_rests_until_ns <= now_ns {
+            self.accept_rests_until_ns = Monotonic::ZERO;
             self.accept_again();
         }
         for peer in self.looks.take_due(now_ns) {
@@ -51,11 +52,11 @@ impl Control {
     }
 
     /// Has what is past its deadline struck, fails lanes that do not move, and plans the next look.
-    fn look(&mut self, peer: u64, now_ns: u64) {
+    fn look(&mut self, peer: u64, now_ns: Monotonic) {
         let progress_ns = self.context.progress_ns();
         let Some(session) = self.sessions.get(&peer) else { return };
         let next_ns = session.peer.begin_look();
-        let since_ns = clock::boottime_ns().saturating_sub(progress_ns);
+        let since_ns = clock::boottime_ns().saturating_sub_ns(progress_ns);
         let stuck = self.tcp.stuck(peer, since_ns);
         match next_ns {
             // The sweep comes before the next look.
@@ -89,7 +90,7 @@ impl Control {
         }
     }
 
-    fn swept(&mut self, handle: u64, now_ns: u64) {
+    fn swept(&mut self, handle: u64, now_ns: Monotonic) {
         // Its session may have ended meanwhile.
         if self.draining.contains_key(&handle) {
             self.drained(handle);

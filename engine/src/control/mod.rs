@@ -41,6 +41,7 @@ use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
 use crate::sys::socket;
 use crate::sys::tcp::Listener;
 use crate::transport::tcp;
+use crate::types::Monotonic;
 use announce::News;
 use callers::Callers;
 use conn::{Conn, State};
@@ -99,9 +100,9 @@ pub struct Control {
     /// The last peer that listened at a place.
     by_place: HashMap<[u8; 16], u64>,
     /// When each session's machine wants to be called.
-    alarms: Schedule<u64>,
+    alarms: Schedule<Monotonic>,
     /// When each peer is looked at next: deadlines of its transfers, and whether its lanes move.
-    looks: Schedule<u64>,
+    looks: Schedule<Monotonic>,
     /// Peers that are swept, a turn for each in turn. One may be in it twice.
     sweeping: VecDeque<u64>,
     /// Peers of which transfers began to drain, to be touched once for all of them.
@@ -125,7 +126,7 @@ pub struct Control {
     /// Lost peers in the order of their loss.
     lost: VecDeque<u64>,
     next_token: u64,
-    accept_rests_until_ns: u64,
+    accept_rests_until_ns: Monotonic,
     stopping: bool,
 }
 
@@ -175,7 +176,7 @@ impl Control {
             news: News::default(),
             lost: VecDeque::new(),
             next_token: FIRST_TOKEN,
-            accept_rests_until_ns: 0,
+            accept_rests_until_ns: Monotonic::ZERO,
             stopping: false,
         })
     }

@@ -17,6 +17,7 @@ use crate::session::handshake::Identity;
 use crate::session::machine::{Action, Machine, Role};
 use crate::status::Status;
 use crate::sys::clock;
+use crate::types::Monotonic;
 use std::collections::{HashMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::Ordering;
@@ -47,7 +48,7 @@ pub struct PeerSession {
     /// The peer's name for its memory of us.
     remote_link: u64,
     pub(super) hearing: Hearing,
-    pub(super) probes: Vec<(u64, u64, Reply<u64>)>,
+    pub(super) probes: Vec<(u64, Monotonic, Reply<u64>)>,
     pub(super) closing: Vec<Reply<()>>,
     pub(super) pidfd: Option<u64>,
     /// Lanes of services that are closed soon; whether the peer waits to hear of it, on this connection.

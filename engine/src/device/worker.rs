@@ -7,7 +7,7 @@ use crate::sys::health;
 use crate::sys::lock::{Condvar, Mutex, MutexGuard};
 use crate::sys::pause;
 use crate::sys::{clock, sched};
-use crate::types::Location;
+use crate::types::{Boottime, Location};
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
@@ -42,7 +42,7 @@ pub struct Job {
     pub direction: Direction,
     pub pieces: Vec<Piece>,
     /// On CLOCK_BOOTTIME: not begun from here on, but failed with TIMEOUT.
-    pub not_after_ns: u64,
+    pub not_after_ns: Boottime,
     pub done: Done,
 }
 

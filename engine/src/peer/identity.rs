@@ -8,6 +8,7 @@ use crate::notify::Hub;
 use crate::peer::outbox::Class;
 use crate::stats::Stats;
 use crate::sys::clock;
+use crate::types::Monotonic;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -70,13 +71,14 @@ impl PeerStats {
     /// Takes note of a submit, and returns its class.
     pub fn submitted(&self, class: Class) -> Class {
         if class == Class::Express {
-            self.conversed_ns.store(clock::monotonic_ns(), Ordering::Relaxed);
+            self.conversed_ns.store(clock::monotonic_ns().ns(), Ordering::Relaxed);
         }
         class
     }
 
     /// Whether small transfers follow one another: bulk then leaves them room.
     pub fn converses(&self) -> bool {
-        clock::monotonic_ns().saturating_sub(self.conversed_ns.load(Ordering::Relaxed)) < CONVERSATION_NS
+        let last_ns = Monotonic::from_ns(self.conversed_ns.load(Ordering::Relaxed));
+        clock::monotonic_ns().saturating_sub(last_ns) < CONVERSATION_NS
     }
 }

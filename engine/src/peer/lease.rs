@@ -4,6 +4,7 @@
 //! has moved on, so `sample - now` is a lower bound of the offset between the clocks. The bound ages by
 //! `DRIFT`: neither clock's rate is wrong by more (documented assumption), so the estimate stays early.
 
+use crate::types::Boottime;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 /// Assumed bound of the clock rate error: 1/1000.
@@ -34,35 +35,36 @@ impl LeaseClock {
     /// A frame that lay in a socket for long (one of the two was stopped) says less than what was known
     /// before, aged until now; the better of the two lower bounds stays. Otherwise a process that wakes
     /// up to old acknowledgements would post nothing but frames that have expired.
-    pub fn sample(&self, peer_ns: u64, now_ns: u64) {
+    pub fn sample(&self, peer_ns: Boottime, now_ns: Boottime) {
         // Partner: the store at the end.
         if self.sampling.swap(true, Ordering::Acquire) {
             return;
         }
-        let fresh_ns = peer_ns.wrapping_sub(now_ns) as i64;
-        let sampled_ns = self.sampled_ns.load(Ordering::Relaxed);
+        let fresh_ns = peer_ns.ns().wrapping_sub(now_ns.ns()) as i64;
+        let sampled_ns = Boottime::from_ns(self.sampled_ns.load(Ordering::Relaxed));
         let early_ns = now_ns.saturating_sub(sampled_ns) / DRIFT;
         let aged_ns = self.offset_ns.load(Ordering::Relaxed).saturating_sub_unsigned(early_ns + 1);
-        let offset_ns = if sampled_ns == 0 { fresh_ns } else { fresh_ns.max(aged_ns) };
+        let offset_ns = if sampled_ns == Boottime::ZERO { fresh_ns } else { fresh_ns.max(aged_ns) };
         self.offset_ns.store(offset_ns, Ordering::Relaxed);
         // Pairs with the Acquire in `not_after`: who sees this sample's age sees its offset or a newer one.
-        self.sampled_ns.store(now_ns.max(sampled_ns), Ordering::Release);
+        self.sampled_ns.store(now_ns.max(sampled_ns).ns(), Ordering::Release);
         self.sampling.store(false, Ordering::Release);
     }
 
     /// The moment on the peer's clock up to which a frame posted now may be applied. The lease is over
     /// at the latest `lease` after `now_ns` by any clock. None when the last sample is too old to say,
     /// and the peer has to be asked.
-    pub fn not_after(&self, now_ns: u64) -> Option<u64> {
-        let sampled_ns = self.sampled_ns.load(Ordering::Acquire);
+    pub fn not_after(&self, now_ns: Boottime) -> Option<Boottime> {
+        let sampled_ns = Boottime::from_ns(self.sampled_ns.load(Ordering::Acquire));
         let early_ns = now_ns.saturating_sub(sampled_ns) / DRIFT;
-        if sampled_ns == 0 || early_ns > self.lease_ns / 8 {
+        if sampled_ns == Boottime::ZERO || early_ns > self.lease_ns / 8 {
             return None;
         }
         let peer_now_ns =
-            now_ns.wrapping_add_signed(self.offset_ns.load(Ordering::Relaxed)).saturating_sub(early_ns);
+            now_ns.ns().wrapping_add_signed(self.offset_ns.load(Ordering::Relaxed)).saturating_sub(early_ns);
         // The lease itself also runs on the peer's clock, which may be slow by the same bound.
-        Some(peer_now_ns.saturating_add(self.lease_ns - self.lease_ns / (DRIFT / 4)))
+        let lease_ns = self.lease_ns - self.lease_ns / (DRIFT / 4);
+        Some(Boottime::from_ns(peer_now_ns).saturating_add(lease_ns))
     }
 
     pub fn lease_ns(&self) -> u64 {
@@ -76,27 +78,31 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
+    fn at(ns: u64) -> Boottime {
+        Boottime::from_ns(ns)
+    }
+
     #[test]
     fn the_estimate_is_early_and_ages() {
         let clock = LeaseClock::new(2 * SECOND);
-        assert_eq!(clock.not_after(SECOND), None, "nothing is known before the first sample");
-        clock.sample(100 * SECOND, 10 * SECOND);
-        let fresh = clock.not_after(10 * SECOND).unwrap();
-        assert!(fresh <= 102 * SECOND && fresh > 101 * SECOND + 900_000_000);
+        assert_eq!(clock.not_after(at(SECOND)), None, "nothing is known before the first sample");
+        clock.sample(at(100 * SECOND), at(10 * SECOND));
+        let fresh = clock.not_after(at(10 * SECOND)).unwrap();
+        assert!(fresh <= at(102 * SECOND) && fresh > at(101 * SECOND + 900_000_000));
         // 100 s later the peer shows at least 199.9 s.
-        let aged = clock.not_after(110 * SECOND).unwrap();
+        let aged = clock.not_after(at(110 * SECOND)).unwrap();
         assert_eq!(aged - fresh, 100 * SECOND - SECOND / 10);
     }
 
     #[test]
     fn an_old_frame_read_late_takes_nothing_from_what_was_known() {
         let clock = LeaseClock::new(SECOND);
-        clock.sample(100 * SECOND, 10 * SECOND);
+        clock.sample(at(100 * SECOND), at(10 * SECOND));
         // Sent a moment later, read only 50 s after that: we were stopped.
-        clock.sample(100 * SECOND + 1, 60 * SECOND);
-        let not_after = clock.not_after(60 * SECOND).unwrap();
-        assert!(not_after > 150 * SECOND + SECOND * 9 / 10, "{not_after} has expired before it is sent");
-        assert!(not_after < 151 * SECOND);
+        clock.sample(at(100 * SECOND + 1), at(60 * SECOND));
+        let not_after = clock.not_after(at(60 * SECOND)).unwrap();
+        assert!(not_after > at(150 * SECOND + SECOND * 9 / 10), "{not_after} has expired before it is sent");
+        assert!(not_after < at(151 * SECOND));
     }
 
     /// The clock is a peer's word.
@@ -104,17 +110,17 @@ mod tests {
     fn a_clock_at_its_end_is_no_sum_beyond_it() {
         for peer_ns in [u64::MAX, u64::MAX - SECOND / 2, 0] {
             let clock = LeaseClock::new(SECOND);
-            clock.sample(peer_ns, 10 * SECOND);
-            assert!(clock.not_after(10 * SECOND).is_some(), "{peer_ns}");
+            clock.sample(at(peer_ns), at(10 * SECOND));
+            assert!(clock.not_after(at(10 * SECOND)).is_some(), "{peer_ns}");
         }
     }
 
     #[test]
     fn a_sample_too_old_is_refused_at_the_bound() {
         let clock = LeaseClock::new(SECOND);
-        clock.sample(SECOND, SECOND);
-        assert!(clock.not_after(SECOND + 125 * SECOND).is_some());
-        assert!(clock.not_after(SECOND + 125 * SECOND + 1000).is_none());
+        clock.sample(at(SECOND), at(SECOND));
+        assert!(clock.not_after(at(SECOND + 125 * SECOND)).is_some());
+        assert!(clock.not_after(at(SECOND + 125 * SECOND + 1000)).is_none());
     }
 
     #[test]
@@ -123,10 +129,10 @@ mod tests {
         // refused from t + lease on.
         let (lease, posted) = (3 * SECOND, 50 * SECOND);
         let clock = LeaseClock::new(lease);
-        clock.sample(0, 0);
-        clock.sample(20 * SECOND - 20 * SECOND / 1000, 20 * SECOND);
-        let not_after = clock.not_after(posted).unwrap();
+        clock.sample(Boottime::ZERO, Boottime::ZERO);
+        clock.sample(at(20 * SECOND - 20 * SECOND / 1000), at(20 * SECOND));
+        let not_after = clock.not_after(at(posted)).unwrap();
         let peer_at_end = (posted + lease) - (posted + lease) / 1000;
-        assert!(peer_at_end >= not_after);
+        assert!(peer_at_end >= not_after.ns());
     }
 }

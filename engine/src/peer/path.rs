@@ -7,7 +7,7 @@ use crate::region::grants::Use;
 use crate::region::RemoteMap;
 use crate::status::Result;
 use crate::sys::proven::Proven;
-use crate::types::{MemoryKind, Op, Range, Slice};
+use crate::types::{MemoryKind, Monotonic, Op, Range, Slice};
 use std::sync::Arc;
 
 /// Posts what `Peer::pull` hands out, and settles it by `Peer::confirm`. Implemented by each transport; called from
@@ -19,12 +19,12 @@ pub trait Path: Send + Sync {
     fn carries(&self, ranges: &[Range], known: &RemoteMap, alone: bool) -> bool;
     /// Posts what is queued of this class: EXPRESS on the calling thread, other classes by a worker. `submitted_ns`
     /// (CLOCK_MONOTONIC): the calling thread has submitted the transfer at that moment.
-    fn post(&self, class: Class, submitted_ns: Option<u64>, after: &mut After);
+    fn post(&self, class: Class, submitted_ns: Option<Monotonic>, after: &mut After);
     /// Has a worker post whatever is queued.
     fn nudge(&self, after: &mut After);
     /// Works on the path from the calling thread until the transfer is final or `deadline_ns` (CLOCK_MONOTONIC) has
     /// passed. May return earlier.
-    fn drive(&self, _transfer: &Transfer, _deadline_ns: u64) {}
+    fn drive(&self, _transfer: &Transfer, _deadline_ns: Monotonic) {}
     /// Takes in what has completed.
     fn poll(&self) {}
     /// A thread is about to sleep until an attended transfer is final: completions must be reported from now on.
@@ -64,7 +64,7 @@ pub enum Condition {
 pub trait SameHost {
     /// Copies one small piece before it returns. False: nothing, or not all of it, was copied; a transfer submitted
     /// for the piece says why, or succeeds. The caller has entered the local region. `now_ns`: CLOCK_MONOTONIC.
-    fn copy_now(&self, op: Op, slice: &Slice, now_ns: u64) -> bool;
+    fn copy_now(&self, op: Op, slice: &Slice, now_ns: Monotonic) -> bool;
     /// Keeps a region of the peer's registered until the returned guard is dropped.
     fn keep_registered(&self, region: u64, use_: Use) -> Result<Kept>;
     /// The peer's process, where it is proven.

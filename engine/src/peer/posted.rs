@@ -2,6 +2,7 @@
 //! from there, when that is lost, to the session's machine, which says when it can touch nothing any more.
 
 use crate::complete::Transfer;
+use crate::types::Monotonic;
 use std::sync::Arc;
 
 /// One frame or batch that was posted and not yet acknowledged.
@@ -9,7 +10,7 @@ pub struct Posted {
     /// The transport's own number for it.
     pub sequence: u64,
     /// CLOCK_MONOTONIC time from which nothing of it can land any more, whoever is silent.
-    pub lease_until_ns: u64,
+    pub lease_until_ns: Monotonic,
     pub what: What,
 }
 

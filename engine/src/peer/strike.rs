@@ -7,6 +7,7 @@ use crate::command::Command;
 use crate::complete::position::Place;
 use crate::complete::transfer::Strike;
 use crate::complete::{Fence, Transfer};
+use crate::types::Monotonic;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -55,7 +56,7 @@ impl Peer {
 
     /// Strikes what is to be struck and has moved what has to go another way, one turn of it. Whether there is more.
     /// By the control loop alone, which looks at what is due for its deadline without being asked.
-    pub fn sweep(&self, now_ns: u64) -> bool {
+    pub fn sweep(&self, now_ns: Monotonic) -> bool {
         let os_error = || lock(&self.last_loss).as_ref().map_or(0, |loss| loss.os_error);
         let lost = self.lost().map(|status| Strike { status, os_error: os_error() });
         let mut after = self.after();
@@ -86,7 +87,7 @@ impl Peer {
         again
     }
 
-    fn has_ends(&self, now_ns: u64) -> bool {
+    fn has_ends(&self, now_ns: Monotonic) -> bool {
         lock(&self.outbox).has_ends(self.lost().is_some(), now_ns)
     }
 
@@ -96,10 +97,10 @@ impl Peer {
     }
 
     /// Has the control loop look at deadlines and lanes of this peer at `at_ns` or sooner. Cheap when it will.
-    pub fn look_at(&self, at_ns: u64) {
-        let later = |planned: u64| planned > at_ns;
+    pub fn look_at(&self, at_ns: Monotonic) {
+        let later = |planned: u64| planned > at_ns.ns();
         if later(self.look_ns.load(Ordering::Acquire))
-            && later(self.look_ns.fetch_min(at_ns, Ordering::AcqRel))
+            && later(self.look_ns.fetch_min(at_ns.ns(), Ordering::AcqRel))
         {
             self.around.commands.push(Command::Look { peer: self.handle, at_ns });
         }
@@ -107,7 +108,7 @@ impl Peer {
 
     /// The control loop looks at this peer now. The next deadline of what is pending, u64::MAX where none has one;
     /// None when nothing is.
-    pub fn begin_look(&self) -> Option<u64> {
+    pub fn begin_look(&self) -> Option<Monotonic> {
         // Reset first: a submit that the outbox doesn't show yet lowers it again.
         self.look_ns.store(u64::MAX, Ordering::Release);
         lock(&self.outbox).next_deadline_ns()

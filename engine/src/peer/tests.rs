@@ -12,7 +12,7 @@ use crate::peer::After;
 use crate::region::RemoteMap;
 use crate::route::{Asked, PathState};
 use crate::status::Status;
-use crate::types::{Op, Range, Request, Slice, Transport};
+use crate::types::{Monotonic, Op, Range, Request, Slice, Transport};
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 
@@ -116,8 +116,8 @@ fn submit_with(
         ordered: false,
         priority: 0,
         notify: Some(Box::from(*b"word")),
-        submitted_ns: 1,
-        deadline_ns: u64::MAX,
+        submitted_ns: Monotonic::from_ns(1),
+        deadline_ns: Monotonic::NEVER,
         user_data: 0,
         queue: None,
         device: false,
@@ -289,7 +289,7 @@ impl Path for Still {
     fn carries(&self, _ranges: &[Range], _known: &RemoteMap, _alone: bool) -> bool {
         true
     }
-    fn post(&self, _: Class, _: Option<u64>, _: &mut After) {}
+    fn post(&self, _: Class, _: Option<Monotonic>, _: &mut After) {}
     fn nudge(&self, _: &mut After) {}
     fn lanes(&self) -> usize {
         1

@@ -18,6 +18,7 @@ use crate::complete::Fence;
 use crate::limits::FENCES_WAITING_MAX;
 use crate::session::message::Message;
 use crate::status::Status;
+use crate::types::Monotonic;
 use std::collections::BTreeSet;
 
 /// Drains that end in one call of the timer, before others have their turn.
@@ -29,7 +30,7 @@ const LOOK_AGAIN_NS_MIN: u64 = 10_000_000;
 /// A record of the transport: something posted that was not acknowledged.
 pub trait Carried {
     /// CLOCK_MONOTONIC time from which the target refuses it.
-    fn lease_until_ns(&self) -> u64;
+    fn lease_until_ns(&self) -> Monotonic;
     /// Whether its transfer was struck, so that it must not wait for the lane's other records.
     fn is_struck(&self) -> bool;
 }
@@ -71,8 +72,8 @@ pub enum Action<R> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Connection {
-    Down { give_up_ns: u64, redial_ns: u64, backoff_ns: u64, dialing: bool },
-    Starting { since_ns: u64 },
+    Down { give_up_ns: Monotonic, redial_ns: Monotonic, backoff_ns: u64, dialing: bool },
+    Starting { since_ns: Monotonic },
     Up,
     GivenUp,
 }
@@ -80,7 +81,7 @@ enum Connection {
 struct FenceWait<R> {
     lane: u32,
     /// When the fence was asked for, None while there is no connection to ask on.
-    asked_ns: Option<u64>,
+    asked_ns: Option<Monotonic>,
     records: Vec<R>,
 }
 
@@ -90,20 +91,20 @@ pub struct Machine<R> {
     connection: Connection,
     fences: Vec<FenceWait<R>>,
     /// When each is over, and the transfer.
-    drains: BTreeSet<(u64, u64)>,
-    ping: Option<(u64, u64)>,
+    drains: BTreeSet<(Monotonic, u64)>,
+    ping: Option<(u64, Monotonic)>,
     next_nonce: u64,
 }
 
 impl<R: Carried> Machine<R> {
     /// Not connected yet.
-    pub fn new(role: Role, timing: Timing, now_ns: u64) -> Machine<R> {
+    pub fn new(role: Role, timing: Timing, now_ns: Monotonic) -> Machine<R> {
         Machine {
             role,
             timing,
             connection: Connection::Down {
                 give_up_ns: now_ns + timing.reconnect_ns,
-                redial_ns: u64::MAX,
+                redial_ns: Monotonic::NEVER,
                 backoff_ns: timing.backoff_min_ns,
                 dialing: true,
             },
@@ -137,14 +138,14 @@ impl<R: Carried> Machine<R> {
 
     /// A new control connection stands; `role` says who dialed it. The caller has closed every lane of
     /// an earlier one.
-    pub fn connected(&mut self, now_ns: u64, role: Role) {
+    pub fn connected(&mut self, now_ns: Monotonic, role: Role) {
         self.role = role;
         self.connection = Connection::Starting { since_ns: now_ns };
         self.ping = None;
     }
 
     /// An attached lane is gone and can no longer touch memory on this side. `records`: what it carried.
-    pub fn lane_lost(&mut self, now_ns: u64, lane: u32, records: Vec<R>, out: &mut Vec<Action<R>>) {
+    pub fn lane_lost(&mut self, now_ns: Monotonic, lane: u32, records: Vec<R>, out: &mut Vec<Action<R>>) {
         let connected = self.is_connected();
         if connected {
             out.push(Action::Send(Message::Fence { lane }));
@@ -169,7 +170,7 @@ impl<R: Carried> Machine<R> {
         }
     }
 
-    pub fn message(&mut self, now_ns: u64, message: &Message, out: &mut Vec<Action<R>>) {
+    pub fn message(&mut self, now_ns: Monotonic, message: &Message, out: &mut Vec<Action<R>>) {
         match message {
             Message::RegionsAdd(_) => {
                 // It has many: as long as it goes on telling, its Ready is on its way.
@@ -208,13 +209,13 @@ impl<R: Carried> Machine<R> {
     }
 
     /// The control connection is gone, and the caller closes all lanes (each through `lane_lost`).
-    pub fn control_lost(&mut self, now_ns: u64) {
+    pub fn control_lost(&mut self, now_ns: Monotonic) {
         if matches!(self.connection, Connection::GivenUp | Connection::Down { .. }) {
             return;
         }
         self.connection = Connection::Down {
             give_up_ns: now_ns.saturating_add(self.timing.reconnect_ns),
-            redial_ns: if self.role == Role::Dialer { now_ns } else { u64::MAX },
+            redial_ns: if self.role == Role::Dialer { now_ns } else { Monotonic::NEVER },
             backoff_ns: self.timing.backoff_min_ns,
             dialing: false,
         };
@@ -222,7 +223,7 @@ impl<R: Carried> Machine<R> {
     }
 
     /// The redial failed. `fatal`: trying again cannot help (refused, replaced by a new incarnation).
-    pub fn dial_failed(&mut self, now_ns: u64, status: Status, fatal: bool, out: &mut Vec<Action<R>>) {
+    pub fn dial_failed(&mut self, now_ns: Monotonic, status: Status, fatal: bool, out: &mut Vec<Action<R>>) {
         let max = self.timing.backoff_max_ns;
         if let Connection::Down { give_up_ns, redial_ns, backoff_ns, dialing } = &mut self.connection {
             if fatal || now_ns >= *give_up_ns {
@@ -261,18 +262,18 @@ impl<R: Carried> Machine<R> {
     }
 
     /// A transfer was struck and has slices posted.
-    pub fn drain(&mut self, now_ns: u64, transfer: u64) {
+    pub fn drain(&mut self, now_ns: Monotonic, transfer: u64) {
         self.drains.insert((now_ns + self.timing.drain_ns, transfer));
     }
 
     /// Its lanes are closed, and it is not final yet. That may be the fence that is waited for; or a thread took some of
     /// it to be posted and has not come to that, and would be heard of by nobody.
-    pub fn drain_on(&mut self, now_ns: u64, transfer: u64) {
+    pub fn drain_on(&mut self, now_ns: Monotonic, transfer: u64) {
         self.drains.insert((now_ns + self.timing.drain_ns.max(LOOK_AGAIN_NS_MIN), transfer));
     }
 
     /// Asks the peer for its clock, unless it is being asked.
-    pub fn ping(&mut self, now_ns: u64, out: &mut Vec<Action<R>>) -> u64 {
+    pub fn ping(&mut self, now_ns: Monotonic, out: &mut Vec<Action<R>>) -> u64 {
         if let Some((nonce, _)) = self.ping {
             return nonce;
         }
@@ -286,7 +287,7 @@ impl<R: Carried> Machine<R> {
     }
 
     /// When `timer` should be called next.
-    pub fn next_timer(&self) -> Option<u64> {
+    pub fn next_timer(&self) -> Option<Monotonic> {
         let answer = self.timing.answer_ns;
         let connection = match self.connection {
             Connection::Down { give_up_ns, redial_ns, dialing, .. } => {
@@ -305,7 +306,7 @@ impl<R: Carried> Machine<R> {
         connection.into_iter().chain(fences).chain(drains).chain(ping).min()
     }
 
-    pub fn timer(&mut self, now_ns: u64, out: &mut Vec<Action<R>>) {
+    pub fn timer(&mut self, now_ns: Monotonic, out: &mut Vec<Action<R>>) {
         self.time_connection(now_ns, out);
         self.time_fences(now_ns, out);
         // Those that are left have the timer called again at once.
@@ -318,8 +319,8 @@ impl<R: Carried> Machine<R> {
         }
     }
 
-    fn time_connection(&mut self, now_ns: u64, out: &mut Vec<Action<R>>) {
-        let silent = |asked_ns: u64| asked_ns + self.timing.answer_ns <= now_ns;
+    fn time_connection(&mut self, now_ns: Monotonic, out: &mut Vec<Action<R>>) {
+        let silent = |asked_ns: Monotonic| asked_ns + self.timing.answer_ns <= now_ns;
         let unanswered = self.fences.iter().filter_map(|wait| wait.asked_ns).any(silent)
             || self.ping.is_some_and(|(_, asked_ns)| silent(asked_ns));
         match &mut self.connection {
@@ -339,7 +340,7 @@ impl<R: Carried> Machine<R> {
         }
     }
 
-    fn time_fences(&mut self, now_ns: u64, out: &mut Vec<Action<R>>) {
+    fn time_fences(&mut self, now_ns: Monotonic, out: &mut Vec<Action<R>>) {
         for wait in &mut self.fences {
             let over = wait.records.iter().all(|record| record.lease_until_ns() <= now_ns);
             let records: Vec<R> = wait

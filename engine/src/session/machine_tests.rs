@@ -1,9 +1,14 @@
 //! The session's promises, on a clock that the tests move.
 
 use super::*;
+use crate::types::Boottime;
 use proptest::prelude::*;
 
 const MS: u64 = 1_000_000;
+
+fn at(ns: u64) -> Monotonic {
+    Monotonic::from_ns(ns)
+}
 const TIMING: Timing = Timing {
     drain_ns: 100 * MS,
     answer_ns: 1000 * MS,
@@ -20,8 +25,8 @@ struct Record {
 }
 
 impl Carried for Record {
-    fn lease_until_ns(&self) -> u64 {
-        self.lease_until_ns
+    fn lease_until_ns(&self) -> Monotonic {
+        at(self.lease_until_ns)
     }
     fn is_struck(&self) -> bool {
         self.struck
@@ -34,18 +39,18 @@ fn record(id: u32, lease_until_ns: u64, struck: bool) -> Record {
 
 /// A machine that is up.
 fn up(role: Role) -> Machine<Record> {
-    let mut machine = Machine::new(role, TIMING, 0);
+    let mut machine = Machine::new(role, TIMING, Monotonic::ZERO);
     let mut out = Vec::new();
-    machine.connected(0, role);
+    machine.connected(Monotonic::ZERO, role);
     assert!(!machine.is_up(), "the peer has said nothing");
-    machine.message(0, &Message::Ready { notify_limit: 0 }, &mut out);
+    machine.message(Monotonic::ZERO, &Message::Ready { notify_limit: 0 }, &mut out);
     assert_eq!(out, [Action::Up]);
     machine
 }
 
 fn timer(machine: &mut Machine<Record>, now_ns: u64) -> Vec<Action<Record>> {
     let mut out = Vec::new();
-    machine.timer(now_ns, &mut out);
+    machine.timer(at(now_ns), &mut out);
     out
 }
 
@@ -58,27 +63,27 @@ fn fences_that_nobody_answers_are_bounded() {
         out.clear();
         let lane = lanes.next().unwrap();
         assert!(machine.fences.len() <= FENCES_WAITING_MAX);
-        machine.lane_lost(0, lane, Vec::new(), &mut out);
+        machine.lane_lost(Monotonic::ZERO, lane, Vec::new(), &mut out);
     }
-    machine.control_lost(0);
+    machine.control_lost(Monotonic::ZERO);
     assert!(machine.is_idle(), "what carried nothing is not waited for");
 }
 
 /// A peer that has many regions says so for a while before it is ready; one that says nothing is given up.
 #[test]
 fn who_goes_on_announcing_is_waited_for() {
-    let mut machine: Machine<Record> = Machine::new(Role::Acceptor, TIMING, 0);
+    let mut machine: Machine<Record> = Machine::new(Role::Acceptor, TIMING, Monotonic::ZERO);
     let (mut out, answer) = (Vec::new(), TIMING.answer_ns);
-    machine.connected(0, Role::Acceptor);
+    machine.connected(Monotonic::ZERO, Role::Acceptor);
     let mut now = 0;
     for _ in 0..10 {
         now += answer - 1;
         assert_eq!(timer(&mut machine, now), []);
-        machine.message(now, &Message::RegionsAdd(Vec::new()), &mut out);
+        machine.message(at(now), &Message::RegionsAdd(Vec::new()), &mut out);
     }
-    assert_eq!(machine.next_timer(), Some(now + answer));
+    assert_eq!(machine.next_timer(), Some(Monotonic::from_ns(now + answer)));
     assert_eq!(timer(&mut machine, now + answer), [Action::DropControl]);
-    machine.message(now, &Message::Ready { notify_limit: 0 }, &mut out);
+    machine.message(at(now), &Message::Ready { notify_limit: 0 }, &mut out);
     assert_eq!(out, [Action::Up]);
 }
 
@@ -86,13 +91,13 @@ fn who_goes_on_announcing_is_waited_for() {
 fn a_lost_lane_is_fenced_and_released_once() {
     let mut machine = up(Role::Dialer);
     let mut out = Vec::new();
-    machine.lane_lost(MS, 1, vec![record(7, 3000 * MS, false)], &mut out);
+    machine.lane_lost(at(MS), 1, vec![record(7, 3000 * MS, false)], &mut out);
     assert_eq!(out, [Action::Send(Message::Fence { lane: 1 })]);
     out.clear();
-    machine.message(2 * MS, &Message::FenceAck { lane: 1 }, &mut out);
+    machine.message(at(2 * MS), &Message::FenceAck { lane: 1 }, &mut out);
     assert_eq!(out, [Action::Release(vec![record(7, 3000 * MS, false)], Fence::Confirmed)]);
     out.clear();
-    machine.message(3 * MS, &Message::FenceAck { lane: 1 }, &mut out);
+    machine.message(at(3 * MS), &Message::FenceAck { lane: 1 }, &mut out);
     assert_eq!(out, [], "a second acknowledgement releases nothing");
     assert!(machine.is_idle());
 }
@@ -101,8 +106,8 @@ fn a_lost_lane_is_fenced_and_released_once() {
 fn a_silent_target_releases_struck_records_at_their_own_lease_and_innocent_ones_with_the_last() {
     let mut machine = up(Role::Acceptor);
     let records = vec![record(1, 500 * MS, true), record(2, 600 * MS, false), record(3, 800 * MS, false)];
-    machine.lane_lost(0, 1, records, &mut Vec::new());
-    assert_eq!(machine.next_timer(), Some(500 * MS));
+    machine.lane_lost(Monotonic::ZERO, 1, records, &mut Vec::new());
+    assert_eq!(machine.next_timer(), Some(Monotonic::from_ns(500 * MS)));
     assert_eq!(timer(&mut machine, 500 * MS - 1), []);
     assert_eq!(
         timer(&mut machine, 500 * MS),
@@ -123,19 +128,19 @@ fn a_silent_target_releases_struck_records_at_their_own_lease_and_innocent_ones_
 #[test]
 fn a_lost_connection_is_redialed_with_backoff_and_given_up() {
     let mut machine = up(Role::Dialer);
-    machine.control_lost(0);
-    machine.lane_lost(0, 1, vec![record(1, 9000 * MS, false)], &mut Vec::new());
+    machine.control_lost(Monotonic::ZERO);
+    machine.lane_lost(Monotonic::ZERO, 1, vec![record(1, 9000 * MS, false)], &mut Vec::new());
     let (mut now, mut dials) = (0, Vec::new());
     loop {
         let mut out = timer(&mut machine, now);
         if out.contains(&Action::Dial) {
             dials.push(now / MS);
-            machine.dial_failed(now, Status::Unreachable, false, &mut out);
+            machine.dial_failed(at(now), Status::Unreachable, false, &mut out);
         }
         if out.contains(&Action::GiveUp(Status::PeerLost)) {
             break;
         }
-        now = machine.next_timer().unwrap();
+        now = machine.next_timer().unwrap().ns();
     }
     assert_eq!(dials[..6], [0, 20, 60, 140, 300, 620]);
     assert_eq!(now, 5000 * MS);
@@ -150,13 +155,13 @@ fn a_lost_connection_is_redialed_with_backoff_and_given_up() {
 #[test]
 fn the_peers_ready_on_a_new_connection_is_the_fence_of_the_old_lanes() {
     let mut machine = up(Role::Dialer);
-    machine.control_lost(0);
-    machine.lane_lost(0, 1, vec![record(1, 3000 * MS, false)], &mut Vec::new());
+    machine.control_lost(Monotonic::ZERO);
+    machine.lane_lost(Monotonic::ZERO, 1, vec![record(1, 3000 * MS, false)], &mut Vec::new());
     let mut out = timer(&mut machine, 0);
     assert_eq!(out, [Action::Dial]);
     out.clear();
-    machine.connected(MS, Role::Dialer);
-    machine.message(2 * MS, &Message::Ready { notify_limit: 0 }, &mut out);
+    machine.connected(at(MS), Role::Dialer);
+    machine.message(at(2 * MS), &Message::Ready { notify_limit: 0 }, &mut out);
     assert_eq!(out, [Action::Release(vec![record(1, 3000 * MS, false)], Fence::Confirmed), Action::Up]);
 }
 
@@ -164,23 +169,23 @@ fn the_peers_ready_on_a_new_connection_is_the_fence_of_the_old_lanes() {
 #[test]
 fn a_ready_says_nothing_of_the_lanes_of_its_own_connection() {
     let mut machine = up(Role::Dialer);
-    machine.control_lost(0);
-    machine.lane_lost(0, 1, vec![record(1, 3000 * MS, false)], &mut Vec::new());
+    machine.control_lost(Monotonic::ZERO);
+    machine.lane_lost(Monotonic::ZERO, 1, vec![record(1, 3000 * MS, false)], &mut Vec::new());
     let mut out = Vec::new();
-    machine.connected(MS, Role::Dialer);
-    machine.lane_lost(MS, 3, vec![record(2, 3000 * MS, false)], &mut out);
+    machine.connected(at(MS), Role::Dialer);
+    machine.lane_lost(at(MS), 3, vec![record(2, 3000 * MS, false)], &mut out);
     out.clear();
-    machine.message(2 * MS, &Message::Ready { notify_limit: 0 }, &mut out);
+    machine.message(at(2 * MS), &Message::Ready { notify_limit: 0 }, &mut out);
     assert_eq!(out, [Action::Release(vec![record(1, 3000 * MS, false)], Fence::Confirmed), Action::Up]);
     out.clear();
-    machine.message(2 * MS, &Message::FenceAck { lane: 3 }, &mut out);
+    machine.message(at(2 * MS), &Message::FenceAck { lane: 3 }, &mut out);
     assert_eq!(out, [Action::Release(vec![record(2, 3000 * MS, false)], Fence::Confirmed)]);
 }
 
 #[test]
 fn a_dead_process_releases_everything_at_once() {
     let mut machine = up(Role::Acceptor);
-    machine.lane_lost(0, 2, vec![record(5, 3000 * MS, true)], &mut Vec::new());
+    machine.lane_lost(Monotonic::ZERO, 2, vec![record(5, 3000 * MS, true)], &mut Vec::new());
     let mut out = Vec::new();
     machine.peer_dead(&mut out);
     let released = Action::Release(vec![record(5, 3000 * MS, true)], Fence::Dead);
@@ -190,26 +195,26 @@ fn a_dead_process_releases_everything_at_once() {
 #[test]
 fn drains_and_pings_end_on_time() {
     let mut machine = up(Role::Dialer);
-    machine.drain(0, 42);
+    machine.drain(Monotonic::ZERO, 42);
     assert_eq!(timer(&mut machine, 100 * MS - 1), []);
     assert_eq!(timer(&mut machine, 100 * MS), [Action::DrainOver(42)]);
     let mut out = Vec::new();
-    let nonce = machine.ping(200 * MS, &mut out);
-    assert_eq!(machine.ping(201 * MS, &mut out), nonce, "one question at a time");
+    let nonce = machine.ping(at(200 * MS), &mut out);
+    assert_eq!(machine.ping(at(201 * MS), &mut out), nonce, "one question at a time");
     assert_eq!(out, [Action::Send(Message::Ping { nonce })]);
     out.clear();
-    machine.message(300 * MS, &Message::Pong { nonce, clock_ns: 1 }, &mut out);
+    machine.message(at(300 * MS), &Message::Pong { nonce, clock_ns: Boottime::from_ns(1) }, &mut out);
     assert_eq!(timer(&mut machine, 5000 * MS), []);
-    machine.ping(6000 * MS, &mut out);
+    machine.ping(at(6000 * MS), &mut out);
     assert_eq!(timer(&mut machine, 7000 * MS), [Action::DropControl]);
 }
 
 #[test]
 fn an_empty_fence_waits_for_its_answer_and_not_for_a_lease() {
     let mut machine = up(Role::Acceptor);
-    machine.lane_lost(0, 1, vec![], &mut Vec::new());
-    assert_eq!(machine.next_timer(), Some(1000 * MS));
-    machine.control_lost(5 * MS);
+    machine.lane_lost(Monotonic::ZERO, 1, vec![], &mut Vec::new());
+    assert_eq!(machine.next_timer(), Some(Monotonic::from_ns(1000 * MS)));
+    machine.control_lost(at(5 * MS));
     assert!(machine.is_idle(), "nobody is left to answer, and nothing to release");
 }
 
@@ -228,13 +233,13 @@ proptest! {
                     next_id += 1;
                     let lease = now + amount * MS;
                     waiting.insert(next_id, (lease, lane));
-                    machine.lane_lost(now, lane, vec![record(next_id, lease, flag)], &mut out);
+                    machine.lane_lost(at(now), lane, vec![record(next_id, lease, flag)], &mut out);
                 },
-                2 => { let lane = (amount % 8) as u32; machine.message(now, &Message::FenceAck { lane }, &mut out) }
-                3 => machine.control_lost(now),
-                4 => { if !machine.is_given_up() { machine.connected(now, Role::Dialer); next_lane += 2; lanes = vec![next_lane - 1, next_lane] } }
-                5 => machine.message(now, &Message::Ready { notify_limit: 0 }, &mut out),
-                _ => machine.timer(now, &mut out),
+                2 => { let lane = (amount % 8) as u32; machine.message(at(now), &Message::FenceAck { lane }, &mut out) }
+                3 => machine.control_lost(at(now)),
+                4 => { if !machine.is_given_up() { machine.connected(at(now), Role::Dialer); next_lane += 2; lanes = vec![next_lane - 1, next_lane] } }
+                5 => machine.message(at(now), &Message::Ready { notify_limit: 0 }, &mut out),
+                _ => machine.timer(at(now), &mut out),
             }
             for action in out.drain(..) {
                 let Action::Release(records, fence) = action else { continue };
@@ -244,7 +249,7 @@ proptest! {
                 }
             }
         }
-        machine.timer(u64::MAX / 2, &mut out);
+        machine.timer(at(u64::MAX / 2), &mut out);
         for action in out.drain(..) {
             if let Action::Release(records, _) = action {
                 records.iter().for_each(|record| { waiting.remove(&record.id).expect("released twice"); });
@@ -259,33 +264,33 @@ fn assert_timer_settles(machine: &mut Machine<Record>, now_ns: u64) {
     timer(machine, now_ns);
     timer(machine, now_ns);
     let next = machine.next_timer();
-    assert!(next.is_none_or(|at| at > now_ns), "the alarm stays at {next:?}");
+    assert!(next.is_none_or(|next| next > at(now_ns)), "the alarm stays at {next:?}");
 }
 
 #[test]
 fn a_lane_lost_empty_waits_for_its_answer_without_spinning() {
     let mut machine = up(Role::Dialer);
-    machine.lane_lost(MS, 1, Vec::new(), &mut Vec::new());
+    machine.lane_lost(at(MS), 1, Vec::new(), &mut Vec::new());
     assert_timer_settles(&mut machine, 2 * MS);
-    assert_eq!(machine.next_timer(), Some(MS + TIMING.answer_ns));
-    machine.message(3 * MS, &Message::FenceAck { lane: 1 }, &mut Vec::new());
+    assert_eq!(machine.next_timer(), Some(Monotonic::from_ns(MS + TIMING.answer_ns)));
+    machine.message(at(3 * MS), &Message::FenceAck { lane: 1 }, &mut Vec::new());
     assert!(machine.is_idle());
 }
 
 #[test]
 fn a_lane_whose_lease_is_over_waits_for_its_answer_without_spinning() {
     let mut machine = up(Role::Dialer);
-    machine.lane_lost(MS, 1, vec![record(1, 500 * MS, false)], &mut Vec::new());
+    machine.lane_lost(at(MS), 1, vec![record(1, 500 * MS, false)], &mut Vec::new());
     assert_timer_settles(&mut machine, 500 * MS);
-    assert_eq!(machine.next_timer(), Some(MS + TIMING.answer_ns));
+    assert_eq!(machine.next_timer(), Some(Monotonic::from_ns(MS + TIMING.answer_ns)));
 }
 
 #[test]
 fn lanes_lost_empty_with_their_connection_leave_nothing_to_wait_for() {
     let mut machine = up(Role::Acceptor);
-    machine.lane_lost(MS, 1, Vec::new(), &mut Vec::new());
-    machine.control_lost(2 * MS);
-    machine.lane_lost(2 * MS, 2, Vec::new(), &mut Vec::new());
+    machine.lane_lost(at(MS), 1, Vec::new(), &mut Vec::new());
+    machine.control_lost(at(2 * MS));
+    machine.lane_lost(at(2 * MS), 2, Vec::new(), &mut Vec::new());
     assert!(machine.is_idle());
     assert_timer_settles(&mut machine, 3 * MS);
 }

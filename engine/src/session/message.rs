@@ -3,7 +3,7 @@
 
 use crate::limits::{REGIONS_PER_MESSAGE, REGION_NAME_BYTES_MAX};
 use crate::region::remote::RemoteRegion;
-use crate::types::{Access, Location, MemoryKind};
+use crate::types::{Access, Boottime, Location, MemoryKind};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
@@ -26,7 +26,7 @@ pub enum Message {
     },
     Pong {
         nonce: u64,
-        clock_ns: u64,
+        clock_ns: Boottime,
     },
     /// Answer when nothing of this lane can land any more.
     Fence {
@@ -134,7 +134,7 @@ impl Message {
             }
             Message::Ready { notify_limit } => numbers(4, &[*notify_limit]),
             Message::Ping { nonce } => numbers(5, &[*nonce]),
-            Message::Pong { nonce, clock_ns } => numbers(6, &[*nonce, *clock_ns]),
+            Message::Pong { nonce, clock_ns } => numbers(6, &[*nonce, clock_ns.ns()]),
             Message::Fence { lane } => numbers(7, &[*lane as u64]),
             Message::FenceAck { lane } => numbers(8, &[*lane as u64]),
             Message::Grant { limit } => numbers(9, &[*limit]),
@@ -167,7 +167,7 @@ impl Message {
             }
             4 => Message::Ready { notify_limit: reader.u64()? },
             5 => Message::Ping { nonce: reader.u64()? },
-            6 => Message::Pong { nonce: reader.u64()?, clock_ns: reader.u64()? },
+            6 => Message::Pong { nonce: reader.u64()?, clock_ns: Boottime::from_ns(reader.u64()?) },
             7 => Message::Fence { lane: reader.small()? },
             8 => Message::FenceAck { lane: reader.small()? },
             9 => Message::Grant { limit: reader.u64()? },
@@ -246,7 +246,7 @@ mod tests {
             Message::RegionsRemove(vec![3, 4]),
             Message::Ready { notify_limit: 7 },
             Message::Ping { nonce: 5 },
-            Message::Pong { nonce: 5, clock_ns: 6 },
+            Message::Pong { nonce: 5, clock_ns: Boottime::from_ns(6) },
             Message::Fence { lane: u32::MAX },
             Message::FenceAck { lane: 0 },
             Message::Grant { limit: 8 },

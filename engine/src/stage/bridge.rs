@@ -21,7 +21,7 @@ use crate::device::{Attachment, Direction, Job, Piece, Worker};
 use crate::limits::{BRIDGES_MAX, STAGE_SLOT_BYTES};
 use crate::status::{Error, Result, Status};
 use crate::sys::lock::{Mutex, MutexGuard};
-use crate::types::{Op, Transport};
+use crate::types::{Boottime, Op, Transport};
 use std::sync::Arc;
 
 /// Whole pages of the largest size that devices have.
@@ -269,7 +269,7 @@ impl Stage {
         };
         let (inbox, span) = (self.inbox.clone(), berth.span.clone());
         let done = Box::new(move |result| inbox.push(Event::Carried { peer, op, berth, result }));
-        span.attached.0.copy(Job { direction, pieces, not_after_ns: u64::MAX, done });
+        span.attached.0.copy(Job { direction, pieces, not_after_ns: Boottime::NEVER, done });
     }
 
     pub fn carried(&mut self, peer: u64, op: u64, berth: Berth, result: Result<()>) {

@@ -5,6 +5,7 @@ use super::operation::Step;
 use super::service::Stage;
 use crate::complete::Fence;
 use crate::schedule::Schedule;
+use crate::types::Monotonic;
 use std::collections::{BTreeSet, HashSet, VecDeque};
 
 /// By their handles.
@@ -17,7 +18,7 @@ pub struct Due {
     /// Peers of which something has ended: it may have been the last of a lost one.
     pub ended: BTreeSet<u64>,
     /// When operations that wait for an answer are looked at: no later than each has to be.
-    pub looks: Schedule<u64, (u64, u64)>,
+    pub looks: Schedule<Monotonic, (u64, u64)>,
     /// Peers and operations that were looked at.
     #[cfg(test)]
     pub looked: u64,
@@ -61,17 +62,17 @@ impl Due {
 
 impl Stage {
     /// When time asks for something next.
-    pub fn next_look_ns(&self) -> Option<u64> {
+    pub fn next_look_ns(&self) -> Option<Monotonic> {
         self.due.looks.first()
     }
 
     /// An operation waits for an answer, or for less time than it did.
     pub fn plan(&mut self, peer: u64, op: u64) {
         let waiting = self.at(peer, op, Step::Answer).map(|operation| operation.look_ns());
-        self.due.looks.set((peer, op), waiting.filter(|at_ns| *at_ns != u64::MAX));
+        self.due.looks.set((peer, op), waiting.filter(|at_ns| *at_ns != Monotonic::NEVER));
     }
 
-    pub fn look_at_time(&mut self, now_ns: u64) {
+    pub fn look_at_time(&mut self, now_ns: Monotonic) {
         for (peer, op) in self.due.looks.take_due(now_ns) {
             self.due.look();
             let Some(operation) = self.at(peer, op, Step::Answer) else { continue };
@@ -82,7 +83,7 @@ impl Stage {
             let until_ns = operation.exposed_until_ns;
             match operation.is_struck() {
                 // The target was not asked.
-                true if until_ns == 0 => self.finish(peer, op, Some(Fence::Confirmed)),
+                true if until_ns == Monotonic::ZERO => self.finish(peer, op, Some(Fence::Confirmed)),
                 // The target may not any more, and is silent.
                 true if until_ns <= now_ns => {
                     self.retire_bridge(peer, op);

@@ -17,7 +17,7 @@ use crate::peer::{Kept, Path};
 use crate::region::grants::Use;
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
-use crate::types::{end_of, Location, Op, Slice, Transport};
+use crate::types::{end_of, Location, Monotonic, Op, Slice, Transport};
 use std::sync::Arc;
 
 /// A region of the peer's, and the device here that reaches it.
@@ -34,7 +34,7 @@ pub enum Reach {
     Mapped(Arc<Mapped>),
     /// It can't be: what needs it is staged. Asked for again from this time on.
     Refused {
-        again_ns: u64,
+        again_ns: Monotonic,
     },
 }
 
@@ -42,11 +42,13 @@ pub enum Reach {
 const MEMORY_PAUSE_NS: u64 = 1_000_000_000;
 
 impl Reach {
-    fn refused(why: Status, now_ns: u64) -> Reach {
-        Reach::Refused { again_ns: if why == Status::NoMemory { now_ns + MEMORY_PAUSE_NS } else { u64::MAX } }
+    fn refused(why: Status, now_ns: Monotonic) -> Reach {
+        Reach::Refused {
+            again_ns: if why == Status::NoMemory { now_ns + MEMORY_PAUSE_NS } else { Monotonic::NEVER },
+        }
     }
 
-    fn is_due(&self, now_ns: u64) -> bool {
+    fn is_due(&self, now_ns: Monotonic) -> bool {
         matches!(self, Reach::Refused { again_ns } if *again_ns <= now_ns)
     }
 }
@@ -293,11 +295,17 @@ mod tests {
 
     #[test]
     fn only_what_lacked_memory_is_asked_for_again_and_not_at_once() {
-        let lacking = Reach::refused(Status::NoMemory, 5);
-        assert!(!lacking.is_due(5 + MEMORY_PAUSE_NS - 1) && lacking.is_due(5 + MEMORY_PAUSE_NS));
+        let lacking = Reach::refused(Status::NoMemory, Monotonic::from_ns(5));
+        assert!(
+            !lacking.is_due(Monotonic::from_ns(5 + MEMORY_PAUSE_NS - 1))
+                && lacking.is_due(Monotonic::from_ns(5 + MEMORY_PAUSE_NS))
+        );
         for why in [Status::Unsupported, Status::Unavailable, Status::Access, Status::System] {
-            assert!(!Reach::refused(why, 5).is_due(u64::MAX - 1), "{why:?}");
+            assert!(
+                !Reach::refused(why, Monotonic::from_ns(5)).is_due(Monotonic::from_ns(u64::MAX - 1)),
+                "{why:?}"
+            );
         }
-        assert!(!Reach::Asked.is_due(u64::MAX) && !Reach::Mapping.is_due(u64::MAX));
+        assert!(!Reach::Asked.is_due(Monotonic::NEVER) && !Reach::Mapping.is_due(Monotonic::NEVER));
     }
 }

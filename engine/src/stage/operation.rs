@@ -9,7 +9,7 @@ use crate::complete::transfer::Failure;
 use crate::complete::Transfer;
 use crate::limits::DEVICE_REST_MS;
 use crate::status::Status;
-use crate::types::{MemoryKind, Op, Request, Slice};
+use crate::types::{Boottime, MemoryKind, Monotonic, Op, Request, Slice};
 use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,9 +54,9 @@ pub struct Operation {
     /// The part could not be submitted or failed: the peer's memory may be a device's, and not announced yet.
     pub part_failed: bool,
     /// ANSWER: until when the target may begin what it was asked, until when that may go on, and when to ask again.
-    lease_until_ns: u64,
-    pub exposed_until_ns: u64,
-    pub ask_again_ns: u64,
+    lease_until_ns: Monotonic,
+    pub exposed_until_ns: Monotonic,
+    pub ask_again_ns: Monotonic,
     pub restarts: u32,
 }
 
@@ -84,9 +84,9 @@ impl Operation {
             copying: 0,
             failures: Vec::new(),
             part_failed: false,
-            lease_until_ns: 0,
-            exposed_until_ns: 0,
-            ask_again_ns: 0,
+            lease_until_ns: Monotonic::ZERO,
+            exposed_until_ns: Monotonic::ZERO,
+            ask_again_ns: Monotonic::ZERO,
             restarts: 0,
         }
     }
@@ -94,20 +94,20 @@ impl Operation {
     /// As if it had not begun.
     pub fn reset(&mut self) {
         (self.remote, self.berth) = (None, None);
-        (self.lease_until_ns, self.exposed_until_ns) = (0, 0);
+        (self.lease_until_ns, self.exposed_until_ns) = (Monotonic::ZERO, Monotonic::ZERO);
         self.failures.clear();
         self.part_failed = false;
     }
 
     /// The target may begin what it was asked until then.
-    pub fn lend_until(&mut self, until_ns: u64) {
+    pub fn lend_until(&mut self, until_ns: Monotonic) {
         (self.lease_until_ns, self.exposed_until_ns) = (until_ns, until_ns);
     }
 
     /// The target's copies go on, until then for all that is known. They began within the lease, and its devices have
     /// `timeout_ms` for each: what they have not ended then nobody can take back, and to wait for it would be to wait
     /// for as long as the target likes.
-    pub fn extend(&mut self, until_ns: u64, timeout_ms: u64) {
+    pub fn extend(&mut self, until_ns: Monotonic, timeout_ms: u64) {
         let last_ns = self.lease_until_ns + (timeout_ms + DEVICE_REST_MS) * 1_000_000;
         self.exposed_until_ns = self.exposed_until_ns.max(until_ns.min(last_ns));
     }
@@ -170,7 +170,7 @@ impl Operation {
         }
     }
 
-    pub fn blocks(&self, not_after_ns: u64) -> Blocks {
+    pub fn blocks(&self, not_after_ns: Boottime) -> Blocks {
         let block =
             |slice: &Slice| Block { region: slice.region, address: slice.remote, length: slice.length };
         let place = self.berth.as_ref().map(Berth::place);
@@ -190,7 +190,7 @@ impl Operation {
         self.failures.dedup_by_key(|failure| failure.slice);
     }
 
-    pub fn look_ns(&self) -> u64 {
+    pub fn look_ns(&self) -> Monotonic {
         match self.is_struck() {
             true => self.exposed_until_ns.min(self.ask_again_ns),
             false => self.ask_again_ns,

@@ -6,7 +6,7 @@ use crate::peer::outbox::Class;
 use crate::peer::{After, Devices, Path};
 use crate::region::RemoteMap;
 use crate::sys::lock::{Mutex, MutexGuard};
-use crate::types::{MemoryKind, Range};
+use crate::types::{MemoryKind, Monotonic, Range};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ impl Path for StagedPath {
         true
     }
 
-    fn post(&self, _class: Class, _submitted_ns: Option<u64>, _after: &mut After) {
+    fn post(&self, _class: Class, _submitted_ns: Option<Monotonic>, _after: &mut After) {
         self.inbox.push(Event::Post(self.peer));
     }
 

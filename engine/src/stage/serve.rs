@@ -14,7 +14,7 @@ use crate::limits::STAGE_OPERATIONS_MAX;
 use crate::region::Region;
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
-use crate::types::{Location, Op};
+use crate::types::{Boottime, Location, Op};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -278,7 +278,8 @@ impl Stage {
                     Op::Write => Direction::HostToDevice,
                     Op::Read => Direction::DeviceToHost,
                 };
-                let not_after_ns = served.blocks.as_ref().map_or(0, |blocks| blocks.not_after_ns);
+                let not_after_ns =
+                    served.blocks.as_ref().map_or(Boottime::ZERO, |blocks| blocks.not_after_ns);
                 let inbox = self.inbox.clone();
                 let done = Box::new(move |result| inbox.push(Event::Served { peer, op, blocks, result }));
                 worker.copy(Job { direction, pieces, not_after_ns, done });

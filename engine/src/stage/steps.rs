@@ -21,7 +21,7 @@ use crate::complete::{Fence, State};
 use crate::device::{Direction, Job, Piece};
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
-use crate::types::{Location, Op};
+use crate::types::{Boottime, Location, Monotonic, Op};
 use std::sync::atomic::Ordering;
 
 /// Until the next try when the peer's clock was not known well enough.
@@ -154,7 +154,7 @@ impl Stage {
             operation.copying += 1;
             let inbox = self.inbox.clone();
             let done = Box::new(move |result| inbox.push(Event::Copied { peer, op, result }));
-            worker.copy(Job { direction, pieces, not_after_ns: u64::MAX, done });
+            worker.copy(Job { direction, pieces, not_after_ns: Boottime::NEVER, done });
         }
         Ok(())
     }
@@ -272,7 +272,7 @@ impl Stage {
         operation.step = Step::Answer;
         let (now_ns, lease_ns) = (clock::monotonic_ns(), side.peer.clock.lease_ns());
         if !connected {
-            operation.ask_again_ns = u64::MAX;
+            operation.ask_again_ns = Monotonic::NEVER;
             return;
         }
         let Some(not_after_ns) = side.peer.clock.not_after(clock::boottime_ns()) else {

@@ -16,7 +16,7 @@ use crate::limits::{
 };
 use crate::session::message::{BadMessage, Reader};
 use crate::status::{Error, Status};
-use crate::types::{end_of, Location, MemoryKind};
+use crate::types::{end_of, Boottime, Location, MemoryKind};
 
 /// Bytes of one message, well below what the channel takes.
 pub const MESSAGE_BYTES: usize = 32 << 10;
@@ -45,7 +45,7 @@ pub struct Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocks {
     /// On the target's clock.
-    pub not_after_ns: u64,
+    pub not_after_ns: Boottime,
     /// The slot, if it is one of a bridge.
     pub place: Option<Place>,
     pub list: Vec<Block>,
@@ -258,7 +258,7 @@ impl Message {
 impl Blocks {
     fn encode(&self, out: &mut Vec<u8>) {
         let Place { bridge, slot } = self.place.unwrap_or(NO_PLACE);
-        out.extend_from_slice(&self.not_after_ns.to_le_bytes());
+        out.extend_from_slice(&self.not_after_ns.ns().to_le_bytes());
         out.extend_from_slice(&bridge.to_le_bytes());
         out.extend_from_slice(&slot.to_le_bytes());
         out.extend_from_slice(&(self.list.len() as u64).to_le_bytes());
@@ -271,7 +271,8 @@ impl Blocks {
 
     /// What fits a slot, and nothing else.
     fn decode(reader: &mut Reader) -> Result<Blocks, BadMessage> {
-        let (not_after_ns, place) = (reader.u64()?, Place { bridge: reader.u64()?, slot: reader.u32()? });
+        let (not_after_ns, place) =
+            (Boottime::from_ns(reader.u64()?), Place { bridge: reader.u64()?, slot: reader.u32()? });
         let place = Some(place).filter(|place| *place != NO_PLACE);
         let count = bounded(reader.u64()?, FRAME_DESCRIPTORS_MAX)?;
         let block = |reader: &mut Reader| {
@@ -282,7 +283,7 @@ impl Blocks {
         if list.is_empty() || bytes > u64::from(STAGE_BYTES) {
             return Err(BadMessage);
         }
-        Ok(Blocks { not_after_ns, place, list })
+        Ok(Blocks { not_after_ns: Boottime::from_ns(not_after_ns.ns()), place, list })
     }
 }
 
@@ -355,7 +356,8 @@ mod tests {
 
     fn all() -> Vec<Message> {
         let block = |at: u64| Block { region: 5, address: at << 20, length: 4096 };
-        let blocks = Blocks { not_after_ns: 77, place: None, list: (1..4).map(block).collect() };
+        let blocks =
+            Blocks { not_after_ns: Boottime::from_ns(77), place: None, list: (1..4).map(block).collect() };
         let placed = Blocks { place: Some(Place { bridge: 1, slot: 63 }), ..blocks.clone() };
         let faults = vec![Fault { block: 2, status: Status::Stale, vendor_error: -7 }];
         vec![
@@ -401,8 +403,11 @@ mod tests {
     fn what_does_not_fit_a_slot_is_refused() {
         let decode = |list: Vec<Block>| {
             let mut bytes = Vec::new();
-            Message::Commit { op: 1, blocks: Blocks { not_after_ns: 1, place: None, list } }
-                .encode(&mut bytes);
+            Message::Commit {
+                op: 1,
+                blocks: Blocks { not_after_ns: Boottime::from_ns(1), place: None, list },
+            }
+            .encode(&mut bytes);
             Message::decode_all(&bytes).is_ok()
         };
         let block = |length| Block { region: 1, address: 4096, length };
@@ -422,7 +427,8 @@ mod tests {
         assert!(end <= crate::limits::STAGE_SLOT_BYTES);
         assert!(offsets.iter().all(|offset| offset % STAGE_ALIGN == 0));
         let mut bytes = Vec::new();
-        Message::Commit { op: 1, blocks: Blocks { not_after_ns: 1, place: None, list } }.encode(&mut bytes);
+        Message::Commit { op: 1, blocks: Blocks { not_after_ns: Boottime::from_ns(1), place: None, list } }
+            .encode(&mut bytes);
         assert!(bytes.len() < MESSAGE_BYTES);
     }
 

@@ -3,14 +3,16 @@
 
 use std::time::{Instant, SystemTime};
 
-/// Nanoseconds on CLOCK_MONOTONIC.
-pub fn monotonic_ns() -> u64 {
-    read(libc::CLOCK_MONOTONIC)
+use crate::types::{Boottime, Monotonic};
+
+/// Now on CLOCK_MONOTONIC.
+pub fn monotonic_ns() -> Monotonic {
+    Monotonic::from_ns(read(libc::CLOCK_MONOTONIC))
 }
 
-/// Nanoseconds on CLOCK_BOOTTIME.
-pub fn boottime_ns() -> u64 {
-    read(libc::CLOCK_BOOTTIME)
+/// Now on CLOCK_BOOTTIME.
+pub fn boottime_ns() -> Boottime {
+    Boottime::from_ns(read(libc::CLOCK_BOOTTIME))
 }
 
 fn read(clock: libc::clockid_t) -> u64 {

@@ -32,7 +32,7 @@ pub mod vm;
 /// A number that nobody can guess.
 pub fn random_u64() -> u64 {
     // The kernel's generator fails only before it is seeded at boot; the clock then tells runs apart.
-    random_bytes().map_or_else(|_| clock::boottime_ns().rotate_left(32), u64::from_le_bytes)
+    random_bytes().map_or_else(|_| clock::boottime_ns().ns().rotate_left(32), u64::from_le_bytes)
 }
 
 /// Bytes from the operating system's generator.

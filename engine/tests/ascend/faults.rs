@@ -3,7 +3,7 @@
 use crate::npu::{alone, cause, expect, finish, host_slice, pattern, Npu, MIB};
 use ferry::device::{Direction, Job, Limits, Piece, Worker};
 use ferry::status::Result;
-use ferry::types::{Location, MemoryKind};
+use ferry::types::{Boottime, Location, MemoryKind};
 use ferry::Status;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
@@ -261,7 +261,12 @@ fn a_worker_gives_a_hanging_copy_up() {
             let tell = tell.clone();
             let done = Box::new(move |result| tell.send(result).unwrap());
             let pieces = vec![piece(device, host, MIB)];
-            worker.copy(Job { direction: Direction::HostToDevice, pieces, not_after_ns: u64::MAX, done });
+            worker.copy(Job {
+                direction: Direction::HostToDevice,
+                pieces,
+                not_after_ns: Boottime::NEVER,
+                done,
+            });
         }
         for _ in 0..2 {
             let error = told.recv_timeout(Duration::from_secs(30)).unwrap().unwrap_err();

@@ -4,7 +4,7 @@ use crate::npu::{alone, calls, good, Npu, MIB, VERSIONS};
 use ferry::device::{Allocation, Direction, Job, Limits, Piece, Start, Worker};
 use ferry::sys::acl::Library;
 use ferry::transport::ascend;
-use ferry::types::{Location, MemoryKind};
+use ferry::types::{Boottime, Location, MemoryKind};
 use ferry::Status;
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -191,7 +191,12 @@ fn the_programs_threads_stay_as_they_are() {
                 let (tell, told) = sync_channel(1);
                 let pieces = vec![Piece { to: memory, from: host, length: MIB as u64 }];
                 let done = Box::new(move |result| tell.send(result).unwrap());
-                worker.copy(Job { direction: Direction::HostToDevice, pieces, not_after_ns: u64::MAX, done });
+                worker.copy(Job {
+                    direction: Direction::HostToDevice,
+                    pieces,
+                    not_after_ns: Boottime::NEVER,
+                    done,
+                });
                 told.recv().unwrap().unwrap();
             }
             worker.stop();

@@ -4,7 +4,7 @@ use crate::gpu::{copy, host_bytes, pattern, standin, standin_of, wait, Gpu, MIB,
 use ferry::device::{Direction, Job, Limits, Piece, Worker};
 use ferry::status::Status;
 use ferry::sys::cuda::{Context, DeviceMemory};
-use ferry::types::{Location, MemoryKind};
+use ferry::types::{Boottime, Location, MemoryKind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{mpsc, Arc};
 use std::time::{Duration, Instant};
@@ -236,7 +236,7 @@ fn what_hangs_is_kept_until_it_has_ended() {
     gpu.standin().set("FERRY_STANDIN_HANG", "1");
     let piece = Piece { from: device.address, to: host.address, length: MIB as u64 };
     let job = |done: mpsc::Sender<ferry::status::Result<()>>| Job {
-        not_after_ns: u64::MAX,
+        not_after_ns: Boottime::NEVER,
         direction: Direction::DeviceToHost,
         pieces: vec![piece],
         done: Box::new(move |result| drop(done.send(result))),

@@ -7,7 +7,7 @@ use ferry::complete::{Fence, State};
 use ferry::notify::{EventBody, WHAT_PEERS};
 use ferry::sys::clock;
 use ferry::transport::tcp::wire::{Descriptor, Header, Kind};
-use ferry::types::Op;
+use ferry::types::{Boottime, Op};
 use ferry::{Engine, Memory};
 use std::io::{Read, Write};
 use std::time::Instant;
@@ -151,12 +151,13 @@ fn lease_is_said_when_the_lease_of_each_frame_is_over() {
         let transfer = all.submit(op, &memory, 2 * BYTES);
         let mut not_after_ns = 0;
         for _ in 0..2 {
-            not_after_ns = all.lanes[1].hear().unwrap().header.not_after_ns.max(not_after_ns);
+            not_after_ns =
+                all.lanes[1].hear().unwrap().header.not_after_ns.max(Boottime::from_ns(not_after_ns)).ns();
         }
         transfer.cancel().unwrap();
         let result = transfer.wait(Some(PATIENCE)).unwrap();
         assert!(
-            clock::boottime_ns() >= not_after_ns,
+            clock::boottime_ns() >= Boottime::from_ns(not_after_ns),
             "{op:?} was final while its target would have taken it"
         );
         assert_eq!((result.state, result.fence), (State::Cancelled, Fence::Lease));

@@ -7,7 +7,7 @@ use ferry::complete::{Fence, State};
 use ferry::peer::PeerState;
 use ferry::region::RegionSpec;
 use ferry::session::message::Message;
-use ferry::types::{Access, MemoryKind, Transport};
+use ferry::types::{Access, Boottime, MemoryKind, Transport};
 use ferry::{Engine, Status};
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -34,7 +34,7 @@ fn want(op: u64) -> Vec<u8> {
 fn what_was_not_asked_is_not_answered_and_what_is_said_once_is_not_said_twice() {
     let engine = engine(&[]);
     for wrong in [
-        Message::Pong { nonce: 12345, clock_ns: u64::MAX },
+        Message::Pong { nonce: 12345, clock_ns: Boottime::NEVER },
         Message::FenceAck { lane: 1 },
         Message::Ready { notify_limit: 7 },
         Message::Start { association: 1, known: 2, fresh: 3 },
@@ -56,7 +56,7 @@ fn what_is_said_behind_the_word_that_ended_the_session_is_not_heard() {
     let memory = crate::support::alloc(&all.engine, 4096);
     let transfer = all.submit(ferry::types::Op::Write, &memory, 8);
     assert!(all.lanes[0].hear().is_some(), "it is posted");
-    let wrong = Message::Pong { nonce: 12345, clock_ns: 0 };
+    let wrong = Message::Pong { nonce: 12345, clock_ns: Boottime::ZERO };
     all.peer.say_all(&[wrong, Message::Bye { status: Status::Closed as i32 }]);
     let result = transfer.wait(Some(PATIENCE)).unwrap();
     assert_eq!((result.state, result.fence), (State::Failed, Fence::Lease), "{result:?}");
@@ -76,14 +76,14 @@ fn a_clock_at_its_end_harms_nobody() {
                     break nonce;
                 }
             };
-            all.peer.say(&Message::Pong { nonce, clock_ns });
+            all.peer.say(&Message::Pong { nonce, clock_ns: Boottime::from_ns(clock_ns) });
             probing.join().unwrap().unwrap();
         });
         let transfer = all.submit(ferry::types::Op::Write, &memory, 8);
         let frame = all.lanes[0].hear().unwrap();
         let header = ferry::transport::tcp::wire::Header {
             sequence: frame.header.sequence,
-            clock_ns,
+            clock_ns: Boottime::from_ns(clock_ns),
             ..all.lanes[0].header()
         };
         assert!(all.lanes[0].send(header, &[], b"", b""));

@@ -5,7 +5,7 @@ use super::{Outbox, Spot};
 use crate::complete::transfer::Strike;
 use crate::complete::Transfer;
 use crate::status::Status;
-use crate::types::Transport;
+use crate::types::{Monotonic, Transport};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -65,7 +65,7 @@ impl Outbox {
     }
 
     /// Whether `next_end` has something, or `relocate`. `lost`: the peer is.
-    pub fn has_ends(&self, lost: bool, now_ns: u64) -> bool {
+    pub fn has_ends(&self, lost: bool, now_ns: Monotonic) -> bool {
         self.ordered.has_doomed()
             || self.has_stranded()
             || self.has_strays()
@@ -74,7 +74,7 @@ impl Outbox {
 
     /// The next transfer that has to be struck, with the reason: an earlier ORDERED one failed, it has no way to
     /// go, the peer is lost (`lost` strikes it), or its deadline is past.
-    pub fn next_end(&mut self, lost: Option<Strike>, now_ns: u64) -> Option<(Arc<Transfer>, Strike)> {
+    pub fn next_end(&mut self, lost: Option<Strike>, now_ns: Monotonic) -> Option<(Arc<Transfer>, Strike)> {
         let strike = |status| Strike { status, os_error: 0 };
         if let Some(transfer) = self.ordered.pop_doomed() {
             return Some((transfer, strike(Status::Cancelled)));
@@ -91,7 +91,7 @@ impl Outbox {
     }
 
     /// See `Live::next_ns`.
-    pub fn next_deadline_ns(&self) -> Option<u64> {
+    pub fn next_deadline_ns(&self) -> Option<Monotonic> {
         self.live.next_ns()
     }
 }

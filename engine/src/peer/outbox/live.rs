@@ -2,14 +2,15 @@
 //! touches what is due and nothing else.
 
 use crate::complete::Transfer;
+use crate::types::Monotonic;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// By deadline, and among equals in order of submission.
 #[derive(Default)]
-pub struct Live(BTreeMap<(u64, u64), Arc<Transfer>>);
+pub struct Live(BTreeMap<(Monotonic, u64), Arc<Transfer>>);
 
-fn key(transfer: &Transfer) -> (u64, u64) {
+fn key(transfer: &Transfer) -> (Monotonic, u64) {
     (transfer.spec.deadline_ns, transfer.position.order())
 }
 
@@ -27,7 +28,7 @@ impl Live {
     }
 
     /// The next deadline, u64::MAX where none has one; None when nothing is pending.
-    pub fn next_ns(&self) -> Option<u64> {
+    pub fn next_ns(&self) -> Option<Monotonic> {
         self.0.keys().next().map(|(deadline_ns, _)| *deadline_ns)
     }
 

@@ -15,7 +15,7 @@ use crate::peer::After;
 use crate::peer::{Path, PathStatus, Peer, PeerIdentity, Surroundings};
 use crate::region::RemoteMap;
 use crate::status::Status;
-use crate::types::{Op, Range, Request, Slice, Transport};
+use crate::types::{Monotonic, Op, Range, Request, Slice, Transport};
 use proptest::prelude::*;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ impl Path for Silent {
     fn carries(&self, _ranges: &[Range], _known: &RemoteMap, _alone: bool) -> bool {
         true
     }
-    fn post(&self, _: Class, _: Option<u64>, _: &mut After) {}
+    fn post(&self, _: Class, _: Option<Monotonic>, _: &mut After) {}
     fn nudge(&self, _: &mut After) {}
 }
 
@@ -66,7 +66,7 @@ struct Wish {
     notify: bool,
     local: bool,
     only_local: bool,
-    deadline_ns: u64,
+    deadline_ns: Monotonic,
 }
 
 const PLAIN: Wish = Wish {
@@ -78,7 +78,7 @@ const PLAIN: Wish = Wish {
     notify: false,
     local: false,
     only_local: false,
-    deadline_ns: u64::MAX,
+    deadline_ns: Monotonic::NEVER,
 };
 
 fn transfer(handle: u64, wish: &Wish) -> Arc<Transfer> {
@@ -114,7 +114,7 @@ fn transfer(handle: u64, wish: &Wish) -> Arc<Transfer> {
         ordered: wish.ordered,
         priority: wish.priority,
         notify: (wish.notify || wish.slices == 0).then(|| Box::from(&b"word"[..])),
-        submitted_ns: 0,
+        submitted_ns: Monotonic::ZERO,
         deadline_ns: wish.deadline_ns,
         user_data: 0,
         queue: None,
@@ -145,14 +145,14 @@ struct World {
     peer: Peer,
     all: Vec<Arc<Transfer>>,
     out: Vec<Out>,
-    now_ns: u64,
+    now_ns: Monotonic,
 }
 
 impl World {
     fn new() -> World {
         let peer = peer();
         peer.set_tcp_path(Some(Arc::new(Silent)));
-        World { peer, all: Vec::new(), out: Vec::new(), now_ns: 0 }
+        World { peer, all: Vec::new(), out: Vec::new(), now_ns: Monotonic::ZERO }
     }
 
     fn submit(&mut self, wish: &Wish) -> Arc<Transfer> {
@@ -357,7 +357,7 @@ fn what_waits_for_a_transport_that_goes_away_goes_another_way_a_turn_at_a_time()
     assert!(matches!(asked.front(), Some(Command::Sweep { peer: 7 })));
     assert!(!world.pull(Transport::Local, true), "the transport carries nothing any more");
     let mut turns = 1;
-    while world.peer.sweep(0) {
+    while world.peer.sweep(Monotonic::ZERO) {
         turns += 1;
     }
     assert!(turns >= 2 * count / SWEEP_TURN, "{turns} turns");
@@ -375,7 +375,7 @@ fn a_turn_of_a_lost_peer_strikes_a_few() {
     world.peer.set_lost(Status::PeerLost);
     let mut left = all.len();
     loop {
-        let more = world.peer.sweep(0);
+        let more = world.peer.sweep(Monotonic::ZERO);
         let pending = all.iter().filter(|it| !it.is_final()).count();
         assert!(left - pending <= SWEEP_TURN);
         left = pending;
@@ -403,12 +403,22 @@ enum Step {
 fn wish() -> impl Strategy<Value = Wish> {
     let flags = prop::array::uniform6(prop::bool::weighted(0.3));
     let slices = prop_oneof![4 => 0..12u32, 1 => Just(5000)];
-    let deadline_ns = prop_oneof![3 => Just(u64::MAX), 1 => 1..200u64];
+    let deadline_ns = prop_oneof![3 => Just(Monotonic::NEVER), 1 => (1..200u64).prop_map(Monotonic::from_ns)];
     (slices, 0..3u32, flags, deadline_ns).prop_map(|(slices, priority, flags, deadline_ns)| {
         let [read, ordered, held, notify, local, only_local] = flags;
         let op = if read && slices > 0 { Op::Read } else { Op::Write };
         let notify = notify && op == Op::Write;
-        Wish { slices, op, priority, ordered, held, notify, local, only_local, deadline_ns }
+        Wish {
+            slices,
+            op,
+            priority,
+            ordered,
+            held,
+            notify,
+            local,
+            only_local,
+            deadline_ns: Monotonic::from_ns(deadline_ns.ns()),
+        }
     })
 }
 

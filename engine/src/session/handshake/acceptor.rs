@@ -8,6 +8,7 @@ use super::wire::{self, Fields, FrameType, Frames};
 use super::{identity, noise, Auth, Established, Identity, Local, Next, Nonce, Proof, Step};
 use crate::session::channel::Channel;
 use crate::status::Result;
+use crate::types::Boottime;
 
 /// Finds, and uses up, the same-user proof for a dialer's nonce; `ProofTable::take` behind a closure.
 pub type Proofs<'a> = dyn FnMut(&Nonce) -> Option<Proof> + 'a;
@@ -54,7 +55,12 @@ impl Acceptor {
 
     /// Takes what was received, preamble included, in pieces of any size up to `INPUT_BYTES_MAX`. `proofs`
     /// is asked at most once in a handshake. `boottime_ns` is now.
-    pub fn input(&mut self, bytes: &[u8], proofs: &mut Proofs, boottime_ns: u64) -> HandshakeResult<Step> {
+    pub fn input(
+        &mut self,
+        bytes: &[u8],
+        proofs: &mut Proofs,
+        boottime_ns: Boottime,
+    ) -> HandshakeResult<Step> {
         let result = self.advance(bytes, proofs, boottime_ns);
         if result.is_err() {
             self.state = State::Over;
@@ -72,7 +78,7 @@ impl Acceptor {
         self.frames.capacity()
     }
 
-    fn advance(&mut self, bytes: &[u8], proofs: &mut Proofs, boottime_ns: u64) -> HandshakeResult<Step> {
+    fn advance(&mut self, bytes: &[u8], proofs: &mut Proofs, boottime_ns: Boottime) -> HandshakeResult<Step> {
         if matches!(self.state, State::Over) {
             return Err(HandshakeError::over());
         }
@@ -113,7 +119,7 @@ impl Acceptor {
         negotiated: Negotiated,
         fields: &[u8],
         proofs: &mut Proofs,
-        boottime_ns: u64,
+        boottime_ns: Boottime,
         output: &mut Vec<u8>,
     ) -> HandshakeResult<Next> {
         let Negotiated { hello, dialer, agreement } = negotiated;

@@ -6,6 +6,7 @@ use super::refusal::{HandshakeError, HandshakeResult, RefusalCode};
 use super::wire::{self, Fields, FrameType, Frames};
 use super::{identity, noise, Auth, Established, Local, Next, Proof, Step};
 use crate::status::{Error, Result};
+use crate::types::Boottime;
 
 /// One handshake. Any error ends it; every call after the end answers CLOSED.
 #[derive(Debug)]
@@ -54,7 +55,7 @@ impl Dialer {
     }
 
     /// Takes what was received, in pieces of any size up to `INPUT_BYTES_MAX`. `boottime_ns` is now.
-    pub fn input(&mut self, bytes: &[u8], boottime_ns: u64) -> HandshakeResult<Step> {
+    pub fn input(&mut self, bytes: &[u8], boottime_ns: Boottime) -> HandshakeResult<Step> {
         self.ending_on_error(|dialer| {
             if matches!(dialer.state, State::Over) {
                 return Err(HandshakeError::over());
@@ -66,7 +67,7 @@ impl Dialer {
 
     /// What came of `ProveSameUser`. Without a proof the handshake goes on only if both ends allow an
     /// unauthenticated session; else it is refused as SameUserFailed. CLOSED if no proof was asked for.
-    pub fn proof(&mut self, proof: Result<Proof>, boottime_ns: u64) -> HandshakeResult<Step> {
+    pub fn proof(&mut self, proof: Result<Proof>, boottime_ns: Boottime) -> HandshakeResult<Step> {
         self.ending_on_error(|dialer| {
             let State::AwaitProof(negotiated) = std::mem::replace(&mut dialer.state, State::Over) else {
                 return Err(HandshakeError::over());
@@ -121,7 +122,7 @@ impl Dialer {
         result
     }
 
-    fn advance(&mut self, mut output: Vec<u8>, boottime_ns: u64) -> HandshakeResult<Step> {
+    fn advance(&mut self, mut output: Vec<u8>, boottime_ns: Boottime) -> HandshakeResult<Step> {
         while let Some((kind, fields)) = self.frames.next()? {
             let next = self.frame(kind, &fields, boottime_ns, &mut output)?;
             if !matches!(next, Next::More) {
@@ -135,7 +136,7 @@ impl Dialer {
         &mut self,
         kind: FrameType,
         fields: &[u8],
-        boottime_ns: u64,
+        boottime_ns: Boottime,
         output: &mut Vec<u8>,
     ) -> HandshakeResult<Next> {
         match (std::mem::replace(&mut self.state, State::Over), kind) {
@@ -153,7 +154,7 @@ impl Dialer {
         }
     }
 
-    fn on_hello(&mut self, raw: &[u8], boottime_ns: u64, output: &mut Vec<u8>) -> HandshakeResult<Next> {
+    fn on_hello(&mut self, raw: &[u8], boottime_ns: Boottime, output: &mut Vec<u8>) -> HandshakeResult<Next> {
         let acceptor = Hello::decode(raw)?;
         let agreement = self.hello.agree(&acceptor)?;
         let name = acceptor.unix_name.clone();
@@ -174,7 +175,7 @@ impl Dialer {
         negotiated: Negotiated,
         mode: Mode,
         proof: Option<Proof>,
-        boottime_ns: u64,
+        boottime_ns: Boottime,
         output: &mut Vec<u8>,
     ) -> HandshakeResult<()> {
         let Negotiated { acceptor, agreement } = negotiated;

@@ -15,6 +15,7 @@ use crate::limits::FRAME_BYTES_MIN;
 use crate::status::{Error, Result};
 use crate::sys::host::Process;
 use crate::sys::unix::is_proof_name;
+use crate::types::Boottime;
 
 /// A peer as it describes itself. Limits are its own; the session takes the smaller of the two sides'.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +31,7 @@ pub struct Identity {
     pub reads_max: u32,
     pub notify_credits: u32,
     /// The peer's CLOCK_BOOTTIME when it wrote this.
-    pub boottime_ns: u64,
+    pub boottime_ns: Boottime,
     /// Where it listens, as no two sockets of one kernel do at one time.
     pub place: Option<[u8; 16]>,
     /// The process that it lives in, if its kernel says which.
@@ -53,12 +54,12 @@ pub(super) fn check(local: &Local) -> Result<()> {
 }
 
 /// Appends the fields of a checked `local`.
-pub(super) fn encode(local: &Local, boottime_ns: u64, out: &mut Vec<u8>) {
+pub(super) fn encode(local: &Local, boottime_ns: Boottime, out: &mut Vec<u8>) {
     out.extend_from_slice(&local.tag.to_le_bytes());
     for limit in [local.lanes_max, local.frame_bytes_max, local.reads_max, local.notify_credits] {
         out.extend_from_slice(&limit.to_le_bytes());
     }
-    out.extend_from_slice(&boottime_ns.to_le_bytes());
+    out.extend_from_slice(&boottime_ns.ns().to_le_bytes());
     out.extend_from_slice(&local.place.unwrap_or_default());
     encode_process(local.process.as_ref(), out);
     out.push(local.address.len() as u8);
@@ -76,7 +77,7 @@ pub(super) fn decode(hello: &Hello, mut fields: Fields<'_>) -> Option<Identity> 
         frame_bytes_max: fields.u32().filter(|bytes| *bytes >= FRAME_BYTES_MIN)?,
         reads_max: fields.u32().filter(|reads| *reads > 0)?,
         notify_credits: fields.u32()?,
-        boottime_ns: fields.u64()?,
+        boottime_ns: Boottime::from_ns(fields.u64()?),
         place: Some(fields.array()?).filter(|place| *place != [0; 16]),
         process: decode_process(&mut fields)?,
         address: {
@@ -124,7 +125,7 @@ mod tests {
 
     fn decoded(local: &Local, change: impl Fn(&mut Vec<u8>)) -> Option<Identity> {
         let mut bytes = Vec::new();
-        encode(local, 77, &mut bytes);
+        encode(local, Boottime::from_ns(77), &mut bytes);
         change(&mut bytes);
         decode(&Hello::new(local, Role::Dialer).unwrap(), Fields(&bytes))
     }
@@ -134,7 +135,10 @@ mod tests {
         let mut local = local(1);
         local.address = "h".repeat(255);
         let identity = decoded(&local, |_| ()).unwrap();
-        assert_eq!((identity.boottime_ns, identity.address.len(), identity.tag), (77, 255, local.tag));
+        assert_eq!(
+            (identity.boottime_ns, identity.address.len(), identity.tag),
+            (Boottime::from_ns(77), 255, local.tag)
+        );
         assert_eq!((identity.lanes_max, identity.frame_bytes_max), (local.lanes_max, local.frame_bytes_max));
         assert_eq!((identity.reads_max, identity.notify_credits), (local.reads_max, local.notify_credits));
         assert_eq!((identity.place, identity.process), (local.place, local.process));

@@ -13,6 +13,7 @@
 use super::key::Key;
 use crate::limits::HANDSHAKES_MAX;
 use crate::status::{Error, Result, Status};
+use crate::types::Monotonic;
 use std::collections::HashMap;
 
 /// The nonce in the dialer's HELLO, by which its proof is found.
@@ -31,7 +32,7 @@ pub struct Proof {
 /// number (`HANDSHAKES_MAX`) and time.
 #[derive(Debug)]
 pub struct ProofTable {
-    issued: HashMap<Nonce, (Proof, u64)>,
+    issued: HashMap<Nonce, (Proof, Monotonic)>,
     lifetime_ns: u64,
 }
 
@@ -43,7 +44,7 @@ impl ProofTable {
 
     /// Keeps a proof. Insert before the key is written to the dialer, which may use it at once. INVALID if
     /// the nonce is taken: whoever comes second must not replace the first one's key. LIMIT if full.
-    pub fn insert(&mut self, nonce: Nonce, proof: Proof, now_ns: u64) -> Result<()> {
+    pub fn insert(&mut self, nonce: Nonce, proof: Proof, now_ns: Monotonic) -> Result<()> {
         self.expire(now_ns);
         if self.issued.contains_key(&nonce) {
             return Err(Error::invalid("a same-user proof with this nonce is waiting already"));
@@ -56,13 +57,13 @@ impl ProofTable {
     }
 
     /// The proof for this nonce, once.
-    pub fn take(&mut self, nonce: &Nonce, now_ns: u64) -> Option<Proof> {
+    pub fn take(&mut self, nonce: &Nonce, now_ns: Monotonic) -> Option<Proof> {
         let (proof, expires_ns) = self.issued.remove(nonce)?;
         (now_ns < expires_ns).then_some(proof)
     }
 
     /// Forgets what is out of date. `insert` does so too; call it from a timer to drop keys sooner.
-    pub fn expire(&mut self, now_ns: u64) {
+    pub fn expire(&mut self, now_ns: Monotonic) {
         self.issued.retain(|_, (_, expires_ns)| now_ns < *expires_ns);
     }
 
@@ -92,19 +93,22 @@ mod tests {
     #[test]
     fn a_proof_is_found_once_and_not_replaced() {
         let mut table = ProofTable::new(10);
-        table.insert(nonce(1), proof(1), 0).unwrap();
-        assert_eq!(table.insert(nonce(1), proof(2), 1).unwrap_err().status, Status::Invalid);
-        assert_eq!(table.take(&nonce(1), 2).unwrap().pid, 1);
-        assert!(table.take(&nonce(1), 2).is_none());
+        table.insert(nonce(1), proof(1), Monotonic::ZERO).unwrap();
+        assert_eq!(
+            table.insert(nonce(1), proof(2), Monotonic::from_ns(1)).unwrap_err().status,
+            Status::Invalid
+        );
+        assert_eq!(table.take(&nonce(1), Monotonic::from_ns(2)).unwrap().pid, 1);
+        assert!(table.take(&nonce(1), Monotonic::from_ns(2)).is_none());
     }
 
     #[test]
     fn a_proof_expires_at_its_time() {
         let mut table = ProofTable::new(10);
-        table.insert(nonce(1), proof(1), 5).unwrap();
-        table.insert(nonce(2), proof(2), 5).unwrap();
-        assert!(table.take(&nonce(1), 14).is_some());
-        assert!(table.take(&nonce(2), 15).is_none());
+        table.insert(nonce(1), proof(1), Monotonic::from_ns(5)).unwrap();
+        table.insert(nonce(2), proof(2), Monotonic::from_ns(5)).unwrap();
+        assert!(table.take(&nonce(1), Monotonic::from_ns(14)).is_some());
+        assert!(table.take(&nonce(2), Monotonic::from_ns(15)).is_none());
         assert!(table.is_empty());
     }
 
@@ -112,11 +116,11 @@ mod tests {
     fn the_table_is_bounded_and_expiry_makes_room() {
         let mut table = ProofTable::new(10);
         for n in 0..HANDSHAKES_MAX {
-            table.insert(nonce(n), proof(1), 0).unwrap();
+            table.insert(nonce(n), proof(1), Monotonic::ZERO).unwrap();
         }
-        let full = table.insert(nonce(HANDSHAKES_MAX), proof(1), 9).unwrap_err();
+        let full = table.insert(nonce(HANDSHAKES_MAX), proof(1), Monotonic::from_ns(9)).unwrap_err();
         assert_eq!((full.status, table.len()), (Status::Limit, HANDSHAKES_MAX));
-        table.insert(nonce(HANDSHAKES_MAX), proof(1), 10).unwrap();
+        table.insert(nonce(HANDSHAKES_MAX), proof(1), Monotonic::from_ns(10)).unwrap();
         assert_eq!(table.len(), 1);
     }
 }

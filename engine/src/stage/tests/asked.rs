@@ -17,7 +17,7 @@ use crate::region::grants::{Grants, Use};
 use crate::region::{Region, RegionSpec, Registry, RemoteMap};
 use crate::status::{Error, Result};
 use crate::sys::{clock, proven::Proven};
-use crate::types::{Access, Location, Range, Slice};
+use crate::types::{Access, Boottime, Location, Monotonic, Range, Slice};
 
 const PEER: u64 = 7;
 const BYTES: u64 = 4096;
@@ -40,7 +40,7 @@ impl Path for Near {
     fn carries(&self, _: &[Range], _: &RemoteMap, _: bool) -> bool {
         false
     }
-    fn post(&self, _: Class, _: Option<u64>, _: &mut After) {}
+    fn post(&self, _: Class, _: Option<Monotonic>, _: &mut After) {}
     fn nudge(&self, _: &mut After) {}
     fn same_host(&self) -> Option<&dyn SameHost> {
         Some(self)
@@ -48,7 +48,7 @@ impl Path for Near {
 }
 
 impl SameHost for Near {
-    fn copy_now(&self, _: Op, _: &Slice, _: u64) -> bool {
+    fn copy_now(&self, _: Op, _: &Slice, _: Monotonic) -> bool {
         false
     }
     fn keep_registered(&self, _: u64, _: Use) -> Result<Kept> {
@@ -161,7 +161,7 @@ fn revoke(target: &Target, region: &Region) {
     assert!(busy.status == Status::Busy && region.is_revoked());
 }
 
-fn later_ns() -> u64 {
+fn later_ns() -> Boottime {
     clock::boottime_ns() + BOUND.as_nanos() as u64
 }
 
@@ -234,7 +234,7 @@ fn nothing_begins_when_the_lease_is_over_and_all_of_it_when_there_is_another() {
     let list = vec![Block { region: region.id, address: region.address, length: 64 }];
     let blocks = |not_after_ns| Blocks { not_after_ns, place: None, list: list.clone() };
     for message in [|op, blocks| Message::Commit { op, blocks }, |op, blocks| Message::Fetch { op, blocks }] {
-        let op = if matches!(message(1, blocks(0)), Message::Commit { .. }) { 1 } else { 2 };
+        let op = if matches!(message(1, blocks(Boottime::ZERO)), Message::Commit { .. }) { 1 } else { 2 };
         target.hear(message(op, blocks(clock::boottime_ns())));
         // Whoever copies enters the region first, on this thread.
         assert!(target.answers().is_empty() && region.is_idle(), "it has begun");

@@ -7,7 +7,7 @@ use crate::device::{Batch, Direction, Limits, Piece, Queue, Worker};
 use crate::peer::TransportService;
 use crate::region::RemoteRegion;
 use crate::stage::wire::{Block, Blocks, Message};
-use crate::types::Location;
+use crate::types::{Boottime, Location};
 use crate::Error;
 use std::sync::atomic::AtomicU32;
 
@@ -230,7 +230,7 @@ fn a_slot_that_is_taken_is_nobody_else_s() {
     let place = Some(crate::stage::wire::Place { bridge: 1, slot: 3 });
     let mut body = Vec::new();
     for op in 1001..1100 {
-        let blocks = Blocks { not_after_ns: u64::MAX, place, list: vec![block] };
+        let blocks = Blocks { not_after_ns: Boottime::NEVER, place, list: vec![block] };
         Message::Commit { op, blocks }.encode(&mut body);
     }
     two.b.stage().message(guest, &body);

@@ -83,7 +83,7 @@ fn a_turn_costs_the_peers_that_something_concerns() {
 fn a_turn_looks_at_the_operations_whose_time_has_come() {
     let (mut stage, _service) = stage();
     turn(&mut stage);
-    let soon_ns = 1_000_000_000 + crate::sys::clock::monotonic_ns();
+    let soon_ns = crate::sys::clock::monotonic_ns() + 1_000_000_000;
     for op in 1..=PEERS {
         stage.due.looks.set((op, op), Some(soon_ns + 1_000_000_000_000 * (op % 2)));
     }

@@ -7,7 +7,7 @@ use crate::device::{Direction, Job, Limits, Piece, Worker};
 use crate::notify::{EventBody, WHAT_PEERS};
 use crate::peer::TransportService;
 use crate::stage::wire::Message;
-use crate::types::Location;
+use crate::types::{Boottime, Location};
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::channel;
 
@@ -109,7 +109,7 @@ fn what_waits_for_a_device_of_no_use_fails_at_once() {
         worker.copy(Job {
             direction: Direction::DeviceToDevice,
             pieces: vec![Piece { to, from, length: 4096 }],
-            not_after_ns: u64::MAX,
+            not_after_ns: Boottime::NEVER,
             done: Box::new(move |result| tell.send((number, result.map_err(|it| it.status))).unwrap()),
         });
     }

@@ -14,7 +14,7 @@ use crate::sys::health;
 use crate::sys::proven::Proven;
 use crate::sys::socket::IoVec;
 use crate::sys::vm;
-use crate::types::{Op, Slice};
+use crate::types::{Monotonic, Op, Slice};
 use std::cell::OnceCell;
 use std::io;
 use std::sync::atomic::Ordering;
@@ -57,7 +57,7 @@ impl Copier {
         transfer: &Arc<Transfer>,
         first: u32,
         end: u32,
-        now_ns: u64,
+        now_ns: Monotonic,
         after: &mut After,
     ) -> Result<(), Broken> {
         let slices = &transfer.spec.slices[first as usize..end as usize];
@@ -109,7 +109,7 @@ impl Copier {
     }
 
     /// One slice of no transfer. False unless all of it was copied.
-    pub fn copy_one(&self, peer: &Peer, op: Op, slice: &Slice, now_ns: u64) -> bool {
+    pub fn copy_one(&self, peer: &Peer, op: Op, slice: &Slice, now_ns: Monotonic) -> bool {
         let known = Known { peer, map: OnceCell::new() };
         let Some(region) = known.region_of(slice) else { return false };
         let copied = matches!(self.copy(op, region, std::slice::from_ref(slice), now_ns), Outcome::Copied);
@@ -119,7 +119,7 @@ impl Copier {
         copied
     }
 
-    fn copy(&self, op: Op, region: u64, run: &[Slice], now_ns: u64) -> Outcome {
+    fn copy(&self, op: Op, region: u64, run: &[Slice], now_ns: Monotonic) -> Outcome {
         let Ok(inside) = self.grant.enter(region) else {
             return match self.grant.is_closed() {
                 true => Outcome::Broken(0),

@@ -13,7 +13,7 @@ use crate::status::Result;
 use crate::sys::clock;
 use crate::sys::pause;
 use crate::sys::proven::Proven;
-use crate::types::{Op, Range, Slice, Transport};
+use crate::types::{Monotonic, Op, Range, Slice, Transport};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
@@ -83,7 +83,7 @@ impl LocalPath {
 
     /// Takes one piece and copies it. False when there is none. `submitted_ns`: what was submitted then was so by this
     /// thread a moment ago, in the call that it is still in.
-    fn step(&self, express: bool, submitted_ns: Option<u64>, after: &mut After) -> bool {
+    fn step(&self, express: bool, submitted_ns: Option<Monotonic>, after: &mut After) -> bool {
         if self.closed.load(Ordering::SeqCst) {
             return false;
         }
@@ -165,7 +165,7 @@ impl Path for LocalPath {
         })
     }
 
-    fn post(&self, class: Class, submitted_ns: Option<u64>, after: &mut After) {
+    fn post(&self, class: Class, submitted_ns: Option<Monotonic>, after: &mut After) {
         if class == Class::Express {
             // The copy of the first takes time: the moment is good for that one alone.
             let mut first = submitted_ns;
@@ -185,8 +185,8 @@ impl Path for LocalPath {
         }
     }
 
-    fn drive(&self, transfer: &Transfer, deadline_ns: u64) {
-        let timed = deadline_ns != u64::MAX;
+    fn drive(&self, transfer: &Transfer, deadline_ns: Monotonic) {
+        let timed = deadline_ns != Monotonic::NEVER;
         let over = || transfer.is_final() || (timed && clock::monotonic_ns() >= deadline_ns);
         let mut after = self.peer.after();
         self.copy_express(over, &mut after);
@@ -209,7 +209,7 @@ impl Path for LocalPath {
 }
 
 impl SameHost for LocalPath {
-    fn copy_now(&self, op: Op, slice: &Slice, now_ns: u64) -> bool {
+    fn copy_now(&self, op: Op, slice: &Slice, now_ns: Monotonic) -> bool {
         !self.closed.load(Ordering::SeqCst) && self.copier.copy_one(&self.peer, op, slice, now_ns)
     }
 

@@ -45,7 +45,7 @@ fn write(peer: &Peer, (local, remote, region): (u64, u64, u64)) -> Arc<Transfer>
         priority: 0,
         notify: None,
         submitted_ns: clock::monotonic_ns(),
-        deadline_ns: u64::MAX,
+        deadline_ns: Monotonic::NEVER,
         user_data: 0,
         queue: None,
         device: false,

@@ -4,6 +4,7 @@ use crate::sys::packet::{poll, Polled};
 use crate::sys::proven::Proven;
 use crate::sys::socket::IoVec;
 use crate::sys::{unix, vm};
+use crate::types::Monotonic;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -69,16 +70,16 @@ impl Process {
 
     /// Whether it has ended, as of at most a millisecond before `now_ns`, which is the time at which this is called
     /// (CLOCK_MONOTONIC).
-    pub fn has_ended(&self, now_ns: u64) -> bool {
+    pub fn has_ended(&self, now_ns: Monotonic) -> bool {
         let seen_ns = self.seen_alive_ns.load(Ordering::Relaxed);
         // Who comes with a time before the last look may come with any old one.
-        if now_ns.checked_sub(seen_ns).is_none_or(|age_ns| age_ns > BELIEF_NS) {
+        if now_ns.ns().checked_sub(seen_ns).is_none_or(|age_ns| age_ns > BELIEF_NS) {
             let mut polled = [Polled::new(self.pidfd(), true, false)];
             poll(&mut polled, 0);
             if polled[0].is_ready() {
                 self.ended.store(true, Ordering::Relaxed);
             } else {
-                self.seen_alive_ns.fetch_max(now_ns, Ordering::Relaxed);
+                self.seen_alive_ns.fetch_max(now_ns.ns(), Ordering::Relaxed);
             }
         }
         self.ended.load(Ordering::Relaxed)
@@ -148,7 +149,7 @@ mod tests {
         other[31] ^= 1;
         assert!(process.prove(at, &other).unwrap_err().why().contains("not where"));
         assert!(process.prove(8, &*value).unwrap_err().why().contains("process_vm_readv"));
-        assert!(!process.has_ended(u64::MAX));
+        assert!(!process.has_ended(Monotonic::NEVER));
     }
 
     /// What takes descriptors of the process takes them of the peer's alone.
@@ -176,12 +177,15 @@ mod tests {
         let pid = child.id() as i32;
         let times = [0, 1, LOOK_NS - 1, LOOK_NS + BELIEF_NS + 1, u64::MAX];
         let all: Vec<_> = times.iter().map(|old_ns| (Process::numbered(pid, pid), *old_ns)).collect();
-        assert!(all.iter().all(|(process, _)| !process.has_ended(LOOK_NS)));
+        assert!(all.iter().all(|(process, _)| !process.has_ended(Monotonic::from_ns(LOOK_NS))));
         child.kill().unwrap();
         child.wait().unwrap();
         for (process, old_ns) in &all {
-            assert!(!process.has_ended(LOOK_NS + BELIEF_NS), "a look is believed for so long");
-            assert!(process.has_ended(*old_ns), "{old_ns}");
+            assert!(
+                !process.has_ended(Monotonic::from_ns(LOOK_NS + BELIEF_NS)),
+                "a look is believed for so long"
+            );
+            assert!(process.has_ended(Monotonic::from_ns(*old_ns)), "{old_ns}");
         }
     }
 }

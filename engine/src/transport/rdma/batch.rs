@@ -22,7 +22,7 @@ use crate::peer::{After, Peer};
 use crate::region::{RegionMap, RemoteMap};
 use crate::status::Status;
 use crate::sys::verbs::Chain;
-use crate::types::{Location, Op, Slice};
+use crate::types::{Location, Monotonic, Op, Slice};
 use std::sync::Arc;
 
 const SLICE_BITS: u32 = 16;
@@ -93,7 +93,7 @@ pub struct Batch {
     /// Where a notification waits until it has left.
     pub slot: Option<u32>,
     /// Since when a new chain waits for its completion; CLOCK_MONOTONIC.
-    pub posted_ns: u64,
+    pub posted_ns: Monotonic,
 }
 
 impl Batch {

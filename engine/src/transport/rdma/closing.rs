@@ -12,6 +12,7 @@ use crate::status::Status;
 use crate::sys::clock;
 use crate::sys::pause;
 use crate::sys::verbs::wc;
+use crate::types::Monotonic;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Instant;
@@ -100,7 +101,7 @@ impl Endpoint {
         &self,
         batch: Batch,
         error: Option<(WrId, u32, u32)>,
-        lease_until_ns: u64,
+        lease_until_ns: Monotonic,
         records: &mut Vec<Posted>,
         after: &mut After,
     ) {
@@ -128,7 +129,7 @@ impl Endpoint {
         &self,
         transfer: &Arc<Transfer>,
         (first, end): (u32, u32),
-        lease_until_ns: u64,
+        lease_until_ns: Monotonic,
         records: &mut Vec<Posted>,
     ) {
         if first < end {

@@ -22,7 +22,7 @@ use crate::region::Registry;
 use crate::sys::clock;
 use crate::sys::lock::{Mutex, MutexGuard};
 use crate::sys::verbs::{Chain, Completion, Cq, LocalSide, Qp, QpSpec, Remote};
-use crate::types::Transport;
+use crate::types::{Monotonic, Transport};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -342,7 +342,7 @@ impl Endpoint {
             sender.next_sequence += 1;
             let sequence = sender.next_sequence;
             let mut batch =
-                Batch { sequence, run: None, failures: Vec::new(), slot: None, posted_ns: u64::MAX };
+                Batch { sequence, run: None, failures: Vec::new(), slot: None, posted_ns: Monotonic::NEVER };
             match pulled {
                 Pulled::Slices { transfer, first, end, bytes, .. } => {
                     // What its caller waits for was submitted a moment ago, and the clock is not free.

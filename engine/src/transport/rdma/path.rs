@@ -16,7 +16,7 @@ use crate::region::{Region, Registry, RemoteMap};
 use crate::sys::clock;
 use crate::sys::lock::{Mutex, RwLock};
 use crate::sys::pause;
-use crate::types::{Range, Slice, Transport};
+use crate::types::{Monotonic, Range, Slice, Transport};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
@@ -147,7 +147,7 @@ impl RdmaPath {
 
     /// For a task that waits where it is woken. Who looks after completions, and who takes in notifications, may
     /// be further out on this very stack: this thread does both until the end, and sleeps for neither.
-    fn drive_alone(&self, transfer: &Transfer, deadline_ns: u64) {
+    fn drive_alone(&self, transfer: &Transfer, deadline_ns: Monotonic) {
         while !transfer.is_final() && clock::monotonic_ns() < deadline_ns {
             self.endpoints().iter().for_each(|endpoint| {
                 endpoint.device.receive();
@@ -241,7 +241,7 @@ impl Path for RdmaPath {
         })
     }
 
-    fn post(&self, _class: Class, _submitted_ns: Option<u64>, after: &mut After) {
+    fn post(&self, _class: Class, _submitted_ns: Option<Monotonic>, after: &mut After) {
         self.pump(after);
     }
 
@@ -249,19 +249,19 @@ impl Path for RdmaPath {
         self.pump(after);
     }
 
-    fn drive(&self, transfer: &Transfer, deadline_ns: u64) {
+    fn drive(&self, transfer: &Transfer, deadline_ns: Monotonic) {
         if is_waking() {
             return self.drive_alone(transfer, deadline_ns);
         }
         let endpoints = self.endpoints();
         let watched: Vec<bool> = endpoints.iter().map(|endpoint| endpoint.watch()).collect();
         let mut after = self.peer.after();
-        let mut spin_end_ns = 0;
+        let mut spin_end_ns = Monotonic::ZERO;
         let mut rounds = 0u32;
         while !transfer.is_final() {
             let settled: usize = endpoints.iter().map(|endpoint| endpoint.reap(&mut after)).sum();
             if settled > 0 {
-                spin_end_ns = 0;
+                spin_end_ns = Monotonic::ZERO;
                 // Even if this thread is done: nobody else may look at what waits for the room.
                 self.pump(&mut after);
                 after.flush();
@@ -270,8 +270,11 @@ impl Path for RdmaPath {
             rounds = rounds.wrapping_add(1);
             if rounds.is_multiple_of(CLOCK_ROUNDS) {
                 let now_ns = clock::monotonic_ns();
-                spin_end_ns =
-                    if spin_end_ns == 0 { now_ns.saturating_add(self.spin_ns) } else { spin_end_ns };
+                spin_end_ns = if spin_end_ns == Monotonic::ZERO {
+                    now_ns.saturating_add(self.spin_ns)
+                } else {
+                    spin_end_ns
+                };
                 if now_ns >= spin_end_ns.min(deadline_ns) {
                     break;
                 }

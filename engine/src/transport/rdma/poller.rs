@@ -10,7 +10,7 @@ use crate::sys::health;
 use crate::sys::lock::Mutex;
 use crate::sys::pause;
 use crate::sys::poller::{Interest, Ready};
-use crate::types::Transport;
+use crate::types::{Monotonic, Transport};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -31,7 +31,7 @@ pub struct Polling {
 /// An endpoint that is being polled.
 struct Watched {
     endpoint: Arc<Endpoint>,
-    until_ns: u64,
+    until_ns: Monotonic,
 }
 
 impl Polling {

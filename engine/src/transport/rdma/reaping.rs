@@ -15,7 +15,7 @@ use crate::peer::After;
 use crate::sys::clock;
 use crate::sys::lock::MutexGuard;
 use crate::sys::verbs::{wc, Completion};
-use crate::types::Transport;
+use crate::types::{Monotonic, Transport};
 use std::sync::atomic::Ordering;
 
 /// Who looks after completions: nobody, because none is owed or their owner drives; the completion channel;
@@ -69,7 +69,7 @@ impl Endpoint {
             return 0;
         }
         let mut bytes = 0;
-        let mut posted_ns = u64::MAX;
+        let mut posted_ns = Monotonic::NEVER;
         while state.batches.front().is_some_and(|batch| id.covers(batch.sequence)) {
             let Some(batch) = state.batches.pop_front() else { break };
             bytes += batch.run.as_ref().map_or(0, |run| u64::from(run.bytes));
@@ -85,7 +85,7 @@ impl Endpoint {
         1
     }
 
-    fn moved(&self, bytes: u64, posted_ns: u64) {
+    fn moved(&self, bytes: u64, posted_ns: Monotonic) {
         let out = self.bytes_out.fetch_sub(bytes, Ordering::Relaxed);
         self.device.bytes.fetch_add(bytes, Ordering::Relaxed);
         // All that was out left in the time that this took, more or less; what is small says nothing.

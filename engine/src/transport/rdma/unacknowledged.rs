@@ -10,6 +10,7 @@ use crate::peer::outbox::Pulled;
 use crate::peer::After;
 use crate::peer::What;
 use crate::sys::lock::{Mutex, MutexGuard};
+use crate::types::Monotonic;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -125,7 +126,13 @@ impl Endpoint {
             *next_sequence += 1;
             builder.add_word(slot, &Word::Acks(self.unacknowledged.take_owed(ACKS_MAX)), *next_sequence);
             let (sequence, failures) = (*next_sequence, Vec::new());
-            staged.push(Batch { sequence, run: None, failures, slot: Some(slot), posted_ns: u64::MAX });
+            staged.push(Batch {
+                sequence,
+                run: None,
+                failures,
+                slot: Some(slot),
+                posted_ns: Monotonic::NEVER,
+            });
         }
     }
 }

@@ -5,13 +5,14 @@
 use crate::limits::{FRAME_DESCRIPTORS_MAX, LANE_FRAMES_MAX, LANE_READS_MAX};
 use crate::region::Region;
 use crate::transport::tcp::wire::{Fault, FAULTS_PER_FRAME_MAX};
+use crate::types::Boottime;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// One READ to be answered: where its bytes are, and which descriptors were refused.
 pub struct ReadJob {
     pub sequence: u64,
-    pub not_after_ns: u64,
+    pub not_after_ns: Boottime,
     pub checksum: bool,
     pub pieces: Vec<(u64, u32)>,
     pub regions: Vec<Arc<Region>>,
@@ -115,7 +116,7 @@ mod tests {
     fn a_peer_that_does_not_wait_for_answers_is_stopped_at_its_credits() {
         let job = |sequence| ReadJob {
             sequence,
-            not_after_ns: 1,
+            not_after_ns: Boottime::from_ns(1),
             checksum: false,
             pieces: Vec::new(),
             regions: Vec::new(),

@@ -10,7 +10,7 @@
 
 use crate::peer::{Posted, What};
 use crate::transport::tcp::wire::{Fault, Malformed};
-use crate::types::Op;
+use crate::types::{Monotonic, Op};
 use std::collections::VecDeque;
 
 /// Posted frames in the order of their answers: WRITEs are acknowledged in order, and so are READs.
@@ -48,7 +48,7 @@ pub enum Acknowledged {
 
 impl Flight {
     /// Enters a frame; its sequence.
-    pub fn launch(&mut self, op: Op, lease_until_ns: u64, what: What) -> u64 {
+    pub fn launch(&mut self, op: Op, lease_until_ns: Monotonic, what: What) -> u64 {
         let launched = &mut self.launched[at(op)];
         *launched += 1;
         let sequence = *launched;

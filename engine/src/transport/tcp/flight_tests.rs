@@ -24,8 +24,8 @@ fn slices(op: Op, count: u32) -> What {
         ordered: false,
         priority: 0,
         notify: None,
-        submitted_ns: 0,
-        deadline_ns: u64::MAX,
+        submitted_ns: Monotonic::ZERO,
+        deadline_ns: Monotonic::NEVER,
         user_data: 0,
         queue: None,
         device: false,
@@ -41,7 +41,7 @@ fn slices(op: Op, count: u32) -> What {
 fn flight(launched: u64, written: u64) -> Flight {
     let mut flight = Flight::default();
     for _ in 0..launched {
-        flight.launch(Op::Write, 0, slices(Op::Write, 2));
+        flight.launch(Op::Write, Monotonic::ZERO, slices(Op::Write, 2));
     }
     assert_eq!(flight.end_send([written, 0]).unwrap().len(), 0);
     flight
@@ -92,7 +92,7 @@ fn what_was_never_launched_is_not_acknowledged_while_others_are_sent() {
     flight.begin_send();
     assert_eq!(flight.acknowledge(5, &[]), Err(Malformed::Sequence));
     // It would be taken for acknowledged if it were launched before the send ends.
-    assert_eq!(flight.launch(Op::Write, 0, slices(Op::Write, 2)), 5);
+    assert_eq!(flight.launch(Op::Write, Monotonic::ZERO, slices(Op::Write, 2)), 5);
     assert_eq!(flight.end_send([5, 0]).unwrap().len(), 0);
 }
 
@@ -125,7 +125,7 @@ fn faults_are_sorted_and_of_frames_that_are_acknowledged_now() {
         assert_eq!(flight.acknowledge(3, &faults).is_ok(), may, "{faults:?}");
     }
     let mut flight = Flight::default();
-    flight.launch(Op::Write, 0, What::Skip(7));
+    flight.launch(Op::Write, Monotonic::ZERO, What::Skip(7));
     flight.end_send([1, 0]).unwrap();
     assert_eq!(flight.acknowledge(1, &[fault(1, 0)]), Err(Malformed::Sequence), "a word has no slices");
 }
@@ -135,7 +135,7 @@ fn a_read_is_answered_in_its_turn_and_not_before_it_is_asked() {
     let mut flight = Flight::default();
     assert!(flight.answered(0).is_err() && flight.answered(1).is_err());
     for _ in 0..2 {
-        flight.launch(Op::Read, 0, slices(Op::Read, 1));
+        flight.launch(Op::Read, Monotonic::ZERO, slices(Op::Read, 1));
     }
     flight.end_send([0, 1]).unwrap();
     assert!(flight.answered(1).is_ok());

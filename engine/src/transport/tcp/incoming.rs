@@ -14,7 +14,7 @@ use crate::transport::tcp::rx::{Broken, RxTurn};
 use crate::transport::tcp::wire::{
     flags, Descriptor, Fault, Header, Kind, Malformed, DESCRIPTOR_BYTES, EXTRA_BYTES_MAX,
 };
-use crate::types::Op;
+use crate::types::{Boottime, Op};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -151,7 +151,7 @@ fn begin_write(
         duplicate = arrival == Arrival::Duplicate;
         notice.arriving = arriving;
     }
-    landing.reset(header.sequence, header.not_after_ns.max(1));
+    landing.reset(header.sequence, header.not_after_ns.max(Boottime::from_ns(1)));
     let map = lane.context.registry.snapshot();
     let mut total = 0u64;
     for (index, wanted) in Descriptor::decode_all(meta, header.descriptors as usize).enumerate() {
@@ -243,7 +243,7 @@ fn begin_read(lane: &Lane, header: &Header, meta: &[u8]) -> Result<(), Broken> {
 fn begin_data(lane: &Lane, header: &Header, extra: &[u8], landing: &mut Landing) -> Result<Frame, Broken> {
     let mut faults = Fault::decode_all(extra).ok_or(Malformed::PayloadMismatch)?;
     faults.sort_unstable_by_key(|fault| fault.descriptor);
-    landing.reset(header.sequence, 0);
+    landing.reset(header.sequence, Boottime::ZERO);
     let flight = lock(&lane.flight);
     let What::Slices { transfer, first, end, .. } = &flight.answered(header.sequence)?.what else {
         return Err(Malformed::Sequence.into());

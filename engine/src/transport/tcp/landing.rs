@@ -8,6 +8,7 @@ use crate::sys::socket::{IoVec, IOV_MAX};
 use crate::sys::{clock, racing};
 use crate::transport::tcp::lane::Lane;
 use crate::transport::tcp::wire::Fault;
+use crate::types::Boottime;
 use std::cell::UnsafeCell;
 use std::sync::Arc;
 
@@ -46,14 +47,14 @@ pub struct Landing {
     offset: u32,
     left: usize,
     /// On our CLOCK_BOOTTIME; 0 when no lease applies.
-    not_after_ns: u64,
+    not_after_ns: Boottime,
     sequence: u64,
     pub faults: Vec<Fault>,
 }
 
 impl Landing {
     /// Empties it for a frame with this sequence, applied no later than `not_after_ns` (0: any time).
-    pub fn reset(&mut self, sequence: u64, not_after_ns: u64) {
+    pub fn reset(&mut self, sequence: u64, not_after_ns: Boottime) {
         self.pieces.clear();
         self.regions.clear();
         self.entered.clear();
@@ -122,7 +123,7 @@ impl Landing {
 
     /// To be asked before an access, inside `enter` and `leave`.
     pub fn check_lease(&self) -> Result<(), LeaseOver> {
-        if self.left > 0 && self.not_after_ns != 0 && clock::boottime_ns() > self.not_after_ns {
+        if self.left > 0 && self.not_after_ns != Boottime::ZERO && clock::boottime_ns() > self.not_after_ns {
             return Err(LeaseOver);
         }
         Ok(())
@@ -131,7 +132,7 @@ impl Landing {
     /// To be called after an access that wrote `bytes`: if the lease ended meanwhile, they may have
     /// landed late, and the application is told.
     pub fn check_late(&self, lane: &Lane, bytes: usize) {
-        if bytes == 0 || self.not_after_ns == 0 || clock::boottime_ns() <= self.not_after_ns {
+        if bytes == 0 || self.not_after_ns == Boottime::ZERO || clock::boottime_ns() <= self.not_after_ns {
             return;
         }
         let piece = &self.pieces[self.next.min(self.pieces.len() - 1)];

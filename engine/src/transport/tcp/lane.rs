@@ -26,7 +26,7 @@ use crate::transport::tcp::rx::{Rx, RxTurn};
 use crate::transport::tcp::tx::{Tx, TxTurn};
 use crate::transport::tcp::wire::Sealer;
 use crate::transport::tcp::worker::Worker;
-use crate::types::{Op, Transport};
+use crate::types::{Boottime, Monotonic, Op, Transport};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering};
@@ -36,7 +36,7 @@ use std::sync::{Arc, OnceLock};
 const REST_TURNS_MAX: usize = 16;
 
 impl Carried for Posted {
-    fn lease_until_ns(&self) -> u64 {
+    fn lease_until_ns(&self) -> Monotonic {
         self.lease_until_ns
     }
     fn is_struck(&self) -> bool {
@@ -125,7 +125,7 @@ impl Lane {
             failed: AtomicBool::new(false),
             caller_sleeps: AtomicBool::new(false),
             caller_wake: OnceLock::new(),
-            progress_ns: AtomicU64::new(clock::boottime_ns()),
+            progress_ns: AtomicU64::new(clock::boottime_ns().ns()),
             peer,
             context,
             worker,
@@ -392,8 +392,8 @@ impl Lane {
     }
 
     /// Whether frames are out and nothing has come back since `since_ns` (CLOCK_BOOTTIME).
-    pub fn is_stuck(&self, since_ns: u64) -> bool {
-        self.is_busy() && self.progress_ns.load(Ordering::Relaxed) < since_ns
+    pub fn is_stuck(&self, since_ns: Boottime) -> bool {
+        self.is_busy() && self.progress_ns.load(Ordering::Relaxed) < since_ns.ns()
     }
 
     /// Whether frames are out.

@@ -9,6 +9,8 @@
 //! ```
 //! The dialer of the session opens its lanes. The acceptor asks it to.
 
+use crate::types::Monotonic;
+
 /// Kinds of lanes, as bits: slot 0, and all others.
 pub const EXPRESS: u32 = 1;
 pub const BULK: u32 = 2;
@@ -46,7 +48,7 @@ enum Slot {
         pause_ns: u64,
     },
     Resting {
-        until_ns: u64,
+        until_ns: Monotonic,
         pause_ns: u64,
     },
 }
@@ -132,7 +134,7 @@ impl Opening {
     }
 
     /// Nothing came of opening a lane: the next one is tried after a pause that doubles each time.
-    pub fn failed(&mut self, now_ns: u64, slot: u32) {
+    pub fn failed(&mut self, now_ns: Monotonic, slot: u32) {
         if let Some(place) = self.slots.get_mut(slot as usize) {
             if let Slot::Opening { pause_ns } = *place {
                 *place = Slot::Resting { until_ns: now_ns.saturating_add(pause_ns), pause_ns };
@@ -148,7 +150,7 @@ impl Opening {
     }
 
     /// When `timer` should be called next.
-    pub fn next_timer(&self) -> Option<u64> {
+    pub fn next_timer(&self) -> Option<Monotonic> {
         let until = |slot: &Slot| match slot {
             Slot::Resting { until_ns, .. } => Some(*until_ns),
             _ => None,
@@ -156,7 +158,7 @@ impl Opening {
         self.slots.iter().filter_map(until).min()
     }
 
-    pub fn timer(&mut self, now_ns: u64) -> Vec<Step> {
+    pub fn timer(&mut self, now_ns: Monotonic) -> Vec<Step> {
         let mut steps = Vec::new();
         for slot in 0..self.slots.len() {
             match self.slots[slot] {

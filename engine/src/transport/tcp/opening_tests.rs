@@ -56,7 +56,7 @@ fn a_lost_lane_is_opened_again_at_once() {
 
 #[test]
 fn a_lane_that_cannot_be_opened_is_tried_after_pauses_that_double() {
-    let (mut opening, mut now, mut pauses) = (dialer(), 0, Vec::new());
+    let (mut opening, mut now, mut pauses) = (dialer(), Monotonic::ZERO, Vec::new());
     opening.want(EXPRESS);
     for _ in 0..8 {
         opening.failed(now, 0);
@@ -94,7 +94,7 @@ proptest! {
     /// none of it; and no number is given twice.
     #[test]
     fn a_wanted_lane_is_always_on_its_way(steps in prop::collection::vec((0..7u8, 0..3u32), 0..80)) {
-        let (mut opening, mut now, mut last, mut under_way) = (Opening::new(3, PAUSES), 0, 0, Vec::new());
+        let (mut opening, mut now, mut last, mut under_way) = (Opening::new(3, PAUSES), Monotonic::ZERO, 0, Vec::new());
         for (what, slot) in steps {
             now += 50 * MS;
             let at = under_way.iter().position(|(its, _)| *its == slot);

@@ -12,7 +12,7 @@ use crate::sys::pause;
 use crate::sys::{clock, socket};
 use crate::transport::tcp::lane::Lane;
 use crate::transport::tcp::worker::GAP_SPINS;
-use crate::types::{Range, Transport};
+use crate::types::{Monotonic, Range, Transport};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -97,7 +97,7 @@ impl Path for TcpPath {
         true
     }
 
-    fn post(&self, class: Class, _submitted_ns: Option<u64>, after: &mut After) {
+    fn post(&self, class: Class, _submitted_ns: Option<Monotonic>, after: &mut After) {
         if class == Class::Express {
             return match self.get(0) {
                 Some(lane) => lane.send(after),
@@ -119,7 +119,7 @@ impl Path for TcpPath {
         self.post(Class::Large, None, after);
     }
 
-    fn drive(&self, transfer: &Transfer, deadline_ns: u64) {
+    fn drive(&self, transfer: &Transfer, deadline_ns: Monotonic) {
         if transfer.spec.bytes > self.express_bytes_max {
             return;
         }

@@ -17,6 +17,7 @@ use crate::transport::tcp::incoming::{Frame, Order};
 use crate::transport::tcp::landing::{Landing, LeaseOver};
 use crate::transport::tcp::lane::Lane;
 use crate::transport::tcp::wire::{Header, Malformed, Sealer, HEADER_BYTES, META_BYTES_MAX};
+use crate::types::Boottime;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -108,7 +109,7 @@ impl Rx {
     /// Forgets the frame at hand. Part of closing the lane.
     pub fn clear(&mut self) {
         self.frame = None;
-        self.landing.reset(0, 0);
+        self.landing.reset(0, Boottime::ZERO);
         (self.start, self.end) = (0, 0);
         self.staging = Box::default();
     }
@@ -239,7 +240,7 @@ impl Rx {
             self.opener.open(head)?;
             let now_ns = clock::boottime_ns();
             lane.peer.clock.sample(header.clock_ns, now_ns);
-            lane.progress_ns.store(now_ns, Ordering::Relaxed);
+            lane.progress_ns.store(now_ns.ns(), Ordering::Relaxed);
             let (order, landing) = (&mut self.order, &mut self.landing);
             let meta = &head[HEADER_BYTES..];
             self.frame = Some(Frame::begin(lane, &header, meta, order, landing, turn, after)?);

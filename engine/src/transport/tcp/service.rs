@@ -14,6 +14,7 @@ use crate::loss::{Cause, Failure, Loss};
 use crate::peer::{Closed, LaneNumbers, Path, Peer, SessionInfo, TransportService};
 use crate::sys::clock;
 use crate::sys::lock::{Mutex, MutexGuard};
+use crate::types::{Boottime, Monotonic};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -165,11 +166,11 @@ impl Service {
     }
 
     /// When `timer` should be called next for this peer.
-    pub fn next_timer(&self, peer: u64) -> Option<u64> {
+    pub fn next_timer(&self, peer: u64) -> Option<Monotonic> {
         self.with(peer, |session| session.opening.next_timer()).flatten()
     }
 
-    pub fn timer(&self, peer: u64, now_ns: u64) {
+    pub fn timer(&self, peer: u64, now_ns: Monotonic) {
         self.with(peer, |session| {
             let steps = session.opening.timer(now_ns);
             self.carry_out(session, steps);
@@ -177,7 +178,7 @@ impl Service {
     }
 
     /// Lanes on which nothing has moved since then (CLOCK_BOOTTIME).
-    pub fn stuck(&self, peer: u64, since_ns: u64) -> Vec<(u32, Loss)> {
+    pub fn stuck(&self, peer: u64, since_ns: Boottime) -> Vec<(u32, Loss)> {
         let silent = Failure::new(Cause::Silent, "nothing moved for progress_timeout_ms");
         let stuck = self.lanes(peer).into_iter().filter(|lane| lane.is_stuck(since_ns));
         stuck.map(|lane| (lane.id, lane.loss(silent))).collect()

@@ -18,7 +18,7 @@ use crate::transport::tcp::lane::{lock, Lane};
 use crate::transport::tcp::wire::{
     flags, Descriptor, Fault, Header, Kind, Malformed, Sealer, DESCRIPTOR_BYTES, FAULT_BYTES,
 };
-use crate::types::{Op, Slice};
+use crate::types::{Boottime, Op, Slice};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -69,7 +69,7 @@ pub struct Tx {
     /// Regions of peers' READs in the batch, entered around each system call.
     serving: Vec<Arc<Region>>,
     /// When the earliest lease of those READs ends, on our CLOCK_BOOTTIME.
-    serve_until_ns: u64,
+    serve_until_ns: Boottime,
     vectors: Vec<IoVec>,
     turn: bool,
 }
@@ -87,7 +87,7 @@ impl Tx {
             ends: VecDeque::new(),
             is_told: false,
             serving: Vec::new(),
-            serve_until_ns: u64::MAX,
+            serve_until_ns: Boottime::NEVER,
             vectors: Vec::new(),
             turn: false,
         }
@@ -98,7 +98,7 @@ impl Tx {
         self.meta.clear();
         self.pieces.clear();
         self.serving.clear();
-        self.serve_until_ns = u64::MAX;
+        self.serve_until_ns = Boottime::NEVER;
         self.ends.clear();
         (self.next, self.offset, self.bytes, self.sent) = (0, 0, 0, 0);
     }
@@ -161,7 +161,7 @@ impl Tx {
         self.bytes += length;
     }
 
-    fn header(kind: Kind, sequence: u64, clock_ns: u64) -> Header {
+    fn header(kind: Kind, sequence: u64, clock_ns: Boottime) -> Header {
         Header {
             kind,
             flags: 0,
@@ -169,7 +169,7 @@ impl Tx {
             payload_bytes: 0,
             extra_bytes: 0,
             sequence,
-            not_after_ns: 0,
+            not_after_ns: Boottime::ZERO,
             clock_ns,
             checksum: 0,
         }
@@ -251,12 +251,12 @@ impl Tx {
     }
 
     /// Enters a frame into the flight before a byte of it leaves, so that no answer can precede it.
-    fn launch(&mut self, lane: &Lane, now_ns: u64, op: Op, what: What) -> u64 {
+    fn launch(&mut self, lane: &Lane, now_ns: Boottime, op: Op, what: What) -> u64 {
         let lease_until_ns = clock::monotonic_ns() + lane.peer.clock.lease_ns();
         let mut flight = lock(&lane.flight);
         if flight.count(op) == 0 {
             // What waits from here on is measured from here on.
-            lane.progress_ns.store(now_ns, Ordering::Relaxed);
+            lane.progress_ns.store(now_ns.ns(), Ordering::Relaxed);
         }
         flight.launch(op, lease_until_ns, what)
     }
@@ -393,8 +393,8 @@ impl Tx {
     }
 }
 
-fn clock_is_past(until_ns: u64) -> bool {
-    until_ns != u64::MAX && clock::boottime_ns() > until_ns
+fn clock_is_past(until_ns: Boottime) -> bool {
+    until_ns != Boottime::NEVER && clock::boottime_ns() > until_ns
 }
 
 /// The checksum of a READ's bytes, None when one of its regions is revoked.

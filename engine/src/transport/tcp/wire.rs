@@ -13,6 +13,7 @@
 use crate::limits;
 use crate::loss::{Cause, Failure};
 use crate::status::Status;
+use crate::types::Boottime;
 
 pub const HEADER_BYTES: usize = 72;
 pub const DESCRIPTOR_BYTES: usize = 24;
@@ -73,9 +74,9 @@ pub struct Header {
     pub extra_bytes: u32,
     pub sequence: u64,
     /// On the receiver's CLOCK_BOOTTIME: later than this the frame must not be applied or answered.
-    pub not_after_ns: u64,
+    pub not_after_ns: Boottime,
     /// The sender's CLOCK_BOOTTIME when it wrote the header.
-    pub clock_ns: u64,
+    pub clock_ns: Boottime,
     pub checksum: u32,
 }
 
@@ -162,8 +163,8 @@ impl Header {
         out.extend_from_slice(&self.payload_bytes.to_le_bytes());
         out.extend_from_slice(&self.extra_bytes.to_le_bytes());
         out.extend_from_slice(&self.sequence.to_le_bytes());
-        out.extend_from_slice(&self.not_after_ns.to_le_bytes());
-        out.extend_from_slice(&self.clock_ns.to_le_bytes());
+        out.extend_from_slice(&self.not_after_ns.ns().to_le_bytes());
+        out.extend_from_slice(&self.clock_ns.ns().to_le_bytes());
         out.extend_from_slice(&self.checksum.to_le_bytes());
         out.extend_from_slice(&[0; 4]);
     }
@@ -187,8 +188,8 @@ impl Header {
             payload_bytes: u32_at(bytes, 32),
             extra_bytes: u32_at(bytes, 36),
             sequence: u64_at(bytes, 40),
-            not_after_ns: u64_at(bytes, 48),
-            clock_ns: u64_at(bytes, 56),
+            not_after_ns: Boottime::from_ns(u64_at(bytes, 48)),
+            clock_ns: Boottime::from_ns(u64_at(bytes, 56)),
             checksum: u32_at(bytes, 64),
         };
         if header.flags & !flags::ALL != 0 || u32_at(bytes, 68) != 0 {
@@ -309,8 +310,8 @@ mod tests {
             payload_bytes: 9,
             extra_bytes,
             sequence: 77,
-            not_after_ns: 5,
-            clock_ns: 6,
+            not_after_ns: Boottime::from_ns(5),
+            clock_ns: Boottime::from_ns(6),
             checksum: 7,
         }
     }

@@ -14,6 +14,7 @@ use crate::sys::sched;
 use crate::sys::socket;
 use crate::transport::tcp::lane::{lock, Lane};
 use crate::transport::tcp::lanes::Lanes;
+use crate::types::Monotonic;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::RawFd;
@@ -149,7 +150,7 @@ impl Worker {
         let mut ready: Vec<Ready> = Vec::new();
         let mut again: Vec<Arc<Lane>> = Vec::new();
         let mut talker: Option<Arc<Lane>> = None;
-        let (mut idle_since_ns, mut spin_pays) = (0u64, true);
+        let (mut idle_since_ns, mut spin_pays) = (Monotonic::ZERO, true);
         while !self.stop.load(Ordering::Acquire) {
             self.run_kicks();
             let timeout = if again.is_empty() { None } else { Some(0) };
@@ -163,7 +164,7 @@ impl Worker {
                 }
             }
             ready.clear();
-            if idle_since_ns == 0 {
+            if idle_since_ns == Monotonic::ZERO {
                 idle_since_ns = clock::monotonic_ns();
             }
             if self.poller.wait(&mut ready, timeout).is_err() {
@@ -172,7 +173,7 @@ impl Worker {
             }
             if !ready.is_empty() {
                 spin_pays = clock::monotonic_ns() - idle_since_ns < GAP_SPINS * self.spin_ns;
-                idle_since_ns = 0;
+                idle_since_ns = Monotonic::ZERO;
             }
             for lane in std::mem::take(&mut again) {
                 self.receive(&lane, &mut again, &mut talker);

@@ -8,6 +8,7 @@ mod tampering;
 
 use super::*;
 use crate::status::Status;
+use crate::types::Boottime;
 use support::*;
 
 fn error(end: End) -> HandshakeError {
@@ -36,7 +37,7 @@ fn policies(n: u8) -> [Local; 5] {
     ]
 }
 
-fn same_identity(identity: &Identity, local: &Local, boottime_ns: u64) {
+fn same_identity(identity: &Identity, local: &Local, boottime_ns: Boottime) {
     let expected = Identity {
         engine_id: local.engine_id,
         incarnation: local.incarnation,
@@ -120,13 +121,13 @@ fn an_acceptor_without_the_secret_is_not_believed() {
     // It forwards a real HELLO but cannot answer OPEN; whatever it makes up is refused by the dialer.
     let (mut dialer, first) = Dialer::start(&with_secret(1, 9)).unwrap();
     let mut real = Acceptor::new(&with_secret(2, 9)).unwrap();
-    let hello = real.input(&first, &mut |_| None, 0).unwrap().output;
-    let _ = dialer.input(&hello, 0).unwrap();
+    let hello = real.input(&first, &mut |_| None, Boottime::ZERO).unwrap().output;
+    let _ = dialer.input(&hello, Boottime::ZERO).unwrap();
     let mut answer = Vec::new();
     wire::put_frame(&mut answer, wire::FrameType::Answer, &[7; 120]);
-    let refused = dialer.input(&answer, 0).unwrap_err();
+    let refused = dialer.input(&answer, Boottime::ZERO).unwrap_err();
     assert_eq!((refused.error.status, refused.refusal), (Status::Refused, Some(RefusalCode::BadSecret)));
-    assert_eq!(dialer.input(&answer, 0).unwrap_err().error.status, Status::Closed);
+    assert_eq!(dialer.input(&answer, Boottime::ZERO).unwrap_err().error.status, Status::Closed);
 }
 
 #[test]
@@ -163,14 +164,14 @@ fn version_ranges_that_do_not_meet_are_named_on_both_sides() {
 fn a_refusal_reaches_the_dialer_at_any_moment() {
     for &code in RefusalCode::ALL {
         let (mut dialer, _) = Dialer::start(&with_secret(1, 9)).unwrap();
-        let refused = dialer.input(&refusal(code), 0).unwrap_err();
+        let refused = dialer.input(&refusal(code), Boottime::ZERO).unwrap_err();
         assert_eq!((refused.refusal, refused.error.status), (Some(code), code.status()));
         // After its HELLO, an acceptor refuses with the same bytes.
         let (mut dialer, first) = Dialer::start(&with_secret(1, 9)).unwrap();
         let mut acceptor = Acceptor::new(&with_secret(2, 9)).unwrap();
-        let mut bytes = acceptor.input(&first, &mut |_| None, 0).unwrap().output;
+        let mut bytes = acceptor.input(&first, &mut |_| None, Boottime::ZERO).unwrap().output;
         bytes.extend(refusal(code));
-        assert_eq!(dialer.input(&bytes, 0).unwrap_err().refusal, Some(code));
+        assert_eq!(dialer.input(&bytes, Boottime::ZERO).unwrap_err().refusal, Some(code));
     }
     let wire = Wire { turn_down: Some(RefusalCode::Duplicate), ..Wire::default() };
     let pump = Pump::new(&with_secret(1, 9), &with_secret(2, 9), wire).run();
@@ -181,13 +182,13 @@ fn a_refusal_reaches_the_dialer_at_any_moment() {
 #[test]
 fn strangers_are_told_apart_from_broken_engines() {
     let mut acceptor = Acceptor::new(&with_secret(2, 9)).unwrap();
-    let stray = acceptor.input(b"GET / HTTP/1.1\r\n", &mut |_| None, 0).unwrap_err();
+    let stray = acceptor.input(b"GET / HTTP/1.1\r\n", &mut |_| None, Boottime::ZERO).unwrap_err();
     assert_eq!((stray.error.status, stray.reply.len()), (Status::NotFerry, 0));
     let (mut dialer, _) = Dialer::start(&with_secret(1, 9)).unwrap();
-    assert_eq!(dialer.input(b"SSH-2.0-", 0).unwrap_err().error.status, Status::NotFerry);
+    assert_eq!(dialer.input(b"SSH-2.0-", Boottime::ZERO).unwrap_err().error.status, Status::NotFerry);
     let oversized = [&preamble(KIND_CONTROL)[..], &[0x01, 0x04, 1]].concat();
     let mut acceptor = Acceptor::new(&with_secret(2, 9)).unwrap();
-    let broken = acceptor.input(&oversized, &mut |_| None, 0).unwrap_err();
+    let broken = acceptor.input(&oversized, &mut |_| None, Boottime::ZERO).unwrap_err();
     assert_eq!((broken.error.status, broken.refusal), (Status::Corrupt, Some(RefusalCode::Malformed)));
 }
 
@@ -197,7 +198,7 @@ fn a_truncated_handshake_waits_and_claims_nothing() {
     for length in 0..whole.len() {
         let mut acceptor = Acceptor::new(&with_secret(2, 9)).unwrap();
         // The HELLO of another conversation: its OPEN does not fit ours, which has a new nonce.
-        match acceptor.input(&whole[..length], &mut |_| None, 0) {
+        match acceptor.input(&whole[..length], &mut |_| None, Boottime::ZERO) {
             Ok(step) => assert!(matches!(step.next, Next::More)),
             Err(replayed) => assert_eq!(replayed.refusal, Some(RefusalCode::BadSecret)),
         }
@@ -209,22 +210,25 @@ fn what_follows_the_handshake_is_left_for_the_channel() {
     let (mut dialer, first) = Dialer::start(&with_secret(1, 9)).unwrap();
     let mut acceptor = Acceptor::new(&with_secret(2, 9)).unwrap();
     let none: &mut acceptor::Proofs = &mut |_| None;
-    let hello = acceptor.input(&first, none, 0).unwrap().output;
-    let open = dialer.input(&hello, 0).unwrap().output;
-    let answer = acceptor.input(&open, none, 0).unwrap().output;
-    let confirm = dialer.input(&answer, 0).unwrap().output;
-    let Step { mut output, next: Next::Done(mut at_acceptor) } = acceptor.input(&confirm, none, 0).unwrap()
+    let hello = acceptor.input(&first, none, Boottime::ZERO).unwrap().output;
+    let open = dialer.input(&hello, Boottime::ZERO).unwrap().output;
+    let answer = acceptor.input(&open, none, Boottime::ZERO).unwrap().output;
+    let confirm = dialer.input(&answer, Boottime::ZERO).unwrap().output;
+    let Step { mut output, next: Next::Done(mut at_acceptor) } =
+        acceptor.input(&confirm, none, Boottime::ZERO).unwrap()
     else {
         panic!("not done")
     };
     at_acceptor.channel.seal(b"first", &mut output).unwrap();
     at_acceptor.channel.seal(b"second", &mut output).unwrap();
-    let Next::Done(mut at_dialer) = dialer.input(&output, 0).unwrap().next else { panic!("not done") };
+    let Next::Done(mut at_dialer) = dialer.input(&output, Boottime::ZERO).unwrap().next else {
+        panic!("not done")
+    };
     let mut leftover = dialer.leftover();
     assert_eq!(at_dialer.channel.open(&mut leftover).unwrap().unwrap(), b"first");
     assert_eq!(at_dialer.channel.open(&mut leftover).unwrap().unwrap(), b"second");
     assert!(leftover.is_empty() && acceptor.leftover().is_empty());
-    assert_eq!(dialer.input(b"more", 0).unwrap_err().error.status, Status::Closed);
+    assert_eq!(dialer.input(b"more", Boottime::ZERO).unwrap_err().error.status, Status::Closed);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::super::*;
 use super::support::*;
 use super::{agree, error, policies, proof};
 use crate::status::Status;
+use crate::types::{Boottime, Monotonic};
 
 #[test]
 fn without_a_proof_it_ends_unless_both_allow_that() {
@@ -23,11 +24,11 @@ fn without_a_proof_it_ends_unless_both_allow_that() {
 fn a_proof_that_the_acceptor_did_not_issue_fails() {
     let (mut dialer, first) = Dialer::start(&policies(1)[2]).unwrap();
     let mut acceptor = Acceptor::new(&policies(2)[2]).unwrap();
-    let hello = acceptor.input(&first, &mut |_| None, 0).unwrap().output;
-    let step = dialer.input(&hello, 0).unwrap();
+    let hello = acceptor.input(&first, &mut |_| None, Boottime::ZERO).unwrap().output;
+    let step = dialer.input(&hello, Boottime::ZERO).unwrap();
     let Next::ProveSameUser { name, nonce } = step.next else { panic!("no proof asked for") };
     assert_eq!(Some(name), local(2).unix_name);
-    let open = dialer.proof(Ok(proof()), 0).unwrap().output;
+    let open = dialer.proof(Ok(proof()), Boottime::ZERO).unwrap().output;
     let mut asked = None;
     let refused = acceptor.input(
         &open,
@@ -35,11 +36,11 @@ fn a_proof_that_the_acceptor_did_not_issue_fails() {
             asked = Some(*nonce);
             Some(Proof { key: Key::from([1; 32]), ..proof() })
         },
-        0,
+        Boottime::ZERO,
     );
     assert_eq!(refused.unwrap_err().refusal, Some(RefusalCode::SameUserFailed));
     assert_eq!(asked, Some(nonce));
-    assert_eq!(dialer.proof(Ok(proof()), 0).unwrap_err().error.status, Status::Closed);
+    assert_eq!(dialer.proof(Ok(proof()), Boottime::ZERO).unwrap_err().error.status, Status::Closed);
 }
 
 #[test]
@@ -53,10 +54,10 @@ fn an_acceptor_without_a_socket_offers_no_proof() {
 fn a_refusal_is_heard_while_the_proof_is_under_way() {
     let (mut dialer, first) = Dialer::start(&policies(1)[2]).unwrap();
     let mut acceptor = Acceptor::new(&policies(2)[2]).unwrap();
-    let hello = acceptor.input(&first, &mut |_| None, 0).unwrap().output;
+    let hello = acceptor.input(&first, &mut |_| None, Boottime::ZERO).unwrap().output;
     let bytes = [hello, refusal(RefusalCode::TooMany)].concat();
-    assert!(matches!(dialer.input(&bytes, 0).unwrap().next, Next::ProveSameUser { .. }));
-    let refused = dialer.proof(Ok(proof()), 0).unwrap_err();
+    assert!(matches!(dialer.input(&bytes, Boottime::ZERO).unwrap().next, Next::ProveSameUser { .. }));
+    let refused = dialer.proof(Ok(proof()), Boottime::ZERO).unwrap_err();
     assert_eq!(refused.refusal, Some(RefusalCode::TooMany));
 }
 
@@ -72,8 +73,8 @@ fn a_same_user_session_over_real_sockets() {
     let mut acceptor = Acceptor::new(&at_acceptor).unwrap();
     let mut table = ProofTable::new(1_000);
     let (mut dialer, first) = Dialer::start(&policies(1)[2]).unwrap();
-    let hello = acceptor.input(&first, &mut |_| None, 0).unwrap().output;
-    let Next::ProveSameUser { name, nonce } = dialer.input(&hello, 0).unwrap().next else {
+    let hello = acceptor.input(&first, &mut |_| None, Boottime::ZERO).unwrap().output;
+    let Next::ProveSameUser { name, nonce } = dialer.input(&hello, Boottime::ZERO).unwrap().next else {
         panic!("no proof")
     };
 
@@ -88,19 +89,25 @@ fn a_same_user_session_over_real_sockets() {
     let (mut received, mut key) = ([0; 32], [0; 32]);
     accepted.read_exact(&mut received).unwrap();
     let issued = Proof { key: Key::random().unwrap(), pid: caller.pid, uid: caller.uid };
-    table.insert(received, issued.clone(), 0).unwrap();
+    table.insert(received, issued.clone(), Monotonic::ZERO).unwrap();
     accepted.write_all(issued.key.bytes()).unwrap();
 
     dialing.read_exact(&mut key).unwrap();
     let proof = Proof { key: Key::from(key), pid: owner.pid, uid: owner.uid };
-    let open = dialer.proof(Ok(proof), 0).unwrap().output;
-    let answer = acceptor.input(&open, &mut |nonce| table.take(nonce, 1), 0).unwrap().output;
-    let confirm = dialer.input(&answer, 0).unwrap().output;
-    let Step { output, next: Next::Done(at_acceptor) } = acceptor.input(&confirm, &mut |_| None, 0).unwrap()
+    let open = dialer.proof(Ok(proof), Boottime::ZERO).unwrap().output;
+    let answer = acceptor
+        .input(&open, &mut |nonce| table.take(nonce, Monotonic::from_ns(1)), Boottime::ZERO)
+        .unwrap()
+        .output;
+    let confirm = dialer.input(&answer, Boottime::ZERO).unwrap().output;
+    let Step { output, next: Next::Done(at_acceptor) } =
+        acceptor.input(&confirm, &mut |_| None, Boottime::ZERO).unwrap()
     else {
         panic!("not done")
     };
-    let Next::Done(at_dialer) = dialer.input(&output, 0).unwrap().next else { panic!("not done") };
+    let Next::Done(at_dialer) = dialer.input(&output, Boottime::ZERO).unwrap().next else {
+        panic!("not done")
+    };
     agree(&at_dialer, &at_acceptor);
     let pid = std::process::id() as i32;
     assert!(matches!(at_dialer.auth, Auth::SameUser { pid: p, .. } if p == pid) && table.is_empty());

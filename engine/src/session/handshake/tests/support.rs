@@ -3,9 +3,10 @@
 
 use super::super::*;
 use crate::session::channel::Channel;
+use crate::types::Boottime;
 
-pub(crate) const DIALER_NS: u64 = 1_111;
-pub(crate) const ACCEPTOR_NS: u64 = 2_222;
+pub(crate) const DIALER_NS: Boottime = Boottime::from_ns(1_111);
+pub(crate) const ACCEPTOR_NS: Boottime = Boottime::from_ns(2_222);
 
 /// Engine number `n`; no way to authenticate yet.
 pub(crate) fn local(n: u8) -> Local {

@@ -4,6 +4,7 @@
 use super::super::*;
 use super::support::*;
 use super::{policies, proof};
+use crate::types::Boottime;
 use proptest::prelude::*;
 
 /// Where the frames' length prefixes are: changing one may leave a side waiting, which its driver's
@@ -59,10 +60,10 @@ proptest! {
         let (mut dialer, _) = Dialer::start(&policies(1)[4]).unwrap();
         let opening = if ferry { preamble(KIND_CONTROL).to_vec() } else { Vec::new() };
         for chunk in std::iter::once(&opening).chain(&chunks) {
-            if let Ok(step) = acceptor.input(chunk, &mut |_| Some(proof()), 0) {
+            if let Ok(step) = acceptor.input(chunk, &mut |_| Some(proof()), Boottime::ZERO) {
                 prop_assert!(!matches!(step.next, Next::Done(_)));
             }
-            if let Ok(step) = dialer.input(chunk, 0) {
+            if let Ok(step) = dialer.input(chunk, Boottime::ZERO) {
                 prop_assert!(!matches!(step.next, Next::Done(_)));
             }
             prop_assert!(acceptor.buffered_capacity() <= 2 * INPUT_BYTES_MAX);

@@ -1,0 +1,109 @@
+//! Moments on the two clocks. A moment of one is none of the other, and no length of time: lengths are
+//! nanoseconds in a plain `u64`.
+
+use std::fmt;
+use std::ops::{Add, AddAssign, Sub};
+use std::time::Duration;
+
+macro_rules! moment {
+    ($(#[$what:meta])* $Name:ident) => {
+        $(#[$what])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(transparent)]
+        pub struct $Name(u64);
+
+        impl $Name {
+            /// When the clock began; also "not yet".
+            pub const ZERO: $Name = $Name(0);
+            /// A moment that never comes.
+            pub const NEVER: $Name = $Name(u64::MAX);
+
+            /// The moment this many nanoseconds after the clock began.
+            #[inline]
+            pub const fn from_ns(ns: u64) -> $Name {
+                $Name(ns)
+            }
+
+            /// Nanoseconds since the clock began.
+            #[inline]
+            pub const fn ns(self) -> u64 {
+                self.0
+            }
+
+            #[inline]
+            pub const fn saturating_add(self, ns: u64) -> $Name {
+                $Name(self.0.saturating_add(ns))
+            }
+
+            #[inline]
+            pub fn saturating_add_duration(self, length: Duration) -> $Name {
+                self.saturating_add(u64::try_from(length.as_nanos()).unwrap_or(u64::MAX))
+            }
+
+            /// This many nanoseconds before; the beginning if there are fewer.
+            #[inline]
+            pub const fn saturating_sub_ns(self, ns: u64) -> $Name {
+                $Name(self.0.saturating_sub(ns))
+            }
+
+            /// Nanoseconds from `earlier` to here; 0 if it is later.
+            #[inline]
+            pub const fn saturating_sub(self, earlier: $Name) -> u64 {
+                self.0.saturating_sub(earlier.0)
+            }
+        }
+
+        impl Add<u64> for $Name {
+            type Output = $Name;
+            #[inline]
+            fn add(self, ns: u64) -> $Name {
+                $Name(self.0 + ns)
+            }
+        }
+
+        impl AddAssign<u64> for $Name {
+            #[inline]
+            fn add_assign(&mut self, ns: u64) {
+                self.0 += ns;
+            }
+        }
+
+        impl Sub<u64> for $Name {
+            type Output = $Name;
+            #[inline]
+            fn sub(self, ns: u64) -> $Name {
+                $Name(self.0 - ns)
+            }
+        }
+
+        /// Nanoseconds between the two.
+        impl Sub for $Name {
+            type Output = u64;
+            #[inline]
+            fn sub(self, earlier: $Name) -> u64 {
+                self.0 - earlier.0
+            }
+        }
+
+        impl fmt::Display for $Name {
+            fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(out)
+            }
+        }
+    };
+}
+
+moment! {
+    /// A moment on CLOCK_MONOTONIC, which deadlines and results use.
+    ///
+    /// ```compile_fail,E0308
+    /// use ferry::types::{Boottime, Monotonic};
+    /// assert!(Monotonic::ZERO < Boottime::NEVER);
+    /// ```
+    Monotonic
+}
+
+moment! {
+    /// A moment on CLOCK_BOOTTIME, which leases use: it also runs while the machine sleeps.
+    Boottime
+}
