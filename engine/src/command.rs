@@ -7,7 +7,7 @@ use crate::status::{Error, Result, Status};
 use crate::sys::clock;
 use crate::sys::health::{self, Health};
 use crate::sys::lock::{Condvar, Mutex, MutexGuard};
-use crate::types::{Monotonic, Transport};
+use crate::types::{Monotonic, PeerId, Transport};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -19,57 +19,57 @@ pub enum Command {
         address: String,
         resolved: Vec<SocketAddr>,
         deadline: Instant,
-        reply: Reply<u64>,
+        reply: Reply<PeerId>,
     },
     /// Regions came and went; tell every peer.
     RegionsAdded(Vec<u64>),
     RegionsRemoved(Vec<u64>),
     /// A struck transfer has slices posted: let them finish for a while, then fence.
     Drain {
-        peer: u64,
+        peer: PeerId,
         transfer: Arc<Transfer>,
     },
     /// A lane failed, of whichever transport: its number is the session's.
     LaneLost {
-        peer: u64,
+        peer: PeerId,
         lane: u32,
         loss: Loss,
     },
     /// Something waits for TCP lanes of these kinds (bits, as in `tcp::opening`), and there are none.
     WantLanes {
-        peer: u64,
+        peer: PeerId,
         kinds: u32,
     },
     /// Dial a TCP lane of this session.
     OpenLane {
-        peer: u64,
+        peer: PeerId,
         session_id: [u8; 16],
         slot: u32,
         lane: u32,
     },
     /// Ask the dialer of this session to open TCP lanes of these kinds.
     AskForLanes {
-        peer: u64,
+        peer: PeerId,
         session_id: [u8; 16],
         kinds: u32,
     },
     /// There is a path of this transport to the peer now, or there is none, and why; `pending`: it is
     /// being made again.
     PathSettled {
-        peer: u64,
+        peer: PeerId,
         transport: Transport,
         why: Option<String>,
         pending: bool,
     },
     /// The path to the peer can't be used any more, and nobody knows why.
     CompanionBroken {
-        peer: u64,
+        peer: PeerId,
         transport: Transport,
     },
     /// A companion's word to the one at the other side of this session: either `body`, or why there will
     /// be no path.
     Tell {
-        peer: u64,
+        peer: PeerId,
         session_id: [u8; 16],
         transport: Transport,
         body: Vec<u8>,
@@ -77,51 +77,51 @@ pub enum Command {
     },
     /// In this session the peer says to a companion what no engine in good order does: it ends.
     Misbehaved {
-        peer: u64,
+        peer: PeerId,
         session_id: [u8; 16],
     },
     /// Nothing of a peer that was lost can land here any more, as far as one companion knows.
     TransportQuiet {
-        peer: u64,
+        peer: PeerId,
     },
     /// The peer's process is known to have ended.
     ProcessEnded {
-        peer: u64,
+        peer: PeerId,
     },
     /// Grant notifications up to this sequence.
     Grant {
-        peer: u64,
+        peer: PeerId,
         limit: u64,
     },
     /// The sample of the peer's clock is too old to post on.
     RefreshClock {
-        peer: u64,
+        peer: PeerId,
     },
     /// The last transfer of a lost peer is final, or what counted as one has ended.
     PeerIdle {
-        peer: u64,
+        peer: PeerId,
     },
     /// This peer has a transfer with a deadline, or lanes to look after, before the loop's next look at it.
     Look {
-        peer: u64,
+        peer: PeerId,
         at_ns: Monotonic,
     },
     /// Many transfers of this peer have to be struck, or to go another way: see `Peer::sweep`.
     Sweep {
-        peer: u64,
+        peer: PeerId,
     },
     /// Ask the peer for a sign of life.
     Probe {
-        peer: u64,
+        peer: PeerId,
         reply: Reply<u64>,
     },
     /// Let nothing of this peer land here any more.
     FencePeer {
-        peer: u64,
+        peer: PeerId,
         reply: Reply<()>,
     },
     ClosePeer {
-        peer: u64,
+        peer: PeerId,
         reply: Reply<()>,
     },
     /// Close all sessions and end the loop.
@@ -264,10 +264,10 @@ mod tests {
     fn nothing_waits_for_a_loop_that_has_ended() {
         let commands = Commands::default();
         let (early, early_answer) = Reply::pair();
-        commands.push(Command::FencePeer { peer: 1, reply: early });
+        commands.push(Command::FencePeer { peer: PeerId::from_raw(1), reply: early });
         commands.close();
         let (late, late_answer) = Reply::pair();
-        commands.push(Command::FencePeer { peer: 1, reply: late });
+        commands.push(Command::FencePeer { peer: PeerId::from_raw(1), reply: late });
         for answer in [early_answer, late_answer] {
             assert_eq!(answer.wait(None, "fence").unwrap_err().status, Status::Closed);
         }

@@ -1,8 +1,10 @@
 //! The words of the data path that every step shares: what a caller asks for (`Request`) and what a
 //! transport posts (`Slice`). Plain data, no behaviour that a single step owns.
 
+mod ids;
 mod time;
 
+pub use ids::PeerId;
 pub use time::{Boottime, Monotonic};
 
 /// Direction of a transfer, seen from the initiator.

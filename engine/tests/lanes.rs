@@ -6,7 +6,7 @@ mod common;
 mod proxy;
 
 use common::{config, eventually, peer_of, request, PATIENCE};
-use ferry::types::{Op, Transport};
+use ferry::types::{Op, PeerId, Transport};
 use ferry::{Deadline, Engine, Memory, RegionOptions, Status, TransferOptions};
 use proxy::{Passing, Proxy, Verdict};
 use std::time::Duration;
@@ -27,8 +27,8 @@ fn alloc(engine: &Engine, bytes: usize) -> Memory {
 struct Pair {
     a: Engine,
     b: Engine,
-    b_at_a: u64,
-    a_at_b: u64,
+    b_at_a: PeerId,
+    a_at_b: PeerId,
 }
 
 impl Pair {

@@ -8,7 +8,7 @@ use common::{engine, eventually, hears_of, peer_of, request, Pair, PATIENCE};
 use ferry::complete::{Notification, State};
 use ferry::limits::{NOTIFY_BYTES_MAX, NOTIFY_CREDITS};
 use ferry::notify::{Callback, EventBody, Queue, WHAT_NOTIFICATIONS};
-use ferry::types::{Access, Op, Request};
+use ferry::types::{Access, Op, PeerId, Request};
 use ferry::{Deadline, Engine, Memory, RegionOptions, Status, TransferOptions};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,7 +30,7 @@ fn listen(engine: &Engine) -> Arc<Queue> {
 }
 
 /// What has come so far, as (peer, bytes).
-fn drain(queue: &Queue, into: &mut Vec<(u64, Box<[u8]>)>) {
+fn drain(queue: &Queue, into: &mut Vec<(PeerId, Box<[u8]>)>) {
     let mut events = Vec::new();
     queue.drain(&mut events, 1 << 20);
     for event in events {
@@ -39,7 +39,7 @@ fn drain(queue: &Queue, into: &mut Vec<(u64, Box<[u8]>)>) {
     }
 }
 
-fn collect(queue: &Queue, count: usize) -> Vec<(u64, Box<[u8]>)> {
+fn collect(queue: &Queue, count: usize) -> Vec<(PeerId, Box<[u8]>)> {
     let mut all = Vec::new();
     eventually("every notification comes", || {
         drain(queue, &mut all);

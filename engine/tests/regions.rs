@@ -9,7 +9,7 @@ use common::{engine, eventually, hears_of, request, run, transport, Pair, PATIEN
 use ferry::complete::State;
 use ferry::limits::REGION_NAME_BYTES_MAX;
 use ferry::region::RegionSpec;
-use ferry::types::{Access, Op, Request, Transport};
+use ferry::types::{Access, Op, PeerId, Request, Transport};
 use ferry::{Engine, RegionOptions, Status, TransferOptions};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,7 +52,7 @@ fn register(engine: &Engine, specs: &[RegionSpec]) -> Vec<u64> {
     unsafe { engine.register_batch(specs.to_vec(), None) }.unwrap()
 }
 
-fn count(engine: &Engine, peer: u64) -> usize {
+fn count(engine: &Engine, peer: PeerId) -> usize {
     engine.peer_regions(peer).unwrap().len()
 }
 
@@ -131,7 +131,7 @@ impl Crowd {
 }
 
 /// Probes from `engine` until the work is over: what it gave, how long it took and what the longest probe took.
-fn probed<T>(engine: &Engine, peer: u64, work: impl FnOnce() -> T) -> (T, Duration, Duration) {
+fn probed<T>(engine: &Engine, peer: PeerId, work: impl FnOnce() -> T) -> (T, Duration, Duration) {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let prober = scope.spawn(|| {
@@ -223,7 +223,7 @@ fn what_comes_and_goes_while_a_peer_connects_is_known_in_the_end() {
     let count = if transport() == Transport::Rdma { REGIONS } else { MANY / 4 };
     let specs: Vec<RegionSpec> = (0..count).map(|nth| crowd.spec(nth)).collect();
     let mut ids = register(&b, &specs);
-    let peers: Vec<(Engine, u64)> = std::thread::scope(|scope| {
+    let peers: Vec<(Engine, PeerId)> = std::thread::scope(|scope| {
         let connecting: Vec<_> = (0..3)
             .map(|_| {
                 scope.spawn(|| {

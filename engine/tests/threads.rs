@@ -6,7 +6,7 @@ mod common;
 use common::data::{check, contents, fill, pattern, Random};
 use common::{engine, peer_of, request, transport, Pair, PATIENCE};
 use ferry::complete::State;
-use ferry::types::{Op, Request, Transport};
+use ferry::types::{Op, PeerId, Request, Transport};
 use ferry::{Engine, Memory, RegionOptions, Transfer, TransferOptions};
 use std::sync::Barrier;
 
@@ -22,7 +22,7 @@ fn memory(engine: &Engine, length: usize) -> Memory {
 /// way around, several in flight, never two into the same bytes. Ends with all of the share moved.
 fn move_share(
     engine: &Engine,
-    peer: u64,
+    peer: PeerId,
     local: &Memory,
     remote: &Memory,
     at: usize,
@@ -163,7 +163,7 @@ fn several_threads_to_several_peers() {
     fill(&local, 1);
     let remotes: Vec<Memory> = others.iter().map(|other| memory(other, THREADS * SHARE)).collect();
     // Half are dialed, half dial.
-    let peers: Vec<u64> = others
+    let peers: Vec<PeerId> = others
         .iter()
         .enumerate()
         .map(|(number, other)| {

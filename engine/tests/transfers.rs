@@ -9,7 +9,7 @@ use common::{peer_of, request, run, Pair, PATIENCE};
 use ferry::complete::{Fence, State};
 use ferry::notify::{EventBody, WHAT_TRANSFERS};
 use ferry::plan::blocks::{BlockIds, Layer};
-use ferry::types::{Access, Monotonic, Op, Request};
+use ferry::types::{Access, Monotonic, Op, PeerId, Request};
 use ferry::{Deadline, Engine, Memory, RegionOptions, Status, TransferOptions};
 use std::time::{Duration, Instant};
 
@@ -109,7 +109,7 @@ fn what_the_initiator_can_see_is_refused_before_anything_is_done() {
     fails(Request { remote: u64::MAX - 100, ..good }, Status::Invalid);
     fails(Request { remote: remote.address() + 4097, ..good }, Status::Invalid);
     // A region handle is no peer handle, and the reverse.
-    let error = pair.a.submit(remote.region(), Op::Write, &[good], &plain()).err().unwrap();
+    let error = pair.a.submit(PeerId::from_raw(remote.region()), Op::Write, &[good], &plain()).err().unwrap();
     assert_eq!(error.status, Status::Invalid);
     assert_eq!(pair.a.submit(pair.b_at_a, Op::Write, &[], &plain()).err().unwrap().status, Status::Invalid);
     // The last byte is fine.

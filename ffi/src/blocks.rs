@@ -10,6 +10,7 @@ use crate::status::ferry_status;
 use crate::versioned::{self, Versioned};
 use engine::plan::blocks::{expand, BlockIds, Layer};
 use engine::status::Result;
+use engine::types::PeerId;
 use engine::{Error, Status};
 use std::ffi::c_void;
 
@@ -80,7 +81,7 @@ pub unsafe extern "C" fn ferry_transfer_submit_blocks(
             let local = ids(&blocks, blocks.local_blocks, "blocks.local_blocks")?;
             let remote = ids(&blocks, blocks.remote_blocks, "blocks.remote_blocks")?;
             let requests = expand(&layers(&blocks)?, local, remote)?;
-            out.set(engine.engine.submit_core(peer, op, &requests, &options)?.handle);
+            out.set(engine.engine.submit_core(PeerId::from_raw(peer), op, &requests, &options)?.handle);
             Ok(())
         })
     }

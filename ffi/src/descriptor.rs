@@ -51,7 +51,7 @@ pub unsafe extern "C" fn ferry_descriptor_import(
             let bytes = slice(descriptor.cast::<u8>(), length, "descriptor")?;
             let out = Out::new(out_peer, "out_peer")?;
             let descriptor = Descriptor::decode(bytes)?;
-            out.set(engine.engine.import(&descriptor, timeout(timeout_ns))?);
+            out.set((engine.engine.import(&descriptor, timeout(timeout_ns))?).raw());
             Ok(())
         })
     }

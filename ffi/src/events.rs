@@ -104,7 +104,7 @@ impl ferry_event {
 
     /// Makes the event of a callback; `event` keeps its bytes.
     pub fn lend(event: &Event) -> ferry_event {
-        let mut out = ferry_event { peer: event.peer, ..ferry_event::EMPTY };
+        let mut out = ferry_event { peer: event.peer.raw(), ..ferry_event::EMPTY };
         match &event.body {
             EventBody::Transfer { transfer, user_data, status } => {
                 out.kind = FERRY_EVENT_TRANSFER;
@@ -157,6 +157,7 @@ impl ferry_event {
 mod tests {
     use super::*;
     use engine::notify::Credit;
+    use engine::types::PeerId;
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::sync::Arc;
 
@@ -168,7 +169,7 @@ mod tests {
             count.fetch_add(1, Ordering::Relaxed);
         }));
         let body = EventBody::Notification { bytes: Box::from(*b"bytes") };
-        let mut event = ferry_event::give(Event { peer: 7, body, credit: Some(credit) });
+        let mut event = ferry_event::give(Event { peer: PeerId::from_raw(7), body, credit: Some(credit) });
         assert_eq!(returned.load(Ordering::Relaxed), 1);
         assert_eq!((event.kind, event.peer, event.data_length), (FERRY_EVENT_NOTIFICATION, 7, 5));
         // SAFETY: five bytes that this test owns; then an event of ferry's, twice.
@@ -183,7 +184,7 @@ mod tests {
     #[test]
     fn a_late_apply_says_where() {
         let body = EventBody::LateApply { region: 3, address: 4, length: 5 };
-        let event = ferry_event::give(Event::new(2, body));
+        let event = ferry_event::give(Event::new(PeerId::from_raw(2), body));
         assert_eq!((event.kind, event.peer), (FERRY_EVENT_LATE_APPLY, 2));
         assert_eq!((event.region, event.address, event.length), (3, 4, 5));
     }

@@ -7,6 +7,7 @@ use crate::handles::ferry_peer;
 use crate::options::deadline;
 use crate::pointers::slice;
 use crate::status::ferry_status;
+use engine::types::PeerId;
 use std::ffi::c_void;
 
 /// Length of the longest notification in bytes.
@@ -33,7 +34,7 @@ pub unsafe extern "C" fn ferry_notify(
         call(error, || {
             let engine = ferry_engine::live(engine)?;
             let bytes = slice(bytes.cast::<u8>(), length, "bytes")?;
-            engine.engine.notify(peer, bytes, deadline(deadline_ns))
+            engine.engine.notify(PeerId::from_raw(peer), bytes, deadline(deadline_ns))
         })
     }
 }

@@ -8,7 +8,7 @@ use crate::pointers::{copy_text, Out as ScalarOut};
 use crate::status::ferry_status;
 use crate::versioned::{Out, OutArray, Versioned};
 use engine::peer::PeerState;
-use engine::types::Transport;
+use engine::types::{PeerId, Transport};
 use engine::{PathInfo, PeerInfo, RemoteRegionInfo};
 use std::ffi::c_char;
 use std::mem::size_of;
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn ferry_peer_get_info(
         call(error, || {
             let engine = ferry_engine::live(engine)?;
             let out = Out::new(out_info, "out_info")?;
-            out.set(&engine.engine.peer_info(peer)?.into());
+            out.set(&engine.engine.peer_info(PeerId::from_raw(peer))?.into());
             Ok(())
         })
     }
@@ -163,7 +163,7 @@ pub unsafe extern "C" fn ferry_peer_regions(
             let engine = ferry_engine::live(engine)?;
             let array = OutArray::new(out_regions, element_size, capacity, "out_regions")?;
             let count = ScalarOut::new(out_count, "out_count")?;
-            let regions = engine.engine.peer_regions(peer)?;
+            let regions = engine.engine.peer_regions(PeerId::from_raw(peer))?;
             array.fill(regions.iter().map(ferry_region_info::from));
             count.set(regions.len());
             Ok(())
@@ -188,7 +188,7 @@ pub unsafe extern "C" fn ferry_peer_paths(
             let engine = ferry_engine::live(engine)?;
             let array = OutArray::new(out_paths, element_size, capacity, "out_paths")?;
             let count = ScalarOut::new(out_count, "out_count")?;
-            let paths = engine.engine.peer_paths(peer)?;
+            let paths = engine.engine.peer_paths(PeerId::from_raw(peer))?;
             array.fill(paths.iter().map(ferry_path_info::from));
             count.set(paths.len());
             Ok(())

@@ -6,6 +6,7 @@ use crate::guard::call;
 use crate::handles::{ferry_peer, ferry_queue, timeout};
 use crate::pointers::{text, Out, OutList};
 use crate::status::ferry_status;
+use engine::types::PeerId;
 use std::ffi::c_char;
 use std::time::Duration;
 
@@ -32,7 +33,7 @@ pub unsafe extern "C" fn ferry_peer_connect(
             let engine = ferry_engine::blocking(engine, timeout_ns)?;
             let address = text(address, "address")?;
             let out = Out::new(out_peer, "out_peer")?;
-            out.set(engine.engine.connect(address, timeout(timeout_ns))?);
+            out.set((engine.engine.connect(address, timeout(timeout_ns))?).raw());
             Ok(())
         })
     }
@@ -81,7 +82,7 @@ pub unsafe extern "C" fn ferry_peer_list(
             let count = Out::new(out_count, "out_count")?;
             let peers = engine.engine.peers()?;
             count.set(peers.len());
-            list.fill(peers);
+            list.fill(peers.into_iter().map(PeerId::raw));
             Ok(())
         })
     }
@@ -107,7 +108,7 @@ pub unsafe extern "C" fn ferry_peer_probe(
                 true => None,
                 false => Some(Out::new(out_round_trip_ns, "out_round_trip_ns")?),
             };
-            let round_trip = engine.engine.probe(peer, timeout(timeout_ns))?;
+            let round_trip = engine.engine.probe(PeerId::from_raw(peer), timeout(timeout_ns))?;
             if let Some(out) = out {
                 out.set(nanoseconds(round_trip));
             }
@@ -133,7 +134,7 @@ pub unsafe extern "C" fn ferry_peer_fence(
     unsafe {
         call(error, || {
             let engine = ferry_engine::blocking(engine, timeout_ns)?;
-            engine.engine.fence(peer, timeout(timeout_ns))
+            engine.engine.fence(PeerId::from_raw(peer), timeout(timeout_ns))
         })
     }
 }
@@ -153,7 +154,7 @@ pub unsafe extern "C" fn ferry_peer_close(
     unsafe {
         call(error, || {
             let engine = ferry_engine::blocking(engine, timeout_ns)?;
-            engine.engine.close_peer(peer, timeout(timeout_ns))
+            engine.engine.close_peer(PeerId::from_raw(peer), timeout(timeout_ns))
         })
     }
 }

@@ -10,7 +10,7 @@ use crate::results::{ferry_result, unfinished, Outcome};
 use crate::status::{ferry_status, FERRY_OK, FERRY_PENDING};
 use engine::complete::Transfer;
 use engine::status::Result;
-use engine::types::{MemoryKind, Op, Request};
+use engine::types::{MemoryKind, Op, PeerId, Request};
 use engine::{Error, Status, TransferOptions};
 use std::mem::{align_of, offset_of, size_of};
 use std::sync::Arc;
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn ferry_transfer_submit(
             let out = Out::new(out_transfer, "out_transfer")?;
             let op = self::op(op)?;
             let (requests, options) = (self::requests(requests, count)?, options::read(engine, options)?);
-            out.set(engine.engine.submit_core(peer, op, requests, &options)?.handle);
+            out.set(engine.engine.submit_core(PeerId::from_raw(peer), op, requests, &options)?.handle);
             Ok(())
         })
     }
@@ -286,7 +286,7 @@ pub unsafe extern "C" fn ferry_transfer_try(
             let op = self::op(op)?;
             let (requests, options) = (self::requests(requests, count)?, options::read(engine, options)?);
             check_no_queue(&options)?;
-            let result = engine.engine.at_once(peer, op, requests, &options)?;
+            let result = engine.engine.at_once(PeerId::from_raw(peer), op, requests, &options)?;
             Ok(result.map_or(FERRY_PENDING, |result| outcome.done(&result)))
         })
     }
@@ -312,10 +312,10 @@ unsafe fn run(
                 (ferry_engine::blocking(engine, FERRY_FOREVER)?, Outcome::new(out_result)?);
             let (requests, options) = (self::requests(requests, count)?, options::read(engine, options)?);
             check_no_queue(&options)?;
-            if let Some(result) = engine.engine.at_once(peer, op, requests, &options)? {
+            if let Some(result) = engine.engine.at_once(PeerId::from_raw(peer), op, requests, &options)? {
                 return Ok(outcome.done(&result));
             }
-            let core = engine.engine.submit_core(peer, op, requests, &options.awaited())?;
+            let core = engine.engine.submit_core(PeerId::from_raw(peer), op, requests, &options.awaited())?;
             let result = engine.engine.wait(&core, None)?;
             engine.engine.release(core.handle)?;
             outcome.tell(&engine.engine, &core, result)

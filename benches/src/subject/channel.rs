@@ -8,6 +8,7 @@ use anyhow::{bail, ensure, Context};
 use ferry::limits::NOTIFY_BYTES_MAX;
 use ferry::notify::{Event, EventBody, Queue, WHAT_NOTIFICATIONS, WHAT_PEERS};
 use ferry::sys::socket::poll_readable;
+use ferry::types::PeerId;
 use ferry::{Deadline, Engine};
 use serde::de::DeserializeOwned;
 use serde::Serialize;
@@ -30,24 +31,24 @@ impl Channel {
         Ok(Channel { engine: engine.clone(), queue, events: VecDeque::new() })
     }
 
-    pub fn send(&self, peer: u64, message: &impl Serialize) -> anyhow::Result<()> {
+    pub fn send(&self, peer: PeerId, message: &impl Serialize) -> anyhow::Result<()> {
         let bytes = serde_json::to_vec(message)?;
         ensure!(bytes.len() <= NOTIFY_BYTES_MAX, "a message of {} bytes is too long", bytes.len());
         self.send_bytes(peer, &bytes)
     }
 
-    pub fn send_bytes(&self, peer: u64, bytes: &[u8]) -> anyhow::Result<()> {
+    pub fn send_bytes(&self, peer: PeerId, bytes: &[u8]) -> anyhow::Result<()> {
         Ok(self.engine.notify(peer, bytes, Deadline::After(SEND_TIMEOUT))?)
     }
 
     /// The next message of `peer`. An error when the peer is lost or nothing comes in time.
-    pub fn receive<T: DeserializeOwned>(&mut self, peer: u64, timeout: Duration) -> anyhow::Result<T> {
+    pub fn receive<T: DeserializeOwned>(&mut self, peer: PeerId, timeout: Duration) -> anyhow::Result<T> {
         let bytes = self.receive_bytes(peer, timeout)?;
         serde_json::from_slice(&bytes).context("a message that this version does not understand")
     }
 
     /// The same of anyone, with the peer it came from. Waits for as long as it takes.
-    pub fn receive_first<T: DeserializeOwned>(&mut self) -> anyhow::Result<(u64, T)> {
+    pub fn receive_first<T: DeserializeOwned>(&mut self) -> anyhow::Result<(PeerId, T)> {
         loop {
             let event = self.next(None)?;
             if let EventBody::Notification { bytes } = &event.body {
@@ -61,7 +62,7 @@ impl Channel {
     /// The next notification of `peer`. Sleeps on the queue's eventfd at once, as applications do: the
     /// engine's threads spin already, and one more spinning thread at each end made a notification take
     /// 80 instead of 35 µs on two CPUs.
-    pub fn receive_bytes(&mut self, peer: u64, timeout: Duration) -> anyhow::Result<Box<[u8]>> {
+    pub fn receive_bytes(&mut self, peer: PeerId, timeout: Duration) -> anyhow::Result<Box<[u8]>> {
         let deadline = Instant::now() + timeout;
         loop {
             let event = self.next(Some(deadline))?;

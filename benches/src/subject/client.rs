@@ -18,6 +18,7 @@ use crate::layout::mix;
 use crate::memory::{spoil, MEMORY_BYTES_MAX};
 use crate::walk::{End, Walk};
 use crate::workload::{CpuSeconds, LatencyWorkload, Limit, Placement, Sample, Workload};
+use ferry::types::PeerId;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Filling and checking the largest memory, on a slow machine.
@@ -27,7 +28,7 @@ const REGION_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub struct Client {
     pub(super) channel: Channel,
-    pub(super) peer: u64,
+    pub(super) peer: PeerId,
     pub(super) outward: Registered,
     /// For the server's own transfers (`-b`, `--pingpong`).
     pub(super) inward: Option<Registered>,

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Instant;
 
 use anyhow::{ensure, Context};
-use ferry::types::{Op, Request};
+use ferry::types::{Op, PeerId, Request};
 use ferry::{Deadline, Engine, Transfer, TransferOptions};
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +32,7 @@ pub struct Driven {
 #[derive(Clone, Copy)]
 pub struct Route<'a> {
     pub engine: &'a Engine,
-    pub peer: u64,
+    pub peer: PeerId,
     pub local: Area,
     pub remote: Area,
     /// Over RDMA, WRITEs are done before they are known to be visible at the target.

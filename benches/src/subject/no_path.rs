@@ -5,9 +5,10 @@ use std::fmt;
 use ferry::Engine as Ferry;
 
 use super::setup::is_auto;
+use ferry::types::PeerId;
 
 /// Fails with the reasons when no allowed transport reaches the server: nothing falls back.
-pub(super) fn refuse_without_path(engine: &Ferry, peer: u64) -> anyhow::Result<()> {
+pub(super) fn refuse_without_path(engine: &Ferry, peer: PeerId) -> anyhow::Result<()> {
     let paths = engine.peer_paths(peer)?;
     if paths.iter().any(|path| path.chosen) {
         return Ok(());

@@ -15,6 +15,7 @@ use super::wire::{Command, Listening, Reply, VERSION};
 use crate::child::write_line;
 use crate::device::find;
 use crate::memory::MEMORY_BYTES_MAX;
+use ferry::types::PeerId;
 
 /// Serves one client and returns when it has said goodbye. `listening` is told the address first.
 pub fn serve(
@@ -40,7 +41,7 @@ pub fn serve(
 fn welcome<'a>(
     engine: &'a Engine,
     channel: &'a mut Channel,
-    peer: u64,
+    peer: PeerId,
     (setup, terms): (&Setup, &[Term]),
     hello: Command,
 ) -> anyhow::Result<Session<'a>> {

@@ -13,6 +13,7 @@ use crate::cpu::{own_cpu_seconds, Pinned};
 use crate::layout::mix;
 use crate::memory::spoil;
 use crate::walk::{End, Walk};
+use ferry::types::PeerId;
 
 /// A client checks its data, prints, and is stopped and looked at; hours are more than any of that.
 pub(super) const CLIENT_SILENCE_MAX: Duration = Duration::from_secs(6 * 3_600);
@@ -20,7 +21,7 @@ pub(super) const CLIENT_SILENCE_MAX: Duration = Duration::from_secs(6 * 3_600);
 pub struct Session<'a> {
     pub engine: &'a Engine,
     pub channel: &'a mut Channel,
-    pub peer: u64,
+    pub peer: PeerId,
     /// For the client's transfers.
     pub inward: Registered,
     /// For the server's own, with the client's memory that they go to.

@@ -14,7 +14,7 @@ use crate::pointers::{list, null, opened, reserve, Out};
 use crate::types::*;
 use ferry::complete::TransferResult;
 use ferry::status::Result;
-use ferry::types::{Op, Request};
+use ferry::types::{Op, PeerId, Request};
 use ferry::{Error, Status, Transfer, TransferOptions};
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -111,7 +111,7 @@ impl Batches {
         }
         // Connecting may take long; the batch is not locked during that time.
         let peer = |group: &Group| engine.segments.peer(&engine.ferry, group.target);
-        let peers = groups.iter().map(peer).collect::<Result<Vec<u64>>>()?;
+        let peers = groups.iter().map(peer).collect::<Result<Vec<_>>>()?;
         let options =
             TransferOptions { notify: notice, transports_allowed: engine.transports(), ..Default::default() };
         let mut tasks = lock(&batch.tasks);
@@ -214,7 +214,7 @@ fn sort(entries: &[TransferRequest]) -> Result<(Vec<Task>, Vec<Group>)> {
 fn start(
     engine: &ferry::Engine,
     groups: &[Group],
-    peers: &[u64],
+    peers: &[PeerId],
     options: &TransferOptions,
 ) -> Result<Vec<Transfer>> {
     let mut started = Vec::with_capacity(groups.len());

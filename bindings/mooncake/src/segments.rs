@@ -7,6 +7,7 @@ use crate::log;
 use crate::pointers::{opened, text};
 use crate::types::LOCAL_SEGMENT;
 use ferry::status::Result;
+use ferry::types::PeerId;
 use ferry::{Error, Status};
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int};
@@ -32,7 +33,7 @@ struct Known {
 
 struct Segment {
     session: Arc<str>,
-    peer: u64,
+    peer: PeerId,
 }
 
 impl Segments {
@@ -57,7 +58,7 @@ impl Segments {
     }
 
     /// Returns the segment's peer; connects again if the peer was lost.
-    pub fn peer(&self, engine: &ferry::Engine, number: i32) -> Result<u64> {
+    pub fn peer(&self, engine: &ferry::Engine, number: i32) -> Result<PeerId> {
         let (session, peer) = self.get(number)?;
         let lost = engine.peer_info(peer).map_or(true, |info| info.state == ferry::peer::PeerState::Lost);
         if !lost {
@@ -70,7 +71,7 @@ impl Segments {
         Ok(peer)
     }
 
-    fn get(&self, number: i32) -> Result<(Arc<str>, u64)> {
+    fn get(&self, number: i32) -> Result<(Arc<str>, PeerId)> {
         if number == LOCAL_SEGMENT {
             return Err(Error::invalid("segment 0 is the engine's own memory, which is no target here"));
         }
@@ -87,13 +88,13 @@ impl Segments {
     }
 
     /// Lists number, session and peer of each segment.
-    pub fn list(&self) -> Vec<(i32, Arc<str>, u64)> {
+    pub fn list(&self) -> Vec<(i32, Arc<str>, PeerId)> {
         let known = lock(&self.0);
         known.all.iter().map(|(number, segment)| (*number, segment.session.clone(), segment.peer)).collect()
     }
 }
 
-fn connect(engine: &ferry::Engine, session: &str) -> Result<u64> {
+fn connect(engine: &ferry::Engine, session: &str) -> Result<PeerId> {
     let peer = engine.connect(session, Some(CONNECT))?;
     for path in engine.peer_paths(peer)? {
         let used = if path.chosen { "is used" } else { "is not" };

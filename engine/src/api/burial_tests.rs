@@ -7,7 +7,7 @@ use crate::complete::{Fence, State, Transfer as Core};
 use crate::limits::NOTIFY_CREDITS;
 use crate::notify::{EventBody, WHAT_TRANSFERS};
 use crate::status::{Error, Result};
-use crate::types::{Op, Request};
+use crate::types::{Op, PeerId, Request};
 use crate::{Config, Status};
 use std::future::{Future, IntoFuture};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -54,7 +54,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 struct Two {
     a: Engine,
     b: Engine,
-    peer: u64,
+    peer: PeerId,
     from: Memory,
     to: Memory,
 }

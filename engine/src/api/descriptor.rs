@@ -8,6 +8,7 @@
 
 use super::Engine;
 use crate::status::{Error, Result, Status};
+use crate::types::PeerId;
 use std::time::Duration;
 
 const MAGIC: &[u8; 8] = b"FERRYDSC";
@@ -87,7 +88,7 @@ impl Engine {
     }
 
     /// Connects to the engine described. STALE if another one, or another incarnation, answers there.
-    pub fn import(&self, descriptor: &Descriptor, timeout: Option<Duration>) -> Result<u64> {
+    pub fn import(&self, descriptor: &Descriptor, timeout: Option<Duration>) -> Result<PeerId> {
         let peer = self.connect(&descriptor.address, timeout)?;
         let info = self.peer_info(peer)?;
         if (info.engine_id, info.incarnation) != (descriptor.engine_id, descriptor.incarnation) {

@@ -12,7 +12,7 @@ use crate::route::{self, Asked, Between, Decision, Facts, PathState, Why};
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
 use crate::transport::rdma::why_staged;
-use crate::types::{Location, MemoryKind, Op, Range, Request, Transport};
+use crate::types::{Location, MemoryKind, Op, PeerId, Range, Request, Transport};
 use std::sync::Arc;
 
 /// Those that a person is told of.
@@ -32,7 +32,7 @@ impl Engine {
     /// table, no queue. None when it is not such a one, or did not succeed: then it is to be submitted.
     pub fn at_once(
         &self,
-        peer: u64,
+        peer: PeerId,
         op: Op,
         requests: &[Request],
         options: &TransferOptions,
@@ -42,7 +42,7 @@ impl Engine {
 
     fn copy_at_once(
         &self,
-        peer: u64,
+        peer: PeerId,
         op: Op,
         requests: &[Request],
         options: &TransferOptions,
@@ -81,7 +81,7 @@ impl Engine {
 
     /// Each path to the peer, chosen or not, and why: what is decided now for host memory, without options. Wakes
     /// no path that rests.
-    pub fn peer_paths(&self, peer: u64) -> Result<Vec<PathInfo>> {
+    pub fn peer_paths(&self, peer: PeerId) -> Result<Vec<PathInfo>> {
         let context = self.context()?;
         let peer = context.peers.get(peer)?;
         let facts = ask_links(&peer, begin(context, &peer, asked_of_all(context)), |_, _| true);

@@ -6,7 +6,7 @@ use crate::notify::{Event, EventBody, Queue};
 use crate::peer::{Peer, PeerState};
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
-use crate::types::{Access, Location};
+use crate::types::{Access, Location, PeerId};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use std::time::Duration;
 /// What is known of a peer.
 #[derive(Clone, Debug)]
 pub struct PeerInfo {
-    pub handle: u64,
+    pub handle: PeerId,
     pub engine_id: [u8; 16],
     pub incarnation: u64,
     /// "host:port" at which it can be dialed, "" if it does not listen, or does not say where.
@@ -42,7 +42,7 @@ pub struct RemoteRegionInfo {
 impl Engine {
     /// Connects to the engine at `host:port` and waits until transfers can be submitted. A peer that is
     /// connected already is returned as it is.
-    pub fn connect(&self, address: &str, timeout: Option<Duration>) -> Result<u64> {
+    pub fn connect(&self, address: &str, timeout: Option<Duration>) -> Result<PeerId> {
         let resolved = self.resolve_open(address)?;
         self.call("connecting", || {
             let (reply, answer) = Reply::pair();
@@ -63,8 +63,9 @@ impl Engine {
         let resolved = self.resolve_open(address)?;
         queue.reserve_connect()?;
         let queue = queue.clone();
-        let reply = Reply::new(move |result: Result<u64>| {
-            let (peer, status) = result.map_or_else(|error| (0, error.status), |peer| (peer, Status::Ok));
+        let reply = Reply::new(move |result: Result<PeerId>| {
+            let (peer, status) =
+                result.map_or_else(|error| (PeerId::NONE, error.status), |peer| (peer, Status::Ok));
             queue.push_reserved(Event::new(peer, EventBody::PeerConnect { user_data, status }), || ());
         });
         // From here on the event tells: a reply that is dropped answers CLOSED.
@@ -82,7 +83,7 @@ impl Engine {
         address: &str,
         resolved: Vec<SocketAddr>,
         timeout: Option<Duration>,
-        reply: Reply<u64>,
+        reply: Reply<PeerId>,
     ) -> Result<()> {
         let context = self.context()?;
         let configured = Duration::from_millis(context.config.connect_timeout_ms);
@@ -92,16 +93,16 @@ impl Engine {
         Ok(())
     }
 
-    fn peer(&self, peer: u64) -> Result<Arc<Peer>> {
+    fn peer(&self, peer: PeerId) -> Result<Arc<Peer>> {
         self.context()?.peers.get(peer)
     }
 
     /// Every peer that is known, lost ones included.
-    pub fn peers(&self) -> Result<Vec<u64>> {
+    pub fn peers(&self) -> Result<Vec<PeerId>> {
         Ok(self.context()?.peers.list().iter().map(|peer| peer.handle).collect())
     }
 
-    pub fn peer_info(&self, peer: u64) -> Result<PeerInfo> {
+    pub fn peer_info(&self, peer: PeerId) -> Result<PeerInfo> {
         let peer = self.peer(peer)?;
         Ok(PeerInfo {
             handle: peer.handle,
@@ -117,7 +118,7 @@ impl Engine {
     }
 
     /// What the peer has registered, as far as it has told us, in order of address.
-    pub fn peer_regions(&self, peer: u64) -> Result<Vec<RemoteRegionInfo>> {
+    pub fn peer_regions(&self, peer: PeerId) -> Result<Vec<RemoteRegionInfo>> {
         let map = self.peer(peer)?.remote.snapshot();
         let mut regions: Vec<RemoteRegionInfo> = map
             .iter()
@@ -136,7 +137,7 @@ impl Engine {
     }
 
     /// Asks the peer for a sign of life; the round trip.
-    pub fn probe(&self, peer: u64, timeout: Option<Duration>) -> Result<Duration> {
+    pub fn probe(&self, peer: PeerId, timeout: Option<Duration>) -> Result<Duration> {
         let peer = self.peer(peer)?;
         if let Some(why) = peer.lost() {
             return Err(Error::new(why, "the peer is lost"));
@@ -150,7 +151,7 @@ impl Engine {
 
     /// Returns when nothing of this peer can land here any more: its lanes are closed, and this
     /// incarnation of it is refused until it is connected to from here.
-    pub fn fence(&self, peer: u64, timeout: Option<Duration>) -> Result<()> {
+    pub fn fence(&self, peer: PeerId, timeout: Option<Duration>) -> Result<()> {
         let peer = self.peer(peer)?;
         self.call("fencing a peer", || {
             let (reply, answer) = Reply::pair();
@@ -160,7 +161,7 @@ impl Engine {
     }
 
     /// Ends the session with a peer. Its transfers fail with CLOSED; returns when they are final.
-    pub fn close_peer(&self, peer: u64, timeout: Option<Duration>) -> Result<()> {
+    pub fn close_peer(&self, peer: PeerId, timeout: Option<Duration>) -> Result<()> {
         let peer = self.peer(peer)?;
         let closed = self.call("closing a peer", || {
             let (reply, answer) = Reply::pair();

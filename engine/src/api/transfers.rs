@@ -17,7 +17,7 @@ use crate::route;
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
 use crate::transport::local;
-use crate::types::{MemoryKind, Monotonic, Op, Request, Transport};
+use crate::types::{MemoryKind, Monotonic, Op, PeerId, Request, Transport};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ impl Engine {
     /// it returns, but the memory that the requests name belongs to the transfer until it is final.
     pub fn submit(
         &self,
-        peer: u64,
+        peer: PeerId,
         op: Op,
         requests: &[Request],
         options: &TransferOptions,
@@ -82,7 +82,7 @@ impl Engine {
     /// The same for paged memory: for each layer, pairs of blocks by their ids.
     pub fn submit_blocks(
         &self,
-        peer: u64,
+        peer: PeerId,
         op: Op,
         layers: &[Layer],
         local_ids: BlockIds,
@@ -96,7 +96,7 @@ impl Engine {
     /// WRITE, and wait until it is final. BUSY in a callback, and then nothing was done.
     pub fn write(
         &self,
-        peer: u64,
+        peer: PeerId,
         requests: &[Request],
         options: &TransferOptions,
     ) -> Result<TransferResult> {
@@ -108,7 +108,12 @@ impl Engine {
     }
 
     /// READ, and wait until it is final. BUSY in a callback, and then nothing was done.
-    pub fn read(&self, peer: u64, requests: &[Request], options: &TransferOptions) -> Result<TransferResult> {
+    pub fn read(
+        &self,
+        peer: PeerId,
+        requests: &[Request],
+        options: &TransferOptions,
+    ) -> Result<TransferResult> {
         self.check_may_block()?;
         match self.at_once(peer, Op::Read, requests, options)? {
             Some(result) => Ok(result),
@@ -118,7 +123,7 @@ impl Engine {
 
     /// Sends bytes to the peer, in order with the notifications of transfers, and waits until the peer has
     /// taken them in.
-    pub fn notify(&self, peer: u64, bytes: &[u8], deadline: Deadline) -> Result<()> {
+    pub fn notify(&self, peer: PeerId, bytes: &[u8], deadline: Deadline) -> Result<()> {
         let options = TransferOptions { deadline, notify: Some(bytes), ..TransferOptions::default() };
         self.check_may_block()?;
         let core = self.submit_parts(peer, Op::Write, &[], &options)?;
@@ -129,7 +134,7 @@ impl Engine {
     /// until `release`.
     pub fn submit_core(
         &self,
-        peer: u64,
+        peer: PeerId,
         op: Op,
         requests: &[Request],
         options: &TransferOptions,
@@ -142,7 +147,7 @@ impl Engine {
 
     fn submit_parts(
         &self,
-        peer: u64,
+        peer: PeerId,
         op: Op,
         requests: &[Request],
         options: &TransferOptions,
@@ -152,7 +157,7 @@ impl Engine {
 
     fn submit_here(
         &self,
-        peer: u64,
+        peer: PeerId,
         op: Op,
         requests: &[Request],
         options: &TransferOptions,

@@ -112,7 +112,8 @@ impl<T> Table<T> {
 
     /// What `handle` names. INVALID for 0 or a handle of another kind; STALE for one of another
     /// engine, or whose thing has been removed.
-    pub fn get(&self, handle: u64) -> Result<Arc<T>> {
+    pub fn get(&self, handle: impl Into<u64>) -> Result<Arc<T>> {
+        let handle = handle.into();
         let parts = handle::parse(self.kind, self.tag, handle)?;
         let (shard, row) = locate(parts.index);
         let rows = self.shards[shard].read();
@@ -123,7 +124,8 @@ impl<T> Table<T> {
     }
 
     /// Takes out what `handle` names; of several that try, one succeeds. Errors as for `get`.
-    pub fn remove(&self, handle: u64) -> Result<Arc<T>> {
+    pub fn remove(&self, handle: impl Into<u64>) -> Result<Arc<T>> {
+        let handle = handle.into();
         let parts = handle::parse(self.kind, self.tag, handle)?;
         let (shard, row) = locate(parts.index);
         let mut rows = self.shards[shard].write();

@@ -18,7 +18,7 @@ use crate::request_map::requests_of;
 use crate::status::Status;
 use crate::sys::clock;
 use crate::sys::lock::{Mutex, MutexGuard};
-use crate::types::{Monotonic, Op, Request, Slice, Transport};
+use crate::types::{Monotonic, Op, PeerId, Request, Slice, Transport};
 use std::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ const DRAINING: u32 = State::Draining as u32;
 
 /// What `api` decides before a transfer exists.
 pub struct TransferSpec {
-    pub peer: u64,
+    pub peer: PeerId,
     pub op: Op,
     pub requests: Box<[Request]>,
     pub order: Vec<u32>,

@@ -20,7 +20,7 @@ use crate::region::remote::RemoteRegion;
 use crate::region::{Region, RegionMap};
 use crate::session::message::Message;
 use crate::sys::{clock, socket};
-use crate::types::{Monotonic, Transport};
+use crate::types::{Monotonic, PeerId, Transport};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ pub(super) struct News {
     first: u64,
     trim_at: usize,
     /// Peers that may have something to hear, in turn; each at most once: see `Hearing::is_in_turn`.
-    turns: VecDeque<u64>,
+    turns: VecDeque<PeerId>,
     /// Something came into the log since all peers were put there.
     is_new: bool,
     /// Until then they are not put there again.
@@ -170,7 +170,7 @@ impl Control {
     }
 
     /// The connection of a session stands, and its services have begun: tell our regions, then Ready.
-    pub(super) fn tell_all(&mut self, peer: u64) {
+    pub(super) fn tell_all(&mut self, peer: PeerId) {
         let (map, end) = (self.context.registry.snapshot(), self.news.end());
         if let Some(session) = self.sessions.get_mut(&peer) {
             session.hearing.begin(map, end);
@@ -182,7 +182,7 @@ impl Control {
     }
 
     /// The peer's connection may take more.
-    pub(super) fn hear_on(&mut self, peer: u64) {
+    pub(super) fn hear_on(&mut self, peer: PeerId) {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         let hearing = &mut session.hearing;
         if !hearing.is_up_to(self.news.end()) && !std::mem::replace(&mut hearing.is_in_turn, true) {
@@ -218,7 +218,7 @@ impl Control {
     }
 
     /// Tells one peer what goes into one message. True if there is more, and its connection takes more.
-    fn tell_some(&mut self, peer: u64) -> bool {
+    fn tell_some(&mut self, peer: PeerId) -> bool {
         let end = self.news.end();
         let Some(backlog) = self.control_of(peer).map(|control| control.stream.backlog()) else {
             return false;
@@ -255,14 +255,20 @@ impl Control {
     }
 
     /// Before something that may be taken for the end of the news: if they are few, it is.
-    pub(super) fn tell_a_little(&mut self, peer: u64) {
+    pub(super) fn tell_a_little(&mut self, peer: PeerId) {
         if !self.has_heard(peer) {
             self.tell_some(peer);
         }
     }
 
     /// A companion's word to the other side's. What it says of may not have been announced yet; then it waits.
-    pub(super) fn say_to_transport(&mut self, peer: u64, transport: Transport, body: Vec<u8>, why: String) {
+    pub(super) fn say_to_transport(
+        &mut self,
+        peer: PeerId,
+        transport: Transport,
+        body: Vec<u8>,
+        why: String,
+    ) {
         // A same-host path says where it listens, and nothing of regions: it goes ahead.
         let ahead = transport == Transport::Local;
         if !ahead {
@@ -292,7 +298,7 @@ impl Control {
         }
     }
 
-    fn has_heard(&self, peer: u64) -> bool {
+    fn has_heard(&self, peer: PeerId) -> bool {
         self.sessions.get(&peer).is_none_or(|session| session.hearing.is_up_to(self.news.end()))
     }
 
@@ -306,7 +312,7 @@ impl Control {
         let heard = connected().map(|(_, session)| session.hearing.next).min().unwrap_or(end);
         let heard = heard.max(self.news.first);
         let behind = |hearing: &Hearing| end - hearing.next > ANNOUNCE_LOG_MAX;
-        let lost: Vec<u64> =
+        let lost: Vec<PeerId> =
             connected().filter(|(_, session)| behind(&session.hearing)).map(|(peer, _)| *peer).collect();
         self.news.log.drain(..(heard - self.news.first) as usize);
         self.news.first = heard;
@@ -314,7 +320,7 @@ impl Control {
         lost.into_iter().for_each(|peer| self.break_off(peer));
     }
 
-    pub(super) fn control_of(&mut self, peer: u64) -> Option<&mut ControlConn> {
+    pub(super) fn control_of(&mut self, peer: PeerId) -> Option<&mut ControlConn> {
         let token = self.sessions.get(&peer)?.conn?;
         match &mut self.conns.get_mut(&token)?.state {
             State::Control(control) => Some(control),
@@ -323,7 +329,7 @@ impl Control {
     }
 
     /// The loop sees the broken connection as soon as it looks at it again.
-    pub(super) fn break_off(&mut self, peer: u64) {
+    pub(super) fn break_off(&mut self, peer: PeerId) {
         if let Some(control) = self.control_of(peer) {
             socket::shutdown(control.stream.fd());
         }

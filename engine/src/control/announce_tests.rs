@@ -188,7 +188,7 @@ fn a_word_waits_for_what_was_registered_before_it() {
 /// An engine that has a peer which reads nothing any more of what the engine says. Its socket is small.
 struct Deaf {
     engine: Engine,
-    peer: u64,
+    peer: PeerId,
     _other: Engine,
     /// Another peer, in good order.
     witness: Engine,

@@ -3,13 +3,14 @@
 
 use crate::command::Reply;
 use crate::status::{Error, Result, Status};
+use crate::types::PeerId;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 
 struct Caller {
     address: String,
     until: Instant,
-    reply: Reply<u64>,
+    reply: Reply<PeerId>,
 }
 
 #[derive(Default)]
@@ -21,14 +22,14 @@ pub struct Callers {
 
 impl Callers {
     /// Answered with UNREACHABLE if nobody has answered before `until`.
-    pub fn add(&mut self, address: &str, until: Instant, reply: Reply<u64>) -> u64 {
+    pub fn add(&mut self, address: &str, until: Instant, reply: Reply<PeerId>) -> u64 {
         self.last += 1;
         self.waiting.insert(self.last, Caller { address: address.to_owned(), until, reply });
         self.by_deadline.insert((until, self.last));
         self.last
     }
 
-    pub fn answer(&mut self, caller: u64, result: Result<u64>) {
+    pub fn answer(&mut self, caller: u64, result: Result<PeerId>) {
         if let Some(Caller { until, reply, .. }) = self.waiting.remove(&caller) {
             self.by_deadline.remove(&(until, caller));
             reply.send(result);
@@ -69,14 +70,14 @@ mod tests {
         let (late, early, other) = (add(50), add(10), add(20));
         assert_eq!(callers.next(), Some(at(10)));
         callers.expire(at(9));
-        callers.answer(other.0, Ok(7));
+        callers.answer(other.0, Ok(PeerId::from_raw(7)));
         callers.expire(at(49));
         let error = early.1.wait(Some(Duration::ZERO), "").unwrap_err();
         assert_eq!(
             (error.status, error.message.as_str()),
             (Status::Unreachable, "there:1: no session in time")
         );
-        assert_eq!(other.1.wait(Some(Duration::ZERO), "").unwrap(), 7);
+        assert_eq!(other.1.wait(Some(Duration::ZERO), "").unwrap(), PeerId::from_raw(7));
         callers.fail(vec![early.0, late.0], &Error::new(Status::Refused, "no"));
         assert_eq!(late.1.wait(Some(Duration::ZERO), "").unwrap_err().status, Status::Refused);
         assert!(callers.next().is_none() && callers.waiting.is_empty());

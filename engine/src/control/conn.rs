@@ -8,6 +8,7 @@ use crate::session::channel::Channel;
 use crate::session::handshake::{Acceptor, Dialer, Identity, Nonce};
 use crate::session::machine::Role;
 use crate::session::order::Order;
+use crate::types::PeerId;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
@@ -18,7 +19,7 @@ pub enum Target {
     /// last of them came.
     New { address: String, asked: u64, waiting: Vec<u64> },
     /// A lost session, by its peer.
-    Again { peer: u64 },
+    Again { peer: PeerId },
 }
 
 /// A control connection that is authenticated; its session may still have to be found.
@@ -35,7 +36,7 @@ pub struct ControlConn {
     /// Whether the other end has shown the secret, or to be our user.
     pub is_proven: bool,
     /// The session's peer, once the peer's Start has told which.
-    pub peer: Option<u64>,
+    pub peer: Option<PeerId>,
     /// For a dialer that has no session yet.
     pub target: Option<Target>,
     /// The peer object that we named in our Start.
@@ -84,7 +85,7 @@ impl Answers {
 #[derive(Clone, Copy, Debug)]
 pub struct Offered {
     /// The peer that we would resume, its name and the remote side's name for us; zeros if none.
-    pub peer: Option<u64>,
+    pub peer: Option<PeerId>,
     pub association: u64,
     pub known: u64,
     pub fresh: u64,
@@ -120,7 +121,7 @@ pub enum State {
     },
     Greeting {
         stream: Stream,
-        peer: u64,
+        peer: PeerId,
         greeting: Greeting,
         seen: Vec<u8>,
     },

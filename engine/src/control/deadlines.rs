@@ -6,7 +6,7 @@ use super::Control;
 use crate::loss::{Cause, Failure};
 use crate::status::{Error, Status};
 use crate::sys::clock;
-use crate::types::Monotonic;
+use crate::types::{Monotonic, PeerId};
 use std::sync::atomic::Ordering;
 
 /// Lost peers whose handles still answer PEER_LOST; older ones become STALE.
@@ -52,7 +52,7 @@ impl Control {
     }
 
     /// Has what is past its deadline struck, fails lanes that do not move, and plans the next look.
-    fn look(&mut self, peer: u64, now_ns: Monotonic) {
+    fn look(&mut self, peer: PeerId, now_ns: Monotonic) {
         let progress_ns = self.context.progress_ns();
         let Some(session) = self.sessions.get(&peer) else { return };
         let next_ns = session.peer.begin_look();
@@ -90,7 +90,7 @@ impl Control {
         }
     }
 
-    fn swept(&mut self, handle: u64, now_ns: Monotonic) {
+    fn swept(&mut self, handle: PeerId, now_ns: Monotonic) {
         // Its session may have ended meanwhile.
         if self.draining.contains_key(&handle) {
             self.drained(handle);
@@ -130,7 +130,7 @@ impl Control {
     }
 
     /// A session is over: its peer's handle goes on answering PEER_LOST for a while.
-    pub(super) fn retire(&mut self, peer: u64) {
+    pub(super) fn retire(&mut self, peer: PeerId) {
         self.lost.push_back(peer);
         if self.lost.len() > LOST_PEERS_KEPT {
             if let Some(oldest) = self.lost.pop_front() {

@@ -15,6 +15,7 @@ use crate::session::order::Order;
 use crate::status::{Error, Result, Status};
 use crate::sys::poller::Ready;
 use crate::sys::{clock, socket, tcp, unix};
+use crate::types::PeerId;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -36,7 +37,7 @@ impl Control {
         address: String,
         resolved: Vec<SocketAddr>,
         deadline: Instant,
-        reply: Reply<u64>,
+        reply: Reply<PeerId>,
     ) {
         let known = self.session_at(&address, &resolved);
         let caller = self.callers.add(&address, deadline, reply);
@@ -51,7 +52,7 @@ impl Control {
     }
 
     /// Reaches a lost peer again.
-    pub(super) fn redial(&mut self, peer: u64) {
+    pub(super) fn redial(&mut self, peer: PeerId) {
         let Some(session) = self.sessions.get(&peer) else { return };
         let remote = session.remote;
         let deadline = clock::now() + Duration::from_millis(self.context.config.connect_timeout_ms);

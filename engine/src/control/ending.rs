@@ -12,13 +12,14 @@ use crate::session::message::Message;
 use crate::status::{Error, Status};
 use crate::sys::clock;
 use crate::sys::poller::Interest;
+use crate::types::PeerId;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 pub(super) const PROCESS_ENDED: &str = "the peer's process has ended";
 
 impl Control {
-    pub(super) fn watch_process(&mut self, peer: u64, pidfd: OwnedFd) {
+    pub(super) fn watch_process(&mut self, peer: PeerId, pidfd: OwnedFd) {
         let token = self.token();
         if self.poller.add(pidfd.as_raw_fd(), token, Interest { read: true, write: false }).is_err() {
             return;
@@ -46,7 +47,7 @@ impl Control {
     }
 
     /// A struck transfer had its time to finish: the lanes that still carry it go.
-    pub(super) fn drain_over(&mut self, peer: u64, transfer: u64) {
+    pub(super) fn drain_over(&mut self, peer: PeerId, transfer: u64) {
         // Those of which the submit failed are not there.
         let Some(transfer) = self.context.transfers.get(transfer).ok().filter(|it| !it.is_final()) else {
             return;
@@ -66,13 +67,13 @@ impl Control {
 
     /// Closes a lane, of whichever transport it is, and fences what it carried. Nothing if there is no such lane: it
     /// was closed before.
-    pub(super) fn lane_lost(&mut self, peer: u64, lane: u32, loss: Loss) {
+    pub(super) fn lane_lost(&mut self, peer: PeerId, lane: u32, loss: Loss) {
         if let Some(closed) = self.close_lane(peer, lane) {
             self.lane_closed(peer, lane, closed, loss);
         }
     }
 
-    pub(super) fn release(&mut self, handle: u64, records: Vec<Posted>, fence: Fence) {
+    pub(super) fn release(&mut self, handle: PeerId, records: Vec<Posted>, fence: Fence) {
         let Some(peer) = self.sessions.get(&handle).map(|session| session.peer.clone()) else { return };
         let mut after = peer.after();
         // Back to front, so that what is queued again keeps its order.
@@ -90,7 +91,7 @@ impl Control {
     }
 
     /// Closes a session's control connection and lanes; the machine starts over.
-    pub(super) fn drop_connection(&mut self, peer: u64, loss: Loss) {
+    pub(super) fn drop_connection(&mut self, peer: PeerId, loss: Loss) {
         self.end_greetings(peer);
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         let Some(token) = session.conn.take() else { return };
@@ -129,7 +130,7 @@ impl Control {
     }
 
     /// The peer is lost for good, for a reason known here.
-    pub(super) fn lose(&mut self, peer: u64, status: Status, fence: Option<Fence>, loss: Loss) {
+    pub(super) fn lose(&mut self, peer: PeerId, status: Status, fence: Option<Fence>, loss: Loss) {
         self.drop_connection(peer, loss);
         let mut actions = Actions::new();
         if let Some(session) = self.sessions.get_mut(&peer) {
@@ -139,7 +140,7 @@ impl Control {
         self.act(peer, actions);
     }
 
-    pub(super) fn given_up(&mut self, handle: u64, status: Status) {
+    pub(super) fn given_up(&mut self, handle: PeerId, status: Status) {
         self.end_greetings(handle);
         let Some(session) = self.sessions.get_mut(&handle) else { return };
         let peer = session.peer.clone();
@@ -170,7 +171,7 @@ impl Control {
     }
 
     /// The application wants nothing of this peer to land any more.
-    pub(super) fn fence_peer(&mut self, peer: u64, reply: Reply<()>) {
+    pub(super) fn fence_peer(&mut self, peer: PeerId, reply: Reply<()>) {
         if let Some(session) = self.sessions.get(&peer) {
             self.fences += 1;
             let theirs = (session.identity.engine_id, session.identity.incarnation);
@@ -180,7 +181,7 @@ impl Control {
         self.answer_when_drained(peer, reply);
     }
 
-    pub(super) fn close_peer(&mut self, peer: u64, reply: Reply<()>) {
+    pub(super) fn close_peer(&mut self, peer: PeerId, reply: Reply<()>) {
         if !self.sessions.contains_key(&peer) {
             return reply.send(Ok(()));
         }
@@ -193,13 +194,13 @@ impl Control {
     }
 
     /// The peer says what no engine in good order does. It has the secret: connecting again would change nothing.
-    pub(super) fn misbehaved(&mut self, peer: u64) {
+    pub(super) fn misbehaved(&mut self, peer: PeerId) {
         let text = "the peer sent a message that no engine in good order sends";
         self.farewell(peer, Status::Corrupt, Loss::told(Cause::Damaged, text));
     }
 
     /// Ends a session on purpose: lanes first, then the word, so that the peer may rely on it.
-    pub(super) fn farewell(&mut self, peer: u64, status: Status, loss: Loss) {
+    pub(super) fn farewell(&mut self, peer: PeerId, status: Status, loss: Loss) {
         self.tcp.settle_debts(peer);
         if let Some(session) = self.sessions.get_mut(&peer) {
             // Nothing is asked any more: the Bye says all that a fence would.

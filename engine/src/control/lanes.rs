@@ -15,13 +15,13 @@ use crate::session::message::Message;
 use crate::sys::tcp;
 use crate::transport::tcp::opening::{ALL, EXPRESS};
 use crate::transport::tcp::service::Candidate;
-use crate::types::Transport;
+use crate::types::{PeerId, Transport};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 impl Control {
     /// Opens lanes before anything asks for them, where TCP is the best path, or may be soon.
-    pub(super) fn foresee_lanes(&mut self, peer: u64) {
+    pub(super) fn foresee_lanes(&mut self, peer: PeerId) {
         let Some(session) = self.sessions.get(&peer).filter(|session| session.conn.is_some()) else { return };
         if !self.context.config.transports.allows(Transport::Tcp) {
             return;
@@ -40,7 +40,7 @@ impl Control {
     }
 
     /// Whether a transfer that is submitted now finds the lane that it needs, if it is TCP's.
-    pub(super) fn has_lane_it_needs(&self, peer: u64) -> bool {
+    pub(super) fn has_lane_it_needs(&self, peer: PeerId) -> bool {
         let Some(session) = self.sessions.get(&peer) else { return false };
         let is_faster = FASTER
             .into_iter()
@@ -51,14 +51,14 @@ impl Control {
     }
 
     /// Asks the dialer of this session for lanes.
-    pub(super) fn ask_for_lanes(&mut self, peer: u64, session_id: [u8; 16], kinds: u32) {
+    pub(super) fn ask_for_lanes(&mut self, peer: PeerId, session_id: [u8; 16], kinds: u32) {
         if self.sessions.get(&peer).is_some_and(|session| session.session_id == session_id) {
             self.say(peer, Message::OpenLanes { kinds });
         }
     }
 
     /// Dials a lane of this session.
-    pub(super) fn open_lane(&mut self, peer: u64, session_id: [u8; 16], slot: u32, lane: u32) {
+    pub(super) fn open_lane(&mut self, peer: PeerId, session_id: [u8; 16], slot: u32, lane: u32) {
         let is_it = |session: &&PeerSession| session.session_id == session_id && session.conn.is_some();
         let Some(session) = self.sessions.get(&peer).filter(is_it) else { return };
         let greeting = Greeting { session_id: session.session_id, lane, slot };
@@ -83,7 +83,7 @@ impl Control {
     }
 
     /// Nothing came of a greeting of ours; another lane is tried later.
-    pub(super) fn lane_not_opened(&mut self, peer: u64, greeting: &Greeting, failure: Failure) {
+    pub(super) fn lane_not_opened(&mut self, peer: PeerId, greeting: &Greeting, failure: Failure) {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         session.greetings.remove(&greeting.lane);
         let loss = Loss::new(failure, &format!("TCP lane {}, to {}", greeting.lane, session.remote));
@@ -93,7 +93,7 @@ impl Control {
     }
 
     /// Gives up the greeting of this lane, if it is on its way: the lane can't be attached any more.
-    pub(super) fn forget_greeting(&mut self, peer: u64, lane: u32) {
+    pub(super) fn forget_greeting(&mut self, peer: PeerId, lane: u32) {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         let Some(token) = session.greetings.remove(&lane) else { return };
         if let Some(State::Greeting { greeting, .. }) = self.take(token).map(|conn| conn.state) {
@@ -103,7 +103,7 @@ impl Control {
     }
 
     /// The session's connection is over, and with it the lanes that were to join it.
-    pub(super) fn end_greetings(&mut self, peer: u64) {
+    pub(super) fn end_greetings(&mut self, peer: PeerId) {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         for token in std::mem::take(&mut session.greetings).into_values() {
             self.take(token);
@@ -114,7 +114,7 @@ impl Control {
         &mut self,
         token: u64,
         mut stream: Stream,
-        peer: u64,
+        peer: PeerId,
         greeting: Greeting,
         mut seen: Vec<u8>,
         deadline: Option<Instant>,
@@ -154,7 +154,7 @@ impl Control {
     }
 
     /// A lane that has greeted joins its session, if that still takes it.
-    pub(super) fn attach(&mut self, peer: u64, greeting: Greeting, socket: OwnedFd) {
+    pub(super) fn attach(&mut self, peer: PeerId, greeting: Greeting, socket: OwnedFd) {
         let Greeting { lane, slot, .. } = greeting;
         let Some(session) = self.sessions.get(&peer) else { return };
         let dialed = session.machine.role() == Role::Dialer;

@@ -10,6 +10,7 @@ use crate::loss::Loss;
 use crate::peer::Closed;
 use crate::session::message::Message;
 use crate::sys::clock;
+use crate::types::PeerId;
 use std::collections::hash_map::{Entry, HashMap};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -19,7 +20,7 @@ pub struct LateLanes {
     /// How many lanes of each engine.
     by_engine: HashMap<[u8; 16], usize>,
     /// Connections of peers whose sessions are over, on which only the Bye is said yet: by peer.
-    parting: HashMap<u64, (u64, Message)>,
+    parting: HashMap<PeerId, (u64, Message)>,
 }
 
 impl LateLanes {
@@ -32,7 +33,7 @@ impl LateLanes {
 
 impl Control {
     /// A lane is closed, or will be soon.
-    pub(super) fn lane_closed(&mut self, peer: u64, lane: u32, closed: Closed, loss: Loss) {
+    pub(super) fn lane_closed(&mut self, peer: PeerId, lane: u32, closed: Closed, loss: Loss) {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         // Whoever closed it first said why.
         if !session.late_lanes.contains_key(&lane) {
@@ -65,7 +66,7 @@ impl Control {
         self.act(peer, actions);
     }
 
-    fn late_lane_closed(&mut self, peer: u64, lane: u32, is_asked: bool) {
+    fn late_lane_closed(&mut self, peer: PeerId, lane: u32, is_asked: bool) {
         let Some(session) = self.sessions.get(&peer) else { return };
         let (engine, is_last) = (session.identity.engine_id, session.late_lanes.is_empty());
         if let Some(count) = self.late.by_engine.get_mut(&engine) {
@@ -86,13 +87,13 @@ impl Control {
     }
 
     /// The peer asks that nothing of this lane can land here any more. True if that is so later, and it is told then.
-    pub(super) fn answers_late(&mut self, peer: u64, lane: u32) -> bool {
+    pub(super) fn answers_late(&mut self, peer: PeerId, lane: u32) -> bool {
         let late = self.sessions.get_mut(&peer).and_then(|session| session.late_lanes.get_mut(&lane));
         late.map(|is_asked| *is_asked = true).is_some()
     }
 
     /// The last word of a session, now or when all its lanes are closed.
-    pub(super) fn say_last(&mut self, peer: u64, word: Message) {
+    pub(super) fn say_last(&mut self, peer: PeerId, word: Message) {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         if session.late_lanes.is_empty() {
             return self.say(peer, word);
@@ -105,7 +106,7 @@ impl Control {
         }
     }
 
-    fn part(&mut self, peer: u64) {
+    fn part(&mut self, peer: PeerId) {
         let Some((token, word)) = self.late.parting.remove(&peer) else { return };
         if let Some(State::Parting(mut control)) = self.take(token).map(|conn| conn.state) {
             let sealed = control.channel.seal(&word.encode(), control.stream.out());

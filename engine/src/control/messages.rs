@@ -10,15 +10,16 @@ use crate::loss::{Cause, Loss};
 use crate::session::message::Message;
 use crate::status::{Error, Status};
 use crate::sys::clock;
+use crate::types::PeerId;
 use std::sync::atomic::Ordering;
 
 impl Control {
-    pub(super) fn say(&mut self, peer: u64, message: Message) {
+    pub(super) fn say(&mut self, peer: PeerId, message: Message) {
         self.say_all(peer, [message]);
     }
 
     /// In this order, and in as few pieces as go.
-    pub(super) fn say_all(&mut self, peer: u64, messages: impl IntoIterator<Item = Message>) {
+    pub(super) fn say_all(&mut self, peer: PeerId, messages: impl IntoIterator<Item = Message>) {
         let Some(token) = self.sessions.get(&peer).and_then(|session| session.conn) else { return };
         let Some(State::Control(control)) = self.conns.get_mut(&token).map(|conn| &mut conn.state) else {
             return;
@@ -32,7 +33,7 @@ impl Control {
     }
 
     /// Answers a message of the peer's. Who lets answers pile up does not read them.
-    pub(super) fn answer(&mut self, peer: u64, message: Message) {
+    pub(super) fn answer(&mut self, peer: PeerId, message: Message) {
         let Some(token) = self.sessions.get(&peer).and_then(|session| session.conn) else { return };
         if let Some(State::Control(control)) = self.conns.get_mut(&token).map(|conn| &mut conn.state) {
             if !control.answers.has_room(control.stream.progress().0) {
@@ -45,7 +46,7 @@ impl Control {
         }
     }
 
-    pub(super) fn message(&mut self, peer: u64, mut message: Message) {
+    pub(super) fn message(&mut self, peer: PeerId, mut message: Message) {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         if !session.machine.expects(&message) {
             return self.misbehaved(peer);
@@ -110,7 +111,7 @@ impl Control {
 
     /// The peer asks that nothing of this lane can land here any more: neither from it as it stands, nor when it is
     /// attached later, because its welcome or its greeting is still on the way.
-    fn fence(&mut self, peer: u64, lane: u32) {
+    fn fence(&mut self, peer: PeerId, lane: u32) {
         if let Some(session) = self.sessions.get(&peer) {
             session.lane_numbers.fence(lane);
         }
@@ -122,7 +123,7 @@ impl Control {
     }
 
     /// On a new connection: what was asked on the last one, or while there was none, nobody will answer.
-    pub(super) fn probe_again(&mut self, peer: u64) {
+    pub(super) fn probe_again(&mut self, peer: PeerId) {
         let mut actions = Actions::new();
         let Some(session) = self.sessions.get_mut(&peer).filter(|it| !it.probes.is_empty()) else { return };
         let now_ns = clock::monotonic_ns();
@@ -131,7 +132,7 @@ impl Control {
         self.act(peer, actions);
     }
 
-    pub(super) fn ping(&mut self, peer: u64, reply: Option<Reply<u64>>) {
+    pub(super) fn ping(&mut self, peer: PeerId, reply: Option<Reply<u64>>) {
         let mut actions = Actions::new();
         let now_ns = clock::monotonic_ns();
         match self.sessions.get_mut(&peer).filter(|session| !session.machine.is_given_up()) {

@@ -41,7 +41,7 @@ use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
 use crate::sys::socket;
 use crate::sys::tcp::Listener;
 use crate::transport::tcp;
-use crate::types::Monotonic;
+use crate::types::{Monotonic, PeerId};
 use announce::News;
 use callers::Callers;
 use conn::{Conn, State};
@@ -89,42 +89,42 @@ pub struct Control {
     /// Those of them that others opened.
     strangers: BTreeSet<(Instant, u64)>,
     /// Connections that are to become a session, by the names under which they are sought.
-    pending: Names,
-    sessions: HashMap<u64, PeerSession>,
+    pending: Names<u64>,
+    sessions: HashMap<PeerId, PeerSession>,
     /// Those that are not given up, by the names of their peers.
-    names: Names,
+    names: Names<PeerId>,
     /// Sessions by the id under which their lanes arrive.
-    by_session_id: HashMap<[u8; 16], u64>,
+    by_session_id: HashMap<[u8; 16], PeerId>,
     /// The current session of each engine.
-    by_engine: HashMap<[u8; 16], u64>,
+    by_engine: HashMap<[u8; 16], PeerId>,
     /// The last peer that listened at a place.
-    by_place: HashMap<[u8; 16], u64>,
+    by_place: HashMap<[u8; 16], PeerId>,
     /// When each session's machine wants to be called.
-    alarms: Schedule<Monotonic>,
+    alarms: Schedule<Monotonic, PeerId>,
     /// When each peer is looked at next: deadlines of its transfers, and whether its lanes move.
-    looks: Schedule<Monotonic>,
+    looks: Schedule<Monotonic, PeerId>,
     /// Peers that are swept, a turn for each in turn. One may be in it twice.
-    sweeping: VecDeque<u64>,
+    sweeping: VecDeque<PeerId>,
     /// Peers of which transfers began to drain, to be touched once for all of them.
-    drained: HashSet<u64>,
+    drained: HashSet<PeerId>,
     /// Processes' end: the token of a pidfd, and its session.
-    pidfds: HashMap<u64, (OwnedFd, u64)>,
+    pidfds: HashMap<u64, (OwnedFd, PeerId)>,
     /// Incarnations that the application fenced, and the number of the fence among all.
     fenced: HashMap<([u8; 16], u64), u64>,
     fences: u64,
     issued: ProofTable,
     /// Messages, with their connection and its peer, worked off when the connection is back in `conns`.
-    inbox: VecDeque<(u64, u64, Message)>,
+    inbox: VecDeque<(u64, PeerId, Message)>,
     callers: Callers,
     crowded: Crowd,
     /// Peers that are lost and may still be copying here: the loss is told when that is over.
-    draining: HashMap<u64, DrainingPeer>,
+    draining: HashMap<PeerId, DrainingPeer>,
     /// Lanes with which their devices are not through.
     late: LateLanes,
     /// Regions that came and went, until all peers have heard of it.
     news: News,
     /// Lost peers in the order of their loss.
-    lost: VecDeque<u64>,
+    lost: VecDeque<PeerId>,
     next_token: u64,
     accept_rests_until_ns: Monotonic,
     stopping: bool,
@@ -375,7 +375,7 @@ impl Control {
         let half_open = self.half_open.iter().map(|(_, token)| *token).filter(|token| !is_parting(token));
         let half_open: Vec<u64> = half_open.collect();
         half_open.into_iter().for_each(|token| drop(self.take(token)));
-        let peers: Vec<u64> = self.sessions.keys().copied().collect();
+        let peers: Vec<PeerId> = self.sessions.keys().copied().collect();
         for peer in peers {
             self.farewell(peer, Status::Closed, Loss::told(Cause::Ours, "this engine is closed"));
         }

@@ -4,6 +4,7 @@
 use super::conn::{Conn, State, Target};
 use super::Control;
 use crate::session::handshake::Identity;
+use crate::types::PeerId;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
@@ -23,20 +24,20 @@ pub enum Name {
 }
 
 /// Peers or connections by their names, of which each has few.
-pub struct Names<N = Name> {
-    by_name: HashMap<N, BTreeSet<u64>>,
-    of: HashMap<u64, Vec<N>>,
+pub struct Names<W, N = Name> {
+    by_name: HashMap<N, BTreeSet<W>>,
+    of: HashMap<W, Vec<N>>,
 }
 
-impl<N> Default for Names<N> {
-    fn default() -> Names<N> {
+impl<W, N> Default for Names<W, N> {
+    fn default() -> Names<W, N> {
         Names { by_name: HashMap::new(), of: HashMap::new() }
     }
 }
 
-impl<N: Clone + Eq + Hash> Names<N> {
+impl<W: Copy + Eq + Hash + Ord, N: Clone + Eq + Hash> Names<W, N> {
     /// From here on these are its names.
-    pub fn set(&mut self, who: u64, names: Vec<N>) {
+    pub fn set(&mut self, who: W, names: Vec<N>) {
         for name in self.of.remove(&who).unwrap_or_default() {
             if let Entry::Occupied(mut all) = self.by_name.entry(name) {
                 all.get_mut().remove(&who);
@@ -53,7 +54,7 @@ impl<N: Clone + Eq + Hash> Names<N> {
         }
     }
 
-    pub fn find(&self, name: &N) -> impl Iterator<Item = u64> + '_ {
+    pub fn find(&self, name: &N) -> impl Iterator<Item = W> + '_ {
         self.by_name.get(name).into_iter().flatten().copied()
     }
 }
@@ -78,7 +79,7 @@ pub fn names_of(state: &State) -> Vec<Name> {
 
 impl Control {
     /// Its session has begun, or what it is called may have changed.
-    pub(super) fn name_session(&mut self, peer: u64) {
+    pub(super) fn name_session(&mut self, peer: PeerId) {
         let named = self.sessions.get(&peer).filter(|session| !session.machine.is_given_up());
         let names = named.map(|session| {
             let dialed = (!session.dialed.is_empty()).then(|| Name::Asked(session.dialed.clone()));
@@ -89,7 +90,7 @@ impl Control {
     }
 
     /// The session that whoever connects to this address means, if it stands or is about to.
-    pub(super) fn session_at(&self, address: &str, resolved: &[SocketAddr]) -> Option<u64> {
+    pub(super) fn session_at(&self, address: &str, resolved: &[SocketAddr]) -> Option<PeerId> {
         let said = resolved.iter().map(|at| Name::Said(address.to_owned(), at.ip()));
         let names = std::iter::once(Name::Asked(address.to_owned())).chain(said);
         names.flat_map(|name| self.names.find(&name).last()).next()
@@ -197,7 +198,7 @@ mod tests {
             steps in prop::collection::vec((0..8u64, prop::collection::vec(0..6u64, 0..4)), 0..60),
         ) {
             let name = |number: u64| Name::Engine([1; 16], number);
-            let (mut names, mut list) = (Names::<Name>::default(), HashMap::<u64, Vec<u64>>::new());
+            let (mut names, mut list) = (Names::<u64>::default(), HashMap::<u64, Vec<u64>>::new());
             for (who, theirs) in steps {
                 names.set(who, theirs.iter().map(|it| name(*it)).collect());
                 list.insert(who, theirs);

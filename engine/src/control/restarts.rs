@@ -18,13 +18,14 @@ use crate::loss::{Cause, Loss};
 use crate::session::message::Message;
 use crate::status::Status;
 use crate::sys::host::{self, Process};
+use crate::types::PeerId;
 
 pub(super) const IN_ITS_PLACE: &str = "another engine is in the peer's place";
 
 impl Control {
     /// The peer that listened where this engine listens now, and was reached at the same IP address. Clones of a
     /// machine that was running are alike in all but that address.
-    pub(super) fn forerunner(&self, control: &ControlConn) -> Option<u64> {
+    pub(super) fn forerunner(&self, control: &ControlConn) -> Option<PeerId> {
         let theirs = &control.identity;
         let known = *self.by_place.get(&theirs.place?)?;
         let session = self.sessions.get(&known)?;
@@ -33,7 +34,7 @@ impl Control {
     }
 
     /// The engine of `peer` stands where that of `old` stood: who waits for `old` gets it, and `old` is lost.
-    pub(super) fn succeed(&mut self, old: u64, peer: u64) {
+    pub(super) fn succeed(&mut self, old: PeerId, peer: PeerId) {
         let waiting = self.take_waiting(old);
         self.join(peer, waiting);
         if let Some(session) = self.sessions.get_mut(&peer) {
@@ -45,7 +46,7 @@ impl Control {
     }
 
     /// Asks a peer that has just been met what has become of those before it.
-    pub(super) fn ask_for_forerunners(&mut self, peer: u64) {
+    pub(super) fn ask_for_forerunners(&mut self, peer: PeerId) {
         let Some(session) = self.sessions.get(&peer) else { return };
         let asked: Vec<Process> = self.attested(session).map(|(_, process)| process).collect();
         for Process { pid, started, .. } in asked {
@@ -54,7 +55,7 @@ impl Control {
     }
 
     /// Of the peers before this one: those that still wait, and of whose processes it can tell.
-    fn attested<'a>(&'a self, session: &'a PeerSession) -> impl Iterator<Item = (u64, Process)> + 'a {
+    fn attested<'a>(&'a self, session: &'a PeerSession) -> impl Iterator<Item = (PeerId, Process)> + 'a {
         let olds = session.forerunners.iter().filter_map(|old| self.sessions.get(old));
         olds.filter(move |old| old.is_proven && session.is_proven && old.remote.ip() == session.remote.ip())
             .filter_map(move |old| {
@@ -64,7 +65,7 @@ impl Control {
     }
 
     /// A peer asks for a process of this host.
-    pub(super) fn has_ended(&mut self, peer: u64, pid: u32, started: u64) {
+    pub(super) fn has_ended(&mut self, peer: PeerId, pid: u32, started: u64) {
         let is_proven = self.sessions.get(&peer).is_some_and(|session| session.is_proven);
         if is_proven && host::has_ended(pid, started) {
             self.answer(peer, Message::Ended { pid, started });
@@ -72,11 +73,11 @@ impl Control {
     }
 
     /// The host's answer: nothing of that process reads or writes anything any more.
-    pub(super) fn ended(&mut self, peer: u64, pid: u32, started: u64) {
+    pub(super) fn ended(&mut self, peer: PeerId, pid: u32, started: u64) {
         let Some(session) = self.sessions.get(&peer) else { return };
         let is_it = |process: &Process| (process.pid, process.started) == (pid, started);
         let olds = self.attested(session).filter(|(_, process)| is_it(process)).map(|(old, _)| old);
-        for old in olds.collect::<Vec<u64>>() {
+        for old in olds.collect::<Vec<PeerId>>() {
             self.lose(old, Status::PeerLost, Some(Fence::Dead), Loss::told(Cause::Ended, PROCESS_ENDED));
         }
     }

@@ -17,7 +17,7 @@ use crate::session::handshake::Identity;
 use crate::session::machine::{Action, Machine, Role};
 use crate::status::Status;
 use crate::sys::clock;
-use crate::types::Monotonic;
+use crate::types::{Monotonic, PeerId};
 use std::collections::{HashMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::Ordering;
@@ -44,7 +44,7 @@ pub struct PeerSession {
     pub(super) greetings: HashMap<u32, u64>,
     /// Peers whose place this one took while the process behind them may have been the same: it has let go of them
     /// when it says Ready.
-    predecessors: Vec<u64>,
+    predecessors: Vec<PeerId>,
     /// The peer's name for its memory of us.
     remote_link: u64,
     pub(super) hearing: Hearing,
@@ -62,7 +62,7 @@ pub struct PeerSession {
     pub path_broken: bool,
     pub is_proven: bool,
     /// Lost peers whose engines stood where this one's stands: other engines, unlike the predecessors.
-    pub forerunners: Vec<u64>,
+    pub forerunners: Vec<PeerId>,
 }
 
 impl PeerSession {
@@ -103,7 +103,7 @@ impl Control {
         control: &mut ControlConn,
         resumes: bool,
         fresh: u64,
-    ) -> Option<u64> {
+    ) -> Option<PeerId> {
         let theirs = control.identity.clone();
         if !self.is_wanted(control) {
             return None;
@@ -171,7 +171,7 @@ impl Control {
 
     /// The peer says Ready: it has closed the lanes of each earlier session, also of those that it shared with a peer
     /// object that is lost here.
-    pub(super) fn confirm_predecessors(&mut self, peer: u64) {
+    pub(super) fn confirm_predecessors(&mut self, peer: PeerId) {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         for old in std::mem::take(&mut session.predecessors) {
             let mut actions = Actions::new();
@@ -185,7 +185,7 @@ impl Control {
 
     /// Two connections that were dialed from both sides at once came this far: both ends keep the one
     /// that the engine with the smaller id dialed.
-    fn loses_the_tie(&self, old: u64, control: &ControlConn) -> bool {
+    fn loses_the_tie(&self, old: PeerId, control: &ControlConn) -> bool {
         let Some(session) = self.sessions.get(&old).filter(|session| session.conn.is_some()) else {
             return false;
         };
@@ -198,13 +198,13 @@ impl Control {
     }
 
     /// The peer of this engine's incarnation, if its session is up.
-    pub(super) fn live_session(&self, theirs: &Identity) -> Option<u64> {
+    pub(super) fn live_session(&self, theirs: &Identity) -> Option<PeerId> {
         let peer = *self.by_engine.get(&theirs.engine_id)?;
         let session = self.sessions.get(&peer)?;
         (session.identity.incarnation == theirs.incarnation && session.machine.is_up()).then_some(peer)
     }
 
-    fn replace_session(&mut self, peer: u64, token: u64, control: &mut ControlConn) {
+    fn replace_session(&mut self, peer: PeerId, token: u64, control: &mut ControlConn) {
         let waiting = self.adopt_target(control, peer);
         if let Some(session) = self.sessions.get_mut(&peer) {
             session.conn = Some(token);
@@ -224,7 +224,7 @@ impl Control {
     }
 
     /// Who waits for this dial; and what becomes of the peer it was meant for, if that is another one.
-    fn adopt_target(&mut self, control: &mut ControlConn, peer: u64) -> Vec<u64> {
+    fn adopt_target(&mut self, control: &mut ControlConn, peer: PeerId) -> Vec<u64> {
         match control.target.take() {
             Some(Target::New { address, waiting, .. }) => {
                 if let Some(session) = self.sessions.get_mut(&peer) {
@@ -242,7 +242,7 @@ impl Control {
         }
     }
 
-    fn new_session(&mut self, token: u64, control: &mut ControlConn, fresh: u64) -> Option<u64> {
+    fn new_session(&mut self, token: u64, control: &mut ControlConn, fresh: u64) -> Option<PeerId> {
         let theirs = control.identity.clone();
         let theirs_at = control.remote.ip();
         let ours_at = control.stream.local_address().map(|address| address.ip());
@@ -259,8 +259,10 @@ impl Control {
         };
         let engine = (theirs.engine_id, theirs.incarnation);
         let (association_id, around) = (control.offered.fresh, self.context.surroundings());
-        let made =
-            self.context.peers.insert(|handle| Arc::new(Peer::new(handle, identity, association_id, around)));
+        let made = self
+            .context
+            .peers
+            .insert(|handle| Arc::new(Peer::new(PeerId::from_raw(handle), identity, association_id, around)));
         let peer = match made {
             Ok(peer) => peer,
             Err(error) => {
@@ -309,7 +311,7 @@ impl Control {
     }
 
     /// The connection of a session is in place: open lanes, tell our regions.
-    pub(super) fn started(&mut self, peer: u64, token: u64) {
+    pub(super) fn started(&mut self, peer: PeerId, token: u64) {
         let Some(State::Control(control)) = self.conns.get_mut(&token).map(|conn| &mut conn.state) else {
             return;
         };
@@ -331,7 +333,7 @@ impl Control {
     }
 
     /// Carries out what the machine decided, and sets its next alarm.
-    pub(super) fn act(&mut self, peer: u64, actions: Actions) {
+    pub(super) fn act(&mut self, peer: PeerId, actions: Actions) {
         let mut queue: VecDeque<Action<Posted>> = actions.into();
         while let Some(action) = queue.pop_front() {
             match action {
@@ -350,7 +352,7 @@ impl Control {
         self.touch(peer);
     }
 
-    fn up(&mut self, peer: u64) {
+    fn up(&mut self, peer: PeerId) {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         session.peer.set_state(PeerState::Up);
         session.peer.stats.sessions.fetch_add(1, Ordering::Relaxed);
@@ -363,7 +365,7 @@ impl Control {
     }
 
     /// The session changed: set its alarm anew; forget it when nothing depends on it any more.
-    pub(super) fn touch(&mut self, peer: u64) {
+    pub(super) fn touch(&mut self, peer: PeerId) {
         let lanes = self.tcp.next_timer(peer);
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         let is_idle = session.machine.is_idle() && session.late_lanes.is_empty();

@@ -3,6 +3,7 @@
 use super::deadlines::LOST_PEERS_KEPT;
 use crate::command::{Command, Reply};
 use crate::status::Result;
+use crate::types::PeerId;
 use crate::{Config, Engine, Status};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc::{self, Receiver};
@@ -23,7 +24,7 @@ fn engine(settings: &[(&str, &str)]) -> Engine {
 
 /// Returns when the loop has worked off every command that it had been given.
 fn settle(engine: &Engine, witness: u64) {
-    engine.probe(witness, Some(BOUND)).unwrap();
+    engine.probe(PeerId::from_raw(witness), Some(BOUND)).unwrap();
 }
 
 /// Runs a call that blocks; what it returned, when it has.
@@ -45,7 +46,7 @@ fn a_peer_is_closed_when_the_last_use_ends_after_its_drain() {
     while object.lost().is_none() {
         thread::yield_now();
     }
-    settle(&a, witness);
+    settle(&a, witness.raw());
     assert!(closed.try_recv().is_err(), "something of the peer is in use");
     drop(busy);
     closed.recv_timeout(BOUND).expect("the end of the last use is heard of").unwrap();
@@ -77,11 +78,12 @@ fn the_handles_of_the_last_peers_that_were_lost_are_known_and_no_others() {
         peer
     };
     let status = |peer| a.probe(peer, Some(BOUND)).unwrap_err().status;
-    let peers: Vec<u64> = (0..LOST_PEERS_KEPT + 2).map(|_| meet()).collect();
-    let known: Vec<bool> = peers.iter().map(|peer| status(*peer) == Status::Closed).collect();
+    let peers: Vec<PeerId> = (0..LOST_PEERS_KEPT + 2).map(|_| meet()).collect();
+    let known: Vec<bool> =
+        peers.iter().map(|peer| status(PeerId::from_raw((*peer).raw())) == Status::Closed).collect();
     assert_eq!(known.iter().position(|is_known| *is_known), Some(2));
     assert!(known[2..].iter().all(|is_known| *is_known));
-    assert_eq!(status(peers[0]), Status::Stale);
+    assert_eq!(status(PeerId::from_raw(peers[0].raw())), Status::Stale);
 }
 
 /// An address at which nobody ever says anything.
@@ -97,7 +99,7 @@ fn dial(
     address: &str,
     at: &[SocketAddr],
     timeout: Duration,
-) -> Receiver<(Duration, Result<u64>)> {
+) -> Receiver<(Duration, Result<PeerId>)> {
     let (told, result) = mpsc::channel();
     let begun = Instant::now();
     let reply = Reply::new(move |result| drop(told.send((begun.elapsed(), result))));

@@ -8,7 +8,7 @@ use crate::loss::{Cause, Loss};
 use crate::notify::EventBody;
 use crate::peer::{Closed, PathStatus, Peer, TransportService};
 use crate::status::Status;
-use crate::types::Transport;
+use crate::types::{PeerId, Transport};
 use std::sync::Arc;
 
 /// A lost peer of which something may still land here.
@@ -36,12 +36,12 @@ impl Control {
     }
 
     /// Closes a lane of whichever transport. None: there is no such lane.
-    pub(super) fn close_lane(&self, peer: u64, lane: u32) -> Option<Closed> {
+    pub(super) fn close_lane(&self, peer: PeerId, lane: u32) -> Option<Closed> {
         self.each_transport().find_map(|transport| transport.close_lane(peer, lane))
     }
 
     /// The session's connection stands: begin, or say that there is no use in waiting.
-    pub(super) fn begin_transports(&mut self, peer: u64, dialer: bool) {
+    pub(super) fn begin_transports(&mut self, peer: PeerId, dialer: bool) {
         let Some(session) = self.sessions.get(&peer) else { return };
         session.lane_numbers.begin(session.late_lanes.keys().copied());
         self.tcp.begin(session.session_info(dialer));
@@ -65,7 +65,7 @@ impl Control {
     /// A companion's word, if the session is still the one that it was meant for.
     pub(super) fn tell_transport(
         &mut self,
-        peer: u64,
+        peer: PeerId,
         session_id: [u8; 16],
         transport: Transport,
         body: Vec<u8>,
@@ -77,7 +77,7 @@ impl Control {
     }
 
     /// The other side's companion says something, or that there is none.
-    pub(super) fn transport_said(&mut self, peer: u64, transport: u8, why: String, body: Vec<u8>) {
+    pub(super) fn transport_said(&mut self, peer: PeerId, transport: u8, why: String, body: Vec<u8>) {
         let Some(service) = self.service(Transport::from_number(transport as u32)) else { return };
         let taken = match why.is_empty() {
             true => service.message(peer, &body),
@@ -90,7 +90,7 @@ impl Control {
 
     pub(super) fn path_settled(
         &mut self,
-        peer: u64,
+        peer: PeerId,
         transport: Transport,
         why: Option<String>,
         pending: bool,
@@ -121,7 +121,7 @@ impl Control {
     /// The path was there and is not any more, and nobody has said why. The session may be about to end,
     /// and the word for that be on its way: only when the peer still answers is the session connected
     /// anew, which makes a new path if there can be one.
-    pub(super) fn path_broken(&mut self, peer: u64, transport: Transport) {
+    pub(super) fn path_broken(&mut self, peer: PeerId, transport: Transport) {
         let Some(session) =
             self.sessions.get_mut(&peer).filter(|session| session.paths_settled & transport.bit() != 0)
         else {
@@ -135,7 +135,7 @@ impl Control {
     }
 
     /// The peer answers.
-    pub(super) fn path_mended(&mut self, peer: u64) {
+    pub(super) fn path_mended(&mut self, peer: PeerId) {
         if self.sessions.get(&peer).is_some_and(|session| session.path_broken) {
             let text = "the session is connected anew, to make a broken path again";
             self.drop_connection(peer, Loss::told(Cause::Ours, text));
@@ -143,12 +143,12 @@ impl Control {
     }
 
     /// The lanes that carry this transfer.
-    pub(super) fn carriers(&self, peer: u64, transfer: u64) -> Vec<u32> {
+    pub(super) fn carriers(&self, peer: PeerId, transfer: u64) -> Vec<u32> {
         self.each_transport().flat_map(|transport| transport.carriers(peer, transfer)).collect()
     }
 
     /// The session is over, or its connection is lost: so are the paths.
-    pub(super) fn end_transports(&mut self, peer: u64) {
+    pub(super) fn end_transports(&mut self, peer: PeerId) {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         session.paths_settled = 0;
         session.path_broken = false;
@@ -177,7 +177,7 @@ impl Control {
     }
 
     /// Answers when nothing of this peer can land here any more. Its session is over.
-    pub(super) fn answer_when_drained(&mut self, peer: u64, reply: Reply<()>) {
+    pub(super) fn answer_when_drained(&mut self, peer: PeerId, reply: Reply<()>) {
         match self.draining.get_mut(&peer) {
             Some(draining) => draining.waiting.push(reply),
             None => reply.send(Ok(())),
@@ -185,7 +185,7 @@ impl Control {
     }
 
     /// A companion may be the last one to be quiet.
-    pub(super) fn drained(&mut self, peer: u64) {
+    pub(super) fn drained(&mut self, peer: PeerId) {
         // Its transfers are struck first: their events come before the loss's.
         if self.draining.get(&peer).is_some_and(|draining| !draining.peer.is_swept()) {
             return;

@@ -6,6 +6,7 @@ use super::Control;
 use crate::session::handshake::RefusalCode;
 use crate::status::{Error, Status};
 use crate::sys::clock;
+use crate::types::PeerId;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -95,14 +96,14 @@ impl Crowd {
 
 impl Control {
     /// These callers of `connect` get the session's peer, now or when it is up.
-    pub(super) fn join(&mut self, peer: u64, waiting: Vec<u64>) {
+    pub(super) fn join(&mut self, peer: PeerId, waiting: Vec<u64>) {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         session.waiting.extend(waiting);
         self.answer_connects(peer);
     }
 
     /// Who waits for the session gets it when transfers can be submitted, by the path that is to carry them.
-    pub(super) fn answer_connects(&mut self, peer: u64) {
+    pub(super) fn answer_connects(&mut self, peer: PeerId) {
         let mask = self.services_mask();
         let has_lane = self.has_lane_it_needs(peer);
         let Some(session) = self.sessions.get_mut(&peer) else { return };
@@ -112,12 +113,12 @@ impl Control {
     }
 
     /// Callers of `connect` that asked for whoever is at an address, not for the session they found there.
-    pub(super) fn take_waiting(&mut self, peer: u64) -> Vec<u64> {
+    pub(super) fn take_waiting(&mut self, peer: PeerId) -> Vec<u64> {
         self.sessions.get_mut(&peer).map(|session| std::mem::take(&mut session.waiting)).unwrap_or_default()
     }
 
     /// The same for an engine that they asked for by this name, and that has come by another.
-    pub(super) fn join_by_name(&mut self, peer: u64, address: String, waiting: Vec<u64>) {
+    pub(super) fn join_by_name(&mut self, peer: PeerId, address: String, waiting: Vec<u64>) {
         if let Some(session) = self.sessions.get_mut(&peer).filter(|session| session.dialed.is_empty()) {
             session.dialed = address;
             self.name_session(peer);
@@ -144,7 +145,7 @@ impl Control {
         }
     }
 
-    fn session_of(&self, (engine_id, incarnation): ([u8; 16], u64)) -> Option<u64> {
+    fn session_of(&self, (engine_id, incarnation): ([u8; 16], u64)) -> Option<PeerId> {
         let peer = *self.by_engine.get(&engine_id)?;
         let session = self.sessions.get(&peer)?;
         (session.identity.incarnation == incarnation && !session.machine.is_given_up()).then_some(peer)
@@ -160,7 +161,7 @@ impl Control {
     }
 
     /// Who waits for this engine to come by itself, at its session's beginning.
-    pub(super) fn take_awaiting(&mut self, peer: u64, engine: ([u8; 16], u64)) {
+    pub(super) fn take_awaiting(&mut self, peer: PeerId, engine: ([u8; 16], u64)) {
         for later in self.crowded.take_awaiting(engine) {
             if let Target::New { address, waiting, .. } = later.target {
                 self.join_by_name(peer, address, waiting);
@@ -181,18 +182,18 @@ mod tests {
     use proptest::prelude::*;
 
     /// Who it is, is the peer of its target.
-    fn later(peer: u64, at: Instant, awaited: Option<u64>) -> Later {
+    fn later(peer: PeerId, at: Instant, awaited: Option<u64>) -> Later {
         let error = Error::new(Status::Unreachable, "");
         let awaited = awaited.map(|engine| ([0; 16], engine));
         Later { at, ..Later::new(Target::Again { peer }, Vec::new(), at, error, awaited) }
     }
 
-    fn peers(taken: Vec<Later>) -> Vec<u64> {
+    fn peers(taken: Vec<Later>) -> Vec<PeerId> {
         let peer = |it: Later| match it.target {
             Target::Again { peer } => Some(peer),
             Target::New { .. } => None,
         };
-        let mut peers: Vec<u64> = taken.into_iter().filter_map(peer).collect();
+        let mut peers: Vec<PeerId> = taken.into_iter().filter_map(peer).collect();
         peers.sort_unstable();
         peers
     }
@@ -204,16 +205,16 @@ mod tests {
             steps in prop::collection::vec((0..3u8, 0..6u64, 0..20u64), 0..60),
         ) {
             let (begun, mut crowd, mut last) = (Instant::now(), Crowd::default(), 0);
-            let mut list: Vec<(u64, Instant, Option<u64>)> = Vec::new();
+            let mut list: Vec<(PeerId, Instant, Option<u64>)> = Vec::new();
             for (what, engine, ms) in steps {
                 let at = begun + Duration::from_millis(ms);
-                let mut gone: Vec<u64> = Vec::new();
+                let mut gone: Vec<PeerId> = Vec::new();
                 match what {
                     0 => {
                         last += 1;
                         let awaited = (engine > 0).then_some(engine);
-                        crowd.push(later(last, at, awaited));
-                        list.push((last, at, awaited));
+                        crowd.push(later(PeerId::from_raw(last), at, awaited));
+                        list.push((PeerId::from_raw(last), at, awaited));
                     }
                     1 => {
                         gone.extend(list.extract_if(.., |it| it.1 <= at).map(|it| it.0));

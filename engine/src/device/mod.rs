@@ -13,7 +13,7 @@ pub use worker::{Job, Limits, Worker};
 
 use crate::status::{Error, Result, Status};
 use crate::sys::proven::Proven;
-use crate::types::{Location, MemoryKind};
+use crate::types::{Location, MemoryKind, PeerId};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
@@ -130,7 +130,7 @@ pub struct Borrowed<'a> {
     /// The bytes that are wanted of it.
     pub length: u64,
     /// The peer's handle: what two peers lend is never one thing, whatever they say.
-    pub peer: u64,
+    pub peer: PeerId,
     /// The peer's process. The memory is taken from it and from no other.
     pub owner: &'a Proven,
 }

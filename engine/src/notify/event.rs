@@ -2,6 +2,7 @@
 //! (notifications, peers).
 
 use crate::status::Status;
+use crate::types::PeerId;
 use std::fmt;
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Event {
     /// Handle of the peer concerned; 0 where there is none yet.
-    pub peer: u64,
+    pub peer: PeerId,
     pub body: EventBody,
     /// Dropped, and so returned to the sender, when the application has taken the event.
     pub credit: Option<Credit>,
@@ -48,7 +49,7 @@ pub enum EventBody {
 }
 
 impl Event {
-    pub fn new(peer: u64, body: EventBody) -> Event {
+    pub fn new(peer: PeerId, body: EventBody) -> Event {
         Event { peer, body, credit: None }
     }
 }

@@ -9,6 +9,7 @@
 //! The gap is skipped when its turn comes; gaps never outnumber events for long.
 
 use super::event::{Event, EventBody};
+use crate::types::PeerId;
 use std::collections::{HashMap, VecDeque};
 
 /// Gaps that are left alone however few the events are.
@@ -22,7 +23,7 @@ pub(super) enum Room {
 }
 
 /// What makes two peer events say the same.
-type Subject = (u64, u8);
+type Subject = (PeerId, u8);
 
 #[derive(Default)]
 pub(super) struct Pending {
@@ -98,11 +99,11 @@ mod tests {
     use super::*;
     use crate::status::Status;
 
-    fn lost(peer: u64, status: Status) -> Event {
+    fn lost(peer: PeerId, status: Status) -> Event {
         Event::new(peer, EventBody::PeerLost { status, why: "gone".into() })
     }
 
-    fn bodies(pending: &mut Pending) -> Vec<(u64, EventBody)> {
+    fn bodies(pending: &mut Pending) -> Vec<(PeerId, EventBody)> {
         std::iter::from_fn(|| pending.pop()).map(|(event, _)| (event.peer, event.body)).collect()
     }
 
@@ -110,23 +111,30 @@ mod tests {
     fn the_newest_word_about_a_peer_comes_last() {
         let mut pending = Pending::default();
         let bytes = EventBody::Notification { bytes: [5].into() };
-        assert!(pending.push(Event::new(1, EventBody::PeerUp), Room::Unreserved).is_none());
-        pending.push(lost(1, Status::Timeout), Room::Unreserved);
-        pending.push(Event::new(2, bytes.clone()), Room::Unreserved);
-        let replaced = pending.push(Event::new(1, EventBody::PeerUp), Room::Unreserved);
+        assert!(pending.push(Event::new(PeerId::from_raw(1), EventBody::PeerUp), Room::Unreserved).is_none());
+        pending.push(lost(PeerId::from_raw(1), Status::Timeout), Room::Unreserved);
+        pending.push(Event::new(PeerId::from_raw(2), bytes.clone()), Room::Unreserved);
+        let replaced = pending.push(Event::new(PeerId::from_raw(1), EventBody::PeerUp), Room::Unreserved);
         assert_eq!(replaced.unwrap().body, EventBody::PeerUp);
         assert_eq!(pending.len(), 3);
         let lost = EventBody::PeerLost { status: Status::Timeout, why: "gone".into() };
-        assert_eq!(bodies(&mut pending), [(1, lost), (2, bytes), (1, EventBody::PeerUp)]);
+        assert_eq!(
+            bodies(&mut pending),
+            [
+                (PeerId::from_raw(1), lost),
+                (PeerId::from_raw(2), bytes),
+                (PeerId::from_raw(1), EventBody::PeerUp)
+            ]
+        );
         assert!(pending.is_empty() && pending.subjects.is_empty());
     }
 
     #[test]
     fn what_was_taken_is_not_replaced() {
         let mut pending = Pending::default();
-        pending.push(lost(1, Status::Timeout), Room::Unreserved);
+        pending.push(lost(PeerId::from_raw(1), Status::Timeout), Room::Unreserved);
         pending.pop().unwrap();
-        assert!(pending.push(lost(1, Status::Refused), Room::Unreserved).is_none());
+        assert!(pending.push(lost(PeerId::from_raw(1), Status::Refused), Room::Unreserved).is_none());
         assert_eq!(pending.len(), 1);
     }
 
@@ -135,7 +143,7 @@ mod tests {
         let mut pending = Pending::default();
         for _ in 0..3 {
             let body = EventBody::PeerConnect { user_data: 7, status: Status::Refused };
-            assert!(pending.push(Event::new(0, body), Room::Reserved).is_none());
+            assert!(pending.push(Event::new(PeerId::NONE, body), Room::Reserved).is_none());
         }
         assert_eq!(pending.len(), 3);
     }
@@ -146,9 +154,12 @@ mod tests {
         for round in 0..10_000u64 {
             if round % 1000 == 0 {
                 let bytes = Box::from(round.to_le_bytes());
-                pending.push(Event::new(9, EventBody::Notification { bytes }), Room::Unreserved);
+                pending.push(
+                    Event::new(PeerId::from_raw(9), EventBody::Notification { bytes }),
+                    Room::Unreserved,
+                );
             }
-            pending.push(lost(round % 3, Status::PeerLost), Room::Unreserved);
+            pending.push(lost(PeerId::from_raw(round % 3), Status::PeerLost), Room::Unreserved);
             assert!(pending.entries.len() <= 13 + 2 * GAPS_MIN);
         }
         let order = bodies(&mut pending);
@@ -157,6 +168,6 @@ mod tests {
             let bytes = Box::from((position as u64 * 1000).to_le_bytes());
             assert_eq!(*body, EventBody::Notification { bytes });
         }
-        assert_eq!(order[10..].iter().map(|(peer, _)| *peer).collect::<Vec<_>>(), [1, 2, 0]);
+        assert_eq!(order[10..].iter().map(|(peer, _)| peer.raw()).collect::<Vec<_>>(), [1, 2, 0]);
     }
 }

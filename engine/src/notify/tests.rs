@@ -7,6 +7,7 @@ mod routes;
 use super::*;
 use crate::handle::Tag;
 use crate::status::Status;
+use crate::types::PeerId;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -16,11 +17,14 @@ fn hub() -> Hub {
 }
 
 fn transfer(number: u64) -> Event {
-    Event::new(1, EventBody::Transfer { transfer: number, user_data: number, status: Status::Ok })
+    Event::new(
+        PeerId::from_raw(1),
+        EventBody::Transfer { transfer: number, user_data: number, status: Status::Ok },
+    )
 }
 
 fn notification(number: u64) -> Event {
-    Event::new(2, EventBody::Notification { bytes: Box::from(number.to_le_bytes()) })
+    Event::new(PeerId::from_raw(2), EventBody::Notification { bytes: Box::from(number.to_le_bytes()) })
 }
 
 /// The number that `transfer` or `notification` was given.

@@ -39,7 +39,7 @@ use crate::notify::{Event, EventBody};
 use crate::region::remote::RemoteRegions;
 use crate::status::{Error, Result, Status};
 use crate::sys::lock::{Mutex, MutexGuard, RwLock};
-use crate::types::{Slice, Transport};
+use crate::types::{PeerId, Slice, Transport};
 use inbox::Inbox;
 use lease::LeaseClock;
 use outbox::{Class, OrderedNext, Outbox, PullLimits, Pulled};
@@ -49,7 +49,7 @@ use std::sync::Arc;
 use strike::SWEEP_TURN;
 
 pub struct Peer {
-    pub handle: u64,
+    pub handle: PeerId,
     pub identity: PeerIdentity,
     pub remote: RemoteRegions,
     pub clock: LeaseClock,
@@ -96,7 +96,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Peer {
-    pub fn new(handle: u64, identity: PeerIdentity, association_id: u64, around: Surroundings) -> Peer {
+    pub fn new(handle: PeerId, identity: PeerIdentity, association_id: u64, around: Surroundings) -> Peer {
         Peer {
             handle,
             identity,

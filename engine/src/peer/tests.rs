@@ -12,7 +12,7 @@ use crate::peer::After;
 use crate::region::RemoteMap;
 use crate::route::{Asked, PathState};
 use crate::status::Status;
-use crate::types::{Monotonic, Op, Range, Request, Slice, Transport};
+use crate::types::{Monotonic, Op, PeerId, Range, Request, Slice, Transport};
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 
@@ -68,7 +68,7 @@ pub fn peer_with(handle: u64) -> Arc<Peer> {
         lease_ns: 1_000_000_000,
         express_bytes_max: u64::from(64 * KIB),
     };
-    Arc::new(Peer::new(handle, identity, 1, around))
+    Arc::new(Peer::new(PeerId::from_raw(handle), identity, 1, around))
 }
 
 /// A WRITE of so many slices of 64 KiB, with a notification, submitted to the peer.

@@ -2,7 +2,7 @@
 
 use super::path::Path;
 use super::{LaneNumbers, Peer, Posted};
-use crate::types::Transport;
+use crate::types::{PeerId, Transport};
 use std::sync::Arc;
 
 /// What became of a companion's lane that was to be closed.
@@ -22,33 +22,33 @@ pub trait TransportService: Send + Sync {
     fn begin(&self, session_info: SessionInfo);
     /// The other side's companion says something. False: no engine in good order says that, or as much of it, and
     /// the session is to end.
-    fn message(&self, peer: u64, body: &[u8]) -> bool;
+    fn message(&self, peer: PeerId, body: &[u8]) -> bool;
     /// The other side will not come, and says why. False as for `message`.
-    fn refused(&self, peer: u64, why: String) -> bool;
+    fn refused(&self, peer: PeerId, why: String) -> bool;
     /// The path, once it is settled and as long as there is one; with what makes it fast or slow.
-    fn path(&self, peer: u64) -> Option<(Arc<dyn Path>, String)>;
+    fn path(&self, peer: PeerId) -> Option<(Arc<dyn Path>, String)>;
     /// Regions of this engine came, or are there as the session begins: what the other side's companion is to hear
     /// before its engine hears of them, and before it hears what is told by `Command::Tell` from then on.
-    fn regions_added(&self, peer: u64, ids: &[u64]) -> Vec<Vec<u8>>;
+    fn regions_added(&self, peer: PeerId, ids: &[u64]) -> Vec<Vec<u8>>;
     fn regions_removed(&self, ids: &[u64]);
     /// The lanes on which something of this transfer is posted.
-    fn carriers(&self, _peer: u64, _transfer: u64) -> Vec<u32> {
+    fn carriers(&self, _peer: PeerId, _transfer: u64) -> Vec<u32> {
         Vec::new()
     }
     /// Closes a lane, or hands over what one carried that has been closed since. None if there is no such lane.
-    fn close_lane(&self, _peer: u64, _lane: u32) -> Option<Closed> {
+    fn close_lane(&self, _peer: PeerId, _lane: u32) -> Option<Closed> {
         None
     }
     /// The session is over: nothing more is posted from here, and no new access of the peer is let in.
     /// The lanes that were closed for it.
-    fn end(&self, peer: u64) -> Vec<(u32, Closed)>;
+    fn end(&self, peer: PeerId) -> Vec<(u32, Closed)>;
     /// The peer is lost for good: its process need not be watched any more.
-    fn forget(&self, peer: u64);
+    fn forget(&self, peer: PeerId);
     /// Nothing of a lost peer can land here any more, whatever would have carried it.
-    fn all_quiet(&self, _peer: u64) {}
+    fn all_quiet(&self, _peer: PeerId) {}
     /// Whether nothing of a peer whose session is over can land here any more. `Command::TransportQuiet`
     /// comes when an answer of false becomes true.
-    fn is_quiet(&self, peer: u64) -> bool;
+    fn is_quiet(&self, peer: PeerId) -> bool;
 }
 
 /// A companion's place beside the sessions: it, or why this engine has none.

@@ -21,7 +21,7 @@ use crate::device::{Attachment, Direction, Job, Piece, Worker};
 use crate::limits::{BRIDGES_MAX, STAGE_SLOT_BYTES};
 use crate::status::{Error, Result, Status};
 use crate::sys::lock::{Mutex, MutexGuard};
-use crate::types::{Boottime, Op, Transport};
+use crate::types::{Boottime, Op, PeerId, Transport};
 use std::sync::Arc;
 
 /// Whole pages of the largest size that devices have.
@@ -122,7 +122,7 @@ impl Drop for Berth {
 
 impl Stage {
     /// Finds an operation a slot of its bridge, or has one built.
-    pub fn cross(&mut self, peer: u64, op: u64) {
+    pub fn cross(&mut self, peer: PeerId, op: u64) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
         let connected = side.is_connected();
         let Some(operation) = side.operations.get_mut(&op) else { return };
@@ -155,14 +155,14 @@ impl Stage {
         }
     }
 
-    fn bridge(&mut self, peer: u64, id: u64) -> Option<(Pair, &mut Bridge)> {
+    fn bridge(&mut self, peer: PeerId, id: u64) -> Option<(Pair, &mut Bridge)> {
         let side = self.sides.get_mut(&peer)?;
         let found = side.bridges.iter_mut().find(|(_, bridge)| bridge.id() == Some(id));
         found.map(|(pair, bridge)| (*pair, bridge))
     }
 
     /// The peer's device shows its memory: ours is attached to it.
-    pub fn exposed(&mut self, peer: u64, id: u64, slots: u32, offer: Vec<u8>) {
+    pub fn exposed(&mut self, peer: PeerId, id: u64, slots: u32, offer: Vec<u8>) {
         let pair = match self.bridge(peer, id) {
             Some((pair, Bridge::Asked(_))) => pair,
             Some(_) => return,
@@ -174,7 +174,7 @@ impl Stage {
         }
     }
 
-    fn attach(&mut self, peer: u64, (id, pair): (u64, Pair), slots: u32, offer: Vec<u8>) -> Result<()> {
+    fn attach(&mut self, peer: PeerId, (id, pair): (u64, Pair), slots: u32, offer: Vec<u8>) -> Result<()> {
         let Some(side) = self.sides.get(&peer) else { return Ok(()) };
         if slots == 0 || slots > self.bridge_slots {
             return Err(Error::invalid("the peer exposes another number of slots than it was asked for"));
@@ -199,7 +199,7 @@ impl Stage {
         Ok(())
     }
 
-    pub fn attached(&mut self, peer: u64, id: u64, result: Result<(u64, u64, u32)>) {
+    pub fn attached(&mut self, peer: PeerId, id: u64, result: Result<(u64, u64, u32)>) {
         let Some((_, bridge @ Bridge::Attaching(..))) = self.bridge(peer, id) else { return };
         match result {
             Err(error) => return self.refuse_bridge(peer, id, &error),
@@ -216,7 +216,7 @@ impl Stage {
 
     /// The thread of a bridge has ended: the device here has let go, unless something failed. What was given up
     /// may still be written there, so the peer keeps its memory.
-    pub fn detached(&mut self, peer: u64, id: u64) {
+    pub fn detached(&mut self, peer: PeerId, id: u64) {
         if let Some((_, Bridge::Attaching(..))) = self.bridge(peer, id) {
             self.refuse_bridge(peer, id, &Error::new(Status::Unavailable, "attaching the device failed"));
         }
@@ -230,7 +230,7 @@ impl Stage {
     }
 
     /// Of a lost peer nothing is kept any more.
-    pub fn forget_bridges(&mut self, peer: u64) {
+    pub fn forget_bridges(&mut self, peer: PeerId) {
         if let Some(side) = self.sides.get_mut(&peer) {
             side.bridges.clear();
             side.shown.clear();
@@ -240,7 +240,7 @@ impl Stage {
     }
 
     /// There is none between these devices.
-    pub fn refuse_bridge(&mut self, peer: u64, id: u64, error: &Error) {
+    pub fn refuse_bridge(&mut self, peer: PeerId, id: u64, error: &Error) {
         let is_broken = self.broken.contains(&id);
         let Some((pair, bridge)) = self.bridge(peer, id) else { return };
         *bridge = if is_broken { Bridge::Broken } else { Bridge::Refused };
@@ -249,7 +249,7 @@ impl Stage {
     }
 
     /// Nothing more begins on the bridge that an operation has a slot of: what becomes of the slot there is not known.
-    pub fn retire_bridge(&mut self, peer: u64, op: u64) {
+    pub fn retire_bridge(&mut self, peer: PeerId, op: u64) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
         let berth = side.operations.get(&op).and_then(|operation| operation.berth.as_ref());
         let Some(id) = berth.map(|berth| berth.span.id) else { return };
@@ -257,7 +257,7 @@ impl Stage {
     }
 
     /// Between the slots, by the devices.
-    pub fn carry(&mut self, peer: u64, op: u64) {
+    pub fn carry(&mut self, peer: PeerId, op: u64) {
         let Some(operation) = self.operation(peer, op) else { return };
         let Some(berth) = operation.berth.take() else { return };
         operation.step = Step::Move;
@@ -272,7 +272,7 @@ impl Stage {
         span.attached.0.copy(Job { direction, pieces, not_after_ns: Boottime::NEVER, done });
     }
 
-    pub fn carried(&mut self, peer: u64, op: u64, berth: Berth, result: Result<()>) {
+    pub fn carried(&mut self, peer: PeerId, op: u64, berth: Berth, result: Result<()>) {
         if let Err(error) = &result {
             self.broken.insert(berth.span.id);
             self.refuse_bridge(peer, berth.span.id, error);
@@ -304,7 +304,7 @@ impl Stage {
     }
 
     /// What the peer is to keep.
-    pub fn bridges(&self, peer: u64) -> Vec<u64> {
+    pub fn bridges(&self, peer: PeerId) -> Vec<u64> {
         self.attached.iter().filter(|(_, (of, _))| *of == peer).map(|(id, _)| *id).collect()
     }
 }

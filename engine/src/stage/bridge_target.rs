@@ -9,7 +9,7 @@ use super::wire::{Message, Place};
 use crate::device::Worker;
 use crate::limits::{BRIDGES_MAX, STAGE_SLOT_BYTES};
 use crate::status::{Error, Result, Status};
-use crate::types::Location;
+use crate::types::{Location, PeerId};
 use std::sync::Arc;
 
 /// Memory that a peer's device reaches. Dropped, it is taken back.
@@ -53,13 +53,13 @@ impl Seat {
 
 impl Stage {
     /// A peer wants memory of a device for a bridge.
-    pub fn expose(&mut self, peer: u64, bridge: u64, at: Location, slots: u32) {
+    pub fn expose(&mut self, peer: PeerId, bridge: u64, at: Location, slots: u32) {
         if let Err(error) = self.try_expose(peer, bridge, device(at), slots) {
             self.say(peer, Message::hidden(bridge, &error));
         }
     }
 
-    fn try_expose(&mut self, peer: u64, bridge: u64, at: Location, slots: u32) -> Result<()> {
+    fn try_expose(&mut self, peer: PeerId, bridge: u64, at: Location, slots: u32) -> Result<()> {
         let Some(side) = self.sides.get_mut(&peer) else { return Ok(()) };
         // A number is a bridge's for ever, and what devices are busy with counts until they have answered.
         let is_known = side.shown.contains_key(&bridge);
@@ -85,7 +85,7 @@ impl Stage {
         Ok(())
     }
 
-    pub fn shown(&mut self, peer: u64, bridge: u64, result: Result<(Arc<Shown>, Vec<u8>)>) {
+    pub fn shown(&mut self, peer: PeerId, bridge: u64, result: Result<(Arc<Shown>, Vec<u8>)>) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
         side.showing = side.showing.saturating_sub(1);
         let Some(place @ None) = side.shown.get_mut(&bridge) else { return };
@@ -104,14 +104,14 @@ impl Stage {
     }
 
     /// The peer's device has let go of it.
-    pub fn conceal(&mut self, peer: u64, bridge: u64) {
+    pub fn conceal(&mut self, peer: PeerId, bridge: u64) {
         if let Some(side) = self.sides.get_mut(&peer) {
             side.shown.remove(&bridge);
         }
     }
 
     /// The slot that a peer means. None: there is no such.
-    pub fn seat(&self, peer: u64, place: Place) -> Option<Seat> {
+    pub fn seat(&self, peer: PeerId, place: Place) -> Option<Seat> {
         let shown = self.sides.get(&peer)?.shown.get(&place.bridge)?.as_ref()?;
         (place.slot < shown.slots).then(|| Seat { shown: shown.clone(), slot: place.slot })
     }

@@ -5,20 +5,20 @@ use super::operation::Step;
 use super::service::Stage;
 use crate::complete::Fence;
 use crate::schedule::Schedule;
-use crate::types::Monotonic;
+use crate::types::{Monotonic, PeerId};
 use std::collections::{BTreeSet, HashSet, VecDeque};
 
 /// By their handles.
 pub struct Due {
     /// Peers for which something may be queued, in turn, each once.
-    queued: VecDeque<u64>,
-    is_queued: HashSet<u64>,
+    queued: VecDeque<PeerId>,
+    is_queued: HashSet<PeerId>,
     /// Peers to which something is to be said.
-    pub talking: BTreeSet<u64>,
+    pub talking: BTreeSet<PeerId>,
     /// Peers of which something has ended: it may have been the last of a lost one.
-    pub ended: BTreeSet<u64>,
+    pub ended: BTreeSet<PeerId>,
     /// When operations that wait for an answer are looked at: no later than each has to be.
-    pub looks: Schedule<Monotonic, (u64, u64)>,
+    pub looks: Schedule<Monotonic, (PeerId, u64)>,
     /// Peers and operations that were looked at.
     #[cfg(test)]
     pub looked: u64,
@@ -38,14 +38,14 @@ impl Due {
     }
 
     /// Something may be queued for this peer.
-    pub fn queue(&mut self, peer: u64) {
+    pub fn queue(&mut self, peer: PeerId) {
         if self.is_queued.insert(peer) {
             self.queued.push_back(peer);
         }
     }
 
     /// The peer whose turn it is; whoever has more comes again.
-    pub fn next_queued(&mut self) -> Option<u64> {
+    pub fn next_queued(&mut self) -> Option<PeerId> {
         let peer = self.queued.pop_front()?;
         self.is_queued.remove(&peer);
         self.look();
@@ -67,7 +67,7 @@ impl Stage {
     }
 
     /// An operation waits for an answer, or for less time than it did.
-    pub fn plan(&mut self, peer: u64, op: u64) {
+    pub fn plan(&mut self, peer: PeerId, op: u64) {
         let waiting = self.at(peer, op, Step::Answer).map(|operation| operation.look_ns());
         self.due.looks.set((peer, op), waiting.filter(|at_ns| *at_ns != Monotonic::NEVER));
     }

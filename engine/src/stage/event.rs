@@ -7,6 +7,7 @@ use crate::peer::SessionInfo;
 use crate::region::Region;
 use crate::status::Result;
 use crate::sys::lock::{Condvar, Mutex};
+use crate::types::PeerId;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
@@ -14,42 +15,42 @@ use std::time::Duration;
 
 pub enum Event {
     Begin(SessionInfo),
-    End(u64),
+    End(PeerId),
     /// The peer is lost, ...
-    Forget(u64),
+    Forget(PeerId),
     /// ... and nothing of it can land here any more.
-    Quiet(u64),
-    Said(u64, Vec<u8>),
+    Quiet(PeerId),
+    Said(PeerId, Vec<u8>),
     /// Something was queued for this peer.
-    Post(u64),
-    Struck(u64, u64),
+    Post(PeerId),
+    Struck(PeerId, u64),
     /// A part of an operation is final.
     Moved {
-        peer: u64,
+        peer: PeerId,
         op: u64,
     },
     /// Copies of an operation have ended; ours, or one that is served.
     Copied {
-        peer: u64,
+        peer: PeerId,
         op: u64,
         result: Result<()>,
     },
     Served {
-        peer: u64,
+        peer: PeerId,
         op: u64,
         blocks: Vec<u32>,
         result: Result<()>,
     },
     /// A device of ours has mapped what a peer lent in this session.
     Mapped {
-        peer: u64,
+        peer: PeerId,
         session: Option<[u8; 16]>,
         place: Place,
         result: Result<Arc<Mapped>>,
     },
     /// A device of ours has said what a peer needs to map this region.
     Exported {
-        peer: u64,
+        peer: PeerId,
         region: Arc<Region>,
         result: Result<Vec<u8>>,
     },
@@ -57,24 +58,24 @@ pub enum Event {
     Recall(u64),
     /// A device of ours shows memory for a peer's bridge.
     Shown {
-        peer: u64,
+        peer: PeerId,
         bridge: u64,
         result: Result<(Arc<Shown>, Vec<u8>)>,
     },
     /// A device of ours is attached to a peer's, ...
     Attached {
-        peer: u64,
+        peer: PeerId,
         bridge: u64,
         result: Result<(u64, u64, u32)>,
     },
     /// ... and not any more.
     Detached {
-        peer: u64,
+        peer: PeerId,
         bridge: u64,
     },
     /// Devices have moved what a bridge carries.
     Carried {
-        peer: u64,
+        peer: PeerId,
         op: u64,
         berth: Berth,
         result: Result<()>,

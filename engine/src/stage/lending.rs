@@ -11,7 +11,7 @@ use crate::region::holder::Lender;
 use crate::region::Region;
 use crate::status::{Error, Result, Status};
 use crate::sys::lock::{Mutex, MutexGuard};
-use crate::types::{Location, MemoryKind, Transport};
+use crate::types::{Location, MemoryKind, PeerId, Transport};
 use std::collections::HashMap;
 use std::sync::{mpsc, Arc};
 use std::time::Duration;
@@ -20,7 +20,7 @@ use std::time::Duration;
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 struct Loan {
-    peer: u64,
+    peer: PeerId,
     /// The device whose queue exported it.
     at: Location,
     memory: Vec<u8>,
@@ -50,7 +50,7 @@ impl Loans {
         self.all.lock()
     }
 
-    fn find(&self, region: u64, peer: u64) -> Option<Vec<u8>> {
+    fn find(&self, region: u64, peer: PeerId) -> Option<Vec<u8>> {
         let all = self.lock();
         all.loans.get(&region)?.iter().find(|loan| loan.peer == peer).map(|loan| loan.memory.clone())
     }
@@ -70,7 +70,7 @@ impl Loans {
     }
 
     /// Nothing of this peer can come any more. Waits for no device.
-    pub fn take_back_from(&self, peer: u64) {
+    pub fn take_back_from(&self, peer: PeerId) {
         let mut all = self.lock();
         let Lent { loans, leaving } = &mut *all;
         leaving.retain(|_, heard| {
@@ -107,7 +107,7 @@ impl Lender for Loans {
 
 impl Stage {
     /// A peer wants to map a region.
-    pub fn lend(&mut self, peer: u64, id: u64, kind: MemoryKind, process: i32) {
+    pub fn lend(&mut self, peer: PeerId, id: u64, kind: MemoryKind, process: i32) {
         if let Some(memory) = self.loans.find(id, peer) {
             return self.say(peer, Message::Lent { region: id, memory });
         }
@@ -117,7 +117,7 @@ impl Stage {
     }
 
     /// What the peer asked for before the same-host path was known to stand here: there is word of it now.
-    pub fn lend_to_waiting(&mut self, peer: u64) {
+    pub fn lend_to_waiting(&mut self, peer: PeerId) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
         if side.borrowers.is_empty() || side.peer.is_pending(Transport::Local) {
             return;
@@ -127,7 +127,7 @@ impl Stage {
         }
     }
 
-    fn try_lend(&mut self, peer: u64, id: u64, kind: MemoryKind, process: i32) -> Result<()> {
+    fn try_lend(&mut self, peer: PeerId, id: u64, kind: MemoryKind, process: i32) -> Result<()> {
         let Some(side) = self.sides.get_mut(&peer) else { return Ok(()) };
         if side.lending.contains(&id) {
             return Ok(()); // the answer to the first time is that to all
@@ -161,7 +161,7 @@ impl Stage {
         Ok(())
     }
 
-    pub fn exported(&mut self, peer: u64, region: &Arc<Region>, result: Result<Vec<u8>>) {
+    pub fn exported(&mut self, peer: PeerId, region: &Arc<Region>, result: Result<Vec<u8>>) {
         let id = region.id;
         if let Some(side) = self.sides.get_mut(&peer) {
             side.lending.remove(&id);
@@ -179,7 +179,7 @@ impl Stage {
     }
 
     pub fn recall(&mut self, region: u64) {
-        let peers: Vec<u64> = match self.loans.lock().loans.get(&region) {
+        let peers: Vec<PeerId> = match self.loans.lock().loans.get(&region) {
             Some(loans) => loans.iter().map(|loan| loan.peer).collect(),
             None => return,
         };

@@ -17,7 +17,7 @@ use crate::peer::{Kept, Path};
 use crate::region::grants::Use;
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
-use crate::types::{end_of, Location, Monotonic, Op, Slice, Transport};
+use crate::types::{end_of, Location, Monotonic, Op, PeerId, Slice, Transport};
 use std::sync::Arc;
 
 /// A region of the peer's, and the device here that reaches it.
@@ -92,7 +92,7 @@ pub fn device(at: Location) -> Location {
 
 impl Stage {
     /// Copies over mapped memory, or has mapped what is not.
-    pub fn reach(&mut self, peer: u64, op: u64) {
+    pub fn reach(&mut self, peer: PeerId, op: u64) {
         let Some(places) = self.places(peer, op) else { return self.stage_instead(peer, op) };
         let now_ns = clock::monotonic_ns();
         for place in &places {
@@ -116,7 +116,7 @@ impl Stage {
     }
 
     /// What has to be mapped for an operation, each once. None: the peer's regions are not what they were.
-    fn places(&self, peer: u64, op: u64) -> Option<Vec<Place>> {
+    fn places(&self, peer: PeerId, op: u64) -> Option<Vec<Place>> {
         let mut places = Vec::new();
         for (_, place, _) in self.spots(peer, op)? {
             if !places.contains(&place) {
@@ -127,7 +127,7 @@ impl Stage {
     }
 
     /// Where each slice of an operation goes: its place, and how far into the region.
-    fn spots(&self, peer: u64, op: u64) -> Option<Vec<(Slice, Place, u64)>> {
+    fn spots(&self, peer: PeerId, op: u64) -> Option<Vec<(Slice, Place, u64)>> {
         let side = self.sides.get(&peer)?;
         let operation = side.operations.get(&op)?;
         let (local, remote) = (self.registry.snapshot(), side.peer.remote.snapshot());
@@ -144,7 +144,7 @@ impl Stage {
         operation.slices().iter().map(spot).collect()
     }
 
-    fn borrow(&mut self, peer: u64, place: Place) {
+    fn borrow(&mut self, peer: PeerId, place: Place) {
         let (region, at) = place;
         match self.drivers.get(at.kind) {
             Ok(driver) => {
@@ -155,7 +155,7 @@ impl Stage {
     }
 
     /// The peer lends it: has it mapped for each device that waits.
-    pub fn lent(&mut self, peer: u64, region: u64, memory: &[u8]) {
+    pub fn lent(&mut self, peer: PeerId, region: u64, memory: &[u8]) {
         let Some(side) = self.sides.get(&peer) else { return };
         let asked =
             side.reached.iter().filter(|(place, reach)| place.0 == region && matches!(reach, Reach::Asked));
@@ -168,7 +168,7 @@ impl Stage {
         self.look_at_waiting(peer);
     }
 
-    fn map(&mut self, peer: u64, place: Place, memory: Vec<u8>) -> Result<()> {
+    fn map(&mut self, peer: PeerId, place: Place, memory: Vec<u8>) -> Result<()> {
         let Some(side) = self.sides.get_mut(&peer) else { return Ok(()) };
         let none = || Error::new(Status::Unavailable, "there is no same-host path to the peer any more");
         let path = side.peer.path(Transport::Local).ok_or_else(none)?;
@@ -191,7 +191,7 @@ impl Stage {
     }
 
     /// A device has mapped a region, or could not.
-    pub fn mapped(&mut self, peer: u64, place: Place, result: Result<Arc<Mapped>>) {
+    pub fn mapped(&mut self, peer: PeerId, place: Place, result: Result<Arc<Mapped>>) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
         let Some(reach @ Reach::Mapping) = side.reached.get_mut(&place) else { return };
         match result {
@@ -201,14 +201,14 @@ impl Stage {
         self.look_at_waiting(peer);
     }
 
-    fn refuse(&mut self, peer: u64, place: Place, error: &Error) {
+    fn refuse(&mut self, peer: PeerId, place: Place, error: &Error) {
         self.note_obstacle(peer, place.1.kind, &error.message);
         if let Some(side) = self.sides.get_mut(&peer) {
             side.reached.insert(place, Reach::refused(error.status, clock::monotonic_ns()));
         }
     }
 
-    pub fn refused(&mut self, peer: u64, region: u64, error: &Error) {
+    pub fn refused(&mut self, peer: PeerId, region: u64, error: &Error) {
         let Some(side) = self.sides.get(&peer) else { return };
         let places: Vec<Place> = side.reached.keys().filter(|place| place.0 == region).copied().collect();
         places.into_iter().for_each(|place| self.refuse(peer, place, error));
@@ -216,14 +216,14 @@ impl Stage {
     }
 
     /// The region is to go: what is mapped is closed as soon as nothing copies any more.
-    pub fn recalled(&mut self, peer: u64, region: u64) {
+    pub fn recalled(&mut self, peer: PeerId, region: u64) {
         if let Some(side) = self.sides.get_mut(&peer) {
             side.reached.retain(|place, _| place.0 != region);
         }
         self.look_at_waiting(peer);
     }
 
-    pub fn look_at_waiting(&mut self, peer: u64) {
+    pub fn look_at_waiting(&mut self, peer: PeerId) {
         let Some(side) = self.sides.get(&peer) else { return };
         let waiting = side.operations.iter().filter(|(_, it)| it.step == Step::Reach);
         let waiting: Vec<u64> = waiting.map(|(op, _)| *op).collect();
@@ -231,7 +231,7 @@ impl Stage {
     }
 
     /// One batch for each device here.
-    fn copy_over(&mut self, peer: u64, op: u64) {
+    fn copy_over(&mut self, peer: PeerId, op: u64) {
         let Some((batches, held)) = self.plan_over(peer, op) else { return self.stage_instead(peer, op) };
         if let Some(operation) = self.operation(peer, op) {
             operation.held = held;
@@ -241,7 +241,7 @@ impl Stage {
     }
 
     /// None: a region is being unregistered, or the session is over.
-    fn plan_over(&self, peer: u64, op: u64) -> Option<(Batches, Vec<Held>)> {
+    fn plan_over(&self, peer: PeerId, op: u64) -> Option<(Batches, Vec<Held>)> {
         let side = self.sides.get(&peer)?;
         let operation = side.operations.get(&op)?;
         let (mut batches, mut held, mut entered) = (Batches::new(), Vec::new(), Vec::new());
@@ -264,7 +264,7 @@ impl Stage {
     }
 
     /// The device's own copies have ended.
-    pub fn copied_over(&mut self, peer: u64, op: u64) {
+    pub fn copied_over(&mut self, peer: PeerId, op: u64) {
         let Some(operation) = self.operation(peer, op) else { return };
         operation.held.clear();
         if let Method::Mapped(kind) = operation.method {
@@ -274,7 +274,7 @@ impl Stage {
     }
 
     /// Takes the long way.
-    pub fn stage_instead(&mut self, peer: u64, op: u64) {
+    pub fn stage_instead(&mut self, peer: PeerId, op: u64) {
         let Some(operation) = self.operation(peer, op) else { return };
         if operation.is_struck() {
             return self.finish(peer, op, Some(Fence::Confirmed));

@@ -6,12 +6,12 @@ use crate::peer::outbox::Class;
 use crate::peer::{After, Devices, Path};
 use crate::region::RemoteMap;
 use crate::sys::lock::{Mutex, MutexGuard};
-use crate::types::{MemoryKind, Monotonic, Range};
+use crate::types::{MemoryKind, Monotonic, PeerId, Range};
 use std::collections::HashMap;
 use std::sync::Arc;
 
 pub struct StagedPath {
-    peer: u64,
+    peer: PeerId,
     inbox: Arc<Inbox>,
     drivers: Arc<Drivers>,
     /// Why memory of the peer's devices could not be mapped, last.
@@ -19,7 +19,7 @@ pub struct StagedPath {
 }
 
 impl StagedPath {
-    pub fn new(peer: u64, inbox: Arc<Inbox>, drivers: Arc<Drivers>) -> StagedPath {
+    pub fn new(peer: PeerId, inbox: Arc<Inbox>, drivers: Arc<Drivers>) -> StagedPath {
         StagedPath { peer, inbox, drivers, obstacles: Mutex::default() }
     }
 

@@ -8,7 +8,7 @@ use crate::complete::Transfer;
 use crate::limits::{DEVICE_PIECE_BYTES, FRAME_DESCRIPTORS_MAX, STAGE_BYTES};
 use crate::peer::outbox::{PullLimits, Pulled};
 use crate::route::{self, Asked, Between};
-use crate::types::{Location, Slice, Transport};
+use crate::types::{Location, PeerId, Slice, Transport};
 use std::sync::Arc;
 
 impl Stage {
@@ -45,7 +45,7 @@ impl Stage {
     /// themselves.
     pub fn split(
         &mut self,
-        peer: u64,
+        peer: PeerId,
         transfer: &Arc<Transfer>,
         (first, end): (u32, u32),
         is_device: bool,
@@ -92,7 +92,7 @@ impl Stage {
 
     /// Makes others of an operation if some of the peer's memory has been announced as a device's since it began. False:
     /// none has.
-    pub fn split_again(&mut self, peer: u64, op: u64) -> bool {
+    pub fn split_again(&mut self, peer: PeerId, op: u64) -> bool {
         let Some(side) = self.sides.get_mut(&peer) else { return false };
         let remote = side.peer.remote.snapshot();
         let is_device = |slice: &Slice| {
@@ -123,7 +123,7 @@ impl Stage {
     }
 
     /// Has this thread hear of it when the transfer is struck.
-    fn watch(&mut self, peer: u64, transfer: &Arc<Transfer>) {
+    fn watch(&mut self, peer: PeerId, transfer: &Arc<Transfer>) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
         let (inbox, handle) = (&self.inbox, transfer.handle);
         let fresh = || waker(inbox, move || Event::Struck(peer, handle));

@@ -14,7 +14,7 @@ use crate::limits::STAGE_OPERATIONS_MAX;
 use crate::region::Region;
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
-use crate::types::{Boottime, Location, Op};
+use crate::types::{Boottime, Location, Op, PeerId};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -89,12 +89,12 @@ impl Served {
 }
 
 impl Stage {
-    fn guest(&mut self, peer: u64, op: u64) -> Option<&mut Served> {
+    fn guest(&mut self, peer: PeerId, op: u64) -> Option<&mut Served> {
         self.sides.get_mut(&peer)?.served.get_mut(&op)
     }
 
     /// Takes in an operation of the peer's. False when it has more of them than an engine in good order.
-    fn enter(&mut self, peer: u64, op: u64, served: Served) -> bool {
+    fn enter(&mut self, peer: PeerId, op: u64, served: Served) -> bool {
         let Some(side) = self.sides.get_mut(&peer) else { return false };
         if side.served.len() >= STAGE_OPERATIONS_MAX {
             self.misbehaved(peer);
@@ -104,7 +104,7 @@ impl Stage {
         true
     }
 
-    fn add(&mut self, peer: u64, op: u64, served: Served) {
+    fn add(&mut self, peer: PeerId, op: u64, served: Served) {
         if !self.enter(peer, op, served) {
             return;
         }
@@ -116,7 +116,7 @@ impl Stage {
         self.give_slots();
     }
 
-    pub fn wanted(&mut self, peer: u64, op: u64) {
+    pub fn wanted(&mut self, peer: PeerId, op: u64) {
         match self.guest(peer, op) {
             None => self.add(peer, op, Served::new(Op::Write, None)),
             Some(served) if served.slot.is_some() => {
@@ -165,14 +165,14 @@ impl Stage {
         }
     }
 
-    pub fn committed(&mut self, peer: u64, op: u64, blocks: Blocks) {
+    pub fn committed(&mut self, peer: PeerId, op: u64, blocks: Blocks) {
         match self.guest(peer, op).is_some() || self.take_seat(peer, op, Op::Write, &blocks) {
             true => self.asked(peer, op, blocks),
             false => self.say(peer, Message::Unknown { op }),
         }
     }
 
-    pub fn fetched(&mut self, peer: u64, op: u64, blocks: Blocks) {
+    pub fn fetched(&mut self, peer: PeerId, op: u64, blocks: Blocks) {
         match self.guest(peer, op).is_some() || self.take_seat(peer, op, Op::Read, &blocks) {
             true => self.asked(peer, op, blocks),
             false if blocks.place.is_some() => self.say(peer, Message::Unknown { op }),
@@ -181,7 +181,7 @@ impl Stage {
     }
 
     /// What names a slot of a bridge has it at once.
-    fn take_seat(&mut self, peer: u64, op: u64, kind: Op, blocks: &Blocks) -> bool {
+    fn take_seat(&mut self, peer: PeerId, op: u64, kind: Op, blocks: &Blocks) -> bool {
         let Some(seat) = blocks.place.and_then(|place| self.seat(peer, place)) else { return false };
         let Some(side) = self.sides.get_mut(&peer) else { return false };
         // Whatever the peer takes for free, a copy may still be at it.
@@ -191,7 +191,7 @@ impl Stage {
         self.enter(peer, op, Served { seat: Some(seat), ..Served::new(kind, None) })
     }
 
-    fn asked(&mut self, peer: u64, op: u64, blocks: Blocks) {
+    fn asked(&mut self, peer: PeerId, op: u64, blocks: Blocks) {
         let Some(served) = self.guest(peer, op) else { return };
         served.blocks = Some(blocks);
         match served.state {
@@ -202,7 +202,7 @@ impl Stage {
     }
 
     /// Copies between the slot and the blocks, if the initiator's time is not over.
-    fn copy_blocks(&mut self, peer: u64, op: u64) {
+    fn copy_blocks(&mut self, peer: PeerId, op: u64) {
         let now_ns = clock::boottime_ns();
         let in_time = |served: &mut Served| served.blocks.as_ref().is_some_and(|it| now_ns < it.not_after_ns);
         if !self.guest(peer, op).is_some_and(in_time) || !self.let_in(peer) {
@@ -220,7 +220,7 @@ impl Stage {
     }
 
     /// Which blocks may be copied, by device; the others are faults. Their regions are entered.
-    fn check(&mut self, peer: u64, op: u64) -> Vec<Batch> {
+    fn check(&mut self, peer: PeerId, op: u64) -> Vec<Batch> {
         let registry = self.registry.clone();
         let mut batches: Vec<Batch> = Vec::new();
         let Some(served) = self.guest(peer, op) else { return batches };
@@ -260,7 +260,7 @@ impl Stage {
         batches
     }
 
-    fn start(&mut self, peer: u64, op: u64, Batch { at, blocks, pieces }: Batch) {
+    fn start(&mut self, peer: PeerId, op: u64, Batch { at, blocks, pieces }: Batch) {
         let Some(served) = self.sides.get_mut(&peer).and_then(|side| side.served.get_mut(&op)) else {
             return;
         };
@@ -288,7 +288,7 @@ impl Stage {
     }
 
     /// A batch has ended; after the last one the regions are left, and the peer hears of it.
-    pub fn served(&mut self, peer: u64, op: u64, blocks: &[u32], result: Result<(), Error>) {
+    pub fn served(&mut self, peer: PeerId, op: u64, blocks: &[u32], result: Result<(), Error>) {
         let Some(served) = self.guest(peer, op) else { return };
         served.copying -= 1;
         match result {
@@ -331,7 +331,7 @@ impl Stage {
         self.give_slots();
     }
 
-    fn tell(&mut self, peer: u64, op: u64) {
+    fn tell(&mut self, peer: PeerId, op: u64) {
         let Some(served) = self.guest(peer, op) else { return };
         let (faults, (region, address)) = (served.faults.clone(), served.place());
         let message = match served.op {
@@ -342,7 +342,7 @@ impl Stage {
     }
 
     /// The initiator has given it up: what has not begun does not.
-    pub fn stopped(&mut self, peer: u64, op: u64) {
+    pub fn stopped(&mut self, peer: PeerId, op: u64) {
         match self.guest(peer, op).map(|served| served.state) {
             Some(State::Copying) => {
                 let timeout_ms = self.drivers.timeout().as_millis() as u64;
@@ -358,7 +358,7 @@ impl Stage {
     }
 
     /// The initiator is through with it.
-    pub fn released(&mut self, peer: u64, op: u64) {
+    pub fn released(&mut self, peer: PeerId, op: u64) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
         match side.served.get_mut(&op) {
             Some(served) if served.state == State::Copying => served.released = true,
@@ -383,7 +383,7 @@ impl Stage {
     }
 
     /// Everything else of the peer's is over.
-    pub fn drop_served(&mut self, peer: u64, but: &HashSet<u64>) {
+    pub fn drop_served(&mut self, peer: PeerId, but: &HashSet<u64>) {
         let Some(side) = self.sides.get(&peer) else { return };
         let gone: Vec<u64> = side.served.keys().filter(|op| !but.contains(op)).copied().collect();
         gone.into_iter().for_each(|op| self.released(peer, op));

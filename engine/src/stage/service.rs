@@ -19,7 +19,7 @@ use crate::region::Registry;
 use crate::status::{Error, Result, Status};
 use crate::sys::lock::{Mutex, MutexGuard};
 use crate::sys::{clock, health};
-use crate::types::{Access, MemoryKind, Op, Request, Transport};
+use crate::types::{Access, MemoryKind, Op, PeerId, Request, Transport};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -51,10 +51,10 @@ pub struct Settings {
 /// What other threads may look at.
 #[derive(Default)]
 struct Shared {
-    links: HashMap<u64, Arc<StagedPath>>,
+    links: HashMap<PeerId, Arc<StagedPath>>,
     /// Copies from and to our devices that peers have asked for; present while the peer's session stands or
     /// there are some.
-    served: HashMap<u64, Guest>,
+    served: HashMap<PeerId, Guest>,
 }
 
 #[derive(Default)]
@@ -169,7 +169,7 @@ impl TransportService for Service {
         self.commands.push(Command::PathSettled { peer, transport, why: None, pending: false });
     }
 
-    fn message(&self, peer: u64, body: &[u8]) -> bool {
+    fn message(&self, peer: PeerId, body: &[u8]) -> bool {
         if let Some(guest) = lock(&self.shared).served.get_mut(&peer) {
             guest.said_bytes += body.len();
             if guest.said_bytes > STAGE_SAID_BYTES_MAX {
@@ -181,22 +181,22 @@ impl TransportService for Service {
     }
 
     /// Every engine of this version has this companion.
-    fn refused(&self, _peer: u64, _why: String) -> bool {
+    fn refused(&self, _peer: PeerId, _why: String) -> bool {
         true
     }
 
-    fn path(&self, peer: u64) -> Option<(Arc<dyn Path>, String)> {
+    fn path(&self, peer: PeerId) -> Option<(Arc<dyn Path>, String)> {
         let path: Arc<dyn Path> = lock(&self.shared).links.get(&peer)?.clone();
         Some((path, String::new()))
     }
 
-    fn regions_added(&self, _peer: u64, _ids: &[u64]) -> Vec<Vec<u8>> {
+    fn regions_added(&self, _peer: PeerId, _ids: &[u64]) -> Vec<Vec<u8>> {
         Vec::new()
     }
 
     fn regions_removed(&self, _ids: &[u64]) {}
 
-    fn end(&self, peer: u64) -> Vec<(u32, Closed)> {
+    fn end(&self, peer: PeerId) -> Vec<(u32, Closed)> {
         if let Some(guest) = lock(&self.shared).served.get_mut(&peer) {
             guest.welcome = false;
         }
@@ -204,16 +204,16 @@ impl TransportService for Service {
         Vec::new()
     }
 
-    fn forget(&self, peer: u64) {
+    fn forget(&self, peer: PeerId) {
         lock(&self.shared).links.remove(&peer);
         self.inbox.push(Event::Forget(peer));
     }
 
-    fn is_quiet(&self, peer: u64) -> bool {
+    fn is_quiet(&self, peer: PeerId) -> bool {
         lock(&self.shared).served.get(&peer).is_none_or(|guest| guest.copying == 0)
     }
 
-    fn all_quiet(&self, peer: u64) {
+    fn all_quiet(&self, peer: PeerId) {
         self.inbox.push(Event::Quiet(peer));
     }
 }
@@ -229,16 +229,16 @@ pub(super) struct Stage {
     pub commands: Arc<Commands>,
     pub mover: Box<dyn Mover>,
     pub loans: Arc<Loans>,
-    pub sides: HashMap<u64, StagedPeer>,
+    pub sides: HashMap<PeerId, StagedPeer>,
     pub due: Due,
     /// (peer, operation) that wait for an outgoing slot; and those of peers that wait for an incoming one, in order.
-    pub slots_wanted: VecDeque<(u64, u64)>,
-    pub slots_asked: BTreeMap<u64, (u64, u64)>,
+    pub slots_wanted: VecDeque<(PeerId, u64)>,
+    pub slots_asked: BTreeMap<u64, (PeerId, u64)>,
     pub next_op: u64,
     pub under_way: usize,
     pub under_way_max: usize,
     /// The peers and threads of bridges, by these.
-    pub attached: HashMap<u64, (u64, Arc<Worker>)>,
+    pub attached: HashMap<u64, (PeerId, Arc<Worker>)>,
     /// Bridges that failed in use.
     pub broken: HashSet<u64>,
     pub next_bridge: u64,
@@ -348,7 +348,7 @@ impl Stage {
         ops.into_iter().for_each(|op| self.say_again(handle, op));
     }
 
-    fn said(&mut self, peer: u64, body: &[u8]) {
+    fn said(&mut self, peer: PeerId, body: &[u8]) {
         if let Some(guest) = lock(&self.shared).served.get_mut(&peer) {
             guest.said_bytes = guest.said_bytes.saturating_sub(body.len());
         }
@@ -359,13 +359,13 @@ impl Stage {
     }
 
     /// The peer says what no engine in good order does: its session is to end.
-    pub fn misbehaved(&self, peer: u64) {
+    pub fn misbehaved(&self, peer: PeerId) {
         if let Some(session_id) = self.sides.get(&peer).and_then(StagedPeer::session) {
             self.commands.push(Command::Misbehaved { peer, session_id });
         }
     }
 
-    fn message_from(&mut self, peer: u64, message: Message) {
+    fn message_from(&mut self, peer: PeerId, message: Message) {
         match message {
             Message::Want { op } => self.wanted(peer, op),
             Message::Commit { op, blocks } => self.committed(peer, op, blocks),
@@ -400,7 +400,7 @@ impl Stage {
     }
 
     /// Says it to the peer, at the end of this turn; to nobody while there is no session.
-    pub fn say(&mut self, peer: u64, message: Message) {
+    pub fn say(&mut self, peer: PeerId, message: Message) {
         let Some(side) = self.sides.get_mut(&peer).filter(|side| side.session.is_some()) else { return };
         message.encode(&mut side.out);
         self.due.talking.insert(peer);
@@ -409,7 +409,7 @@ impl Stage {
         }
     }
 
-    pub fn forget_if_over(&mut self, peer: u64) {
+    pub fn forget_if_over(&mut self, peer: PeerId) {
         if self.sides.get(&peer).is_some_and(StagedPeer::is_over) {
             self.sides.remove(&peer);
             lock(&self.shared).served.remove(&peer);
@@ -417,21 +417,21 @@ impl Stage {
     }
 
     /// Has it told why memory of this kind could not be mapped.
-    pub fn note_obstacle(&self, peer: u64, kind: MemoryKind, why: &str) {
+    pub fn note_obstacle(&self, peer: PeerId, kind: MemoryKind, why: &str) {
         if let Some(path) = lock(&self.shared).links.get(&peer) {
             path.note_obstacle(kind, why);
         }
     }
 
     /// A copy that the peer asked for may begin; false when its session is over.
-    pub fn let_in(&self, peer: u64) -> bool {
+    pub fn let_in(&self, peer: PeerId) -> bool {
         let mut shared = lock(&self.shared);
         let guest = shared.served.get_mut(&peer).filter(|guest| guest.welcome);
         guest.map(|guest| guest.copying += 1).is_some()
     }
 
     /// It has ended.
-    pub fn let_out(&self, peer: u64) {
+    pub fn let_out(&self, peer: PeerId) {
         let mut shared = lock(&self.shared);
         let Some(guest) = shared.served.get_mut(&peer) else { return };
         guest.copying -= 1;

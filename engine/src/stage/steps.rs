@@ -21,7 +21,7 @@ use crate::complete::{Fence, State};
 use crate::device::{Direction, Job, Piece};
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
-use crate::types::{Boottime, Location, Monotonic, Op};
+use crate::types::{Boottime, Location, Monotonic, Op, PeerId};
 use std::sync::atomic::Ordering;
 
 /// Until the next try when the peer's clock was not known well enough.
@@ -40,16 +40,16 @@ pub fn add(batches: &mut Batches, at: Location, piece: Piece) {
 }
 
 impl Stage {
-    pub fn operation(&mut self, peer: u64, op: u64) -> Option<&mut Operation> {
+    pub fn operation(&mut self, peer: PeerId, op: u64) -> Option<&mut Operation> {
         self.sides.get_mut(&peer)?.operations.get_mut(&op)
     }
 
     /// The same, if it is at this step.
-    pub fn at(&mut self, peer: u64, op: u64, step: Step) -> Option<&mut Operation> {
+    pub fn at(&mut self, peer: PeerId, op: u64, step: Step) -> Option<&mut Operation> {
         self.operation(peer, op).filter(|operation| operation.step == step)
     }
 
-    pub fn begin(&mut self, peer: u64, op: u64) {
+    pub fn begin(&mut self, peer: PeerId, op: u64) {
         let Some(operation) = self.operation(peer, op) else { return };
         match operation.method {
             Method::Mapped(_) => return self.reach(peer, op),
@@ -67,7 +67,7 @@ impl Stage {
     }
 
     /// It needs a slot here, if there is a device.
-    fn find_slot(&mut self, peer: u64, op: u64) {
+    fn find_slot(&mut self, peer: PeerId, op: u64) {
         let Some(operation) = self.operation(peer, op) else { return };
         if !operation.local_device {
             return self.move_part(peer, op);
@@ -103,12 +103,12 @@ impl Stage {
     }
 
     /// Between the slot and the devices here: one batch for each.
-    pub fn copy(&mut self, peer: u64, op: u64) {
+    pub fn copy(&mut self, peer: PeerId, op: u64) {
         let started = self.try_copy(peer, op);
         self.note_start(peer, op, started);
     }
 
-    pub fn note_start(&mut self, peer: u64, op: u64, started: Result<()>) {
+    pub fn note_start(&mut self, peer: PeerId, op: u64, started: Result<()>) {
         if let Err(error) = started {
             // What was started calls back, and ends it then.
             match self.operation(peer, op) {
@@ -118,7 +118,7 @@ impl Stage {
         }
     }
 
-    fn try_copy(&mut self, peer: u64, op: u64) -> Result<()> {
+    fn try_copy(&mut self, peer: PeerId, op: u64) -> Result<()> {
         let Some(operation) = self.sides.get_mut(&peer).and_then(|side| side.operations.get_mut(&op)) else {
             return Ok(());
         };
@@ -141,7 +141,13 @@ impl Stage {
         self.start_copies(peer, op, direction, batches)
     }
 
-    pub fn start_copies(&mut self, peer: u64, op: u64, direction: Direction, batches: Batches) -> Result<()> {
+    pub fn start_copies(
+        &mut self,
+        peer: PeerId,
+        op: u64,
+        direction: Direction,
+        batches: Batches,
+    ) -> Result<()> {
         let Some(operation) = self.sides.get_mut(&peer).and_then(|side| side.operations.get_mut(&op)) else {
             return Ok(());
         };
@@ -159,7 +165,7 @@ impl Stage {
         Ok(())
     }
 
-    pub fn copied(&mut self, peer: u64, op: u64, result: Result<()>) {
+    pub fn copied(&mut self, peer: PeerId, op: u64, result: Result<()>) {
         let Some(operation) = self.operation(peer, op) else { return };
         operation.copying -= 1;
         if let Err(error) = result {
@@ -179,7 +185,7 @@ impl Stage {
     }
 
     /// Between the two sides' host memories, by whatever path there is.
-    fn move_part(&mut self, peer: u64, op: u64) {
+    fn move_part(&mut self, peer: PeerId, op: u64) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
         let Some(operation) = side.operations.get_mut(&op) else { return };
         operation.step = Step::Move;
@@ -209,7 +215,7 @@ impl Stage {
         }
     }
 
-    pub fn moved(&mut self, peer: u64, op: u64) {
+    pub fn moved(&mut self, peer: PeerId, op: u64) {
         let Some(part) = self.at(peer, op, Step::Move).and_then(|operation| operation.part.clone()) else {
             return;
         };
@@ -260,12 +266,12 @@ impl Stage {
     }
 
     /// Asks the target to copy; or asks it once more, so that it has more time.
-    pub fn ask(&mut self, peer: u64, op: u64) {
+    pub fn ask(&mut self, peer: PeerId, op: u64) {
         self.try_ask(peer, op);
         self.plan(peer, op);
     }
 
-    fn try_ask(&mut self, peer: u64, op: u64) {
+    fn try_ask(&mut self, peer: PeerId, op: u64) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
         let connected = side.is_connected();
         let Some(operation) = side.operations.get_mut(&op) else { return };
@@ -290,7 +296,7 @@ impl Stage {
     }
 
     /// A new connection: what the target may not have heard.
-    pub fn say_again(&mut self, peer: u64, op: u64) {
+    pub fn say_again(&mut self, peer: PeerId, op: u64) {
         match self.operation(peer, op).map(|operation| (operation.step, operation.is_struck())) {
             Some((Step::Reach, _)) => self.begin(peer, op),
             Some((Step::Grant, _)) => self.say(peer, Message::Want { op }),
@@ -300,7 +306,7 @@ impl Stage {
         }
     }
 
-    pub fn granted(&mut self, peer: u64, op: u64, slot: (u64, u64)) {
+    pub fn granted(&mut self, peer: PeerId, op: u64, slot: (u64, u64)) {
         match self.operation(peer, op) {
             Some(operation) if operation.step == Step::Grant && operation.op() == Op::Write => {
                 operation.remote = Some(slot);
@@ -311,7 +317,7 @@ impl Stage {
         }
     }
 
-    pub fn ready(&mut self, peer: u64, op: u64, slot: (u64, u64), faults: &[Fault]) {
+    pub fn ready(&mut self, peer: PeerId, op: u64, slot: (u64, u64), faults: &[Fault]) {
         let Some(operation) = self.operation(peer, op) else {
             return self.say(peer, Message::Release { op });
         };
@@ -330,7 +336,7 @@ impl Stage {
     }
 
     /// Of a WRITE: it is in the blocks. Of either: the target could not begin.
-    pub fn done(&mut self, peer: u64, op: u64, faults: &[Fault]) {
+    pub fn done(&mut self, peer: PeerId, op: u64, faults: &[Fault]) {
         let Some(operation) = self.operation(peer, op) else {
             return self.say(peer, Message::Release { op });
         };
@@ -346,7 +352,7 @@ impl Stage {
         self.finish(peer, op, None);
     }
 
-    pub fn unknown(&mut self, peer: u64, op: u64) {
+    pub fn unknown(&mut self, peer: PeerId, op: u64) {
         match self.at(peer, op, Step::Answer).map(|operation| operation.is_struck()) {
             Some(true) => self.finish(peer, op, Some(Fence::Confirmed)),
             Some(false) => {
@@ -358,7 +364,7 @@ impl Stage {
     }
 
     /// The target says that it still copies: it is there, and so are its copies.
-    pub fn busy(&mut self, peer: u64, op: u64, timeout_ms: u64) {
+    pub fn busy(&mut self, peer: PeerId, op: u64, timeout_ms: u64) {
         let Some(lease_ns) = self.sides.get(&peer).map(|side| side.peer.clock.lease_ns()) else { return };
         if let Some(operation) = self.at(peer, op, Step::Answer) {
             operation.extend(clock::monotonic_ns() + lease_ns, timeout_ms);
@@ -366,7 +372,7 @@ impl Stage {
     }
 
     /// Its transfer was struck while the target has it: has nothing more of it begin, and asks what does.
-    pub fn stop(&mut self, peer: u64, op: u64) {
+    pub fn stop(&mut self, peer: PeerId, op: u64) {
         let Some(lease_ns) = self.sides.get(&peer).map(|side| side.peer.clock.lease_ns()) else { return };
         if let Some(operation) = self.at(peer, op, Step::Answer) {
             operation.ask_again_ns = clock::monotonic_ns() + lease_ns / 4;
@@ -375,7 +381,7 @@ impl Stage {
         self.plan(peer, op);
     }
 
-    fn begin_again(&mut self, peer: u64, op: u64) {
+    fn begin_again(&mut self, peer: PeerId, op: u64) {
         let Some(operation) = self.operation(peer, op) else { return };
         operation.restarts += 1;
         let again = operation.restarts <= RESTARTS_MAX && !operation.is_struck();
@@ -396,7 +402,7 @@ impl Stage {
     }
 
     /// A transfer was struck: what has not begun is given up, what is under way ends soon.
-    pub fn struck(&mut self, peer: u64, transfer: u64) {
+    pub fn struck(&mut self, peer: PeerId, transfer: u64) {
         let Some(side) = self.sides.get(&peer) else { return };
         let ours = |it: &Operation| it.transfer.handle == transfer && it.is_struck();
         let ours = side.operations.iter().filter(|(_, operation)| ours(operation));
@@ -421,7 +427,7 @@ impl Stage {
         }
     }
 
-    fn fail(&mut self, peer: u64, op: u64, error: &Error) {
+    fn fail(&mut self, peer: PeerId, op: u64, error: &Error) {
         if let Some(operation) = self.operation(peer, op) {
             operation.fail(cause(error));
         }
@@ -437,7 +443,7 @@ impl Stage {
 
     /// Nothing of it touches memory any more. `given_up`: its transfer was struck, and this is why the memory
     /// is the caller's.
-    pub fn finish(&mut self, peer: u64, op: u64, given_up: Option<Fence>) {
+    pub fn finish(&mut self, peer: PeerId, op: u64, given_up: Option<Fence>) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
         let Some(mut operation) = side.operations.remove(&op) else { return };
         let object = side.peer.clone();

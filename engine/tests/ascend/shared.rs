@@ -5,6 +5,7 @@ use ferry::device::{Borrowed, Direction, Piece};
 use ferry::limits::DEVICE_EXPORTS_MAX;
 use ferry::sys::proven::Proven;
 use ferry::sys::unix;
+use ferry::types::PeerId;
 use ferry::Status;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Lines, Write};
@@ -54,11 +55,11 @@ impl Importer {
 
     /// The number of what it has imported, or status and code.
     fn import(&mut self, exported: &[u8]) -> Result<usize, String> {
-        self.import_of(1, exported, 1)
+        self.import_of(PeerId::from_raw(1), exported, 1)
     }
 
     /// The same of a peer, with so many bytes wanted.
-    fn import_of(&mut self, peer: u64, exported: &[u8], length: u64) -> Result<usize, String> {
+    fn import_of(&mut self, peer: PeerId, exported: &[u8], length: u64) -> Result<usize, String> {
         let hex = exported.iter().fold(String::new(), |mut hex, byte| {
             write!(hex, "{byte:02x}").unwrap();
             hex
@@ -103,10 +104,17 @@ fn importer() {
                     let byte = |at: usize| u8::from_str_radix(&words[1][at..at + 2], 16).unwrap();
                     let bytes: Vec<u8> = (0..words[1].len()).step_by(2).map(byte).collect();
                     let (peer, length) = (number(2) as u64, number(3) as u64);
-                    queue.import(&Borrowed { exported: &bytes, length, peer, owner: &owner }).map(|address| {
-                        imported.push(address);
-                        (imported.len() - 1).to_string()
-                    })
+                    queue
+                        .import(&Borrowed {
+                            exported: &bytes,
+                            length,
+                            peer: PeerId::from_raw(peer),
+                            owner: &owner,
+                        })
+                        .map(|address| {
+                            imported.push(address);
+                            (imported.len() - 1).to_string()
+                        })
                 }
                 // WHICH LENGTH SEED: what the exporter has put there.
                 "read" => {
@@ -351,13 +359,17 @@ fn a_second_import_stays_within_the_first() {
                 long[LENGTH..LENGTH + 8].copy_from_slice(&(2 * size).to_le_bytes());
                 let invalid = || Err("INVALID 0".to_owned());
                 // Less than is wanted; and, where the library tells, less than was said.
-                assert_eq!(importer.import_of(1, &exported, size + 1), invalid());
-                assert!(importer.import_of(1, &long, size).is_err());
-                let which = importer.import_of(1, &exported, size).unwrap();
-                assert_eq!(importer.import_of(1, &long, size), invalid());
-                assert_eq!(importer.import_of(1, &long, 2 * size), invalid());
-                assert_eq!(importer.import_of(2, &exported, size), invalid(), "another peer's");
-                let again = importer.import_of(1, &exported, size).unwrap();
+                assert_eq!(importer.import_of(PeerId::from_raw(1), &exported, size + 1), invalid());
+                assert!(importer.import_of(PeerId::from_raw(1), &long, size).is_err());
+                let which = importer.import_of(PeerId::from_raw(1), &exported, size).unwrap();
+                assert_eq!(importer.import_of(PeerId::from_raw(1), &long, size), invalid());
+                assert_eq!(importer.import_of(PeerId::from_raw(1), &long, 2 * size), invalid());
+                assert_eq!(
+                    importer.import_of(PeerId::from_raw(2), &exported, size),
+                    invalid(),
+                    "another peer's"
+                );
+                let again = importer.import_of(PeerId::from_raw(1), &exported, size).unwrap();
                 for which in [which, again] {
                     assert_eq!(importer.ask(&format!("close {which}")), "closed");
                 }
@@ -386,7 +398,11 @@ fn ranges_and_words_that_are_wrong_are_refused() {
             let mut exported = queue.export(memory + size - 1, 1, 1).unwrap();
             let owner = proven(std::process::id());
             let mut import = |exported: &[u8]| {
-                cause(&queue.import(&Borrowed { exported, length: 1, peer: 1, owner: &owner }).unwrap_err())
+                cause(
+                    &queue
+                        .import(&Borrowed { exported, length: 1, peer: PeerId::from_raw(1), owner: &owner })
+                        .unwrap_err(),
+                )
             };
             // Of this process.
             assert_eq!(import(&exported), (Status::System, 507_022));

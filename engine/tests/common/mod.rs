@@ -10,7 +10,7 @@ pub mod standin;
 pub mod suite;
 
 use ferry::complete::TransferResult;
-use ferry::types::{Op, Request, Transport};
+use ferry::types::{Op, PeerId, Request, Transport};
 use ferry::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -64,8 +64,8 @@ pub struct Pair {
     pub a: Engine,
     pub b: Engine,
     /// `b` as `a` names it, and the reverse.
-    pub b_at_a: u64,
-    pub a_at_b: u64,
+    pub b_at_a: PeerId,
+    pub a_at_b: PeerId,
 }
 
 impl Pair {
@@ -90,10 +90,10 @@ impl Pair {
 }
 
 /// `whom` as `at` names it, once `whom` has connected there.
-pub fn peer_of(at: &Engine, whom: &Engine) -> u64 {
+pub fn peer_of(at: &Engine, whom: &Engine) -> PeerId {
     let described = whom.descriptor().ok().map(|descriptor| descriptor.incarnation);
     let live = |peer: &PeerInfo| peer.state != ferry::peer::PeerState::Lost;
-    let found: Vec<u64> = at
+    let found: Vec<PeerId> = at
         .peers()
         .unwrap()
         .into_iter()
@@ -107,7 +107,7 @@ pub fn peer_of(at: &Engine, whom: &Engine) -> u64 {
 }
 
 /// Returns when `engine` knows of this region of the peer.
-pub fn hears_of(engine: &Engine, peer: u64, region: u64) {
+pub fn hears_of(engine: &Engine, peer: PeerId, region: u64) {
     eventually("the region is announced", || {
         engine.peer_regions(peer).unwrap().iter().any(|known| known.region == region)
     });
@@ -125,7 +125,7 @@ pub fn request(local: &Memory, at: usize, remote: &Memory, to: usize, length: us
 /// Submits and waits; however it ends, it ends in time.
 pub fn run(
     engine: &Engine,
-    peer: u64,
+    peer: PeerId,
     op: Op,
     requests: &[Request],
     options: &TransferOptions,

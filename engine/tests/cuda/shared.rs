@@ -6,6 +6,7 @@ use ferry::limits::DEVICE_EXPORTS_MAX;
 use ferry::status::{Result, Status};
 use ferry::sys::proven::Proven;
 use ferry::sys::unix;
+use ferry::types::PeerId;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
@@ -71,7 +72,7 @@ fn numbered(pid: i32) -> Proven {
 }
 
 fn import(queue: &mut dyn Queue, exported: &[u8], length: usize, owner: &Proven) -> Result<u64> {
-    queue.import(&Borrowed { exported, length: length as u64, peer: 1, owner })
+    queue.import(&Borrowed { exported, length: length as u64, peer: PeerId::from_raw(1), owner })
 }
 
 /// Not a test by itself: imports what it is told, checks it, and writes into it.

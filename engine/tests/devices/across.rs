@@ -4,7 +4,7 @@
 use crate::common::data::{Random, Span};
 use crate::common::eventually;
 use crate::ends::{list, scattered, whole, End, Ends, Memory, BOTH, KIB, MIB, NEW};
-use ferry::types::Op;
+use ferry::types::{Op, PeerId};
 
 const ACROSS: &str = "transports=tcp,ascend ascend_fabric=hccs";
 const NPUS: (&str, &str) = ("ascend0", "ascend0");
@@ -267,7 +267,7 @@ fn a_target_that_is_killed_fails_the_transfer() {
         assert_eq!((ended.state.as_str(), ended.status.as_str()), ("Failed", "PEER_LOST"), "{op:?}");
         ends.a.knob("hixl", "COPY_US", "0");
         ends.b = End::new(&ends.folder.0, NEW, &settings);
-        ends.peer = ends.a.number(&format!("connect {}", ends.b.address));
+        ends.peer = PeerId::from_raw(ends.a.number(&format!("connect {}", ends.b.address)));
         let remote = ends.b.place("ascend0", 16 * MIB);
         ends.a.ok(&format!("knows {} {}", ends.peer, remote.region));
         moves(&mut ends, "with another target", (places.0, remote), "ascend");
@@ -288,7 +288,7 @@ fn an_initiator_that_is_killed_leaves_nothing_behind() {
         eventually("the devices are at it", || ends.a.calls("hixl", begun) > 0);
         ends.a.kill();
         ends.a = End::new(&ends.folder.0, NEW, &settings);
-        ends.peer = ends.a.number(&format!("connect {}", ends.b.address));
+        ends.peer = PeerId::from_raw(ends.a.number(&format!("connect {}", ends.b.address)));
         let local = ends.a.place("ascend0", 16 * MIB);
         ends.a.ok(&format!("knows {} {}", ends.peer, remote.region));
         moves(&mut ends, "by another initiator", (local, remote), "ascend");

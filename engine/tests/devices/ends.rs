@@ -3,7 +3,7 @@
 use crate::common::data::{check, pattern, Random, Span};
 use crate::common::{role, standin, PATIENCE};
 use crate::role::{FOLDER, LIBRARIES};
-use ferry::types::Op;
+use ferry::types::{Op, PeerId};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command};
@@ -209,7 +209,7 @@ pub struct Ends {
     pub a: End,
     pub b: End,
     /// `b`, as `a` names it.
-    pub peer: u64,
+    pub peer: PeerId,
     pub folder: Folder,
 }
 
@@ -227,7 +227,7 @@ impl Ends {
         let folder = Folder::new();
         let (mut a, b) = (End::new(&folder.0, at_a, &settings(0)), End::new(&folder.0, at_b, &settings(1)));
         let peer = a.number(&format!("connect {}", b.address));
-        Ends { a, b, peer, folder }
+        Ends { a, b, peer: PeerId::from_raw(peer), folder }
     }
 
     /// Each in a pid namespace of its own, so that both have the same number. None where that may not be.
@@ -239,7 +239,7 @@ impl Ends {
         let folder = Folder::new();
         let [mut a, b] = [0, 1].map(|_| End::started(&folder.0, NEW, settings, true));
         let peer = a.number(&format!("connect {}", b.address));
-        Some(Ends { a, b, peer, folder })
+        Some(Ends { a, b, peer: PeerId::from_raw(peer), folder })
     }
 
     /// Memory of `a`, and memory of `b` that `a` has heard of.

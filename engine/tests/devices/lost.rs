@@ -2,7 +2,7 @@
 
 use crate::common::eventually;
 use crate::ends::{list, whole, End, Ends, BOTH, MIB, NEW};
-use ferry::types::Op;
+use ferry::types::{Op, PeerId};
 
 const SETTINGS: &str = "transports=auto lease_ms=400 drain_ms=50 reconnect_timeout_ms=1500 staging_slots=2";
 
@@ -33,7 +33,7 @@ fn a_target_that_is_killed_fails_the_transfer() {
             );
             // The memory is the caller's, and the engine as good as new with another peer.
             ends.b = End::new(&ends.folder.0, NEW, SETTINGS);
-            ends.peer = ends.a.number(&format!("connect {}", ends.b.address));
+            ends.peer = PeerId::from_raw(ends.a.number(&format!("connect {}", ends.b.address)));
             let remote = ends.b.place(places.1, 16 * MIB);
             ends.a.ok(&format!("knows {} {}", ends.peer, remote.region));
             ends.case("with another target", op, "-", local, remote, &whole(local));
@@ -56,7 +56,7 @@ fn an_initiator_that_is_killed_leaves_nothing_behind() {
             eventually("the device copies", || ends.b.calls(library, "task") > before);
             ends.a.kill();
             ends.a = End::new(&ends.folder.0, NEW, SETTINGS);
-            ends.peer = ends.a.number(&format!("connect {}", ends.b.address));
+            ends.peer = PeerId::from_raw(ends.a.number(&format!("connect {}", ends.b.address)));
             ends.b.knob(library, "COPY_US", "0");
             let local = ends.a.place("host", 16 * MIB);
             ends.a.ok(&format!("knows {} {}", ends.peer, remote.region));

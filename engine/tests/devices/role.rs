@@ -5,7 +5,7 @@ use crate::common::data::pattern;
 use crate::common::{eventually, PATIENCE};
 use crate::program::{Bytes, Program};
 use ferry::notify::{EventBody, Queue, WHAT_NOTIFICATIONS};
-use ferry::types::{Location, MemoryKind, Op, Request};
+use ferry::types::{Location, MemoryKind, Op, PeerId, Request};
 use ferry::{Config, Deadline, Engine, RegionOptions, Transfer, TransferOptions};
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
@@ -135,7 +135,11 @@ impl Role {
             ["knows", peer, region] => {
                 let (peer, region) = (number(peer), number(region));
                 eventually("the region is announced", || {
-                    self.engine().peer_regions(peer).unwrap().iter().any(|known| known.region == region)
+                    self.engine()
+                        .peer_regions(PeerId::from_raw(peer))
+                        .unwrap()
+                        .iter()
+                        .any(|known| known.region == region)
                 });
                 ok()
             }
@@ -174,7 +178,8 @@ impl Role {
             }
             ["submit", kind, peer, flags, ref list @ ..] => {
                 let (list, options) = (requests(list), options(flags));
-                let transfer = self.engine().submit(number(peer), op(kind), &list, &options)?;
+                let transfer =
+                    self.engine().submit(PeerId::from_raw(number(peer)), op(kind), &list, &options)?;
                 self.transfers.push(transfer);
                 Ok((self.transfers.len() - 1).to_string())
             }
@@ -219,7 +224,7 @@ impl Role {
             ["calls", library, function] => Ok(self.program.calls(library, function).to_string()),
             // What is said of a way to the peer.
             ["way", peer, transport] => {
-                let paths = self.engine().peer_paths(number(peer))?;
+                let paths = self.engine().peer_paths(PeerId::from_raw(number(peer)))?;
                 Ok(paths.into_iter().find(|path| path.transport.name() == transport).unwrap().why)
             }
             ["close"] => {

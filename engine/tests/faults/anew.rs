@@ -6,7 +6,7 @@ use crate::support::*;
 use ferry::complete::{Fence, State, TransferResult};
 use ferry::notify::{EventBody, Queue, WHAT_PEERS};
 use ferry::peer::PeerState;
-use ferry::types::Op;
+use ferry::types::{Op, PeerId};
 use ferry::{Deadline, Engine, Memory, Status, Transfer, TransferOptions};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -88,7 +88,7 @@ fn is_root(test: &str) -> bool {
 }
 
 #[track_caller]
-fn wait_for_loss(queue: &Arc<Queue>, peer: u64) {
+fn wait_for_loss(queue: &Arc<Queue>, peer: PeerId) {
     let mut events = Vec::new();
     wait_until("PEER_LOST comes", || {
         queue.drain(&mut events, 16);
@@ -101,7 +101,7 @@ fn wait_for_loss(queue: &Arc<Queue>, peer: u64) {
 struct Posted {
     _engine: Engine,
     events: Arc<Queue>,
-    peer: u64,
+    peer: PeerId,
     transfer: Transfer,
     memory: Memory,
 }

@@ -5,7 +5,7 @@ use crate::role;
 use crate::support::{config, fill, pattern, rounds, BOUND};
 use ferry::notify::{EventBody, WHAT_PEERS};
 use ferry::sys::unix;
-use ferry::types::{Op, Transport};
+use ferry::types::{Op, PeerId, Transport};
 use ferry::{Deadline, Engine, Memory, RegionOptions, TransferOptions};
 use std::io::{BufRead, ErrorKind, Write};
 use std::process::ChildStdin;
@@ -233,7 +233,7 @@ impl Role {
             }
             // Which way is chosen, and what is said of the same-host path.
             "path" => {
-                let paths = self.engine().peer_paths(number(1)).unwrap();
+                let paths = self.engine().peer_paths(PeerId::from_raw(number(1))).unwrap();
                 let chosen =
                     paths.iter().find(|path| path.chosen).map_or("none", |path| path.transport.name());
                 let local = paths.iter().find(|path| path.transport == Transport::Local).unwrap();
@@ -246,7 +246,7 @@ impl Role {
                     rounds(self.memories[0].address(), number(3), number(2), number(4) as usize, 1);
                 status(
                     self.engine()
-                        .write(number(1), &requests, &TransferOptions::default())
+                        .write(PeerId::from_raw(number(1)), &requests, &TransferOptions::default())
                         .map(|result| result.bytes_confirmed),
                 )
             }
@@ -262,7 +262,9 @@ impl Role {
                         deadline: Deadline::Never,
                         ..TransferOptions::default()
                     };
-                    while let Ok(transfer) = engine.submit(peer, Op::Write, &requests, &options) {
+                    while let Ok(transfer) =
+                        engine.submit(PeerId::from_raw(peer), Op::Write, &requests, &options)
+                    {
                         let _ = transfer.wait(None);
                         counter.fetch_add(1, Ordering::SeqCst);
                     }
@@ -280,10 +282,12 @@ impl Role {
                 let timeout = Some(Duration::from_millis(number(2)));
                 status(self.engine().unregister(region, timeout).map(|()| "OK"))
             }
-            "fence" => status(self.engine().fence(number(1), Some(Duration::from_secs(5))).map(|()| "OK")),
+            "fence" => status(
+                self.engine().fence(PeerId::from_raw(number(1)), Some(Duration::from_secs(5))).map(|()| "OK"),
+            ),
             "peers" => {
                 let peers = self.engine().peers().unwrap();
-                peers.iter().map(u64::to_string).collect::<Vec<_>>().join(" ")
+                peers.iter().map(PeerId::to_string).collect::<Vec<_>>().join(" ")
             }
             // The next peer event, waited for.
             "event" => {

@@ -6,7 +6,7 @@
 use crate::proxy::{Passing, Proxy, Verdict, Way};
 use crate::support::*;
 use ferry::complete::State;
-use ferry::types::Op;
+use ferry::types::{Op, PeerId};
 use ferry::{Deadline, Engine, Memory, Status, Transfer, TransferOptions};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -57,7 +57,7 @@ struct Scene {
     a: Engine,
     control: Control,
     deaf: Engine,
-    peer: u64,
+    peer: PeerId,
     healthy: u64,
     local: Memory,
     remote: Memory,
@@ -80,7 +80,17 @@ fn scene() -> Scene {
         false => Verdict::Pass,
     });
     let (local, remote) = (alloc(&a, 4096), alloc(&deaf, 4096));
-    Scene { a, control: Control(own), deaf, peer, healthy, local, remote, _answers: answers, _proxy: proxy }
+    Scene {
+        a,
+        control: Control(own),
+        deaf,
+        peer,
+        healthy: healthy.raw(),
+        local,
+        remote,
+        _answers: answers,
+        _proxy: proxy,
+    }
 }
 
 impl Scene {
@@ -103,7 +113,7 @@ impl Scene {
                 let (mut probes, mut longest, mut waited) = (0, Duration::ZERO, Duration::ZERO);
                 while !over.load(Ordering::SeqCst) {
                     let (before, asked) = (self.control.spent(), Instant::now());
-                    self.a.probe(self.healthy, Some(BOUND)).unwrap();
+                    self.a.probe(PeerId::from_raw(self.healthy), Some(BOUND)).unwrap();
                     longest = longest.max(self.control.spent() - before);
                     waited = waited.max(asked.elapsed());
                     probes += 1;

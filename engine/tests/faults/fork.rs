@@ -3,7 +3,7 @@
 use crate::child::Child;
 use crate::support::*;
 use ferry::notify::{EventBody, WHAT_PEERS};
-use ferry::types::Op;
+use ferry::types::{Op, PeerId};
 use ferry::{Deadline, Engine, Memory, Status, TransferOptions};
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ fn join(pid: i32) -> i32 {
 }
 
 /// The number of the first call that does not answer CLOSED, 0 if all do.
-fn try_everything(a: &Engine, peer: u64, local: &Memory, remote: &Memory) -> i32 {
+fn try_everything(a: &Engine, peer: PeerId, local: &Memory, remote: &Memory) -> i32 {
     let closed =
         |result: ferry::status::Result<()>| matches!(result, Err(error) if error.status == Status::Closed);
     let requests = [request(local, remote, 0, 4096)];

@@ -5,7 +5,7 @@ use crate::support::*;
 use ferry::complete::{Fence, State};
 use ferry::notify::{EventBody, Queue, WHAT_PEERS};
 use ferry::peer::PeerState;
-use ferry::types::Op;
+use ferry::types::{Op, PeerId};
 use ferry::{Deadline, Status, TransferOptions};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const BYTES: usize = 64 * MIB;
 
 #[track_caller]
-fn wait_for_loss(queue: &Arc<Queue>, peer: u64) -> Status {
+fn wait_for_loss(queue: &Arc<Queue>, peer: PeerId) -> Status {
     let mut events = Vec::new();
     let mut lost = None;
     wait_until("PEER_LOST comes", || {

@@ -5,7 +5,7 @@ use crate::proxy::{Passing, Proxy, Verdict, Way};
 use crate::support::*;
 use ferry::complete::State;
 use ferry::notify::{EventBody, Queue, WHAT_NOTIFICATIONS};
-use ferry::types::Op;
+use ferry::types::{Op, PeerId};
 use ferry::{Deadline, Engine, Memory, Status, TransferOptions};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ struct Scene {
     a: Engine,
     b: Engine,
     proxy: Proxy,
-    peer: u64,
+    peer: PeerId,
     local: Memory,
     remote: Memory,
 }

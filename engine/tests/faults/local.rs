@@ -6,7 +6,7 @@ use crate::proxy::Proxy;
 use crate::support::*;
 use ferry::complete::State;
 use ferry::notify::{EventBody, WHAT_PEERS};
-use ferry::types::{Access, Op, Request, Transport};
+use ferry::types::{Access, Op, PeerId, Request, Transport};
 use ferry::{Deadline, Engine, Memory, RegionOptions, Status, TransferOptions};
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const BYTES: usize = 32 * MIB;
 /// A copy is met in its midst almost always; nobody is unlucky this often.
 const ATTEMPTS: usize = 200;
 
-fn path(engine: &Engine, peer: u64) -> (Transport, String) {
+fn path(engine: &Engine, peer: PeerId) -> (Transport, String) {
     let paths = engine.peer_paths(peer).unwrap();
     let chosen = paths.iter().find(|path| path.chosen).map_or(Transport::None, |path| path.transport);
     (chosen, paths.into_iter().find(|path| path.transport == Transport::Local).unwrap().why)
@@ -24,7 +24,7 @@ fn path(engine: &Engine, peer: u64) -> (Transport, String) {
 
 /// A child that writes to memory of `engine` all the time and was stopped while it did: the child, its
 /// peer handle here, and the memory, which it still uses.
-fn stopped_in_a_copy(engine: &Engine) -> (Child, u64, Memory) {
+fn stopped_in_a_copy(engine: &Engine) -> (Child, PeerId, Memory) {
     let (mut child, _) = Child::engine("transports=local listen_address=");
     let peer = child.number(&format!("connect {}", engine.address()));
     child.alloc(BYTES, 3);

@@ -4,7 +4,7 @@
 use crate::proxy::{Passing, Proxy, Verdict};
 use crate::support::*;
 use ferry::complete::State;
-use ferry::types::{Op, Request};
+use ferry::types::{Op, PeerId, Request};
 use ferry::{Deadline, Engine, Transfer, TransferOptions};
 use std::sync::{Arc, Mutex};
 
@@ -12,7 +12,7 @@ const ROUNDS: usize = 40;
 const SIZES: [usize; 5] = [8, 4096, 100 << 10, MIB, 4 * MIB];
 
 /// One of any size and kind.
-fn submit(at: &Engine, peer: u64, dice: &mut Dice, whole: Request) -> Transfer {
+fn submit(at: &Engine, peer: PeerId, dice: &mut Dice, whole: Request) -> Transfer {
     let length = SIZES[dice.below(SIZES.len() as u64) as usize] as u64;
     let op = if dice.below(2) == 0 { Op::Write } else { Op::Read };
     let notify = (op == Op::Write && dice.below(2) == 0).then_some(&b"word"[..]);

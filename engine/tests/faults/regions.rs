@@ -3,7 +3,7 @@
 
 use crate::support::*;
 use ferry::complete::{Fence, State};
-use ferry::types::{Access, Op, Request};
+use ferry::types::{Access, Op, PeerId, Request};
 use ferry::{Deadline, Engine, Memory, RegionOptions, Status, TransferOptions};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -125,7 +125,7 @@ fn partial_failure_names_the_requests_and_touches_only_the_others() {
 fn storm<'a>(
     scope: &'a std::thread::Scope<'a, '_>,
     a: &'a Engine,
-    peer: u64,
+    peer: PeerId,
     local: &'a Memory,
     target: (u64, u64, usize),
     over: &'a AtomicBool,

@@ -6,7 +6,7 @@ use crate::proxy::{Passing, Proxy, Verdict, Way};
 use crate::support::*;
 use ferry::complete::{Notification, State};
 use ferry::notify::{EventBody, Queue, WHAT_NOTIFICATIONS};
-use ferry::types::{Op, Request};
+use ferry::types::{Op, PeerId, Request};
 use ferry::{Deadline, Engine, Memory, RegionOptions, Status, Transfer, TransferOptions};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const BYTES: usize = PIECES * PIECE;
 struct Scene {
     a: Engine,
     b: Engine,
-    peer: u64,
+    peer: PeerId,
     proxy: Proxy,
     local: Memory,
     queue: Arc<Queue>,

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use ferry::complete::State;
-use ferry::types::Op;
+use ferry::types::{Op, PeerId};
 use ferry::{Deadline, Engine, TransferOptions};
 use std::sync::Barrier;
 
@@ -105,7 +105,7 @@ fn any_address_is_listened_on_and_told_to_nobody() {
 fn many_connects_at_once_are_one_peer() {
     let _turn = alone();
     let (a, b) = (engine(&[]), engine(&[]));
-    let peers: Vec<u64> = std::thread::scope(|scope| {
+    let peers: Vec<PeerId> = std::thread::scope(|scope| {
         let all: Vec<_> = (0..16).map(|_| scope.spawn(|| connect(&a, b.address()))).collect();
         all.into_iter().map(|one| one.join().unwrap()).collect()
     });

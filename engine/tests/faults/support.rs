@@ -1,6 +1,6 @@
 //! What all fault tests share: quick configurations, data that knows its place, waiting with a bound.
 
-use ferry::types::Request;
+use ferry::types::{PeerId, Request};
 use ferry::{Config, Engine, Memory, RegionOptions, Transfer, TransferOptions};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -52,25 +52,25 @@ pub fn alloc(engine: &Engine, bytes: usize) -> Memory {
     engine.alloc(bytes, &RegionOptions::default()).unwrap()
 }
 
-pub fn connect(from: &Engine, to: &str) -> u64 {
+pub fn connect(from: &Engine, to: &str) -> PeerId {
     from.connect(to, Some(Duration::from_secs(5))).unwrap()
 }
 
 /// Opens every lane to a peer, by a transfer that is not small.
-pub fn open_lanes(from: &Engine, to: &Engine, peer: u64) {
+pub fn open_lanes(from: &Engine, to: &Engine, peer: PeerId) {
     let remote = alloc(to, MIB);
     open_lanes_to(from, peer, (remote.region(), remote.address()));
 }
 
 /// The same by a region of the peer's, which is read.
-pub fn open_lanes_to(from: &Engine, peer: u64, (region, remote): (u64, u64)) {
+pub fn open_lanes_to(from: &Engine, peer: PeerId, (region, remote): (u64, u64)) {
     let local = alloc(from, MIB);
     from.read(peer, &rounds(local.address(), remote, region, MIB, 1), &options()).unwrap();
     wait_until("every lane is open", || from.peer_info(peer).unwrap().lanes == 3);
 }
 
 /// Two connected engines: (initiator, target, the target as the initiator's peer).
-pub fn pair(extra: &[(&str, &str)]) -> (Engine, Engine, u64) {
+pub fn pair(extra: &[(&str, &str)]) -> (Engine, Engine, PeerId) {
     let (a, b) = (engine(extra), engine(extra));
     let peer = connect(&a, b.address());
     (a, b, peer)

@@ -8,7 +8,7 @@ use ferry::peer::PeerState;
 use ferry::session::handshake::AuthPolicy;
 use ferry::session::message::Message;
 use ferry::sys::host::Process;
-use ferry::types::{Op, Request};
+use ferry::types::{Op, PeerId, Request};
 use ferry::{Engine, Memory, Transfer, TransferOptions};
 use std::net::TcpStream;
 
@@ -53,7 +53,7 @@ fn dial_from_elsewhere(engine: &Engine, who: &Who) -> Hostile {
 /// An engine that has posted something to the process with number 10, which does not answer.
 struct Posted {
     engine: Engine,
-    handle: u64,
+    handle: PeerId,
     door: Door,
     peer: Hostile,
     _lanes: Vec<HostileLane>,

@@ -7,7 +7,7 @@ use ferry::notify::{Event, EventBody, WHAT_TRANSFERS};
 use ferry::peer::PeerState;
 use ferry::session::message::Message;
 use ferry::transport::tcp::wire::{Header, Kind};
-use ferry::types::{Op, Request};
+use ferry::types::{Op, PeerId, Request};
 use ferry::{Transfer, TransferOptions};
 use std::time::{Duration, Instant};
 
@@ -110,10 +110,10 @@ fn a_transfer_is_not_final_before_its_event_is_queued() {
     let request =
         Request { local: memory.address(), remote: REMOTE, length: 8, remote_region: REMOTE_REGION };
     let options = TransferOptions { queue: Some(queue.clone()), ..TransferOptions::default() };
-    let transfer = all.engine.submit(all.handle, Op::Write, &[request], &options).unwrap();
+    let transfer = all.engine.submit(PeerId::from_raw(all.handle), Op::Write, &[request], &options).unwrap();
     let frame = all.lanes[0].hear().unwrap();
     queue.reserve().unwrap();
-    queue.push_reserved(Event { peer: 0, body: EventBody::PeerUp, credit: None }, || {
+    queue.push_reserved(Event { peer: PeerId::NONE, body: EventBody::PeerUp, credit: None }, || {
         let ack = Header { sequence: frame.header.sequence, ..all.lanes[0].header() };
         assert!(all.lanes[0].send(ack, &[], b"", b""));
         // Counted on the way to its end, just before the event.

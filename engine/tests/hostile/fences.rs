@@ -8,7 +8,7 @@ use ferry::control::greeting::{Greeting, GREETING_BYTES};
 use ferry::peer::PeerState;
 use ferry::session::message::Message;
 use ferry::transport::tcp::wire::{Descriptor, Header, Kind};
-use ferry::types::{Op, Request};
+use ferry::types::{Op, PeerId, Request};
 use ferry::{Deadline, Engine, Memory, Status, TransferOptions};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -157,7 +157,7 @@ fn a_greeting_ends_with_its_sessions_connection() {
 /// A handle as the hostile peer would give it out, by its tag.
 const REGION: u64 = 1 << 20 | 7 << 48;
 
-fn lost(engine: &Engine, peer: u64) -> bool {
+fn lost(engine: &Engine, peer: PeerId) -> bool {
     engine.peer_info(peer).unwrap().state == PeerState::Lost
 }
 

@@ -7,7 +7,7 @@ use ferry::complete::State;
 use ferry::notify::{EventBody, WHAT_PEERS, WHAT_TRANSFERS};
 use ferry::session::message::Message;
 use ferry::transport::tcp::wire::{Descriptor, Header, Kind};
-use ferry::types::{Op, Request, Transport};
+use ferry::types::{Op, PeerId, Request, Transport};
 use ferry::{Engine, Status, TransferOptions};
 use std::io::Write;
 use std::time::Duration;
@@ -146,7 +146,7 @@ fn a_loss_is_told_after_the_transfers_that_it_ended() {
     // One after the other: the first is posted and stays without an answer, the others wait for it.
     let options =
         || TransferOptions { ordered: true, queue: Some(queue.clone()), ..TransferOptions::default() };
-    let submit = || all.engine.submit(all.handle, Op::Write, &[one], &options()).unwrap();
+    let submit = || all.engine.submit(PeerId::from_raw(all.handle), Op::Write, &[one], &options()).unwrap();
     let transfers: Vec<_> = (0..COUNT).map(|_| submit()).collect();
     let mut events = Vec::new();
     all.peer.say(&Message::Bye { status: Status::Closed as i32 });

@@ -3,7 +3,7 @@
 use crate::hostile::{Door, Hostile, HostileLane, Who, PATIENCE, SECRET};
 use ferry::region::RemoteRegion;
 use ferry::session::message::Message;
-use ferry::types::{Access, Location, Op, Request};
+use ferry::types::{Access, Location, Op, PeerId, Request};
 use ferry::{Config, Engine, Memory, RegionOptions, Transfer, TransferOptions};
 use std::time::Instant;
 
@@ -66,14 +66,15 @@ impl Attacked {
             peer.sync();
             (peer, lanes, connecting.join().unwrap())
         });
-        let all = Attacked { engine, handle, door, peer, lanes };
+        let all = Attacked { engine, handle: handle.raw(), door, peer, lanes };
         all.wait_for_lanes();
         all
     }
 
     /// The express lane carries everything until the engine has taken in another.
     fn wait_for_lanes(&self) {
-        let stand = || self.engine.peer_info(self.handle).unwrap().lanes == self.lanes.len();
+        let stand =
+            || self.engine.peer_info(PeerId::from_raw(self.handle)).unwrap().lanes == self.lanes.len();
         eventually("all lanes stand", stand);
     }
 
@@ -85,7 +86,9 @@ impl Attacked {
             length: length as u64,
             remote_region: REMOTE_REGION,
         };
-        self.engine.submit(self.handle, op, &[request], &TransferOptions::default()).unwrap()
+        self.engine
+            .submit(PeerId::from_raw(self.handle), op, &[request], &TransferOptions::default())
+            .unwrap()
     }
 
     /// The engine has given up the lane in this slot: fences it as a peer in good order does, and takes the

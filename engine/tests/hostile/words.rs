@@ -7,7 +7,7 @@ use ferry::complete::{Fence, State};
 use ferry::peer::PeerState;
 use ferry::region::RegionSpec;
 use ferry::session::message::Message;
-use ferry::types::{Access, Boottime, MemoryKind, Transport};
+use ferry::types::{Access, Boottime, MemoryKind, PeerId, Transport};
 use ferry::{Engine, Status};
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -70,7 +70,7 @@ fn a_clock_at_its_end_harms_nobody() {
         let mut all = crate::support::Attacked::new(&[]);
         let memory = crate::support::alloc(&all.engine, 4096);
         std::thread::scope(|scope| {
-            let probing = scope.spawn(|| all.engine.probe(all.handle, Some(PATIENCE)));
+            let probing = scope.spawn(|| all.engine.probe(PeerId::from_raw(all.handle), Some(PATIENCE)));
             let nonce = loop {
                 if let Message::Ping { nonce } = all.peer.hear_any().unwrap() {
                     break nonce;
@@ -106,7 +106,7 @@ fn who_asks_and_does_not_read_the_answers_is_sent_off() {
     let engine = engine(&[("socket_buffer_bytes", "65536")]);
     for question in [Message::Ping { nonce: 1 }, Message::Fence { lane: 900 }] {
         let (mut peer, _lanes) = session(&engine);
-        let is = |peer: u64, state| engine.peer_info(peer).is_ok_and(|info| info.state == state);
+        let is = |peer: PeerId, state| engine.peer_info(peer).is_ok_and(|info| info.state == state);
         let up = || engine.peers().unwrap().into_iter().find(|peer| is(*peer, PeerState::Up));
         eventually("the session is up", || up().is_some());
         let handle = up().unwrap();

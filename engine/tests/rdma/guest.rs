@@ -2,7 +2,7 @@
 //! hosts.
 
 use crate::support::{self, alone, wait_until};
-use ferry::types::Transport;
+use ferry::types::{PeerId, Transport};
 use ferry::{Engine, Memory};
 use std::io::Write;
 use std::process::Command;
@@ -127,19 +127,19 @@ pub fn engine(host: usize, extra: &[(&str, &str)]) -> Engine {
     support::engine(&settings(host, extra))
 }
 
-pub fn connect(from: &Engine, to: &str) -> u64 {
+pub fn connect(from: &Engine, to: &str) -> PeerId {
     from.connect(to, Some(Duration::from_secs(15))).unwrap()
 }
 
 /// Engines on both hosts: (initiator on host 0, target on host 1, the target as the initiator's peer).
-pub fn pair(extra: &[(&str, &str)]) -> (Engine, Engine, u64) {
+pub fn pair(extra: &[(&str, &str)]) -> (Engine, Engine, PeerId) {
     let (a, b) = (engine(0, extra), engine(1, extra));
     let peer = connect(&a, b.address());
     (a, b, peer)
 }
 
 /// Memory of both, the local one filled with pattern `seed`, the remote one known to the initiator.
-pub fn memories(a: &Engine, b: &Engine, peer: u64, bytes: usize, seed: u64) -> (Memory, Memory) {
+pub fn memories(a: &Engine, b: &Engine, peer: PeerId, bytes: usize, seed: u64) -> (Memory, Memory) {
     let (local, remote) = (support::alloc(a, bytes), support::alloc(b, bytes));
     support::fill(&local, seed);
     knows(a, peer, remote.region());
@@ -147,21 +147,21 @@ pub fn memories(a: &Engine, b: &Engine, peer: u64, bytes: usize, seed: u64) -> (
 }
 
 /// Returns when `engine` knows of this region of the peer.
-pub fn knows(engine: &Engine, peer: u64, region: u64) {
+pub fn knows(engine: &Engine, peer: PeerId, region: u64) {
     wait_until("the region is announced", || {
         engine.peer_regions(peer).unwrap().iter().any(|known| known.region == region)
     });
 }
 
 /// Whether RDMA is the chosen path, and what is said of it.
-pub fn path(engine: &Engine, peer: u64) -> (bool, String) {
+pub fn path(engine: &Engine, peer: PeerId) -> (bool, String) {
     let paths = engine.peer_paths(peer).unwrap();
     let path = paths.into_iter().find(|path| path.transport == Transport::Rdma).unwrap();
     (path.chosen, path.why)
 }
 
 /// Returns when the path to the peer leads over these devices of ours, and no others.
-pub fn leads_over(engine: &Engine, peer: u64, devices: &[&str]) {
+pub fn leads_over(engine: &Engine, peer: PeerId, devices: &[&str]) {
     let mut last = String::new();
     let started = Instant::now();
     loop {

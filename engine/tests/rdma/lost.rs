@@ -6,7 +6,7 @@ use crate::guest::{connect, engine, enter, is_quiet, knows, words};
 use crate::support::*;
 use ferry::complete::{Fence, State};
 use ferry::notify::{EventBody, Queue, WHAT_PEERS};
-use ferry::types::{Op, Transport};
+use ferry::types::{Op, PeerId, Transport};
 use ferry::{Deadline, Status, TransferOptions};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const BYTES: usize = 4 * MIB;
 
 #[track_caller]
-fn wait_for_loss(queue: &Arc<Queue>, peer: u64) -> Status {
+fn wait_for_loss(queue: &Arc<Queue>, peer: PeerId) -> Status {
     let mut events = Vec::new();
     let mut lost = None;
     wait_until("PEER_LOST comes", || {

@@ -3,7 +3,7 @@
 use crate::common::process::cpu_time_idle;
 use crate::guest::{engine, enter, knows, leads_over, memories, pair};
 use crate::support::*;
-use ferry::types::Op;
+use ferry::types::{Op, PeerId};
 use ferry::Engine;
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ fn sixty_four_endpoints_are_made_at_once_and_each_one_carries() {
     let target = alloc(&hub, PEERS * PIECE);
     let peers: Vec<Engine> = (0..PEERS).map(|_| engine(0, &small)).collect();
     let started = Instant::now();
-    let handles: Vec<u64> = std::thread::scope(|scope| {
+    let handles: Vec<PeerId> = std::thread::scope(|scope| {
         let address = hub.address();
         let dialing: Vec<_> = peers
             .iter()

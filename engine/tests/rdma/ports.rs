@@ -5,7 +5,7 @@ use crate::guest::{self, connect, down, engine, enter, leads_over, memories, pai
 use crate::proxy::Proxy;
 use crate::support::*;
 use ferry::complete::{State, TransferResult};
-use ferry::types::{Op, Transport};
+use ferry::types::{Op, PeerId, Transport};
 use ferry::{Deadline, Engine, Memory, Status, Transfer, TransferOptions};
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ const BYTES: usize = 8 * MIB;
 const PATIENCE: Duration = Duration::from_millis(3000);
 
 /// The whole memory again and again: long enough to be met in the middle.
-fn start(a: &Engine, peer: u64, local: &Memory, remote: &Memory, times: usize) -> Transfer {
+fn start(a: &Engine, peer: PeerId, local: &Memory, remote: &Memory, times: usize) -> Transfer {
     let requests = rounds(local.address(), remote.address(), remote.region(), BYTES, times);
     let options = TransferOptions { deadline: Deadline::After(BOUND), ..options() };
     let started = Instant::now();
@@ -25,7 +25,7 @@ fn start(a: &Engine, peer: u64, local: &Memory, remote: &Memory, times: usize) -
 
 /// A transfer that is under way and far from done. One that was done before this thread got its turn, on a
 /// busy machine, is made again.
-fn start_and_meet(a: &Engine, peer: u64, local: &Memory, remote: &Memory, times: usize) -> Transfer {
+fn start_and_meet(a: &Engine, peer: PeerId, local: &Memory, remote: &Memory, times: usize) -> Transfer {
     for _ in 0..10 {
         remote.write(0, &[0; 8]);
         let transfer = start(a, peer, local, remote, times);

@@ -2,7 +2,7 @@
 
 use crate::guest::{enter, leads_over, memories, pair, path, queue_pairs};
 use crate::support::*;
-use ferry::types::{Op, Transport};
+use ferry::types::{Op, PeerId, Transport};
 use ferry::{Engine, Status, TransferOptions};
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ const IDLE: (&str, &str) = ("rdma_idle_ms", "1500");
 
 fn at_rest(engines: [(&Engine, u64); 2], before: [usize; 2]) {
     for (engine, peer) in engines {
-        wait_until("the endpoints rest", || path(engine, peer).1.contains("at rest"));
+        wait_until("the endpoints rest", || path(engine, PeerId::from_raw(peer)).1.contains("at rest"));
     }
     wait_until("the queue pairs are gone", || ["rva0", "rvb1"].map(queue_pairs) == before);
 }
@@ -27,7 +27,7 @@ fn idle_endpoints_are_given_up_and_made_again_for_either_side() {
     crate::guest::knows(&b, at_b, local.region());
     for (round, forth) in [true, false, true, false].into_iter().enumerate() {
         println!("round {round}");
-        at_rest([(&a, at_a), (&b, at_b)], before);
+        at_rest([(&a, at_a.raw()), (&b, at_b.raw())], before);
         // RDMA alone: it waits for them.
         let (engine, peer, from, into) =
             if forth { (&a, at_a, &local, &remote) } else { (&b, at_b, &remote, &local) };
@@ -68,7 +68,7 @@ fn tcp_carries_what_comes_first_and_rdma_the_rest() {
     let at_b = b.peers().unwrap()[0];
     let (local, remote) = memories(&a, &b, at_a, 4096, 5);
     leads_over(&a, at_a, &["rva0", "rvb0"]);
-    at_rest([(&a, at_a), (&b, at_b)], before);
+    at_rest([(&a, at_a.raw()), (&b, at_b.raw())], before);
     let write = || {
         let one = [request(&local, &remote, 0, 4096)];
         a.write(at_a, &one, &TransferOptions::default()).unwrap().transport

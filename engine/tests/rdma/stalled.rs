@@ -7,7 +7,7 @@ use crate::guest::{
 };
 use crate::support::*;
 use ferry::complete::{Fence, State};
-use ferry::types::Op;
+use ferry::types::{Op, PeerId};
 use ferry::{Deadline, Engine, Memory, Status, Transfer, TransferOptions};
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ const ONE: [[(&str, &str); 1]; 2] = [[("rdma_devices", "rva0")], [("rdma_devices
 struct Stalled {
     a: Engine,
     b: Engine,
-    peer: u64,
+    peer: PeerId,
     local: Memory,
     remote: Memory,
 }

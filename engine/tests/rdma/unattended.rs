@@ -3,7 +3,7 @@
 
 use crate::guest::{enter, leads_over, memories, pair};
 use crate::support::*;
-use ferry::types::Op;
+use ferry::types::{Op, PeerId};
 use ferry::{Engine, Status};
 use std::time::{Duration, Instant};
 
@@ -35,11 +35,11 @@ fn what_nobody_asks_for_is_done_and_what_waits_for_room_is_posted() {
 fn what_is_asked_for_is_found() {
     let Some(_guest) = enter("unattended::what_is_asked_for_is_found") else { return };
     quickest("state", |a, peer, one| {
-        let transfer = a.submit(peer, Op::Write, one, &options()).unwrap();
+        let transfer = a.submit(PeerId::from_raw(peer), Op::Write, one, &options()).unwrap();
         wait_until("it is final", || transfer.state().is_final());
     });
     quickest("wait, without waiting", |a, peer, one| {
-        let transfer = a.submit(peer, Op::Write, one, &options()).unwrap();
+        let transfer = a.submit(PeerId::from_raw(peer), Op::Write, one, &options()).unwrap();
         wait_until("it is final", || transfer.wait(Some(Duration::ZERO)).is_ok());
     });
 }
@@ -48,13 +48,13 @@ fn what_is_asked_for_is_found() {
 fn who_sleeps_is_woken_at_once() {
     let Some(_guest) = enter("unattended::who_sleeps_is_woken_at_once") else { return };
     quickest("wait_any", |a, peer, one| {
-        let core = a.submit_core(peer, Op::Write, one, &options()).unwrap();
+        let core = a.submit_core(PeerId::from_raw(peer), Op::Write, one, &options()).unwrap();
         a.wait_any(std::slice::from_ref(&core), Some(BOUND)).unwrap();
         a.release(core.handle).unwrap();
     });
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     quickest("a future", |a, peer, one| {
-        let transfer = a.submit(peer, Op::Write, one, &options()).unwrap();
+        let transfer = a.submit(PeerId::from_raw(peer), Op::Write, one, &options()).unwrap();
         runtime.block_on(async { transfer.await }).unwrap();
     });
 }
@@ -85,7 +85,7 @@ fn quickest(what: &str, mut round: impl FnMut(&Engine, u64, &[ferry::types::Requ
     let one = [request(&local, &remote, 0, 64)];
     let rounds = (0..30).map(|_| {
         let started = Instant::now();
-        round(&a, peer, &one);
+        round(&a, peer.raw(), &one);
         started.elapsed()
     });
     let least = rounds.min().unwrap();

@@ -5,7 +5,7 @@ use crate::child::Child;
 use crate::guest::{engine, enter, is_quiet, knows, memories, pair, words, LEASE};
 use crate::support::*;
 use ferry::complete::State;
-use ferry::types::Op;
+use ferry::types::{Op, PeerId};
 use ferry::{Deadline, Engine, Memory, Status, TransferOptions};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ impl Drop for Over<'_> {
 fn storm<'a>(
     scope: &'a std::thread::Scope<'a, '_>,
     a: &'a Engine,
-    peer: u64,
+    peer: PeerId,
     (local, sink): (&'a Memory, &'a Memory),
     remote: &'a Memory,
     over: &'a AtomicBool,

@@ -4,7 +4,7 @@
 use crate::common::inline::{waker, Next};
 use crate::guest::{enter, leads_over, memories, pair};
 use crate::support::*;
-use ferry::types::{Op, Request};
+use ferry::types::{Op, PeerId, Request};
 use ferry::{Engine, Memory, TransferOptions};
 use std::future::{Future, IntoFuture};
 use std::pin::pin;
@@ -19,7 +19,7 @@ const ROUNDS: usize = 50;
 
 struct Setting {
     a: Engine,
-    peer: u64,
+    peer: PeerId,
     local: Memory,
     remote: Memory,
     _b: Engine,

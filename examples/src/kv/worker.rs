@@ -8,7 +8,7 @@ use super::report::Moved;
 use super::story;
 use ferry::notify::{Event, EventBody, Queue, WHAT_NOTIFICATIONS, WHAT_PEERS, WHAT_TRANSFERS};
 use ferry::plan::blocks::BlockIds;
-use ferry::types::Op;
+use ferry::types::{Op, PeerId};
 use ferry::{Config, Engine, RemoteRegionInfo, Transfer, TransferOptions};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use std::error::Error;
@@ -44,7 +44,7 @@ pub struct Bench {
 /// A worker that knows the other worker.
 pub struct Worker {
     pub bench: Bench,
-    pub peer: u64,
+    pub peer: PeerId,
     /// The other worker's layers, in order.
     layers: Vec<RemoteRegionInfo>,
     /// The ids of the other worker's blocks.
@@ -70,7 +70,7 @@ impl Bench {
     }
 
     /// Waits for the other worker, unless `peer` names it, and learns its block table.
-    pub fn meet(self, peer: Option<u64>) -> Outcome<Worker> {
+    pub fn meet(self, peer: Option<PeerId>) -> Outcome<Worker> {
         if let Some(peer) = peer {
             self.tell(peer, &Message::Table(self.cache.table().to_vec()))?;
         }
@@ -94,12 +94,12 @@ impl Bench {
         Ok(Worker { bench: self, peer: from, layers, table })
     }
 
-    fn tell(&self, peer: u64, message: &Message) -> Outcome {
+    fn tell(&self, peer: PeerId, message: &Message) -> Outcome {
         Ok(self.engine.notify(peer, &message.encode(), ferry::Deadline::Default)?)
     }
 
     /// Waits for the next notification; returns it and its sender.
-    fn hear(&self) -> Outcome<(u64, Message)> {
+    fn hear(&self) -> Outcome<(PeerId, Message)> {
         loop {
             let event = next(&self.inbox)?;
             match event.body {

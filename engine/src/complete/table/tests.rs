@@ -36,7 +36,7 @@ fn handles_are_checked() {
     assert_eq!(*table.get(handle).unwrap(), handle);
     let other = Table::<u64>::new(Kind::Transfer, Tag::from_random(78), 8);
     let kind = Table::<u64>::new(Kind::Peer, Tag::from_random(77), 8);
-    assert_eq!(table.get(0).unwrap_err().status, Status::Invalid);
+    assert_eq!(table.get(0u64).unwrap_err().status, Status::Invalid);
     assert_eq!(kind.get(handle).unwrap_err().status, Status::Invalid);
     assert_eq!(other.get(handle).unwrap_err().status, Status::Stale);
     // Generations and indexes that were never given out.

@@ -1,6 +1,7 @@
 //! One queue: reservations, order, and the arm and drain contract as poll(2) sees it.
 
 use super::*;
+use crate::types::PeerId;
 
 /// Long enough that only a lost wake-up reaches it.
 const FOREVER_MS: i32 = 60_000;
@@ -173,7 +174,7 @@ fn a_connect_takes_room_in_the_queue_it_was_given() {
     assert_eq!(queue.reserve_connect().unwrap_err().status, Status::Limit);
     assert_eq!(hub.destroy(queue.handle()).unwrap_err().status, Status::Busy);
     queue.push_reserved(
-        Event::new(0, EventBody::PeerConnect { user_data: 9, status: Status::Refused }),
+        Event::new(PeerId::NONE, EventBody::PeerConnect { user_data: 9, status: Status::Refused }),
         || (),
     );
     assert_eq!(queue.reserve_connect().unwrap_err().status, Status::Limit);

@@ -1,6 +1,7 @@
 //! The hub: creating and destroying queues, and which events go where.
 
 use super::*;
+use crate::types::PeerId;
 
 #[test]
 fn create_checks_what_it_is_given() {
@@ -80,15 +81,19 @@ fn peer_events_go_to_every_queue_that_takes_them() {
     let queues = [WHAT_PEERS, WHAT_PEERS | WHAT_TRANSFERS, WHAT_TRANSFERS | WHAT_NOTIFICATIONS]
         .map(|what| hub.create(what, 1).unwrap());
     for _ in 0..1000 {
-        hub.peer_event(Event::new(3, EventBody::PeerUp));
-        hub.peer_event(Event::new(3, EventBody::PeerLost { status: Status::PeerLost, why: "gone".into() }));
+        hub.peer_event(Event::new(PeerId::from_raw(3), EventBody::PeerUp));
+        hub.peer_event(Event::new(
+            PeerId::from_raw(3),
+            EventBody::PeerLost { status: Status::PeerLost, why: "gone".into() },
+        ));
     }
-    hub.peer_event(Event::new(4, EventBody::PeerUp));
+    hub.peer_event(Event::new(PeerId::from_raw(4), EventBody::PeerUp));
     for queue in &queues[..2] {
         let events = drain(queue, usize::MAX);
         let lost = EventBody::PeerLost { status: Status::PeerLost, why: "gone".into() };
         let got: Vec<_> = events.into_iter().map(|event| (event.peer, event.body)).collect();
-        assert_eq!(got, [(3, EventBody::PeerUp), (3, lost), (4, EventBody::PeerUp)]);
+        let (up, other) = (PeerId::from_raw(3), PeerId::from_raw(4));
+        assert_eq!(got, [(up, EventBody::PeerUp), (up, lost), (other, EventBody::PeerUp)]);
     }
     assert_eq!(queues[2].pending(), 0);
 }

@@ -15,7 +15,7 @@ use crate::peer::After;
 use crate::peer::{Path, PathStatus, Peer, PeerIdentity, Surroundings};
 use crate::region::RemoteMap;
 use crate::status::Status;
-use crate::types::{Monotonic, Op, Range, Request, Slice, Transport};
+use crate::types::{Monotonic, Op, PeerId, Range, Request, Slice, Transport};
 use proptest::prelude::*;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ fn peer() -> Peer {
         lease_ns: 1_000_000_000,
         express_bytes_max: 4000,
     };
-    Peer::new(7, identity, 1, around)
+    Peer::new(PeerId::from_raw(7), identity, 1, around)
 }
 
 #[derive(Clone, Debug)]
@@ -99,7 +99,7 @@ fn transfer(handle: u64, wish: &Wish) -> Arc<Transfer> {
         (false, false) => (Transport::Tcp, u64::MAX),
     };
     let spec = TransferSpec {
-        peer: 7,
+        peer: PeerId::from_raw(7),
         op: wish.op,
         requests: (0..wish.slices).map(requests).collect(),
         order: Vec::new(),
@@ -354,7 +354,7 @@ fn what_waits_for_a_transport_that_goes_away_goes_another_way_a_turn_at_a_time()
     world.peer.around().commands.take();
     world.peer.set_path(Transport::Local, PathStatus::Shut(String::new()));
     let asked = world.peer.around().commands.take();
-    assert!(matches!(asked.front(), Some(Command::Sweep { peer: 7 })));
+    assert!(matches!(asked.front(), Some(Command::Sweep { peer }) if peer.raw() == 7));
     assert!(!world.pull(Transport::Local, true), "the transport carries nothing any more");
     let mut turns = 1;
     while world.peer.sweep(Monotonic::ZERO) {

@@ -117,7 +117,7 @@ impl Target {
     fn hear(&mut self, message: Message) {
         let mut body = Vec::new();
         message.encode(&mut body);
-        self.stage.event(Event::Said(PEER, body));
+        self.stage.event(Event::Said(PeerId::from_raw(PEER), body));
     }
 
     /// The answer to it, once devices have done their part.
@@ -303,8 +303,8 @@ fn words_that_nobody_has_looked_at_are_bounded() {
     let target = Target::new();
     let messages = vec![0xff; MIB];
     let waiting = STAGE_SAID_BYTES_MAX / MIB;
-    assert!((0..waiting).all(|_| target.service.message(PEER, &messages)));
-    assert!(!target.service.message(PEER, &messages), "one more than can wait");
+    assert!((0..waiting).all(|_| target.service.message(PeerId::from_raw(PEER), &messages)));
+    assert!(!target.service.message(PeerId::from_raw(PEER), &messages), "one more than can wait");
     let said = target.stage.inbox.take(Some(Duration::ZERO));
     assert_eq!(said.len(), waiting, "what was one too many is not kept");
 }

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::command::Command;
+use crate::types::PeerId;
 
 /// Two engines whose devices reach each other, with a path of the same host.
 fn shared() -> Two {
@@ -13,7 +14,7 @@ fn shared() -> Two {
 }
 
 /// What a person is told of a path.
-fn why(engine: &Engine, peer: u64, transport: Transport) -> (bool, String) {
+fn why(engine: &Engine, peer: PeerId, transport: Transport) -> (bool, String) {
     let paths = engine.peer_paths(peer).unwrap();
     let path = paths.into_iter().find(|path| path.transport == transport).unwrap();
     (path.chosen, path.why)
@@ -221,7 +222,7 @@ fn after_a_fence_no_device_of_the_peer_copies() {
     let transfers: Vec<_> =
         (0..8).map(|_| two.a.submit(two.peer, Op::Write, &blocks, &options()).unwrap()).collect();
     until("it copies", || two.fake.begun.load(Ordering::SeqCst) > begun);
-    let known = |handle: &u64| two.b.peer_info(*handle).is_ok_and(|it| it.address == two.a.address());
+    let known = |handle: &PeerId| two.b.peer_info(*handle).is_ok_and(|it| it.address == two.a.address());
     let guest = two.b.peers().unwrap().into_iter().find(known).unwrap();
     two.b.fence(guest, Some(BOUND)).unwrap();
     let copies = copied(&two);

@@ -11,6 +11,7 @@ use crate::peer::tests::peer_with;
 use crate::peer::{Peer, SessionInfo, TransportService};
 use crate::region::Registry;
 use crate::status::{Error, Result, Status};
+use crate::types::PeerId;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,17 +66,17 @@ fn a_turn_costs_the_peers_that_something_concerns() {
     let (mut stage, service) = stage();
     assert_eq!(turn(&mut stage), 2 * PEERS, "each may have something queued, and is told what lives");
     assert_eq!(turn(&mut stage), 0);
-    service.path(5).unwrap().0.nudge(&mut peer_with(5).after());
-    service.path(5).unwrap().0.nudge(&mut peer_with(5).after());
+    service.path(PeerId::from_raw(5)).unwrap().0.nudge(&mut peer_with(5).after());
+    service.path(PeerId::from_raw(5)).unwrap().0.nudge(&mut peer_with(5).after());
     assert_eq!(turn(&mut stage), 1, "something was queued");
     let mut said = Vec::new();
     Message::Stop { op: 1 }.encode(&mut said);
-    stage.event(Event::Said(7, said));
+    stage.event(Event::Said(PeerId::from_raw(7), said));
     assert_eq!(turn(&mut stage), 1, "an answer");
-    service.end(9);
-    service.forget(9);
+    service.end(PeerId::from_raw(9));
+    service.forget(PeerId::from_raw(9));
     assert_eq!(turn(&mut stage), 1, "a peer is lost");
-    assert!(!stage.sides.contains_key(&9) && stage.sides.len() as u64 == PEERS - 1);
+    assert!(!stage.sides.contains_key(&PeerId::from_raw(9)) && stage.sides.len() as u64 == PEERS - 1);
 }
 
 /// Operations that wait for an answer are looked at when their time has come, and no others.
@@ -85,7 +86,7 @@ fn a_turn_looks_at_the_operations_whose_time_has_come() {
     turn(&mut stage);
     let soon_ns = crate::sys::clock::monotonic_ns() + 1_000_000_000;
     for op in 1..=PEERS {
-        stage.due.looks.set((op, op), Some(soon_ns + 1_000_000_000_000 * (op % 2)));
+        stage.due.looks.set((PeerId::from_raw(op), op), Some(soon_ns + 1_000_000_000_000 * (op % 2)));
     }
     let before = stage.due.looked;
     stage.look_at_time(soon_ns - 1);

@@ -19,7 +19,7 @@ fn a_transfer_starts_after_its_event() {
             let (local, remote) = (two.place(&two.a, device, bytes), two.place(&two.b, device, bytes));
             let untouched = remote.read(0, bytes);
             local.write(0, &pattern(5, bytes));
-            let event = (round + 100) as u64 + two.peer;
+            let event = (round + 100) as u64 + two.peer.raw();
             let requests = [request(&local, &remote, (0, 0), bytes)];
             let first = TransferOptions { ordered: true, ..after(event) };
             let second = TransferOptions { ordered: true, ..options() };

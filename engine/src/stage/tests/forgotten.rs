@@ -7,12 +7,12 @@ use crate::device::{Direction, Job, Limits, Piece, Worker};
 use crate::notify::{EventBody, WHAT_PEERS};
 use crate::peer::TransportService;
 use crate::stage::wire::Message;
-use crate::types::{Boottime, Location};
+use crate::types::{Boottime, Location, PeerId};
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::channel;
 
 /// As if the peer had said it.
-pub fn hear(engine: &Engine, peer: u64, message: Message) {
+pub fn hear(engine: &Engine, peer: PeerId, message: Message) {
     let mut body = Vec::new();
     message.encode(&mut body);
     engine.stage().message(peer, &body);

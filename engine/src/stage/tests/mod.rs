@@ -15,7 +15,7 @@ mod unannounced;
 
 use crate::complete::{State, TransferResult};
 use crate::device::Start;
-use crate::types::{MemoryKind, Op, Request, Transport};
+use crate::types::{MemoryKind, Op, PeerId, Request, Transport};
 use crate::{Config, Deadline, Engine, Memory, RegionOptions, Status, TransferOptions};
 use fake::Fake;
 use std::sync::atomic::Ordering;
@@ -33,7 +33,7 @@ pub struct Two {
     pub fake: Arc<Fake>,
     pub a: Engine,
     pub b: Engine,
-    pub peer: u64,
+    pub peer: PeerId,
     _turn: MutexGuard<'static, ()>,
 }
 

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::command::Command;
+use crate::types::PeerId;
 
 #[test]
 fn a_copy_that_fails_says_so_and_spoils_nothing_else() {
@@ -137,7 +138,7 @@ fn slots_of_a_lost_peer_come_back() {
             remote_region: remote.region,
         };
         let transfer = other.submit(peer, Op::Write, &[wanted], &options()).unwrap();
-        let known = |handle: &u64| two.b.peer_info(*handle).is_ok_and(|it| it.address == other.address());
+        let known = |handle: &PeerId| two.b.peer_info(*handle).is_ok_and(|it| it.address == other.address());
         let guest = two.b.peers().unwrap().into_iter().find(known).unwrap();
         std::thread::sleep(Duration::from_millis(10 + round * 7));
         two.b.fence(guest, Some(BOUND)).unwrap();

@@ -14,7 +14,7 @@ use crate::limits::DEVICE_EXPORTS_MAX;
 use crate::region::range_contains;
 use crate::status::{Error, Result, Status};
 use crate::sys::acl::{self, Runtime};
-use crate::types::{end_of, Transport};
+use crate::types::{end_of, PeerId, Transport};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -128,7 +128,7 @@ struct Export {
 struct Import {
     /// Of the allocation, and who lends it.
     length: u64,
-    peer: u64,
+    peer: PeerId,
     ways: Ways,
     /// How it was opened: by handle if there is one here, else by key.
     physical: Option<*mut c_void>,

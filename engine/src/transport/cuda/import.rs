@@ -12,7 +12,7 @@ use crate::sys::cuda::{
     Context, Failure, IpcHandle, MemAccess, HANDLE_TYPE_POSIX_FD, IPC_LAZY_ENABLE_PEER_ACCESS,
 };
 use crate::sys::proven::Proven;
-use crate::types::end_of;
+use crate::types::{end_of, PeerId};
 use std::collections::HashMap;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -29,8 +29,8 @@ pub struct Imports {
 /// same address; descriptors are numbered anew, so there the export counts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Key {
-    Handle { peer: u64, handle: IpcHandle },
-    Descriptor { peer: u64, number: u64 },
+    Handle { peer: PeerId, handle: IpcHandle },
+    Descriptor { peer: PeerId, number: u64 },
 }
 
 struct Opened {

@@ -7,6 +7,7 @@ use super::sessions::Sessions;
 use crate::command::Command;
 use crate::region::grants::Tally;
 use crate::sys::clock;
+use crate::types::PeerId;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -50,7 +51,7 @@ impl Service {
     }
 
     /// Looks at a peer's paths that are over, and forgets those on which nothing moves any more.
-    pub(super) fn let_go(&self, paths: &mut Sessions, peer: u64, now: Instant) {
+    pub(super) fn let_go(&self, paths: &mut Sessions, peer: PeerId, now: Instant) {
         let Some(all) = paths.draining.get_mut(&peer) else { return };
         let mut changed = false;
         all.retain_mut(|draining| {
@@ -71,7 +72,7 @@ impl Service {
 
 impl Sessions {
     /// Whether something of this peer still copies here.
-    pub fn fades(&self, peer: u64) -> bool {
+    pub fn fades(&self, peer: PeerId) -> bool {
         self.draining.get(&peer).is_some_and(|all| all.iter().any(|it| !it.quiet))
     }
 }

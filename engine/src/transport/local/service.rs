@@ -20,7 +20,7 @@ use crate::sys::lock::{Mutex, MutexGuard};
 use crate::sys::pause;
 use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
 use crate::sys::{unix, vm};
-use crate::types::Transport;
+use crate::types::{PeerId, Transport};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -176,7 +176,7 @@ impl Service {
         }
     }
 
-    fn forget_process(&self, paths: &mut Sessions, peer: u64) {
+    fn forget_process(&self, paths: &mut Sessions, peer: PeerId) {
         if let Some((token, path)) = paths.processes.remove(&peer) {
             paths.tokens.remove(&token);
             self.poller.remove(path.copier().process.pidfd().as_raw_fd(), token);
@@ -249,7 +249,7 @@ impl Service {
         }
     }
 
-    fn look_after(&self, paths: &mut Sessions, peer: u64) {
+    fn look_after(&self, paths: &mut Sessions, peer: PeerId) {
         #[cfg(test)]
         self.looked.fetch_add(1, Ordering::Relaxed);
         match self.advance(paths, peer) {
@@ -266,7 +266,7 @@ impl Service {
     }
 
     /// Reads and writes what can be. True when the path is ready to be opened.
-    fn advance(&self, paths: &mut Sessions, peer: u64) -> std::result::Result<bool, Why> {
+    fn advance(&self, paths: &mut Sessions, peer: PeerId) -> std::result::Result<bool, Why> {
         let path = paths.open.get(&peer).cloned();
         self.connect(paths, peer)?;
         let Some(session) = paths.sessions.get_mut(&peer) else { return Ok(false) };
@@ -298,7 +298,7 @@ impl Service {
     }
 
     /// The dialer goes to the other side, if it has not yet.
-    fn connect(&self, paths: &mut Sessions, peer: u64) -> std::result::Result<(), Why> {
+    fn connect(&self, paths: &mut Sessions, peer: PeerId) -> std::result::Result<(), Why> {
         let token = paths.token();
         let Some(session) = paths.sessions.get_mut(&peer).filter(|session| session.wants_to_connect()) else {
             return Ok(());
@@ -314,7 +314,7 @@ impl Service {
         watched.map_err(|error| format!("epoll: {error}"))
     }
 
-    fn settle(&self, paths: &mut Sessions, peer: u64) {
+    fn settle(&self, paths: &mut Sessions, peer: PeerId) {
         let token = paths.token();
         let Some(session) = paths.sessions.get_mut(&peer) else { return };
         let Some(copier) = session.copier.take() else { return };
@@ -348,7 +348,7 @@ impl Service {
     }
 
     /// There is no path to this peer, or none any more.
-    fn fail(&self, paths: &mut Sessions, peer: u64, why: Why) {
+    fn fail(&self, paths: &mut Sessions, peer: PeerId, why: Why) {
         let Some(session) = self.take(paths, peer) else { return };
         if session.deadline.is_none() {
             return self.commands.push(Command::CompanionBroken { peer, transport: Transport::Local });
@@ -365,14 +365,14 @@ impl Service {
         self.commands.push(Command::Tell { peer, session_id, transport: Transport::Local, body, why });
     }
 
-    fn settled(&self, peer: u64, why: Option<Why>) {
+    fn settled(&self, peer: PeerId, why: Option<Why>) {
         let transport = Transport::Local;
         self.commands.push(Command::PathSettled { peer, transport, why, pending: false });
     }
 
     /// Takes a path out of use: nothing is posted on it from here on, and no new access of the peer is let
     /// in. What still copies here fades.
-    fn take(&self, paths: &mut Sessions, peer: u64) -> Option<Session> {
+    fn take(&self, paths: &mut Sessions, peer: PeerId) -> Option<Session> {
         let mut session = paths.sessions.remove(&peer)?;
         paths.by_id.remove(&session.session_info.session_id);
         paths.times.set(peer, None);
@@ -425,7 +425,7 @@ impl TransportService for Service {
     }
 
     /// Nonsense costs the peer this path.
-    fn message(&self, peer: u64, body: &[u8]) -> bool {
+    fn message(&self, peer: PeerId, body: &[u8]) -> bool {
         let mut paths = self.lock();
         let waits = |session: &&mut Session| session.session_info.dialer && session.name.is_empty();
         let Some(session) = paths.sessions.get_mut(&peer).filter(waits) else { return true };
@@ -441,7 +441,7 @@ impl TransportService for Service {
         true
     }
 
-    fn refused(&self, peer: u64, why: String) -> bool {
+    fn refused(&self, peer: PeerId, why: String) -> bool {
         let mut paths = self.lock();
         if paths.sessions.get(&peer).is_some_and(|session| session.deadline.is_some()) {
             self.fail(&mut paths, peer, why);
@@ -449,13 +449,13 @@ impl TransportService for Service {
         true
     }
 
-    fn path(&self, peer: u64) -> Option<(Arc<dyn Path>, String)> {
+    fn path(&self, peer: PeerId) -> Option<(Arc<dyn Path>, String)> {
         let paths = self.lock();
         let path: Arc<dyn Path> = paths.open.get(&peer)?.clone();
         Some((path, paths.how.get(&peer).cloned().unwrap_or_default()))
     }
 
-    fn regions_added(&self, peer: u64, ids: &[u64]) -> Vec<Vec<u8>> {
+    fn regions_added(&self, peer: PeerId, ids: &[u64]) -> Vec<Vec<u8>> {
         let map = self.registry.snapshot();
         let mut paths = self.lock();
         if let Some(session) = paths.sessions.get_mut(&peer) {
@@ -477,7 +477,7 @@ impl TransportService for Service {
         }
     }
 
-    fn end(&self, peer: u64) -> Vec<(u32, Closed)> {
+    fn end(&self, peer: PeerId) -> Vec<(u32, Closed)> {
         let ended = self.take(&mut self.lock(), peer);
         // Its descriptors close outside the lock.
         drop(ended);
@@ -485,11 +485,11 @@ impl TransportService for Service {
         Vec::new()
     }
 
-    fn forget(&self, peer: u64) {
+    fn forget(&self, peer: PeerId) {
         self.forget_process(&mut self.lock(), peer);
     }
 
-    fn is_quiet(&self, peer: u64) -> bool {
+    fn is_quiet(&self, peer: PeerId) -> bool {
         !self.lock().fades(peer)
     }
 }

@@ -41,10 +41,10 @@ fn an_event_costs_the_sessions_that_it_concerns() {
     assert_eq!(turn(&service), 0);
     assert!(service.next_timer().is_some_and(|left| left > PATIENCE / 2), "nothing is to be done");
     let nobody = unix::listen_abstract(unix::PACKETS.into()).unwrap().1;
-    service.message(4, &nobody);
+    service.message(PeerId::from_raw(4), &nobody);
     assert_eq!(service.next_timer(), Some(Duration::ZERO));
     assert_eq!(turn(&service), 1);
-    service.end(7);
+    service.end(PeerId::from_raw(7));
     assert_eq!(turn(&service), 0);
     assert!(
         service.lock().by_id.len() as u64 == PEERS - 2,

@@ -4,6 +4,7 @@ use super::draining::Draining;
 use super::path::LocalPath;
 use super::session::Session;
 use crate::schedule::Schedule;
+use crate::types::PeerId;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -15,24 +16,24 @@ const TOLD_PER_TURN: usize = 4096;
 
 pub struct Sessions {
     /// By the peer's handle, from the session's beginning to its end.
-    pub sessions: HashMap<u64, Session>,
+    pub sessions: HashMap<PeerId, Session>,
     /// The same by the session's id, with which the dialer comes.
-    pub by_id: HashMap<[u8; 16], u64>,
+    pub by_id: HashMap<[u8; 16], PeerId>,
     /// Those that have something to look at: whoever changes one puts it here, but for who looks after it.
-    pub work: BTreeSet<u64>,
+    pub work: BTreeSet<PeerId>,
     /// When the others are looked at next, as they stood when they were last looked after.
-    pub times: Schedule<Instant>,
+    pub times: Schedule<Instant, PeerId>,
     /// Regions that have gone, and that no session was told of yet.
     pub gone: VecDeque<u64>,
-    pub open: HashMap<u64, Arc<LocalPath>>,
+    pub open: HashMap<PeerId, Arc<LocalPath>>,
     /// What was said about an open path.
-    pub how: HashMap<u64, String>,
+    pub how: HashMap<PeerId, String>,
     /// The processes of paths that were opened, until their sessions end.
-    pub processes: HashMap<u64, (u64, Arc<LocalPath>)>,
+    pub processes: HashMap<PeerId, (u64, Arc<LocalPath>)>,
     /// Over, but its process was still copying here, or had memory of a device mapped; by peer.
-    pub draining: HashMap<u64, Vec<Draining>>,
+    pub draining: HashMap<PeerId, Vec<Draining>>,
     /// When they are looked at again.
-    pub fading_times: Schedule<Instant>,
+    pub fading_times: Schedule<Instant, PeerId>,
     /// Copying threads of paths that are over.
     pub leaving: Vec<JoinHandle<()>>,
     /// Came, and have not said for which session.
@@ -40,7 +41,7 @@ pub struct Sessions {
     /// How long they may take.
     pub strangers_times: Schedule<Instant>,
     /// Whose socket or process a token stands for.
-    pub tokens: HashMap<u64, u64>,
+    pub tokens: HashMap<u64, PeerId>,
     pub next_token: u64,
 }
 

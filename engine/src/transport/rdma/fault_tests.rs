@@ -7,7 +7,7 @@ mod late;
 use super::path::RdmaPath;
 use super::wire::KeysOffer;
 use crate::complete::{State, TransferResult};
-use crate::types::{Op, Request, Transport};
+use crate::types::{Op, PeerId, Request, Transport};
 use crate::{Config, Deadline, Engine, Memory, RegionOptions, Status, TransferOptions};
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +30,7 @@ fn is_here(test: &str) -> bool {
 struct Two {
     a: Engine,
     b: Engine,
-    peer: u64,
+    peer: PeerId,
     here: Arc<RdmaPath>,
     there: Arc<RdmaPath>,
 }

@@ -11,6 +11,7 @@ use crate::peer::{Closed, Posted};
 use crate::schedule::Schedule;
 use crate::sys::clock;
 use crate::sys::lock::MutexGuard;
+use crate::types::PeerId;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,7 +23,7 @@ const FLUSH_PATIENCE: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(1);
 
 /// A lane: its peer, and its number.
-type Key = (u64, u32);
+type Key = (PeerId, u32);
 
 struct Left {
     endpoint: Arc<Endpoint>,
@@ -38,7 +39,7 @@ pub struct Flushing {
     /// What those carried that are gone since.
     records: HashMap<Key, Vec<Posted>>,
     /// Regions whose keys a peer has let go of meanwhile: by peer.
-    let_go: HashMap<u64, Vec<u64>>,
+    let_go: HashMap<PeerId, Vec<u64>>,
 }
 
 impl Flushing {
@@ -52,12 +53,12 @@ impl Flushing {
     }
 
     /// Whether some of this peer are not gone yet.
-    pub fn has(&self, peer: u64) -> bool {
+    pub fn has(&self, peer: PeerId) -> bool {
         self.endpoints.range((peer, 0)..=(peer, u32::MAX)).next().is_some()
     }
 
     /// What has become of a lane, if it was left here.
-    pub fn ask(&mut self, peer: u64, lane: u32) -> Option<Closed> {
+    pub fn ask(&mut self, peer: PeerId, lane: u32) -> Option<Closed> {
         if let Some(left) = self.endpoints.get_mut(&(peer, lane)) {
             left.is_asked = true;
             return Some(Closed::Soon);
@@ -70,12 +71,12 @@ impl Flushing {
     }
 
     /// The peer holds these keys no more, and endpoints through which it could use them go.
-    pub fn let_go(&mut self, peer: u64, regions: &[u64]) {
+    pub fn let_go(&mut self, peer: PeerId, regions: &[u64]) {
         self.let_go.entry(peer).or_default().extend(regions);
     }
 
     /// These are being closed. To be called before nobody else knows of them.
-    fn begin(&mut self, peer: u64, endpoints: &[Arc<Endpoint>]) {
+    fn begin(&mut self, peer: PeerId, endpoints: &[Arc<Endpoint>]) {
         for endpoint in endpoints {
             let until = clock::now() + FLUSH_PATIENCE;
             let left = Left { endpoint: endpoint.clone(), until, is_asked: false };
@@ -96,7 +97,7 @@ impl Service {
     pub(super) fn close(
         &self,
         mut sessions: MutexGuard<'_, Sessions>,
-        peer: u64,
+        peer: PeerId,
         endpoints: Vec<Arc<Endpoint>>,
     ) -> Vec<(u32, Closed)> {
         sessions.leaving.begin(peer, &endpoints);
@@ -130,7 +131,7 @@ impl Service {
 
     /// Once no endpoint of the peer is left that was closed, keys that wait for that are released, whoever closed the last
     /// one; and all of them if its session is over.
-    fn release_left(&self, sessions: &mut Sessions, peer: u64) {
+    fn release_left(&self, sessions: &mut Sessions, peer: PeerId) {
         if sessions.leaving.has(peer) {
             return;
         }

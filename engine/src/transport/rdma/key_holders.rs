@@ -13,7 +13,7 @@ use crate::status::Result;
 use crate::sys::clock;
 use crate::sys::health;
 use crate::sys::lock::{Condvar, Mutex, MutexGuard};
-use crate::types::Access;
+use crate::types::{Access, PeerId};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
@@ -31,9 +31,9 @@ pub struct KeyHolders {
 #[derive(Default)]
 struct State {
     /// Peers by region.
-    holders: HashMap<u64, HashSet<u64>>,
+    holders: HashMap<u64, HashSet<PeerId>>,
     /// Regions by peer: the same, seen from the other end. Nothing empty is kept in either.
-    regions: HashMap<u64, HashSet<u64>>,
+    regions: HashMap<PeerId, HashSet<u64>>,
     /// Regions whose keys are given to nobody any more.
     revoked: HashSet<u64>,
 }
@@ -58,7 +58,7 @@ impl KeyHolders {
     }
 
     /// The peer is about to be told the region's keys. False: it must not be.
-    pub fn give(&self, region: u64, peer: u64) -> bool {
+    pub fn give(&self, region: u64, peer: PeerId) -> bool {
         let mut state = self.lock();
         let may = !state.revoked.contains(&region);
         if may {
@@ -69,12 +69,12 @@ impl KeyHolders {
     }
 
     /// Peers that hold keys of the region.
-    pub fn holders(&self, region: u64) -> Vec<u64> {
+    pub fn holders(&self, region: u64) -> Vec<PeerId> {
         self.lock().holders.get(&region).map(|peers| peers.iter().copied().collect()).unwrap_or_default()
     }
 
     /// The peer can't reach these regions any more.
-    pub fn release(&self, regions: &[u64], peer: u64) {
+    pub fn release(&self, regions: &[u64], peer: PeerId) {
         let mut state = self.lock();
         for region in regions {
             take(&mut state.holders, *region, peer);
@@ -84,7 +84,7 @@ impl KeyHolders {
     }
 
     /// The peer can reach nothing any more.
-    pub fn release_all(&self, peer: u64) {
+    pub fn release_all(&self, peer: PeerId) {
         let mut state = self.lock();
         for region in state.regions.remove(&peer).unwrap_or_default() {
             take(&mut state.holders, region, peer);
@@ -94,7 +94,7 @@ impl KeyHolders {
 }
 
 /// Takes `what` from the set of `of`, and the set away with the last.
-fn take(sets: &mut HashMap<u64, HashSet<u64>>, of: u64, what: u64) {
+fn take<A: Eq + std::hash::Hash, B: Eq + std::hash::Hash>(sets: &mut HashMap<A, HashSet<B>>, of: A, what: B) {
     if let Entry::Occupied(mut set) = sets.entry(of) {
         set.get_mut().remove(&what);
         if set.get().is_empty() {
@@ -166,7 +166,7 @@ impl Holder for KeyHolders {
 
 impl Service {
     /// What a peer is told of a region: nothing, if it is on its way out.
-    pub(super) fn keys_of(&self, region: &Region, peer: u64) -> Vec<Word> {
+    pub(super) fn keys_of(&self, region: &Region, peer: PeerId) -> Vec<Word> {
         let Some(pinned) = Pinned::of(region) else { return Vec::new() };
         if region.is_revoked() || !self.key_holders.give(region.id, peer) {
             return Vec::new();
@@ -198,7 +198,7 @@ impl Service {
     pub(super) fn ask_holders(&self) {
         let sessions = &mut *self.lock();
         let regions = std::mem::take(&mut sessions.revoking);
-        let mut by_peer: HashMap<u64, Vec<u64>> = HashMap::new();
+        let mut by_peer: HashMap<PeerId, Vec<u64>> = HashMap::new();
         for region in regions {
             self.key_holders
                 .holders(region)
@@ -241,18 +241,22 @@ mod tests {
     #[test]
     fn keys_that_are_held_are_waited_for() {
         let (held, asked) = held();
-        assert!(held.give(7, 1) && held.give(7, 2) && held.give(8, 1));
+        assert!(
+            held.give(7, PeerId::from_raw(1))
+                && held.give(7, PeerId::from_raw(2))
+                && held.give(8, PeerId::from_raw(1))
+        );
         assert!(!held.revoke_if_unheld(7, &mut || true), "two peers hold it");
         held.revoke(7);
         assert_eq!(asked.load(Ordering::SeqCst), 7);
-        assert!(!held.give(7, 3), "nobody gets it any more");
-        held.release(&[7], 1);
+        assert!(!held.give(7, PeerId::from_raw(3)), "nobody gets it any more");
+        held.release(&[7], PeerId::from_raw(1));
         assert!(!held.wait_unheld(7, Some(Instant::now())));
         let waiter = held.clone();
         let waiting = std::thread::spawn(move || waiter.wait_unheld(7, None));
-        held.release_all(2);
+        held.release_all(PeerId::from_raw(2));
         assert!(waiting.join().unwrap());
-        assert_eq!(held.holders(8), [1]);
+        assert_eq!(held.holders(8), [PeerId::from_raw(1)]);
     }
 
     /// What a peer that goes costs is what it holds, not what there is.
@@ -260,14 +264,17 @@ mod tests {
     fn a_peer_is_found_by_what_it_holds() {
         let (held, _) = held();
         for region in 1..=10 {
-            (1..=region).for_each(|peer| assert!(held.give(region, peer)));
+            (1..=region).for_each(|peer| assert!(held.give(region, PeerId::from_raw(peer))));
         }
-        let of = |peer: u64| held.lock().regions.get(&peer).map_or(0, HashSet::len);
-        assert_eq!((of(1), of(10), of(11)), (10, 1, 0));
-        held.release(&[3, 4], 1);
-        held.release_all(2);
-        assert_eq!((of(1), of(2), held.holders(2)), (8, 0, vec![1]));
-        (1..=10).for_each(|peer| held.release_all(peer));
+        let of = |peer: PeerId| held.lock().regions.get(&peer).map_or(0, HashSet::len);
+        assert_eq!((of(PeerId::from_raw(1)), of(PeerId::from_raw(10)), of(PeerId::from_raw(11))), (10, 1, 0));
+        held.release(&[3, 4], PeerId::from_raw(1));
+        held.release_all(PeerId::from_raw(2));
+        assert_eq!(
+            (of(PeerId::from_raw(1)), of(PeerId::from_raw(2)), held.holders(2)),
+            (8, 0, vec![PeerId::from_raw(1)])
+        );
+        (1..=10).for_each(|peer| held.release_all(PeerId::from_raw(peer)));
         let state = held.lock();
         assert!(state.holders.is_empty() && state.regions.is_empty(), "nothing is left");
     }
@@ -279,21 +286,25 @@ mod tests {
         let registry = crate::region::Registry::new(crate::handle::Tag::from_random(1), None);
         let spec = RegionSpec { address: 4096, length: 64, ..RegionSpec::default() };
         let region = registry.register(&[spec]).unwrap().remove(0);
-        assert!(held.give(region.id, 1) && held.give(region.id, 2) && held.give(8, 2));
+        assert!(
+            held.give(region.id, PeerId::from_raw(1))
+                && held.give(region.id, PeerId::from_raw(2))
+                && held.give(8, PeerId::from_raw(2))
+        );
         held.unpin(&region);
         let state = held.lock();
-        assert_eq!(state.holders, HashMap::from([(8, HashSet::from([2]))]));
-        assert_eq!(state.regions, HashMap::from([(2, HashSet::from([8]))]));
+        assert_eq!(state.holders, HashMap::from([(8, HashSet::from([PeerId::from_raw(2)]))]));
+        assert_eq!(state.regions, HashMap::from([(PeerId::from_raw(2), HashSet::from([8]))]));
     }
 
     #[test]
     fn what_nobody_holds_goes_at_once_if_it_is_idle() {
         let (held, asked) = held();
         assert!(!held.revoke_if_unheld(7, &mut || false));
-        assert!(held.give(7, 1), "nothing has changed");
-        held.release(&[7], 1);
+        assert!(held.give(7, PeerId::from_raw(1)), "nothing has changed");
+        held.release(&[7], PeerId::from_raw(1));
         assert!(held.revoke_if_unheld(7, &mut || true));
-        assert!(!held.give(7, 1));
+        assert!(!held.give(7, PeerId::from_raw(1)));
         assert_eq!(asked.load(Ordering::SeqCst), 0);
     }
 }

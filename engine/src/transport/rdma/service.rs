@@ -24,7 +24,7 @@ use crate::sys::health;
 use crate::sys::lock::{Mutex, MutexGuard};
 use crate::sys::pause;
 use crate::sys::poller::{Poller, PollerKind, Ready};
-use crate::types::Transport;
+use crate::types::{PeerId, Transport};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -58,7 +58,7 @@ pub struct Service {
     pollings: Mutex<Vec<Arc<Polling>>>,
     sessions: Mutex<Sessions>,
     /// Peers for which something was queued while their endpoints rest. A leaf: whoever queues may hold other locks.
-    pub(super) wanted: Arc<Mutex<Vec<u64>>>,
+    pub(super) wanted: Arc<Mutex<Vec<PeerId>>>,
     stopping: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// How many sessions were looked after.
@@ -196,7 +196,7 @@ impl Service {
         self.lock().next_look(clock::now())
     }
 
-    fn take_due(&self, now: Instant) -> BTreeSet<u64> {
+    fn take_due(&self, now: Instant) -> BTreeSet<PeerId> {
         let mut due = self.lock().take_due(now);
         due.extend(std::mem::take(&mut *self.wanted.lock()));
         due
@@ -241,14 +241,14 @@ impl Service {
             session.plan(&self.devices);
             work.insert(*peer);
         }
-        let peers: Vec<u64> = all.keys().copied().collect();
+        let peers: Vec<PeerId> = all.keys().copied().collect();
         drop(sessions);
         // With the last port gone what waits for an endpoint waits in vain, whoever closed the last one.
         peers.into_iter().for_each(|peer| self.say_state(peer));
         self.poller.wake();
     }
 
-    fn look_after(&self, peer: u64, now: Instant) {
+    fn look_after(&self, peer: PeerId, now: Instant) {
         #[cfg(test)]
         self.looked.fetch_add(1, Ordering::Relaxed);
         while let Some((word, id)) = self.next_word(peer) {
@@ -260,26 +260,31 @@ impl Service {
     }
 
     /// Notes when time asks for this session next.
-    fn plan(&self, peer: u64) {
+    fn plan(&self, peer: PeerId) {
         let mut sessions = self.lock();
         let next = |session: &Session| session.next_look(clock::now(), self.silence(), self.settings.idle);
         let at = sessions.all.get(&peer).and_then(next);
         sessions.times.set(peer, at);
     }
 
-    fn next_word(&self, peer: u64) -> Option<(Word, [u8; 16])> {
+    fn next_word(&self, peer: PeerId) -> Option<(Word, [u8; 16])> {
         let mut sessions = self.lock();
         let session = sessions.all.get_mut(&peer)?;
         Some((session.inbox.pop_front()?, session.session_info.session_id))
     }
 
     /// The session, if it is still that one.
-    pub(super) fn with<T>(&self, peer: u64, id: [u8; 16], act: impl FnOnce(&mut Session) -> T) -> Option<T> {
+    pub(super) fn with<T>(
+        &self,
+        peer: PeerId,
+        id: [u8; 16],
+        act: impl FnOnce(&mut Session) -> T,
+    ) -> Option<T> {
         let mut sessions = self.lock();
         sessions.all.get_mut(&peer).filter(|session| session.session_info.session_id == id).map(act)
     }
 
-    fn heard(&self, peer: u64, id: [u8; 16], word: Word) {
+    fn heard(&self, peer: PeerId, id: [u8; 16], word: Word) {
         match word {
             Word::Offer { devices, why } => {
                 let gone = self
@@ -311,7 +316,7 @@ impl Service {
     }
 
     /// The peer can't use the keys of these regions any more, once all endpoints of it that were closed are gone.
-    fn release(&self, leaving: &mut Flushing, regions: &[u64], peer: u64) {
+    fn release(&self, leaving: &mut Flushing, regions: &[u64], peer: PeerId) {
         match leaving.has(peer) {
             true => leaving.let_go(peer, regions),
             false => self.key_holders.release(regions, peer),
@@ -319,13 +324,13 @@ impl Service {
     }
 
     /// Has the control loop close an endpoint, and fence what it carries.
-    pub(super) fn give_up(&self, peer: u64, lane: u32) {
+    pub(super) fn give_up(&self, peer: PeerId, lane: u32) {
         let loss = Loss::told(Cause::Ours, format!("RDMA lane {lane} was given up")).over(Transport::Rdma);
         self.commands.push(Command::LaneLost { peer, lane, loss });
     }
 
     /// What time, and completions, ask for.
-    fn time(&self, peer: u64, now: Instant) {
+    fn time(&self, peer: PeerId, now: Instant) {
         if let Some(id) = self.wanted(peer) {
             self.wake(peer, id);
         }
@@ -347,7 +352,7 @@ impl Service {
     }
 
     #[allow(clippy::type_complexity)]
-    fn look_at_time(&self, peer: u64, now: Instant) -> Option<([u8; 16], Vec<Pair>, Vec<u32>, Vec<u32>)> {
+    fn look_at_time(&self, peer: PeerId, now: Instant) -> Option<([u8; 16], Vec<Pair>, Vec<u32>, Vec<u32>)> {
         let sessions = &mut *self.lock();
         let session = sessions.all.get_mut(&peer)?;
         for regions in session.take_acks() {
@@ -376,7 +381,7 @@ impl Service {
     }
 
     /// Says, once, what became of the first attempts.
-    fn settle(&self, peer: u64) {
+    fn settle(&self, peer: PeerId) {
         let mut sessions = self.lock();
         let Some(session) = sessions.all.get_mut(&peer).filter(|session| !session.is_settled) else { return };
         let hopeless = session.why_not(&self.devices).is_some_and(|(_, pending)| !pending);
@@ -392,7 +397,7 @@ impl Service {
 
     /// Tells the control loop whether there is a path. Before the first attempts are over it has to wait,
     /// unless there is one.
-    pub(super) fn say_state(&self, peer: u64) {
+    pub(super) fn say_state(&self, peer: PeerId) {
         let sessions = self.lock();
         let Some(session) = sessions.all.get(&peer) else { return };
         let why = session.why_not(&self.devices);

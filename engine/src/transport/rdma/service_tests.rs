@@ -6,6 +6,7 @@ use super::*;
 use crate::handle::Tag;
 use crate::peer::tests::peer_with;
 use crate::peer::{Path, SessionInfo, TransportService};
+use crate::types::PeerId;
 
 const PEERS: u64 = 1000;
 
@@ -54,23 +55,23 @@ fn an_event_costs_the_sessions_that_it_concerns() {
     assert_eq!(turn(&service), PEERS, "each has just begun");
     assert_eq!(turn(&service), 0);
     assert!(service.next_look().is_none_or(|at| at > Instant::now()), "nothing is to be done");
-    assert!(service.message(5, &Word::Idle.encode()));
+    assert!(service.message(PeerId::from_raw(5), &Word::Idle.encode()));
     assert!(service.next_look().is_some_and(|at| at <= Instant::now()));
     assert_eq!(turn(&service), 1, "a word");
-    let call = service.lock().all.get(&8).map(|session| session.path.clone()).unwrap();
+    let call = service.lock().all.get(&PeerId::from_raw(8)).map(|session| session.path.clone()).unwrap();
     call.rest();
     call.rouse();
     assert_eq!(turn(&service), 1, "its endpoints are wanted");
-    service.key_holders.give(70, 9);
+    service.key_holders.give(70, PeerId::from_raw(9));
     service.key_holders.revoke(70);
     assert_eq!(turn(&service), 1, "keys are asked for");
-    service.end(9);
+    service.end(PeerId::from_raw(9));
     assert_eq!(turn(&service), 0);
     assert!(service.key_holders.holders(70).is_empty(), "it has none any more");
 }
 
 /// What the service answers to a CONNECT of this lane.
-fn refusal(service: &Service, peer: u64, lane: u32) -> Option<String> {
+fn refusal(service: &Service, peer: PeerId, lane: u32) -> Option<String> {
     let side = Side { mtu: 1024, reads_max: 1, qps: vec![(1, 1), (2, 2)] };
     service.commands.take();
     assert!(service.message(peer, &Word::Connect { lane, own: 0, other: 0, side }.encode()));
@@ -88,15 +89,19 @@ fn refusal(service: &Service, peer: u64, lane: u32) -> Option<String> {
 #[test]
 fn an_endpoint_whose_number_is_taken_or_fenced_is_refused() {
     let service = service();
-    let numbers =
-        service.lock().all.get(&5).map(|session| session.session_info.lane_numbers.clone()).unwrap();
+    let numbers = service
+        .lock()
+        .all
+        .get(&PeerId::from_raw(5))
+        .map(|session| session.session_info.lane_numbers.clone())
+        .unwrap();
     assert!(numbers.take(3));
     numbers.fence(4);
     for lane in [3, 4] {
-        let why = refusal(&service, 5, lane).unwrap();
+        let why = refusal(&service, PeerId::from_raw(5), lane).unwrap();
         assert!(why.contains("was taken or fenced"), "{why}");
     }
-    let why = refusal(&service, 5, 6).unwrap();
+    let why = refusal(&service, PeerId::from_raw(5), 6).unwrap();
     assert!(why.contains("no such device"), "{why}");
     assert!(!numbers.is_free(6), "TCP's lanes may not have it either");
 }

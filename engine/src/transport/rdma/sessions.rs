@@ -3,6 +3,7 @@
 use super::flushing::Flushing;
 use super::session::Session;
 use crate::schedule::Schedule;
+use crate::types::PeerId;
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
@@ -11,13 +12,13 @@ const EARLY: Duration = Duration::from_millis(1);
 
 pub struct Sessions {
     /// By the peer's handle, from the session's beginning to its end.
-    pub all: HashMap<u64, Session>,
+    pub all: HashMap<PeerId, Session>,
     /// Peers whose sessions are over, and since when they have had no endpoint where there was one.
-    pub parted: HashMap<u64, Instant>,
+    pub parted: HashMap<PeerId, Instant>,
     /// Those that have something to look at. Whoever changes a session puts it here, but for who looks after it.
-    pub work: BTreeSet<u64>,
+    pub work: BTreeSet<PeerId>,
     /// When the others are looked at next if nothing is heard, as they stood when they were last looked after.
-    pub times: Schedule<Instant>,
+    pub times: Schedule<Instant, PeerId>,
     /// Regions that are being unregistered, whose holders have not been asked yet.
     pub revoking: Vec<u64>,
     /// Endpoints that are closed but for what their devices owe.
@@ -48,7 +49,7 @@ impl Sessions {
     }
 
     /// Takes out whom somebody changed, or time asks for.
-    pub fn take_due(&mut self, now: Instant) -> BTreeSet<u64> {
+    pub fn take_due(&mut self, now: Instant) -> BTreeSet<PeerId> {
         let mut due = std::mem::take(&mut self.work);
         due.extend(self.times.take_due(now + EARLY));
         due

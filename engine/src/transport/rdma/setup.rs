@@ -7,11 +7,12 @@ use super::session::{Entry, Pair, Session, Stage, PATIENCE};
 use super::wire::{Side, Word};
 use crate::peer::Closed;
 use crate::sys::clock;
+use crate::types::PeerId;
 
 impl Service {
     fn make(
         &self,
-        peer: u64,
+        peer: PeerId,
         id: [u8; 16],
         (lane, pair, qps): (u32, Pair, u32),
     ) -> std::result::Result<Entry, String> {
@@ -38,7 +39,7 @@ impl Service {
     }
 
     /// The dialer's first step.
-    pub(super) fn ask(&self, peer: u64, id: [u8; 16], pair: Pair) {
+    pub(super) fn ask(&self, peer: PeerId, id: [u8; 16], pair: Pair) {
         let Some(lane) = self.with(peer, id, |session| session.session_info.lane_numbers.draw()) else {
             return;
         };
@@ -59,7 +60,7 @@ impl Service {
     }
 
     /// The acceptor's step.
-    pub(super) fn answer(&self, peer: u64, id: [u8; 16], lane: u32, pair: Pair, theirs: Side) {
+    pub(super) fn answer(&self, peer: PeerId, id: [u8; 16], lane: u32, pair: Pair, theirs: Side) {
         let Some(admitted) = self.with(peer, id, |session| session.admit(lane, &theirs)) else { return };
         // What came of a pair that there can't be is not kept: there are 65,536 ways to name one.
         let is_pair = |session: &Session| {
@@ -87,7 +88,7 @@ impl Service {
     }
 
     /// The other end stands: the dialer ties its own to it, and looks whether it answers.
-    pub(super) fn accepted(&self, peer: u64, id: [u8; 16], lane: u32, theirs: Side) {
+    pub(super) fn accepted(&self, peer: PeerId, id: [u8; 16], lane: u32, theirs: Side) {
         let found = self.with(peer, id, |session| {
             let entry = session.entries.get_mut(&lane).filter(|entry| entry.stage == Stage::Asked)?;
             entry.stage = Stage::Probing;
@@ -102,7 +103,7 @@ impl Service {
     }
 
     /// Gives up an endpoint that never carried anything.
-    pub(super) fn close_quietly(&self, peer: u64, id: [u8; 16], lane: u32, why: &str) {
+    pub(super) fn close_quietly(&self, peer: PeerId, id: [u8; 16], lane: u32, why: &str) {
         let mut sessions = self.lock();
         let session = sessions.all.get_mut(&peer).filter(|session| session.session_info.session_id == id);
         let unused =

@@ -5,6 +5,7 @@ use super::service::Service;
 use super::session::Session;
 use super::wire::Word;
 use crate::peer::{Closed, Path, SessionInfo, TransportService};
+use crate::types::PeerId;
 use std::sync::Arc;
 
 impl TransportService for Service {
@@ -29,7 +30,7 @@ impl TransportService for Service {
         self.poller.wake();
     }
 
-    fn message(&self, peer: u64, body: &[u8]) -> bool {
+    fn message(&self, peer: PeerId, body: &[u8]) -> bool {
         let Ok(word) = Word::decode(body) else { return false };
         let mut sessions = self.lock();
         let Some(session) = sessions.all.get_mut(&peer) else { return true };
@@ -48,7 +49,7 @@ impl TransportService for Service {
         taken
     }
 
-    fn refused(&self, peer: u64, why: String) -> bool {
+    fn refused(&self, peer: PeerId, why: String) -> bool {
         let mut sessions = self.lock();
         let Some(session) = sessions.all.get_mut(&peer) else { return true };
         let taken = session.hear(Word::Offer { devices: Vec::new(), why });
@@ -58,7 +59,7 @@ impl TransportService for Service {
         taken
     }
 
-    fn path(&self, peer: u64) -> Option<(Arc<dyn Path>, String)> {
+    fn path(&self, peer: PeerId) -> Option<(Arc<dyn Path>, String)> {
         let sessions = self.lock();
         let session = sessions.all.get(&peer)?;
         session.why_not(&self.devices).is_none().then(|| {
@@ -67,7 +68,7 @@ impl TransportService for Service {
         })
     }
 
-    fn regions_added(&self, peer: u64, ids: &[u64]) -> Vec<Vec<u8>> {
+    fn regions_added(&self, peer: PeerId, ids: &[u64]) -> Vec<Vec<u8>> {
         // Sessions begin and end on the calling thread: a region that is revoked meanwhile finds it there to ask.
         if !self.lock().all.contains_key(&peer) {
             return Vec::new();
@@ -79,14 +80,14 @@ impl TransportService for Service {
 
     fn regions_removed(&self, _ids: &[u64]) {}
 
-    fn carriers(&self, peer: u64, transfer: u64) -> Vec<u32> {
+    fn carriers(&self, peer: PeerId, transfer: u64) -> Vec<u32> {
         let sessions = self.lock();
         let Some(session) = sessions.all.get(&peer) else { return Vec::new() };
         let carrying = session.entries.iter().filter(|(_, entry)| entry.endpoint.carries(transfer));
         carrying.map(|(lane, _)| *lane).collect()
     }
 
-    fn close_lane(&self, peer: u64, lane: u32) -> Option<Closed> {
+    fn close_lane(&self, peer: PeerId, lane: u32) -> Option<Closed> {
         let mut sessions = self.lock();
         if let Some(closed) = sessions.leaving.ask(peer, lane) {
             return Some(closed);
@@ -103,7 +104,7 @@ impl TransportService for Service {
         closed
     }
 
-    fn end(&self, peer: u64) -> Vec<(u32, Closed)> {
+    fn end(&self, peer: PeerId) -> Vec<(u32, Closed)> {
         let mut sessions = self.lock();
         let Some(mut session) = sessions.all.remove(&peer) else { return Vec::new() };
         sessions.times.set(peer, None);
@@ -114,12 +115,12 @@ impl TransportService for Service {
         self.close(sessions, peer, session.take_all())
     }
 
-    fn forget(&self, peer: u64) {
+    fn forget(&self, peer: PeerId) {
         self.lock().parted.remove(&peer);
     }
 
     /// Nothing comes after its queue pairs are destroyed.
-    fn is_quiet(&self, peer: u64) -> bool {
+    fn is_quiet(&self, peer: PeerId) -> bool {
         !self.lock().leaving.has(peer)
     }
 }

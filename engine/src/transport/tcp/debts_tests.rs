@@ -4,14 +4,14 @@ use super::drain_tests::{engine, stand, Stop, BOUND};
 use crate::complete::{Notification, State};
 use crate::notify::WHAT_NOTIFICATIONS;
 use crate::sys::clock;
-use crate::types::{Op, Request};
+use crate::types::{Op, PeerId, Request};
 use crate::{Deadline, Engine, Memory, RegionOptions, Transfer, TransferOptions};
 
 /// Enough for all lanes.
 const BYTES: u64 = 512 << 10;
 
 /// What is small goes by the express lane: the calling thread posts it.
-fn write(engine: &Engine, peer: u64, from: &Memory, to: &Memory, length: u64) -> Transfer {
+fn write(engine: &Engine, peer: PeerId, from: &Memory, to: &Memory, length: u64) -> Transfer {
     let request = Request { local: from.address(), remote: to.address(), length, remote_region: to.region() };
     let options =
         TransferOptions { deadline: Deadline::Never, notify: Some(b"word"), ..TransferOptions::default() };

@@ -3,7 +3,7 @@
 
 use crate::peer::outbox::Pulled;
 use crate::sys::clock;
-use crate::types::{Op, Request};
+use crate::types::{Op, PeerId, Request};
 use crate::{Config, Deadline, Engine, Memory, RegionOptions, TransferOptions};
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::Mutex;
@@ -21,7 +21,7 @@ pub(super) struct Stop {
 
 impl Stop {
     /// The next thread that takes data of this peer's from the outbox.
-    pub fn next(engine: &Engine, peer: u64) -> Stop {
+    pub fn next(engine: &Engine, peer: PeerId) -> Stop {
         let ((tell, taken), (go_on, wait)) = (channel(), channel());
         let once = Mutex::new(Some((tell, wait)));
         engine.whole().peers.get(peer).unwrap().pulled.set(move |pulled| {
@@ -54,7 +54,7 @@ pub(super) fn engine() -> Engine {
     Engine::open(config).unwrap()
 }
 
-fn write(engine: &Engine, peer: u64, from: &Memory, to: &Memory) -> crate::Transfer {
+fn write(engine: &Engine, peer: PeerId, from: &Memory, to: &Memory) -> crate::Transfer {
     let length = BYTES as u64;
     let request = Request { local: from.address(), remote: to.address(), length, remote_region: to.region() };
     let options = TransferOptions { deadline: Deadline::Never, ..TransferOptions::default() };
@@ -62,7 +62,7 @@ fn write(engine: &Engine, peer: u64, from: &Memory, to: &Memory) -> crate::Trans
 }
 
 /// A first transfer has been made, and the loops have done what was to be done for its lanes: neither posts any more.
-pub(super) fn stand(a: &Engine, b: &Engine, peer: u64, first: crate::Transfer) {
+pub(super) fn stand(a: &Engine, b: &Engine, peer: PeerId, first: crate::Transfer) {
     first.wait_done().unwrap();
     let back = b.peers().unwrap()[0];
     for (engine, peer) in [(a, peer), (b, back)] {

@@ -2,14 +2,14 @@ use super::*;
 use crate::complete::transfer::TransferSpec;
 use crate::complete::Transfer;
 use crate::status::Status;
-use crate::types::{Slice, Transport};
+use crate::types::{PeerId, Slice, Transport};
 use std::sync::Arc;
 
 /// `count` slices of one transfer.
 fn slices(op: Op, count: u32) -> What {
     let slice = Slice { local: 0, remote: 0, length: 8, region: 1, first_offset: 0, first: 0 };
     let spec = TransferSpec {
-        peer: 1,
+        peer: PeerId::from_raw(1),
         op,
         requests: Box::default(),
         order: Vec::new(),

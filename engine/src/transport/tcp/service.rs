@@ -14,7 +14,7 @@ use crate::loss::{Cause, Failure, Loss};
 use crate::peer::{Closed, LaneNumbers, Path, Peer, SessionInfo, TransportService};
 use crate::sys::clock;
 use crate::sys::lock::{Mutex, MutexGuard};
-use crate::types::{Boottime, Monotonic};
+use crate::types::{Boottime, Monotonic, PeerId};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +26,7 @@ const PAUSE_NS_MAX: u64 = 1_000_000_000;
 pub struct Service {
     context: Arc<Context>,
     workers: Workers,
-    sessions: Mutex<HashMap<u64, Session>>,
+    sessions: Mutex<HashMap<PeerId, Session>>,
     next_token: AtomicU64,
 }
 
@@ -53,11 +53,11 @@ impl Service {
         Service { context, workers, sessions: Mutex::default(), next_token: AtomicU64::new(1) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Session>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<PeerId, Session>> {
         self.sessions.lock()
     }
 
-    fn with<T>(&self, peer: u64, body: impl FnOnce(&mut Session) -> T) -> Option<T> {
+    fn with<T>(&self, peer: PeerId, body: impl FnOnce(&mut Session) -> T) -> Option<T> {
         self.lock().get_mut(&peer).map(body)
     }
 
@@ -83,7 +83,7 @@ impl Service {
     }
 
     /// Lanes of these kinds are to stand whenever the session does.
-    pub fn want(&self, peer: u64, kinds: u32) {
+    pub fn want(&self, peer: PeerId, kinds: u32) {
         self.with(peer, |session| {
             let steps = session.opening.want(kinds);
             self.carry_out(session, steps);
@@ -91,7 +91,7 @@ impl Service {
     }
 
     /// The same for the peer, which asks. False: it dials the lanes itself, and no engine in good order asks then.
-    pub fn asked(&self, peer: u64, kinds: u32) -> bool {
+    pub fn asked(&self, peer: PeerId, kinds: u32) -> bool {
         let may_ask = self.with(peer, |session| session.opening.may_be_asked()).unwrap_or(true);
         if may_ask {
             self.want(peer, kinds);
@@ -113,17 +113,17 @@ impl Service {
     }
 
     /// Whether a lane of this session with these numbers may be attached.
-    pub fn takes(&self, peer: u64, lane: u32, slot: u32) -> bool {
+    pub fn takes(&self, peer: PeerId, lane: u32, slot: u32) -> bool {
         self.with(peer, |session| session.opening.takes(slot, lane)).unwrap_or(false)
     }
 
     /// The lane that stands in a slot.
-    pub fn attached(&self, peer: u64, slot: u32) -> Option<u32> {
+    pub fn attached(&self, peer: PeerId, slot: u32) -> Option<u32> {
         self.with(peer, |session| session.path.get(slot).map(|lane| lane.id)).flatten()
     }
 
     /// A lane joins its session. False: it cannot be driven.
-    pub fn attach(&self, peer: u64, candidate: Candidate) -> bool {
+    pub fn attach(&self, peer: PeerId, candidate: Candidate) -> bool {
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
         let attached = self.with(peer, |session| {
             let Candidate { lane: id, slot, socket } = candidate;
@@ -139,7 +139,7 @@ impl Service {
                 peer_reads_max: session.peer.identity.reads_max,
                 frame_bytes_max: session.peer.identity.frame_bytes_max,
             };
-            let worker = self.workers.of(peer as u32, slot).clone();
+            let worker = self.workers.of(peer.raw() as u32, slot).clone();
             let context = self.context.clone();
             let lane = Arc::new(Lane::new(spec, session.peer.clone(), context, worker.clone(), token));
             worker.add(&lane).ok()?;
@@ -158,7 +158,7 @@ impl Service {
     }
 
     /// No lane came of a connection; another is tried later.
-    pub fn not_opened(&self, peer: u64, slot: u32, loss: Loss) {
+    pub fn not_opened(&self, peer: PeerId, slot: u32, loss: Loss) {
         self.with(peer, |session| {
             session.peer.note_loss(loss);
             session.opening.failed(clock::monotonic_ns(), slot);
@@ -166,11 +166,11 @@ impl Service {
     }
 
     /// When `timer` should be called next for this peer.
-    pub fn next_timer(&self, peer: u64) -> Option<Monotonic> {
+    pub fn next_timer(&self, peer: PeerId) -> Option<Monotonic> {
         self.with(peer, |session| session.opening.next_timer()).flatten()
     }
 
-    pub fn timer(&self, peer: u64, now_ns: Monotonic) {
+    pub fn timer(&self, peer: PeerId, now_ns: Monotonic) {
         self.with(peer, |session| {
             let steps = session.opening.timer(now_ns);
             self.carry_out(session, steps);
@@ -178,28 +178,28 @@ impl Service {
     }
 
     /// Lanes on which nothing has moved since then (CLOCK_BOOTTIME).
-    pub fn stuck(&self, peer: u64, since_ns: Boottime) -> Vec<(u32, Loss)> {
+    pub fn stuck(&self, peer: PeerId, since_ns: Boottime) -> Vec<(u32, Loss)> {
         let silent = Failure::new(Cause::Silent, "nothing moved for progress_timeout_ms");
         let stuck = self.lanes(peer).into_iter().filter(|lane| lane.is_stuck(since_ns));
         stuck.map(|lane| (lane.id, lane.loss(silent))).collect()
     }
 
     /// Whether something waits for a lane that does not stand.
-    pub fn lacks_lane(&self, peer: u64) -> bool {
+    pub fn lacks_lane(&self, peer: PeerId) -> bool {
         self.with(peer, |session| session.path.clone()).is_some_and(|path| path.lacks_lane())
     }
 
     /// Sends what is owed on lanes that are about to be closed on purpose.
-    pub fn settle_debts(&self, peer: u64) {
+    pub fn settle_debts(&self, peer: PeerId) {
         self.lanes(peer).iter().for_each(|lane| lane.settle_debts());
     }
 
     /// Receives what has arrived on lanes that the peer has closed on purpose.
-    pub fn take_the_rest(&self, peer: u64) {
+    pub fn take_the_rest(&self, peer: PeerId) {
         self.lanes(peer).iter().for_each(|lane| lane.take_the_rest());
     }
 
-    fn lanes(&self, peer: u64) -> Vec<Arc<Lane>> {
+    fn lanes(&self, peer: PeerId) -> Vec<Arc<Lane>> {
         self.with(peer, |session| session.lanes.values().cloned().collect()).unwrap_or_default()
     }
 }
@@ -215,30 +215,30 @@ impl TransportService for Service {
         });
     }
 
-    fn message(&self, _peer: u64, _body: &[u8]) -> bool {
+    fn message(&self, _peer: PeerId, _body: &[u8]) -> bool {
         false
     }
 
-    fn refused(&self, _peer: u64, _why: String) -> bool {
+    fn refused(&self, _peer: PeerId, _why: String) -> bool {
         false
     }
 
-    fn path(&self, peer: u64) -> Option<(Arc<dyn Path>, String)> {
+    fn path(&self, peer: PeerId) -> Option<(Arc<dyn Path>, String)> {
         self.with(peer, |session| (session.path.clone() as Arc<dyn Path>, String::new()))
     }
 
-    fn regions_added(&self, _peer: u64, _ids: &[u64]) -> Vec<Vec<u8>> {
+    fn regions_added(&self, _peer: PeerId, _ids: &[u64]) -> Vec<Vec<u8>> {
         Vec::new()
     }
 
     fn regions_removed(&self, _ids: &[u64]) {}
 
-    fn carriers(&self, peer: u64, transfer: u64) -> Vec<u32> {
+    fn carriers(&self, peer: PeerId, transfer: u64) -> Vec<u32> {
         let carriers = self.lanes(peer).into_iter().filter(|lane| lane.carries(transfer));
         carriers.map(|lane| lane.id).collect()
     }
 
-    fn close_lane(&self, peer: u64, lane: u32) -> Option<Closed> {
+    fn close_lane(&self, peer: PeerId, lane: u32) -> Option<Closed> {
         let (path, lane) =
             self.with(peer, |session| Some((session.path.clone(), session.lanes.remove(&lane)?)))??;
         path.set(lane.slot, None);
@@ -251,17 +251,17 @@ impl TransportService for Service {
         Some(Closed::Quiet(records))
     }
 
-    fn end(&self, peer: u64) -> Vec<(u32, Closed)> {
+    fn end(&self, peer: PeerId) -> Vec<(u32, Closed)> {
         self.with(peer, |session| session.opening.end());
         let lanes = self.lanes(peer);
         lanes.iter().filter_map(|lane| Some((lane.id, self.close_lane(peer, lane.id)?))).collect()
     }
 
-    fn forget(&self, peer: u64) {
+    fn forget(&self, peer: PeerId) {
         self.lock().remove(&peer);
     }
 
-    fn is_quiet(&self, _peer: u64) -> bool {
+    fn is_quiet(&self, _peer: PeerId) -> bool {
         // A lane that is closed moves nothing any more.
         true
     }

@@ -6,7 +6,6 @@ use super::super::*;
 use super::support::*;
 use super::{policies, proof};
 use crate::status::Status;
-use crate::types::Boottime;
 
 /// What comes of an OPEN in `mode`, sealed as that mode asks for; there is a same-user proof, if somebody asks.
 fn open_in(mode: Mode, dialer: &Local, acceptor: &Local) -> HandshakeResult<Step> {
