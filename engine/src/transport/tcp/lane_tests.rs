@@ -8,6 +8,7 @@ use crate::sys::poller::PollerKind;
 use crate::transport::tcp::incoming::acknowledge;
 use crate::transport::tcp::wire::{Header, Kind};
 use crate::transport::tcp::worker::Workers;
+use crate::types::{Boottime, Monotonic};
 use crate::{Config, Engine};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{channel, TryRecvError};
@@ -80,7 +81,7 @@ fn sent(lane: &Lane) -> Arc<Transfer> {
     };
     let what = What::Slices { transfer: transfer.clone(), first, end, bytes, notified: false };
     let mut flight = lock(&lane.flight);
-    let sequence = flight.launch(Op::Write, u64::MAX, what);
+    let sequence = flight.launch(Op::Write, Monotonic::NEVER, what);
     assert!(flight.end_send([sequence, 0]).unwrap().is_empty());
     transfer
 }
@@ -136,8 +137,8 @@ const ACKNOWLEDGEMENT: Header = Header {
     payload_bytes: 0,
     extra_bytes: 0,
     sequence: 1,
-    not_after_ns: 0,
-    clock_ns: 0,
+    not_after_ns: Boottime::ZERO,
+    clock_ns: Boottime::ZERO,
     checksum: 0,
 };
 
