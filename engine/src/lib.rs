@@ -4,6 +4,10 @@
 //! Imports between the modules below point down the data path only: see `ARCHITECTURE.md`;
 //! `tests/imports.rs` has the order and enforces it.
 
+/// Tests that are compiled into the engine and beside it name the engine alike.
+#[cfg(test)]
+extern crate self as ferry;
+
 pub mod api;
 pub mod command;
 pub mod complete;

@@ -136,48 +136,53 @@ impl Location {
     pub const HOST: Location = Location { kind: MemoryKind::Host, device: 0 };
 }
 
-/// One way to reach a peer; the numbers are the C ABI's bit positions in transport masks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum Transport {
-    None = 0,
-    Tcp = 1,
-    Local = 2,
-    Rdma = 3,
-    Cuda = 4,
-    Ascend = 5,
+/// Makes the enum and its tables from one list, in the order of the numbers.
+macro_rules! transports {
+    ($($(#[doc = $doc:literal])* $(#[cfg($cfg:meta)])? $variant:ident = $number:literal, $name:literal;)*) => {
+        /// One way to reach a peer; the numbers are the C ABI's bit positions in transport masks.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u32)]
+        pub enum Transport { $($(#[doc = $doc])* $(#[cfg($cfg)])? $variant = $number,)* }
+
+        impl Transport {
+            /// By their numbers.
+            pub const ALL: &'static [Transport] = &[$($(#[cfg($cfg)])? Transport::$variant,)*];
+
+            pub fn name(self) -> &'static str {
+                match self { $($(#[cfg($cfg)])? Transport::$variant => $name,)* }
+            }
+        }
+    };
+}
+
+transports! {
+    None = 0, "none";
+    Tcp = 1, "tcp";
+    Local = 2, "local";
+    Rdma = 3, "rdma";
+    Cuda = 4, "cuda";
+    Ascend = 5, "ascend";
     /// Inside the engine alone: what takes transfers of device memory apart. What carries the parts is one of
     /// the others, and that is what results say.
-    Staged = 6,
+    Staged = 6, "staged";
+    /// In the engine's own tests alone (`transport/loopback.rs`). Its number is no part of the ABI: it is the next one
+    /// that is free.
+    #[cfg(test)] Loopback = 7, "loopback";
 }
 
 impl Transport {
     /// How many numbers there are.
-    pub const COUNT: usize = 7;
+    pub const COUNT: usize = Transport::ALL.len();
+
+    /// Those that settings name and that a person is told of.
+    pub fn named() -> impl Iterator<Item = Transport> {
+        let is_named = |transport: &Transport| !matches!(transport, Transport::None | Transport::Staged);
+        Transport::ALL.iter().copied().filter(is_named)
+    }
 
     /// The transport with this number; `None` if there is none.
     pub fn from_number(number: u32) -> Transport {
-        match number {
-            1 => Transport::Tcp,
-            2 => Transport::Local,
-            3 => Transport::Rdma,
-            4 => Transport::Cuda,
-            5 => Transport::Ascend,
-            6 => Transport::Staged,
-            _ => Transport::None,
-        }
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Transport::None => "none",
-            Transport::Tcp => "tcp",
-            Transport::Local => "local",
-            Transport::Rdma => "rdma",
-            Transport::Cuda => "cuda",
-            Transport::Ascend => "ascend",
-            Transport::Staged => "staged",
-        }
+        Transport::ALL.get(number as usize).copied().unwrap_or(Transport::None)
     }
 
     /// What devices of this kind go by themselves.
@@ -197,4 +202,18 @@ impl Transport {
 /// `[address, address + length)` without overflow, or None.
 pub fn end_of(address: u64, length: u64) -> Option<u64> {
     address.checked_add(length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_transport_stands_at_its_number() {
+        for (number, transport) in Transport::ALL.iter().enumerate() {
+            assert_eq!(*transport as usize, number, "{}", transport.name());
+            assert_eq!(Transport::from_number(number as u32), *transport);
+        }
+        assert_eq!(Transport::from_number(Transport::COUNT as u32), Transport::None);
+    }
 }

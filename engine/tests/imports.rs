@@ -165,6 +165,7 @@ const MACROS_COUNTED: &[&str] = &[
 ];
 
 /// A source file: its path from the workspace's root, and its text.
+#[derive(Clone)]
 struct File {
     path: String,
     text: String,
@@ -479,6 +480,28 @@ fn every_file_is_named_by_a_module() {
     let file = |path: &str, text: &str| File { path: path.into(), text: text.into() };
     let files = [file("a/src/lib.rs", "mod b;"), file("a/src/b/mod.rs", "mod c;"), file("a/src/b/d.rs", "")];
     assert_eq!(orphans(&files), ["a/src/b/d.rs"]);
+}
+
+/// The transport of the tests shows what a transport needs. No program that is shipped has it, and no number of the ABI.
+#[test]
+fn the_transport_of_the_tests_is_short_and_theirs_alone() {
+    const PATH: &str = "engine/src/transport/loopback.rs";
+    const LINES: usize = 250;
+    let file = read("engine/src/transport").into_iter().find(|file| file.path == PATH).unwrap();
+    let lines = file.text.lines().count();
+    assert!(lines < LINES, "{PATH} has {lines} lines, {LINES} are too many");
+    assert!(
+        sources("engine/src").iter().all(|file| file.path != PATH),
+        "{PATH} is compiled for more than tests"
+    );
+    let mut shipped = ["ffi/src", "bindings", "benches", "examples"].map(sources).concat();
+    let header = std::fs::read_to_string(root().join("include/ferry.h")).unwrap();
+    shipped.push(File { path: "include/ferry.h".into(), text: header });
+    for File { path, text } in &shipped {
+        for name in ["Transport::Loopback", "TRANSPORT_LOOPBACK", "ALLOW_LOOPBACK"] {
+            assert!(!text.contains(name), "{path} names {name}");
+        }
+    }
 }
 
 /// The rules on a small example of everything that they forbid, and of what only looks like it.

@@ -3,12 +3,13 @@
 
 use crate::context::Context;
 use crate::notify::{Event, EventBody, Wakers};
+use crate::peer::TransportService;
 use crate::status::Result;
 use crate::sys::clock;
 use crate::sys::health::{Health, Undertaker};
 use crate::sys::pause;
+use crate::transport::rdma;
 use crate::transport::tcp::lanes::Lanes;
-use crate::transport::{local, rdma};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,14 +23,14 @@ const FABRIC_DRAIN_NS: u64 = 1_000_000_000;
 pub struct Remains {
     pub context: Arc<Context>,
     pub lanes: Arc<Lanes>,
-    pub local: Option<Arc<local::Service>>,
+    pub services: Vec<Arc<dyn TransportService>>,
     pub rdma: Option<Arc<rdma::Service>>,
 }
 
 impl Undertaker for Remains {
     fn rouse(&self) {
         self.lanes.shut();
-        self.local.iter().for_each(|local| local.shut());
+        self.services.iter().for_each(|service| service.shut());
         // Whoever waits for the control loop's answer hears why there is none.
         self.context.commands.close();
         for transfer in self.context.transfers.list() {
@@ -47,7 +48,7 @@ impl Undertaker for Remains {
         // under the lock of a lane or of an endpoint, or counted by the peer that they copy to.
         self.lanes.close();
         self.destroy();
-        while !self.local.as_ref().is_none_or(|local| local.is_still()) {
+        while !self.services.iter().all(|service| service.is_still()) {
             pause::sleep(PAUSE);
         }
         // Now nothing moves here; what was sent before may still be applied by peers, until its lease is over.

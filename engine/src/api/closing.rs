@@ -47,16 +47,11 @@ impl Inner {
     fn clear_away(&self) {
         let threads = std::mem::take(&mut *self.threads.lock());
         threads.into_iter().for_each(|thread| drop(thread.join()));
-        let steps: [&dyn Fn(); 4] = [
-            &|| self.stage.stop(),
-            &|| self.drivers.stop(),
-            &|| self.service.iter().for_each(|service| service.stop()),
-            &|| self.rdma.iter().for_each(|rdma| rdma.stop()),
-        ];
         // What is half written may well panic again, and each of them is more than the next needs.
-        for step in steps {
-            let _ = catch_unwind(AssertUnwindSafe(step));
+        for service in self.services.iter().rev() {
+            let _ = catch_unwind(AssertUnwindSafe(|| service.stop()));
         }
+        let _ = catch_unwind(AssertUnwindSafe(|| self.drivers.stop()));
     }
 
     /// Ends everything in good order.
@@ -77,14 +72,8 @@ impl Inner {
         if let Some(control) = threads.pop() {
             let _ = control.join();
         }
-        self.stage.stop();
+        self.services.iter().rev().for_each(|service| service.stop());
         self.drivers.stop();
-        if let Some(service) = &self.service {
-            service.stop();
-        }
-        if let Some(rdma) = &self.rdma {
-            rdma.stop();
-        }
         self.workers.stop();
         for thread in threads {
             let _ = thread.join();
@@ -131,10 +120,9 @@ impl Drop for Inner {
         if left_alone {
             std::mem::forget(self.context.clone());
             std::mem::forget(self.workers.clone());
-            std::mem::forget(self.service.clone());
+            std::mem::forget(self.services.clone());
             std::mem::forget(self.rdma.clone());
             std::mem::forget(self.drivers.clone());
-            std::mem::forget(self.stage.clone());
             let threads = self.threads.get_mut();
             std::mem::forget(std::mem::take(threads));
         }

@@ -13,6 +13,7 @@ use crate::peer::{Installed, TransportService};
 use crate::region::grants::Grants;
 use crate::region::Registry;
 use crate::session::handshake::{derive_secret, AuthPolicy, Local};
+#[cfg(test)]
 use crate::stage;
 use crate::status::{Error, Result, Status};
 use crate::sys::fork::ForkGuard;
@@ -22,6 +23,8 @@ use crate::sys::poller::PollerKind;
 use crate::sys::tcp::Listener;
 use crate::sys::{self, socket, unix};
 use crate::transport::local::{self, Service};
+#[cfg(test)]
+use crate::transport::loopback;
 use crate::transport::rdma;
 use crate::transport::tcp::{self, worker::Workers};
 use crate::types::Transport;
@@ -48,9 +51,11 @@ pub(super) struct Inner {
     pub guard: ForkGuard,
     address: String,
     pub workers: Workers,
-    pub service: Option<Arc<Service>>,
+    /// Those of the transports beside TCP that this engine has, in the order in which they start.
+    pub services: Vec<Arc<dyn TransportService>>,
     pub rdma: Option<Arc<rdma::Service>>,
     pub drivers: Arc<Drivers>,
+    #[cfg(test)]
     pub stage: Arc<stage::Service>,
     pub threads: Mutex<Vec<JoinHandle<()>>>,
     pub state: AtomicU32,
@@ -105,34 +110,39 @@ impl Engine {
         let drivers = Arc::new(devices::drivers(&context.config));
         let rdma = new_rdma(&context, &drivers)?;
         let stage = devices::stage(&context, drivers.clone());
+        let installed = vec![
+            Installed {
+                transport: Transport::Local,
+                service: service.map(|service| service as Arc<dyn TransportService>),
+            },
+            Installed {
+                transport: Transport::Rdma,
+                service: rdma.clone().map(|rdma| rdma as Arc<dyn TransportService>),
+            },
+            #[cfg(test)]
+            Installed { transport: Transport::Loopback, service: loopback::Service::installed(&context) },
+            Installed {
+                transport: Transport::Staged,
+                service: Ok(stage.clone() as Arc<dyn TransportService>),
+            },
+        ];
+        let services: Vec<_> = installed.iter().filter_map(|it| it.service.clone().ok()).collect();
         let control = Control::new(Parts {
             context: context.clone(),
             listener,
             proofs: proof_listener,
             tcp: Arc::new(tcp::service::Service::new(context.clone(), workers.clone())),
-            services: vec![
-                Installed {
-                    transport: Transport::Local,
-                    service: service.clone().map(|service| service as Arc<dyn TransportService>),
-                },
-                Installed {
-                    transport: Transport::Rdma,
-                    service: rdma.clone().map(|rdma| rdma as Arc<dyn TransportService>),
-                },
-                Installed {
-                    transport: Transport::Staged,
-                    service: Ok(stage.clone() as Arc<dyn TransportService>),
-                },
-            ],
+            services: installed,
         })?;
         let inner = Inner {
             context,
             guard,
             address,
             workers,
-            service: service.ok(),
+            services,
             rdma: rdma.ok(),
             drivers,
+            #[cfg(test)]
             stage,
             threads: Mutex::new(Vec::new()),
             state: AtomicU32::new(OPEN),
@@ -142,7 +152,7 @@ impl Engine {
         health.set_undertaker(Some(Arc::new(Remains {
             context: inner.context.clone(),
             lanes: inner.workers.lanes.clone(),
-            local: inner.service.clone(),
+            services: inner.services.clone(),
             rdma: inner.rdma.clone(),
         })));
         // From here on dropping `inner` ends what was started.
@@ -244,13 +254,7 @@ impl Inner {
     fn start_threads(&self, control: Control) -> Result<()> {
         let mut threads = self.threads.lock();
         self.workers.start(&mut threads)?;
-        if let Some(service) = &self.service {
-            service.start()?;
-        }
-        if let Some(rdma) = &self.rdma {
-            rdma.start()?;
-        }
-        self.stage.start()?;
+        self.services.iter().try_for_each(|service| service.clone().start())?;
         threads.push(control.start()?);
         Ok(())
     }

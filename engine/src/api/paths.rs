@@ -15,10 +15,6 @@ use crate::transport::rdma::why_staged;
 use crate::types::{Location, MemoryKind, Op, PeerId, Range, Request, Transport};
 use std::sync::Arc;
 
-/// Those that a person is told of.
-const TOLD: [Transport; 5] =
-    [Transport::Tcp, Transport::Local, Transport::Rdma, Transport::Cuda, Transport::Ascend];
-
 /// One way to reach a peer, and why it is or is not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathInfo {
@@ -103,7 +99,7 @@ impl Engine {
             }
             PathInfo { transport, chosen: transport == path && is_there, why }
         };
-        Ok(TOLD.into_iter().map(tell).collect())
+        Ok(Transport::named().map(tell).collect())
     }
 }
 
@@ -187,7 +183,7 @@ fn ask_links(peer: &Peer, mut facts: Facts, reaches: impl Fn(&dyn Path, bool) ->
 /// each reason, if there is none.
 pub(super) fn choose(peer: &Peer, facts: &Facts) -> Result<Transport> {
     let Decision { path, wake, .. } = route::decide(facts);
-    let resting = TOLD.into_iter().filter(|transport| wake & transport.bit() != 0);
+    let resting = Transport::named().filter(|transport| wake & transport.bit() != 0);
     resting.filter_map(|transport| peer.path(transport)).for_each(|path| path.rouse());
     if path != Transport::None {
         return Ok(path);
@@ -196,7 +192,7 @@ pub(super) fn choose(peer: &Peer, facts: &Facts) -> Result<Transport> {
         return Err(Error::new(why, "the peer is lost; connect again"));
     }
     let mut text = "no path that the setting `transports` and options.transports_allowed leave".to_owned();
-    for (nth, transport) in TOLD.into_iter().enumerate() {
+    for (nth, transport) in Transport::named().enumerate() {
         let why = sentence(peer, facts, transport);
         text += &format!("{} {}: {why}", if nth == 0 { ":" } else { ";" }, transport.name());
     }

@@ -40,7 +40,10 @@ impl fmt::Display for Valid {
                 f.write_str("host:port or [ipv6]:port that a peer can connect to, or empty")
             }
             Valid::Library => f.write_str("a library's name or path, or empty"),
-            Valid::Transports => f.write_str("auto, or a comma list of tcp, local, rdma, cuda, ascend"),
+            Valid::Transports => {
+                let names: Vec<_> = Transport::named().map(Transport::name).collect();
+                write!(f, "auto, or a comma list of {}", names.join(", "))
+            }
             Valid::Congestion => {
                 f.write_str("auto, system, or the name of an algorithm (1 to 15 characters)")
             }
@@ -218,8 +221,6 @@ pub struct Transports(pub u64);
 
 impl Transports {
     pub const AUTO: Transports = Transports(0);
-    const NAMED: [Transport; 5] =
-        [Transport::Tcp, Transport::Local, Transport::Rdma, Transport::Cuda, Transport::Ascend];
 
     pub fn allows(self, transport: Transport) -> bool {
         self == Transports::AUTO || self.0 & transport.bit() != 0
@@ -233,7 +234,7 @@ impl Value for Transports {
         }
         let mut mask = 0;
         for name in text.split(',').map(str::trim) {
-            let named = Transports::NAMED.iter().find(|transport| transport.name() == name);
+            let named = Transport::named().find(|transport| transport.name() == name);
             mask |= named.ok_or_else(|| Error::invalid(format!("{name:?} is no transport")))?.bit();
         }
         Ok(Transports(mask))
@@ -243,12 +244,12 @@ impl Value for Transports {
         if *self == Transports::AUTO {
             return "auto".into();
         }
-        let chosen = Transports::NAMED.iter().filter(|transport| self.allows(**transport));
+        let chosen = Transport::named().filter(|transport| self.allows(*transport));
         chosen.map(|transport| transport.name()).collect::<Vec<_>>().join(",")
     }
 
     fn is_valid(&self, _: &Valid) -> bool {
-        self.0 & !Transports::NAMED.iter().fold(0, |mask, transport| mask | transport.bit()) == 0
+        self.0 & !Transport::named().fold(0, |mask, transport| mask | transport.bit()) == 0
     }
 }
 

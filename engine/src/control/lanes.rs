@@ -26,7 +26,7 @@ impl Control {
         if !self.context.config.transports.allows(Transport::Tcp) {
             return;
         }
-        let ways = || FASTER.into_iter().map(|transport| (transport, session.peer.path_status(transport)));
+        let ways = || FASTER.iter().map(|transport| (*transport, session.peer.path_status(*transport)));
         let is_settled = |transport: Transport| session.paths_settled & transport.bit() != 0;
         let broke =
             ways().any(|(transport, way)| is_settled(transport) && matches!(way, PathStatus::Pending(_)));
@@ -43,8 +43,8 @@ impl Control {
     pub(super) fn has_lane_it_needs(&self, peer: PeerId) -> bool {
         let Some(session) = self.sessions.get(&peer) else { return false };
         let is_faster = FASTER
-            .into_iter()
-            .any(|transport| matches!(session.peer.path_status(transport), PathStatus::Open(..)));
+            .iter()
+            .any(|transport| matches!(session.peer.path_status(*transport), PathStatus::Open(..)));
         is_faster
             || !self.context.config.transports.allows(Transport::Tcp)
             || self.tcp.attached(peer, 0).is_some()

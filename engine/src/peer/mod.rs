@@ -37,6 +37,7 @@ use crate::complete::{Fence, Notification, State, Transfer};
 use crate::loss::{Cause, Loss};
 use crate::notify::{Event, EventBody};
 use crate::region::remote::RemoteRegions;
+use crate::route::ORDER;
 use crate::status::{Error, Result, Status};
 use crate::sys::lock::{Mutex, MutexGuard, RwLock};
 use crate::types::{PeerId, Slice, Transport};
@@ -275,9 +276,7 @@ impl Peer {
     /// Has everything posted that is queued.
     pub fn post_all(&self) {
         let mut after = self.after();
-        for transport in [Transport::Tcp, Transport::Local, Transport::Rdma, Transport::Staged] {
-            after.nudge(transport);
-        }
+        ORDER.iter().for_each(|transport| after.nudge(*transport));
     }
 
     pub fn pull(&self, transport: Transport, express: bool, limits: PullLimits) -> Option<Pulled> {

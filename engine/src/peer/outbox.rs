@@ -98,6 +98,14 @@ pub struct PullLimits {
     pub write: bool,
 }
 
+impl PullLimits {
+    /// Data of both directions, without notifications.
+    pub const fn data(frame_bytes_max: u32) -> PullLimits {
+        let descriptors_max = FRAME_DESCRIPTORS_MAX;
+        PullLimits { frame_bytes_max, descriptors_max, word_bytes_max: None, read: true, write: true }
+    }
+}
+
 /// The runs that one transport carries.
 #[derive(Default)]
 struct Lineup {

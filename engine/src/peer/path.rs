@@ -19,7 +19,9 @@ pub trait Path: Send + Sync {
     fn carries(&self, ranges: &[Range], known: &RemoteMap, alone: bool) -> bool;
     /// Posts what is queued of this class: EXPRESS on the calling thread, other classes by a worker. `submitted_ns`
     /// (CLOCK_MONOTONIC): the calling thread has submitted the transfer at that moment.
-    fn post(&self, class: Class, submitted_ns: Option<Monotonic>, after: &mut After);
+    fn post(&self, _class: Class, _submitted_ns: Option<Monotonic>, after: &mut After) {
+        self.nudge(after);
+    }
     /// Has a worker post whatever is queued.
     fn nudge(&self, after: &mut After);
     /// Works on the path from the calling thread until the transfer is final or `deadline_ns` (CLOCK_MONOTONIC) has

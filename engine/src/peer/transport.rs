@@ -2,6 +2,8 @@
 
 use super::path::Path;
 use super::{LaneNumbers, Peer, Posted};
+use crate::command::Command;
+use crate::status::Result;
 use crate::types::{PeerId, Transport};
 use std::sync::Arc;
 
@@ -17,6 +19,19 @@ pub enum Closed {
 /// A transport that comes and goes with sessions, which somebody else keeps: the same-host path, RDMA.
 /// Implemented by transports, driven by the control loop. Nothing here waits for another process.
 pub trait TransportService: Send + Sync {
+    /// Starts the service's threads. Called once, before the first session.
+    fn start(self: Arc<Self>) -> Result<()> {
+        Ok(())
+    }
+    /// Ends the service's threads. All sessions have ended before.
+    fn stop(&self) {}
+    /// The engine is broken: lets no new access of a peer in. Takes no lock that a thread may have panicked under.
+    fn shut(&self) {}
+    /// The engine is broken and its threads have ended: closes each lane. True when nothing of the service moves on
+    /// this side any more.
+    fn is_still(&self) -> bool {
+        true
+    }
     /// A session stands. Each side's companion may tell the other's what it needs, by `Command::Tell`;
     /// `Command::PathSettled` tells, soon, what became of it, and again whenever that changes.
     fn begin(&self, session_info: SessionInfo);
@@ -29,8 +44,10 @@ pub trait TransportService: Send + Sync {
     fn path(&self, peer: PeerId) -> Option<(Arc<dyn Path>, String)>;
     /// Regions of this engine came, or are there as the session begins: what the other side's companion is to hear
     /// before its engine hears of them, and before it hears what is told by `Command::Tell` from then on.
-    fn regions_added(&self, peer: PeerId, ids: &[u64]) -> Vec<Vec<u8>>;
-    fn regions_removed(&self, ids: &[u64]);
+    fn regions_added(&self, _peer: PeerId, _ids: &[u64]) -> Vec<Vec<u8>> {
+        Vec::new()
+    }
+    fn regions_removed(&self, _ids: &[u64]) {}
     /// The lanes on which something of this transfer is posted.
     fn carriers(&self, _peer: PeerId, _transfer: u64) -> Vec<u32> {
         Vec::new()
@@ -43,15 +60,18 @@ pub trait TransportService: Send + Sync {
     /// The lanes that were closed for it.
     fn end(&self, peer: PeerId) -> Vec<(u32, Closed)>;
     /// The peer is lost for good: its process need not be watched any more.
-    fn forget(&self, peer: PeerId);
+    fn forget(&self, _peer: PeerId) {}
     /// Nothing of a lost peer can land here any more, whatever would have carried it.
     fn all_quiet(&self, _peer: PeerId) {}
     /// Whether nothing of a peer whose session is over can land here any more. `Command::TransportQuiet`
     /// comes when an answer of false becomes true.
-    fn is_quiet(&self, peer: PeerId) -> bool;
+    fn is_quiet(&self, _peer: PeerId) -> bool {
+        true
+    }
 }
 
 /// A companion's place beside the sessions: it, or why this engine has none.
+#[derive(Clone)]
 pub struct Installed {
     pub transport: Transport,
     pub service: std::result::Result<Arc<dyn TransportService>, String>,
@@ -66,4 +86,18 @@ pub struct SessionInfo {
     pub key: [u8; 32],
     /// Where the numbers of the session's lanes come from.
     pub lane_numbers: Arc<LaneNumbers>,
+}
+
+impl SessionInfo {
+    /// Tells the other side's service something, or, with `why`, that there will be no path.
+    pub fn tell(&self, transport: Transport, body: Vec<u8>, why: String) {
+        let (peer, session_id) = (self.peer.handle, self.session_id);
+        self.peer.around().commands.push(Command::Tell { peer, session_id, transport, body, why });
+    }
+
+    /// There is a path now, or there is none and will be none.
+    pub fn settled(&self, transport: Transport, why: Option<String>) {
+        let peer = self.peer.handle;
+        self.peer.around().commands.push(Command::PathSettled { peer, transport, why, pending: false });
+    }
 }

@@ -8,10 +8,17 @@ use crate::types::{MemoryKind, Transport};
 
 /// Best first. Exactly one of the last two is left when nothing is faster: what has memory of devices is staged,
 /// the rest goes by TCP.
-const ORDER: [Transport; 4] = [Transport::Local, Transport::Rdma, Transport::Staged, Transport::Tcp];
+pub const ORDER: &[Transport] = &[
+    Transport::Local,
+    Transport::Rdma,
+    #[cfg(test)]
+    Transport::Loopback,
+    Transport::Staged,
+    Transport::Tcp,
+];
 
 /// Paths that are worth waiting for, and that are better than TCP: best first.
-pub const FASTER: [Transport; 2] = [Transport::Local, Transport::Rdma];
+pub const FASTER: &[Transport] = ORDER.split_at(ORDER.len() - 2).0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
@@ -26,7 +33,7 @@ pub struct Decision {
 /// Which path carries a transfer.
 pub fn decide(facts: &Facts) -> Decision {
     let mut wake = 0;
-    for path in ORDER {
+    for &path in ORDER {
         match obstacle(facts, path) {
             None => return Decision { path, waits: facts.state(path) != PathState::Open, wake },
             Some(Why::Resting) => wake |= path.bit(),
@@ -39,7 +46,7 @@ pub fn decide(facts: &Facts) -> Decision {
         let state = matches!(obstacle(facts, *transport), Some(Why::Pending | Why::Broken | Why::Resting));
         state && !facts.is_lost && !facts.memory.has_device()
     };
-    let path = FASTER.into_iter().find(may_come);
+    let path = FASTER.iter().copied().find(may_come);
     Decision { path: path.unwrap_or(Transport::None), waits: path.is_some(), wake }
 }
 
@@ -76,8 +83,10 @@ fn obstacle(facts: &Facts, transport: Transport) -> Option<Why> {
         Transport::Local if memory.has_device() => return Some(Why::DeviceMemory),
         Transport::Rdma if memory.has_device() && one_host => return Some(Why::OneHost),
         Transport::Rdma if memory.device_here && !memory.nics_here => return Some(Why::NicsHere),
-        Transport::Local | Transport::Rdma => {}
-        _ => return Some(Why::HostMemory),
+        #[cfg(test)]
+        Transport::Loopback if memory.has_device() => return Some(Why::DeviceMemory),
+        _ if !FASTER.contains(&transport) => return Some(Why::HostMemory),
+        _ => {}
     }
     if facts.reaches(transport) == Some(false) {
         return Some(Why::Unreached);
@@ -97,9 +106,8 @@ fn obstacle(facts: &Facts, transport: Transport) -> Option<Why> {
 /// None: it hangs on none any more.
 pub fn asks(facts: &Facts) -> Option<Transport> {
     let path = decide(facts).path;
-    let by_link = matches!(path, Transport::Local | Transport::Rdma);
     let is_open = || facts.state(path) == PathState::Open;
-    (by_link && is_open() && facts.reaches(path).is_none()).then_some(path)
+    (FASTER.contains(&path) && is_open() && facts.reaches(path).is_none()).then_some(path)
 }
 
 /// Whether one small piece of host memory may be copied by the calling thread, past the queue, where the same-host

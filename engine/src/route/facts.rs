@@ -1,6 +1,7 @@
 //! What a path is chosen from: a small copy of how things are at one version, taken without allocation and without
 //! a lock. `Peer::facts` begins it, `api/paths.rs` adds what each link says of the ranges.
 
+use super::decide::FASTER;
 use crate::types::Transport;
 
 /// How a path stands.
@@ -110,7 +111,7 @@ impl Facts {
     /// Whether there is no other path for host memory than this one. It may then try memory that nobody here knows:
     /// who is left with it says of each request what is wrong.
     pub fn is_alone(&self, transport: Transport) -> bool {
-        let hosts = Transport::Tcp.bit() | Transport::Local.bit() | Transport::Rdma.bit();
+        let hosts = FASTER.iter().fold(Transport::Tcp.bit(), |mask, faster| mask | faster.bit());
         !self.memory.has_device() && self.asked.allowed & hosts & !transport.bit() == 0
     }
 }

@@ -11,7 +11,7 @@ mod tests;
 mod why;
 
 pub use decide::{
-    asks, between_devices, copies_at_once, decide, stages_refused, why, Between, Decision, FASTER,
+    asks, between_devices, copies_at_once, decide, stages_refused, why, Between, Decision, FASTER, ORDER,
 };
 pub use facts::{Asked, Facts, Memory, PathState};
 pub use slice::slice;

@@ -156,6 +156,14 @@ impl Service {
 }
 
 impl TransportService for Service {
+    fn start(self: Arc<Self>) -> Result<()> {
+        Service::start(&self)
+    }
+
+    fn stop(&self) {
+        Service::stop(self);
+    }
+
     fn begin(&self, session_info: SessionInfo) {
         let peer = session_info.peer.handle;
         {
@@ -189,12 +197,6 @@ impl TransportService for Service {
         let path: Arc<dyn Path> = lock(&self.shared).links.get(&peer)?.clone();
         Some((path, String::new()))
     }
-
-    fn regions_added(&self, _peer: PeerId, _ids: &[u64]) -> Vec<Vec<u8>> {
-        Vec::new()
-    }
-
-    fn regions_removed(&self, _ids: &[u64]) {}
 
     fn end(&self, peer: PeerId) -> Vec<(u32, Closed)> {
         if let Some(guest) = lock(&self.shared).served.get_mut(&peer) {

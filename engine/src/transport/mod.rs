@@ -3,5 +3,7 @@
 pub mod ascend;
 pub mod cuda;
 pub mod local;
+#[cfg(test)]
+pub mod loopback;
 pub mod rdma;
 pub mod tcp;

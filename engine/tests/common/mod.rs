@@ -23,12 +23,9 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// What carries the transfers of tests that don't say: TCP, or what FERRY_TEST_TRANSPORTS names, so that
 /// one suite serves for each path.
 pub fn transport() -> Transport {
-    match std::env::var("FERRY_TEST_TRANSPORTS").as_deref() {
-        Ok("local") => Transport::Local,
-        Ok("rdma") => Transport::Rdma,
-        Ok("tcp") | Err(_) => Transport::Tcp,
-        Ok(other) => panic!("FERRY_TEST_TRANSPORTS={other}: tcp, local or rdma"),
-    }
+    let Ok(name) = std::env::var("FERRY_TEST_TRANSPORTS") else { return Transport::Tcp };
+    let named = Transport::named().find(|transport| transport.name() == name);
+    named.unwrap_or_else(|| panic!("FERRY_TEST_TRANSPORTS={name}: there is no such transport here"))
 }
 
 /// How long memory that nobody uses may take to be free: peers that hold RDMA keys have to be asked first.

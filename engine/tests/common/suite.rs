@@ -21,14 +21,18 @@ pub struct Setup {
 }
 
 impl Setup {
+    /// Over a transport that two engines of one process have without more settings.
+    pub fn over(transport: Transport, what: &str, settings: Settings) -> Setup {
+        let settings = [settings, &[("transports", transport.name())]].concat();
+        Setup { pair: Pair::new(&settings), transport, random: Random::new(what) }
+    }
+
     pub fn tcp(what: &str, settings: Settings) -> Setup {
-        let settings = [settings, &[("transports", "tcp")]].concat();
-        Setup { pair: Pair::new(&settings), transport: Transport::Tcp, random: Random::new(what) }
+        Setup::over(Transport::Tcp, what, settings)
     }
 
     pub fn local(what: &str, settings: Settings) -> Setup {
-        let settings = [settings, &[("transports", "local")]].concat();
-        Setup { pair: Pair::new(&settings), transport: Transport::Local, random: Random::new(what) }
+        Setup::over(Transport::Local, what, settings)
     }
 
     /// Over Soft-RoCE's devices, in the virtual machine that has them.

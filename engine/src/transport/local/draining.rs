@@ -19,11 +19,6 @@ pub struct Draining {
 }
 
 impl Service {
-    /// The engine is broken: no access of another process is let in any more.
-    pub fn shut(&self) {
-        self.grants.close_all();
-    }
-
     /// Whether, after `shut`, neither a thread of this process copies by a path any more nor another process here.
     pub fn is_still(&self) -> bool {
         let now_ns = clock::monotonic_ns();

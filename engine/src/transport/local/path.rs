@@ -4,7 +4,6 @@
 use super::copier::{Broken, Copier};
 use super::copy_threads::CopyThreads;
 use crate::complete::Transfer;
-use crate::limits::FRAME_DESCRIPTORS_MAX;
 use crate::peer::outbox::{Class, PullLimits, Pulled};
 use crate::peer::{After, Kept, Path, Peer, SameHost};
 use crate::region::grants::Use;
@@ -21,13 +20,7 @@ use std::thread::JoinHandle;
 /// Bytes of one piece: small enough that two threads end together, large enough that taking one costs
 /// nothing beside copying it.
 pub const PIECE_BYTES: u32 = 256 << 10;
-const ALL: PullLimits = PullLimits {
-    frame_bytes_max: PIECE_BYTES,
-    descriptors_max: FRAME_DESCRIPTORS_MAX,
-    word_bytes_max: None,
-    read: true,
-    write: true,
-};
+const ALL: PullLimits = PullLimits::data(PIECE_BYTES);
 
 /// What is called when the path turns out to be broken.
 pub type OnBroken = Box<dyn Fn() + Send + Sync>;

@@ -96,28 +96,6 @@ impl Service {
         }))
     }
 
-    pub fn start(self: &Arc<Service>) -> Result<()> {
-        let service = self.clone();
-        let thread = crate::sys::thread::spawn("ferry-local", move || {
-            health::doing("keeping paths on this host");
-            health::woken_by(&|| service.poller.wake(), || service.run());
-        })
-        .map_err(|error| Error::system("starting the thread for peers on this host", &error))?;
-        *self.thread.lock() = Some(thread);
-        Ok(())
-    }
-
-    /// Ends the thread and those that copied. The sessions have ended before.
-    pub fn stop(&self) {
-        self.stopping.store(true, Ordering::SeqCst);
-        self.poller.wake();
-        if let Some(thread) = self.thread.lock().take() {
-            let _ = thread.join();
-        }
-        let leaving = std::mem::take(&mut self.lock().leaving);
-        leaving.into_iter().for_each(|thread| drop(thread.join()));
-    }
-
     pub(super) fn lock(&self) -> MutexGuard<'_, Sessions> {
         self.paths.lock()
     }
@@ -125,7 +103,8 @@ impl Service {
     fn run(&self) {
         let mut ready: Vec<Ready> = Vec::new();
         while !self.stopping.load(Ordering::SeqCst) {
-            let timeout = [self.next_timer(), self.door_timer()].into_iter().flatten().min();
+            let door = self.listener.as_ref().and_then(|listener| listener.accept_again(&self.poller));
+            let timeout = [self.next_timer(), door].into_iter().flatten().min();
             ready.clear();
             if self.poller.wait(&mut ready, timeout.map(|left| left.as_nanos() as u64)).is_err() {
                 pause::yield_now();
@@ -136,10 +115,6 @@ impl Service {
             }
             self.look_around(&mut paths);
         }
-    }
-
-    fn door_timer(&self) -> Option<Duration> {
-        self.listener.as_ref()?.accept_again(&self.poller)
     }
 
     /// How long nothing has to be done unless something comes.
@@ -355,14 +330,9 @@ impl Service {
         }
         if session.session_info.dialer {
             // It waits for us.
-            self.tell(&session, Vec::new(), why.clone());
+            session.session_info.tell(Transport::Local, Vec::new(), why.clone());
         }
         self.settled(peer, Some(why));
-    }
-
-    fn tell(&self, session: &Session, body: Vec<u8>, why: Why) {
-        let (peer, session_id) = (session.session_info.peer.handle, session.session_info.session_id);
-        self.commands.push(Command::Tell { peer, session_id, transport: Transport::Local, body, why });
     }
 
     fn settled(&self, peer: PeerId, why: Option<Why>) {
@@ -399,6 +369,35 @@ impl Service {
 }
 
 impl TransportService for Service {
+    fn start(self: Arc<Self>) -> Result<()> {
+        let service = self.clone();
+        let thread = crate::sys::thread::spawn("ferry-local", move || {
+            health::doing("keeping paths on this host");
+            health::woken_by(&|| service.poller.wake(), || service.run());
+        })
+        .map_err(|error| Error::system("starting the thread for peers on this host", &error))?;
+        *self.thread.lock() = Some(thread);
+        Ok(())
+    }
+
+    fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        self.poller.wake();
+        if let Some(thread) = self.thread.lock().take() {
+            let _ = thread.join();
+        }
+        let leaving = std::mem::take(&mut self.lock().leaving);
+        leaving.into_iter().for_each(|thread| drop(thread.join()));
+    }
+
+    fn shut(&self) {
+        self.grants.close_all();
+    }
+
+    fn is_still(&self) -> bool {
+        Service::is_still(self)
+    }
+
     fn begin(&self, session_info: SessionInfo) {
         let (peer, dialer) = (session_info.peer.handle, session_info.dialer);
         let mut paths = self.lock();
@@ -409,9 +408,11 @@ impl TransportService for Service {
         // The dialer comes to the acceptor, so where it listens itself does not matter.
         match &self.listener {
             Some(listener) if !dialer => {
-                self.tell(&session, listener.name.clone().into_bytes(), String::new())
+                session.session_info.tell(Transport::Local, listener.name.clone().into_bytes(), String::new())
             }
-            None if !dialer => self.tell(&session, Vec::new(), "the peer does not listen".into()),
+            None if !dialer => {
+                session.session_info.tell(Transport::Local, Vec::new(), "the peer does not listen".into())
+            }
             _ => {}
         }
         paths.by_id.insert(session.session_info.session_id, peer);

@@ -9,6 +9,14 @@ use crate::types::PeerId;
 use std::sync::Arc;
 
 impl TransportService for Service {
+    fn start(self: Arc<Self>) -> crate::status::Result<()> {
+        Service::start(&self)
+    }
+
+    fn stop(&self) {
+        Service::stop(self);
+    }
+
     fn begin(&self, session_info: SessionInfo) {
         let peer = session_info.peer.handle;
         let (poller, wanted) = (self.poller.clone(), self.wanted.clone());
@@ -77,8 +85,6 @@ impl TransportService for Service {
         let regions = ids.iter().filter_map(|id| map.get(*id));
         regions.flat_map(|region| self.keys_of(region, peer)).map(|word| word.encode()).collect()
     }
-
-    fn regions_removed(&self, _ids: &[u64]) {}
 
     fn carriers(&self, peer: PeerId, transfer: u64) -> Vec<u32> {
         let sessions = self.lock();

@@ -227,12 +227,6 @@ impl TransportService for Service {
         self.with(peer, |session| (session.path.clone() as Arc<dyn Path>, String::new()))
     }
 
-    fn regions_added(&self, _peer: PeerId, _ids: &[u64]) -> Vec<Vec<u8>> {
-        Vec::new()
-    }
-
-    fn regions_removed(&self, _ids: &[u64]) {}
-
     fn carriers(&self, peer: PeerId, transfer: u64) -> Vec<u32> {
         let carriers = self.lanes(peer).into_iter().filter(|lane| lane.carries(transfer));
         carriers.map(|lane| lane.id).collect()
