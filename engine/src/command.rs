@@ -62,7 +62,7 @@ pub enum Command {
         pending: bool,
     },
     /// The path to the peer can't be used any more, and nobody knows why.
-    CompanionBroken {
+    PathBroken {
         peer: PeerId,
         transport: Transport,
     },

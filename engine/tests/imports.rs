@@ -109,6 +109,14 @@ const PUBLIC: &[&str] = &[
 const PUBLIC_TO: &[(&str, &str, &str)] = &[
     ("benches/src/device", "sys::acl", "plays the host program that allocates a device's memory"),
     ("benches/src/device", "sys::cuda", "the same"),
+    (
+        "benches/src/raw",
+        "sys",
+        "a reference makes the engine's system calls by the engine's wrappers, and nothing else",
+    ),
+    ("benches/src/memory.rs", "sys::mapping", "maps memory that ferry did not allocate"),
+    ("benches/src/subject", "sys::socket::poll_readable", "waits for a queue and a socket at once"),
+    ("benches/src/subject", "sys::random_bytes", "draws the secret of a run"),
 ];
 
 /// Where std's locks and threads may be named: the locks that mark a broken engine are made of them.

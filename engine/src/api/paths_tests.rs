@@ -153,7 +153,7 @@ fn what_is_told_is_what_is_done() {
         let breaks = two.a.whole().peers.get(two.peer).unwrap().path(Transport::Local).is_some();
         for round in 0..200 {
             if breaks && dice.below(20) == 0 {
-                let broken = Command::CompanionBroken { peer: two.peer, transport: Transport::Local };
+                let broken = Command::PathBroken { peer: two.peer, transport: Transport::Local };
                 two.a.whole().commands.push(broken);
             }
             let wish = wish(&mut dice, &here, &there);

@@ -332,7 +332,7 @@ impl Control {
             Command::PathSettled { peer, transport, why, pending } => {
                 self.path_settled(peer, transport, why, pending)
             }
-            Command::CompanionBroken { peer, transport } => self.path_broken(peer, transport),
+            Command::PathBroken { peer, transport } => self.path_broken(peer, transport),
             Command::Tell { peer, session_id, transport, body, why } => {
                 self.tell_transport(peer, session_id, transport, body, why)
             }

@@ -38,9 +38,6 @@ pub fn random_u64() -> u64 {
 /// Bytes from the operating system's generator.
 pub fn random_bytes<const N: usize>() -> std::io::Result<[u8; N]> {
     let mut bytes = [0; N];
-    let io = |error: getrandom::Error| {
-        std::io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO))
-    };
-    getrandom::fill(&mut bytes).map_err(io)?;
+    getrandom::fill(&mut bytes)?;
     Ok(bytes)
 }

@@ -233,7 +233,7 @@ impl TransportService for Service {
         let closed = lane.close();
         lanes.remove(&peer);
         // Connected anew, the session has another lane.
-        self.0.commands.push(Command::CompanionBroken { peer, transport: TRANSPORT });
+        self.0.commands.push(Command::PathBroken { peer, transport: TRANSPORT });
         Some(closed)
     }
 

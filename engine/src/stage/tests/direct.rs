@@ -146,7 +146,7 @@ fn sessions_end_with_nothing_mapped() {
     for seed in 1..4 {
         local.write(0, &pattern(seed, 8 * MIB));
         let transfer = two.a.submit(two.peer, Op::Write, &requests, &options()).unwrap();
-        let broken = Command::CompanionBroken { peer: two.peer, transport: Transport::Local };
+        let broken = Command::PathBroken { peer: two.peer, transport: Transport::Local };
         two.a.whole().commands.push(broken);
         assert_eq!(transfer.wait(Some(BOUND)).unwrap().state, State::Done);
         check(&requests, Op::Write, &local, &remote);

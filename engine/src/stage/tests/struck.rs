@@ -78,7 +78,7 @@ pub fn break_and_take_up(two: &Two) {
         let transfer = two.a.submit(two.peer, op, &requests, &options()).unwrap();
         for _ in 0..3 {
             std::thread::sleep(Duration::from_millis(8));
-            let broken = Command::CompanionBroken { peer: two.peer, transport: Transport::Local };
+            let broken = Command::PathBroken { peer: two.peer, transport: Transport::Local };
             two.a.whole().commands.push(broken);
         }
         let result = transfer.wait(Some(BOUND)).unwrap();

@@ -305,7 +305,7 @@ impl Service {
             copier,
             self.settings.threads,
             self.settings.spin_ns,
-            Box::new(move || commands.push(Command::CompanionBroken { peer, transport: Transport::Local })),
+            Box::new(move || commands.push(Command::PathBroken { peer, transport: Transport::Local })),
         );
         {
             let mut links = self.links.lock();
@@ -326,7 +326,7 @@ impl Service {
     fn fail(&self, paths: &mut Sessions, peer: PeerId, why: Why) {
         let Some(session) = self.take(paths, peer) else { return };
         if session.deadline.is_none() {
-            return self.commands.push(Command::CompanionBroken { peer, transport: Transport::Local });
+            return self.commands.push(Command::PathBroken { peer, transport: Transport::Local });
         }
         if session.session_info.dialer {
             // It waits for us.

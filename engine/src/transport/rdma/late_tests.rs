@@ -216,7 +216,7 @@ fn a_session_goes_on_when_the_endpoints_before_it_are_gone() {
         let lanes = object.tcp_path().unwrap().lanes();
         let slow = Slow::new(late.clone());
         let transfer = carried(&two, &local, &remote, BYTES);
-        let broken = Command::CompanionBroken { peer: two.peer, transport: Transport::Rdma };
+        let broken = Command::PathBroken { peer: two.peer, transport: Transport::Rdma };
         two.a.whole().commands.push(broken);
         until("the endpoints are given up at both ends", || {
             ours.iter().chain(&theirs).all(|it| it.is_broken())
