@@ -45,8 +45,9 @@ impl Inner {
 
     /// The threads of a broken engine have ended. What they left is dropped with it.
     fn clear_away(&self) {
-        let threads = std::mem::take(&mut *self.threads.lock());
-        threads.into_iter().for_each(|thread| drop(thread.join()));
+        let control = self.control.lock().take();
+        control.into_iter().for_each(|thread| drop(thread.join()));
+        let _ = catch_unwind(AssertUnwindSafe(|| self.workers.stop()));
         // What is half written may well panic again, and each of them is more than the next needs.
         for service in self.services.iter().rev() {
             let _ = catch_unwind(AssertUnwindSafe(|| service.stop()));
@@ -58,26 +59,21 @@ impl Inner {
     fn end(&self, deadline: Option<Instant>) -> Result<()> {
         self.finish_transfers(deadline)?;
         self.context.commands.push(Command::Stop);
-        // The control loop goes first: it hands lanes to workers.
-        let mut held = self.threads.lock();
-        if !held.last().is_none_or(|control| ends(control, deadline)) {
+        // The control loop goes first: it hands lanes to workers, and starts threads.
+        let mut held = self.control.lock();
+        if !held.as_ref().is_none_or(|control| ends(control, deadline)) {
             return Err(Error::new(
                 Status::Busy,
                 "a process of this host is still copying from or to registered memory; the engine is still \
                  closing",
             ));
         }
-        let mut threads = std::mem::take(&mut *held);
+        let control = held.take();
         drop(held);
-        if let Some(control) = threads.pop() {
-            let _ = control.join();
-        }
+        control.into_iter().for_each(|thread| drop(thread.join()));
         self.services.iter().rev().for_each(|service| service.stop());
         self.drivers.stop();
         self.workers.stop();
-        for thread in threads {
-            let _ = thread.join();
-        }
         Ok(())
     }
 
@@ -123,8 +119,7 @@ impl Drop for Inner {
             std::mem::forget(self.services.clone());
             std::mem::forget(self.rdma.clone());
             std::mem::forget(self.drivers.clone());
-            let threads = self.threads.get_mut();
-            std::mem::forget(std::mem::take(threads));
+            std::mem::forget(self.control.get_mut().take());
         }
     }
 }

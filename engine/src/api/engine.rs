@@ -50,14 +50,14 @@ pub(super) struct Inner {
     pub context: Arc<Context>,
     pub guard: ForkGuard,
     address: String,
-    pub workers: Workers,
+    pub workers: Arc<Workers>,
     /// Those of the transports beside TCP that this engine has, in the order in which they start.
     pub services: Vec<Arc<dyn TransportService>>,
     pub rdma: Option<Arc<rdma::Service>>,
     pub drivers: Arc<Drivers>,
     #[cfg(test)]
     pub stage: Arc<stage::Service>,
-    pub threads: Mutex<Vec<JoinHandle<()>>>,
+    pub control: Mutex<Option<JoinHandle<()>>>,
     pub state: AtomicU32,
     pub closing: Mutex<()>,
 }
@@ -102,7 +102,7 @@ impl Engine {
         let grants = grants(&config);
         let registry = Arc::new(Registry::new(tag, grants.as_ref().ok().cloned()));
         let context = Arc::new(Context::new(config, tag, local, registry, Arc::new(Hub::new(tag))));
-        let workers = new_workers(&context)?;
+        let workers = Arc::new(new_workers(&context)?);
         let service = match grants {
             Ok(grants) => Ok(new_service(&context, grants)?),
             Err(why) => Err(why),
@@ -144,7 +144,7 @@ impl Engine {
             drivers,
             #[cfg(test)]
             stage,
-            threads: Mutex::new(Vec::new()),
+            control: Mutex::new(None),
             state: AtomicU32::new(OPEN),
             closing: Mutex::new(()),
         };
@@ -246,16 +246,10 @@ impl Engine {
 }
 
 impl Inner {
+    /// Starts the threads that listen. `Control::prepare` starts those that peers need.
     fn start(&self, control: Control) -> Result<()> {
-        // `close` waits for the thread that was started last, the control loop's or a worker's, and ends these later.
-        self.start_threads(control).inspect_err(|_| self.workers.stop())
-    }
-
-    fn start_threads(&self, control: Control) -> Result<()> {
-        let mut threads = self.threads.lock();
-        self.workers.start(&mut threads)?;
         self.services.iter().try_for_each(|service| service.clone().start())?;
-        threads.push(control.start()?);
+        *self.control.lock() = Some(control.start()?);
         Ok(())
     }
 

@@ -122,8 +122,7 @@ impl Control {
             Target::New { waiting, .. } => self.callers.fail(waiting, &error),
             Target::Again { peer } => {
                 let fatal = !matches!(error.status, Status::Unreachable | Status::System | Status::Timeout)
-                    && refusal != Some(RefusalCode::Duplicate)
-                    && refusal != Some(RefusalCode::TooMany);
+                    && !refusal.is_some_and(RefusalCode::passes);
                 let mut actions = Vec::new();
                 if let Some(session) = self.sessions.get_mut(&peer) {
                     session.machine.dial_failed(clock::monotonic_ns(), Status::PeerLost, fatal, &mut actions);
@@ -219,6 +218,9 @@ impl Control {
                     }
                     (target, _) => target,
                 };
+                if let Err(error) = self.prepare() {
+                    return self.dial_failed(target, error, Some(RefusalCode::NoThread));
+                }
                 let control = ControlConn {
                     stream,
                     channel: established.channel,

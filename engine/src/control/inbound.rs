@@ -7,7 +7,8 @@ use super::stream::{Input, Stream};
 use super::{Control, ACCEPT_REST_NS, CROWD_PATIENCE, CROWD_REST_NS, LISTENER, PROOFS};
 use crate::limits::HANDSHAKES_MAX;
 use crate::session::handshake::{
-    peek_kind, refusal, Acceptor, Auth, Established, HandshakeError, Next, Peek, Proof, RefusalCode,
+    peek_kind, refusal, refusal_with, Acceptor, Auth, Established, HandshakeError, Next, Peek, Proof,
+    RefusalCode,
 };
 use crate::session::machine::Role;
 use crate::session::order::Order;
@@ -222,6 +223,11 @@ impl Control {
         if let Some(code) = self.objection(&established) {
             let deadline = Some(self.handshake_deadline());
             return self.refuse(token, stream, &refusal(code), deadline);
+        }
+        if let Err(error) = self.prepare() {
+            let deadline = Some(self.handshake_deadline());
+            let reply = refusal_with(RefusalCode::NoThread, &error.message);
+            return self.refuse(token, stream, &reply, deadline);
         }
         stream.out().extend_from_slice(&output);
         let pidfd = match established.auth {

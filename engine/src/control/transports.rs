@@ -7,7 +7,7 @@ use crate::command::Reply;
 use crate::loss::{Cause, Loss};
 use crate::notify::EventBody;
 use crate::peer::{Closed, PathStatus, Peer, TransportService};
-use crate::status::Status;
+use crate::status::{Result, Status};
 use crate::types::{PeerId, Transport};
 use std::sync::Arc;
 
@@ -38,6 +38,11 @@ impl Control {
     /// Closes a lane of whichever transport. None: there is no such lane.
     pub(super) fn close_lane(&self, peer: PeerId, lane: u32) -> Option<Closed> {
         self.each_transport().find_map(|transport| transport.close_lane(peer, lane))
+    }
+
+    /// A session is about to be made, of a connection that is authenticated.
+    pub(super) fn prepare(&self) -> Result<()> {
+        self.each_transport().try_for_each(|transport| transport.prepare())
     }
 
     /// The session's connection stands: begin, or say that there is no use in waiting.

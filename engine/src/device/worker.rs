@@ -6,7 +6,7 @@ use crate::status::{Error, Result, Status};
 use crate::sys::health;
 use crate::sys::lock::{Condvar, Mutex, MutexGuard};
 use crate::sys::pause;
-use crate::sys::{clock, sched};
+use crate::sys::{clock, sched, thread};
 use crate::types::{Boottime, Location};
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
@@ -129,8 +129,8 @@ impl Worker {
                 health::woken_by(&|| own.changed.notify_all(), || work.run());
             }
         };
-        let thread = crate::sys::thread::spawn(format!("ferry-{}-{}", at.kind.name(), at.device), body)
-            .map_err(|error| Error::system("starting a device's thread", &error))?;
+        let thread = thread::spawn(format!("ferry-{}-{}", at.kind.name(), at.device), body)
+            .map_err(|error| thread::not_started("a device's thread", &error))?;
         *worker.thread.lock() = Some(thread);
         Ok(worker)
     }

@@ -19,8 +19,13 @@ pub enum Closed {
 /// A transport that comes and goes with sessions, which somebody else keeps: the same-host path, RDMA.
 /// Implemented by transports, driven by the control loop. Nothing here waits for another process.
 pub trait TransportService: Send + Sync {
-    /// Starts the service's threads. Called once, before the first session.
+    /// Starts the threads that the service needs before there is a session. Called once.
     fn start(self: Arc<Self>) -> Result<()> {
+        Ok(())
+    }
+    /// A session is about to begin: starts the threads that sessions need, if they do not run. LIMIT, with the cause,
+    /// when one cannot be started. Called by the control loop.
+    fn prepare(&self) -> Result<()> {
         Ok(())
     }
     /// Ends the service's threads. All sessions have ended before.

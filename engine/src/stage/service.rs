@@ -18,7 +18,7 @@ use crate::peer::{Closed, Path, Peer, SessionInfo, TransportService};
 use crate::region::Registry;
 use crate::status::{Error, Result, Status};
 use crate::sys::lock::{Mutex, MutexGuard};
-use crate::sys::{clock, health};
+use crate::sys::{clock, health, thread};
 use crate::types::{Access, MemoryKind, Op, PeerId, Request, Transport};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -70,6 +70,9 @@ pub struct Service {
     shared: Arc<Mutex<Shared>>,
     commands: Arc<Commands>,
     drivers: Arc<Drivers>,
+    registry: Arc<Registry>,
+    loans: Arc<Loans>,
+    /// Starts with the first session.
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Before the thread runs, and after it has stopped in the midst of things: its memory is kept as long as the
     /// engine.
@@ -90,7 +93,6 @@ impl Service {
     ) -> Arc<Service> {
         let (inbox, shared): (Arc<Inbox>, Arc<Mutex<Shared>>) = Default::default();
         let loans = Arc::new(Loans::new(inbox.clone(), drivers.clone()));
-        registry.set_lender(loans.clone());
         let ring = |access| Ring::new(registry.clone(), drivers.clone(), settings.slots, access);
         let stage = Stage {
             inbox: inbox.clone(),
@@ -101,7 +103,7 @@ impl Service {
             drivers: drivers.clone(),
             commands: commands.clone(),
             mover,
-            loans,
+            loans: loans.clone(),
             sides: HashMap::new(),
             due: Due::new(),
             slots_wanted: VecDeque::new(),
@@ -119,6 +121,8 @@ impl Service {
             shared,
             commands,
             drivers,
+            registry,
+            loans,
             thread: Mutex::new(None),
             start: Arc::new(Mutex::new(Some(stage))),
         })
@@ -127,22 +131,31 @@ impl Service {
     /// What the thread would run, for a test that runs it.
     #[cfg(test)]
     pub(super) fn take_stage(&self) -> Option<Stage> {
+        self.registry.set_lender(self.loans.clone());
         lock(&self.start).take()
     }
 
-    pub fn start(&self) -> Result<()> {
-        let Some(stage) = lock(&self.start).take() else { return Ok(()) };
-        let mut running = Running { stage: Some(stage), kept: self.start.clone() };
-        let thread = crate::sys::thread::spawn("ferry-stage", move || {
+    /// Starts the thread, if it does not run.
+    fn start_thread(&self) -> Result<()> {
+        let mut thread = lock(&self.thread);
+        if thread.is_some() {
+            return Ok(());
+        }
+        // The thread takes the stage over when it runs: one that could not be started leaves it here.
+        let kept = self.start.clone();
+        let started = thread::spawn("ferry-stage", move || {
             health::doing("staging");
+            let stage = lock(&kept).take();
+            let mut running = Running { stage, kept };
             if let Some(stage) = &mut running.stage {
                 let inbox = stage.inbox.clone();
                 health::woken_by(&|| inbox.wake(), || stage.run());
             }
             drop(running.stage.take());
-        })
-        .map_err(|error| Error::system("starting the thread for device memory", &error))?;
-        *lock(&self.thread) = Some(thread);
+        });
+        *thread = Some(started.map_err(|error| thread::not_started("the thread for device memory", &error))?);
+        // Nothing was lent before there was a peer.
+        self.registry.set_lender(self.loans.clone());
         Ok(())
     }
 
@@ -156,8 +169,8 @@ impl Service {
 }
 
 impl TransportService for Service {
-    fn start(self: Arc<Self>) -> Result<()> {
-        Service::start(&self)
+    fn prepare(&self) -> Result<()> {
+        self.start_thread()
     }
 
     fn stop(&self) {

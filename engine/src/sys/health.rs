@@ -10,6 +10,7 @@
 //! by an `Undertaker` how to get from broken to over. Which engine a thread works for is noted on the thread, so
 //! that a lock need not know.
 
+use super::origin::Origin;
 use crate::status::{Error, Result, Status};
 use std::any::Any;
 use std::cell::Cell;
@@ -67,6 +68,8 @@ pub struct Health {
     changed: Condvar,
     alarms: Mutex<Alarms>,
     undertaker: Mutex<Option<Arc<dyn Undertaker>>>,
+    /// What the thread that opened the engine had.
+    pub(super) origin: Origin,
     #[cfg(test)]
     pub bombs: super::bombs_tests::Bombs,
 }
@@ -113,6 +116,7 @@ impl Health {
             changed: Condvar::new(),
             alarms: Mutex::default(),
             undertaker: Mutex::new(None),
+            origin: Origin::of_this_thread(),
             #[cfg(test)]
             bombs: Default::default(),
         })

@@ -16,6 +16,7 @@ pub mod lock;
 pub mod mapping;
 pub mod memfd;
 pub mod memory;
+mod origin;
 pub mod packet;
 pub mod pause;
 pub mod poller;

@@ -1,7 +1,10 @@
 //! The threads of an engine. They belong to the engine that whoever starts them works for (`health`), which counts
-//! them, and hears of their panics.
+//! them, and hears of their panics. Whenever they start, they block the signals and run on the CPUs that the thread
+//! which opened the engine did then (`origin`).
 
 use super::health;
+use super::origin::undisturbed;
+use crate::status::{Error, Status};
 use std::io;
 use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
 
@@ -11,7 +14,16 @@ pub fn spawn(name: impl Into<String>, body: impl FnOnce() + Send + 'static) -> i
     let Some(health) = health::ambient() else { return builder.spawn(body) };
     health.begins();
     let own = health.clone();
-    builder.spawn(move || own.run(body)).inspect_err(|_| health.ends())
+    let body = move || {
+        own.origin.take_on();
+        own.run(body)
+    };
+    undisturbed(|| builder.spawn(body)).inspect_err(|_| health.ends())
+}
+
+/// A thread that an open engine needs could not be started: LIMIT, with the cause.
+pub fn not_started(what: &str, error: &io::Error) -> Error {
+    Error { status: Status::Limit, ..Error::system(format!("starting {what}"), error) }
 }
 
 /// The same for one that touches no registered memory and runs the program's code, which nobody can stop. When the
@@ -23,7 +35,12 @@ pub fn spawn_apart(
 ) -> io::Result<JoinHandle<()>> {
     let builder = Builder::new().name(name.into());
     match health::ambient() {
-        Some(health) => builder.spawn(move || health.run_apart(body, after)),
+        Some(health) => undisturbed(|| {
+            builder.spawn(move || {
+                health.origin.take_on();
+                health.run_apart(body, after)
+            })
+        }),
         None => builder.spawn(body),
     }
 }

@@ -37,7 +37,7 @@ pub use dialer::Dialer;
 pub use identity::Identity;
 pub use key::{derive_secret, Key, SECRET_BYTES_MIN};
 pub use proof::{Nonce, Proof, ProofTable};
-pub use refusal::{refusal, HandshakeError, HandshakeResult, RefusalCode};
+pub use refusal::{refusal, refusal_with, HandshakeError, HandshakeResult, RefusalCode};
 pub use wire::{
     peek_kind, preamble, Peek, INPUT_BYTES_MAX, KIND_CONTROL, KIND_LANE, MAGIC, WIRE_VERSION,
     WIRE_VERSION_MIN,

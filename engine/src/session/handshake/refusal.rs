@@ -41,6 +41,15 @@ refusal_codes! {
     Version = 7, Version, "no wire version in common";
     /// What arrived is not a handshake, or was altered on the way.
     Malformed = 8, Refused, "malformed handshake";
+    /// The text says which, and why.
+    NoThread = 9, Limit, "a thread that sessions need cannot be started";
+}
+
+impl RefusalCode {
+    /// Whether another try may find it otherwise.
+    pub fn passes(self) -> bool {
+        matches!(self, RefusalCode::Duplicate | RefusalCode::TooMany | RefusalCode::NoThread)
+    }
 }
 
 /// The bytes that refuse, valid at any point where the acceptor has not yet announced the session: before
@@ -49,7 +58,7 @@ pub fn refusal(code: RefusalCode) -> Vec<u8> {
     refusal_with(code, code.text())
 }
 
-pub(super) fn refusal_with(code: RefusalCode, text: &str) -> Vec<u8> {
+pub fn refusal_with(code: RefusalCode, text: &str) -> Vec<u8> {
     let text = &text.as_bytes()[..text.len().min(TEXT_BYTES_MAX)];
     let mut body = vec![code as u8];
     body.extend_from_slice(text);

@@ -12,6 +12,7 @@ use crate::context::Context;
 use crate::limits::LANES_MAX;
 use crate::loss::{Cause, Failure, Loss};
 use crate::peer::{Closed, LaneNumbers, Path, Peer, SessionInfo, TransportService};
+use crate::status::Result;
 use crate::sys::clock;
 use crate::sys::lock::{Mutex, MutexGuard};
 use crate::types::{Boottime, Monotonic, PeerId};
@@ -25,7 +26,7 @@ const PAUSE_NS_MAX: u64 = 1_000_000_000;
 
 pub struct Service {
     context: Arc<Context>,
-    workers: Workers,
+    workers: Arc<Workers>,
     sessions: Mutex<HashMap<PeerId, Session>>,
     next_token: AtomicU64,
 }
@@ -49,7 +50,7 @@ pub struct Candidate {
 }
 
 impl Service {
-    pub fn new(context: Arc<Context>, workers: Workers) -> Service {
+    pub fn new(context: Arc<Context>, workers: Arc<Workers>) -> Service {
         Service { context, workers, sessions: Mutex::default(), next_token: AtomicU64::new(1) }
     }
 
@@ -205,6 +206,10 @@ impl Service {
 }
 
 impl TransportService for Service {
+    fn prepare(&self) -> Result<()> {
+        self.workers.start()
+    }
+
     fn begin(&self, session_info: SessionInfo) {
         self.with(session_info.peer.handle, |session| {
             (session.id, session.key, session.dialed) =

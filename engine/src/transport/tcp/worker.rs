@@ -4,7 +4,7 @@
 //! After a small exchange it spins for a moment before it sleeps, when that paid off the last time: the
 //! next request of a conversation then costs no wake-up. Two ends that share a CPU never spin.
 
-use crate::status::{Error, Result};
+use crate::status::Result;
 use crate::sys::clock;
 use crate::sys::health;
 use crate::sys::lock::{Mutex, RwLock};
@@ -12,6 +12,7 @@ use crate::sys::pause;
 use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
 use crate::sys::sched;
 use crate::sys::socket;
+use crate::sys::thread;
 use crate::transport::tcp::lane::{lock, Lane};
 use crate::transport::tcp::lanes::Lanes;
 use crate::types::Monotonic;
@@ -29,8 +30,8 @@ const TRIES_PER_POLL: u32 = 8;
 
 /// An engine's lane threads, by what they carry. A message that waits for a bulk lane's turn, or whose
 /// thread is one of many that always have work, waits for milliseconds: express lanes have threads of
-/// their own, which mostly sleep and so are the scheduler's first choice when they wake.
-#[derive(Clone)]
+/// their own, which mostly sleep and so are the scheduler's first choice when they wake. They start with the first
+/// session.
 pub struct Workers {
     bulk: Vec<Arc<Worker>>,
     express: Vec<Arc<Worker>>,
@@ -56,19 +57,22 @@ impl Workers {
         }
     }
 
-    /// Adds each thread as it starts, so that none is forgotten when a later one cannot.
-    pub fn start(&self, threads: &mut Vec<JoinHandle<()>>) -> Result<()> {
+    /// Starts those that do not run. When one cannot, those before it stay for the next try.
+    pub fn start(&self) -> Result<()> {
         for (index, worker) in self.bulk.iter().enumerate() {
-            threads.push(worker.start(format!("ferry-lane-{index}"), sched::take_long_slices)?);
+            worker.start(|| format!("ferry-lane-{index}"), sched::take_long_slices)?;
         }
         for (index, worker) in self.express.iter().enumerate() {
-            threads.push(worker.start(format!("ferry-express-{index}"), || ())?);
+            worker.start(|| format!("ferry-express-{index}"), || ())?;
         }
         Ok(())
     }
 
+    /// Ends the threads. Nobody starts them any more.
     pub fn stop(&self) {
-        self.bulk.iter().chain(&self.express).for_each(|worker| worker.stop());
+        let all = || self.bulk.iter().chain(&self.express);
+        all().for_each(|worker| worker.stop());
+        all().for_each(|worker| worker.join());
     }
 }
 
@@ -80,6 +84,7 @@ pub struct Worker {
     has_kicks: AtomicBool,
     stop: AtomicBool,
     spin_ns: u64,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Worker {
@@ -92,21 +97,31 @@ impl Worker {
             has_kicks: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             spin_ns,
+            thread: Mutex::new(None),
         }))
     }
 
-    fn start(self: &Arc<Worker>, name: String, first: fn()) -> Result<JoinHandle<()>> {
-        let worker = self.clone();
-        crate::sys::thread::spawn(name, move || {
-            first();
-            health::woken_by(&|| worker.poller.wake(), || worker.run());
-        })
-        .map_err(|error| Error::system("starting a lane thread", &error))
+    fn start(self: &Arc<Worker>, name: impl FnOnce() -> String, first: fn()) -> Result<()> {
+        let mut thread = lock(&self.thread);
+        if thread.is_none() {
+            let worker = self.clone();
+            let started = thread::spawn(name(), move || {
+                first();
+                health::woken_by(&|| worker.poller.wake(), || worker.run());
+            });
+            *thread = Some(started.map_err(|error| thread::not_started("a lane thread", &error))?);
+        }
+        Ok(())
     }
 
     fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.poller.wake();
+    }
+
+    fn join(&self) {
+        let thread = lock(&self.thread).take();
+        thread.into_iter().for_each(|thread| drop(thread.join()));
     }
 
     /// Takes a lane in: its input is received from here on.
