@@ -3,7 +3,7 @@
 use super::transfers::{prepare, submit_to, Deadline, TransferOptions};
 use super::Engine;
 use crate::complete::transfer::Strike;
-use crate::complete::{Transfer, TransferSpec};
+use crate::complete::{Transfer, TransferFlags, TransferSpec};
 use crate::config::{AscendFabric, Config};
 use crate::context::Context;
 use crate::device::{Drivers, Hold, Library, Limits, Point, Start, Worker};
@@ -79,7 +79,7 @@ impl Mover for Submitter {
         if spec.transport == Transport::Staged {
             return Err(Error::new(Status::Unsupported, "the peer's memory is a device's"));
         }
-        submit_to(&self.0, peer, TransferSpec { is_part: true, ..spec })
+        submit_to(&self.0, peer, TransferSpec { flags: spec.flags | TransferFlags::PART, ..spec })
     }
 
     fn forget(&self, part: &Transfer) {

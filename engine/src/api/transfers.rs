@@ -4,7 +4,9 @@ use super::devices;
 use super::paths::{begin_facts, choose, gather};
 use super::Engine;
 use crate::complete::transfer::Strike;
-use crate::complete::{Progress, RequestResult, State, Transfer as Core, TransferResult, TransferSpec};
+use crate::complete::{
+    Progress, RequestResult, State, Transfer as Core, TransferFlags, TransferResult, TransferSpec,
+};
 use crate::context::Context;
 use crate::device::Start;
 use crate::limits::NOTIFY_BYTES_MAX;
@@ -282,20 +284,19 @@ pub(super) fn prepare(
         slices,
         regions,
         bytes,
-        checksum: options.checksum,
-        acked_only: options.acked_only,
-        awaited: options.awaited,
-        is_part: false,
-        held: options.start.is_some(),
-        ordered: options.ordered,
+        flags: TransferFlags::CHECKSUM.when(options.checksum)
+            | TransferFlags::ACKED_ONLY.when(options.acked_only)
+            | TransferFlags::AWAITED.when(options.awaited)
+            | TransferFlags::HELD.when(options.start.is_some())
+            | TransferFlags::ORDERED.when(options.ordered)
+            | TransferFlags::DEVICE.when(facts.memory.has_device())
+            | TransferFlags::UNKNOWN.when(has_unknown),
         priority: options.priority,
         notify: options.notify.map(Box::from),
         submitted_ns,
         deadline_ns: deadline.map_or(Monotonic::NEVER, |ns| submitted_ns.saturating_add(ns)),
         user_data: options.user_data,
         queue: options.queue.clone(),
-        device: facts.memory.has_device(),
-        has_unknown,
         transport,
         allowed: facts.asked.allowed,
     })

@@ -10,6 +10,7 @@
 //!
 //! A few lines above the usual number: whatever may decide how a transfer ends is here.
 
+use crate::complete::flags::TransferFlags;
 use crate::complete::position::Position;
 use crate::complete::result::{Fence, Notification, Progress, RequestResult, State, TransferResult};
 use crate::notify::{Queue, Waiter, Wakers};
@@ -35,16 +36,7 @@ pub struct TransferSpec {
     /// Local regions the transfer uses; each was entered, and is left when the transfer is final.
     pub regions: Vec<Arc<Region>>,
     pub bytes: u64,
-    pub checksum: bool,
-    /// Done when the target's NIC has acknowledged it; visible to the target's CPU or not.
-    pub acked_only: bool,
-    /// The caller waits for it at once, and will drive what carries it.
-    pub awaited: bool,
-    /// Of another transfer, in whose name it is counted.
-    pub is_part: bool,
-    /// Waits, in its place in the outbox, until `Peer::start`.
-    pub held: bool,
-    pub ordered: bool,
+    pub flags: TransferFlags,
     pub priority: u32,
     pub notify: Option<Box<[u8]>>,
     /// On CLOCK_MONOTONIC, as the deadline.
@@ -53,10 +45,6 @@ pub struct TransferSpec {
     pub deadline_ns: Monotonic,
     pub user_data: u64,
     pub queue: Option<Arc<Queue>>,
-    /// Some of it is memory of a device: out of reach for TCP.
-    pub device: bool,
-    /// Some of the peer's memory was in no region that was known here: it may turn out to be a device's.
-    pub has_unknown: bool,
     /// The way it starts on; `Transfer::via` is the present one.
     pub transport: Transport,
     /// Mask of `Transport::bit`: the ways it may take.
@@ -126,7 +114,7 @@ impl Transfer {
         Transfer {
             handle,
             notify_sequence: AtomicU64::new(0),
-            position: Position::new(spec.held),
+            position: Position::new(spec.flags.has(TransferFlags::HELD)),
             notify_taken: AtomicBool::new(spec.notify.is_none()),
             started_ns: AtomicU64::new(0),
             transport: AtomicU32::new(spec.transport as u32),
@@ -139,7 +127,9 @@ impl Transfer {
             detail: Mutex::new(Detail::default()),
             orphan: AtomicBool::new(false),
             waiter: Waiter::new(),
-            attended: AtomicBool::new(spec.queue.is_some() || spec.notify.is_some() || spec.ordered),
+            attended: AtomicBool::new(
+                spec.queue.is_some() || spec.notify.is_some() || spec.flags.has(TransferFlags::ORDERED),
+            ),
             spec,
         }
     }

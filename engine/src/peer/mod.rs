@@ -33,7 +33,7 @@ pub use transport::{Closed, Installed, SessionInfo, TransportService};
 
 use crate::command::Command;
 use crate::complete::transfer::Failure;
-use crate::complete::{Fence, Notification, State, Transfer};
+use crate::complete::{Fence, Notification, State, Transfer, TransferFlags};
 use crate::loss::{Cause, Loss};
 use crate::notify::{Event, EventBody};
 use crate::region::remote::RemoteRegions;
@@ -391,7 +391,7 @@ impl Peer {
             return; // what settled it may be wrong: it is made final when the engine is over
         }
         let state = transfer.conclude();
-        if !transfer.spec.is_part {
+        if !transfer.spec.flags.has(TransferFlags::PART) {
             self.around.stats.finished(state, transfer);
         }
         let express_bytes_max = self.around.express_bytes_max;

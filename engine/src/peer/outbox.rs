@@ -18,7 +18,7 @@ mod ordered;
 mod tests;
 
 use crate::complete::position::Place;
-use crate::complete::Transfer;
+use crate::complete::{Transfer, TransferFlags};
 use crate::limits::{FRAME_DESCRIPTORS_MAX, NOTIFY_CREDITS};
 use crate::route::{self, Asked, Facts, Memory, PathState};
 use crate::types::{Op, Slice, Transport};
@@ -181,7 +181,7 @@ impl Outbox {
             transfer.notify_sequence.store(self.notify_next, Ordering::Relaxed);
             self.notify_next += 1;
         }
-        if transfer.spec.ordered && !self.ordered.submit(&transfer) {
+        if transfer.spec.flags.has(TransferFlags::ORDERED) && !self.ordered.submit(&transfer) {
             return false;
         }
         let starts = !transfer.position.is_held();
@@ -281,10 +281,10 @@ impl Outbox {
         };
         let asked = Asked {
             allowed: spec.allowed,
-            checksum: spec.checksum,
-            ordered: spec.ordered,
+            checksum: spec.flags.has(TransferFlags::CHECKSUM),
+            ordered: spec.flags.has(TransferFlags::ORDERED),
             notify: spec.notify.is_some(),
-            held: spec.held,
+            held: spec.flags.has(TransferFlags::HELD),
         };
         // Under the outbox's lock, which stands for a version.
         let mut facts = Facts::new(0, [PathState::Shut; Transport::COUNT], asked);
@@ -292,8 +292,9 @@ impl Outbox {
             facts.set_state(transport, state(transport));
         }
         // A transfer is staged also if its memory turned out to be a device's after all.
-        let device_there = spec.device || now == Transport::Staged;
-        facts.memory = Memory { device_there, is_part: spec.is_part, ..Memory::default() };
+        let device_there = spec.flags.has(TransferFlags::DEVICE) || now == Transport::Staged;
+        facts.memory =
+            Memory { device_there, is_part: spec.flags.has(TransferFlags::PART), ..Memory::default() };
         facts.is_replay = is_replay;
         facts
     }
@@ -369,7 +370,7 @@ impl Outbox {
                 && transfer.spec.op == Op::Write
                 && transfer.spec.notify.is_some()
                 // What is refused in this frame may be staged, and the notification comes after that.
-                && !transfer.spec.has_unknown
+                && !transfer.spec.flags.has(TransferFlags::UNKNOWN)
                 && transfer.notify_sequence.load(Ordering::Relaxed) < notify_limit;
             let with_notification = (is_replay || may_notify) && transfer.take_notification();
             return Some(Pulled::Slices { transfer, first, end, bytes, with_notification, is_device });
@@ -436,7 +437,7 @@ impl Outbox {
     /// failed, all that waited behind it are struck next.
     pub fn ended(&mut self, transfer: &Transfer, done: bool, express_bytes_max: u64) -> OrderedNext {
         self.live.remove(transfer);
-        if !transfer.spec.ordered {
+        if !transfer.spec.flags.has(TransferFlags::ORDERED) {
             return OrderedNext::Nothing;
         }
         match self.ordered.ended(transfer.handle, done) {

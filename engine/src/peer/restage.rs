@@ -4,7 +4,7 @@
 
 use super::{After, Peer};
 use crate::complete::transfer::Failure;
-use crate::complete::Transfer;
+use crate::complete::{Transfer, TransferFlags};
 use crate::route;
 use crate::types::Transport;
 use std::sync::Arc;
@@ -20,9 +20,10 @@ impl Peer {
         notified: bool,
         after: &mut After,
     ) {
-        let spec = &transfer.spec;
-        let may_be_device =
-            |failure: &Failure| route::stages_refused(spec.has_unknown, spec.is_part, failure.status);
+        let flags = transfer.spec.flags;
+        // A part keeps a slot while it moves and must not wait for another; its whole is staged again.
+        let has_unknown = flags.has(TransferFlags::UNKNOWN) && !flags.has(TransferFlags::PART);
+        let may_be_device = |failure: &Failure| route::stages_refused(has_unknown, failure.status);
         if !failures.iter().any(may_be_device) {
             return self.confirm(transfer, run, bytes, failures, notified, after);
         }

@@ -3,7 +3,7 @@
 use super::outbox::{PullLimits, Pulled};
 use super::{Path, PathStatus, Peer, PeerIdentity, PeerState, Surroundings};
 use crate::complete::transfer::{Failure, Strike};
-use crate::complete::{Fence, Notification, State, Table, Transfer, TransferSpec};
+use crate::complete::{Fence, Notification, State, Table, Transfer, TransferFlags, TransferSpec};
 use crate::handle::{Kind, Tag};
 use crate::limits::FRAME_DESCRIPTORS_MAX;
 use crate::notify::Hub;
@@ -108,20 +108,13 @@ fn submit_with(
         slices: (0..slices).map(slice).collect(),
         regions: Vec::new(),
         bytes: slices * u64::from(length),
-        checksum: false,
-        acked_only: false,
-        awaited: false,
-        is_part: false,
-        held: false,
-        ordered: false,
+        flags: TransferFlags::NONE,
         priority: 0,
         notify: Some(Box::from(*b"word")),
         submitted_ns: Monotonic::from_ns(1),
         deadline_ns: Monotonic::NEVER,
         user_data: 0,
         queue: None,
-        device: false,
-        has_unknown: false,
         transport: Transport::Tcp,
         allowed: u64::MAX,
     };
@@ -322,7 +315,8 @@ fn what_went_with_its_number_stays_on_tcp() {
 fn what_turned_out_to_be_a_device_s_does_not_go_back_to_tcp() {
     let peer = peer();
     open(&peer, Transport::Staged);
-    let transfer = submit_with(&peer, 1, 2, |spec| (spec.has_unknown, spec.notify) = (true, None));
+    let transfer =
+        submit_with(&peer, 1, 2, |spec| (spec.flags, spec.notify) = (TransferFlags::UNKNOWN, None));
     assert!(matches!(pull(&peer, false, WIDE), Some(Pulled::Slices { first: 0, end: 2, .. })));
     let refused = |slice| Failure { slice, status: Status::Unsupported, os_error: 0, vendor_error: 0 };
     peer.answered(

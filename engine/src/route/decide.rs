@@ -119,10 +119,9 @@ pub fn copies_at_once(asked: &Asked) -> bool {
 }
 
 /// Whether slices are staged that the target has refused with this status, by a path that moves host memory only:
-/// it may be memory of a device that was not announced here. A part keeps a slot while it moves and must not wait
-/// for another; its whole is staged again.
-pub fn stages_refused(has_unknown: bool, is_part: bool, status: Status) -> bool {
-    has_unknown && !is_part && matches!(status, Status::Unsupported | Status::Access)
+/// with `has_unknown` it may be memory of a device that was not announced here.
+pub fn stages_refused(has_unknown: bool, status: Status) -> bool {
+    has_unknown && matches!(status, Status::Unsupported | Status::Access)
 }
 
 /// How staged slices go between memory of two devices.

@@ -261,10 +261,10 @@ fn memory_between_devices() {
 #[test]
 fn what_is_refused_as_a_device_s_is_staged_once() {
     for status in [Status::Unsupported, Status::Access] {
-        assert!(stages_refused(true, false, status));
-        assert!(!stages_refused(false, false, status) && !stages_refused(true, true, status));
+        assert!(stages_refused(true, status));
+        assert!(!stages_refused(false, status));
     }
-    assert!(!stages_refused(true, false, Status::Stale));
+    assert!(!stages_refused(true, Status::Stale));
 }
 
 /// A sentence for each, and none that two share.

@@ -4,7 +4,7 @@ use super::event::{waker, Event};
 use super::mapped::{device, Pair};
 use super::operation::{Method, Operation};
 use super::service::Stage;
-use crate::complete::Transfer;
+use crate::complete::{Transfer, TransferFlags};
 use crate::limits::{DEVICE_PIECE_BYTES, FRAME_DESCRIPTORS_MAX, STAGE_BYTES};
 use crate::peer::outbox::{PullLimits, Pulled};
 use crate::route::{self, Asked, Between};
@@ -40,9 +40,9 @@ impl Stage {
         }
     }
 
-    /// Makes operations of slices [first, end): one for each stretch of those that are alike, and that fit a slot if they
-    /// go through one. `is_device`: so is the peer's memory, whatever is known of it. `over`: devices may move them by
-    /// themselves.
+    /// Makes operations of slices [first, end): one for each stretch of those that are alike, and that fit a slot if
+    /// they go through one. `is_device`: so is the peer's memory, whatever is known of it. `over`: devices may move
+    /// them by themselves.
     pub fn split(
         &mut self,
         peer: PeerId,
@@ -90,8 +90,8 @@ impl Stage {
         }
     }
 
-    /// Makes others of an operation if some of the peer's memory has been announced as a device's since it began. False:
-    /// none has.
+    /// Makes others of an operation if some of the peer's memory has been announced as a device's since it began.
+    /// False: none has.
     pub fn split_again(&mut self, peer: PeerId, op: u64) -> bool {
         let Some(side) = self.sides.get_mut(&peer) else { return false };
         let remote = side.peer.remote.snapshot();
@@ -113,7 +113,7 @@ impl Stage {
     /// Between two devices: by themselves if they may and can.
     fn method(&self, transfer: &Transfer, pair: Pair, same_host: bool) -> Method {
         let (spec, (here, there)) = (&transfer.spec, pair);
-        let asked = Asked { checksum: spec.checksum, ..Asked::plain(spec.allowed) };
+        let asked = Asked { checksum: spec.flags.has(TransferFlags::CHECKSUM), ..Asked::plain(spec.allowed) };
         let crosses = self.drivers.crosses(here.kind);
         match route::between_devices(&asked, (here.kind, there.kind), same_host, crosses).0 {
             Between::Mapped => Method::Mapped(here.kind),

@@ -17,7 +17,7 @@ use super::service::{cause, Part, Stage};
 use super::wire::{Fault, Message};
 use crate::command::Command;
 use crate::complete::transfer::{Failure, Strike};
-use crate::complete::{Fence, State};
+use crate::complete::{Fence, State, TransferFlags};
 use crate::device::{Direction, Job, Piece};
 use crate::status::{Error, Result, Status};
 use crate::sys::clock;
@@ -197,7 +197,7 @@ impl Stage {
                 requests: &operation.requests(),
                 allowed: spec.allowed,
                 priority: spec.priority,
-                checksum: spec.checksum,
+                checksum: spec.flags.has(TransferFlags::CHECKSUM),
             },
         );
         match submitted {

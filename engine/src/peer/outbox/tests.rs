@@ -6,7 +6,7 @@ use super::{Class, Outbox, PullLimits, Pulled};
 use crate::command::{Command, Commands};
 use crate::complete::position::Place;
 use crate::complete::transfer::{Failure, Strike};
-use crate::complete::{Fence, State, Table, Transfer, TransferSpec};
+use crate::complete::{Fence, State, Table, Transfer, TransferFlags, TransferSpec};
 use crate::handle::{Kind, Tag};
 use crate::limits::{FRAME_DESCRIPTORS_MAX, NOTIFY_BYTES_MAX};
 use crate::notify::Hub;
@@ -106,20 +106,13 @@ fn transfer(handle: u64, wish: &Wish) -> Arc<Transfer> {
         slices: (0..wish.slices).map(slices).collect(),
         regions: Vec::new(),
         bytes: u64::from(wish.slices) * length,
-        checksum: false,
-        acked_only: false,
-        awaited: false,
-        is_part: false,
-        held: wish.held,
-        ordered: wish.ordered,
+        flags: TransferFlags::HELD.when(wish.held) | TransferFlags::ORDERED.when(wish.ordered),
         priority: wish.priority,
         notify: (wish.notify || wish.slices == 0).then(|| Box::from(&b"word"[..])),
         submitted_ns: Monotonic::ZERO,
         deadline_ns: wish.deadline_ns,
         user_data: 0,
         queue: None,
-        device: false,
-        has_unknown: false,
         transport,
         allowed,
     };

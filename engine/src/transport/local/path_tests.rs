@@ -3,6 +3,7 @@
 use super::*;
 use crate::complete::transfer::{Strike, TransferSpec};
 use crate::complete::State;
+use crate::complete::TransferFlags;
 use crate::handle::Tag;
 use crate::peer::PathStatus;
 use crate::region::grants::{Grant, Grants};
@@ -36,20 +37,13 @@ fn write(peer: &Peer, (local, remote, region): (u64, u64, u64)) -> Arc<Transfer>
         slices: vec![Slice { local, remote, region, first_offset: 0, length, first: 0 }],
         regions: Vec::new(),
         bytes: u64::from(length),
-        checksum: false,
-        acked_only: false,
-        awaited: false,
-        is_part: false,
-        held: false,
-        ordered: false,
+        flags: TransferFlags::NONE,
         priority: 0,
         notify: None,
         submitted_ns: clock::monotonic_ns(),
         deadline_ns: Monotonic::NEVER,
         user_data: 0,
         queue: None,
-        device: false,
-        has_unknown: false,
         transport: Transport::Local,
         allowed: Transport::Local.bit(),
     };

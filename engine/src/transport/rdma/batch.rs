@@ -17,7 +17,7 @@ use super::memory::Pinned;
 use super::notifications::{Notifications, Word};
 use super::wire::DeviceOffer;
 use crate::complete::transfer::Failure;
-use crate::complete::Transfer;
+use crate::complete::{Transfer, TransferFlags};
 use crate::peer::{After, Peer};
 use crate::region::{RegionMap, RemoteMap};
 use crate::status::Status;
@@ -164,7 +164,7 @@ impl<'a> Builder<'a> {
     pub fn add(&mut self, transfer: &Transfer, (first, end): (u32, u32), sequence: u64) -> Vec<Failure> {
         let mut failures = Vec::new();
         let (mut local, mut remote): (Option<&Pinned>, Option<Target>) = (None, None);
-        let proves = transfer.spec.op == Op::Write && !transfer.spec.acked_only;
+        let proves = transfer.spec.op == Op::Write && !transfer.spec.flags.has(TransferFlags::ACKED_ONLY);
         for index in first..end {
             let slice = &transfer.spec.slices[index as usize];
             if local.is_none_or(|it| slice.local < it.address || slice.local - it.address >= it.length) {

@@ -13,7 +13,7 @@ use super::reaping::ASLEEP;
 use super::unacknowledged::Unacknowledged;
 use super::wire::{DeviceOffer, Side};
 use crate::command::{Command, Commands};
-use crate::complete::Transfer;
+use crate::complete::{Transfer, TransferFlags};
 use crate::limits::{FRAME_DESCRIPTORS_MAX, RDMA_WORD_BYTES_MAX};
 use crate::loss::{Cause, Loss};
 use crate::peer::outbox::{PullLimits, Pulled};
@@ -346,7 +346,10 @@ impl Endpoint {
             match pulled {
                 Pulled::Slices { transfer, first, end, bytes, .. } => {
                     // What its caller waits for was submitted a moment ago, and the clock is not free.
-                    batch.posted_ns = match transfer.spec.awaited && !transfer.is_attended() && qp == 0 {
+                    batch.posted_ns = match transfer.spec.flags.has(TransferFlags::AWAITED)
+                        && !transfer.is_attended()
+                        && qp == 0
+                    {
                         true => transfer.spec.submitted_ns,
                         false => clock::monotonic_ns(),
                     };
@@ -374,7 +377,7 @@ impl Endpoint {
                 self.commit(sender, qp, id);
                 // After it was counted: who is about to sleep looks at the count last.
                 match only.filter(|transfer| !transfer.is_attended()) {
-                    Some(transfer) if transfer.spec.awaited => {}
+                    Some(transfer) if transfer.spec.flags.has(TransferFlags::AWAITED) => {}
                     Some(_) if qp == 0 => self.device.look_later(),
                     _ => self.ensure_watched(after),
                 }

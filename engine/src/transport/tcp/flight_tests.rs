@@ -1,6 +1,7 @@
 use super::*;
 use crate::complete::transfer::TransferSpec;
 use crate::complete::Transfer;
+use crate::complete::TransferFlags;
 use crate::status::Status;
 use crate::types::{PeerId, Slice, Transport};
 use std::sync::Arc;
@@ -16,20 +17,13 @@ fn slices(op: Op, count: u32) -> What {
         slices: vec![slice; count as usize],
         regions: Vec::new(),
         bytes: 8 * u64::from(count),
-        checksum: false,
-        acked_only: false,
-        awaited: false,
-        is_part: false,
-        held: false,
-        ordered: false,
+        flags: TransferFlags::NONE,
         priority: 0,
         notify: None,
         submitted_ns: Monotonic::ZERO,
         deadline_ns: Monotonic::NEVER,
         user_data: 0,
         queue: None,
-        device: false,
-        has_unknown: false,
         transport: Transport::Tcp,
         allowed: Transport::Tcp.bit(),
     };

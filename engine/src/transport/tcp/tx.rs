@@ -4,6 +4,7 @@
 //! Order within a batch: acknowledgements, then the peer's work and answers to READs in turn. A batch
 //! ends with the first frame that carries much, so that small frames never wait for more than one.
 
+use crate::complete::TransferFlags;
 use crate::limits::FRAME_BYTES_MAX;
 use crate::loss::{Cause, Failure};
 use crate::peer::outbox::Pulled;
@@ -288,7 +289,7 @@ impl Tx {
         let notification = if notified { spec.notify.as_deref() } else { None };
         let mut header = Header {
             kind: if spec.op == Op::Write { Kind::Write } else { Kind::Read },
-            flags: if spec.checksum { flags::CHECKSUM } else { 0 },
+            flags: if spec.flags.has(TransferFlags::CHECKSUM) { flags::CHECKSUM } else { 0 },
             descriptors: slices.len() as u16,
             sequence,
             extra_bytes: notification.map_or(0, |bytes| 8 + bytes.len() as u32),
@@ -299,7 +300,7 @@ impl Tx {
         }
         if spec.op == Op::Write {
             header.payload_bytes = bytes;
-            if spec.checksum {
+            if spec.flags.has(TransferFlags::CHECKSUM) {
                 header.checksum = checksum_of(slices);
             }
         }
