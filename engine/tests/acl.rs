@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-const OPENING: &str = "//! AscendCL's types, constants and functions, made from facts.h by \
-     `UPDATE=1 cargo test -p ferry --test acl`; don't edit.";
+const OPENING: &str = "//! AscendCL's types, constants and functions, made from facts.h by\n\
+     //! `UPDATE=1 cargo test -p ferry --test acl`; don't edit.";
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src/sys/acl")

@@ -1,6 +1,6 @@
 //! GPUDirect RDMA: memory of GPUs that NICs reach by themselves. No GPU and no NIC has seen any of it: a stand-in for
-//! the CUDA driver gives descriptors for dma-bufs, and one for libibverbs (`tests/standin/verbs`), with a NIC that reaches
-//! the engines of its process, takes them. What the host must not touch faults, and the NIC counts what it did.
+//! the CUDA driver gives descriptors for dma-bufs, and one for libibverbs (`tests/standin/verbs`), with a NIC that
+//! reaches the engines of its process, takes them. What the host must not touch faults, and the NIC counts what it did.
 //!
 //! One process for each case, because libibverbs is opened once and found by its name. Above 500 lines: the cases share
 //! what starts those processes and asks the NIC.
@@ -406,8 +406,8 @@ fn broken() {
 }
 
 impl Bench {
-    /// Moves so much, by a transfer for each length, while the NICs hold what is posted: MiB that each of them had got by
-    /// then, `sum` in all.
+    /// Moves so much, by a transfer for each length, while the NICs hold what is posted: MiB that each of them had got
+    /// by then, `sum` in all.
     fn shares(&self, here: Place, there: Place, lengths: &[usize], sum: i64) -> [i64; 2] {
         let Bench { pair, nic, .. } = self;
         let posted = || ["bytes_0", "bytes_1"].map(|name| nic.count(name));

@@ -5,6 +5,8 @@
 //! `imports/scan.rs` turns a file into tokens without its tests and into the paths it names; the rules
 //! and the tables they use are here. A violation is printed as `file:line: what`.
 
+#[path = "imports/comments.rs"]
+mod comments;
 #[path = "imports/scan.rs"]
 mod scan;
 
@@ -490,7 +492,8 @@ fn every_file_is_named_by_a_module() {
     assert_eq!(orphans(&files), ["a/src/b/d.rs"]);
 }
 
-/// The transport of the tests shows what a transport needs. No program that is shipped has it, and no number of the ABI.
+/// The transport of the tests shows what a transport needs. No program that is shipped has it, and no number of the
+/// ABI.
 #[test]
 fn the_transport_of_the_tests_is_short_and_theirs_alone() {
     const PATH: &str = "engine/src/transport/loopback.rs";
@@ -510,6 +513,24 @@ fn the_transport_of_the_tests_is_short_and_theirs_alone() {
             assert!(!text.contains(name), "{path} names {name}");
         }
     }
+}
+
+#[test]
+fn comments_fit_a_line() {
+    let mut report = Report::default();
+    for folder in ["engine", "ffi", "bindings/mooncake", "benches", "examples"] {
+        for file in read(folder) {
+            for line in comments::too_long(&file.text) {
+                report.add(&file, line, format!("a comment of more than {} columns", comments::COLUMNS_MAX));
+            }
+        }
+    }
+    report.assert_empty();
+    let most = "x".repeat(comments::COLUMNS_MAX - 7);
+    let text = format!(
+        "    // {most}\n    // {most}x\n//! {most}─{most}\n    f(\"{most} // \");\nf(\"{most}\"); // x"
+    );
+    assert_eq!(comments::too_long(&text), [2, 3, 5]);
 }
 
 /// The rules on a small example of everything that they forbid, and of what only looks like it.

@@ -109,8 +109,8 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         // Not ours to end in a child: the threads, the sessions and the locks are the parent's, and dropping them would
-        // wait for threads that do not exist here. Nor when something of a broken engine may still move. Their memory is
-        // left alone.
+        // wait for threads that do not exist here. Nor when something of a broken engine may still move. Their memory
+        // is left alone.
         let left_alone =
             self.guard.is_child() || (self.close(None).is_err() && self.context.health().is_broken());
         if left_alone {

@@ -252,8 +252,8 @@ impl Memory {
         self.mapping().length()
     }
 
-    /// Copies bytes out. Peers and other threads may write there meanwhile: each aligned eight bytes are then old or new
-    /// on their own, and nothing is undefined. Panics beyond the end, as a slice would.
+    /// Copies bytes out. Peers and other threads may write there meanwhile: each aligned eight bytes are then old or
+    /// new on their own, and nothing is undefined. Panics beyond the end, as a slice would.
     pub fn read(&self, offset: usize, into: &mut [u8]) {
         self.mapping().read(offset, into);
     }

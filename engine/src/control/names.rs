@@ -14,8 +14,8 @@ use std::net::{IpAddr, SocketAddr};
 pub enum Name {
     /// What the application called it.
     Asked(String),
-    /// What the other end says of its address, and where it came from: what it says is no proof that it is there, clones
-    /// may all say the same.
+    /// What the other end says of its address, and where it came from: what it says is no proof that it is there,
+    /// clones may all say the same.
     Said(String, IpAddr),
     /// Where it is dialed.
     At(SocketAddr),

@@ -151,8 +151,8 @@ impl Control {
         Some(peer)
     }
 
-    /// Whether a session may come of this connection: the application may have fenced the peer, or given up the one that
-    /// was to be reached again, since the handshake began.
+    /// Whether a session may come of this connection: the application may have fenced the peer, or given up the one
+    /// that was to be reached again, since the handshake began.
     fn is_wanted(&mut self, control: &ControlConn) -> bool {
         if let Some(Target::Again { peer }) = &control.target {
             if self.sessions.get(peer).is_none_or(|session| session.machine.is_given_up()) {

@@ -99,8 +99,8 @@ impl Worker {
         opened.map(|()| worker)
     }
 
-    /// Starts a thread for whatever `open` opens on it, which tells of that itself. `ended` is called when it is closed,
-    /// or was not opened.
+    /// Starts a thread for whatever `open` opens on it, which tells of that itself. `ended` is called when it is
+    /// closed, or was not opened.
     pub fn start_with(
         at: Location,
         limits: Limits,

@@ -18,7 +18,8 @@ pub(super) const UNKNOWN: u32 = u32::MAX;
 pub(super) struct Home {
     /// The index of the local region's handle.
     pub local: u32,
-    /// The place in its map of the region that the request names or, if it names none, one found at the address; or UNKNOWN.
+    /// The place in its map of the region that the request names or, if it names none, one found at the address; or
+    /// UNKNOWN.
     pub remote: u32,
 }
 

@@ -266,8 +266,8 @@ impl<R: Carried> Machine<R> {
         self.drains.insert((now_ns + self.timing.drain_ns, transfer));
     }
 
-    /// Its lanes are closed, and it is not final yet. That may be the fence that is waited for; or a thread took some of
-    /// it to be posted and has not come to that, and would be heard of by nobody.
+    /// Its lanes are closed, and it is not final yet. That may be the fence that is waited for; or a thread took some
+    /// of it to be posted and has not come to that, and would be heard of by nobody.
     pub fn drain_on(&mut self, now_ns: Monotonic, transfer: u64) {
         self.drains.insert((now_ns + self.timing.drain_ns.max(LOOK_AGAIN_NS_MIN), transfer));
     }

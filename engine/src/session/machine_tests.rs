@@ -165,7 +165,8 @@ fn the_peers_ready_on_a_new_connection_is_the_fence_of_the_old_lanes() {
     assert_eq!(out, [Action::Release(vec![record(1, 3000 * MS, false)], Fence::Confirmed), Action::Up]);
 }
 
-/// The peer closed the lanes of the earlier connections before it said so. Of one that was lost since, it has not heard.
+/// The peer closed the lanes of the earlier connections before it said so. Of one that was lost since, it has not
+/// heard.
 #[test]
 fn a_ready_says_nothing_of_the_lanes_of_its_own_connection() {
     let mut machine = up(Role::Dialer);

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! initiator: EXPOSE ─▶ target: memory of its device ── EXPOSED ─▶ initiator: as much here, attached
-//! WRITE      device ─▶ slot (copy) ═put═▶ slot ── COMMIT ─▶ target: checks each block, slot ─▶ device (copy) ── DONE ─▶
+//! WRITE      device ─▶ slot (copy) ═put═▶ slot ── COMMIT ─▶ target: checks blocks, slot ─▶ device (copy) ── DONE ─▶
 //! READ       FETCH ─▶ target: device ─▶ slot (copy) ── READY ─▶ slot ═get═▶ slot, RELEASE ─▶ device (copy)
 //! ```
 //! The initiator gives out the slots, one here and the one of the same number there. So what others write by

@@ -213,8 +213,8 @@ mod tests {
         }
     }
 
-    /// A thread that waits for a lock while its holder panics never sees what lies under the lock, although the panic is
-    /// still on its way to whoever catches it.
+    /// A thread that waits for a lock while its holder panics never sees what lies under the lock, although the panic
+    /// is still on its way to whoever catches it.
     #[test]
     fn the_engine_is_marked_before_the_lock_is_released() {
         let health = Health::new();

@@ -98,8 +98,9 @@ pub fn same_user_credentials(socket: BorrowedFd<'_>) -> io::Result<Credentials> 
 }
 
 /// A descriptor that becomes readable when the peer's process ends; close-on-exec. From the socket itself
-/// where the kernel can (6.5); an error may mean that the process has ended already. Older kernels go by the pid, which in the meantime may have become another
-/// process's: there, do not trust the descriptor before something secret was read from that process.
+/// where the kernel can (6.5); an error may mean that the process has ended already. Older kernels go by the pid, which
+/// in the meantime may have become another process's: there, do not trust the descriptor before something secret was
+/// read from that process.
 pub fn pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     match attested_pidfd(socket)? {
         Some(pidfd) => Ok(pidfd),

@@ -1,5 +1,5 @@
-//! A transport for tests alone: two engines of one process copy between their registered memory. It has what a transport
-//! needs and no more (ARCHITECTURE.md, "How to add a transport").
+//! A transport for tests alone: two engines of one process copy between their registered memory. It has what a
+//! transport needs and no more (ARCHITECTURE.md, "How to add a transport").
 //!
 //! A session has one lane, for both directions. The dialer leaves the lane in `OFFERED` and tells its number; the
 //! acceptor takes the lane from there and answers. One thread of each engine copies what that engine posts.

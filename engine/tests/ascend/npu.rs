@@ -316,8 +316,8 @@ pub fn expect(data: &[u8], seed: u64) {
 }
 
 pub fn host_slice<'a>(address: u64, length: usize) -> &'a mut [u8] {
-    // SAFETY: host memory of the caller's that is as long and stays for as long as the slice is used. What a device does
-    // to it meanwhile the test waits for before it looks.
+    // SAFETY: host memory of the caller's that is as long and stays for as long as the slice is used. What a device
+    // does to it meanwhile the test waits for before it looks.
     unsafe { std::slice::from_raw_parts_mut(address as *mut u8, length) }
 }
 

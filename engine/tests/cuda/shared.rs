@@ -185,7 +185,8 @@ impl Mapped<'_> {
         let _entered = gpu.program().enter().unwrap();
         let (mut allocation, mut address) = (0, 0);
         let access = ferry::sys::cuda::MemAccess::read_write(0);
-        // SAFETY: results and arguments live on this stack; each call gets what the one before it made, and Drop ends it.
+        // SAFETY: results and arguments live on this stack; each call gets what the one before it made, and Drop ends
+        // it.
         unsafe {
             assert_eq!(create(&mut allocation, bytes, &properties, 0), 0);
             assert!(gpu.api.mem_address_reserve(&mut address, bytes, 0, 0, 0).is_ok());
@@ -370,7 +371,8 @@ fn what_is_imported_is_as_long_as_it_was_said_to_be_and_of_who_was_proven() {
     other.end();
 }
 
-/// Each export of memory that was mapped by hand costs a descriptor: there are so many, and what is withdrawn makes room.
+/// Each export of memory that was mapped by hand costs a descriptor: there are so many, and what is withdrawn makes
+/// room.
 #[test]
 fn exports_that_cost_a_descriptor_are_bounded() {
     if std::env::var_os("FERRY_TEST_OTHER").is_some() {

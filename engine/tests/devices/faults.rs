@@ -200,8 +200,8 @@ fn a_cuda_device_that_hangs_keeps_what_it_has() {
     }
 }
 
-/// The same at the target, beyond all that a struck transfer may wait for it: the transfer is final, while its memory at
-/// the target stays in use until the device is through.
+/// The same at the target, beyond all that a struck transfer may wait for it: the transfer is final, while its memory
+/// at the target stays in use until the device is through.
 #[test]
 fn a_hang_at_the_target_doesn_t_hold_a_struck_transfer_for_ever() {
     for op in BOTH {

@@ -1,5 +1,5 @@
-//! Two processes in pid namespaces of their own, as in two containers of one pod: each is process 1, so what one says by
-//! numbers of processes and descriptors means something else to the other, or its own memory.
+//! Two processes in pid namespaces of their own, as in two containers of one pod: each is process 1, so what one says
+//! by numbers of processes and descriptors means something else to the other, or its own memory.
 
 use crate::common::data::{check, pattern};
 use crate::ends::{list, whole, Ends, BOTH, MIB};

@@ -43,8 +43,8 @@ fn descriptors_run_out_and_come_back() {
 const NOBODY_ELSE: u32 = 54_321;
 
 /// An engine that cannot start the threads it is opened with is an error, and one that cannot start those of its first
-/// session opens none, whichever end it is and whichever thread is the first that it lacks: LIMIT, with the cause at both
-/// ends. Neither is in the way of what comes later.
+/// session opens none, whichever end it is and whichever thread is the first that it lacks: LIMIT, with the cause at
+/// both ends. Neither is in the way of what comes later.
 #[test]
 fn an_engine_without_all_its_threads_is_an_error_and_has_no_sessions() {
     let _turn = alone();

@@ -88,7 +88,8 @@ fn an_advertised_port_of_0_is_told_as_the_one_that_is_bound() {
     }
 }
 
-/// "Any address" is where an engine listens, and nowhere to connect to: a peer that was told it would dial its own host.
+/// "Any address" is where an engine listens, and nowhere to connect to: a peer that was told it would dial its own
+/// host.
 #[test]
 fn any_address_is_listened_on_and_told_to_nobody() {
     let _turn = alone();

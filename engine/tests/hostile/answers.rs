@@ -129,8 +129,8 @@ fn a_transfer_is_not_final_before_its_event_is_queued() {
     assert_eq!(queue.drain(&mut events, 8), 2);
 }
 
-/// Nobody answers a probe that was asked on a connection which is lost, or while there is none: it is asked again on the
-/// next one, and who waits without a limit does not wait for ever.
+/// Nobody answers a probe that was asked on a connection which is lost, or while there is none: it is asked again on
+/// the next one, and who waits without a limit does not wait for ever.
 #[test]
 fn a_probe_outlives_the_connection_that_it_was_asked_on() {
     let engine = engine(&[("reconnect_timeout_ms", "60000"), ("connect_timeout_ms", "60000")]);

@@ -27,8 +27,8 @@ fn strike(lane: &mut HostileLane, memory: &Memory, sequence: u64) -> bool {
     lane.send(header, &[target], b"", b"too late")
 }
 
-/// The target dials; the welcome of one of its lanes is held until the initiator has been told that nothing of that lane
-/// can land any more. With a second transfer to the same place the application would see the first one's bytes
+/// The target dials; the welcome of one of its lanes is held until the initiator has been told that nothing of that
+/// lane can land any more. With a second transfer to the same place the application would see the first one's bytes
 /// after the second was done.
 #[test]
 fn a_lane_that_is_fenced_before_its_welcome_arrives_is_never_attached() {
@@ -128,8 +128,8 @@ fn greeted(listener: &TcpListener) -> (TcpStream, Greeting) {
     (socket, Greeting::decode(&bytes).0)
 }
 
-/// A greeting that began before the session lost its connection: the welcome comes when that is noticed, and the session
-/// is kept for the next connection.
+/// A greeting that began before the session lost its connection: the welcome comes when that is noticed, and the
+/// session is kept for the next connection.
 #[test]
 fn a_greeting_ends_with_its_sessions_connection() {
     let target = engine(&[("reconnect_timeout_ms", "20000"), ("connect_timeout_ms", "20000")]);
@@ -208,7 +208,8 @@ fn a_redial_does_not_lift_a_fence() {
     });
 }
 
-/// A peer is closed while its redial is past the handshake: the application hears of no new peer that it never asked for.
+/// A peer is closed while its redial is past the handshake: the application hears of no new peer that it never asked
+/// for.
 #[test]
 fn a_redial_of_a_peer_that_was_given_up_makes_no_session() {
     let target = engine(&[("reconnect_timeout_ms", "20000"), ("connect_timeout_ms", "20000")]);
@@ -251,8 +252,8 @@ fn a_connect_from_before_a_fence_does_not_lift_it() {
     });
 }
 
-/// Both Starts name the memory that is there, and then one side gives it up: no session is resumed by one side alone, in
-/// which notifications would never agree on their numbers.
+/// Both Starts name the memory that is there, and then one side gives it up: no session is resumed by one side alone,
+/// in which notifications would never agree on their numbers.
 #[test]
 fn a_session_that_one_side_has_given_up_is_not_resumed_by_the_other() {
     let target = engine(&[("reconnect_timeout_ms", "20000")]);

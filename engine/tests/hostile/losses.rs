@@ -32,7 +32,8 @@ fn count(engine: &Engine, cause: &str) -> (u64, u64) {
     (sum(&|it| it == cause), sum(&|it| it != "ours"))
 }
 
-/// Has `spoil` end a lane of the peer's, and looks at what is told of it. What `spoil` returns stays as it is meanwhile.
+/// Has `spoil` end a lane of the peer's, and looks at what is told of it. What `spoil` returns stays as it is
+/// meanwhile.
 fn told(spoil: impl FnOnce(HostileLane) -> Option<HostileLane>, what: &str, cause: &str) {
     let engine = engine(&[]);
     let mut peer = Hostile::dial(engine.address(), &Who::new());

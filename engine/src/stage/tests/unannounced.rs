@@ -39,7 +39,8 @@ fn memory_of_a_device_that_is_not_announced_yet_is_staged() {
     }
 }
 
-/// What is announced while its bytes are in a slot here: neither the slots nor the host's share of a run are in its way.
+/// What is announced while its bytes are in a slot here: neither the slots nor the host's share of a run are in its
+/// way.
 #[test]
 fn memory_of_a_device_that_is_announced_in_mid_transfer() {
     for transports in ["tcp", "auto"] {

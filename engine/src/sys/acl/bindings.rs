@@ -1,4 +1,5 @@
-//! AscendCL's types, constants and functions, made from facts.h by `UPDATE=1 cargo test -p ferry --test acl`; don't edit.
+//! AscendCL's types, constants and functions, made from facts.h by
+//! `UPDATE=1 cargo test -p ferry --test acl`; don't edit.
 
 #![allow(non_camel_case_types)]
 

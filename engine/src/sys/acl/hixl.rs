@@ -280,8 +280,8 @@ impl Client {
 }
 
 impl Drop for Client {
-    /// Where something has failed the client stays connected, so that the server keeps its memory, and ours is kept: both
-    /// until the process ends.
+    /// Where something has failed the client stays connected, so that the server keeps its memory, and ours is kept:
+    /// both until the process ends.
     fn drop(&mut self) {
         // SAFETY: from `connect`, and not used any more.
         let ended = !self.failed && unsafe { (self.library.calls.HixlCSClientDestroy)(self.raw) } == 0;

@@ -1,6 +1,7 @@
 //! Ascend's NPUs through AscendCL, as far as `transport::ascend` needs them. `library` opens it when it is
 //! first wanted and looks up its functions (`object`); `held` has guards for what it hands out, `hixl` for what the
-//! library of that name does. `bindings` is made from `facts.h`, which says in our own words what is documented; nothing is built against a vendor's header.
+//! library of that name does. `bindings` is made from `facts.h`, which says in our own words what is documented;
+//! nothing is built against a vendor's header.
 //!
 //! AscendCL is thread-safe. What belongs to a thread is its current context: most calls need one, streams
 //! take work only under theirs. Whose thread it is decides `transport::ascend`.

@@ -3,7 +3,8 @@
 //! Other memory, that of cudaMallocAsync's pools for one, can't be reached from elsewhere.
 //!
 //! ```text
-//! 0 kind | 1..4 zero | 4 pid | 8 number | 16 namespace | 24 address | 32 length | 40 base | 48 span | 56 descriptor | 60 handle | 124
+//! 0 kind | 1..4 zero | 4 pid | 8 number | 16 namespace | 24 address | 32 length
+//! 40 base | 48 span | 56 descriptor | 60 handle | 124
 //! ```
 //! Little-endian. `number` names the export and no other; `pid` is the exporting process's in its own pid
 //! `namespace`; `base` and `span` are of the allocation. All of it is a peer's word to who imports: `import` takes

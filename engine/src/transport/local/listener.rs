@@ -1,5 +1,5 @@
-//! The AF_UNIX listener of the service, at which the processes of this host knock. Where the system has no descriptor for
-//! one more it rests: asked again at once, it would say the same again, and the thread would do nothing else.
+//! The AF_UNIX listener of the service, at which the processes of this host knock. Where the system has no descriptor
+//! for one more it rests: asked again at once, it would say the same again, and the thread would do nothing else.
 
 use crate::sys::clock;
 use crate::sys::lock::{Mutex, MutexGuard};

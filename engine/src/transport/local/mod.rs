@@ -7,8 +7,8 @@
 //!         └▶ copier ─ one piece: in by the grant, copy, out; settles its slices
 //!              └ maps, process: what of the peer is mapped here; whether it is still the same process
 //! ```
-//! `draining` looks after paths that are over. Sessions are the TCP transport's; it keeps this one as a `peer::TransportService`. Notifications go over the
-//! session, after the data.
+//! `draining` looks after paths that are over. Sessions are the TCP transport's; it keeps this one as a
+//! `peer::TransportService`. Notifications go over the session, after the data.
 
 mod attach;
 mod copier;

@@ -150,10 +150,10 @@ impl Endpoint {
     }
 }
 
-/// The slice of a transfer that an error settles, and the error. An error of the request alone is one, because sending it
-/// again is of no use. REM_INV_REQ_ERR isn't at first: the target didn't expect the packet where it came, as after others
-/// were sent again, and keys are another matter. A target that says so again and again means it. The READ behind WRITEs
-/// stands for the first of them.
+/// The slice of a transfer that an error settles, and the error. An error of the request alone is one, because sending
+/// it again is of no use. REM_INV_REQ_ERR isn't at first: the target didn't expect the packet where it came, as after
+/// others were sent again, and keys are another matter. A target that says so again and again means it. The READ behind
+/// WRITEs stands for the first of them.
 fn refused(transfer: &Transfer, first: u32, (id, status, _): (WrId, u32, u32)) -> Option<(u32, i32)> {
     let alone = matches!(status, wc::REM_ACCESS_ERR | wc::LOC_PROT_ERR | wc::LOC_LEN_ERR);
     if !alone && status != wc::REM_INV_REQ_ERR {

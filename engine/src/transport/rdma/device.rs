@@ -271,8 +271,8 @@ impl Device {
         }
     }
 
-    /// Takes in all that has been received until now, for whichever endpoint, and not what goes on coming meanwhile: who
-    /// closes one peer's endpoint does not stay for another peer's flood. Whether there may be more.
+    /// Takes in all that has been received until now, for whichever endpoint, and not what goes on coming meanwhile:
+    /// who closes one peer's endpoint does not stay for another peer's flood. Whether there may be more.
     pub fn receive(&self) -> bool {
         let mut completions = self.receiver.lock();
         let (mut heard, mut taken) = (Vec::new(), 0);

@@ -1,6 +1,6 @@
-//! GPUDirect RDMA: memory of a GPU or NPU that the NICs read and write by themselves. The device's driver gives a dma-buf,
-//! which is registered with every NIC like host memory (`memory`). Where any of that is refused nothing fails: the region
-//! is staged, and `why_staged` says why.
+//! GPUDirect RDMA: memory of a GPU or NPU that the NICs read and write by themselves. The device's driver gives a
+//! dma-buf, which is registered with every NIC like host memory (`memory`). Where any of that is refused nothing fails:
+//! the region is staged, and `why_staged` says why.
 
 use super::locality::{Place, SYSFS};
 use super::memory::Pinned;

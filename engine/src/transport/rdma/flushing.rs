@@ -92,8 +92,8 @@ impl Flushing {
 }
 
 impl Service {
-    /// Closes endpoints side by side, which have just been taken out of the sessions. What their devices are through with
-    /// at once is over when this returns.
+    /// Closes endpoints side by side, which have just been taken out of the sessions. What their devices are through
+    /// with at once is over when this returns.
     pub(super) fn close(
         &self,
         mut sessions: MutexGuard<'_, Sessions>,
@@ -129,8 +129,8 @@ impl Service {
         closed
     }
 
-    /// Once no endpoint of the peer is left that was closed, keys that wait for that are released, whoever closed the last
-    /// one; and all of them if its session is over.
+    /// Once no endpoint of the peer is left that was closed, keys that wait for that are released, whoever closed the
+    /// last one; and all of them if its session is over.
     fn release_left(&self, sessions: &mut Sessions, peer: PeerId) {
         if sessions.leaving.has(peer) {
             return;

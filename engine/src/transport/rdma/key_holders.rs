@@ -208,7 +208,8 @@ impl Service {
         let now = clock::now();
         for (peer, regions) in by_peer {
             let Some(session) = sessions.all.get_mut(&peer) else {
-                // Its session has ended since: it has no endpoint any more, once those are gone that were closed for it.
+                // Its session has ended since: it has no endpoint any more, once those are gone that were closed for
+                // it.
                 if !sessions.leaving.has(peer) {
                     self.key_holders.release(&regions, peer);
                 }

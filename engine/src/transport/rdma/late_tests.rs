@@ -33,8 +33,8 @@ fn two() -> Two {
     Two::with_lease(LEASE_MS)
 }
 
-/// A long WRITE of which the first pair of devices carries something until it is given up: the target's queue pairs have
-/// broken unseen, and answer nothing. Soft-RoCE is else done with a WRITE before the call that posts it returns.
+/// A long WRITE of which the first pair of devices carries something until it is given up: the target's queue pairs
+/// have broken unseen, and answer nothing. Soft-RoCE is else done with a WRITE before the call that posts it returns.
 fn carried(two: &Two, local: &Memory, remote: &Memory, bytes: usize) -> Transfer {
     let (ours, theirs) = (two.here.endpoints()[0].clone(), two.there.endpoints()[0].clone());
     assert_eq!(ours.lane, theirs.lane);
@@ -197,8 +197,8 @@ fn a_peer_is_fenced_when_its_endpoints_are_gone() {
     assert_eq!((result.state, result.fence), (State::Failed, Fence::Confirmed), "{result:?}");
 }
 
-/// A connection that is made anew says Ready when the lanes of the one before are closed, which the other side takes for
-/// the answer to all its fences.
+/// A connection that is made anew says Ready when the lanes of the one before are closed, which the other side takes
+/// for the answer to all its fences.
 #[test]
 fn a_session_goes_on_when_the_endpoints_before_it_are_gone() {
     const BYTES: usize = 8 * MIB;

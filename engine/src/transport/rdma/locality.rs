@@ -1,6 +1,6 @@
-//! Where devices sit, as sysfs has it, and how much longer than the shortest the way from one to memory is: of the host,
-//! by NUMA nodes; of a GPU, by the bridges between the two. `memory` asks when a region is registered, and `path` chooses
-//! by the answer.
+//! Where devices sit, as sysfs has it, and how much longer than the shortest the way from one to memory is: of the
+//! host, by NUMA nodes; of a GPU, by the bridges between the two. `memory` asks when a region is registered, and `path`
+//! chooses by the answer.
 
 use std::fs;
 use std::path::Path;

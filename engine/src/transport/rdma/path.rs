@@ -211,9 +211,9 @@ impl Candidate {
 }
 
 /// The endpoint that will have moved one more chain soonest, of those with room, and its queue pair. None: there is
-/// none, or, if it may wait, one that is nearer to the memory will have moved it sooner once it has room. That is for what
-/// is large and waits alone: it would fill the farther one, too, and leave the chains to whichever has room, near or far.
-/// What waits behind it may be near the other one, so it doesn't keep that from it.
+/// none, or, if it may wait, one that is nearer to the memory will have moved it sooner once it has room. That is for
+/// what is large and waits alone: it would fill the farther one, too, and leave the chains to whichever has room, near
+/// or far. What waits behind it may be near the other one, so it doesn't keep that from it.
 fn choose(mut candidates: impl Iterator<Item = Candidate> + Clone, may_wait: bool) -> Option<(usize, usize)> {
     let with_room = candidates.clone().enumerate().filter_map(|(at, it)| Some((at, it.qp?, it)));
     let (at, qp, best) = with_room.min_by_key(|(_, _, it)| (it.cost(), it.detour))?;

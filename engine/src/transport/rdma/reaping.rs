@@ -45,7 +45,8 @@ impl Endpoint {
                 break;
             }
         }
-        // Under the lock: what completed is settled in its order, and who closes the endpoint waits for it (contract 3).
+        // Under the lock: what completed is settled in its order, and who closes the endpoint waits for it (contract
+        // 3).
         reaper.done.drain(..).for_each(|batch| batch.settle(&self.peer, &self.device.words, after));
         drop(reaper);
         self.settled.fetch_add(settled as u64, Ordering::Release);

@@ -60,8 +60,8 @@ pub struct Opening {
     wanted: u32,
     /// Whether this side dialed the session's connection. None: there is no connection.
     dialed: Option<bool>,
-    /// The highest lane number attached in each slot since the session began. Numbers only rise, so the dialer has given
-    /// up a lane with a lower one.
+    /// The highest lane number attached in each slot since the session began. Numbers only rise, so the dialer has
+    /// given up a lane with a lower one.
     used: Vec<u32>,
 }
 

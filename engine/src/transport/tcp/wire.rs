@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! 0        16       24    28   29    30          32       36        40        48         56     64        72
-//! [ mac 16 ][ count ][ magic ][kind][flags][descriptors][payload ][ extra   ][sequence][not after][clock ][checksum 4, 0 4]
+//! [ mac 16 ][ count ][ magic ][kind][flags][descriptors][payload ][ extra   ][sequence][not after][clock ][checksum]
+//! the checksum has 4 bytes, and 4 zeros behind it
 //! then descriptors (24 bytes each), extra, zeros up to a multiple of 64 if there is payload, payload
 //! ```
 //! All integers are little-endian. The MAC covers everything from `count` to the end of `extra`, under a
