@@ -3,7 +3,7 @@
 //! cannot see (macros that build paths, `#[macro_use]`) nobody may use.
 //!
 //! `imports/scan.rs` turns a file into tokens without its tests and into the paths it names; the rules
-//! and the tables they use are here. A violation is printed as `file:line: what`.
+//! and the tables they use are here, most of the lines. A violation is printed as `file:line: what`.
 
 #[path = "imports/comments.rs"]
 mod comments;
@@ -369,6 +369,9 @@ fn check_panics(file: &File, scan: &Scan, report: &mut Report) {
 fn check_bare(file: &File, scan: &Scan, report: &mut Report) {
     if BARE.iter().any(|(at, _)| file.path == *at) {
         return;
+    }
+    for pair in scan.tokens.windows(3).filter(|it| it[0].is("fn") && it[1].is("lock") && it[2].text == "<") {
+        report.add(file, pair[1].line, "a second `lock`: that of `sys::lock::Mutex` needs none around it");
     }
     for path in scan.paths_of("std") {
         let from = path.parts.first().is_some_and(|first| first == "sync" || first == "thread");

@@ -7,8 +7,8 @@
 //! the old callback, and the wait covers its run, or it finds none.
 
 use super::event::Event;
+use super::guard;
 use super::queue::Queue;
-use super::{guard, lock};
 use crate::status::{Error, Result, Status};
 use crate::sys::health::{self, Health};
 use crate::sys::lock::{Condvar, Mutex};
@@ -60,7 +60,7 @@ impl Dispatcher {
 
     /// Starts the thread unless it runs. SYSTEM when it cannot be started, CLOSED after `stop`.
     pub fn start(self: &Arc<Dispatcher>) -> Result<()> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if state.closing {
             return Err(Error::new(Status::Closed, "the engine is closing"));
         }
@@ -83,7 +83,7 @@ impl Dispatcher {
 
     /// Has the thread turn to `queue`.
     pub fn schedule(&self, queue: Weak<Queue>) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if !state.closing {
             state.ready.push_back(queue);
             self.work.notify_one();
@@ -106,7 +106,7 @@ impl Dispatcher {
         if self.is_inside() {
             return;
         }
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let turn = state.turn;
         while state.running == queue && state.turn == turn {
             state = self.turned.wait(state);
@@ -116,7 +116,7 @@ impl Dispatcher {
     /// Ends the thread after the turn that is running and waits for it; inside a callback the end
     /// comes when that has returned.
     pub fn stop(&self) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.closing = true;
         state.ready.clear();
         self.work.notify_one();
@@ -144,7 +144,7 @@ impl Dispatcher {
     }
 
     fn ended(&self) {
-        lock(&self.state).alive = false;
+        self.state.lock().alive = false;
         self.turned.notify_all();
     }
 
@@ -164,7 +164,7 @@ impl Dispatcher {
     }
 
     fn next_queue(&self) -> Option<Arc<Queue>> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         loop {
             if state.closing {
                 return None;
@@ -182,7 +182,7 @@ impl Dispatcher {
     }
 
     fn end_turn(&self, queue: &Arc<Queue>, again: bool) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.running = 0;
         state.turn += 1;
         if again && !state.closing {
@@ -207,7 +207,7 @@ impl Drop for Stopping<'_> {
             return;
         }
         INSIDE.set((0, 0));
-        let mut state = lock(&self.0.state);
+        let mut state = self.0.state.lock();
         state.running = 0;
         state.turn += 1;
         drop(state);

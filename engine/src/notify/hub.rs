@@ -3,7 +3,6 @@
 
 use super::dispatcher::{Callback, Dispatcher};
 use super::event::Event;
-use super::lock;
 use super::queue::{Closed, Queue};
 use super::{QUEUES_MAX, QUEUE_CAPACITY_MAX, WHAT_NOTIFICATIONS, WHAT_PEERS, WHAT_TRANSFERS};
 use crate::handle::{self, Kind, Parts, Tag};
@@ -63,7 +62,7 @@ impl Hub {
             return Err(Error::invalid(format!("capacity: {capacity} is not 1 to {QUEUE_CAPACITY_MAX}")));
         }
         let eventfd = EventFd::new().map_err(|error| Error::system("create an eventfd", &error))?;
-        let mut routes = lock(&self.routes);
+        let mut routes = self.routes.lock();
         if routes.closed {
             return Err(Error::new(Status::Closed, "the engine is closing"));
         }
@@ -115,7 +114,7 @@ impl Hub {
     /// inside its own callback. Errors for the handle as for `get`.
     pub fn destroy(&self, handle: u64) -> Result<()> {
         let closed = {
-            let mut routes = lock(&self.routes);
+            let mut routes = self.routes.lock();
             let queue = self.get(handle)?;
             if self.dispatcher.is_inside_of(handle) {
                 return Err(Error::new(Status::Busy, "the queue's callback is running on this thread"));
@@ -137,7 +136,7 @@ impl Hub {
 
     /// Delivers a peer's notification: to the queue that takes them, or to the one that will.
     pub fn notification(&self, event: Event) {
-        let mut routes = lock(&self.routes);
+        let mut routes = self.routes.lock();
         match &routes.subscriber {
             Some(queue) => queue.push_unreserved(event),
             None => routes.backlog.push_back(event),
@@ -161,7 +160,7 @@ impl Hub {
     pub fn set_callback(&self, handle: u64, callback: Option<Callback>) -> Result<()> {
         let old = {
             // With `routes` held the queue is neither destroyed nor the hub closed meanwhile.
-            let routes = lock(&self.routes);
+            let routes = self.routes.lock();
             let queue = self.get(handle)?;
             if callback.is_some() {
                 if routes.closed {
@@ -190,7 +189,7 @@ impl Hub {
     /// callback. Events still come to the queues and can be drained.
     pub fn close(&self) {
         let callbacks: Vec<Callback> = {
-            let mut routes = lock(&self.routes);
+            let mut routes = self.routes.lock();
             routes.closed = true;
             self.queues().iter().filter_map(|queue| queue.replace_callback(None)).collect()
         };
@@ -227,7 +226,7 @@ mod tests {
                 given = handle;
                 other.clone()
             };
-            hub.place(&mut lock(&hub.routes), make).map(|_| given)
+            hub.place(&mut hub.routes.lock(), make).map(|_| given)
         };
         (2..QUEUES_MAX).for_each(|_| assert!(place().is_ok()));
         assert_eq!(place().unwrap_err().status, Status::Limit);

@@ -28,7 +28,6 @@ pub use queue::Queue;
 pub use waiter::{wait_any, Signal, Subscription, Waiter};
 
 use crate::sys::health;
-use crate::sys::lock::{Mutex, MutexGuard};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 /// What a queue takes, bits of the C ABI's `what`: events of transfers submitted with this queue.
@@ -42,12 +41,6 @@ pub const WHAT_PEERS: u32 = 4;
 const QUEUE_CAPACITY_MAX: usize = 1 << 20;
 /// Queues of one engine.
 const QUEUES_MAX: usize = 4096;
-
-/// Locks. No user code runs under the locks of this module, and what does run is left consistent at
-/// each step, so a poisoned lock holds nothing broken.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
-}
 
 /// Runs user code. Its panic ends here, and so does one of the panic's own payload: neither is the engine's.
 fn guard(user_code: impl FnOnce()) {

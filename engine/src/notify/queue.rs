@@ -8,7 +8,6 @@
 
 use super::dispatcher::{Callback, Dispatcher};
 use super::event::{Event, EventBody};
-use super::lock;
 use super::pending::{Pending, Room};
 use super::{WHAT_NOTIFICATIONS, WHAT_PEERS, WHAT_TRANSFERS};
 use crate::status::{Error, Result, Status};
@@ -94,7 +93,7 @@ impl Queue {
     }
 
     fn take_room(&self) -> Result<()> {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         if inner.closed {
             return Err(Error::new(Status::Closed, "the queue has been destroyed"));
         }
@@ -107,7 +106,7 @@ impl Queue {
 
     /// Gives a reservation back: the submit failed after all.
     pub fn unreserve(&self) {
-        lock(&self.inner).give_back_reservation();
+        self.inner.lock().give_back_reservation();
     }
 
     /// Adds the event that a reservation was for. `publish` runs under the queue's lock, so that nobody
@@ -123,7 +122,7 @@ impl Queue {
     }
 
     fn push(&self, event: Event, room: Room, publish: impl FnOnce()) {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         publish();
         if room == Room::Reserved {
             inner.give_back_reservation();
@@ -143,7 +142,7 @@ impl Queue {
     /// Readable when `drain` has something. The queue keeps it: the caller polls, and neither reads
     /// nor closes it.
     pub fn eventfd(&self) -> RawFd {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         inner.watched = true;
         if !inner.pending.is_empty() {
             self.raise(&mut inner);
@@ -154,7 +153,7 @@ impl Queue {
     /// Moves up to `max` events to the end of `out`, oldest first, and returns how many. Fewer than
     /// `max` means that the queue was empty and is armed: the next event makes the eventfd readable.
     pub fn drain(&self, out: &mut Vec<Event>, max: usize) -> usize {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         let count = max.min(inner.pending.len());
         out.reserve(count);
         out.extend((0..count).map_while(|_| inner.pop()));
@@ -166,13 +165,13 @@ impl Queue {
 
     /// Wakes who polls the eventfd, with or without an event: the engine is broken, and `drain`'s caller hears it.
     pub(super) fn rouse(&self) {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         self.raise(&mut inner);
     }
 
     /// Events that wait.
     pub fn pending(&self) -> usize {
-        lock(&self.inner).pending.len()
+        self.inner.lock().pending.len()
     }
 
     fn raise(&self, inner: &mut Inner) {
@@ -192,7 +191,7 @@ impl Queue {
     /// Puts another callback, or none, in place and returns the old one, for the caller to drop
     /// outside its locks.
     pub(super) fn replace_callback(&self, callback: Option<Callback>) -> Option<Callback> {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         let old = std::mem::replace(&mut inner.callback, callback);
         let schedule = !inner.pending.is_empty() && inner.must_schedule();
         drop(inner);
@@ -205,7 +204,7 @@ impl Queue {
     /// For the dispatcher: the next event and the callback to give it to. None ends the dispatcher's
     /// interest until it is scheduled again.
     pub(super) fn take_turn(&self) -> Option<(Callback, Event)> {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         let callback = inner.callback.clone();
         let turn = callback.and_then(|callback| inner.pop().map(|event| (callback, event)));
         inner.scheduled = turn.is_some();
@@ -220,7 +219,7 @@ impl Queue {
     /// event is yet to come. The other events and the callback are returned for the caller to drop
     /// outside its locks.
     pub(super) fn close(&self) -> Result<Closed> {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         if inner.reserved > 0 {
             let message = format!("{} transfers or connects have yet to report to the queue", inner.reserved);
             return Err(Error::new(Status::Busy, message));

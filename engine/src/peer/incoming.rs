@@ -2,7 +2,7 @@
 //! and handed to the application, which gives credit for more by taking them.
 
 use super::inbox::{Accepted, Arrival};
-use super::{lock, Peer};
+use super::Peer;
 use crate::command::Command;
 use crate::notify::{Credit, Event, EventBody};
 use std::sync::Arc;
@@ -15,14 +15,14 @@ pub struct Arriving {
 
 impl Drop for Arriving {
     fn drop(&mut self) {
-        lock(&self.peer.inbox).departs(self.sequence);
+        self.peer.inbox.lock().departs(self.sequence);
     }
 }
 
 impl Peer {
     /// Data comes with this notification: whether it is to be applied. A guard comes with Fresh.
     pub fn arrives(self: &Arc<Self>, sequence: u64) -> (Arrival, Option<Arriving>) {
-        let arrival = lock(&self.inbox).arrives(sequence);
+        let arrival = self.inbox.lock().arrives(sequence);
         let fresh = arrival == Arrival::Fresh;
         (arrival, fresh.then(|| Arriving { peer: self.clone(), sequence }))
     }
@@ -30,7 +30,7 @@ impl Peer {
     /// A notification arrived (None: a skip). False when the peer overran its credits.
     pub fn deliver(&self, sequence: u64, body: Option<Box<[u8]>>) -> bool {
         // The hub is entered under the lock, so that two lanes cannot swap their notifications.
-        let mut inbox = lock(&self.inbox);
+        let mut inbox = self.inbox.lock();
         let Accepted::Deliver(ready) = (match inbox.accept(sequence, body) {
             Accepted::Overrun => return false,
             other => other,
@@ -54,7 +54,7 @@ impl Peer {
     fn credit(&self) -> Credit {
         let (inbox, commands, peer) = (self.inbox.clone(), self.around.commands.clone(), self.handle);
         Credit::new(Arc::new(move || {
-            if let Some(limit) = lock(&inbox).take() {
+            if let Some(limit) = inbox.lock().take() {
                 commands.push(Command::Grant { peer, limit });
             }
         }))
@@ -62,7 +62,7 @@ impl Peer {
 
     /// The limit of notifications last granted.
     pub fn granted(&self) -> u64 {
-        lock(&self.inbox).granted()
+        self.inbox.lock().granted()
     }
 
     /// Something of the peer may have been applied after its lease had run out.

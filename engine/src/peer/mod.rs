@@ -39,7 +39,7 @@ use crate::notify::{Event, EventBody};
 use crate::region::remote::RemoteRegions;
 use crate::route::ORDER;
 use crate::status::{Error, Result, Status};
-use crate::sys::lock::{Mutex, MutexGuard, RwLock};
+use crate::sys::lock::{Mutex, RwLock};
 use crate::types::{PeerId, Slice, Transport};
 use inbox::Inbox;
 use lease::LeaseClock;
@@ -90,10 +90,6 @@ impl Drop for Busy<'_> {
     fn drop(&mut self) {
         self.0.one_less();
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
 }
 
 impl Peer {
@@ -147,13 +143,13 @@ impl Peer {
     pub fn note_loss(&self, loss: Loss) {
         self.around.stats.losses[loss.cause as usize].fetch_add(1, Ordering::Relaxed);
         if loss.cause != Cause::Ours {
-            *lock(&self.last_loss) = Some(loss);
+            *self.last_loss.lock() = Some(loss);
         }
     }
 
     /// Why the last lane or connection to the peer was lost, unless that was done here on purpose.
     pub fn last_loss(&self) -> Option<Loss> {
-        lock(&self.last_loss).clone()
+        self.last_loss.lock().clone()
     }
 
     /// Marks the peer as lost for good.
@@ -171,7 +167,7 @@ impl Peer {
 
     /// Has what is left with no way to go struck, if there is something.
     fn strike_stranded(&self) {
-        if lock(&self.outbox).has_stranded() {
+        if self.outbox.lock().has_stranded() {
             self.sweep_soon();
         }
     }
@@ -207,7 +203,7 @@ impl Peer {
         let transport;
         let has_no_data = transfer.spec.slices.is_empty();
         {
-            let mut outbox = lock(&self.outbox);
+            let mut outbox = self.outbox.lock();
             // The peer is marked as lost before its transfers are struck: one that gets past here is
             // in the engine's table by then, and is found there.
             if let Some(why) = self.lost() {
@@ -243,7 +239,7 @@ impl Peer {
     /// What a transfer was held for has come: has it posted. One that was struck meanwhile is left alone.
     pub fn start(&self, transfer: &Arc<Transfer>) {
         let class = self.class_of(transfer);
-        if !lock(&self.outbox).start(transfer, class) {
+        if !self.outbox.lock().start(transfer, class) {
             return;
         }
         self.strike_stranded();
@@ -280,19 +276,19 @@ impl Peer {
     }
 
     pub fn pull(&self, transport: Transport, express: bool, limits: PullLimits) -> Option<Pulled> {
-        let pulled = lock(&self.outbox).pull(transport, express, limits);
+        let pulled = self.outbox.lock().pull(transport, express, limits);
         #[cfg(test)]
         self.pulled.call(pulled.as_ref());
         pulled
     }
 
     pub fn has_work(&self, transport: Transport, express: bool) -> bool {
-        lock(&self.outbox).has_work(transport, express)
+        self.outbox.lock().has_work(transport, express)
     }
 
     /// What the next frame of this transport begins with, and whether nothing else waits; a hint.
     pub fn front(&self, transport: Transport, express: bool) -> Option<(Slice, bool)> {
-        lock(&self.outbox).front(transport, express)
+        self.outbox.lock().front(transport, express)
     }
 
     /// A frame was acknowledged: slices [first, end) are done but for `failures`. `notified`: the frame
@@ -348,7 +344,7 @@ impl Peer {
     /// Queues a transfer's notification, unless it was struck. Under the lock, so that a strike that
     /// comes now finds the word and drops it: a peer that is down might never take it.
     fn queue_notification(&self, transfer: &Arc<Transfer>) -> bool {
-        let mut outbox = lock(&self.outbox);
+        let mut outbox = self.outbox.lock();
         let queued = transfer.may_notify() && self.lost().is_none();
         if queued {
             outbox.push_notify(transfer.clone());
@@ -369,7 +365,7 @@ impl Peer {
     /// has had it, it takes that for a repetition.
     fn skip(&self, transfer: &Transfer, after: &mut After) {
         if self.lost().is_none() {
-            lock(&self.outbox).push_skip(transfer.notify_sequence.load(Ordering::Relaxed));
+            self.outbox.lock().push_skip(transfer.notify_sequence.load(Ordering::Relaxed));
             self.post_notifications(after);
         }
     }
@@ -395,7 +391,7 @@ impl Peer {
             self.around.stats.finished(state, transfer);
         }
         let express_bytes_max = self.around.express_bytes_max;
-        let next = lock(&self.outbox).ended(transfer, state == State::Done, express_bytes_max);
+        let next = self.outbox.lock().ended(transfer, state == State::Done, express_bytes_max);
         match &transfer.spec.queue {
             Some(queue) => {
                 let (handle, user_data) = (transfer.handle, transfer.spec.user_data);
@@ -432,7 +428,7 @@ impl Peer {
 
     /// The target grants more notifications.
     pub fn grant(&self, limit: u64) {
-        if lock(&self.outbox).grant(limit) {
+        if self.outbox.lock().grant(limit) {
             self.post_notifications(&mut self.after());
         }
     }

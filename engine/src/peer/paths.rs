@@ -2,7 +2,7 @@
 //! for the router.
 
 use super::path::{Path, PathStatus};
-use super::{lock, Peer, PeerState, SWEEP_TURN};
+use super::{Peer, PeerState, SWEEP_TURN};
 use crate::route::{Asked, Facts, PathState};
 use crate::types::Transport;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -96,7 +96,7 @@ impl Peer {
 
     /// Whether there is more to be done than one turn does.
     fn move_lineup(&self, transport: Transport, state: PathState) -> bool {
-        let mut outbox = lock(&self.outbox);
+        let mut outbox = self.outbox.lock();
         match state {
             PathState::Open => outbox.open(transport),
             state => outbox.shut(transport, state == PathState::Pending),

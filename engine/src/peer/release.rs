@@ -1,7 +1,7 @@
 //! What lost lanes carried, once it can touch nothing any more: what is pending is queued again, and what was
 //! struck is given up. `control` hands it over with the fence that stands behind it.
 
-use super::{lock, After, Peer};
+use super::{After, Peer};
 use crate::complete::{Fence, Notification, Transfer};
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ impl Peer {
         after: &mut After,
     ) {
         {
-            let mut outbox = lock(&self.outbox);
+            let mut outbox = self.outbox.lock();
             // Under the lock: a strike that comes now either sees the run queued or was seen here.
             if transfer.is_pending() && self.lost().is_none() {
                 let class = self.class_of(transfer);
@@ -49,6 +49,6 @@ impl Peer {
     }
 
     pub fn release_skip(&self, sequence: u64) {
-        lock(&self.outbox).push_skip(sequence);
+        self.outbox.lock().push_skip(sequence);
     }
 }

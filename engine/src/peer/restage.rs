@@ -46,7 +46,7 @@ impl Peer {
     /// False: the transfer was struck, or the peer is lost.
     fn stage(&self, transfer: &Arc<Transfer>, first: u32, end: u32, after: &mut After) -> bool {
         {
-            let mut outbox = super::lock(&self.outbox);
+            let mut outbox = self.outbox.lock();
             // Under the lock, as in `release_run`.
             if !transfer.is_pending() || self.lost().is_some() {
                 return false;

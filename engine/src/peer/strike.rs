@@ -2,7 +2,7 @@
 //! a deadline that they share, an ORDERED transfer that failed, a transport that went away. The many the
 //! control loop sweeps in turns, so that other peers never wait for all of them.
 
-use super::{lock, After, Peer};
+use super::{After, Peer};
 use crate::command::Command;
 use crate::complete::position::Place;
 use crate::complete::transfer::Strike;
@@ -25,7 +25,7 @@ impl Peer {
             return false;
         }
         let (dropped, word, doomed) = {
-            let mut outbox = lock(&self.outbox);
+            let mut outbox = self.outbox.lock();
             if transfer.position.place() == Place::New {
                 // `submit` comes to that and sees the strike.
                 return true;
@@ -57,16 +57,16 @@ impl Peer {
     /// Strikes what is to be struck and has moved what has to go another way, one turn of it. Whether there is more.
     /// By the control loop alone, which looks at what is due for its deadline without being asked.
     pub fn sweep(&self, now_ns: Monotonic) -> bool {
-        let os_error = || lock(&self.last_loss).as_ref().map_or(0, |loss| loss.os_error);
+        let os_error = || self.last_loss.lock().as_ref().map_or(0, |loss| loss.os_error);
         let lost = self.lost().map(|status| Strike { status, os_error: os_error() });
         let mut after = self.after();
         for _ in 0..SWEEP_TURN {
-            let next = lock(&self.outbox).next_end(lost, now_ns);
+            let next = self.outbox.lock().next_end(lost, now_ns);
             let Some((transfer, strike)) = next else { break };
             self.stop(&transfer, strike, &mut after);
         }
         let strays = {
-            let mut outbox = lock(&self.outbox);
+            let mut outbox = self.outbox.lock();
             let strays = outbox.has_strays();
             outbox.relocate(SWEEP_TURN);
             strays
@@ -88,12 +88,12 @@ impl Peer {
     }
 
     fn has_ends(&self, now_ns: Monotonic) -> bool {
-        lock(&self.outbox).has_ends(self.lost().is_some(), now_ns)
+        self.outbox.lock().has_ends(self.lost().is_some(), now_ns)
     }
 
     /// Whether none of its transfers is pending: each is struck or final.
     pub fn is_swept(&self) -> bool {
-        lock(&self.outbox).next_deadline_ns().is_none()
+        self.outbox.lock().next_deadline_ns().is_none()
     }
 
     /// Has the control loop look at deadlines and lanes of this peer at `at_ns` or sooner. Cheap when it will.
@@ -111,6 +111,6 @@ impl Peer {
     pub fn begin_look(&self) -> Option<Monotonic> {
         // Reset first: a submit that the outbox doesn't show yet lowers it again.
         self.look_ns.store(u64::MAX, Ordering::Release);
-        lock(&self.outbox).next_deadline_ns()
+        self.outbox.lock().next_deadline_ns()
     }
 }

@@ -17,7 +17,7 @@ use crate::limits::STAGE_SAID_BYTES_MAX;
 use crate::peer::{Closed, Path, Peer, SessionInfo, TransportService};
 use crate::region::Registry;
 use crate::status::{Error, Result, Status};
-use crate::sys::lock::{Mutex, MutexGuard};
+use crate::sys::lock::Mutex;
 use crate::sys::{clock, health, thread};
 use crate::types::{Access, MemoryKind, Op, PeerId, Request, Transport};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -79,10 +79,6 @@ pub struct Service {
     start: Arc<Mutex<Option<Stage>>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
-}
-
 impl Service {
     pub fn new(
         settings: Settings,
@@ -132,12 +128,12 @@ impl Service {
     #[cfg(test)]
     pub(super) fn take_stage(&self) -> Option<Stage> {
         self.registry.set_lender(self.loans.clone());
-        lock(&self.start).take()
+        self.start.lock().take()
     }
 
     /// Starts the thread, if it does not run.
     fn start_thread(&self) -> Result<()> {
-        let mut thread = lock(&self.thread);
+        let mut thread = self.thread.lock();
         if thread.is_some() {
             return Ok(());
         }
@@ -145,7 +141,7 @@ impl Service {
         let kept = self.start.clone();
         let started = thread::spawn("ferry-stage", move || {
             health::doing("staging");
-            let stage = lock(&kept).take();
+            let stage = kept.lock().take();
             let mut running = Running { stage, kept };
             if let Some(stage) = &mut running.stage {
                 let inbox = stage.inbox.clone();
@@ -162,7 +158,7 @@ impl Service {
     /// Ends the thread. The sessions have ended before, and all transfers are final.
     pub fn stop(&self) {
         self.inbox.push(Event::Stop);
-        if let Some(thread) = lock(&self.thread).take() {
+        if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
     }
@@ -180,7 +176,7 @@ impl TransportService for Service {
     fn begin(&self, session_info: SessionInfo) {
         let peer = session_info.peer.handle;
         {
-            let mut shared = lock(&self.shared);
+            let mut shared = self.shared.lock();
             let path = || Arc::new(StagedPath::new(peer, self.inbox.clone(), self.drivers.clone()));
             shared.links.entry(peer).or_insert_with(path);
             shared.served.entry(peer).or_default().welcome = true;
@@ -191,7 +187,7 @@ impl TransportService for Service {
     }
 
     fn message(&self, peer: PeerId, body: &[u8]) -> bool {
-        if let Some(guest) = lock(&self.shared).served.get_mut(&peer) {
+        if let Some(guest) = self.shared.lock().served.get_mut(&peer) {
             guest.said_bytes += body.len();
             if guest.said_bytes > STAGE_SAID_BYTES_MAX {
                 return false;
@@ -207,12 +203,12 @@ impl TransportService for Service {
     }
 
     fn path(&self, peer: PeerId) -> Option<(Arc<dyn Path>, String)> {
-        let path: Arc<dyn Path> = lock(&self.shared).links.get(&peer)?.clone();
+        let path: Arc<dyn Path> = self.shared.lock().links.get(&peer)?.clone();
         Some((path, String::new()))
     }
 
     fn end(&self, peer: PeerId) -> Vec<(u32, Closed)> {
-        if let Some(guest) = lock(&self.shared).served.get_mut(&peer) {
+        if let Some(guest) = self.shared.lock().served.get_mut(&peer) {
             guest.welcome = false;
         }
         self.inbox.push(Event::End(peer));
@@ -220,12 +216,12 @@ impl TransportService for Service {
     }
 
     fn forget(&self, peer: PeerId) {
-        lock(&self.shared).links.remove(&peer);
+        self.shared.lock().links.remove(&peer);
         self.inbox.push(Event::Forget(peer));
     }
 
     fn is_quiet(&self, peer: PeerId) -> bool {
-        lock(&self.shared).served.get(&peer).is_none_or(|guest| guest.copying == 0)
+        self.shared.lock().served.get(&peer).is_none_or(|guest| guest.copying == 0)
     }
 
     fn all_quiet(&self, peer: PeerId) {
@@ -364,7 +360,7 @@ impl Stage {
     }
 
     fn said(&mut self, peer: PeerId, body: &[u8]) {
-        if let Some(guest) = lock(&self.shared).served.get_mut(&peer) {
+        if let Some(guest) = self.shared.lock().served.get_mut(&peer) {
             guest.said_bytes = guest.said_bytes.saturating_sub(body.len());
         }
         match Message::decode_all(body) {
@@ -427,27 +423,27 @@ impl Stage {
     pub fn forget_if_over(&mut self, peer: PeerId) {
         if self.sides.get(&peer).is_some_and(StagedPeer::is_over) {
             self.sides.remove(&peer);
-            lock(&self.shared).served.remove(&peer);
+            self.shared.lock().served.remove(&peer);
         }
     }
 
     /// Has it told why memory of this kind could not be mapped.
     pub fn note_obstacle(&self, peer: PeerId, kind: MemoryKind, why: &str) {
-        if let Some(path) = lock(&self.shared).links.get(&peer) {
+        if let Some(path) = self.shared.lock().links.get(&peer) {
             path.note_obstacle(kind, why);
         }
     }
 
     /// A copy that the peer asked for may begin; false when its session is over.
     pub fn let_in(&self, peer: PeerId) -> bool {
-        let mut shared = lock(&self.shared);
+        let mut shared = self.shared.lock();
         let guest = shared.served.get_mut(&peer).filter(|guest| guest.welcome);
         guest.map(|guest| guest.copying += 1).is_some()
     }
 
     /// It has ended.
     pub fn let_out(&self, peer: PeerId) {
-        let mut shared = lock(&self.shared);
+        let mut shared = self.shared.lock();
         let Some(guest) = shared.served.get_mut(&peer) else { return };
         guest.copying -= 1;
         if guest.copying == 0 && !guest.welcome {

@@ -10,7 +10,7 @@ use super::epoll::Epoll;
 use super::registry::{Completion, Registry, Step};
 use super::{Doorbell, Interest, Ready, READY_MAX};
 use crate::sys::clock::monotonic_ns;
-use crate::sys::lock::{Mutex, MutexGuard};
+use crate::sys::lock::Mutex;
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{opcode, squeue, IoUring, Probe};
 use std::io;
@@ -80,7 +80,7 @@ impl Uring {
         let sleeps = timeout_ns != Some(0);
         let deadline_ns = timeout_ns.filter(|_| sleeps).map(|ns| monotonic_ns().saturating_add(ns));
         let mut left_ns = timeout_ns;
-        let mut ring = lock(&self.ring);
+        let mut ring = self.ring.lock();
         let ring = self.own_ring(&mut ring)?;
         // Goes round again only after completions that concern nobody (cancels, stale polls, changes by
         // other threads), each of which is consumed by its round.
@@ -121,7 +121,7 @@ impl Uring {
         fd: RawFd,
         edit: impl FnOnce(&mut Registry) -> io::Result<bool>,
     ) -> io::Result<()> {
-        let mut registry = lock(&self.registry);
+        let mut registry = self.registry.lock();
         if edit(&mut registry)? {
             self.side.remove(fd);
         }
@@ -138,7 +138,7 @@ impl Uring {
         let owner = thread::current().id();
         if ring.as_ref().is_some_and(|ring| ring.owner != owner) {
             *ring = None;
-            lock(&self.registry).forget_ring();
+            self.registry.lock().forget_ring();
         }
         match ring {
             Some(ring) => Ok(ring),
@@ -159,7 +159,7 @@ impl Uring {
             ring.push(&poll(self.side.as_raw_fd(), libc::POLLIN as u32, KEY_SIDE))?;
             ring.side_armed = true;
         }
-        let mut registry = lock(&self.registry);
+        let mut registry = self.registry.lock();
         registry.plan(|step| match step {
             Step::Arm { fd, events, key } => ring.push(&poll(fd, events, key)),
             Step::Cancel { key } => ring.push(&opcode::PollRemove::new(key).build().user_data(KEY_CANCEL)),
@@ -170,7 +170,7 @@ impl Uring {
 
     /// Consumes completions until `out` is full; the rest stays in the queue for the next wait.
     fn reap(&self, ring: &mut Ring, doorbell: &Doorbell, out: &mut Vec<Ready>) -> Reaped {
-        let mut registry = lock(&self.registry);
+        let mut registry = self.registry.lock();
         registry.sleeping = false;
         let mut reaped = Reaped { count: 0, doorbell: 0 };
         let mut completions = ring.io.completion();
@@ -277,9 +277,4 @@ fn build() -> io::Result<IoUring> {
 
 fn poll(fd: RawFd, events: u32, key: u64) -> squeue::Entry {
     opcode::PollAdd::new(Fd(fd), events).build().user_data(key)
-}
-
-/// No panic under these locks leaves their contents half-changed.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
 }

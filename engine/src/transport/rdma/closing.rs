@@ -3,7 +3,7 @@
 //! to be released behind a fence. `flushing` calls in, for the control loop or afterwards.
 
 use super::batch::{Batch, Run, WrId};
-use super::endpoint::{lock, Endpoint};
+use super::endpoint::Endpoint;
 use super::service::Service;
 use crate::complete::transfer::Failure;
 use crate::complete::Transfer;
@@ -34,7 +34,7 @@ impl Endpoint {
     /// The engine is broken: the queue pairs are destroyed with all that they have under way, and nobody settles it.
     pub fn destroy(&self) {
         self.broken.store(true, Ordering::Release);
-        let mut sender = lock(&self.send);
+        let mut sender = self.send.lock();
         sender.closing = true;
         for qp in &sender.qps {
             let _ = qp.to_error(); // destroyed below, whatever it says
@@ -45,7 +45,7 @@ impl Endpoint {
     /// Nothing more is posted, and the queue pairs flush from here on.
     pub fn begin_close(&self) {
         self.broken.store(true, Ordering::Release);
-        let mut sender = lock(&self.send);
+        let mut sender = self.send.lock();
         sender.closing = true;
         for qp in &sender.qps {
             let _ = qp.to_error(); // destroyed in the end, whatever it says
@@ -55,7 +55,7 @@ impl Endpoint {
     /// Reaps what the queue pairs owe, until then at the latest. True when they owe nothing any more.
     pub fn flush(&self, until: Instant) -> bool {
         let mut after = self.peer.after();
-        let owed = || self.flights.iter().any(|flight| lock(&flight.state).last.is_some());
+        let owed = || self.flights.iter().any(|flight| flight.state.lock().last.is_some());
         loop {
             let settled = self.reap(&mut after);
             if !owed() && !self.is_held() {
@@ -76,9 +76,9 @@ impl Endpoint {
         let mut after = self.peer.after();
         // What was received and acknowledged here is taken in.
         self.device.receive();
-        lock(&self.send).qps.clear();
+        self.send.lock().qps.clear();
         // Waits for a thread that applies what it has taken.
-        self.reap_with(lock(&self.reaper), &mut after);
+        self.reap_with(self.reaper.lock(), &mut after);
         self.device.remove(self.cookie, &self.qp_numbers);
         let lease_ns = self.peer.clock.lease_ns().max(FABRIC_DRAIN_NS);
         let lease_until_ns = clock::monotonic_ns() + lease_ns;
@@ -87,7 +87,7 @@ impl Endpoint {
             unknown.map(|what| Posted { sequence: 0, lease_until_ns, what }).collect();
         for flight in &self.flights {
             let (batches, error) = {
-                let mut state = lock(&flight.state);
+                let mut state = flight.state.lock();
                 (std::mem::take(&mut state.batches), state.error.take())
             };
             for batch in batches {

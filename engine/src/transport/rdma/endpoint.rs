@@ -20,7 +20,7 @@ use crate::peer::outbox::{PullLimits, Pulled};
 use crate::peer::{After, Peer};
 use crate::region::Registry;
 use crate::sys::clock;
-use crate::sys::lock::{Mutex, MutexGuard};
+use crate::sys::lock::Mutex;
 use crate::sys::verbs::{Chain, Completion, Cq, LocalSide, Qp, QpSpec, Remote};
 use crate::types::{Monotonic, Transport};
 use std::collections::VecDeque;
@@ -117,10 +117,6 @@ pub(super) struct Reaper {
     pub(super) done: Vec<Batch>,
 }
 
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
-}
-
 /// One that came to nothing was not closed, and its device knows of it yet.
 impl Drop for Endpoint {
     fn drop(&mut self) {
@@ -193,7 +189,7 @@ impl Endpoint {
     /// What the other end must know of this one; `psn` is its first packet's number on each queue pair.
     pub fn side(&self, psn: u32) -> Result<Side, String> {
         let address = self.device.address()?;
-        let qps = lock(&self.send).qps.iter().map(|qp| (qp.number(), psn)).collect();
+        let qps = self.send.lock().qps.iter().map(|qp| (qp.number(), psn)).collect();
         let reads_max = self.device.pd.context().limits().rd_atom_target_max;
         Ok(Side { mtu: address.mtu as u16, reads_max, qps })
     }
@@ -201,7 +197,7 @@ impl Endpoint {
     /// Ties the queue pairs to the other end's: they can be used from here on.
     pub fn connect(&self, own: &Side, other: &Side) -> Result<(), String> {
         let address = self.device.address()?;
-        let mut sender = lock(&self.send);
+        let mut sender = self.send.lock();
         // The end that was asked may have made fewer.
         sender.qps.truncate(other.qps.len());
         if sender.qps.len() != other.qps.len() || sender.qps.len() < 2 {
@@ -239,7 +235,7 @@ impl Endpoint {
 
     /// READs from the other end through every queue pair; `is_proven` tells when that was answered.
     pub fn probe(&self) {
-        let mut sender = lock(&self.send);
+        let mut sender = self.send.lock();
         if sender.closing {
             return;
         }
@@ -301,7 +297,7 @@ impl Endpoint {
             return false;
         }
         // Others hold it for moments.
-        let sender = &mut *lock(&self.send);
+        let sender = &mut *self.send.lock();
         if sender.closing {
             return false;
         }
@@ -394,7 +390,7 @@ impl Endpoint {
     fn commit(&self, sender: &mut Sender, qp: usize, last: WrId) {
         {
             // First entered, then posted: the completion may come at once.
-            let mut state = lock(&self.flights[qp].state);
+            let mut state = self.flights[qp].state.lock();
             state.last = Some(last);
             state.batches.extend(sender.staged.drain(..));
         }
@@ -432,7 +428,7 @@ impl Endpoint {
 
     /// What has been posted so far: once `is_past` says so, none of it is under way.
     pub fn mark(&self) -> u64 {
-        lock(&self.send).next_sequence
+        self.send.lock().next_sequence
     }
 
     pub fn is_past(&self, mark: u64) -> bool {
@@ -440,13 +436,13 @@ impl Endpoint {
             || self
                 .flights
                 .iter()
-                .all(|flight| lock(&flight.state).batches.front().is_none_or(|batch| batch.sequence > mark))
+                .all(|flight| flight.state.lock().batches.front().is_none_or(|batch| batch.sequence > mark))
     }
 
     /// Puts one queue pair into its error state, as a device may do at any time.
     #[cfg(test)]
     pub fn kill(&self, qp: usize) {
-        if let Some(qp) = lock(&self.send).qps.get(qp) {
+        if let Some(qp) = self.send.lock().qps.get(qp) {
             let _ = qp.to_error();
         }
     }
@@ -470,12 +466,12 @@ impl Endpoint {
     }
 
     fn is_closed(&self) -> bool {
-        lock(&self.send).qps.is_empty()
+        self.send.lock().qps.is_empty()
     }
 
     pub fn carries(&self, transfer: u64) -> bool {
         let ours = |batch: &Batch| batch.run.as_ref().is_some_and(|run| run.transfer.handle == transfer);
         self.unacknowledged.carries(transfer)
-            || self.flights.iter().any(|flight| lock(&flight.state).batches.iter().any(ours))
+            || self.flights.iter().any(|flight| flight.state.lock().batches.iter().any(ours))
     }
 }

@@ -10,7 +10,7 @@
 //! two threads always sees the other.
 
 use super::batch::{Batch, WrId};
-use super::endpoint::{lock, Endpoint, Reaper, CHAIN_BYTES};
+use super::endpoint::{Endpoint, Reaper, CHAIN_BYTES};
 use crate::peer::After;
 use crate::sys::clock;
 use crate::sys::lock::MutexGuard;
@@ -57,7 +57,7 @@ impl Endpoint {
     fn completed(&self, completion: &Completion, done: &mut Vec<Batch>) -> usize {
         let id = WrId(completion.id());
         let Some(flight) = self.flights.get(id.qp()).filter(|_| !id.is_receive()) else { return 0 };
-        let mut state = lock(&flight.state);
+        let mut state = flight.state.lock();
         if state.last == Some(id) {
             state.last = None;
         }
@@ -127,7 +127,7 @@ impl Endpoint {
             return self.fail("its completion queue can't be armed".into());
         }
         // What came before it was armed is not announced, and who is reaping now may have missed it.
-        let reaper = lock(&self.reaper);
+        let reaper = self.reaper.lock();
         if self.reap_with(reaper, after) > 0 {
             // There may be room again for what waits.
             after.nudge(Transport::Rdma);

@@ -9,7 +9,7 @@ use crate::limits::RDMA_OWED_MAX;
 use crate::peer::outbox::Pulled;
 use crate::peer::After;
 use crate::peer::What;
-use crate::sys::lock::{Mutex, MutexGuard};
+use crate::sys::lock::Mutex;
 use crate::types::Monotonic;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -22,47 +22,43 @@ pub struct Unacknowledged {
     owed: Mutex<Vec<u64>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
-}
-
 impl Unacknowledged {
     /// Entered before it is posted: the answer may come at once.
     pub fn sent(&self, number: u64, what: What) {
-        lock(&self.unacked).insert(number, what);
+        self.unacked.lock().insert(number, what);
     }
 
     /// The target has taken in what had this number.
     pub fn acknowledged(&self, number: u64) -> Option<What> {
-        lock(&self.unacked).remove(&number)
+        self.unacked.lock().remove(&number)
     }
 
     /// What was taken in here, to be acknowledged. False when the other end sends on and takes in no acknowledgement.
     pub fn owe(&self, number: u64) -> bool {
-        let mut owed = lock(&self.owed);
+        let mut owed = self.owed.lock();
         owed.push(number);
         owed.len() <= RDMA_OWED_MAX
     }
 
     pub fn owes(&self) -> bool {
-        !lock(&self.owed).is_empty()
+        !self.owed.lock().is_empty()
     }
 
     /// Some of the numbers to be acknowledged, for one message.
     pub fn take_owed(&self, most: usize) -> Vec<u64> {
-        let mut owed = lock(&self.owed);
+        let mut owed = self.owed.lock();
         let count = owed.len().min(most);
         owed.drain(..count).collect()
     }
 
     pub fn carries(&self, transfer: u64) -> bool {
         let ours = |it: &Arc<Transfer>| it.handle == transfer;
-        lock(&self.unacked).values().any(|what| matches!(what, What::Notify(transfer) if ours(transfer)))
+        self.unacked.lock().values().any(|what| matches!(what, What::Notify(transfer) if ours(transfer)))
     }
 
     /// What is still unknown when the endpoint goes.
     pub fn take_unacked(&self) -> Vec<What> {
-        lock(&self.unacked).drain().map(|(_, what)| what).collect()
+        self.unacked.lock().drain().map(|(_, what)| what).collect()
     }
 }
 

@@ -9,7 +9,7 @@ use crate::transport::tcp::admit::admit;
 use crate::transport::tcp::answer::ReadJob;
 use crate::transport::tcp::flight::Acknowledged;
 use crate::transport::tcp::landing::{Landing, Piece, OWN, SINK};
-use crate::transport::tcp::lane::{lock, Lane};
+use crate::transport::tcp::lane::Lane;
 use crate::transport::tcp::rx::{Broken, RxTurn};
 use crate::transport::tcp::wire::{
     flags, Descriptor, Fault, Header, Kind, Malformed, DESCRIPTOR_BYTES, EXTRA_BYTES_MAX,
@@ -193,7 +193,7 @@ fn finish_write(
             return Err(Malformed::Sequence.into());
         }
     }
-    match lock(&lane.answers).applied(header.sequence, &landing.faults) {
+    match lane.answers.lock().applied(header.sequence, &landing.faults) {
         true => Ok(()),
         false => Err(Malformed::Sequence.into()),
     }
@@ -232,7 +232,7 @@ fn begin_read(lane: &Lane, header: &Header, meta: &[u8]) -> Result<(), Broken> {
         return Err(Malformed::TooMuchPayload.into());
     }
     lane.context.stats.requests_refused.fetch_add(job.faults.len() as u64, Ordering::Relaxed);
-    if lock(&lane.answers).push_read(job) {
+    if lane.answers.lock().push_read(job) {
         Ok(())
     } else {
         Err(Malformed::Sequence.into())
@@ -244,7 +244,7 @@ fn begin_data(lane: &Lane, header: &Header, extra: &[u8], landing: &mut Landing)
     let mut faults = Fault::decode_all(extra).ok_or(Malformed::PayloadMismatch)?;
     faults.sort_unstable_by_key(|fault| fault.descriptor);
     landing.reset(header.sequence, Boottime::ZERO);
-    let flight = lock(&lane.flight);
+    let flight = lane.flight.lock();
     let What::Slices { transfer, first, end, .. } = &flight.answered(header.sequence)?.what else {
         return Err(Malformed::Sequence.into());
     };
@@ -277,7 +277,7 @@ fn finish_data(
         faults.extend(landing.descriptors().map(corrupt));
         faults.sort_unstable_by_key(|fault| fault.descriptor);
     }
-    let mut flight = lock(&lane.flight);
+    let mut flight = lane.flight.lock();
     let posted = flight.take_answered().ok_or(Malformed::Sequence)?;
     settle(lane, posted, &faults, after);
     Ok(())
@@ -293,7 +293,7 @@ pub(super) fn acknowledge(
     if header.payload_bytes != 0 || header.descriptors != 0 {
         return Err(Malformed::PayloadMismatch);
     }
-    let mut flight = lock(&lane.flight);
+    let mut flight = lane.flight.lock();
     if flight.acknowledge(header.sequence, faults)? == Acknowledged::Later {
         return Ok(());
     }

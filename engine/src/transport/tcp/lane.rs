@@ -17,7 +17,7 @@ use crate::peer::{After, Peer, Posted};
 use crate::session::machine::Carried;
 use crate::sys::clock;
 use crate::sys::eventfd::EventFd;
-use crate::sys::lock::{Mutex, MutexGuard};
+use crate::sys::lock::Mutex;
 use crate::sys::poller::Interest;
 use crate::sys::socket;
 use crate::transport::tcp::answer::Answers;
@@ -89,10 +89,6 @@ pub struct Lane {
     caller_wake: OnceLock<EventFd>,
     /// CLOCK_BOOTTIME of the last frame or acknowledgement received.
     pub progress_ns: AtomicU64,
-}
-
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
 }
 
 impl Lane {
@@ -242,7 +238,7 @@ impl Lane {
     /// Has the poller report what the lane waits for. Read off the flags under the lock, so that of two
     /// threads that changed them the later one's view stands.
     fn update_interest(self: &Arc<Self>) {
-        let mut interest = lock(&self.interest);
+        let mut interest = self.interest.lock();
         let wanted = Interest {
             read: !self.caller_drives.load(Ordering::SeqCst),
             write: self.tx_blocked.load(Ordering::SeqCst),
@@ -327,8 +323,8 @@ impl Lane {
     pub fn settle_debts(self: &Arc<Self>) {
         let mut after = self.peer.after();
         // Once the receive lock was free, the answers to all that has been delivered are queued.
-        drop(lock(&self.rx));
-        let mut tx = lock(&self.tx);
+        drop(self.rx.lock());
+        let mut tx = self.tx.lock();
         if !self.is_closed() && !self.tx_blocked.load(Ordering::Acquire) {
             // Whatever it comes to, the lane is closed next.
             let _ = tx.run(self, &mut after);
@@ -338,7 +334,7 @@ impl Lane {
     /// Receives what has arrived before the lane is closed, because its peer has closed it already.
     pub fn take_the_rest(self: &Arc<Self>) {
         let mut after = self.peer.after();
-        let mut rx = lock(&self.rx);
+        let mut rx = self.rx.lock();
         for _ in 0..REST_TURNS_MAX {
             if self.is_closed() || !rx.run(self, &mut after).again {
                 return;
@@ -360,11 +356,11 @@ impl Lane {
             self.worker.remove(self.fd(), self.token);
         }
         // Whoever drives a side does only non-blocking work under its lock, so these waits are short.
-        lock(&self.tx).clear();
-        lock(&self.rx).clear();
-        lock(&self.answers).clear();
+        self.tx.lock().clear();
+        self.rx.lock().clear();
+        self.answers.lock().clear();
         self.wake_caller();
-        lock(&self.flight).take_all()
+        self.flight.lock().take_all()
     }
 
     /// What may be posted now: the windows of frames and of the target's READ credits.
@@ -376,7 +372,7 @@ impl Lane {
             true => (GENTLE_FRAME_BYTES_MAX, GENTLE_FRAMES_MAX, u64::from(GENTLE_FRAME_BYTES_MAX)),
             false => (self.frame_bytes_max, LANE_FRAMES_MAX, LANE_READ_BYTES_MAX),
         };
-        let flight = lock(&self.flight);
+        let flight = self.flight.lock();
         PullLimits {
             descriptors_max: FRAME_DESCRIPTORS_MAX,
             word_bytes_max: Some(NOTIFY_BYTES_MAX),
@@ -388,7 +384,7 @@ impl Lane {
 
     /// Whether the lane has something unacknowledged of this transfer.
     pub fn carries(&self, transfer: u64) -> bool {
-        lock(&self.flight).carries(transfer)
+        self.flight.lock().carries(transfer)
     }
 
     /// Whether frames are out and nothing has come back since `since_ns` (CLOCK_BOOTTIME).
@@ -398,7 +394,7 @@ impl Lane {
 
     /// Whether frames are out.
     pub fn is_busy(&self) -> bool {
-        !lock(&self.flight).is_empty()
+        !self.flight.lock().is_empty()
     }
 }
 

@@ -4,6 +4,7 @@ use super::*;
 use crate::complete::{State, Transfer};
 use crate::peer::tests::{peer, submit_plain};
 use crate::peer::What;
+use crate::sys::lock::MutexGuard;
 use crate::sys::poller::PollerKind;
 use crate::transport::tcp::incoming::acknowledge;
 use crate::transport::tcp::wire::{Header, Kind};
@@ -80,7 +81,7 @@ fn sent(lane: &Lane) -> Arc<Transfer> {
         panic!("nothing is queued")
     };
     let what = What::Slices { transfer: transfer.clone(), first, end, bytes, notified: false };
-    let mut flight = lock(&lane.flight);
+    let mut flight = lane.flight.lock();
     let sequence = flight.launch(Op::Write, Monotonic::NEVER, what);
     assert!(flight.end_send([sequence, 0]).unwrap().is_empty());
     transfer
@@ -144,10 +145,10 @@ const ACKNOWLEDGEMENT: Header = Header {
 
 #[test]
 fn closing_waits_for_who_receives() {
-    assert_close_waits_for(|lane| lock(&lane.rx));
+    assert_close_waits_for(|lane| lane.rx.lock());
 }
 
 #[test]
 fn closing_waits_for_who_sends() {
-    assert_close_waits_for(|lane| lock(&lane.tx));
+    assert_close_waits_for(|lane| lane.tx.lock());
 }

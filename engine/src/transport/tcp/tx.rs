@@ -15,7 +15,7 @@ use crate::sys::{clock, racing};
 use crate::transport::tcp::answer::ReadJob;
 use crate::transport::tcp::flight;
 use crate::transport::tcp::incoming::settle;
-use crate::transport::tcp::lane::{lock, Lane};
+use crate::transport::tcp::lane::Lane;
 use crate::transport::tcp::wire::{
     flags, Descriptor, Fault, Header, Kind, Malformed, Sealer, DESCRIPTOR_BYTES, FAULT_BYTES,
 };
@@ -130,7 +130,7 @@ impl Tx {
 
     fn fill(&mut self, lane: &Arc<Lane>) -> Result<(), Failure> {
         while self.bytes < BATCH_BYTES && self.pieces.len() < BATCH_PIECES && self.meta.len() < BATCH_META {
-            let ack = lock(&lane.answers).take_ack();
+            let ack = lane.answers.lock().take_ack();
             if let Some((sequence, faults)) = ack {
                 self.add_ack(sequence, &faults);
                 continue;
@@ -189,7 +189,7 @@ impl Tx {
     /// Answers one READ of the peer: gathers its pieces behind a header. STALE when a region went away
     /// since the READ was admitted: the lane ends, and the peer's other READs are admitted anew.
     fn add_answer(&mut self, lane: &Lane) -> Result<bool, Failure> {
-        let Some(job) = lock(&lane.answers).take_read() else { return Ok(false) };
+        let Some(job) = lane.answers.lock().take_read() else { return Ok(false) };
         let payload: usize = job.pieces.iter().map(|(_, length)| *length as usize).sum();
         let checksum = if job.checksum { checksum_of_answer(&job).ok_or(REGION_GONE)? } else { 0 };
         let header = Header {
@@ -254,7 +254,7 @@ impl Tx {
     /// Enters a frame into the flight before a byte of it leaves, so that no answer can precede it.
     fn launch(&mut self, lane: &Lane, now_ns: Boottime, op: Op, what: What) -> u64 {
         let lease_until_ns = clock::monotonic_ns() + lane.peer.clock.lease_ns();
-        let mut flight = lock(&lane.flight);
+        let mut flight = lane.flight.lock();
         if flight.count(op) == 0 {
             // What waits from here on is measured from here on.
             lane.progress_ns.store(now_ns.ns(), Ordering::Relaxed);
@@ -343,7 +343,7 @@ impl Tx {
         }
         let has_own = !self.ends.is_empty();
         if has_own && !self.is_told {
-            lock(&lane.flight).begin_send();
+            lane.flight.lock().begin_send();
         }
         // SAFETY: each vector is `meta`, which is not touched during the call, or memory of a region
         // that is entered: by the transfer until it is final (our own WRITEs, which stay in the flight
@@ -372,7 +372,7 @@ impl Tx {
             self.ends.pop_front();
         }
         // It may have acknowledged what it cannot have.
-        let mut flight = lock(&lane.flight);
+        let mut flight = lane.flight.lock();
         for (posted, faults) in flight.end_send(written).map_err(Malformed::failure)? {
             settle(lane, posted, &faults, after);
         }

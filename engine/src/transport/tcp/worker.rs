@@ -13,7 +13,7 @@ use crate::sys::poller::{Interest, Poller, PollerKind, Ready};
 use crate::sys::sched;
 use crate::sys::socket;
 use crate::sys::thread;
-use crate::transport::tcp::lane::{lock, Lane};
+use crate::transport::tcp::lane::Lane;
 use crate::transport::tcp::lanes::Lanes;
 use crate::types::Monotonic;
 use std::collections::HashMap;
@@ -102,7 +102,7 @@ impl Worker {
     }
 
     fn start(self: &Arc<Worker>, name: impl FnOnce() -> String, first: fn()) -> Result<()> {
-        let mut thread = lock(&self.thread);
+        let mut thread = self.thread.lock();
         if thread.is_none() {
             let worker = self.clone();
             let started = thread::spawn(name(), move || {
@@ -120,7 +120,7 @@ impl Worker {
     }
 
     fn join(&self) {
-        let thread = lock(&self.thread).take();
+        let thread = self.thread.lock().take();
         thread.into_iter().for_each(|thread| drop(thread.join()));
     }
 
@@ -146,7 +146,7 @@ impl Worker {
 
     /// Has this worker send what the lane has queued.
     pub fn kick(&self, lane: Arc<Lane>) {
-        let mut kicked = lock(&self.kicked);
+        let mut kicked = self.kicked.lock();
         if self.stop.load(Ordering::Acquire) {
             // Nobody would take it out again, and the lane holds the worker.
             return;
@@ -204,12 +204,12 @@ impl Worker {
                 }
             }
         }
-        lock(&self.kicked).clear();
+        self.kicked.lock().clear();
     }
 
     fn run_kicks(&self) {
         if self.has_kicks.swap(false, Ordering::AcqRel) {
-            let kicked = std::mem::take(&mut *lock(&self.kicked));
+            let kicked = std::mem::take(&mut *self.kicked.lock());
             health::doing("sending");
             kicked.iter().for_each(|lane| lane.drive_tx(&mut lane.peer.after()));
         }
