@@ -121,7 +121,7 @@ settings! {
     lanes: u32 = 2, Valid::Range(1, limits::LANES_MAX as u64),
         "Bulk TCP connections to each peer, opened when bulk data is first sent; the express lane for small transfers is not counted.";
     workers: u32 = 0, Valid::Range(0, limits::WORKERS_MAX as u64),
-        "Threads that drive the lanes, as many for express lanes as for the others; 0 takes one per core, at most 4. They start with the first peer.";
+        "Threads that drive bulk lanes, with as many for express lanes, all started with the first peer; 0 takes one per core, at most 4.";
     tcp_poller: TcpPoller = TcpPoller::Auto, Valid::Words(TcpPoller::WORDS),
         "How lane threads wait for sockets; auto takes the method that was measured to be fastest among those the kernel has.";
     tcp_congestion: Congestion = Congestion::Auto, Valid::Congestion,
