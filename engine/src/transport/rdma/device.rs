@@ -110,7 +110,7 @@ impl Device {
             port: ports.clone().find(is_active).unwrap_or(1),
             place: Place::of_nic(Path::new(SYSFS), context.name()),
             settings: settings.clone(),
-            address: RwLock::new(Err("its port was not looked at yet".into())),
+            address: RwLock::new(Err("its port was not checked yet".into())),
             page_key,
             page,
             endpoints: Mutex::default(),

@@ -128,11 +128,11 @@ impl Session {
     /// Checks whether the peer may open an endpoint with this lane number, and takes the number.
     pub fn admit(&self, lane: u32, theirs: &Side) -> std::result::Result<(), String> {
         if self.session_info.dialer || theirs.qps.len() < 2 {
-            return Err("it asks for an endpoint that makes no sense".into());
+            return Err("only the dialer asks for endpoints, and each has at least two queue pairs".into());
         }
         // Each endpoint costs queue pairs, and there are never more endpoints than pairs of devices.
         if self.entries.len() >= RDMA_ENDPOINTS_MAX {
-            return Err(format!("more than {RDMA_ENDPOINTS_MAX} endpoints"));
+            return Err(format!("there are {RDMA_ENDPOINTS_MAX} endpoints already, which is the most"));
         }
         match self.session_info.lane_numbers.take(lane) {
             true => Ok(()),
@@ -300,7 +300,7 @@ impl Session {
             return Some((whys.collect::<Vec<_>>().join("; "), self.parted.is_some()));
         }
         match &self.theirs {
-            None => Some(("the peer has not said which devices it has".into(), true)),
+            None => Some(("the peer has not announced its RDMA devices yet".into(), true)),
             Some((devices, why)) if devices.is_empty() => {
                 Some((format!("at the peer: {why}"), self.parted.is_some()))
             }
