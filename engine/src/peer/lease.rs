@@ -2,7 +2,7 @@
 //!
 //! Each frame from the peer carries its CLOCK_BOOTTIME at sending. The peer's clock has moved on when the frame
 //! arrives, so `sample - now` is a lower bound of the offset between the clocks. The bound ages by `DRIFT`, the assumed
-//! limit of the error of both clocks' rates, so the estimate stays early.
+//! bound of either clock's rate error, so the estimate stays early.
 
 use crate::types::Boottime;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};

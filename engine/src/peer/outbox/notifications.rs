@@ -53,7 +53,7 @@ impl Notifications {
     pub fn push_skip(&mut self, sequence: u64) {
         let before = self.skips.range(..=sequence).next_back().map(|(first, end)| (*first, *end));
         let first = match before {
-            Some((_, end)) if end > sequence => return, // it is there
+            Some((_, end)) if end > sequence => return, // already queued
             Some((first, end)) if end == sequence => first,
             _ => sequence,
         };
