@@ -1,5 +1,5 @@
-//! The service without devices: what an event costs where there are many sessions, and which endpoints are refused. The
-//! thread is not started; the tests call its turns.
+//! Tests of the service without devices: the cost of an event with many sessions, and endpoints that are refused. The
+//! service's thread is not started; the tests call its turns.
 
 use super::super::wire::Side;
 use super::*;
