@@ -86,7 +86,7 @@ impl Control {
                 self.confirm_predecessors(peer);
             }
             Message::Bye { .. } => {
-                // Contract 3: the peer closed its lanes before it sent the Bye. Its last acknowledgements have
+                // The peer closed its lanes before it sent the Bye. Its last acknowledgements have
                 // arrived, so closing our lanes confirms everything.
                 self.tcp.take_the_rest(peer);
                 return self.lose(

@@ -129,7 +129,7 @@ impl Control {
             }
             waiting = self.take_waiting(old);
             if same {
-                // Contract 3: the peer may still have open lanes of this session. Its Ready says that they are closed.
+                // The peer may still have open lanes of this session. Its Ready confirms that they are closed.
                 predecessors.push(old);
             }
             self.lose(old, Status::PeerLost, None, Loss::told(Cause::Ended, IN_ITS_PLACE));

@@ -196,7 +196,6 @@ impl Control {
         }
         let Some(draining) = self.draining.remove(&peer) else { return };
         self.each_service().for_each(|(_, service)| service.all_quiet(peer));
-        // Contract 6: `ferry_peer_fence` returns only when nothing of the peer can land here any more.
         let why = draining.peer.last_loss().map_or(String::new(), |loss| loss.text);
         draining.peer.event(EventBody::PeerLost { status: draining.why, why: why.into() });
         draining.waiting.into_iter().for_each(|reply| reply.send(Ok(())));
