@@ -61,7 +61,7 @@ fn whatever_is_queued_while_lanes_come_and_go_is_carried() {
                             _ => (b, back, request(remote, local, 0, 4 * MIB)),
                         };
                         for _ in 0..3 {
-                            // Refuses until all is queued, or until another thread that queues stops refusing.
+                            // Refuses until all is queued, or until another thread that queues lets connections pass.
                             proxy.refuse(dice.below(2) == 0);
                             let count = 1 + dice.below(4);
                             let all: Vec<_> =
