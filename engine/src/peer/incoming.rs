@@ -30,7 +30,7 @@ impl Peer {
 
     /// Delivers a notification (None: a skip). Returns false if the peer exceeded its credits.
     pub fn deliver(&self, sequence: u64, body: Option<Box<[u8]>>) -> bool {
-        // Contract 10: the hub is entered under the lock, so that two lanes cannot swap their notifications.
+        // The hub is entered under the lock, so that two lanes cannot swap their notifications.
         let mut inbox = lock(&self.inbox);
         let Accepted::Deliver(ready) = (match inbox.accept(sequence, body) {
             Accepted::Overrun => return false,

@@ -457,9 +457,8 @@ pub enum OrderedNext {
 
 impl Run {
     /// Moves `next` past one frame's slices, at least one, and returns their bytes. The first slice always fits: no
-    /// slice is longer than a frame of the peer, although the current limit may be smaller. Contract 10: a replay is
-    /// never split. It was one frame and fits one again; parts without the number would overwrite later changes of the
-    /// application.
+    /// slice is longer than a frame of the peer, although the current limit may be smaller. A replay is never split. It
+    /// was one frame and fits one again; parts without the number would overwrite later changes of the application.
     fn advance(&mut self, limits: PullLimits) -> u32 {
         let mut bytes = 0u32;
         let last =

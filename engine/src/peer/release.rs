@@ -22,7 +22,7 @@ impl Peer {
             if transfer.is_pending() && self.lost().is_none() {
                 let class = self.class_of(transfer);
                 if notified {
-                    // Contract 10: data and notification were posted together and are posted together again. A target
+                    // Data and notification were posted together and are posted together again. A target
                     // that has the notification's number drops both.
                     transfer.set_notification(Notification::Unknown);
                     transfer.return_notification();

@@ -10,7 +10,7 @@ pub enum Closed {
     /// Nothing moves on the lane at this end any more. The records of the frames that it carried.
     Quiet(Vec<Posted>),
     /// Nothing new is posted on the lane, but its device has not finished. `Command::LaneLost` follows when it has, and
-    /// the next `close_lane` returns the records. Contract 3: until then the lane must not be reported as closed.
+    /// the next `close_lane` returns the records. Until then the lane must not be reported as closed.
     Soon,
 }
 

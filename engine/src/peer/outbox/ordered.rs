@@ -1,4 +1,4 @@
-//! ORDERED transfers (contract 11): one at a time is active, the others wait behind it. When one fails, those that wait
+//! ORDERED transfers: one at a time is active, the others wait behind it. When one fails, those that wait
 //! behind it fail too; transfers submitted later do not.
 
 use crate::complete::position::Place;

@@ -273,7 +273,7 @@ fn data_and_its_notification_go_in_one_frame_by_tcp_alone() {
     }
 }
 
-/// Contract 10: data that was posted with its notification on a lost lane is posted with it again by TCP, regardless of
+/// Data that was posted with its notification on a lost lane is posted with it again by TCP, regardless of
 /// the transfer's path by then. No other transport carries both in one frame, and the target takes data behind a number
 /// that it already has for a repetition.
 #[test]

@@ -131,7 +131,7 @@ impl Copier {
         if self.process.has_ended(now_ns) {
             return Outcome::Broken(0);
         }
-        // Contract 9: the board is authoritative. Announcements over the session may be old or missing.
+        // The board is authoritative. Announcements over the session may be old or missing.
         let (address, length, access) = inside.region();
         if !access.allows(op) {
             return Outcome::Failed(0, Status::Access, 0);

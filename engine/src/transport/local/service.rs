@@ -186,7 +186,7 @@ impl Service {
         let Some(listener) = &self.listener else { return };
         for _ in 0..ACCEPTS_PER_TURN {
             let Some(socket) = listener.accept(&self.poller) else { return };
-            // Contract 16: the kernel knows the other end's user before any packet: other users of this host are
+            // The kernel knows the other end's user before any packet: other users of this host are
             // refused.
             if session::check_user(socket.as_fd()).is_err() {
                 continue;

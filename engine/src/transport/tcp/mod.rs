@@ -1,7 +1,7 @@
 //! TCP: data lanes that drive sockets directly.
 //!
 //! ```text
-//! link ─ picks lanes ─▶ lane ┬ tx   fills and sends batches          } any thread: submitter,
+//! path ─ picks lanes ─▶ lane ┬ tx   fills and sends batches          } any thread: submitter,
 //!                            └ rx   receives, `incoming`s, `landing`    } waiter, or `worker`
 //! service ─ asks for lanes when something is to go over them, by what `opening` decides
 //! `control` dials and accepts the connections, and hands them over as lanes.
