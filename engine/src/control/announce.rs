@@ -303,7 +303,7 @@ impl Control {
         self.sessions.get(&peer).is_none_or(|session| session.hearing.is_up_to(self.news.end()))
     }
 
-    /// Removes changes that are announced to all peers. A peer that is too far behind does not read; it is disconnected.
+    /// Removes changes that are announced to all peers. Disconnects peers that are too far behind: they do not read.
     fn trim_log(&mut self) {
         if self.news.log.len() < self.news.trim_at.max(TRIM_AT) {
             return;

@@ -14,7 +14,7 @@ use std::net::{IpAddr, SocketAddr};
 pub enum Name {
     /// The address that the application gave to `connect`.
     Asked(String),
-    /// The address that the other end says it has, and the IP address that it came from. The claim alone proves nothing:
+    /// The address that the other end claims, and the IP address that it came from. The claim alone proves nothing:
     /// clones of a machine may all claim the same address.
     Said(String, IpAddr),
     /// The address that is dialed.
@@ -96,8 +96,8 @@ impl Control {
         names.flat_map(|name| self.names.find(&name).last()).next()
     }
 
-    /// Adds a caller to a dial in progress, or to a connection whose session is about to begin. Returns false if neither
-    /// exists.
+    /// Adds a caller to a dial in progress, or to a connection whose session is about to begin. Returns false if there
+    /// is none.
     pub(super) fn wait_with(
         &mut self,
         address: &str,
