@@ -1,5 +1,5 @@
 //! Another process of this host that was proven to be the peer's. `transport::local` proves it. `stage` passes it to
-//! the device drivers, which accept memory only from this process and proven ones.
+//! the device drivers, which take memory from that process and from no other.
 
 use super::unix;
 use std::io;
