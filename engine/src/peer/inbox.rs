@@ -25,7 +25,8 @@ pub enum Arrival {
     Fresh,
     /// Both arrived before. The application may have reused the memory since.
     Duplicate,
-    /// Another lane is receiving it. One of the two lanes would apply data after the other's notification.
+    /// Another lane is receiving the same data. Its late bytes could overwrite what the application does after the
+    /// notification.
     Busy,
 }
 

@@ -96,7 +96,7 @@ mod tests {
             numbers.fence(lane);
             assert!(!numbers.take(lane));
         }
-        assert!(!numbers.take(10) && !numbers.take(9), "below those that are kept one by one");
+        assert!(!numbers.take(10) && !numbers.take(9), "below the numbers kept individually");
         assert!(numbers.0.lock().gone.len() <= LANE_NUMBERS_KEPT);
         assert!(numbers.take(11 + KEPT));
     }
@@ -136,7 +136,7 @@ mod tests {
                         gone.insert(lane);
                     }
                     1 => prop_assert!(!numbers.take(lane) || gone.insert(lane), "{} twice", lane),
-                    _ => prop_assert!(!gone.contains(&numbers.draw()), "drawn, and gone before"),
+                    _ => prop_assert!(!gone.contains(&numbers.draw()), "a gone number was drawn"),
                 }
             }
         }

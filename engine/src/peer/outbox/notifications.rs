@@ -144,7 +144,7 @@ mod tests {
             let held: u64 = words.skips.iter().map(|(first, end)| end - first).sum();
             prop_assert_eq!(held, model.len() as u64);
             let stretches: Vec<_> = words.skips.iter().collect();
-            prop_assert!(stretches.windows(2).all(|two| two[0].1 < two[1].0), "two that touch are one");
+            prop_assert!(stretches.windows(2).all(|two| two[0].1 < two[1].0), "adjacent ranges merge");
         }
         Ok(())
     }

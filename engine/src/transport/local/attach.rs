@@ -156,7 +156,7 @@ mod tests {
         let keys = Keys::new(&[1; 32], [2; 16]);
         let attach = keys.attach(true, 4096);
         assert_eq!(keys.check(&attach, true), Some(4096));
-        assert_eq!(keys.check(&attach, false), None, "its own, sent back");
+        assert_eq!(keys.check(&attach, false), None, "its own ATTACH, sent back");
         assert_eq!(Keys::new(&[1; 32], [3; 16]).check(&attach, true), None);
         assert_eq!(Keys::new(&[9; 32], [2; 16]).check(&attach, true), None);
         let Packet::Attach { session, mac, .. } = attach else { unreachable!() };

@@ -20,7 +20,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-/// Vectors of one system call on each side. Measured: more gain nothing.
+/// Vectors of one system call on each side. Measurements showed no gain from more.
 const VECTORS: usize = 64;
 
 /// The parts of a peer's path that copies need.

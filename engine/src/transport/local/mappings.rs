@@ -70,7 +70,7 @@ mod tests {
         let mappings = Mappings::default();
         let mapped = || Mapped::new(1 << 40, Mapping::private(4096).unwrap());
         assert!((0..PEER_MAPS_MAX as u64).all(|region| mappings.add(region, mapped())));
-        assert!(mappings.add(0, mapped()), "again is not one more");
+        assert!(mappings.add(0, mapped()), "a repeated region counts once");
         assert!(!mappings.add(u64::MAX, mapped()));
     }
 }

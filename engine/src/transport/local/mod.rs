@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! service ─ proves host, user and process over AF_UNIX (`attach`), passes grants and memfds
-//!    └▶ path ─ one to each peer: the submitter copies what is small, `copy_threads` and waiters the rest
+//!    └▶ path ─ one to each peer: the submitter copies small transfers; `copy_threads` and waiters copy others
 //!         └▶ copier ─ one piece: enters by the grant, copies, leaves, settles the piece's slices
 //!              └ mappings, process: the peer's memory that is mapped here; whether its process still lives
 //! ```

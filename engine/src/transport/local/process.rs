@@ -55,7 +55,7 @@ impl Process {
         })
     }
 
-    /// Returns a process with one pid, whose end is watched by another pid.
+    /// Returns a process with pid `pid` and the pidfd of `watched`.
     #[cfg(test)]
     pub fn numbered(pid: i32, watched: i32) -> Process {
         let pidfd = Arc::new(unix::pidfd_of(watched).unwrap());
@@ -185,7 +185,7 @@ mod tests {
         for (process, old_ns) in &all {
             assert!(
                 !process.has_ended(Monotonic::from_ns(LOOK_NS + BELIEF_NS)),
-                "a look is believed for so long"
+                "a check is trusted for this long"
             );
             assert!(process.has_ended(Monotonic::from_ns(*old_ns)), "{old_ns}");
         }

@@ -411,14 +411,14 @@ impl TransportService for Service {
             Some(listener) if !dialer => {
                 self.tell(&session, listener.name.clone().into_bytes(), String::new())
             }
-            None if !dialer => self.tell(&session, Vec::new(), "the peer does not listen".into()),
+            None if !dialer => self.tell(&session, Vec::new(), "the peer has no AF_UNIX listener".into()),
             _ => {}
         }
         paths.by_id.insert(session.session_info.session_id, peer);
         paths.sessions.insert(peer, session);
         paths.work.insert(peer);
         if !dialer && self.listener.is_none() {
-            self.fail(&mut paths, peer, "this engine does not listen".into());
+            self.fail(&mut paths, peer, "this engine has no AF_UNIX listener".into());
         }
         drop(paths);
         self.poller.wake();

@@ -44,7 +44,7 @@ fn what_was_taken_in_is_acknowledged_before_the_bye() {
         // No event shows that the loop waits for that thread, so the test allows time for a wrong answer.
         let until_ns = clock::monotonic_ns() + 100_000_000;
         while clock::monotonic_ns() < until_ns {
-            assert!(transfer.result().is_none(), "nobody can have answered it");
+            assert!(transfer.result().is_none(), "no thread can have answered");
             std::thread::yield_now();
         }
         stop.go_on.send(()).unwrap();

@@ -96,7 +96,7 @@ fn what_is_taken_and_posted_after_the_drain_ends_all_the_same() {
     for _ in 0..2 {
         a.probe(peer, Some(BOUND)).unwrap();
     }
-    assert!(transfer.result().is_none(), "it is not even posted");
+    assert!(transfer.result().is_none(), "no frame was posted");
     ours.go_on.send(()).unwrap();
     let started = Instant::now();
     let result = transfer.wait(Some(BOUND / 2));

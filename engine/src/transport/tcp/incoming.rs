@@ -117,7 +117,7 @@ impl Frame {
     }
 }
 
-// So the check of `extra_bytes` in a header also bounds a notification's bytes.
+// So the check of `extra_bytes` in a header also bounds the bytes of a notification.
 const _: () = assert!(EXTRA_BYTES_MAX == size_of::<u64>() + NOTIFY_BYTES_MAX);
 
 fn read_notice(header: &Header, extra: &[u8]) -> Result<Option<Notice>, Malformed> {

@@ -56,7 +56,7 @@ fn assert_close_waits(lane: &Arc<Lane>, go_on: impl FnOnce()) -> usize {
     // No event shows that the close waits, so the test allows time for a wrong end.
     let until_ns = clock::monotonic_ns() + 50_000_000;
     while clock::monotonic_ns() < until_ns {
-        assert_eq!(closed.try_recv(), Err(TryRecvError::Empty), "closed, and a thread is still at it");
+        assert_eq!(closed.try_recv(), Err(TryRecvError::Empty), "closed while a thread uses the lane");
         std::thread::yield_now();
     }
     go_on();
@@ -115,7 +115,7 @@ fn closing_waits_for_who_applies_what_it_took() {
         assert_eq!(assert_close_waits(&lane, go_on), 0, "its record was taken");
     });
     assert_eq!(transfer.result().unwrap().state, State::Done);
-    assert_eq!(woken.records.get(), Some(&0), "the task was woken, and could close the lane");
+    assert_eq!(woken.records.get(), Some(&0), "the woken task could close the lane");
 }
 
 /// A task that closes the lane that woke it.
