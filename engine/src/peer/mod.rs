@@ -150,7 +150,7 @@ impl Peer {
         }
     }
 
-    /// Returns why the last lane or connection was lost; None if this engine closed all of them on purpose.
+    /// Returns why the last lane or connection was lost; None if none was lost except on purpose by this engine.
     pub fn last_loss(&self) -> Option<Loss> {
         lock(&self.last_loss).clone()
     }

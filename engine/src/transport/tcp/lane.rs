@@ -67,7 +67,7 @@ pub struct Lane {
     /// The addresses of both ends. Read when the lane is made, because a reset connection has none.
     ends: (Option<SocketAddr>, Option<SocketAddr>),
     worker: Arc<Worker>,
-    /// Set on the express lane while no bulk lane is attached: it carries everything. A hint: pairs with nothing.
+    /// Set on the express lane if bulk is wanted and no bulk lane is attached: the lane then carries bulk too. A hint.
     is_alone: AtomicBool,
     tx: Mutex<Tx>,
     rx: Mutex<Rx>,
