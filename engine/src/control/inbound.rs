@@ -284,7 +284,7 @@ impl Control {
                 }
                 Err(_) => return,
             };
-            // Contract 16: the kernel names the user before any byte is read. Other users of this host are refused.
+            // The kernel names the user before any byte is read. Other users of this host are refused.
             if unix::same_user_credentials(socket.as_fd()).is_err() {
                 self.count_refusal();
                 continue;

@@ -265,8 +265,8 @@ impl<R: Carried> Machine<R> {
         self.drains.insert((now_ns + self.timing.drain_ns, transfer));
     }
 
-    /// Continues the drain of a transfer whose lanes are closed and that is not final. Either its fence is pending, or a
-    /// thread pulled slices that it had not posted yet. The next check closes the lanes of such slices.
+    /// Continues the drain of a transfer whose lanes are closed and that is not final. Its fence is pending, or a thread
+    /// had pulled slices and not posted them yet. The next check closes the lanes of such slices.
     pub fn drain_on(&mut self, now_ns: Monotonic, transfer: u64) {
         self.drains.insert((now_ns + self.timing.drain_ns.max(LOOK_AGAIN_NS_MIN), transfer));
     }
@@ -340,7 +340,7 @@ impl<R: Carried> Machine<R> {
     }
 
     fn time_fences(&mut self, now_ns: Monotonic, out: &mut Vec<Action<R>>) {
-        // Contract 4: a record without a confirmed fence is released only when its lease is over.
+        // Contract 4: without CONFIRMED or DEAD, a record is released only when its lease is over.
         for wait in &mut self.fences {
             let over = wait.records.iter().all(|record| record.lease_until_ns() <= now_ns);
             let records: Vec<R> = wait
