@@ -1,4 +1,4 @@
-//! Memory of ferry's own: on the device, and pinned on the host.
+//! Memory that ferry allocates: on the device, and pinned on the host.
 
 use super::{Context, Failure};
 use std::ffi::c_void;
@@ -29,8 +29,8 @@ impl Drop for DeviceMemory {
     }
 }
 
-/// Host memory that every device of the process reaches at the address that the CPU knows it by (unified
-/// addressing gives that to memory that the driver allocates, not to memory that is registered later).
+/// Host memory that every device of the process reaches at its CPU address. (Unified addressing guarantees that for
+/// memory that the driver allocates, but not for memory that is registered later.)
 pub struct PinnedMemory {
     pub address: u64,
     pub length: usize,
