@@ -41,7 +41,7 @@ pub const ANNOUNCE_WORDS_BYTES_MAX: usize = 16 << 20;
 pub const REGION_NAME_BYTES_MAX: usize = 63;
 /// Bytes of one handshake frame.
 pub const HANDSHAKE_BYTES_MAX: usize = 1024;
-/// Payload of one piece of staging, on its way from or to a device; the slot has extra room for aligning its blocks.
+/// Payload of one piece that is copied from or to a device; the slot has extra room for aligning its blocks.
 pub const STAGE_BYTES: u32 = 2 << 20;
 const _: () = assert!(STAGE_BYTES >= FRAME_BYTES_MAX, "a slice fits a slot");
 /// Payload of one piece that a device moves by itself: large compared with the cost of its start.
@@ -58,8 +58,8 @@ pub const BRIDGES_MAX: usize = 64;
 pub const HANDSHAKES_MAX: usize = 512;
 /// Data lanes per peer, the express lane not counted.
 pub const LANES_MAX: u32 = 16;
-/// Lost lanes of one session whose fence the peer has not acknowledged: more than flapping links produce in an answer's
-/// time.
+/// Lost lanes of one session whose fence the peer has not acknowledged: more than an unstable network produces in an
+/// answer's time.
 pub const FENCES_WAITING_MAX: usize = 4096;
 /// Lane numbers of one session, taken or fenced, that are remembered one by one.
 pub const LANE_NUMBERS_KEPT: usize = 256;
@@ -98,7 +98,7 @@ pub const HOLDS_MAX: usize = 1024;
 pub const DEVICE_EXPORTS_MAX: usize = 1024;
 /// The longest `device_timeout_ms`; a peer may not state a longer timeout for its devices.
 pub const DEVICE_TIMEOUT_MS_MAX: u64 = 600_000;
-/// Time for a device that was given up to come to rest, and for the report of that to arrive.
+/// Time that a device gets to become idle after it was given up, and to report that.
 pub const DEVICE_REST_MS: u64 = 250;
 /// Bytes that the control loop reads of one connection in one turn.
 pub const CONTROL_TURN_BYTES: usize = 8 << 10;

@@ -122,7 +122,7 @@ impl MemoryKind {
     }
 }
 
-/// Where memory is. Host memory has device 0.
+/// The location of memory. Host memory has device 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Location {
     pub kind: MemoryKind,

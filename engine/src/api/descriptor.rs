@@ -4,7 +4,8 @@
 //! ```text
 //! "FERRYDSC"  version 2  engine id 16  incarnation 8  address length 2, bytes  crc32 4
 //! ```
-//! Little-endian. The checksum catches damage, not malice: nothing in a descriptor is trusted.
+//! Numbers above are sizes in bytes; values are little-endian. The checksum catches damage, not malice: nothing in a
+//! descriptor is trusted.
 
 use super::Engine;
 use crate::status::{Error, Result, Status};

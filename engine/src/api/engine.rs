@@ -1,4 +1,4 @@
-//! Opening and closing an engine.
+//! Opens and closes an engine.
 
 use super::burial::Remains;
 use super::devices;
@@ -67,7 +67,7 @@ impl Engine {
         let proofs = if config.shared_secret().is_none() && config.same_user && listener.is_some() {
             Some(
                 unix::listen_abstract(unix::Type::STREAM)
-                    .map_err(|error| Error::system("the same-user proof socket", &error))?,
+                    .map_err(|error| Error::system("opening the same-user proof socket", &error))?,
             )
         } else {
             None
@@ -366,7 +366,7 @@ fn listen(config: &Config) -> Result<Option<Listener>> {
         return Ok(None);
     }
     let address = resolve(&config.listen_address)?.into_iter().next().ok_or_else(|| {
-        Error::invalid(format!("listen_address: {:?} resolves to nothing", config.listen_address))
+        Error::invalid(format!("listen_address: {:?} resolves to no address", config.listen_address))
     })?;
     let what = |error: std::io::Error| Error::system(format!("listening on {address}"), &error);
     Listener::bind(address, config.socket_buffer_bytes as usize).map(Some).map_err(what)

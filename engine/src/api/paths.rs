@@ -195,7 +195,7 @@ pub(super) fn choose(peer: &Peer, facts: &Facts) -> Result<Transport> {
     if let Some(why) = peer.lost() {
         return Err(Error::new(why, "the peer is lost; connect again"));
     }
-    let mut text = "no path that the setting `transports` and options.transports_allowed leave".to_owned();
+    let mut text = "no path is left by the setting `transports` and options.transports_allowed".to_owned();
     for (nth, transport) in TOLD.into_iter().enumerate() {
         let why = sentence(peer, facts, transport);
         text += &format!("{} {}: {why}", if nth == 0 { ":" } else { ";" }, transport.name());
@@ -273,7 +273,7 @@ fn reached_by_nics(context: &Context, peer: &Peer, kind: MemoryKind) -> Option<S
         counts[0], counts[1], counts[2], counts[3]
     );
     if let Some(why) = ours().find_map(|region| why_staged(region)) {
-        text += &format!(", the others here not because {why}");
+        text += &format!(", the others here are not reached because {why}");
     }
     Some(text)
 }

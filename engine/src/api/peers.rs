@@ -28,7 +28,7 @@ pub struct PeerInfo {
     pub lanes: usize,
 }
 
-/// A region that a peer registered.
+/// A region of a peer, as announced here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteRegionInfo {
     pub region: u64,

@@ -272,7 +272,7 @@ pub(super) fn prepare(
     let mut copied = Vec::new();
     copied
         .try_reserve_exact(requests.len())
-        .map_err(|_| Error::new(Status::NoMemory, "requests: no memory"))?;
+        .map_err(|_| Error::new(Status::NoMemory, "requests: no memory for a copy of the list"))?;
     copied.extend_from_slice(requests);
     Ok(TransferSpec {
         peer: peer.handle,

@@ -79,8 +79,8 @@ impl<T> Table<T> {
         self.insert_when_crowded(make)
     }
 
-    /// Repeats the search with all shards locked. `insert` looks at one shard at a time, so a row may come free behind
-    /// it; only with every lock held is "full" certain.
+    /// Repeats the search with all shards locked. `insert` looks at a single shard at a time, so a row of another shard
+    /// may come free meanwhile; only with every lock held is "full" certain.
     #[cold]
     fn insert_when_crowded(&self, make: impl FnOnce(u64) -> Arc<T>) -> Result<Arc<T>> {
         // Always locked in this order, and no other function locks two shards, so no deadlock is possible.

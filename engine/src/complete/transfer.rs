@@ -50,7 +50,7 @@ pub struct TransferSpec {
     pub notify: Option<Box<[u8]>>,
     /// On CLOCK_MONOTONIC, like the deadline.
     pub submitted_ns: Monotonic,
-    /// u64::MAX is never.
+    /// `Monotonic::NEVER` is no deadline.
     pub deadline_ns: Monotonic,
     pub user_data: u64,
     pub queue: Option<Arc<Queue>>,

@@ -78,8 +78,8 @@ pub struct SecretFile {
 }
 
 impl SecretFile {
-    /// Reads the secret. INVALID, with errno where there is one, when the file cannot be read, belongs neither to
-    /// this process's effective user nor to root, others than its owner have any right to it, or its size is wrong.
+    /// Reads the secret. INVALID (with errno if there is one) if the file cannot be read, is not owned by this
+    /// process's effective user or root, gives other users any right, or has a wrong size.
     pub fn read(path: &str) -> Result<SecretFile> {
         let refuse = |what: &str, error: std::io::Error| Error {
             os_error: error.raw_os_error().unwrap_or(0),
@@ -140,7 +140,7 @@ fn objection(owner: u32, mode: u32, user: u32) -> Option<String> {
         ));
     }
     let mode = mode & 0o777;
-    (mode & 0o077 != 0).then(|| format!("its mode {mode:03o} lets others in; chmod 600 would do"))
+    (mode & 0o077 != 0).then(|| format!("its mode {mode:03o} lets others in; use chmod 600"))
 }
 
 /// Reads up to three bytes more than the longest secret: two for a line end, and one that shows an oversized file.

@@ -75,7 +75,7 @@ impl Dispatcher {
             Some(health) => health.within(start),
             None => start(),
         };
-        state.thread = Some(thread.map_err(|error| Error::system("start the callback thread", &error))?);
+        state.thread = Some(thread.map_err(|error| Error::system("starting the callback thread", &error))?);
         state.alive = true;
         Ok(())
     }

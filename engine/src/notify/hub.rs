@@ -61,7 +61,7 @@ impl Hub {
         if !(1..=QUEUE_CAPACITY_MAX).contains(&capacity) {
             return Err(Error::invalid(format!("capacity: {capacity} is not 1 to {QUEUE_CAPACITY_MAX}")));
         }
-        let eventfd = EventFd::new().map_err(|error| Error::system("create an eventfd", &error))?;
+        let eventfd = EventFd::new().map_err(|error| Error::system("creating an eventfd", &error))?;
         let mut routes = lock(&self.routes);
         if routes.closed {
             return Err(Error::new(Status::Closed, "the engine is closing"));

@@ -236,7 +236,7 @@ impl Queue {
     }
 }
 
-/// The eventfd, for pollers that borrow what they watch (`rustix`, `tokio`'s AsyncFd).
+/// The eventfd, for pollers that borrow their descriptors (`rustix`, `tokio`'s AsyncFd).
 impl AsFd for Queue {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.eventfd();

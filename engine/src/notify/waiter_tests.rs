@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize as Count};
 use std::task::Wake;
 use std::time::Duration;
 
-/// Counts how often it is woken.
+/// Counts its wake-ups.
 #[derive(Default)]
 struct Woken(Count);
 

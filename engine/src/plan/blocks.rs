@@ -19,7 +19,7 @@ pub enum BlockIds<'a> {
     I64(&'a [i64]),
 }
 
-/// Where one layer's blocks lie on both sides, in bytes. `remote_region` is as in `Request`.
+/// The place of one layer's blocks on both sides, in bytes. `remote_region` is as in `Request`.
 #[derive(Clone, Copy, Debug)]
 pub struct Layer {
     pub local_base: u64,

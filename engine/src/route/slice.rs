@@ -46,5 +46,5 @@ fn count(ranges: &[Range], slice_bytes_max: u32) -> Result<usize> {
     let count = ranges.iter().try_fold(0_u64, |sum, range| sum.checked_add(slices_of(range)));
     count
         .and_then(|count| usize::try_from(count).ok())
-        .ok_or_else(|| Error::new(Status::NoMemory, "more slices than can be counted"))
+        .ok_or_else(|| Error::new(Status::NoMemory, "the transfer has too many slices"))
 }

@@ -44,7 +44,7 @@ fn device(change: impl FnOnce(&mut Facts)) -> Facts {
     })
 }
 
-/// (the rule, the facts, the path, what is woken, why another path is not it).
+/// The rule, the facts, the chosen path, the woken paths, and the reason against another path.
 type Row = (&'static str, Facts, Transport, u64, (Transport, Why));
 
 fn rows_of_host_memory() -> Vec<Row> {
