@@ -76,8 +76,7 @@ impl Engine {
         let tag_bits = sys::random_u64();
         let tag = Tag::from_random(tag_bits as u16);
         let local = Local {
-            // Contract 15: random, so that no other engine has the same id, not even an engine on a clone of this
-            // machine.
+            // Random, so that no other engine has the same id, not even an engine on a clone of this machine.
             engine_id: random_id(),
             incarnation: sys::random_u64().max(1),
             address: if is_any_address(&address) { String::new() } else { address.clone() },

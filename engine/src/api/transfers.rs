@@ -219,7 +219,7 @@ pub(super) fn submit_to(context: &Context, peer: &Peer, spec: TransferSpec) -> R
         core.discard();
         return Err(error);
     }
-    // Contract 12: from here on the transfer holds its regions, and leaves them when it is final.
+    // From here on the transfer holds its regions, and leaves them when it is final.
     entered.hand_over();
     peer.look_at(core.spec.deadline_ns.min(core.spec.submitted_ns + context.progress_ns() / 4));
     Ok(core)

@@ -295,7 +295,6 @@ impl Transfer {
                 from = failure.slice + 1;
             }
             detail.add_confirmed(from, end);
-            // Contract 8: a failed slice keeps its own status.
             detail.failures.extend_from_slice(failures);
             let refused: u64 =
                 failures.iter().map(|f| self.spec.slices[f.slice as usize].length as u64).sum();

@@ -3,7 +3,7 @@
 //!
 //! | variable | becomes |
 //! |---|---|
-//! | ASCEND_BUFFER_POOL, buffers:MiB | `staging_slots` that hold as much; 0:0, which asks for no pool, changes nothing |
+//! | ASCEND_BUFFER_POOL, buffers:MiB | `staging_slots` that hold as much; 0:0 (no pool) changes nothing |
 //! | ASCEND_CONNECT_TIMEOUT, ms | `connect_timeout_ms` |
 //! | ASCEND_TRANSFER_TIMEOUT, ms | `deadline_ms` |
 //!
