@@ -94,7 +94,7 @@ unsafe fn stream(kernel: x86::Kernel, piece: Piece) {
         // SAFETY: the caller's promise.
         return unsafe { plain(piece) };
     }
-    // Non-temporal stores are of whole aligned lines; what is left at both ends is stored as usual.
+    // Non-temporal stores need whole aligned lines; the rest at both ends is stored as usual.
     let head = to.align_offset(x86::LINE_BYTES);
     let body = (length - head) / x86::LINE_BYTES * x86::LINE_BYTES;
     let tail = length - head - body;

@@ -83,7 +83,7 @@ impl DeviceMemory {
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        // SAFETY: from `new`; whoever drops it knows that nothing under way names it.
+        // SAFETY: from `new`; the owner drops it only once no outstanding work names it.
         unsafe { (self.runtime.calls.aclrtFree)(self.address) };
     }
 }
@@ -109,7 +109,7 @@ impl PinnedMemory {
 
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
-        // SAFETY: from `new`; whoever drops it knows that nothing under way names it.
+        // SAFETY: from `new`; the owner drops it only once no outstanding work names it.
         unsafe { (self.runtime.calls.aclrtFreeHost)(self.address) };
     }
 }
@@ -204,7 +204,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // SAFETY: from `create`; whoever drops it knows that nothing is under way.
+        // SAFETY: from `create`; the owner drops it only once no work is outstanding.
         unsafe { (self.runtime.calls.aclrtDestroyStream)(self.raw) };
     }
 }

@@ -75,7 +75,7 @@ impl Object {
     fn open_with(name: &str, flags: c_int) -> Result<Object> {
         let path = CString::new(name)
             .map_err(|_| Error::invalid(format!("{name:?} can't be the name of a library")))?;
-        // SAFETY: a C string, borrowed for the call. Whoever names a library lets it run its constructors.
+        // SAFETY: a C string, borrowed for the call. Naming a library allows its constructors to run.
         let object = unsafe { libc::dlopen(path.as_ptr(), flags | libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if !object.is_null() {
             return Ok(Object(object));

@@ -43,7 +43,7 @@ impl Context {
 
     /// Makes the context current on this thread until the guard is dropped.
     pub fn enter(&self) -> Result<Entered, Failure> {
-        // SAFETY: retained, and borrowed by who enters; the program never destroys a primary context.
+        // SAFETY: retained, and borrowed by the caller; the program never destroys a primary context.
         unsafe { Entered::new(self.api, self.raw) }
     }
 

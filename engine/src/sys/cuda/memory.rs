@@ -23,7 +23,7 @@ impl DeviceMemory {
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
         if let Ok(_entered) = self.context.enter() {
-            // SAFETY: allocated by `new`, freed once; who drops it has seen that nothing uses it.
+            // SAFETY: allocated by `new`, freed once; the owner drops it only once nothing uses it.
             let _ = unsafe { self.context.api.mem_free(self.address) };
         }
     }
@@ -56,7 +56,7 @@ impl PinnedMemory {
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
         if let Ok(_entered) = self.context.enter() {
-            // SAFETY: allocated by `new`, freed once; who drops it has seen that nothing uses it.
+            // SAFETY: allocated by `new`, freed once; the owner drops it only once nothing uses it.
             let _ = unsafe { self.context.api.mem_free_host(self.pointer()) };
         }
     }

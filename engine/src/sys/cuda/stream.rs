@@ -32,7 +32,7 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         if let Ok(_entered) = self.context.enter() {
-            // Work that is still in it goes on; who drops it has seen to that.
+            // Outstanding work in it would continue; the owner drops it only when that is safe.
             // SAFETY: made by `new`, destroyed once.
             let _ = unsafe { self.context.api.stream_destroy(self.raw) };
         }
@@ -75,7 +75,7 @@ impl Drop for Event {
         // A context that its owner has destroyed refuses to be entered, and has taken the event along.
         // SAFETY: the driver checks the handle.
         if let Ok(_entered) = unsafe { Entered::new(self.api, self.context) } {
-            // One that is not yet reached is destroyed by the driver when it is.
+            // The driver destroys an event that is not reached yet once it is reached.
             // SAFETY: made by `new`, destroyed once.
             let _ = unsafe { self.api.event_destroy(self.raw) };
         }

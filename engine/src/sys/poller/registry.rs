@@ -140,8 +140,8 @@ impl Registry {
         }
         let token = slot.token;
         if result < 0 {
-            // EBADF: closed without `remove`; said once, for polling again would say it for ever.
-            // ECANCELED, which nobody asked for at this version: poll again.
+            // EBADF: closed without `remove`. Reported once, because another poll would report it for ever. ECANCELED,
+            // unasked for at this version: poll again.
             if result != -libc::EBADF {
                 self.queue(index);
             }

@@ -82,8 +82,8 @@ impl Uring {
         let mut left_ns = timeout_ns;
         let mut ring = lock(&self.ring);
         let ring = self.own_ring(&mut ring)?;
-        // Goes round again only after completions that concern nobody (cancels, stale polls, changes by
-        // other threads), each of which is consumed by its round.
+        // Repeats only after completions that lead to no readiness (cancels, stale polls, changes by other threads),
+        // each of which is consumed by its round.
         loop {
             let entered = self.prepare(ring, doorbell, sleeps).and_then(|()| ring.enter(left_ns));
             let reaped = self.reap(ring, doorbell, out);

@@ -136,7 +136,7 @@ impl Mr {
 impl Drop for Mr {
     fn drop(&mut self) {
         // Waits for no requests: those that still need it fail. Fails itself only for memory windows,
-        // which nobody here makes, and devices that are gone.
+        // which ferry does not create, and devices that are gone.
         // SAFETY: made by `Pd`, ended once.
         unsafe { library::ibv_dereg_mr(self.raw.as_ptr()) };
     }

@@ -269,8 +269,8 @@ impl Qp {
     /// # Safety
     ///
     /// The memory that the chain names stays registered and mapped until the completion that covers it,
-    /// or until the `Qp` has been dropped. Until then nobody writes what is sent from, or uses what is
-    /// read into. Memory of inline requests only needs to be there for the call.
+    /// or until the `Qp` has been dropped. Until then nobody writes memory that is sent, or uses memory that
+    /// is read into. Memory of inline requests only needs to be there for the call.
     #[inline]
     pub unsafe fn post(&self, chain: &mut Chain) -> Result<(), (usize, io::Error)> {
         let mut bad: *mut ffi::ibv_send_wr = std::ptr::null_mut();

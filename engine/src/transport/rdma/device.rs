@@ -82,7 +82,7 @@ pub struct Device {
 
 impl Device {
     pub fn open(index: usize, name: &str, settings: &DeviceSettings) -> Result<Device, String> {
-        let context = Context::open(name).map_err(|error| format!("{name}: opening it: {error}"))?;
+        let context = Context::open(name).map_err(|error| format!("{name}: opening the device: {error}"))?;
         if context.limits().is_iwarp {
             return Err(format!("{name}: iWARP is not supported"));
         }

@@ -205,7 +205,7 @@ impl Endpoint {
         // The acceptor may have made fewer queue pairs.
         sender.qps.truncate(other.qps.len());
         if sender.qps.len() != other.qps.len() || sender.qps.len() < 2 {
-            return Err(format!("{} queue pairs here, {} there", sender.qps.len(), other.qps.len()));
+            return Err(format!("the numbers of queue pairs must agree and be at least 2: {} here, {} there", sender.qps.len(), other.qps.len()));
         }
         self.qps_used.store(sender.qps.len(), Ordering::Release);
         let limits = self.device.pd.context().limits();
@@ -404,7 +404,7 @@ impl Endpoint {
         // before their batches are settled: by a completion, or after the queue pair was destroyed. The scratch page
         // belongs to the device, which the endpoint holds.
         if let Err((_, error)) = unsafe { qps[qp].post(&mut chains[qp]) } {
-            self.fail(format!("posting: {error}"));
+            self.fail(format!("posting a chain: {error}"));
         }
     }
 

@@ -187,7 +187,7 @@ fn queue_pairs_that_break_lose_nothing_and_are_made_anew() {
     println!("transfers done: {done:?}");
 }
 
-/// The service's thread and a device's poller panic while a WRITE is under way.
+/// The service's thread and a device's poller panic during a WRITE.
 #[test]
 fn threads_that_panic_end_the_engine_and_nothing_before_the_fabric_is_still() {
     if !is_here("threads_that_panic_end_the_engine_and_nothing_before_the_fabric_is_still") {

@@ -106,7 +106,7 @@ impl Keys {
         }
         self.change(|map, count| {
             let known = map.get(offer.region).and_then(|region| region.pieces(offer.device.into()));
-            // Parts come in order; a first part starts the region's keys on this device anew.
+            // Parts come in order; a first part replaces the region's keys on this device.
             let (kept, gone) = match known {
                 Some(pieces) if offer.first > 0 && pieces.bytes == offer.piece_bytes => {
                     (pieces.rkeys.len(), 0)

@@ -138,7 +138,7 @@ mod tests {
         assert!(rising.is_sorted());
     }
 
-    /// Makes a tree like sysfs: (link, folder below `devices`, NUMA node).
+    /// Makes a tree like sysfs: (symbolic link, folder below `devices`, NUMA node).
     fn tree(name: &str, links: &[(&str, &str, &str)]) -> PathBuf {
         let root = std::env::temp_dir().join(format!("ferry-place-{name}-{}", std::process::id()));
         for (path, folder, node) in links {

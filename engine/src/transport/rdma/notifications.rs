@@ -59,7 +59,7 @@ impl Notifications {
 
     /// Posts this slot to the receive queue.
     pub fn feed(&self, slot: u32) -> io::Result<()> {
-        // SAFETY: the slot is in our own memory, which outlives the queue. Nobody reads the slot before its receive
+        // SAFETY: the slot is in our own memory, which outlives the queue. Nothing reads the slot before its receive
         // has completed.
         unsafe { self.srq.post_receive(slot as u64, self.address(slot), SLOT_BYTES as u32, self.key.lkey()) }
     }

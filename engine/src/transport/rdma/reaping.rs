@@ -2,7 +2,7 @@
 //! otherwise the completion channel wakes the device's `poller`.
 //!
 //! ```text
-//! ASLEEP ─ something is posted that nobody drives ─▶ ARMED ─ the channel reports ─▶ WATCHED by the poller
+//! ASLEEP ─ a chain is posted that no thread drives ─▶ ARMED ─ the channel reports ─▶ WATCHED by the poller
 //!    ▲ └────────── a thread begins to drive ──────────────────▶ WATCHED by it            │
 //!    └── nothing is under way ◀─ rest ──────────────────────────────────────────────────┘
 //! ```

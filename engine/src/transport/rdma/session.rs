@@ -4,7 +4,7 @@
 //! ```text
 //! dialer    IDLE ─ CONNECT ─▶ ASKED ─ ACCEPT ─▶ PROBING ─ a READ came back ─▶ OPEN      ESTABLISHED ─▶
 //! acceptor       CONNECT ─▶ ANSWERED ─ ESTABLISHED ─▶ OPEN
-//! either         closed, refused or too slow ─▶ IDLE, tried again by the dialer after a pause
+//! either         closed, refused or timed out ─▶ IDLE; the dialer tries again after a pause
 //! ```
 //! When neither side has posted anything for a while, both give up the endpoints (`idle`). New transfers then take
 //! another path or wait until the dialer has made the endpoints again.

@@ -52,6 +52,7 @@ pub struct Side {
     pub qps: Vec<(u32, u32)>,
 }
 
+/// A message between two RDMA services.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Word {
     /// All devices of the sender that peers can reach; replaces earlier offers. `why`: the reason why others are
