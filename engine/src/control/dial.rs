@@ -279,7 +279,7 @@ impl Control {
         mut seen: Vec<u8>,
         deadline: Option<Instant>,
     ) {
-        let ended = || Error::new(Status::Refused, "the peer does not take us for the same user");
+        let ended = || Error::new(Status::Refused, "the peer did not accept the same-user proof");
         match stream.read(32 - seen.len()) {
             Ok(Input::Bytes(bytes)) => seen.extend_from_slice(&bytes),
             Ok(Input::Nothing) => {}

@@ -195,7 +195,7 @@ impl Control {
     /// Ends the session of a peer that violated the protocol. The peer is authenticated: connecting again would not
     /// help.
     pub(super) fn misbehaved(&mut self, peer: PeerId) {
-        let text = "the peer sent a message that no engine in good order sends";
+        let text = "the peer sent a message that the protocol does not allow";
         self.farewell(peer, Status::Corrupt, Loss::told(Cause::Damaged, text));
     }
 

@@ -168,7 +168,7 @@ impl Control {
         tune(&socket, session.peer.identity.same_host, &self.context);
         if let Some(older) = self.tcp.attached(peer, slot) {
             // The peer lost the older lane, and this engine has not noticed.
-            let text = "the peer opened another lane in its place";
+            let text = "the peer replaced the lane by another lane";
             self.lane_lost(peer, older, Loss::told(Cause::Closed, text));
         }
         if self.tcp.attach(peer, Candidate { lane, slot, socket }) {

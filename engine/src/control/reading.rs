@@ -68,14 +68,14 @@ impl Control {
                 self.drain_inbox();
             }
             Ok(false) => {
-                self.control_ended(*control, Failure::new(Cause::Ours, "the session takes no connection"))
+                self.control_ended(*control, Failure::new(Cause::Ours, "the connection is not needed"))
             }
             // Only a process between the two engines makes a MAC wrong, so the connection ends and not the session.
             Err(_) if peer.is_none() || control.channel.is_corrupt() => {
                 self.drain_inbox();
                 let failure = match control.channel.is_corrupt() {
                     true => Failure::new(Cause::Forged, "the MAC of a message is wrong"),
-                    false => Failure::new(Cause::Damaged, "a message comes where none may"),
+                    false => Failure::new(Cause::Damaged, "a message that is not allowed now"),
                 };
                 self.control_ended(*control, failure)
             }
@@ -94,7 +94,7 @@ impl Control {
         let mut at = 0;
         while let Some((plain, consumed)) = control.channel.open_next(&input[at..])? {
             at += consumed;
-            let corrupt = || Error::new(Status::Corrupt, "the control channel carries nonsense");
+            let corrupt = || Error::new(Status::Corrupt, "the control channel carries an invalid message");
             let message = Message::decode(&plain).map_err(|_| corrupt())?;
             match (control.peer, message) {
                 (None, Message::Start { association, known, fresh }) => {

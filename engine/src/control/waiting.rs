@@ -138,7 +138,7 @@ impl Control {
             (_, Later { at, target, deadline, mut error, awaited, .. }) if at >= deadline => {
                 if awaited.is_some() {
                     error.status = Status::Unreachable;
-                    error.message += ": it dials us at the same time, but does not come through";
+                    error.message += ": the peer dials this engine, but its session did not come in time";
                 }
                 self.dial_failed(target, error, None)
             }

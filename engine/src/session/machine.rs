@@ -265,8 +265,8 @@ impl<R: Carried> Machine<R> {
         self.drains.insert((now_ns + self.timing.drain_ns, transfer));
     }
 
-    /// Continues the drain of a transfer whose lanes are closed and that is not final. Its fence is pending, or a thread
-    /// had pulled slices and not posted them yet. The next check closes the lanes of such slices.
+    /// Continues the drain of a transfer whose lanes are closed and that is not final. Its fence is pending, or a
+    /// thread had pulled slices and not posted them yet. The next check closes the lanes of such slices.
     pub fn drain_on(&mut self, now_ns: Monotonic, transfer: u64) {
         self.drains.insert((now_ns + self.timing.drain_ns.max(LOOK_AGAIN_NS_MIN), transfer));
     }
