@@ -66,7 +66,10 @@ pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, V
     }
     let descriptors = take_descriptors(&message);
     if message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "the packet is too large or has too many descriptors"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "the packet is too large or has too many descriptors",
+        ));
     }
     Ok((received as usize, descriptors))
 }

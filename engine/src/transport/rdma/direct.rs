@@ -45,7 +45,7 @@ impl Direct {
         let has = |right: Access| spec.access.0 & right.0 != 0;
         // Only a READ of the memory itself proves the WRITEs: a READ of host memory proves nothing about a GPU's.
         if has(Access::REMOTE_WRITE) && !has(Access::REMOTE_READ) {
-            return Err("peers may WRITE but not READ it, but only a READ proves a WRITE visible".into());
+            return Err("peers may WRITE but not READ it, and only a READ proves a WRITE visible".into());
         }
         let driver = drivers.get(spec.location.kind).map_err(|error| error.message)?;
         let buffer = driver.dmabuf(spec.address, spec.length).map_err(|error| error.message)?;

@@ -15,7 +15,8 @@ pub fn open(settings: &Settings) -> Result<std::result::Result<Vec<Arc<Device>>,
         Err(why) => return Ok(Err(why)),
     };
     if let Some(unknown) = settings.names.iter().find(|name| !there.contains(name)) {
-        let text = format!("rdma_devices: this host has no RDMA device {unknown:?}, only {}", there.join(", "));
+        let text =
+            format!("rdma_devices: this host has no RDMA device {unknown:?}, only {}", there.join(", "));
         return Err(Error::invalid(text));
     }
     let wanted = if settings.names.is_empty() { &there } else { &settings.names };

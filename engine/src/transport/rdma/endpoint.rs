@@ -205,7 +205,11 @@ impl Endpoint {
         // The acceptor may have made fewer queue pairs.
         sender.qps.truncate(other.qps.len());
         if sender.qps.len() != other.qps.len() || sender.qps.len() < 2 {
-            return Err(format!("the numbers of queue pairs must agree and be at least 2: {} here, {} there", sender.qps.len(), other.qps.len()));
+            return Err(format!(
+                "the numbers of queue pairs must agree and be at least 2: {} here, {} there",
+                sender.qps.len(),
+                other.qps.len()
+            ));
         }
         self.qps_used.store(sender.qps.len(), Ordering::Release);
         let limits = self.device.pd.context().limits();
