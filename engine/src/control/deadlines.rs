@@ -59,7 +59,7 @@ impl Control {
         let since_ns = clock::boottime_ns().saturating_sub_ns(progress_ns);
         let stuck = self.tcp.stuck(peer, since_ns);
         match next_ns {
-            // The sweep comes before the next look.
+            // The sweep runs before the next look.
             Some(at_ns) if at_ns <= now_ns => {
                 self.sweeping.push_back(peer);
                 self.looks.lower(peer, now_ns + progress_ns / 4);

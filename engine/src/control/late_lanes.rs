@@ -109,7 +109,7 @@ impl Control {
         let Some((token, word)) = self.late.parting.remove(&peer) else { return };
         if let Some(State::Parting(mut control)) = self.take(token).map(|conn| conn.state) {
             let sealed = control.channel.seal(&word.encode(), control.stream.out());
-            let _ = sealed.map(|()| control.stream.flush(&self.poller)); // or the peer sees the connection end
+            let _ = sealed.map(|()| control.stream.flush(&self.poller)); // on failure the connection just ends
         }
     }
 

@@ -188,7 +188,7 @@ mod tests {
             assert_eq!(names.find(&Counted(who)).count(), 0);
             names.set(who, of(who));
         }
-        // Six look-ups by name for each, and now and then another name whose hash looks the same.
+        // Six searches for each, and sometimes a comparison with a name of similar hash.
         assert!(COMPARED.get() < 100 * 12, "{} comparisons", COMPARED.get());
     }
 

@@ -68,7 +68,7 @@ impl Control {
                 self.drain_inbox();
             }
             Ok(false) => {
-                self.control_ended(*control, Failure::new(Cause::Ours, "the connection is not needed"))
+                self.control_ended(*control, Failure::new(Cause::Ours, "the connection was not accepted"))
             }
             // Only a process between the two engines makes a MAC wrong, so the connection ends and not the session.
             Err(_) if peer.is_none() || control.channel.is_corrupt() => {

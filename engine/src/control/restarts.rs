@@ -2,9 +2,9 @@
 //! forerunner's process has ended.
 //!
 //! ```text
-//! another engine at the place and the IP address of a known one, or at the address of a lost one: the known one
+//! a new engine at the place and IP address of a known engine, or at the address of a lost engine: the old engine
 //! is lost, its records wait for their leases
-//!   HasEnded{pid, started} ─▶   if the new one counts processes like the old one did, and both are proven
+//!   HasEnded{pid, started} ─▶   if both engines count pids and times alike and are proven
 //!                          ◀─ Ended{pid, started}: DEAD          no answer: LEASE
 //! ```
 //! A taken place proves that a listener was closed, not that a process has ended: the process may still hold lanes

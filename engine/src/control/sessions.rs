@@ -222,7 +222,7 @@ impl Control {
         self.name_session(peer);
     }
 
-    /// Takes the callers that wait for this dial. If the dial was meant for another peer, that peer is succeeded.
+    /// Takes the callers that wait for this dial. If the dial was meant for another peer, `peer` replaces that peer.
     fn adopt_target(&mut self, control: &mut ControlConn, peer: PeerId) -> Vec<u64> {
         match control.target.take() {
             Some(Target::New { address, waiting, .. }) => {

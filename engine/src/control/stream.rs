@@ -14,7 +14,7 @@ const READ_BYTES: usize = 32 << 10;
 const WRITTEN_BYTES_MAX: usize = 256 << 10;
 
 pub struct Stream {
-    /// None once it has been handed over.
+    /// None once `release` has returned the descriptor.
     fd: Option<OwnedFd>,
     poller: Arc<Poller>,
     token: u64,

@@ -9,7 +9,7 @@
 //!   OPEN    mode, Noise psk,e {identity} ->   a wrong secret ends here
 //!                                        <-  ANSWER   Noise e,ee {share, identity}
 //!   CONFIRM {share}                      ->   Done
-//!                        Done            <-  WELCOME  {}, or a refusal after all
+//!                        Done            <-  WELCOME  {}, or a refusal
 //! ```
 //! Braces: encrypted. Both HELLOs determine the mode (`hello.rs`). HELLOs and mode are the Noise prologue, so a change
 //! to either breaks OPEN. The nonces of the HELLOs make a recorded OPEN useless. The acceptor does no public-key
@@ -78,7 +78,7 @@ pub struct AuthPolicy {
     pub allow_unauthenticated: bool,
 }
 
-/// How the peer proved itself.
+/// The proof that authenticated the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Auth {
     Secret,
@@ -117,7 +117,7 @@ pub enum Next {
     /// Wait for more input.
     More,
     /// Dialer only. Connect to this abstract socket, check that its owner is our user, write the nonce,
-    /// read 32 key bytes (see `proof.rs`), and call `Dialer::proof` with them or with what went wrong.
+    /// read 32 key bytes (see `proof.rs`), and call `Dialer::proof` with the key or with the error.
     ProveSameUser { name: Vec<u8>, nonce: Nonce },
     /// The handshake has succeeded. Bytes behind the handshake are in `leftover`. At the acceptor, `output` is the
     /// WELCOME; to refuse the session instead, send `refusal(code)`.

@@ -76,7 +76,7 @@ pub struct HandshakeError {
 pub type HandshakeResult<T> = std::result::Result<T, HandshakeError>;
 
 impl HandshakeError {
-    /// This side refuses: the other one is told code and text.
+    /// Returns the error for a refusal by this side. Code and text are sent to the other end.
     pub(super) fn refuse(code: RefusalCode, text: impl Into<String>) -> HandshakeError {
         let text = text.into();
         let reply = refusal_with(code, &text);
