@@ -206,7 +206,7 @@ impl Control {
             // No fence is asked for any more: the Bye confirms all lanes.
             session.machine.control_lost(clock::monotonic_ns());
         }
-        // Contract 3: the peer may rely on the Bye, because no lane is open when it is sent.
+        // The peer takes a Bye as CONFIRMED, so the lanes must be closed before it is sent.
         self.end_transports(peer);
         self.say_last(peer, Message::Bye { status: status as i32 });
         self.lose(peer, status, None, loss);

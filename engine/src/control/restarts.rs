@@ -76,7 +76,7 @@ impl Control {
 
     /// Handles the host's answer: the process has ended and accesses no memory any more.
     pub(super) fn ended(&mut self, peer: PeerId, pid: u32, started: u64) {
-        // Contract 5: only the answer of a proven engine on the same host makes an old peer DEAD.
+        // Contract 5: an answer counts only from a proven engine on the old peer's host (`attested`).
         let Some(session) = self.sessions.get(&peer) else { return };
         let is_it = |process: &Process| (process.pid, process.started) == (pid, started);
         let olds = self.attested(session).filter(|(_, process)| is_it(process)).map(|(old, _)| old);
