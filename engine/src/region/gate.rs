@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! 63         62                     0
-//! s how many entered and have not left => entered and not left
+//! [ revoked ][ uses: the count of users  ]
 //! ```
 //! Both are in one atomic word, so every enter is ordered before or after the revoke. An enter before the revoke is
 //! counted and waited for; an enter after it sees the bit and is refused. `tests/loom_region.rs` compiles this file

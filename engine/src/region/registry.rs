@@ -118,8 +118,7 @@ impl Registry {
         slots.take(specs.len()); // nothing fails from here on
         if let Some(grants) = &self.grants {
             for region in &fresh {
-                // s What a device has nobody copies by system calls; who has it mapped stays inside. => System calls
-                // cannot copy device memory; a process that has it mapped stays inside.
+                // System calls cannot copy device memory. A process that has it mapped stays inside.
                 let access = if region.is_device() { Access(0) } else { region.access };
                 grants.open(region.id, region.address, region.length, access);
             }

@@ -3,7 +3,7 @@
 //! them.
 //!
 //! ```text
-//! s where the last ends => the last end
+//!                 [ 100 ▏ 900 ▏ 2000 ]             the lowest key below each child, and the last end
 //!                   /       |       \
 //!   [ 100 ▏ 340 ▏ … ]  [ 900 ▏ … ]  [ 2000 ▏ … ]   items, by key
 //! ```
