@@ -1,8 +1,8 @@
-//! Copies on one device: batches take turns on two streams, so that a gather runs while the copy before it
-//! does, and both directions of the bus are used.
+//! Copies on one device. Batches take turns on two streams, so that a gather overlaps the copy before it, and both
+//! directions of the bus are used.
 //!
-//! Each batch has a slot: a part of the scratch memory and of the kernel's table, and an event behind its
-//! last call. All of it is made when the device is opened; starting a batch allocates nothing.
+//! Each batch has a slot: a part of the scratch memory and of the kernel's table, and an event behind its last call.
+//! All are made when the device is opened; starting a batch allocates nothing.
 
 use super::access::Reach;
 use super::contexts::Contexts;
@@ -19,7 +19,7 @@ use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-/// Bytes of a batch for each entry of its table: what is finer is copied piece by piece.
+/// The least average bytes of a batch for each table entry. Finer batches are copied piece by piece.
 const ENTRY_COVERS_BYTES: usize = 256;
 const ENTRIES_MAX: usize = 1 << 16;
 
