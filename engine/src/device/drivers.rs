@@ -71,9 +71,9 @@ impl Drivers {
         Ok(self.lock().drivers.entry(kind).or_insert(driver).clone())
     }
 
-    /// The drivers whose libraries the program has open: no memory can be of another's devices. One that is
-    /// loaded and doesn't work has none either. Looks for files only when the program has opened or closed some
-    /// library since.
+    /// Returns the drivers whose libraries the program has open, because no memory can be of other libraries' devices;
+    /// a library that does not work is left out. Looks for files only if the program has opened or closed a library
+    /// since the last look.
     pub fn loaded(&self) -> Vec<Arc<dyn Driver>> {
         let now = loader::changes();
         let mut looked = self.looked.lock();
@@ -87,12 +87,12 @@ impl Drivers {
         kinds.into_iter().filter_map(|kind| self.get(kind).ok()).collect()
     }
 
-    /// Whether devices of this kind are to reach those of other hosts. Opens nothing.
+    /// Returns whether devices of this kind may reach those of other hosts. Opens no library.
     pub fn crosses(&self, kind: MemoryKind) -> bool {
         self.lock().drivers.get(&kind.driver()).is_some_and(|driver| driver.crosses())
     }
 
-    /// The thread that copies from and to this device, started when first asked for.
+    /// Returns the thread that copies from and to this device, and starts it on first use.
     pub fn worker(&self, at: Location) -> Result<Arc<Worker>> {
         let at = Location { kind: at.kind.driver(), device: at.device };
         {
@@ -116,12 +116,13 @@ impl Drivers {
                 other => other.cloned(),
             }
         };
-        // Of two that were started at once the first counts, and after `stop` none does. Nobody else would end it.
+        // If two threads started a worker at once, the first counts; after `stop` neither does. The other must be
+        // ended here.
         worker.stop();
         other.ok_or_else(stopped)
     }
 
-    /// A thread for what a device here is attached to; see `Worker::start_with`.
+    /// Starts a thread for an attachment of a device here; see `Worker::start_with`.
     pub fn start_attached(
         &self,
         at: Location,
