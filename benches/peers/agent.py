@@ -133,7 +133,7 @@ def serve(agent, lines, out):
         action = getattr(agent, "do_" + message.pop("do"))
         try:
             answer = {"ok": action(**message)}
-        except Exception as error:  # whatever the engine raises is reported and the agent lives on
+        except Exception as error:  # whatever the engine raises is reported, and the agent continues
             answer = failure(error)
         out.write(json.dumps(answer) + "\n")
         out.flush()
@@ -146,10 +146,10 @@ def failure(error):
 
 
 def main():
-    # Engines print to standard output as they like; the answers have a descriptor of their own.
+    # Engines may print to standard output, so the answers have a descriptor of their own.
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    # An agent may be stopped when its starter dies, and would never see its input end.
+    # If an agent is stopped when its starter dies, the agent never sees its input end.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
         module = importlib.import_module("engine_" + sys.argv[1])

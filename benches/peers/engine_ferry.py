@@ -22,7 +22,7 @@ class Transfer:
 
 
 class Engine:
-    #: Both lanes always have a transfer under way and one waiting.
+    #: Enough that both lanes always have a transfer under way and another waiting.
     in_flight = 4
 
     def __init__(self, options):

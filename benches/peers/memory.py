@@ -19,7 +19,7 @@ class OwnMemory:
             try:
                 self.map.madvise(mmap.MADV_HUGEPAGE)
             except OSError:
-                pass  # a wish
+                pass  # huge pages are optional
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
 
     def populate(self):

@@ -43,7 +43,7 @@ def main(source, out):
     figure.suptitle(title % (machine["cpu_model"], machine["cpus_allowed"], machine["kernel"], results["rounds"]))
     figure.tight_layout(rect=(0, 0.08 if len(panels) > 1 else 0.2, 1, 1))
     figure.savefig(out + ".png", dpi=120)
-    # No date and no random ids in it: the same figures give the same file.
+    # No date and no random ids: the same figures give the same file.
     plot.rcParams["svg.hashsalt"] = "ferry"
     figure.savefig(out + ".svg", metadata={"Date": None})
     print("plot: %s.png, %s.svg" % (out, out))

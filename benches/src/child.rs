@@ -1,5 +1,5 @@
-//! A process of this same program, started for the other end of a measurement and told what to do over
-//! its standard input and output: one JSON object a line.
+//! A child process of this program: it runs the other end of a measurement, with commands and answers over its
+//! standard input and output, one JSON object per line.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
@@ -13,13 +13,13 @@ use serde::Serialize;
 
 use crate::role::Role;
 
-/// A closed pipe ends the child; one that lingers longer than this is killed.
+/// A closed pipe ends the child; a child that runs longer than this is killed.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Ends the child when dropped.
 pub struct ChildProcess {
     child: Child,
-    /// Taken on drop: closing it tells the child to end.
+    /// Taken on drop: closing the pipe tells the child to end.
     to: Option<ChildStdin>,
     from: BufReader<ChildStdout>,
 }
@@ -45,7 +45,7 @@ impl ChildProcess {
         Ok(write_line(self.to.as_mut().context("the child is being ended")?, message)?)
     }
 
-    /// Waits for its next line; an error when it has ended instead.
+    /// Waits for the child's next line; fails if the child has ended.
     pub fn reply<T: DeserializeOwned>(&mut self) -> anyhow::Result<T> {
         read_line(&mut self.from)?.context("the process ended unexpectedly")
     }
@@ -58,7 +58,7 @@ impl Drop for ChildProcess {
     }
 }
 
-/// Its status, if it ends within this time.
+/// Returns the child's status, if it ends within this time.
 pub fn ended_within(child: &mut Child, timeout: Duration) -> Option<ExitStatus> {
     let deadline = Instant::now() + timeout;
     loop {
@@ -69,10 +69,10 @@ pub fn ended_within(child: &mut Child, timeout: Duration) -> Option<ExitStatus> 
     }
 }
 
-/// Waits for a child that was told to end, and kills it if it lingers.
+/// Waits for a child that was told to end, and kills it after the timeout.
 pub fn end(child: &mut Child, timeout: Duration) {
     if ended_within(child, timeout).is_none() {
-        // Nothing more can be done about a child that survives both.
+        // Nothing more can be done about a child that survives this.
         let _ = child.kill();
         let _ = child.wait();
     }
@@ -85,7 +85,7 @@ pub fn write_line(to: &mut impl Write, message: &impl Serialize) -> io::Result<(
     to.flush()
 }
 
-/// `None` at the end of the stream.
+/// Reads a line; returns `None` at the end of the stream.
 pub fn read_line<T: DeserializeOwned>(from: &mut impl BufRead) -> io::Result<Option<T>> {
     let mut line = String::new();
     match from.read_line(&mut line)? {

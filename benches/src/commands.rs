@@ -1,4 +1,5 @@
-//! The tests between two machines: `ferry-bench TEST` serves, `ferry-bench TEST HOST` measures.
+//! The tests between two machines: `ferry-bench TEST` is the server, `ferry-bench TEST HOST` the client, which
+//! measures.
 
 use std::io::Write;
 
@@ -10,7 +11,7 @@ use crate::options::{Settings, Test, TestArguments, Transport};
 use crate::report::write_json;
 use crate::subject::{serve, Client, Manner, Setup, Term};
 
-/// Either end, as the arguments say.
+/// Runs the server or the client, as the arguments say.
 pub fn run_test(test: Test, arguments: TestArguments, out: &mut dyn Write) -> anyhow::Result<()> {
     let settings = arguments.settle(test).map_err(anyhow::Error::msg)?;
     match &settings.said.host {
@@ -23,7 +24,7 @@ fn server(settings: &Settings, out: &mut dyn Write) -> anyhow::Result<()> {
     let told = setup(settings);
     let setup = Setup {
         listen_address: Some(format!("0.0.0.0:{}", settings.said.port)),
-        // The smaller side's number counts: without -q the client chooses.
+        // The smaller number of lanes counts: without -q the client chooses.
         lanes: Some(told.lanes.unwrap_or(LANES_MAX)),
         qps: Some(told.qps.unwrap_or(QPS_MAX)),
         ..told
@@ -39,7 +40,7 @@ fn server(settings: &Settings, out: &mut dyn Write) -> anyhow::Result<()> {
 }
 
 fn client(settings: &Settings, host: &str, out: &mut dyn Write) -> anyhow::Result<()> {
-    // Nobody connects to the client: the server's transfers take the connections that it opened.
+    // Nobody dials the client: the server's transfers use the connections that the client opened.
     let setup = Setup { listen_address: Some(String::new()), ..setup(settings) };
     let said = &settings.said;
     let manner = Manner {
@@ -79,7 +80,7 @@ fn setup(settings: &Settings) -> Setup {
     }
 }
 
-/// `host:port`, with the brackets that an IPv6 address needs.
+/// Joins `host:port`, with the brackets that an IPv6 address needs.
 fn join(host: &str, port: u16) -> String {
     match host.contains(':') && !host.starts_with('[') {
         true => format!("[{host}]:{port}"),

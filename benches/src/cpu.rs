@@ -1,4 +1,4 @@
-//! What the machine is and what a run cost it: CPU time of a process, one-thread memcpy, affinity.
+//! The machine, and the costs of a run: CPU time of a process, one-thread memcpy, affinity.
 
 use std::fmt;
 use std::hint::black_box;
@@ -11,13 +11,13 @@ use crate::memory::private;
 use crate::walk::Walk;
 use crate::workload::{CpuSeconds, Limit, Sample, Workload};
 
-/// User and system time of this process, in seconds, threads that have ended included.
+/// Returns the user and system time of this process, in seconds, including threads that have ended.
 pub fn own_cpu_seconds() -> f64 {
-    // A process always has this clock.
+    // Every process has this clock.
     clock_seconds(libc::CLOCK_PROCESS_CPUTIME_ID).unwrap_or_default()
 }
 
-/// The same of a child that has not been waited for.
+/// Returns the CPU time of a child that has not been waited for, in seconds.
 pub fn child_cpu_seconds(pid: u32) -> io::Result<f64> {
     let mut clock: libc::clockid_t = 0;
     // SAFETY: writes one clock id, into `clock`.
@@ -27,7 +27,7 @@ pub fn child_cpu_seconds(pid: u32) -> io::Result<f64> {
     }
 }
 
-/// By nanoseconds, where `/proc/PID/stat` counts hundredths of a second.
+/// Reads a CPU clock in nanoseconds; `/proc/PID/stat` counts hundredths of a second.
 fn clock_seconds(clock: libc::clockid_t) -> io::Result<f64> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes one timespec, into `time`.
@@ -37,8 +37,8 @@ fn clock_seconds(clock: libc::clockid_t) -> io::Result<f64> {
     }
 }
 
-/// One thread copies the same blocks in the same order within this process: what the machine's memory
-/// gives, and the yardstick by which figures of different machines can be compared.
+/// Copies the workload's blocks in their order with one thread of this process: the speed of the machine's memory, by
+/// which figures of different machines can be compared.
 pub fn memcpy(workload: &Workload, limit: Limit) -> io::Result<Sample> {
     let walk = Walk::new(*workload);
     let mut source = private(workload.walk_bytes)?;
@@ -66,7 +66,7 @@ pub fn memcpy(workload: &Workload, limit: Limit) -> io::Result<Sample> {
 
 /// Restricts threads to one CPU until dropped.
 pub struct Pinned {
-    /// Each thread by its id, with the set held before.
+    /// Each thread by its id, with its former set of CPUs.
     before: Vec<(libc::pid_t, libc::cpu_set_t)>,
 }
 
@@ -74,14 +74,14 @@ pub struct Pinned {
 const THIS_THREAD: libc::pid_t = 0;
 
 impl Pinned {
-    /// The calling thread. It must also be the one that drops this.
+    /// Pins the calling thread. The same thread must also drop this.
     pub fn to(cpu: usize) -> io::Result<Pinned> {
         let mut pinned = Pinned { before: Vec::with_capacity(1) };
         pinned.add(THIS_THREAD, cpu)?;
         Ok(pinned)
     }
 
-    /// Every thread that this process has now.
+    /// Pins every thread that this process has now.
     pub fn process_to(cpu: usize) -> io::Result<Pinned> {
         let mut pinned = Pinned { before: Vec::new() };
         for entry in std::fs::read_dir("/proc/self/task")? {
@@ -89,7 +89,7 @@ impl Pinned {
             let thread =
                 name.to_str().and_then(|name| name.parse().ok()).ok_or(io::ErrorKind::InvalidData)?;
             match pinned.add(thread, cpu) {
-                // Ended since it was listed.
+                // The thread has ended since it was listed.
                 Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
                 other => other?,
             }
@@ -117,7 +117,7 @@ impl Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         for (thread, before) in &self.before {
-            // Refused only if the thread or those CPUs have gone since.
+            // Refused only if the thread or those CPUs are gone.
             let _ = set_affinity(*thread, before);
         }
     }
@@ -141,14 +141,14 @@ fn set_affinity(thread: libc::pid_t, set: &libc::cpu_set_t) -> io::Result<()> {
     }
 }
 
-/// The CPUs this thread may run on, in order.
+/// Returns the CPUs on which this thread may run, in order.
 pub fn allowed_cpus() -> io::Result<Vec<usize>> {
     let set = affinity(THIS_THREAD)?;
     // SAFETY: every number tested is below the set's size.
     Ok((0..libc::CPU_SETSIZE as usize).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect())
 }
 
-/// As many descriptors as this process may have: the usual 1,024 do not hold a thousand peers.
+/// Raises the limit of descriptors to its maximum: the usual 1,024 do not suffice for a thousand peers.
 pub fn raise_descriptor_limit() -> io::Result<()> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: fills one rlimit, ours.
@@ -156,14 +156,14 @@ pub fn raise_descriptor_limit() -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     limit.rlim_cur = limit.rlim_max;
-    // SAFETY: reads one rlimit, ours; the soft limit may be raised to the hard one by anyone.
+    // SAFETY: reads one rlimit, ours; every process may raise the soft limit to the hard one.
     match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// What the figures were taken on.
+/// The machine of the figures.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     pub cpu_model: String,

@@ -1,8 +1,8 @@
-//! Memory of a CUDA or Ascend device for one end of a test: made by the device library's own calls, filled and
-//! read back by its copies from and to host memory, so that the check of the data is the same as of any memory.
+//! Memory of a CUDA or Ascend device for one end of a test: allocated by the device library's own calls, filled and
+//! read back by its copies from and to host memory, so that the same check serves all memory.
 //!
-//! Each memory has a thread that alone calls the library for it: contexts belong to threads, and a check copies
-//! from several.
+//! Each memory has a thread that alone calls the library for it: contexts belong to threads, and a check copies from
+//! several threads.
 
 mod ascend;
 mod cuda;
@@ -19,16 +19,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::memory::Store;
 
-/// What a device and its library say of themselves.
+/// A device's name and its library.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Described {
     pub text: String,
-    /// The library is one of `tests/standin`: its times are nobody's.
+    /// The library is one of `tests/standin`, so its times mean nothing.
     pub is_standin: bool,
 }
 
-/// Opens the library that the configuration names and looks for the device. UNAVAILABLE, with the reason, if
-/// one of them is not there.
+/// Opens the library that the configuration names and finds the device. Returns UNAVAILABLE, with the reason, if one
+/// of them is missing.
 pub fn find(at: Location, config: &Config) -> anyhow::Result<Described> {
     match at.kind {
         MemoryKind::Cuda => cuda::describe(at.device, &config.cuda_library),
@@ -49,7 +49,7 @@ fn check_number(device: i32, count: i32, library: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Whether the library, which is open, is a stand-in: those have a function to turn their knobs.
+/// Returns whether the open library is a stand-in: stand-ins export a function that turns their knobs.
 fn is_standin(library: &str) -> bool {
     let Ok(name) = CString::new(library) else { return false };
     // SAFETY: a C string. With RTLD_NOLOAD nothing is loaded; the library is never closed, so the reference that
@@ -73,12 +73,11 @@ enum Order {
     CopyOut { offset: usize, length: usize, done: SyncSender<anyhow::Result<Vec<u8>>> },
 }
 
-/// Failures are kept, for `Store` has no errors: whoever has copied must ask `intact` before believing
-/// anything.
+/// Keeps failures, because `Store` has no errors: a caller must check `intact` after copying.
 pub struct DeviceMemory {
     address: u64,
     bytes: usize,
-    /// Both are taken by drop.
+    /// Both fields are taken by drop.
     orders: Option<Sender<Order>>,
     thread: Option<JoinHandle<()>>,
     failure: Mutex<Option<anyhow::Error>>,
@@ -113,7 +112,7 @@ impl DeviceMemory {
         self.address
     }
 
-    /// An error if any byte could not be copied since the last call.
+    /// Fails if any byte could not be copied since the last call.
     pub fn intact(&self) -> anyhow::Result<()> {
         let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
         failure.map_or(Ok(()), |error| Err(error).context("copying between the device and the host"))
@@ -123,7 +122,7 @@ impl DeviceMemory {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
     }
 
-    /// Has the thread carry out an order, and waits.
+    /// Makes the thread carry out an order, and waits.
     fn ask<T>(&self, order: impl FnOnce(SyncSender<anyhow::Result<T>>) -> Order) -> anyhow::Result<T> {
         let (done, ended) = sync_channel(1);
         let orders = self.orders.as_ref().context("the memory is being freed")?;
@@ -133,7 +132,7 @@ impl DeviceMemory {
 }
 
 fn obey(held: &dyn Held, order: Order) {
-    // Who asked waits for the answer.
+    // The caller waits for the answer.
     match order {
         Order::CopyIn { offset, from, done } => drop(done.send(held.copy_in(offset, &from))),
         Order::CopyOut { offset, length, done } => {
@@ -165,7 +164,7 @@ impl Drop for DeviceMemory {
     fn drop(&mut self) {
         self.orders = None;
         if let Some(thread) = self.thread.take() {
-            // It has freed the memory; that it panicked was seen by whoever asked it.
+            // The thread has freed the memory; a caller has already seen its panic.
             let _ = thread.join();
         }
     }

@@ -1,11 +1,11 @@
-//! Which transfer comes next, and when a run is over: shared by the threads of one run.
+//! Dispenses transfer numbers to the threads of one run until the run is over.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use crate::workload::Limit;
 
-/// Hands out transfer numbers to whoever starts transfers until the run's limit. The clock starts with it.
+/// Hands out transfer numbers until the run's limit. The clock starts with it.
 pub struct Dispenser {
     next: AtomicU64,
     start: Instant,
@@ -22,17 +22,17 @@ impl Dispenser {
         self.start
     }
 
-    /// Transfers handed out, once all connections are done.
+    /// Returns the number of transfers handed out, once all connections are done.
     pub fn transfers(&self) -> u64 {
         self.next.load(Ordering::Relaxed)
     }
 
-    /// Whoever asks from here on is refused, whatever the limit.
+    /// Refuses all later callers, whatever the limit.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
     }
 
-    /// The next number, or `None` once the limit is reached.
+    /// Returns the next number, or `None` once the limit is reached.
     pub fn take(&self) -> Option<u64> {
         match self.limit {
             _ if self.stopped.load(Ordering::Relaxed) => None,

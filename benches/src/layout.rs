@@ -1,8 +1,8 @@
-//! Which block of the initiator's memory pairs with which block of the target's.
+//! Pairs blocks of the initiator's memory with blocks of the target's.
 //!
-//! Contiguous: block i with block i, so that neighbours can be merged into one request. Scattered: a
-//! seeded permutation on both sides in which no two pairs can be merged, whatever order a planner sorts
-//! them into. Both processes compute the same map from the same seed; it never crosses the wire.
+//! Contiguous: block i with block i, so that neighbours can be merged into one request. Scattered: a seeded
+//! permutation on both sides in which no two pairs can be merged, whatever order a planner sorts them into. Both
+//! processes compute the same map from the same seed; the map never crosses the wire.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +19,7 @@ pub struct BlockMap {
     target: Vec<u32>,
 }
 
-/// Scans of the map for mergeable pairs before giving up on luck. Each scan leaves about one pair.
+/// Scans of the map for mergeable pairs before the fallback. Each scan leaves about one pair.
 const REPAIRS_MAX: usize = 64;
 
 impl BlockMap {
@@ -39,13 +39,13 @@ impl BlockMap {
         self.initiator.len()
     }
 
-    /// Block ids of pair `index`: the initiator's and the target's.
+    /// Returns the block ids of pair `index`: the initiator's and the target's.
     pub fn pair(&self, index: usize) -> (u32, u32) {
         (self.initiator[index], self.target[index])
     }
 }
 
-/// The target block of each initiator block, such that no two neighbours map to neighbours.
+/// Returns the target block of each initiator block, such that no two neighbours map to neighbours.
 fn unmergeable_partners(blocks: u32, random: &mut Random) -> Vec<u32> {
     let mut partner: Vec<u32> = (0..blocks).collect();
     random.shuffle(&mut partner);
@@ -61,11 +61,11 @@ fn unmergeable_partners(blocks: u32, random: &mut Random) -> Vec<u32> {
             return partner;
         }
     }
-    // A handful of blocks may have no luck; descending partners never merge.
+    // A handful of blocks may stay mergeable; descending partners never merge.
     (0..blocks).rev().collect()
 }
 
-/// splitmix64: enough randomness for a shuffle, the same on every machine.
+/// splitmix64: random enough for a shuffle, and the same on every machine.
 pub struct Random {
     state: u64,
 }
@@ -80,7 +80,7 @@ impl Random {
         mix(self.state)
     }
 
-    /// A number below `bound`, which must not be 0.
+    /// Returns a number below `bound`, which must not be 0.
     pub fn below(&mut self, bound: u32) -> u32 {
         (((self.next_u64() >> 32) * u64::from(bound)) >> 32) as u32
     }
@@ -103,7 +103,7 @@ pub fn mix(seed: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Pairs whose successor in the initiator's memory is its successor in the target's too.
+    /// Counts pairs whose successor in the initiator's memory is also their successor in the target's.
     fn mergeable(map: &BlockMap) -> usize {
         let mut partner = vec![0; map.blocks()];
         for index in 0..map.blocks() {

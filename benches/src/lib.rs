@@ -1,9 +1,9 @@
-//! ferry-bench: measures ferry, and the raw-socket reference that ferry's speed is stated against.
+//! ferry-bench: measures ferry, and the raw-socket reference to which ferry's speed is compared.
 //!
-//! From the bottom up: memory and what is written into it (`memory`, `device`, `pattern`, `layout`, `walk`), what
-//! is measured and by whom (`workload`: the `Engine` trait), the two engines (`raw`, the references, and
-//! `subject`, ferry), what is made of the figures (`stats`, `cpu`, `turns`), and what the user sees (`options`,
-//! `role`, `commands`, `measure`, `table`, `report`, `selftest`, `compare`, `peers`, `rdma`).
+//! From the bottom up: memory and its contents (`memory`, `device`, `pattern`, `layout`, `walk`), the measurements and
+//! the `Engine` trait (`workload`), the two engines (`raw`, the references, and `subject`, ferry), the evaluation of
+//! figures (`stats`, `cpu`, `turns`), and the user's view (`options`, `role`, `commands`, `measure`, `table`,
+//! `report`, `selftest`, `compare`, `peers`, `rdma`).
 
 pub mod child;
 pub mod commands;

@@ -1,4 +1,4 @@
-//! The `ferry-bench` program: reads the command line and hands over to the library.
+//! The `ferry-bench` program: parses the command line and calls the library.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -104,13 +104,13 @@ fn compare_rdma(arguments: RdmaCompareArguments) -> anyhow::Result<()> {
     }
 }
 
-/// ferry's defaults, unless the reference departs from what they come to: then both do.
+/// Returns ferry's defaults, except where the reference differs from them: both then use the reference's.
 fn compared_setup(arguments: &CompareArguments) -> anyhow::Result<Setup> {
     let defaults = Setup::default().config()?;
     let congestion_control = &arguments.congestion_control;
     Ok(Setup {
         spin_us: Some(arguments.plan.spin_us).filter(|&spin_us| u64::from(spin_us) != defaults.spin_us),
-        // Measured against raw sockets; what ferry would choose on one host is in rows of its own.
+        // Raw sockets are the reference; the paths that ferry would choose on one host have rows of their own.
         transport: Transport::Tcp,
         congestion_control: (congestion_control != RawConfig::CONGESTION_CONTROL)
             .then(|| congestion_control.clone()),

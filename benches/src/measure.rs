@@ -1,4 +1,4 @@
-//! One perftest-style test, from its settings to its table and its report, over any `Engine`.
+//! A perftest-style test, from its settings to its table and its report, over any `Engine`.
 
 use std::io::Write;
 
@@ -11,17 +11,17 @@ use crate::subject::PingPong;
 use crate::table::{self, BandwidthColumns};
 use crate::workload::{Engine, LatencyWorkload, Limit, Sample, Workload, LATENCY_SLOTS, MIB};
 
-/// A size's transfers are run in this many batches: their fastest is the peak.
+/// A size's transfers run in this many batches: the fastest batch is the peak.
 const BATCHES: u64 = 5;
-/// Memory walked on each side, and the bound on blocks that keeps tiny sizes from making huge maps.
+/// Memory walked on each side, and the bound on blocks, which keeps the maps of tiny sizes small.
 const WALK_BYTES: usize = 256 * MIB;
 const WALK_BLOCKS_MAX: usize = 1 << 16;
-/// Latency runs are counted, not timed: a duration is turned into runs of this many until it is over.
+/// Latency runs are counted, not timed: a duration is measured in runs of this many samples.
 const LATENCY_RUN_SAMPLES: u64 = 1_000;
-/// Bounds the memory that samples take in a long `-D` run.
+/// Bounds the memory for samples in a long `-D` run.
 const LATENCY_SAMPLES_MAX: usize = 50_000_000;
 
-/// What the largest of the test's workloads walks on each side.
+/// Returns the bytes that the largest of the test's workloads walks on each side.
 pub fn memory_bytes(settings: &Settings) -> anyhow::Result<usize> {
     let walked = |&bytes: &usize| match (settings.test.is_memory(), settings.test.is_bandwidth()) {
         (false, _) => Ok(MIB),
@@ -77,7 +77,7 @@ fn workload(settings: &Settings, bytes: usize) -> anyhow::Result<Workload> {
     Workload { operation, layout, block_bytes: bytes, blocks: settings.requests, walk_bytes }.validated()
 }
 
-/// The limit in equal parts; fewer parts than usual if there are fewer transfers.
+/// Divides the limit into equal parts, fewer than usual if there are fewer transfers.
 fn batches(limit: Limit) -> Vec<Limit> {
     match limit {
         Limit::Seconds(seconds) => vec![Limit::Seconds(seconds / BATCHES as f64); BATCHES as usize],
@@ -95,7 +95,7 @@ fn latency(
     engine: &mut dyn Engine,
     out: &mut dyn Write,
 ) -> anyhow::Result<SizeResult> {
-    // There and back again: each way is the same, so half is one.
+    // There and back: both directions are equal, so a half is one of them.
     let halved = settings.said.pingpong || !settings.test.is_memory();
     let mut timed = |samples| {
         let nanoseconds = match settings.test.operation() {

@@ -1,8 +1,8 @@
-//! Positional data: every 8 bytes say which run wrote them and where they belong.
+//! Positional data: every 8 bytes encode the run that wrote them and their place.
 //!
-//! Word `i` of a stream is `base(seed) + i × STEP`. STEP is odd, so no two positions share a word, and
-//! multiplying by its inverse tells where a wrong word came from. Filling and checking are one addition
-//! per word, which the compiler vectorises: they run at the speed of memory.
+//! The 8 bytes at index `i` of a stream are `base(seed) + i × STEP`. STEP is odd, so no two positions have the same
+//! value, and multiplying by its inverse finds the origin of a wrong value. Filling and checking are one addition per
+//! value, which the compiler vectorises: they run at the speed of memory.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,8 +12,8 @@ use crate::layout::mix;
 /// 2^64 divided by the golden ratio: odd, and every byte of the word changes from one to the next.
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 const WORD: usize = 8;
-/// Checked between two looks at the accumulated difference: long enough to vectorise, short enough that
-/// finding the first wrong byte afterwards costs nothing.
+/// Bytes checked between two looks at the accumulated difference: long enough to vectorise, short enough that finding
+/// the first wrong byte afterwards costs little.
 const CHUNK: usize = 512;
 
 /// The contents that one seed stands for.
@@ -22,7 +22,7 @@ pub struct Pattern {
     base: u64,
 }
 
-/// The first byte that is not what the pattern says.
+/// The first byte that differs from the pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mismatch {
     /// Position in the stream of the first wrong byte.
@@ -30,7 +30,7 @@ pub struct Mismatch {
     /// The aligned word around it, as far as it lies inside the checked bytes.
     pub expected: u64,
     pub found: u64,
-    /// Where in this stream the found word belongs, if it belongs anywhere in its first 2^48 bytes.
+    /// The place of the found value in this stream, if it belongs in the first 2^48 bytes.
     pub belongs_at: Option<u64>,
 }
 
@@ -123,7 +123,7 @@ impl fmt::Display for Mismatch {
 
 impl std::error::Error for Mismatch {}
 
-/// Bytes before the first whole word.
+/// Returns the bytes before the first whole 8 bytes.
 fn head_bytes(position: u64, length: usize) -> usize {
     (position.wrapping_neg() % 8).min(length as u64) as usize
 }

@@ -1,5 +1,5 @@
-//! The JSON that `--json` writes: one object, every size measured, units in the names of the keys.
-//! `gb` is 10^9 bytes, `gib` is 2^30.
+//! The JSON that `--json` writes: one object, every size measured, units in the names of the keys. `gb` is 10^9 bytes,
+//! `gib` is 2^30.
 
 use std::fs;
 use std::path::Path;
@@ -20,12 +20,12 @@ pub struct Report {
     pub version: &'static str,
     pub units: &'static str,
     pub test: Test,
-    /// What was asked for, of what changes the figures.
+    /// The given options that change the figures.
     pub options: Value,
     pub machine: Machine,
-    /// The path used, and why.
+    /// The path used, and the reason.
     pub path: String,
-    /// Whose memory is the client's and the server's; `null`: the host's.
+    /// The client's and the server's device; `null`: host memory.
     pub devices: [Option<Described>; 2],
     pub sizes: Vec<SizeResult>,
 }
@@ -108,7 +108,7 @@ impl Report {
                 "layout": said.layout,
                 "memory": said.memory,
                 "transport": said.transport,
-                // Without one, ferry's own choice.
+                // `null`: ferry's own choice.
                 "lanes": said.lanes,
                 "rdma": said.rdma,
                 "acked_only": said.acked_only,
@@ -122,7 +122,7 @@ impl Report {
     }
 }
 
-/// Writes one JSON object and a newline, replacing the file, if there is to be one.
+/// Writes one JSON object and a newline into the file at `path`, if any, replacing it.
 pub fn write_json(path: Option<&Path>, report: &impl Serialize) -> anyhow::Result<()> {
     let Some(path) = path else { return Ok(()) };
     let mut text = serde_json::to_string_pretty(report)?;

@@ -1,4 +1,4 @@
-//! What this program starts of itself for the other end of a measurement: one hidden command, told its role as
+//! The processes that this program starts for the other end of a measurement: one hidden command, with its role as
 //! JSON.
 
 use std::io;

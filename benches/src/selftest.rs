@@ -10,7 +10,7 @@ use crate::options::{Cli, Settings, TestArguments};
 use crate::report::Report;
 use crate::workload::Engine;
 
-/// The table, as a user would ask for each of its parts.
+/// The parts of the table, as command lines.
 const PARTS: [&str; 7] = [
     "write_bw -s 1m -l 16 -D 1 -t 4 --cpu_util 127.0.0.1",
     "read_bw -s 1m -l 16 -D 1 -t 4 --cpu_util 127.0.0.1",
@@ -21,7 +21,7 @@ const PARTS: [&str; 7] = [
     "notify_lat -s 64 -n 10000 127.0.0.1",
 ];
 
-/// The same of memory that may be a device's, as short as they go: its copies may take their time.
+/// The parts for memory that may be a device's, as short as possible: a device's copies may be slow.
 const PARTS_OF_DEVICES: [&str; 6] = [
     "write_bw -s 1m -l 16 -n 40 -t 4 127.0.0.1",
     "read_bw -s 1m -l 16 -n 40 -t 4 127.0.0.1",
@@ -37,12 +37,12 @@ pub struct Selftest {
     pub parts: Vec<Report>,
 }
 
-/// Runs the table over `engine`. Wrong data is an error, as is everything else.
+/// Runs the table over `engine`. Wrong data is an error, like any other failure.
 pub fn run(engine: &mut dyn Engine, out: &mut dyn Write) -> anyhow::Result<Selftest> {
     run_parts(&PARTS, engine, out)
 }
 
-/// The same where one of the two ends, or both, have memory of a device.
+/// Runs the table if one end, or both, has memory of a device.
 pub fn run_devices(engine: &mut dyn Engine, out: &mut dyn Write) -> anyhow::Result<Selftest> {
     run_parts(&PARTS_OF_DEVICES, engine, out)
 }
@@ -57,7 +57,7 @@ fn settings(line: &str) -> Settings {
     let words = std::iter::once("ferry-bench").chain(line.split_whitespace());
     let command = Cli::try_parse_from(words).expect("a constant, parsed by the tests").command;
     let (test, arguments) = command.into_test().expect("a constant, a test");
-    // What a user would have to ask for; a notification is compared anyway.
+    // Users would have to ask for the check; a notification is always compared.
     let said = TestArguments { data_validation: test.is_memory(), ..arguments };
     said.settle(test).expect("a constant, settled by the tests")
 }

@@ -1,4 +1,4 @@
-//! From samples to statements: percentiles, paired ratios with an interval, and the verdict on a target.
+//! Statistics: percentiles, paired ratios with an interval, and the verdict on a target.
 
 use std::fmt;
 
@@ -17,12 +17,12 @@ pub struct Latency {
     pub p99_9_us: f64,
     pub max_us: f64,
     pub mean_us: f64,
-    /// Of the samples; 0 for a single one.
+    /// The standard deviation of the samples; 0 for a single sample.
     pub stdev_us: f64,
 }
 
 impl Latency {
-    /// An error without samples. Any order.
+    /// Computes the percentiles of samples in any order. Fails without samples.
     pub fn of(request_bytes: usize, nanoseconds: &[u64]) -> anyhow::Result<Latency> {
         let mut sorted = nanoseconds.to_vec();
         sorted.sort_unstable();
@@ -50,31 +50,30 @@ impl Latency {
     }
 }
 
-/// The smallest sample that at least `per_mille`/1000 of all samples do not exceed. Whole per mille
-/// keep 0.9 × 10 from becoming 9.000…1 and the tenth sample.
+/// Returns the smallest sample that at least `per_mille`/1000 of all samples do not exceed. Whole per mille keep 0.9 ×
+/// 10 from becoming 9.000…1 and the tenth sample.
 fn percentile(sorted: &[u64], per_mille: usize) -> u64 {
     let rank = (sorted.len() * per_mille).div_ceil(1_000);
     sorted[rank.max(1) - 1]
 }
 
-/// The median of independent values and where the true one lies with at least 95 % confidence.
+/// The median of independent values, and the interval of the true median with at least 95 % confidence.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct MedianInterval {
     pub n: usize,
     pub median: f64,
     pub low: f64,
     pub high: f64,
-    /// What the interval really covers: order statistics come in steps.
+    /// The interval's actual coverage: order statistics come in steps.
     pub coverage: f64,
 }
 
 const COVERAGE_MIN: f64 = 0.95;
 
 impl MedianInterval {
-    /// Assumes nothing of the distribution: the number of values below the true median is binomial(n,
-    /// 1/2), so the k-th smallest and the k-th largest bracket it unless fewer than k fall on one side.
-    /// Below six values even the extremes do not cover 95 %: the interval is theirs, and `coverage` says
-    /// what it is worth. `None` without values.
+    /// Assumes no distribution: the number of values below the true median is binomial(n, 1/2), so the k-th smallest
+    /// and the k-th largest bracket it unless fewer than k fall on one side. Below six values even the extremes do not
+    /// cover 95 %: the interval is the extremes, and `coverage` states its confidence. Returns `None` without values.
     pub fn of(values: &[f64]) -> Option<MedianInterval> {
         let mut sorted = values.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);
@@ -86,7 +85,7 @@ impl MedianInterval {
         Some(MedianInterval { n, median: median(values), low: sorted[k - 1], high: sorted[n - k], coverage })
     }
 
-    /// Whether there were values enough to say anything of the true median.
+    /// Returns whether there were enough values for a statement about the true median.
     pub fn decides(&self) -> bool {
         self.coverage >= COVERAGE_MIN
     }
@@ -95,13 +94,13 @@ impl MedianInterval {
         self.high - self.low
     }
 
-    /// Its ends, for a table.
+    /// Formats the interval's ends for a table.
     pub fn ends(&self) -> String {
         format!("{:.3} to {:.3}", self.low, self.high)
     }
 }
 
-/// Largest k, from 1, whose interval still covers enough, and its coverage 1 − 2 P(fewer than k).
+/// Returns the largest k, from 1, whose interval still covers enough, and its coverage 1 − 2 P(fewer than k).
 fn widest_rank(n: usize) -> Option<(usize, f64)> {
     let mut best = None;
     let mut log_term = -(n as f64) * std::f64::consts::LN_2;
@@ -118,7 +117,7 @@ fn widest_rank(n: usize) -> Option<(usize, f64)> {
     best
 }
 
-/// What a ratio has to be.
+/// The required range of a ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Goal {
@@ -141,7 +140,7 @@ pub enum Verdict {
     Met,
     /// The whole interval lies on the wrong side.
     Missed,
-    /// Too wide an interval around the target to call it met, or too few values to call it anything.
+    /// The interval is too wide around the target, or there are too few values.
     Undecided,
 }
 
@@ -155,7 +154,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// How many there are of each.
+/// Counts the verdicts of each kind.
 pub fn tally(verdicts: impl IntoIterator<Item = Verdict>) -> String {
     let verdicts: Vec<_> = verdicts.into_iter().collect();
     let count = |wanted| verdicts.iter().filter(|found| **found == wanted).count();
@@ -163,7 +162,7 @@ pub fn tally(verdicts: impl IntoIterator<Item = Verdict>) -> String {
     format!("{met} met, {missed} missed, {} undecided", count(Verdict::Undecided))
 }
 
-/// An interval wider than this, and not all on the right side, decides nothing in ferry's favour.
+/// A wider interval is a success only if all of it is on the right side.
 const WIDTH_MAX: f64 = 0.1;
 
 pub fn verdict(goal: Goal, interval: &MedianInterval) -> Verdict {
@@ -266,7 +265,7 @@ mod tests {
         assert_eq!(verdict(goal, &interval(1.25, 1.30)), Verdict::Met);
         assert_eq!(verdict(goal, &interval(1.26, 1.30)), Verdict::Missed);
         assert_eq!(verdict(goal, &interval(1.10, 1.40)), Verdict::Undecided);
-        // Wide, and all of it on the right side.
+        // Wide, and all of the interval is on the right side.
         assert_eq!(verdict(goal, &interval(0.70, 1.25)), Verdict::Met);
         assert_eq!(verdict(goal, &interval(0.70, 1.26)), Verdict::Undecided);
     }

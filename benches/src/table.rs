@@ -1,7 +1,7 @@
-//! perftest's screen: the rule, the banner, its columns word for word, the histogram and the listing.
+//! perftest's screen: the rule, the banner, its columns, the histogram and the listing.
 //!
-//! Scripts that read perftest's output read this: a line's values stand in the order of its headings,
-//! separated by blanks.
+//! Scripts that read perftest's output can read this: a line's values stand in the order of its headings, separated by
+//! blanks.
 
 use std::io::{self, Write};
 
@@ -16,14 +16,14 @@ use crate::workload::{GB, MIB};
 const RULE: &str = "---------------------------------------------------------------------------------------";
 const LATENCY: &str = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    \
     t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec]";
-/// Of bandwidth, with the unit for the blanks.
+/// The bandwidth headings, with blanks for the unit.
 const BANDWIDTH: &str = " #bytes     #iterations    BW peak[_/sec]    BW average[_/sec]   MsgRate[Mpps]";
 const CPU_UTIL: &str = "    CPU_Util[%]";
 const STANDIN: &str = "no device has moved a byte; the figures are a stand-in's and say nothing about speed";
 /// Three significant digits: no bucket is off by more than a thousandth.
 const HISTOGRAM_DIGITS: u8 = 3;
 
-/// Which of the bandwidth headings is in use.
+/// The bandwidth headings in use.
 #[derive(Clone, Copy, Debug)]
 pub struct BandwidthColumns {
     pub gbits: bool,
@@ -49,7 +49,7 @@ impl BandwidthColumns {
             format!("{:.6}", row.requests_per_second / 1e6),
         ];
         if self.cpu_util {
-            // Of both ends, of one core.
+            // Of both ends, in percent of one core.
             values.push(format!("{:.2}", row.cpu_seconds.sum() / row.seconds * 100.0));
         }
         let names = ["#bytes", "#iterations", "BW peak", "BW average", "MsgRate", "CPU_Util"];
@@ -80,7 +80,7 @@ pub fn latency_row(latency: &Latency) -> String {
     align(LATENCY, &names, &values)
 }
 
-/// Puts each value under the name it belongs to, or one blank after a value too wide for its column.
+/// Puts each value under its name, or one blank after a value too wide for its column.
 fn align(heading: &str, names: &[&str], values: &[String]) -> String {
     let mut line = String::new();
     for (name, value) in names.iter().zip(values) {
@@ -96,7 +96,7 @@ pub fn rule(out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{RULE}")
 }
 
-/// Whose memory it is, if a device's; and that a stand-in's times say nothing.
+/// Prints the devices of the memory, and that a stand-in's times mean nothing.
 fn devices(out: &mut dyn Write, devices: &[Option<Described>; 2]) -> io::Result<()> {
     for (end, device) in ["Client", "Server"].into_iter().zip(devices) {
         let text = device.as_ref().map_or("memory of the host", |device| &device.text);
@@ -110,7 +110,7 @@ fn devices(out: &mut dyn Write, devices: &[Option<Described>; 2]) -> io::Result<
     Ok(())
 }
 
-/// What was set up, before the first figure.
+/// Prints the setup, before the first figure.
 pub fn banner(
     out: &mut dyn Write,
     settings: &Settings,
@@ -156,14 +156,14 @@ pub fn banner(
     rule(out)
 }
 
-/// What "done" means, and what departs from ferry's own choice of devices.
+/// Returns the meaning of "done", and the settings that differ from ferry's own choice of devices.
 fn rdma(settings: &Settings) -> String {
     let visibility = if settings.said.acked_only { "acked only" } else { "proven" };
     let named = settings.said.rdma.settings().into_iter().map(|(key, value)| format!("; {key} {value}"));
     format!("visibility: {visibility}{}", named.collect::<String>())
 }
 
-/// Every sample, in the order taken.
+/// Prints every sample, in the order taken.
 pub fn unsorted(out: &mut dyn Write, nanoseconds: &[u64]) -> io::Result<()> {
     writeln!(out, "#, usec")?;
     for (index, sample) in nanoseconds.iter().enumerate() {
@@ -172,7 +172,7 @@ pub fn unsorted(out: &mut dyn Write, nanoseconds: &[u64]) -> io::Result<()> {
     Ok(())
 }
 
-/// The distribution, densest where latencies matter: each line halves what is left above it.
+/// Prints the distribution, densest where latencies matter: each line halves the rest above it.
 pub fn histogram(out: &mut dyn Write, nanoseconds: &[u64]) -> anyhow::Result<()> {
     let mut histogram = Histogram::<u64>::new(HISTOGRAM_DIGITS)?;
     for &sample in nanoseconds {

@@ -1,6 +1,6 @@
-//! In which order several are measured, round after round.
+//! The order in which several engines are measured, round after round.
 
-/// It moves on by one, and turns around every other time, so that nobody always follows the same one.
+/// Rotates by one each round, and reverses every other time, so that no engine always follows the same one.
 pub fn order(round: usize, count: usize) -> Vec<usize> {
     let mut order: Vec<_> = (0..count).map(|place| (place + round) % count).collect();
     if round % 2 == 1 {

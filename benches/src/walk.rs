@@ -1,8 +1,8 @@
-//! The path of a workload through the memory of both sides: which bytes transfer k names, what is put
-//! there before a run, and what must be there after it.
+//! The path of a workload through the memory of both sides: the bytes that transfer k names, their content before a
+//! run, and their content after it.
 //!
-//! The origin of the data is filled by its own offsets; the other side must then hold, in each block,
-//! the offsets of the block it is paired with. A fresh seed per run makes leftovers of the last visible.
+//! The origin of the data is filled by its own offsets; the other side must then hold, in each block, the offsets of
+//! the paired block. A fresh seed per run reveals leftovers of the last run.
 
 use std::ops::Range;
 use std::thread;
@@ -12,10 +12,10 @@ use crate::memory::Store;
 use crate::pattern::{Mismatch, Pattern};
 use crate::workload::{Operation, Workload};
 
-/// Data is made and looked at in pieces that stay in the cache.
+/// Data is made and checked in pieces that stay in the cache.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// The map is the same for all runs of a workload; only the data changes.
+/// All runs of a workload have the same map; only the data changes.
 const MAP_SEED: u64 = 0x6665_7272_7921;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,13 +40,13 @@ impl Walk {
         &self.workload
     }
 
-    /// Offsets at the initiator and at the target of each block of transfer `transfer`.
+    /// Returns the offsets at the initiator and at the target of each block of transfer `transfer`.
     pub fn offsets(&self, transfer: u64) -> impl Iterator<Item = (usize, usize)> + '_ {
         let first = (transfer % self.workload.slots() as u64) as usize * self.workload.blocks;
         (first..first + self.workload.blocks).map(|index| self.pair_offsets(index))
     }
 
-    /// Offsets of the same blocks at one end.
+    /// Returns the offsets of the same blocks at one end.
     pub fn offsets_at(&self, end: End, transfer: u64) -> impl Iterator<Item = usize> + '_ {
         self.offsets(transfer).map(move |(initiator, target)| match end {
             End::Initiator => initiator,
@@ -54,7 +54,7 @@ impl Walk {
         })
     }
 
-    /// The end whose memory the bytes come from.
+    /// Returns the end whose memory is the source of the bytes.
     pub fn origin(&self) -> End {
         match self.workload.operation {
             Operation::Write => End::Initiator,
@@ -62,14 +62,14 @@ impl Walk {
         }
     }
 
-    /// Prepares `end` for a run: only the origin of the data has anything to do.
+    /// Prepares `end` for a run: only the origin of the data is filled.
     pub fn fill(&self, end: End, memory: &mut impl Store, seed: u64) {
         if end == self.origin() {
             fill(memory, self.workload.walk_bytes, seed);
         }
     }
 
-    /// After `transfers` transfers, numbered from 0: is every block they brought to `end` in its place?
+    /// Checks after `transfers` transfers, numbered from 0, that every block they moved to `end` is in its place.
     pub fn check(&self, end: End, memory: &impl Store, seed: u64, transfers: u64) -> Result<(), Mismatch> {
         if end == self.origin() {
             return Ok(());
@@ -146,7 +146,7 @@ mod tests {
         to.copy_in(place, &block);
     }
 
-    /// What a correct engine does, with the CPU.
+    /// Moves the bytes like a correct engine, with the CPU.
     fn carry_out(walk: &Walk, from: &Memory, to: &mut Memory, transfers: u64) {
         for (initiator, target) in (0..transfers).flat_map(|k| walk.offsets(k).collect::<Vec<_>>()) {
             let (origin, place) =

@@ -1,7 +1,7 @@
-//! What is measured, and the boundary behind which it is carried out: the `Engine` trait.
+//! Workloads, and the interface that runs them: the `Engine` trait.
 //!
-//! The drivers (`measure`, `compare`) see only this. `raw` implements it over plain sockets; ferry's
-//! side implements it over the library.
+//! The drivers (`measure`, `compare`) see only this interface. `raw` implements it over plain sockets; `subject`
+//! implements it over the library.
 
 use std::fmt;
 use std::time::Duration;
@@ -34,7 +34,7 @@ impl fmt::Display for Operation {
     }
 }
 
-/// Equal transfers, each of `blocks` blocks, walking over the memory of both sides again and again.
+/// Equal transfers, each of `blocks` blocks, that walk over the memory of both sides repeatedly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Workload {
     pub operation: Operation,
@@ -42,7 +42,7 @@ pub struct Workload {
     pub block_bytes: usize,
     /// Blocks, and so requests, per transfer.
     pub blocks: usize,
-    /// Memory on each side. Larger than the caches, or they flatter the result.
+    /// Memory on each side. Must exceed the caches, or they flatter the result.
     pub walk_bytes: usize,
 }
 
@@ -56,7 +56,7 @@ impl Workload {
         self.walk_bytes / self.transfer_bytes()
     }
 
-    /// The same workload, refused if it has no bytes or does not fit its own memory.
+    /// Returns the workload; fails if it has no bytes or does not fit its own memory.
     pub fn validated(self) -> anyhow::Result<Workload> {
         ensure!(self.block_bytes > 0 && self.blocks > 0, "a transfer needs at least one byte");
         let bytes = self.block_bytes.saturating_mul(self.blocks);
@@ -78,7 +78,7 @@ impl fmt::Display for Workload {
     }
 }
 
-/// "16 KiB", "1 MiB", or bytes where neither divides.
+/// Formats "16 KiB", "1 MiB", or bytes if neither unit divides them.
 pub fn format_bytes(bytes: usize) -> String {
     match bytes {
         b if b >= MIB && b % MIB == 0 => format!("{} MiB", b / MIB),
@@ -87,7 +87,7 @@ pub fn format_bytes(bytes: usize) -> String {
     }
 }
 
-/// Thousands set apart by commas.
+/// Formats a count with commas between thousands.
 pub fn format_count(count: usize) -> String {
     let digits = count.to_string();
     let mut text = String::new();
@@ -109,7 +109,7 @@ impl fmt::Display for Limit {
     }
 }
 
-/// When a throughput run ends. Transfers under way are finished and counted.
+/// The end of a throughput run. Transfers under way are finished and counted.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Limit {
     Seconds(f64),
@@ -129,7 +129,7 @@ impl CpuSeconds {
     }
 }
 
-/// One throughput run, its data checked.
+/// One throughput run, with its data checked.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
     pub bytes: u64,
@@ -153,7 +153,7 @@ impl Sample {
     }
 }
 
-/// Where the two ends of a latency run may execute.
+/// The CPUs on which the two ends of a latency run may execute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Placement {
@@ -167,18 +167,18 @@ pub struct LatencyWorkload {
     pub operation: Operation,
     pub bytes: usize,
     pub samples: usize,
-    /// Both ends look for data this long before they sleep; `None` leaves it to the engine.
+    /// Both ends poll for this long before they sleep; `None` leaves the time to the engine.
     pub spin: Option<Duration>,
     pub placement: Placement,
 }
 
 impl LatencyWorkload {
-    /// Wherever the ends may execute, and as they spin by themselves.
+    /// Makes a workload for any CPUs, with the engine's own spinning.
     pub fn of(operation: Operation, bytes: usize, samples: usize) -> LatencyWorkload {
         LatencyWorkload { operation, bytes, samples, spin: None, placement: Placement::Anywhere }
     }
 
-    /// What one of its transfers is, where each side has `memory_bytes`.
+    /// Returns the workload of a single transfer, if each side has `memory_bytes`.
     pub fn single(&self, memory_bytes: usize) -> Workload {
         let LatencyWorkload { operation, bytes, .. } = *self;
         let layout = Layout::Contiguous;
@@ -187,40 +187,40 @@ impl LatencyWorkload {
     }
 }
 
-/// Latency runs walk this many blocks: enough for misplaced data to show, few enough to stay cached.
+/// Latency runs walk this many blocks: enough that misplaced data shows, few enough to stay cached.
 pub const LATENCY_SLOTS: usize = 64;
 
-/// One way to move the bytes, both of its ends at hand.
+/// An engine that moves bytes, with both of its ends at hand.
 pub trait Engine {
     fn name(&self) -> &str;
 
-    /// The path in use, its settings, and why it was chosen: one line.
+    /// Returns the path in use, its settings, and the reason for the choice, in one line.
     fn path(&self) -> String;
 
-    /// Whose memory is the initiator's and the target's; `None`: the host's.
+    /// Returns the devices of the initiator's and the target's memory; `None`: host memory.
     fn devices(&self) -> [Option<Described>; 2] {
         [None, None]
     }
 
-    /// Called once before a workload is measured, untimed: for tuning and for touching memory.
+    /// Prepares for a workload, untimed, once before it is measured: for tuning and for touching memory.
     fn prepare(&mut self, workload: &Workload) -> anyhow::Result<()>;
 
-    /// What was chosen for this workload in particular, for the record.
+    /// Returns the settings chosen for this workload, for the record.
     fn settings(&self, workload: &Workload) -> String;
 
     /// Runs to the limit and checks the data afterwards, outside the timed part.
     fn throughput(&mut self, workload: &Workload, limit: Limit) -> anyhow::Result<Sample>;
 
-    /// Nanoseconds of each transfer, in order.
+    /// Returns the nanoseconds of each transfer, in order.
     fn latency(&mut self, workload: &LatencyWorkload) -> anyhow::Result<Vec<u64>>;
 
-    /// Nanoseconds of each of `samples` notifications of `bytes` to the other end's application and back.
+    /// Returns the nanoseconds of each of `samples` notifications of `bytes` to the other end's application and back.
     fn round_trips(&mut self, _bytes: usize, _samples: usize) -> anyhow::Result<Vec<u64>> {
         bail!("{} has no notifications", self.name())
     }
 
-    /// Nanoseconds of each of `rounds` WRITEs of `bytes` and the other application's WRITE back, each
-    /// seen by polling memory.
+    /// Returns the nanoseconds of each of `rounds` WRITEs of `bytes` and the other application's WRITE back, each seen
+    /// by polling memory.
     fn ping_pongs(&mut self, _bytes: usize, _rounds: usize) -> anyhow::Result<Vec<u64>> {
         bail!("{} has nobody at the other end who writes back", self.name())
     }

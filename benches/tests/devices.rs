@@ -1,4 +1,4 @@
-//! Memory of devices at either end, as users ask for it, over the stand-ins for the devices' libraries.
+//! Memory of devices at either end, over the stand-ins for the devices' libraries, with the options that users give.
 
 // Each test program uses its own part of it.
 #[allow(dead_code)]
@@ -12,7 +12,7 @@ use support::{assert_failure, assert_success, run_in, Server};
 
 const STANDIN: &str = "the figures are a stand-in's and say nothing about speed";
 
-/// The variables that name the stand-ins. They are built once, unless FERRY_TEST_STANDIN names a folder of them.
+/// Returns the variables that name the stand-ins. They are built once, unless FERRY_TEST_STANDIN names their folder.
 fn libraries() -> [(&'static str, &'static str); 2] {
     static PATHS: OnceLock<[String; 2]> = OnceLock::new();
     let [cuda, ascend] = PATHS.get_or_init(|| {
@@ -118,7 +118,7 @@ fn words_that_contradict_each_other_name_the_option() {
     ] {
         assert_failure(&run_in(&libraries(), line), &[said]);
     }
-    // Of the other end's words each end hears only when they meet.
+    // Each end learns the other end's options only when they connect.
     let server = Server::start_in(&libraries(), "write_lat", "--use_cuda=0");
     assert_failure(&server.client("write_lat", "--pingpong"), &["the server refuses", "--pingpong"]);
 }

@@ -1,5 +1,5 @@
-//! `ferry-bench peers` from start to end with an engine that needs nothing but Python: its rows, its table,
-//! its file, and a check that can fail.
+//! `ferry-bench peers` from start to end with an engine that needs only Python: its rows, its table, its file, and a
+//! check that can fail.
 
 // Each test program uses its own part of it.
 #[allow(dead_code)]
@@ -10,7 +10,7 @@ use std::process::Command;
 use serde_json::Value;
 use support::{assert_failure, assert_success, run, temporary};
 
-/// What a run found on the rows named, of the bare system calls from one thread.
+/// Runs the named rows with the bare system calls from one thread; returns the output and the JSON.
 fn peers(rows: &str, more: &[&str]) -> Option<(String, Value)> {
     if !Command::new("python3").arg("--version").output().is_ok_and(|ended| ended.status.success()) {
         println!("SKIPPED: there is no python3");

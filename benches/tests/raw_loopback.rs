@@ -1,4 +1,4 @@
-//! The raw reference with both of its processes: it moves what it says, and fails when it cannot.
+//! The raw reference with both of its processes: it moves the stated bytes, and fails when it cannot.
 
 use std::time::{Duration, Instant};
 
@@ -94,7 +94,7 @@ fn dropping_the_pair_ends_the_target() {
     let pair = start();
     let pid = pair.target_pid();
     drop(pair);
-    // Waited for: its /proc entry is gone unless the id was reused by something else.
+    // The child was waited for: its /proc entry is gone unless another process reuses the id.
     let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     assert!(!command.contains("raw-target"), "{command:?}");
 }

@@ -1,5 +1,4 @@
-//! The same-host references with both of their processes: they move what they say, and fail when they
-//! cannot.
+//! The same-host references with both of their processes: they move the stated bytes, and fail when they cannot.
 
 use std::time::Duration;
 
@@ -40,7 +39,7 @@ fn every_operation_layout_and_setting_puts_the_data_in_place() {
     }
 }
 
-/// What is chosen differs from machine to machine; every candidate is tried, and its data checked.
+/// The chosen setting differs between machines; every candidate is tried, and its data checked.
 #[test]
 fn a_prepared_workload_has_a_setting_of_its_own() {
     for mut engine in both(2) {

@@ -1,5 +1,5 @@
-//! The verbs reference with both of its processes, on real queue pairs: `scripts/rdma-vm.sh run` has devices
-//! for it. Without them the tests say so and pass, unless FERRY_TEST_RDMA asks for them.
+//! The verbs reference with both of its processes, on real queue pairs: `scripts/rdma-vm.sh run` has devices for it.
+//! Without devices the tests print so and pass, unless FERRY_TEST_RDMA requires devices.
 
 // Each test program uses its own part of it.
 #[allow(dead_code)]

@@ -1,5 +1,5 @@
-//! `ferry-bench` as users run it: a server process and a client process, what they agree on, and what
-//! makes them fail.
+//! `ferry-bench` as users run it: a server process and a client process, the options on which they agree, and their
+//! failures.
 
 // Each test program uses its own part of it.
 #[allow(dead_code)]
@@ -166,7 +166,7 @@ fn one_wrong_byte_fails_both_ends_where_it_is_found() {
     let (client, server) = measure("write_lat", "", "--pingpong -n 10 --data_validation --spoil");
     assert_failure(&client, &["wrong data at byte", "at the server"]);
     assert_failure(&server, &["wrong data at byte"]);
-    // Nobody asked for a check: the byte stays unnoticed.
+    // Without a check the damaged byte stays unnoticed.
     let (client, _) = measure("write_bw", "", "-n 10 --spoil");
     assert_success(&client);
 }

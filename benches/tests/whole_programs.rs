@@ -1,4 +1,4 @@
-//! `selftest` and `compare` from start to end, as small as they go: a benchmark that is never run rots.
+//! `selftest` and `compare` from start to end, as small as possible, so that they keep working.
 
 // Each test program uses its own part of it.
 #[allow(dead_code)]
@@ -65,7 +65,7 @@ fn a_tiny_comparison_has_every_kind_of_row() {
     assert!(report["latencies"].as_array().is_some_and(|pairs| !pairs.is_empty()));
 }
 
-/// Measured where there is a local path, and named with the reason where there is none.
+/// The rows are measured if the same-host path is available, and otherwise named with the reason.
 #[test]
 fn rows_of_one_machine_are_measured_or_say_why_not() {
     let rows = "^local, .*(WRITE 4 KiB|synchronous)";
@@ -100,7 +100,7 @@ fn a_comparison_on_devices_that_are_not_there_says_so_for_each_side() {
     }
 }
 
-/// With ferry on another transport: what it does over RDMA is not at stake here.
+/// Uses another transport for ferry: the test is not about RDMA.
 #[test]
 fn a_tiny_comparison_on_two_devices_has_every_kind_of_row() {
     if !has_rdma() {

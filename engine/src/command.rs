@@ -1,5 +1,5 @@
-//! What the rest of the engine asks of the control loop: a bounded-by-its-senders list and a wake-up.
-//! Senders never wait for the loop; whoever needs an answer waits on a `Reply`.
+//! Requests of the other threads to the control loop: a list that its senders bound, and a wake-up. Senders never wait
+//! for the loop; a sender that needs an answer waits on a `Reply`.
 
 use crate::complete::Transfer;
 use crate::loss::Loss;
@@ -14,28 +14,28 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 pub enum Command {
-    /// Reach `address`, known to be at `resolved`; the reply is the peer's handle once it is up.
+    /// Connect to `address`, which was resolved to `resolved`. The reply is the peer's handle once the peer is up.
     Dial {
         address: String,
         resolved: Vec<SocketAddr>,
         deadline: Instant,
         reply: Reply<PeerId>,
     },
-    /// Regions came and went; tell every peer.
+    /// Regions were registered or unregistered; announce the change to every peer.
     RegionsAdded(Vec<u64>),
     RegionsRemoved(Vec<u64>),
-    /// A struck transfer has slices posted: let them finish for a while, then fence.
+    /// A struck transfer has posted slices: let them finish for a bounded time, then fence their lanes.
     Drain {
         peer: PeerId,
         transfer: Arc<Transfer>,
     },
-    /// A lane failed, of whichever transport: its number is the session's.
+    /// A lane of any transport failed. Lane numbers are the session's.
     LaneLost {
         peer: PeerId,
         lane: u32,
         loss: Loss,
     },
-    /// Something waits for TCP lanes of these kinds (bits, as in `tcp::opening`), and there are none.
+    /// Frames wait for TCP lanes of these kinds (bits, as in `tcp::opening`), and no such lane is open.
     WantLanes {
         peer: PeerId,
         kinds: u32,
@@ -53,21 +53,21 @@ pub enum Command {
         session_id: [u8; 16],
         kinds: u32,
     },
-    /// There is a path of this transport to the peer now, or there is none, and why; `pending`: it is
-    /// being made again.
+    /// The peer has a path of this transport now, or has none, and `why` says the reason. `pending`: the path is being
+    /// made again.
     PathSettled {
         peer: PeerId,
         transport: Transport,
         why: Option<String>,
         pending: bool,
     },
-    /// The path to the peer can't be used any more, and nobody knows why.
+    /// The path to the peer failed, and the reason is not known.
     PathBroken {
         peer: PeerId,
         transport: Transport,
     },
-    /// A companion's word to the one at the other side of this session: either `body`, or why there will
-    /// be no path.
+    /// A message of a transport's service to the peer's service in this session: either `body`, or in `why` the reason
+    /// for which no path will exist.
     Tell {
         peer: PeerId,
         session_id: [u8; 16],
@@ -75,12 +75,12 @@ pub enum Command {
         body: Vec<u8>,
         why: String,
     },
-    /// In this session the peer says to a companion what no engine in good order does: it ends.
+    /// The peer sent a transport's service a message that no correct engine sends; the session ends.
     Misbehaved {
         peer: PeerId,
         session_id: [u8; 16],
     },
-    /// Nothing of a peer that was lost can land here any more, as far as one companion knows.
+    /// A transport's service reports that nothing of a lost peer can land here any more over that transport.
     TransportQuiet {
         peer: PeerId,
     },
@@ -88,34 +88,34 @@ pub enum Command {
     ProcessEnded {
         peer: PeerId,
     },
-    /// Grant notifications up to this sequence.
+    /// Grant the peer credits for notifications up to this number.
     Grant {
         peer: PeerId,
         limit: u64,
     },
-    /// The sample of the peer's clock is too old to post on.
+    /// The sample of the peer's clock is too old to post with.
     RefreshClock {
         peer: PeerId,
     },
-    /// The last transfer of a lost peer is final, or what counted as one has ended.
+    /// The last transfer of a lost peer, or the last activity that counted like a transfer, has ended.
     PeerIdle {
         peer: PeerId,
     },
-    /// This peer has a transfer with a deadline, or lanes to look after, before the loop's next look at it.
+    /// This peer has a transfer with a deadline, or lanes to check, before the loop's next check of the peer.
     Look {
         peer: PeerId,
         at_ns: Monotonic,
     },
-    /// Many transfers of this peer have to be struck, or to go another way: see `Peer::sweep`.
+    /// Many transfers of this peer must be struck or moved to another path: see `Peer::sweep`.
     Sweep {
         peer: PeerId,
     },
-    /// Ask the peer for a sign of life.
+    /// Send a probe to the peer.
     Probe {
         peer: PeerId,
         reply: Reply<u64>,
     },
-    /// Let nothing of this peer land here any more.
+    /// Fence the peer: nothing of it may land here any more.
     FencePeer {
         peer: PeerId,
         reply: Reply<()>,
@@ -128,7 +128,8 @@ pub enum Command {
     Stop,
 }
 
-/// An answer to be waited for. Dropped unanswered, it answers CLOSED, or PANIC if that is why.
+/// The sender's end of an answer. If it is dropped without an answer, the answer is CLOSED, or PANIC in a broken
+/// engine.
 pub struct Reply<T>(Option<Box<dyn FnOnce(Result<T>) + Send>>);
 
 impl<T: Send + 'static> Reply<T> {
@@ -136,7 +137,7 @@ impl<T: Send + 'static> Reply<T> {
         Reply(Some(Box::new(answer)))
     }
 
-    /// A reply, and the place where its answer appears.
+    /// Returns a reply and the place where its answer appears.
     pub fn pair() -> (Reply<T>, Arc<Answer<T>>) {
         let answer = Arc::new(Answer { slot: Mutex::new(None), filled: Condvar::new() });
         let place = answer.clone();
@@ -172,7 +173,7 @@ impl<T> Answer<T> {
         self.filled.notify_all();
     }
 
-    /// Waits for the answer; TIMEOUT with `what` in the message when it does not come in time.
+    /// Waits for the answer. TIMEOUT, with `what` in the message, if the answer does not come in time.
     pub fn wait(&self, timeout: Option<Duration>, what: &str) -> Result<T> {
         let filled = &self.filled;
         health::woken_by(&|| filled.notify_all(), || self.wait_here(timeout, what))
@@ -198,7 +199,7 @@ impl<T> Answer<T> {
 pub struct Commands {
     list: Mutex<List>,
     wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
-    /// Of the engine whose loop it is.
+    /// The health of the loop's engine.
     pub health: Arc<Health>,
 }
 
@@ -211,22 +212,22 @@ impl Default for Commands {
 #[derive(Default)]
 struct List {
     commands: VecDeque<Command>,
-    /// Nobody will take any more.
+    /// The loop takes no more commands.
     closed: bool,
 }
 
 impl Commands {
-    /// How to wake the loop; set once, before the loop starts.
+    /// Sets how to wake the loop; called once, before the loop starts.
     pub fn set_wake(&self, wake: impl Fn() + Send + Sync + 'static) {
         let _ = self.wake.set(Box::new(wake));
     }
 
-    /// Hands a command to the loop. After `close` it is dropped, and a reply in it answers CLOSED.
+    /// Queues a command for the loop. After `close` the command is dropped, and a reply in it answers CLOSED.
     pub fn push(&self, command: Command) {
         {
             let mut list = self.list();
             if list.closed {
-                // A reply runs what its owner wants: not under the lock.
+                // Dropped outside the lock, because a reply in the command runs its owner's code.
                 drop(list);
                 return drop(command);
             }
@@ -241,7 +242,7 @@ impl Commands {
         std::mem::take(&mut self.list().commands)
     }
 
-    /// The loop has ended: drops what it left and whatever comes.
+    /// Drops the queued commands and all later commands, because the loop has ended.
     pub fn close(&self) {
         let left = {
             let mut list = self.list();

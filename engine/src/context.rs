@@ -1,4 +1,4 @@
-//! What the parts of an engine share: its settings, its tables, and the ways to tell each other something.
+//! The state that the parts of an engine share: settings, tables, and the queues between threads.
 
 use crate::command::{Command, Commands};
 use crate::complete::{Table, Transfer};
@@ -12,11 +12,11 @@ use crate::stats::Stats;
 use crate::sys::health::Health;
 use std::sync::Arc;
 
-/// What the control loop, the transports and the calls of an engine share.
+/// The state that the control loop, the transports and the calls of an engine share.
 pub struct Context {
     pub config: Config,
     pub tag: Tag,
-    /// How handshakes present this engine.
+    /// This engine's data for handshakes.
     pub local: Local,
     pub registry: Arc<Registry>,
     pub stats: Arc<Stats>,
@@ -61,12 +61,12 @@ impl Context {
         }
     }
 
-    /// Asks for a new sample of the peer's clock; what waits is posted when it is there.
+    /// Requests a new sample of the peer's clock. Waiting frames are posted when it arrives.
     pub fn refresh_clock(&self, peer: &Peer) {
         self.commands.push(Command::RefreshClock { peer: peer.handle });
     }
 
-    /// How long after a post its progress is looked at.
+    /// Returns how long after a post its progress is checked.
     pub fn progress_ns(&self) -> u64 {
         self.config.progress_timeout_ms * 1_000_000
     }

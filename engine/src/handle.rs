@@ -1,13 +1,13 @@
-//! Handles: 64-bit names for regions, peers, transfers and queues that can be checked before they are
-//! followed. 0 is no handle.
+//! Handles: 64-bit names of regions, peers, transfers and queues that can be checked before they are followed. 0 is no
+//! handle.
 //!
 //! ```text
 //! 63   62 61              48 47                    20 19         0
 //! [kind ][  engine tag: 14  ][   generation: 28     ][ index: 20 ]
 //! ```
-//! The tag is drawn anew for each engine incarnation, so a handle of another engine, or of the same
-//! program before its restart, is recognised. Generations rise with each reuse of an index. The first is 1, and
-//! drawn for regions, which peers name: one restart in 16,383 draws the tag that was.
+//! The tag is random for each engine incarnation, so a handle of another engine, or of the same program before its
+//! restart, is recognised. A generation rises with each reuse of its index. The first generation is 1, but random for
+//! regions, which peers name, because a restart draws the previous tag once in 16,383 times.
 
 use crate::status::{Error, Result, Status};
 
@@ -26,12 +26,12 @@ pub enum Kind {
     Queue = 3,
 }
 
-/// The engine's share of its handles; never 0.
+/// The engine's part of its handles; never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag(u16);
 
 impl Tag {
-    /// A tag from random bits; 0 is avoided so that no valid handle is small.
+    /// Returns a tag from random bits. 0 is avoided so that no valid handle is small.
     pub fn from_random(bits: u16) -> Tag {
         Tag((bits & ((1 << TAG_BITS) - 1)).max(1))
     }
@@ -59,7 +59,7 @@ pub fn make(kind: Kind, tag: Tag, parts: Parts) -> u64 {
         | parts.index as u64
 }
 
-/// The generation after this one; skips 0.
+/// Returns the next generation; skips 0.
 pub fn next_generation(generation: u32) -> u32 {
     if generation >= GENERATION_MAX {
         1
@@ -68,7 +68,7 @@ pub fn next_generation(generation: u32) -> u32 {
     }
 }
 
-/// Takes a handle apart. INVALID for 0 or another kind, STALE for another engine's tag.
+/// Checks a handle and splits it. INVALID for 0 or another kind, STALE for another engine's tag.
 pub fn parse(kind: Kind, tag: Tag, handle: u64) -> Result<Parts> {
     if handle == 0 {
         return Err(Error::invalid(format!("{} handle is 0", name(kind))));
@@ -76,6 +76,7 @@ pub fn parse(kind: Kind, tag: Tag, handle: u64) -> Result<Parts> {
     if handle >> 62 != kind as u64 {
         return Err(Error::invalid(format!("handle {handle:#x} is not a {} handle", name(kind))));
     }
+    // Contract 7: a handle of an earlier incarnation is recognised.
     if Tag::of(handle) != tag {
         return Err(Error::new(
             Status::Stale,

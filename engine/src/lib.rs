@@ -1,8 +1,8 @@
-//! ferry: an embedded transfer engine. Registered memory moves between processes; the caller learns
-//! exactly when the memory is its own again.
+//! ferry: an embedded transfer engine. Moves registered memory between processes and tells the caller exactly when the
+//! memory is free again.
 //!
-//! Imports between the modules below point down the data path only: see `ARCHITECTURE.md`;
-//! `tests/imports.rs` has the order and enforces it.
+//! Imports between these modules point down the data path only (see `ARCHITECTURE.md`); `tests/imports.rs` has the
+//! order and enforces it.
 
 /// Tests that are compiled into the engine and beside it name the engine alike.
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Why a lane or a session's connection was lost. The first cause that this side saw is kept: what follows from it, a
-//! reset after a refused frame for example, says nothing.
+//! Why a lane or a session's connection was lost. Only the first cause that this side saw is kept, because its
+//! consequences (a reset after a refused frame, for example) explain nothing.
 
 use crate::status::Status;
 use crate::sys::clock;
@@ -34,7 +34,7 @@ causes! {
     Ours "ours" "This engine closed it: for a transfer that was stopped, or with the session.",
 }
 
-/// What failed, where it was noticed. Plain data: the data path makes it.
+/// A failure as the data path sees it. Plain data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
     pub cause: Cause,
@@ -64,13 +64,13 @@ impl Failure {
     }
 }
 
-/// A failure, with what a person needs to find its reason.
+/// A failure with the text that a reader needs to find its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
     pub cause: Cause,
     pub transport: Transport,
     pub os_error: i32,
-    /// One sentence: the operation or the check, both addresses, and the system's word for the errno.
+    /// One sentence: the operation or the check, both addresses, and the system's text for the errno.
     pub text: String,
     pub at: SystemTime,
 }
@@ -86,12 +86,12 @@ impl Loss {
         Loss { cause, transport: Transport::Tcp, os_error, text, at: clock::wall() }
     }
 
-    /// The same for what says it in a sentence of its own, a device for example.
+    /// Returns the loss for a cause that has its own text, for example of a device.
     pub fn told(cause: Cause, text: impl Into<String>) -> Loss {
         Loss { cause, transport: Transport::Tcp, os_error: 0, text: text.into(), at: clock::wall() }
     }
 
-    /// Not TCP's.
+    /// Sets the transport; the default is TCP.
     pub fn over(self, transport: Transport) -> Loss {
         Loss { transport, ..self }
     }

@@ -1,10 +1,9 @@
-//! From bytes back to requests: which requests of the caller's list a slice carries, and how many bytes
-//! of each. `route` walks forward with it while cutting; `complete`, which lies below `plan`, uses it
-//! for per-request results.
+//! Maps bytes back to requests: which requests of the caller's list a slice carries, and how many bytes of each.
+//! `route` uses the cursor to cut slices; `complete`, which lies below `plan`, uses it for the results of requests.
 
 use crate::types::{Request, Slice};
 
-/// A byte's place in the plan's order: position of a request, and offset within it.
+/// The place of a byte in the plan's order: the position of a request, and an offset within it.
 #[derive(Clone, Copy)]
 pub(crate) struct Cursor<'a> {
     order: &'a [u32],
@@ -14,12 +13,12 @@ pub(crate) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// `order` empty is the caller's own order. `offset` may run past the request.
+    /// Returns a cursor. An empty `order` is the caller's own order. `offset` may run past the request.
     pub(crate) fn new(order: &'a [u32], requests: &'a [Request], position: u32, offset: u64) -> Cursor<'a> {
         Cursor { order, requests, position, offset }
     }
 
-    /// Index in the caller's list of the request that the cursor is in.
+    /// Returns the index in the caller's list of the request that the cursor is in.
     pub(crate) fn index(&self) -> u32 {
         if self.order.is_empty() {
             self.position
@@ -28,15 +27,15 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Bytes from the cursor to the end of its request. Call `settle` first.
+    /// Returns the bytes from the cursor to the end of its request. Call `settle` first.
     pub(crate) fn left(&self) -> u64 {
         self.requests[self.index() as usize].length - self.offset
     }
 
-    /// Brings an offset that runs past its request into the request that it leads to. Panics when
-    /// there is none: a slice or range that is not of this plan.
+    /// Moves a cursor whose offset runs past its request into the request where that byte lies. Panics if no such
+    /// request exists: the slice or range is not of this plan.
     pub(crate) fn settle(&mut self) {
-        // Most offsets are 0: no need to look at the request then, since none is empty.
+        // Most offsets are 0 and need no look at the request, since no request is empty.
         while self.offset != 0 {
             let length = self.requests[self.index() as usize].length;
             if self.offset < length {
@@ -48,8 +47,8 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Which requests a slice covers: (index in the caller's list, byte offset within the request, bytes),
-/// in the slice's order; the bytes add up to the slice's length. `plan_order` is `Plan::order`.
+/// Returns the requests that a slice covers, in the slice's order: (index in the caller's list, byte offset within the
+/// request, bytes). The bytes add up to the slice's length. `plan_order` is `Plan::order`.
 pub fn requests_of<'a>(
     plan_order: &'a [u32],
     requests: &'a [Request],

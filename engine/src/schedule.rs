@@ -1,4 +1,4 @@
-//! When each of many things is to be looked at next: one time for each at most, the first one found at once.
+//! The times at which keys are due: at most one time for each key, with the first due key found at once.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
@@ -13,7 +13,7 @@ impl<T: Copy + Ord, K: Copy + Ord + Hash> Schedule<T, K> {
         Schedule { by_time: BTreeSet::new(), by_key: HashMap::new() }
     }
 
-    /// From here on it is looked at then, or not at all.
+    /// Sets when the key is due; None removes the key.
     pub fn set(&mut self, key: K, at: Option<T>) {
         let before = match at {
             Some(at) => self.by_key.insert(key, at),
@@ -30,7 +30,7 @@ impl<T: Copy + Ord, K: Copy + Ord + Hash> Schedule<T, K> {
         }
     }
 
-    /// It is looked at no later than this.
+    /// Makes the key due no later than `at`.
     pub fn lower(&mut self, key: K, at: T) {
         if self.by_key.get(&key).is_none_or(|planned| *planned > at) {
             self.set(key, Some(at));
@@ -41,7 +41,8 @@ impl<T: Copy + Ord, K: Copy + Ord + Hash> Schedule<T, K> {
         self.by_time.first().map(|(at, _)| *at)
     }
 
-    /// Takes out what is due, once: what is set for the past meanwhile is due the next time.
+    /// Removes and returns the keys that are due, each once. A key that is set to a past time meanwhile is due at the
+    /// next call.
     pub fn take_due(&mut self, now: T) -> Vec<K> {
         let mut due = Vec::new();
         while let Some((at, key)) = self.by_time.pop_first() {
@@ -96,7 +97,7 @@ mod tests {
         }
     }
 
-    /// Looking at what is due costs what is due, not what there is.
+    /// The cost depends on the number of due keys, not on the number of all keys.
     #[test]
     fn one_among_many_costs_little() {
         const COUNT: u64 = 100_000;
@@ -114,7 +115,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list that is searched.
+        /// Compares with a list that is searched.
         #[test]
         fn each_has_one_time_and_what_is_due_comes_in_order(
             steps in prop::collection::vec((0..4u8, 0..8u64, 0..20u64), 0..60),

@@ -1,4 +1,4 @@
-//! Counters of one engine, cheap enough for the data path, and their Prometheus text.
+//! The counters of an engine, cheap enough for the data path, and their Prometheus text.
 
 use crate::loss::Cause;
 use std::fmt::Write;
@@ -8,7 +8,7 @@ const LOSSES: &str = "ferry_losses_total";
 
 macro_rules! counters {
     ($($name:ident, $metric:literal, $help:literal;)*) => {
-        /// Counters since the engine was opened. Each is read on its own; together they are no snapshot.
+        /// Counters since the engine was opened. Each is read on its own, so together they are no snapshot.
         #[derive(Debug, Default)]
         pub struct Stats {
             $(pub $name: AtomicU64,)*
@@ -16,7 +16,7 @@ macro_rules! counters {
             pub losses: [AtomicU64; Cause::ALL.len()],
         }
 
-        /// The values of all counters at one time.
+        /// The values of all counters.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[repr(C)]
         pub struct Counts { $(#[doc = $help] pub $name: u64,)* }
@@ -26,7 +26,7 @@ macro_rules! counters {
                 Counts { $($name: self.$name.load(Relaxed),)* }
             }
 
-            /// Prometheus' text format; gauges are appended by the caller.
+            /// Returns the counters in Prometheus' text format; the caller appends the gauges.
             pub fn prometheus(&self) -> String {
                 let mut text = String::new();
                 $(prometheus_line(&mut text, $metric, "counter", $help, self.$name.load(Relaxed));)*
@@ -65,8 +65,8 @@ counters! {
     receive_calls, "ferry_receive_calls_total", "System calls that received from lanes.";
     bytes_local, "ferry_bytes_local_total", "Payload bytes that this engine copied over same-host paths.";
     bytes_device, "ferry_bytes_device_total", "Payload bytes that devices here copied by themselves from or to memory of a peer's devices.";
-    spins, "ferry_spins_total", "Schedule that a thread polled a lane before sleeping.";
-    spins_vain, "ferry_spins_vain_total", "Those of them that found nothing.";
+    spins, "ferry_spins_total", "Times that a thread polled a lane before sleeping.";
+    spins_vain, "ferry_spins_vain_total", "Times that a thread polled a lane before sleeping and found nothing.";
 }
 
 /// Appends one metric with its help and type.
@@ -75,7 +75,7 @@ pub fn prometheus_line(text: &mut String, metric: &str, kind: &str, help: &str, 
     let _ = writeln!(text, "# HELP {metric} {help}\n# TYPE {metric} {kind}\n{metric} {value}");
 }
 
-/// Appends one value of a metric with labels; its help and type come before the first.
+/// Appends a value of a metric with labels. Its help and type come before the first value.
 pub fn labelled_line(text: &mut String, labelled: &str, header: Option<(&str, &str)>, value: u64) {
     let metric = labelled.split('{').next().unwrap_or(labelled);
     if let Some((kind, help)) = header {

@@ -1,21 +1,21 @@
-//! Status codes and the error that carries them. The numbers are the C ABI's and are never reused;
-//! they are grouped by what is harmed: the request, the transfer, the peer, this engine.
+//! Status codes, and the error that carries them. The numbers are the C ABI's and are never reused. They are grouped by
+//! the object that is harmed: the request, the transfer, the peer, this engine.
 
 use crate::types::Transport;
 use std::fmt;
 
 macro_rules! statuses {
     ($($(#[$doc:meta])* $name:ident = $number:literal, $text:literal;)*) => {
-        /// What became of a call or a transfer. Negative numbers are failures.
+        /// The outcome of a call or a transfer. Negative numbers are failures.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(i32)]
         pub enum Status { $($(#[$doc])* $name = $number,)* }
 
         impl Status {
             pub const ALL: &'static [Status] = &[$(Status::$name),*];
-            /// The constant's name without prefix, as the C header spells it.
+            /// Returns the constant's name without prefix, as in the C header.
             pub fn name(self) -> &'static str { match self { $(Status::$name => $text),* } }
-            /// The status with this number, if there is one.
+            /// Returns the status with this number, if one exists.
             pub fn from_number(number: i32) -> Option<Status> { match number { $($number => Some(Status::$name),)* _ => None } }
         }
     };
@@ -32,7 +32,7 @@ statuses! {
     NotRegistered = -101, "NOT_REGISTERED";
     Overlap = -102, "OVERLAP";
     Access = -103, "ACCESS";
-    /// A handle or region that has been replaced, unregistered, or belonged to an engine since restarted.
+    /// A handle or region that was replaced or unregistered, or belonged to an engine that has restarted since.
     Stale = -104, "STALE";
     Busy = -105, "BUSY";
     Limit = -106, "LIMIT";
@@ -62,8 +62,8 @@ impl fmt::Display for Status {
     }
 }
 
-/// A failure with its cause: the status a caller acts on, the operating system's or device's code,
-/// the request it concerns, and a sentence for a person.
+/// A failure with its cause: the status that a caller acts on, the code of the operating system or the device, the
+/// request concerned, and a sentence for a reader.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{status}: {message}")]
 pub struct Error {
@@ -96,8 +96,8 @@ impl Error {
         Error::new(Status::Invalid, message)
     }
 
-    /// `what` failed with an operating-system error. Descriptor exhaustion and memory exhaustion keep
-    /// their errno; memory becomes `NoMemory`.
+    /// Returns the error for `what`, which failed with an operating-system error. The errno is kept; exhausted memory
+    /// becomes `NoMemory`, anything else `System`.
     pub fn system(what: impl Into<String>, error: &std::io::Error) -> Error {
         let os_error = error.raw_os_error().unwrap_or(0);
         let status = if os_error == libc::ENOMEM { Status::NoMemory } else { Status::System };

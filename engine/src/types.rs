@@ -1,5 +1,5 @@
-//! The words of the data path that every step shares: what a caller asks for (`Request`) and what a
-//! transport posts (`Slice`). Plain data, no behaviour that a single step owns.
+//! The plain data types that every step of the data path shares, for example a caller's request (`Request`) and the
+//! slice that a transport posts (`Slice`).
 
 mod ids;
 mod time;
@@ -17,9 +17,8 @@ pub enum Op {
     Write = 2,
 }
 
-/// One range of a transfer. Addresses are as each process knows its own memory; `length` is in bytes.
-/// `remote_region` is the handle that the peer's engine gave the region, or 0 for "whatever is
-/// registered at that address now".
+/// One range of a transfer. Each address is valid in its own process; `length` is in bytes. `remote_region` is the
+/// handle that the peer's engine gave the region, or 0 for the region that is registered at that address now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct Request {
@@ -29,24 +28,23 @@ pub struct Request {
     pub remote_region: u64,
 }
 
-/// What `plan` makes of requests and `route` cuts: one piece of memory, contiguous on both sides and
-/// within one region on each.
+/// A range of memory that is contiguous on both sides and within one region on each. `plan` makes ranges of requests,
+/// and `route` cuts them into slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     pub local: u64,
     pub remote: u64,
     pub length: u64,
-    /// What goes on the wire: the requests' `remote_region`, which may be 0.
+    /// The requests' `remote_region`, as it goes on the wire; may be 0.
     pub region: u64,
-    /// Position in the plan's order of the first request; the range begins where that does.
+    /// Position of the first request in the plan's order. The range begins where that request begins.
     pub first: u32,
-    /// How many requests from `first` on the range may touch.
+    /// The number of requests, from `first` on, that the range may touch.
     pub count: u32,
 }
 
-/// What a transport posts: one contiguous piece on both sides, no longer than the path's limit.
-/// `first` is the position, in the plan's order, of the first request that the slice covers, and
-/// `first_offset` where in that request it begins.
+/// The unit that a transport posts: contiguous on both sides, no longer than the path's limit. `first` is the position
+/// in the plan's order of the first request that the slice covers; the slice begins at `first_offset` in that request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
     pub local: u64,
@@ -57,8 +55,8 @@ pub struct Slice {
     pub first: u32,
 }
 
-/// What a region lets its peers do: bits of the C ABI's `access`. With none of them the memory is for this
-/// engine's own transfers alone.
+/// The rights that a region grants to peers: bits of the C ABI's `access`. Without any right the memory is for this
+/// engine's own transfers only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access(pub u32);
 
@@ -67,7 +65,7 @@ impl Access {
     pub const REMOTE_WRITE: Access = Access(2);
     pub const BOTH: Access = Access(3);
 
-    /// Whether a peer may run `op` against a region with these rights.
+    /// True if a peer may run `op` against a region with these rights.
     pub fn allows(self, op: Op) -> bool {
         let needed = match op {
             Op::Read => Access::REMOTE_READ,
@@ -77,7 +75,7 @@ impl Access {
     }
 }
 
-/// What kind of memory it is; the numbers are the C ABI's.
+/// The kind of memory; the numbers are the C ABI's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum MemoryKind {
@@ -89,18 +87,18 @@ pub enum MemoryKind {
     Ascend = 3,
     /// CUDA's managed memory, which moves between the CPU and a device.
     Managed = 4,
-    /// The CPU's, locked by CUDA.
+    /// The CPU's, pinned by CUDA.
     Pinned = 5,
 }
 
 impl MemoryKind {
-    /// The kind with this number.
+    /// Returns the kind with this number.
     pub fn from_number(number: u32) -> Option<MemoryKind> {
         use MemoryKind::*;
         [Host, Cuda, Ascend, Managed, Pinned].into_iter().find(|kind| *kind as u32 == number)
     }
 
-    /// The kind of device whose library knows this memory.
+    /// Returns the kind of device whose library knows this memory.
     pub fn driver(self) -> MemoryKind {
         match self {
             MemoryKind::Managed | MemoryKind::Pinned => MemoryKind::Cuda,
@@ -108,7 +106,7 @@ impl MemoryKind {
         }
     }
 
-    /// Whether it takes the device's library to copy from and to it.
+    /// True if only the device's library can copy from and to this memory.
     pub fn is_device(self) -> bool {
         !matches!(self, MemoryKind::Host | MemoryKind::Pinned)
     }
@@ -124,7 +122,7 @@ impl MemoryKind {
     }
 }
 
-/// Where memory is. Host memory has device 0.
+/// The location of memory. Host memory has device 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Location {
     pub kind: MemoryKind,
@@ -139,7 +137,7 @@ impl Location {
 /// Makes the enum and its tables from one list, in the order of the numbers.
 macro_rules! transports {
     ($($(#[doc = $doc:literal])* $(#[cfg($cfg:meta)])? $variant:ident = $number:literal, $name:literal;)*) => {
-        /// One way to reach a peer; the numbers are the C ABI's bit positions in transport masks.
+/// A means of moving data to a peer; the numbers are the C ABI's bit positions in transport masks.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u32)]
         pub enum Transport { $($(#[doc = $doc])* $(#[cfg($cfg)])? $variant = $number,)* }
@@ -162,8 +160,8 @@ transports! {
     Rdma = 3, "rdma";
     Cuda = 4, "cuda";
     Ascend = 5, "ascend";
-    /// Inside the engine alone: what takes transfers of device memory apart. What carries the parts is one of
-    /// the others, and that is what results say.
+    /// Internal to the engine: splits transfers of device memory into parts, which the other transports carry. Results
+    /// name the transport of the parts.
     Staged = 6, "staged";
     /// In the engine's own tests alone (`transport/loopback.rs`). Its number is no part of the ABI: it is the next one
     /// that is free.
@@ -171,7 +169,7 @@ transports! {
 }
 
 impl Transport {
-    /// How many numbers there are.
+    /// The number of values.
     pub const COUNT: usize = Transport::ALL.len();
 
     /// Those that settings name and that a person is told of.
@@ -185,7 +183,7 @@ impl Transport {
         Transport::ALL.get(number as usize).copied().unwrap_or(Transport::None)
     }
 
-    /// What devices of this kind go by themselves.
+    /// Returns the transport by which devices of this kind move data themselves.
     pub fn of_devices(kind: MemoryKind) -> Transport {
         match kind {
             MemoryKind::Ascend => Transport::Ascend,
@@ -193,13 +191,13 @@ impl Transport {
         }
     }
 
-    /// The bit of this transport in a mask of allowed transports.
+    /// Returns the bit of this transport in a mask of allowed transports.
     pub const fn bit(self) -> u64 {
         1 << (self as u32)
     }
 }
 
-/// `[address, address + length)` without overflow, or None.
+/// Returns the end of `[address, address + length)`; None if it overflows.
 pub fn end_of(address: u64, length: u64) -> Option<u64> {
     address.checked_add(length)
 }

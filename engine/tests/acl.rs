@@ -1,5 +1,5 @@
-//! What the engine declares of AscendCL: `sys/acl/bindings.rs` is made from `sys/acl/facts.h` and checked in.
-//! This fails when the two differ; `UPDATE=1 cargo test -p ferry --test acl` writes it anew.
+//! Checks ferry's declarations of AscendCL: `sys/acl/bindings.rs` is generated from `sys/acl/facts.h` and checked in.
+//! The test fails when the two differ; `UPDATE=1 cargo test -p ferry --test acl` regenerates the file.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src/sys/acl")
 }
 
-/// None, and said aloud, where there is no libclang.
+/// Returns None, and prints so, on a machine without libclang.
 fn generate() -> Option<String> {
     if std::panic::catch_unwind(bindgen::clang_version).is_err() {
         eprintln!("SKIPPED: bindgen finds no libclang; scripts/setup.sh installs it");

@@ -36,7 +36,7 @@ fn same_host_and_nothing_inline() {
     Setup::local("no express, no spin", &settings).all();
 }
 
-/// The largest class; its neighbours and a short tail after many frames.
+/// Moves the largest class: its neighbours, and a short tail after many frames.
 #[test]
 fn large() {
     let mut setup = Setup::tcp("large", &[]);
@@ -62,7 +62,7 @@ fn four_lanes_and_two_workers() {
     Setup::tcp("four lanes, two workers", &[("lanes", "4"), ("workers", "2")]).all();
 }
 
-/// Nothing is sent or received by the calling thread, and nobody spins.
+/// The calling thread neither sends nor receives, and no thread spins.
 #[test]
 fn workers_do_everything() {
     Setup::tcp("no express, no spin", &[("express_bytes_max", "0"), ("spin_us", "0")]).all();
@@ -79,7 +79,7 @@ fn a_secret_in_place_of_the_same_user() {
     Setup::tcp("secret", &[("secret", secret)]).all();
 }
 
-/// Two ends that agree on the smaller of what each has.
+/// Two ends agree on the smaller of their limits.
 #[test]
 fn unequal_ends() {
     let small: Settings = &[("lanes", "1"), ("workers", "1"), ("frame_bytes_max", "65536"), ("spin_us", "0")];

@@ -1,4 +1,4 @@
-//! Leaving in good order: what the other side hears, and how soon.
+//! An orderly end: the events at the other side, and how soon they come.
 
 use ferry::notify::{EventBody, Queue, WHAT_NOTIFICATIONS, WHAT_PEERS};
 use ferry::status::Status;
@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 fn engine() -> Engine {
     let mut config = Config::new().unwrap();
-    // So long that a goodbye which got lost cannot be mistaken for one that came.
+    // So long that a lost Bye cannot be mistaken for a received one.
     config.set("reconnect_timeout_ms", "600000").unwrap();
     Engine::open(config).unwrap()
 }
 
-/// The next event that `wanted` takes, within ten seconds.
+/// Returns the next event that `wanted` takes, within ten seconds.
 fn next<T>(queue: &Arc<Queue>, wanted: impl Fn(EventBody) -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(10);
     let mut events = Vec::new();
@@ -28,8 +28,8 @@ fn next<T>(queue: &Arc<Queue>, wanted: impl Fn(EventBody) -> Option<T>) -> T {
     }
 }
 
-/// Both directions, and many times: the goodbye races with the lanes' ends, which make the other side
-/// speak on a connection that nobody reads any more.
+/// In both directions, and many times: the Bye races with the ends of the lanes, which make the other side write to a
+/// connection that nobody reads any more.
 #[test]
 fn who_closes_is_missed_at_once() {
     for round in 0..30 {
@@ -47,7 +47,7 @@ fn who_closes_is_missed_at_once() {
     }
 }
 
-/// A target that closes because of what it was told has taken it: its sender must hear so.
+/// The notification makes the target close, so the target has received it: its sender must be told DONE.
 #[test]
 fn what_was_taken_before_the_end_is_confirmed() {
     for _ in 0..30 {

@@ -1,5 +1,5 @@
-//! Transfers as futures, under runtimes that know nothing of ferry: tokio with one thread and with
-//! several, and tokio-uring.
+//! Transfers as futures, under runtimes without knowledge of ferry: tokio with one thread and with several, and
+//! tokio-uring.
 
 mod common;
 
@@ -20,7 +20,7 @@ fn plain() -> TransferOptions<'static> {
     TransferOptions::default()
 }
 
-/// A thousand at once, in both directions, each with its own place; all are awaited together.
+/// Submits a thousand transfers, in both directions, each with its own range, and awaits them together.
 async fn a_thousand(pair: &Pair) {
     const COUNT: usize = 1000;
     const LENGTH: usize = 3000;
@@ -38,7 +38,7 @@ async fn a_thousand(pair: &Pair) {
     assert_eq!(pair.a.stats().unwrap().transfers, 0, "an awaited transfer is released");
 }
 
-/// Large, small, failing, and dropped while pending.
+/// Runs transfers that are large, small, failing, and dropped while pending.
 async fn all_kinds(pair: &Pair) {
     let (local, remote) = pair.memories(32 * MIB, 32 * MIB);
     let whole = [request(&local, 0, &remote, 0, 32 * MIB)];
@@ -57,7 +57,7 @@ async fn all_kinds(pair: &Pair) {
         Ok(result) => assert_eq!(result.state, State::Done, "it was faster"),
         Err(error) => assert_eq!(error.status, Status::Cancelled),
     }
-    // Polled once, then dropped: the transfer goes on, and is forgotten when it is final.
+    // Polled once, then dropped: the transfer continues, and is forgotten when it is final.
     {
         let mut future = pin!(pair.a.submit(pair.b_at_a, Op::Read, &whole, &plain()).unwrap().into_future());
         let _ = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
@@ -93,7 +93,7 @@ fn tokio_with_several_threads() {
                 let pair = pair.clone();
                 tokio::spawn(async move {
                     if task == 0 {
-                        // The others' transfers would be counted here.
+                        // Transfers of the other tests would be counted here.
                         return;
                     }
                     let (local, remote) = pair.memories(64 << 10, 64 << 10);
@@ -122,7 +122,7 @@ fn tokio_uring() {
     });
 }
 
-/// A future that loses a race goes on being awaited: the waker of its last poll counts.
+/// A future that loses a race is awaited again: the waker of its last poll counts.
 #[test]
 fn select_and_go_on() {
     let pair = Pair::new(&[]);
@@ -139,7 +139,7 @@ fn select_and_go_on() {
             }
         };
         assert_eq!(result.unwrap().bytes_confirmed, 64 << 20);
-        // Two at a time: the first that is done is awaited to the end, then the other.
+        // Two at a time: awaits the first that is done, then the other.
         for _ in 0..50 {
             let one = [request(&local, 0, &remote, 0, 4096)];
             let submit = || pair.a.submit(pair.b_at_a, Op::Read, &one, &plain()).unwrap().into_future();
@@ -152,7 +152,7 @@ fn select_and_go_on() {
     });
 }
 
-/// Moved between tasks after its first poll: the waker of the old task is of no use.
+/// Moved to another task after its first poll: the future must not wake the old task.
 #[test]
 fn a_future_may_change_its_task() {
     let pair = std::sync::Arc::new(Pair::new(&[]));
@@ -172,7 +172,7 @@ fn a_future_may_change_its_task() {
     }
 }
 
-/// An executor that runs a task where it is woken: the task submits there, and waits.
+/// An executor that runs a task on the thread that wakes the task: the task submits there, and waits.
 #[test]
 fn a_task_may_wait_where_it_is_woken() {
     let pair = std::sync::Arc::new(Pair::new(&[]));
@@ -192,7 +192,7 @@ fn a_task_may_wait_where_it_is_woken() {
     }
 }
 
-/// No runtime at all: block_on by hand would do. Waits by future and by thread get along.
+/// Works without a runtime, with a plain block_on. A future and a thread can wait for the same transfer.
 #[test]
 fn a_thread_and_a_task_wait_for_the_same_transfer() {
     let pair = Pair::new(&[]);

@@ -1,9 +1,10 @@
-//! GPUDirect RDMA: memory of GPUs that NICs reach by themselves. No GPU and no NIC has seen any of it: a stand-in for
-//! the CUDA driver gives descriptors for dma-bufs, and one for libibverbs (`tests/standin/verbs`), with a NIC that
-//! reaches the engines of its process, takes them. What the host must not touch faults, and the NIC counts what it did.
+//! GPUDirect RDMA: GPU memory that NICs access directly. None of it has run on a real GPU or NIC: a stand-in for the
+//! CUDA driver exports dma-buf descriptors, and a stand-in for libibverbs (`tests/standin/verbs`), with a NIC that
+//! connects the engines of its process, imports them. Memory that the host must not touch faults, and the NIC counts
+//! its work.
 //!
-//! One process for each case, because libibverbs is opened once and found by its name. Above 500 lines: the cases share
-//! what starts those processes and asks the NIC.
+//! Each case has a process of its own, because libibverbs is opened once and found by its name. Above 500 lines: the
+//! cases share the code that starts those processes and asks the NIC.
 
 mod common;
 #[path = "cuda/gpu.rs"]
@@ -23,7 +24,7 @@ use std::ffi::CString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the stand-in for libibverbs is asked besides verbs.
+/// The stand-in's own functions, besides verbs.
 struct Nic {
     set: unsafe extern "C" fn(*const libc::c_char, libc::c_long) -> libc::c_int,
     count: unsafe extern "C" fn(*const libc::c_char) -> libc::c_long,
@@ -70,7 +71,7 @@ struct Bench {
     copies: Cell<i64>,
 }
 
-/// Where a transfer begins or ends.
+/// The source or destination of a transfer.
 #[derive(Clone, Copy)]
 struct Place {
     region: u64,
@@ -137,13 +138,13 @@ fn is_done_by(result: &TransferResult, transport: Transport) {
     assert_eq!((result.status, result.transport), (Status::Ok, transport));
 }
 
-/// It goes without a copy.
+/// Asserts that the transfer is done without a copy on the GPU.
 fn is_direct(bench: &Bench, op: Op, here: Place, there: Place, spans: &[(usize, usize, usize)]) {
     is_done_by(&bench.run(op, here, there, spans), Transport::Rdma);
     assert_eq!(bench.copies.get(), 0);
 }
 
-/// Has the case run in a process that finds the stand-in, started by `prefix` if that has words.
+/// Runs the case in a process that finds the stand-in; `prefix`, if not empty, starts that process.
 fn alone(prefix: &[&str], case: &str) {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("nic");
     std::fs::create_dir_all(&folder).unwrap();
@@ -165,7 +166,7 @@ fn alone(prefix: &[&str], case: &str) {
         .args([fresh.as_os_str(), source.as_ref()])
         .status();
     assert!(built.unwrap().success(), "a C compiler and verbs.h build the library that stands in");
-    // Other tests may be at it: whole files take each other's place.
+    // Other tests may build it at the same time, so each replaces the whole file.
     std::fs::rename(&fresh, folder.join("libibverbs.so.1")).unwrap();
     let program = std::env::current_exe().unwrap();
     let words = [prefix, &[program.to_str().unwrap(), "--exact", case, "--ignored", "--nocapture"]].concat();
@@ -202,7 +203,7 @@ cases! {
     only_what_the_peers_nic_does_not_grant_is_refused = answered;
 }
 
-/// The NICs and the GPU in a tree like sysfs, the second NIC beside the GPU.
+/// Makes a tree like sysfs with the NICs and the GPU; the second NIC is beside the GPU.
 fn sysfs() -> PathBuf {
     let root = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("sysfs");
     let _ = std::fs::remove_dir_all(&root);
@@ -260,7 +261,7 @@ fn direct() {
     assert!(nic.count("writes_to_dmabuf") > 0 && nic.count("proofs_of_dmabuf") > 0);
     assert_eq!(nic.count("reads_from_dmabuf"), 0);
 
-    // Small ones are not sent inline: the CPU would have to read them, and faults.
+    // Small transfers of device memory are not sent inline: the CPU would have to read the memory, and would fault.
     gpu.put(source.address, &pattern(2, 4096));
     let spans: Vec<(usize, usize, usize)> = (0..16).map(|at| (at * 64, (15 - at) * 64, 64)).collect();
     let inline = nic.count("inline");
@@ -283,7 +284,7 @@ fn direct() {
     check("device to host", &common::data::contents(&far), &pattern(3, 4 * MIB));
     assert!(nic.count("writes_from_dmabuf") > 0);
 
-    // One chain for memory of the device and of the host, in turn: each is proven where it was written.
+    // One chain writes device memory and host memory in turn: visibility is proven for each kind separately.
     let (device, host) = (nic.count("proofs_of_dmabuf"), nic.count("proofs_of_host"));
     let request = |at: u64, to: Place| Request {
         local: near.address() + at * 64,
@@ -303,7 +304,7 @@ fn direct() {
         check("mixed", &found[range.clone()], &sent[range]);
     }
 
-    // The peer's keys are taken back and the memory off the NIC before unregister says OK.
+    // Unregister takes the peer's keys back and deregisters the memory from the NIC before it returns OK.
     pair.b.unregister(there.region, Some(PATIENCE)).unwrap();
     assert_eq!(nic.count("dmabufs_ended"), 1);
     pair.a.unregister(here.region, Some(PATIENCE)).unwrap();
@@ -315,7 +316,7 @@ fn direct() {
     );
 }
 
-/// A WRITE between two devices that is staged, and what says why.
+/// Asserts that a WRITE between two devices is staged, for this reason.
 fn staged(bench: &Bench, access: Access, reason: &str) {
     let Bench { pair, gpu, nic, .. } = bench;
     let (source, target) = (gpu.device(MIB), gpu.device(MIB));
@@ -344,7 +345,7 @@ fn refused() {
     bench.gpu.standin().set("FERRY_STANDIN_DMA_BUF", "0");
     staged(&bench, Access::BOTH, "no dma-buf");
     bench.gpu.standin().set("FERRY_STANDIN_DMA_BUF", "1");
-    // What the driver itself refuses, at one end: the other's keys are of no use alone.
+    // The driver itself refuses at one end: the other end's keys alone are of no use.
     bench.gpu.standin().fault("cuMemGetHandleForAddressRange", "1", 801);
     staged(&bench, Access::BOTH, "801");
     staged(&bench, Access::REMOTE_WRITE, "peers may WRITE but not READ it");
@@ -392,22 +393,22 @@ fn broken() {
     check("what was left over", &gpu.get(target.address, 4 * MIB), &pattern(1, 4 * MIB));
     assert_eq!(nic.count("writes_to_dmabuf"), 0);
 
-    // With the port up again it is direct again.
+    // With the port up again the transfer is direct again.
     nic.set("hold", 0);
     nic.set("down", 0);
     eventually("there is a path again", || {
         gpu.put(source.address, &pattern(2, 4 * MIB));
         let result = bench.run(Op::Write, here, there, &[(0, 0, 4 * MIB)]);
         assert_eq!(result.status, Status::Ok);
-        // By RDMA alone says too little: what is staged may go by it.
+        // RDMA as the transport proves too little: staging may use RDMA, too.
         nic.count("writes_to_dmabuf") > 0
     });
     check("directly again", &gpu.get(target.address, 4 * MIB), &pattern(2, 4 * MIB));
 }
 
 impl Bench {
-    /// Moves so much, by a transfer for each length, while the NICs hold what is posted: MiB that each of them had got
-    /// by then, `sum` in all.
+    /// Submits a transfer for each length while the NICs hold posted work. Returns the MiB that each NIC had got by
+    /// then, `sum` in all.
     fn shares(&self, here: Place, there: Place, lengths: &[usize], sum: i64) -> [i64; 2] {
         let Bench { pair, nic, .. } = self;
         let posted = || ["bytes_0", "bytes_1"].map(|name| nic.count(name));
@@ -447,13 +448,13 @@ fn near() {
     common::hears_of(&pair.a, pair.b_at_a, far.region());
     let (here, there) =
         (bench.register(&pair.a, &source, Access::BOTH), bench.register(&pair.b, &target, Access::BOTH));
-    // Whichever end the GPU is at. Between host memory both are as good.
+    // Whichever end the GPU is at. For host memory both NICs are equal.
     assert_eq!(bench.shares(here, place(&far), &[2 * MIB], 2), [0, 2]);
     assert_eq!(bench.shares(place(&near), there, &[2 * MIB], 2), [0, 2]);
-    // The other one helps with what would take several times as long; what is left waits for the near one.
+    // The far NIC takes a share of large transfers; the rest waits for the near NIC.
     gpu.put(source.address, &pattern(1, BYTES));
     assert_eq!(bench.shares(here, there, &[BYTES], 9), [1, 8]);
-    // Nothing waits so that something else waits behind it.
+    // No transfer waits so that another one queues behind it.
     assert_eq!(bench.shares(here, there, &[BYTES, BYTES], 16), [8, 8]);
     check("all of it", &gpu.get(target.address, BYTES), &pattern(1, BYTES));
 }
@@ -471,8 +472,8 @@ fn nowhere() {
     check("all of it", &gpu.get(target.address, 4 * MIB), &pattern(1, 4 * MIB));
 }
 
-/// ACCESS is for a key that doesn't grant it. That a request was invalid, as the next packet of a connection, says
-/// something of the connection: the same request goes by another.
+/// ACCESS is for a key that doesn't grant the access. A NIC that answers "invalid request" blames the connection: the
+/// same request is posted on another endpoint.
 #[test]
 #[ignore = "another test runs it, in a process of its own"]
 fn answered() {
@@ -495,7 +496,7 @@ fn answered() {
             check("after all", &common::data::contents(&far), &common::data::contents(&near));
         }
     }
-    // A target that always says so means it.
+    // If the target always answers so, the request itself is invalid.
     nic.set("answers", REM_INV_REQ_ERR);
     let request = Request {
         local: near.address(),

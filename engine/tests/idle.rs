@@ -1,4 +1,4 @@
-//! An idle engine with idle peers costs next to nothing. Alone in its process, whose CPU time it reads.
+//! An idle engine with idle peers costs next to nothing. Runs alone in its process, whose CPU time it reads.
 
 mod common;
 
@@ -16,7 +16,7 @@ fn idle_engines_take_no_cpu() {
     for poller in ["epoll", "io_uring"] {
         let pair = Pair::new(&[("tcp_poller", poller)]);
         let (local, remote) = pair.memories(1 << 20, 1 << 20);
-        // Every lane and the notifications have been used: nothing goes on after that.
+        // Every lane and the notifications have been used: nothing runs after that.
         for length in [64, 4096, 1 << 20] {
             for op in [Op::Write, Op::Read] {
                 let one = [request(&local, 0, &remote, 0, length)];
@@ -25,8 +25,8 @@ fn idle_engines_take_no_cpu() {
             }
         }
         pair.a.notify(pair.b_at_a, b"the last for now", Deadline::Default).unwrap();
-        // The least of some, in case one still sees the end of the exchange (a short spin, a late wake-up), or a
-        // machine that is busy with something else.
+        // The least of several measurements, in case one still includes the end of the exchange (a short spin, a late
+        // wake-up) or the machine is busy.
         let mut least = cpu_time_idle(PERIOD);
         let mut tries = 1;
         while least >= PERIOD / 1000 && tries < 5 {

@@ -1,9 +1,9 @@
-//! The import table of `engine/src`, and the house rules that a reader can check line by line: imports
-//! point down, unsafe stays where it is argued, nothing panics in passing. Reads the sources; what it
-//! cannot see (macros that build paths, `#[macro_use]`) nobody may use.
+//! The import table of `engine/src`, and the house rules that can be checked line by line: imports point down, unsafe
+//! code stays in few places, library code does not panic. Reads the sources; code must not use what the reader cannot
+//! see (macros that build paths, `#[macro_use]`).
 //!
-//! `imports/scan.rs` turns a file into tokens without its tests and into the paths it names; the rules
-//! and the tables they use are here, most of the lines. A violation is printed as `file:line: what`.
+//! `imports/scan.rs` turns a file into tokens without its tests and into the paths that the file names; the rules and
+//! their tables are here. A violation is printed as `file:line: what`.
 
 #[path = "imports/comments.rs"]
 mod comments;
@@ -14,8 +14,8 @@ use scan::{Kind, Scan};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// Top to bottom. A module may import those on lines below its own; modules on one line know nothing
-/// of each other. `command` carries transfers and is asked of by `peer`, so it lies between the two.
+/// Top to bottom. A module may import from lines below its own; modules on one line do not import each other.
+/// `command` carries transfers, and `peer` sends commands, so `command` lies between the two.
 const LAYERS: &[&[&str]] = &[
     &["api"],
     &["plan"],
@@ -28,10 +28,10 @@ const LAYERS: &[&[&str]] = &[
     &["notify"],
     &["region"],
     &["device"],
-    // Settings depend on whose rights the process has.
+    // Settings depend on the rights of the process.
     &["config"],
     &["sys"],
-    // Plain data and its rules from here on. Who decides about a path asks `route`, wherever it is.
+    // Plain data and its rules from here on. Modules on every layer ask `route` about a path.
     &["route"],
     &["stats"],
     &["request_map", "handle", "loss", "try_reserve", "schedule"],
@@ -39,35 +39,35 @@ const LAYERS: &[&[&str]] = &[
     &["limits", "types"],
 ];
 
-/// Down, and still not wanted: `plan` and `route` are pure, and `api` gives them all they need.
+/// Imports that point down and are still forbidden: `plan` and `route` are pure, and `api` passes them all they need.
 const PURE: &[&str] = &["plan", "route"];
 const PURE_MAY: &[&str] = &["region", "request_map", "handle", "limits", "try_reserve", "status", "types"];
 
-/// Imports against the rules above: (file, what it names, why).
+/// Imports against the rules above: (file, imported path, reason).
 const IMPORT_EXCEPTIONS: &[(&str, &str, &str)] =
     &[("engine/src/loss.rs", "sys::clock", "a loss has the time of day at which this side saw it")];
 
-/// Crates over the engine, whose files keep the same rules; the edge to C is theirs.
+/// Crates over the engine, whose files keep the same rules; they contain the C interfaces.
 const EDGES: &[&str] = &["ffi/src", "bindings/mooncake/src"];
 
-/// Where unsafe code may be, next to all of `EDGES`.
+/// Places where unsafe code is allowed, besides all of `EDGES`.
 const UNSAFE_IN: &[(&str, &str)] = &[
     ("engine/src/sys/", "the operating system's edge"),
     ("engine/src/transport/", "posts the caller's memory"),
     ("engine/src/api/memory.rs", "storage: `register` takes the caller's promise about its memory"),
 ];
 
-/// What reads or writes memory as if nobody else did. Registered memory is never accessed so: peers and the application
-/// reach it at any time (`sys::racing`).
+/// Accesses that assume that nobody else uses the memory. Registered memory is never accessed so: peers and the
+/// application may use it at any time (`sys::racing`).
 const PLAIN_ACCESS: &[&str] = &["from_raw_parts", "from_raw_parts_mut", "copy_nonoverlapping"];
-/// Where else it may be: (file, what the memory is).
+/// Further places for such accesses: (file, the memory).
 const PLAIN_ACCESS_IN: &[(&str, &str)] = &[
     ("engine/src/sys/copy.rs", "between two mapped ranges, where nothing looks at the bytes"),
     ("engine/src/sys/verbs/chain.rs", "work requests of this process alone"),
     ("engine/src/sys/verbs/device.rs", "the library's list of devices"),
 ];
 
-/// Assertions outside tests: (file, macro, how many, why it may stop the process).
+/// Assertions outside tests: (file, macro, count, why it may stop the process).
 const ASSERTIONS: &[(&str, &str, usize, &str)] = &[
     ("engine/src/api/memory.rs", "unreachable", 1, "the mapping is taken only by drop"),
     ("engine/src/complete/transfer.rs", "debug_assert", 1, "a unit settled twice would free memory early"),
@@ -87,7 +87,7 @@ const ASSERTIONS: &[(&str, &str, usize, &str)] = &[
     ("engine/src/transport/tcp/wire.rs", "debug_assert", 1, "padding is below the alignment"),
 ];
 
-/// What other crates may name of ferry, besides what stands at its root: `a` is all of module `a`.
+/// Parts of ferry that other crates may name, besides the items at its root: `a` is all of module `a`.
 const PUBLIC: &[&str] = &[
     "api",
     "complete::Fence",
@@ -107,7 +107,7 @@ const PUBLIC: &[&str] = &[
     "types",
 ];
 
-/// And what single files of theirs may: (path's beginning, what, why).
+/// Parts that single files may name: (path's beginning, part, reason).
 const PUBLIC_TO: &[(&str, &str, &str)] = &[
     ("benches/src/device", "sys::acl", "plays the host program that allocates a device's memory"),
     ("benches/src/device", "sys::cuda", "the same"),
@@ -121,7 +121,7 @@ const PUBLIC_TO: &[(&str, &str, &str)] = &[
     ("benches/src/subject", "sys::random_bytes", "draws the secret of a run"),
 ];
 
-/// Where std's locks and threads may be named: the locks that mark a broken engine are made of them.
+/// Places where std's locks and threads may be named: the locks that mark a broken engine are made of them.
 const BARE: &[(&str, &str)] = &[
     ("engine/src/sys/health.rs", "what is kept of a broken engine itself"),
     ("engine/src/sys/lock.rs", "wraps them"),
@@ -134,8 +134,8 @@ const BARE: &[(&str, &str)] = &[
 ];
 const BARE_NAMES: &[&str] = &["Condvar", "Mutex", "RwLock", "Builder", "spawn"];
 
-/// What reads a clock, lets a thread wait, draws at random or makes a connection: (module of std or a crate, its names,
-/// empty for all). `sys` alone does, so that one place has all of what a simulation must replace.
+/// Functions that read a clock, let a thread wait, draw at random or make a connection: (module of std or a crate, its
+/// names, empty for all). Only `sys` uses them, so that one place has all that a simulation must replace.
 const OF_SYS: &[(&str, &[&str])] = &[
     ("Instant", &["now"]),
     ("SystemTime", &["now"]),
@@ -181,7 +181,7 @@ struct File {
     text: String,
 }
 
-/// What was found, as `file:line: what`.
+/// The violations, as `file:line: what`.
 #[derive(Default)]
 struct Report(Vec<String>);
 
@@ -204,7 +204,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// All Rust files below `folder`.
+/// Reads all Rust files below `folder`.
 fn read(folder: &str) -> Vec<File> {
     let mut files = Vec::new();
     let mut folders = vec![root().join(folder)];
@@ -224,7 +224,7 @@ fn read(folder: &str) -> Vec<File> {
     files
 }
 
-/// The same without those that only tests compile.
+/// Reads the files below `folder` without those that only tests compile.
 fn sources(folder: &str) -> Vec<File> {
     let mut files = read(folder);
     let tests: Vec<String> = files.iter().flat_map(|file| scan::test_files(&file.path, &file.text)).collect();
@@ -232,12 +232,12 @@ fn sources(folder: &str) -> Vec<File> {
     files
 }
 
-/// By name: a component that is or ends with `tests`.
+/// Decides by name: a component is or ends with `tests`.
 fn is_test(path: &str) -> bool {
     path.split('/').any(|part| part.trim_end_matches(".rs").ends_with("tests"))
 }
 
-/// Names of the modules that `path` lies in: `engine/src/a/b.rs` and `engine/src/a/b/mod.rs` are a, b.
+/// Returns the modules that `path` lies in: `engine/src/a/b.rs` and `engine/src/a/b/mod.rs` are a, b.
 fn module_of(path: &str) -> Vec<String> {
     let inner = path.split_once("/src/").map_or(path, |(_, inner)| inner).trim_end_matches(".rs");
     let parts = inner.split('/').filter(|part| !matches!(*part, "mod" | "lib" | "main"));
@@ -248,7 +248,7 @@ fn layer_of(module: &str) -> Option<usize> {
     LAYERS.iter().position(|layer| layer.contains(&module))
 }
 
-/// The table, and that transports know nothing of one another.
+/// Checks the table, and that transports do not import one another.
 fn check_imports(file: &File, scan: &Scan, report: &mut Report) {
     let module = module_of(&file.path);
     // lib.rs names every module: it is the list of them.
@@ -348,7 +348,7 @@ fn check_panics(file: &File, scan: &Scan, report: &mut Report) {
         if MACROS_FORBIDDEN.contains(&name) {
             report.add(file, token.line, format!("`{name}!` outside tests"));
         }
-        // `const _: () = assert!(…)` is the compiler's to check.
+        // The compiler checks `const _: () = assert!(…)`.
         let constant = before(1) == "=" && before(2) == ")" && before(5) == "_" && before(6) == "const";
         if let Some((_, lines)) = found.iter_mut().find(|(counted, _)| *counted == name && !constant) {
             lines.push(token.line);
@@ -365,7 +365,7 @@ fn check_panics(file: &File, scan: &Scan, report: &mut Report) {
     }
 }
 
-/// A lock that knows nothing of health would let others in behind a panic, and a thread end unheard.
+/// A lock without health would let other threads in behind a panic, and a thread without it would end unnoticed.
 fn check_bare(file: &File, scan: &Scan, report: &mut Report) {
     if BARE.iter().any(|(at, _)| file.path == *at) {
         return;
@@ -385,7 +385,7 @@ fn check_bare(file: &File, scan: &Scan, report: &mut Report) {
     }
 }
 
-/// Time, waiting, randomness and connections come from `sys`.
+/// Checks that time, waiting, randomness and connections come from `sys`.
 fn check_of_sys(file: &File, scan: &Scan, report: &mut Report) {
     if file.path.starts_with("engine/src/sys/") {
         return;
@@ -398,14 +398,14 @@ fn check_of_sys(file: &File, scan: &Scan, report: &mut Report) {
     }
 }
 
-/// Paths into ferry that another crate, which knows it as `name`, may not use.
+/// Reports paths into ferry that another crate, which knows it as `name`, may not use.
 fn check_public(file: &File, scan: &Scan, name: &str, modules: &[String], report: &mut Report) {
     for path in scan.paths_of(name) {
         let used = path.parts.join("::");
         let within = |public: &str| {
             used == *public || used.strip_prefix(public).is_some_and(|rest| rest.starts_with("::"))
         };
-        // What is no module is an item that the root re-exports. `a::{self, …}` reads as `a`.
+        // A first part that is no module is an item that the root re-exports. `a::{self, …}` reads as `a`.
         let first = path.parts.first().map_or("", String::as_str);
         let internal = first == "*" || modules.iter().any(|module| module == first);
         let granted = |(at, what, _): &(&str, &str, &str)| file.path.starts_with(at) && within(what);
@@ -460,7 +460,7 @@ fn other_crates_keep_to_the_public_api() {
     report.assert_empty();
 }
 
-/// Files that no module names are compiled by nobody, and look as if they were.
+/// Returns files that no module names: they are never compiled, but look as if they were.
 fn orphans(files: &[File]) -> Vec<String> {
     let is_named = |file: &File| {
         let (folder, name) = file.path.rsplit_once('/').unwrap_or_default();
@@ -469,7 +469,7 @@ fn orphans(files: &[File]) -> Vec<String> {
             "mod" => folder.rsplit_once('/').unwrap_or_default(),
             name => (folder, name),
         };
-        // Programs of their own.
+        // Separate programs.
         if folder.ends_with("/bin") {
             return true;
         }
@@ -536,7 +536,7 @@ fn comments_fit_a_line() {
     assert_eq!(comments::too_long(&text), [2, 3, 5]);
 }
 
-/// The rules on a small example of everything that they forbid, and of what only looks like it.
+/// Runs the rules on a small example of everything that they forbid, and of code that only looks like it.
 #[test]
 fn each_rule_can_fail() {
     let text = include_str!("imports/bad.txt");

@@ -1,4 +1,4 @@
-//! TCP lanes are opened when they are needed: a peer that is reached otherwise costs one connection.
+//! TCP lanes are opened on demand: a peer that is reached by another transport costs one connection.
 
 mod common;
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const MIB: usize = 1 << 20;
 
-/// An engine over these transports, whatever the tests run over.
+/// Opens an engine over these transports, whatever the tests run over.
 fn engine(transports: &str, settings: &[(&str, &str)]) -> Engine {
     let mut config = config(settings);
     config.set("transports", transports).unwrap();
@@ -39,13 +39,13 @@ impl Pair {
         Pair { a, b, b_at_a, a_at_b }
     }
 
-    /// Lanes as each end counts them.
+    /// Returns the lanes as each end counts them.
     fn lanes(&self) -> (u32, u32) {
         let count = |at: &Engine, peer| at.peer_info(peer).unwrap().lanes as u32;
         (count(&self.a, self.b_at_a), count(&self.b, self.a_at_b))
     }
 
-    /// TCP connections that `b` has accepted and that stand, of all kinds.
+    /// Returns the number of open TCP connections that `b` has accepted, of all kinds.
     fn connections(&self) -> usize {
         let port: u16 = self.b.address().rsplit(':').next().unwrap().parse().unwrap();
         let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
@@ -56,7 +56,7 @@ impl Pair {
         table.lines().skip(1).filter(is_accepted).count()
     }
 
-    /// The path that a WRITE from `a` took.
+    /// Returns the transport that carried a WRITE from `a`.
     fn write(&self, bytes: usize, checksum: bool) -> Transport {
         let (local, remote) = (alloc(&self.a, bytes), alloc(&self.b, bytes));
         let options = TransferOptions { checksum, ..TransferOptions::default() };
@@ -131,7 +131,7 @@ fn lanes_that_were_open_are_opened_again_with_the_session() {
     eventually("all lanes stand again", || count() == 3);
 }
 
-/// The control connection stands and answers, and no other connection is let through.
+/// The control connection stands and answers; the proxy lets no other connection through.
 #[test]
 fn what_waits_for_a_lane_that_cannot_be_opened_ends_at_its_deadline_with_the_cause() {
     let b = engine("tcp", &[]);
@@ -149,16 +149,16 @@ fn what_waits_for_a_lane_that_cannot_be_opened_ends_at_its_deadline_with_the_cau
     assert_eq!(error.status, Status::Timeout, "{error:?}");
     let cause = ["; last lost: TCP lane ", ", to 127.0.0.1:"];
     assert!(cause.iter().all(|part| error.message.contains(part)), "{}", error.message);
-    // The proxy accepts and closes: when that is seen, is a matter of chance.
+    // The proxy accepts and closes; the moment at which the engine notices is random.
     let ends = ["the peer closed the connection", "Connection reset by peer (os error 104)"];
     assert!(ends.iter().any(|end| error.message.ends_with(end)), "{}", error.message);
     assert_eq!(a.stats().unwrap().counts.sessions_lost, 0, "the peer is there");
-    // What comes after that goes, once lanes can be opened.
+    // Later transfers succeed once lanes can be opened.
     proxy.refuse(false);
     a.write(peer, &requests, &TransferOptions::default()).unwrap();
 }
 
-/// The lanes for bulk are a gain in speed: where they can't be opened, the express lane does their work.
+/// Bulk lanes only add speed: if they can't be opened, the express lane does their work.
 #[test]
 fn the_express_lane_carries_everything_as_long_as_it_is_alone() {
     let b = engine("tcp", &[]);
@@ -176,7 +176,7 @@ fn the_express_lane_carries_everything_as_long_as_it_is_alone() {
     a.write(peer, &requests, &TransferOptions::default()).unwrap();
 }
 
-/// No connection ends and none is refused, but nobody answers any more. No lane stands on which that would show.
+/// No connection ends or is refused, but nobody answers any more. No lane stands on which that would show.
 #[test]
 fn a_peer_that_falls_silent_before_a_lane_is_open_is_lost() {
     let b = engine("local,tcp", &[]);
@@ -207,7 +207,7 @@ fn impatient() -> Engine {
     engine("local,tcp", &times)
 }
 
-/// The same for the end that was dialed, and can only ask for lanes.
+/// A dialer falls silent before it opens a lane; the dialed end can only ask for lanes.
 #[test]
 fn a_dialer_that_falls_silent_before_it_opens_a_lane_is_lost() {
     let b = impatient();
@@ -220,12 +220,12 @@ fn a_dialer_that_falls_silent_before_it_opens_a_lane_is_lost() {
     assert_eq!(b.notify(peer, b"word", Deadline::After(PATIENCE)).unwrap_err().status, Status::PeerLost);
 }
 
-/// The dialer is there when it is asked for lanes, cannot open them, and falls silent later.
+/// The dialer answers when it is asked for lanes, cannot open them, and falls silent later.
 #[test]
 fn a_dialer_that_falls_silent_while_it_cannot_open_a_lane_is_lost() {
     let b = impatient();
     let proxy = Proxy::new(b.address());
-    // It does not end the connection by itself.
+    // The engine does not end the connection by itself.
     let a = engine("local,tcp", &[("progress_timeout_ms", "600000")]);
     a.connect(&proxy.address, Some(PATIENCE)).unwrap();
     let peer = peer_of(&b, &a);
@@ -239,7 +239,7 @@ fn a_dialer_that_falls_silent_while_it_cannot_open_a_lane_is_lost() {
     });
 }
 
-/// What both ends queue in the first moment, when no lane stands, from several threads at once.
+/// Several threads at both ends queue transfers in the first moment, when no lane stands.
 #[test]
 fn the_first_of_both_ends_have_their_lanes_opened() {
     let hub = engine("local,tcp", &[]);

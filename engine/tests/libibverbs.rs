@@ -1,6 +1,6 @@
-//! libibverbs is opened when RDMA may be used, and not otherwise; what it can't do is a reported fact. A library
-//! of that name, made here, stands in for it: it finds no device, and does as its names say. One process for
-//! each case, because the library is opened once.
+//! libibverbs is opened only when RDMA may be used, and its missing features are reported. A library of that name,
+//! compiled here, stands in for libibverbs: it finds no device, and fails as each case needs. Each case has a process
+//! of its own, because the library is opened once.
 
 mod common;
 
@@ -9,7 +9,7 @@ use ferry::types::Transport;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The calls that ferry needs, as far as anybody gets without a device.
+/// The functions that ferry needs, as far as an engine gets without a device.
 const SOURCE: &str = r#"
     #include <errno.h>
     int ibv_fork_init(void) { return FORK_INIT; }
@@ -47,7 +47,7 @@ impl StandIn {
         StandIn { folder }
     }
 
-    /// What two engines say of RDMA, in a process that would find this library; and whether it has.
+    /// Returns the state of RDMA at two engines, in a process that would find this library, and whether it was loaded.
     fn says(&self, settings: &str) -> (String, bool) {
         let mut child = Command::new(std::env::current_exe().unwrap());
         child.args(["--exact", "what_engines_say", "--ignored", "--nocapture"]);
@@ -103,7 +103,7 @@ fn what_it_lacks_is_named() {
     assert!(why.contains("ibv_destroy_qp"), "{why}");
 }
 
-/// An old kernel, and a process that has registered memory without thinking of fork.
+/// An old kernel, and a process that has registered memory without preparing for fork.
 #[test]
 fn devices_are_not_used_where_fork_would_harm() {
     let (why, _) = StandIn::new("fork", &["-DFORK_INIT=EINVAL"]).says("transports=auto");

@@ -1,6 +1,6 @@
-//! Every interleaving of the region's gate and doors: nobody is inside once unregister has its answer, and
-//! the one who waits for the last user is always woken. Their own sources are compiled here against
-//! loom's atomics and locks, so this runs in a plain `cargo test`.
+//! Every interleaving of the region's gate and shared gates: nobody is inside once unregister has its answer, and a
+//! thread that waits for the last user is always woken. The gates' own sources are compiled here against loom's
+//! atomics and locks, so that this runs in a plain `cargo test`.
 
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::AtomicU64;
@@ -32,7 +32,7 @@ impl Guarded {
         Arc::new(Guarded { gate: gate::Gate::new(), memory: UnsafeCell::new(0) })
     }
 
-    /// What a transport does. Loom's tracking needs the access itself only, not the value.
+    /// Acts as a transport. Loom's tracking needs the access only, not the value.
     fn visit(&self) {
         if self.gate.enter() {
             self.memory.with(|_| ());
@@ -40,7 +40,7 @@ impl Guarded {
         }
     }
 
-    /// What the application does once unregister has said OK.
+    /// Acts as the application after unregister has returned OK.
     fn reuse(&self) {
         assert!(self.gate.is_revoked());
         assert!(!self.gate.enter());
@@ -48,8 +48,8 @@ impl Guarded {
     }
 }
 
-/// Every interleaving with at most three preemptions, which is where such bugs are; without a bound
-/// this takes minutes (LOOM_MAX_PREEMPTIONS raises it).
+/// Explores every interleaving with at most three preemptions, which finds such bugs; without a bound this takes
+/// minutes (LOOM_MAX_PREEMPTIONS raises it).
 fn explore(model: impl Fn() + Send + Sync + 'static) {
     let mut explorer = loom::model::Builder::new();
     explorer.preemption_bound = explorer.preemption_bound.or(Some(3));
@@ -112,7 +112,7 @@ fn two_who_wait_are_both_woken() {
     });
 }
 
-/// A region's words as two processes share them, and the memory behind.
+/// A region's gate words as two processes share them, and the memory behind.
 struct Shared {
     word: AtomicU64,
     closed: AtomicU64,
@@ -134,7 +134,7 @@ impl Shared {
         })
     }
 
-    /// What an initiator does; whether it got in.
+    /// Acts as an initiator; returns whether it got in.
     fn copy(&self, initiator: usize) -> bool {
         let users = &self.users[initiator];
         loop {

@@ -1,5 +1,5 @@
-//! Notifications: bytes to the peer, alone or after data; in order, after the data is visible, never
-//! lost and never more than the target has room for.
+//! Notifications: bytes to the peer, alone or after data; in order, after the data is visible, never lost and never
+//! more than the target has room for. Contract 10.
 
 mod common;
 
@@ -29,7 +29,7 @@ fn listen(engine: &Engine) -> Arc<Queue> {
     engine.queue(WHAT_NOTIFICATIONS, 1).unwrap()
 }
 
-/// What has come so far, as (peer, bytes).
+/// Appends the notifications that have arrived, as (peer, bytes).
 fn drain(queue: &Queue, into: &mut Vec<(PeerId, Box<[u8]>)>) {
     let mut events = Vec::new();
     queue.drain(&mut events, 1 << 20);
@@ -74,7 +74,7 @@ fn one_byte_too_many_is_refused_before_anything_is_done() {
     let refused = pair.a.submit(pair.b_at_a, Op::Write, &write, &notifying(&long));
     assert_eq!(refused.err().unwrap().status, Status::Limit);
     let queue = listen(&pair.b);
-    // It took no number: the next one is not held up.
+    // The refused notification took no number: the next notification is not held up.
     pair.a.notify(pair.b_at_a, b"next", Deadline::Default).unwrap();
     assert_eq!(&*collect(&queue, 1)[0].1, b"next");
     assert_eq!(contents(&remote), pattern(2, 64));
@@ -88,8 +88,8 @@ fn those_sent_before_anybody_listens_wait() {
     assert!(all.iter().enumerate().all(|(n, (_, bytes))| **bytes == (n as u64).to_le_bytes()));
 }
 
-/// WRITEs of all sizes, each with a notification: whoever gets it finds the bytes in place. The check
-/// runs in the event's handler, as an application would.
+/// WRITEs of all sizes, each with a notification: its receiver finds the bytes in place. The check runs in the event's
+/// handler, as in an application.
 #[test]
 fn delivered_when_the_data_is_visible() {
     for settings in [&[][..], &[("express_bytes_max", "0")], &[("lanes", "4"), ("frame_bytes_max", "65536")]]
@@ -145,8 +145,8 @@ fn delivered_when_the_data_is_visible() {
     }
 }
 
-/// From several threads, alone and with data of mixed sizes: each thread's come in its order, none is
-/// lost, none comes twice.
+/// From several threads, alone and with data of mixed sizes: each thread's notifications arrive in its order, none is
+/// lost, none arrives twice.
 #[test]
 fn each_threads_notifications_come_in_its_order() {
     const THREADS: usize = 4;
@@ -195,8 +195,8 @@ fn each_threads_notifications_come_in_its_order() {
     }
 }
 
-/// The target has room for NOTIFY_CREDITS; beyond, senders wait until its application takes some. Data
-/// goes on moving meanwhile, and nothing is lost.
+/// The target has room for NOTIFY_CREDITS; senders of more wait until its application takes some. Data still moves
+/// meanwhile, and nothing is lost.
 #[test]
 fn senders_wait_for_credits() {
     let pair = Pair::new(&[]);
@@ -231,7 +231,7 @@ fn senders_wait_for_credits() {
     });
 }
 
-/// A thread that notifies blocks while there are no credits, and goes on when there are.
+/// A thread that notifies blocks while there are no credits, and continues when there are.
 #[test]
 fn a_blocked_sender_goes_on_when_the_target_drains() {
     let pair = Pair::new(&[]);
@@ -251,7 +251,7 @@ fn a_blocked_sender_goes_on_when_the_target_drains() {
     assert_eq!(sent.load(Ordering::SeqCst), total);
 }
 
-/// One that waits for a credit at its deadline is NOT_SENT; its number is skipped.
+/// A notification that waits for a credit at its deadline is NOT_SENT; its number is skipped.
 #[test]
 fn a_deadline_without_credits_is_not_sent() {
     let pair = Pair::new(&[]);
@@ -265,7 +265,7 @@ fn a_deadline_without_credits_is_not_sent() {
     assert_eq!(&*collect(&queue, 1)[0].1, b"after");
 }
 
-/// The look that was planned for an earlier deadline, of what has ended meanwhile, finds the next one.
+/// A check planned for the deadline of a transfer that has ended meanwhile finds the next deadline.
 #[test]
 fn a_deadline_behind_that_of_something_that_has_ended_is_met() {
     let pair = Pair::new(&[("progress_timeout_ms", "600000")]);
@@ -283,7 +283,7 @@ fn a_deadline_behind_that_of_something_that_has_ended_is_met() {
     assert_eq!(late.wait(Some(PATIENCE)).unwrap().status, Status::Timeout);
 }
 
-/// Transfers that fail in part or whole, small and large, announce nothing, and hold up nothing.
+/// Transfers that fail in part or whole, small and large, deliver no notification, and hold up nothing.
 #[test]
 fn failed_transfers_are_not_announced_and_later_ones_are() {
     let pair = Pair::new(&[]);
@@ -309,13 +309,13 @@ fn failed_transfers_are_not_announced_and_later_ones_are() {
             assert_eq!(heard, [b"yes".as_slice().into(), b"alone".as_slice().into()]);
         }
     }
-    // Unregistered under the initiator's nose, so that the refusal comes from the target: no access
-    // either, when no region is named and the list does not show it.
+    // Unregistered without the initiator's knowledge, so that the target refuses: missing access does the same, when
+    // no region is named and the initiator's list does not show it.
     assert_eq!(contents(&closed), pattern(3, 4 * MIB));
 }
 
-/// A cancelled transfer's number is skipped, whether or not anything of it was posted; so is that of
-/// one whose deadline was over before it was queued.
+/// A cancelled transfer's number is skipped, whether or not some of it was posted. The number of a transfer whose
+/// deadline was over before it was queued is skipped, too.
 #[test]
 fn cancelled_and_late_transfers_hold_up_nothing() {
     let pair = Pair::new(&[]);

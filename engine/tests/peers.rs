@@ -1,5 +1,4 @@
-//! Engines and their peers: opening, connecting, closing; both sides of a session; what is found wrong
-//! before anything moves.
+//! Engines and their peers: opening, connecting, closing; both sides of a session; errors found before anything moves.
 
 mod common;
 
@@ -44,7 +43,7 @@ fn an_address_in_use_says_so() {
     let first = engine(&[]);
     let error = Engine::open(config(&[("listen_address", first.address())])).err().unwrap();
     assert_eq!(error.os_error, libc::EADDRINUSE);
-    // Free again once the engine is closed.
+    // The address is free again once the engine is closed.
     let address = first.address().to_owned();
     first.close(Some(PATIENCE)).unwrap();
     assert_eq!(engine(&[("listen_address", &address)]).address(), address);
@@ -71,7 +70,7 @@ fn connecting_twice_is_connecting_once() {
     assert!(paths.len() == 5 && paths.iter().all(|path| path.chosen || !path.why.is_empty()));
 }
 
-/// By another name for the same address the peer is the same, and its traffic is not disturbed.
+/// Connecting by another name for the same address returns the same peer, and does not disturb its traffic.
 #[test]
 fn another_name_is_no_other_peer() {
     let pair = Pair::new(&[]);
@@ -93,7 +92,7 @@ fn another_name_is_no_other_peer() {
     }
 }
 
-/// Both dial at the same moment, by either name: one session comes of it, and both callers get it.
+/// Both dial at the same moment, by either name: one session results, and both callers get it.
 #[test]
 fn two_engines_that_dial_each_other_meet() {
     for round in 0..60 {
@@ -113,7 +112,7 @@ fn two_engines_that_dial_each_other_meet() {
             let back = dial(&b, to_a);
             (there.join().unwrap(), back)
         });
-        // Whichever session was given up on the way, the ones handed out carry transfers.
+        // Whichever session was given up meanwhile, the returned peers carry transfers.
         let options = RegionOptions::default();
         let (ours, theirs) = (a.alloc(4096, &options).unwrap(), b.alloc(4096, &options).unwrap());
         fill(&ours, 1);
@@ -135,13 +134,13 @@ fn unreachable_peers_are_named() {
     for nonsense in ["", "nowhere", "127.0.0.1", "127.0.0.1:99999", "no.such.host.invalid:1"] {
         assert_eq!(a.connect(nonsense, Some(PATIENCE)).unwrap_err().status, Status::Invalid, "{nonsense:?}");
     }
-    // Listens, and says nothing.
+    // A listener that sends nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let before = Instant::now();
     let error = a.connect(&silent.local_addr().unwrap().to_string(), Some(Duration::from_millis(200)));
     assert!(matches!(error.unwrap_err().status, Status::Unreachable | Status::Timeout));
     assert!(before.elapsed() >= Duration::from_millis(200) && before.elapsed() < Duration::from_secs(2));
-    // Itself: an engine is not its own peer.
+    // An engine is not its own peer.
     let own = a.connect(a.address(), Some(Duration::from_secs(5)));
     assert!(own.is_err(), "{own:?}");
     assert_eq!(a.stats().unwrap().peers_up, 0);
@@ -190,7 +189,7 @@ fn a_closed_peer_is_closed_on_both_sides() {
     assert_eq!(pair.a.probe(pair.b_at_a, Some(PATIENCE)).unwrap_err().status, Status::Closed);
     assert_eq!(pair.a.peer_info(pair.b_at_a).unwrap().state, PeerState::Lost);
     eventually("the other side hears", || pair.b.peer_info(pair.a_at_b).unwrap().state == PeerState::Lost);
-    // Both engines live, and meet again as new peers.
+    // Both engines live, and connect again as new peers.
     let again = pair.a.connect(pair.b.address(), Some(PATIENCE)).unwrap();
     assert_ne!(again, pair.b_at_a);
     assert_eq!(run(&pair.a, again, Op::Write, &one, &plain()).state, State::Done);
@@ -230,17 +229,17 @@ fn a_closed_engine_says_closed() {
     for (call, status) in statuses {
         assert_eq!(status, Some(Status::Closed), "{call}");
     }
-    // What was final stays readable, and memory comes back.
+    // Final results stay readable, and memory can be freed.
     assert_eq!(a.wait(&core, None).unwrap().state, State::Done);
     local.free(Some(PATIENCE)).map_err(|(_, error)| error).unwrap();
-    // The other side knows, and serves on.
+    // The other side learns of the end, and serves others.
     eventually("the end is known", || pair.b.peer_info(pair.a_at_b).unwrap().state == PeerState::Lost);
     let next = Pair::of(engine(&[]), pair.b.clone());
     next.a.notify(next.b_at_a, b"", Deadline::Default).unwrap();
 }
 
-/// Close while transfers of all sizes run, from several threads, and while others submit: every
-/// transfer becomes final, every close returns OK.
+/// Close while transfers of all sizes run, from several threads, and while others submit: every transfer becomes
+/// final, every close returns OK.
 #[test]
 fn closing_makes_everything_final() {
     for round in 0..12 {
@@ -285,7 +284,7 @@ fn closing_makes_everything_final() {
                 let (pair, start) = (&pair, &start);
                 scope.spawn(move || {
                     start.wait();
-                    // Some close at once, some in the middle of it.
+                    // Some close at once, some during the transfers.
                     let end = Instant::now() + Duration::from_millis(round * thread);
                     while Instant::now() < end {
                         std::thread::yield_now();
@@ -305,7 +304,7 @@ fn closing_makes_everything_final() {
     }
 }
 
-/// Nothing is closed by hand; what is dropped last is an engine, a transfer or a memory.
+/// Nothing is closed explicitly; the last drop is of an engine, a transfer or a memory.
 #[test]
 fn engines_may_just_be_dropped() {
     for last in 0..4 {
@@ -323,7 +322,7 @@ fn engines_may_just_be_dropped() {
     }
 }
 
-/// The acceptor's handle of its dialer is a peer like any other, at the same time as the dialer's.
+/// The acceptor uses its handle of the dialer like any other, at the same time as the dialer uses its own.
 #[test]
 fn both_ends_transfer_in_both_directions_at_once() {
     let pair = Pair::new(&[]);
@@ -356,7 +355,7 @@ fn both_ends_transfer_in_both_directions_at_once() {
     check("b", &contents(&theirs), &expected.1);
 }
 
-/// Counters say what is known to have moved, on both ends, at once when the transfer is final.
+/// Counters state the bytes that are known to have moved, on both ends, as soon as the transfer is final.
 #[test]
 fn statistics_are_exact() {
     let pair = Pair::new(&[]);
@@ -380,7 +379,7 @@ fn statistics_are_exact() {
         assert_eq!((a.peers_up, a.regions, b.regions, a.transfers), (1, 1, 1, 0));
     }
     let whole = pair.b.metrics().unwrap();
-    // What has labels has several values: the first stands for them.
+    // Metrics with labels have several values: the first stands for them.
     let labelled = |line: &&str| line.contains('{') && !line.contains("{cause=\"closed\"}");
     let lines: Vec<&str> = whole.lines().filter(|line| !labelled(line)).collect();
     let text = lines.join("\n").replace("{cause=\"closed\"}", "");

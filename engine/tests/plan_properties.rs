@@ -1,6 +1,6 @@
-//! What planning and routing promise for any list of requests: from requests over slices back to
-//! requests no byte is lost, doubled or misplaced. A failing case prints its seed and is kept by
-//! proptest; turn it into a named test.
+//! The promises of planning and routing for any list of requests: from requests over slices back to requests no byte
+//! is lost, doubled or misplaced. A failing case prints its seed, and proptest keeps the seed; turn the case into a
+//! named test.
 
 use ferry::handle::{self, Kind, Parts, Tag};
 use ferry::plan::{plan, Plan, PlanInput};
@@ -12,12 +12,12 @@ use proptest::prelude::*;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Regions on either side are this long; some touch, some leave a gap.
+/// The length of each region on either side; some regions touch, some leave a gap.
 const REGION_BYTES: u64 = 1 << 20;
 const REGIONS: u32 = 4;
 const REMOTE: u64 = 1 << 40;
 
-/// Where the regions lie, and a name for those that only the target knows.
+/// The addresses of the regions, and a handle for regions that only the target knows.
 struct World {
     local: Arc<RegionMap>,
     remote: Arc<RemoteMap>,
@@ -61,7 +61,7 @@ fn remote_handle(number: u32) -> u64 {
     handle::make(Kind::Region, Tag::from_random(2), Parts { index: number, generation: 5 })
 }
 
-/// What proptest draws of a request; offsets are in units, so that some requests touch.
+/// The random parameters of a request; offsets are in units, so that some requests touch.
 #[derive(Clone, Debug)]
 struct Draw {
     local: (u32, u64),
@@ -93,8 +93,8 @@ fn draws(count: usize) -> impl Strategy<Value = Vec<Draw>> {
     prop::collection::vec(draw, 1..count)
 }
 
-/// Requests anywhere, overlapping or not, `unit` bytes per unit. Odd places are counted from the end
-/// of the region, so that ranges meet at its boundary.
+/// Returns requests anywhere, overlapping or not, `unit` bytes per unit. Odd places are counted from the end of the
+/// region, so that ranges meet at its boundary.
 fn scattered(draws: &[Draw], gaps: &[bool], unit: u64) -> Vec<Request> {
     let at = |(number, place): (u32, u64), length: u64| {
         let offset = if place % 2 == 0 { place * unit } else { REGION_BYTES - length - (place - 1) * unit };
@@ -116,7 +116,7 @@ fn scattered(draws: &[Draw], gaps: &[bool], unit: u64) -> Vec<Request> {
     draws.iter().map(request).collect()
 }
 
-/// Requests that share no remote byte, in runs that continue on both sides, in random order.
+/// Generates requests that share no remote byte, in runs that continue on both sides, in random order.
 fn runs() -> impl Strategy<Value = Vec<Request>> {
     let run = (prop::collection::vec(1..2000_u64, 1..8), any::<bool>(), any::<bool>(), any::<bool>());
     prop::collection::vec(run, 1..12).prop_map(lay_out).prop_shuffle()
@@ -140,7 +140,7 @@ fn lay_out(runs: Vec<Run>) -> Vec<Request> {
     requests
 }
 
-/// The promise itself: (remote byte, local byte, region on the wire) of everything, sorted.
+/// Returns (remote byte, local byte, region on the wire) of everything, sorted: planning must not change these.
 fn bytes_of(pieces: impl Iterator<Item = (u64, u64, u64, u64)>) -> Vec<(u64, u64, u64)> {
     let byte_by_byte = |(local, remote, length, region): (u64, u64, u64, u64)| {
         (0..length).map(move |byte| (remote + byte, local + byte, region))
@@ -158,7 +158,7 @@ fn bytes_of_slices(slices: &[Slice]) -> Vec<(u64, u64, u64)> {
     bytes_of(slices.iter().map(|it| (it.local, it.remote, u64::from(it.length), it.region)))
 }
 
-/// `requests_of` cuts each slice into parts that lie where their requests say, and all parts together
+/// Checks that `requests_of` cuts each slice into parts that lie where their requests say, and that all parts together
 /// are each request exactly once.
 fn check_attribution(order: &[u32], requests: &[Request], slices: &[Slice]) {
     let mut parts: HashMap<u32, Vec<(u64, u64)>> = HashMap::new();
@@ -186,8 +186,8 @@ fn check_attribution(order: &[u32], requests: &[Request], slices: &[Slice]) {
     }
 }
 
-/// Each request can have one successor at most when no remote byte is shared; every other request
-/// begins a range of its own.
+/// Returns the least possible number of ranges. Each request has one successor at most when no remote byte is shared;
+/// every other request begins a range of its own.
 fn fewest_ranges(world: &World, requests: &[Request]) -> usize {
     let follows = |next: &Request, before: &Request| {
         let both = before.length + next.length;

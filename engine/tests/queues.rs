@@ -1,5 +1,5 @@
-//! Queues of events: what they hold, how they wake, callbacks; and waiting without them, by any number
-//! of threads, for one transfer or for any of several.
+//! Queues of events: room, wake-ups and callbacks; and waiting without queues, by any number of threads, for one
+//! transfer or for any of several.
 
 mod common;
 
@@ -28,7 +28,7 @@ fn user_data(event: &Event) -> u64 {
     }
 }
 
-/// poll(2) for input; whether there is some.
+/// Polls for input; returns whether there is any.
 fn readable(fd: RawFd, timeout: Duration) -> bool {
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one live pollfd.
@@ -42,7 +42,7 @@ fn the_event_is_there_as_soon_as_the_transfer_is_final() {
     let (local, remote) = pair.memories(MIB, MIB);
     let queue = pair.a.queue(WHAT_TRANSFERS, 1).unwrap();
     for round in 0..2000u64 {
-        // Express by the caller, express by nobody in particular, and bulk.
+        // Express transfers that the caller sends, express transfers that any thread sends, and bulk.
         let length = if round % 3 == 0 { 100_000 } else { 64 };
         let one = [request(&local, 0, &remote, 0, length)];
         let transfer = pair.a.submit(pair.b_at_a, Op::Write, &one, &reporting(&queue, round)).unwrap();
@@ -51,7 +51,7 @@ fn the_event_is_there_as_soon_as_the_transfer_is_final() {
         } else {
             eventually("it is final", || transfer.state().is_final());
         }
-        // No room was left: were the event late, it would be missing here and in the way of the next.
+        // The queue was full: a late event would be missing here and would take the next one's room.
         let mut events = Vec::new();
         assert_eq!(queue.drain(&mut events, 8), 1, "round {round}");
         let EventBody::Transfer { transfer: handle, user_data, status } = events[0].body else { panic!() };
@@ -61,7 +61,7 @@ fn the_event_is_there_as_soon_as_the_transfer_is_final() {
     pair.a.hub().unwrap().destroy(queue.handle()).unwrap();
 }
 
-/// Whoever drains an event finds its transfer final, and may release it.
+/// A thread that drains an event finds its transfer final, and may release it.
 #[test]
 fn the_transfer_is_final_as_soon_as_its_event_is_there() {
     let pair = Pair::new(&[]);
@@ -126,7 +126,7 @@ fn a_full_queue_refuses_and_loses_nothing() {
     let mut seen: Vec<u64> = events.iter().map(user_data).collect();
     seen.sort();
     assert_eq!(seen, [0, 1, 2, 3, 4]);
-    // The refused ones left nothing behind.
+    // The refused submits left nothing behind.
     assert_eq!(pair.a.stats().unwrap().counts.transfers_submitted, 5);
     local.free(Some(common::at_once())).map_err(|(_, error)| error).unwrap();
 }
@@ -160,7 +160,7 @@ fn a_submit_that_fails_gives_its_room_back() {
     pair.a.hub().unwrap().destroy(queue.handle()).unwrap();
 }
 
-/// A callback goes on submitting from inside, as a pipeline would; waiting or closing there is BUSY.
+/// A callback submits from inside, as a pipeline would; waiting or closing there is BUSY (contract 13).
 #[test]
 fn callbacks_submit_and_do_not_wait() {
     const STEPS: u64 = 500;
@@ -169,7 +169,7 @@ fn callbacks_submit_and_do_not_wait() {
     let one = [request(&local, 0, &remote, 0, 4096)];
     let queue = pair.a.queue(WHAT_TRANSFERS, 16).unwrap();
     let (sender, receiver) = channel();
-    // Weak, or the queue would keep itself through its callback.
+    // Weak, or the callback would keep its own queue alive.
     let (inner, target) = (Arc::downgrade(&pair), Arc::downgrade(&queue));
     let callback: Callback = Arc::new(move |event| {
         let (Some(pair), Some(queue)) = (inner.upgrade(), target.upgrade()) else { return };
@@ -209,13 +209,13 @@ fn callbacks_submit_and_do_not_wait() {
     pair.a.close(Some(PATIENCE)).unwrap();
 }
 
-/// Whatever would wait is refused inside a callback, at once, and has done nothing.
+/// Inside a callback every call that would wait is refused at once, and has done nothing.
 #[test]
 fn a_call_that_would_wait_is_busy_in_a_callback() {
     let pair = Arc::new(Pair::new(&[]));
     let (local, remote) = pair.memories(4096, 4096);
     let one = [request(&local, 0, &remote, 0, 64)];
-    // Nobody takes them at the other end: the last one waits.
+    // The other end takes no notifications: the last one waits.
     (0..NOTIFY_CREDITS).for_each(|_| pair.a.notify(pair.b_at_a, b"fill", Deadline::Default).unwrap());
     let forever =
         TransferOptions { notify: Some(b"more"), deadline: Deadline::Never, ..TransferOptions::default() };
@@ -269,7 +269,7 @@ fn peers_come_and_go_as_events() {
     });
     let peer = events[0].iter().find(|event| event.body == EventBody::PeerUp).unwrap().peer;
     assert!(events[0].iter().all(|event| event.peer == peer), "{events:?}");
-    // Nobody listens there any more.
+    // The listener is gone.
     a.connect_async(b.address(), Some(PATIENCE), &queues[0], 78).unwrap();
     eventually("the failure is told", || {
         queues[0].drain(&mut events[0], 16);
@@ -322,7 +322,7 @@ fn wait_any_names_one_that_is_final() {
     }
 }
 
-/// One transfer, many threads: those that wait, those that wait for any, and those that only look.
+/// Many threads on one transfer: some wait for it, some wait for any of several, some only look.
 #[test]
 fn many_wait_for_one_transfer() {
     let pair = Pair::new(&[]);
@@ -361,7 +361,7 @@ fn many_wait_for_one_transfer() {
     }
 }
 
-/// The thread that drives a lane for its own transfer settles others' too, and hands the lane back.
+/// The thread that drives a lane for its own transfer settles others' transfers too, and hands the lane back.
 #[test]
 fn threads_wait_for_small_transfers_of_their_own_at_once() {
     let pair = Pair::new(&[]);
@@ -388,7 +388,7 @@ fn threads_wait_for_small_transfers_of_their_own_at_once() {
 fn a_wait_that_is_too_short_changes_nothing() {
     let pair = Pair::new(&[]);
     let (local, remote) = pair.memories(64, 64);
-    // Blocked for certain: no credits are left.
+    // The thread blocks for certain: no credits are left.
     for _ in 0..ferry::limits::NOTIFY_CREDITS {
         pair.a.notify(pair.b_at_a, b"", Deadline::Default).unwrap();
     }
@@ -402,7 +402,7 @@ fn a_wait_that_is_too_short_changes_nothing() {
         assert_eq!((transfer.state(), transfer.result()), (State::Pending, None));
     }
     let queue = pair.b.queue(WHAT_NOTIFICATIONS, 1).unwrap();
-    // Taken events are dropped here, and their credits with them.
+    // Taken events are dropped here, which returns their credits.
     eventually("there are credits again", || queue.drain(&mut Vec::new(), 512) < 512);
     assert_eq!(transfer.wait(Some(PATIENCE)).unwrap().state, State::Done);
 }

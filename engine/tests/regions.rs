@@ -1,5 +1,5 @@
-//! Regions over a session: announced at connect and one by one, found by name, learned to be gone;
-//! unregistered while in use; memory that is never pulled away.
+//! Regions over a session: announced at connect and one by one, found by name, withdrawn; unregistered while in use;
+//! memory that is never unmapped under a transfer.
 
 mod common;
 
@@ -19,7 +19,7 @@ const MIB: usize = 1 << 20;
 
 const REGIONS: usize = 4096;
 const PART: usize = 4096;
-/// Of the tests with many.
+/// The number of regions in the tests with many.
 const MANY: usize = 100_000;
 const BYTES: usize = 64;
 
@@ -31,7 +31,7 @@ fn named(name: impl Into<String>) -> RegionOptions {
     RegionOptions { name: name.into(), ..RegionOptions::default() }
 }
 
-/// Memory of the test's own, page-aligned by nobody: 4,096 regions lie side by side in it.
+/// Memory of the test's own, at no particular alignment: 4,096 regions lie side by side in it.
 struct Field {
     bytes: Vec<u8>,
 }
@@ -56,8 +56,8 @@ fn count(engine: &Engine, peer: PeerId) -> usize {
     engine.peer_regions(peer).unwrap().len()
 }
 
-/// 4,096 at connect; then as many gone and added one by one, learned by two peers, of which one came
-/// later; then transfers to every one of them by its handle.
+/// 4,096 regions at connect; then as many unregistered and registered one by one, learned by two peers, of which one
+/// connected later; then transfers to every region by its handle.
 #[test]
 fn thousands_of_regions_are_known_and_found() {
     let mut field = Field::new(1);
@@ -74,7 +74,7 @@ fn thousands_of_regions_are_known_and_found() {
         let expected = (ids[number], specs[number].address, PART as u64, specs[number].name.as_str());
         assert_eq!((region.region, region.address, region.length, region.name.as_str()), expected);
     }
-    // All in one transfer, each by its own handle, backwards.
+    // All regions in one transfer, each by its own handle, backwards.
     let local = a.alloc(REGIONS * PART, &named("")).unwrap();
     let reads: Vec<Request> = (0..REGIONS)
         .map(|number| Request {
@@ -94,7 +94,7 @@ fn thousands_of_regions_are_known_and_found() {
         expected[at..at + PART - 1].copy_from_slice(&image[number * PART + 1..][..PART - 1]);
     }
     check("every region", &contents(&local), &expected);
-    // One by one: gone, and back in a new generation; the old handles are stale.
+    // One by one: unregistered, and registered in a new generation; the old handles are stale.
     let before = Instant::now();
     for id in &ids {
         b.unregister(*id, Some(PATIENCE)).unwrap();
@@ -116,7 +116,7 @@ fn thousands_of_regions_are_known_and_found() {
     b.close(Some(PATIENCE)).unwrap();
 }
 
-/// So many small regions side by side.
+/// Many small regions side by side.
 struct Crowd(Vec<u64>);
 
 impl Crowd {
@@ -130,7 +130,7 @@ impl Crowd {
     }
 }
 
-/// Probes from `engine` until the work is over: what it gave, how long it took and what the longest probe took.
+/// Probes from `engine` until the work is over; returns the work's result, its duration and the longest probe's.
 fn probed<T>(engine: &Engine, peer: PeerId, work: impl FnOnce() -> T) -> (T, Duration, Duration) {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -151,14 +151,13 @@ fn probed<T>(engine: &Engine, peer: PeerId, work: impl FnOnce() -> T) -> (T, Dur
     })
 }
 
-/// The loop never tells one peer so much that another waits: not for a tenth of what all of it takes, whatever the
-/// machine is busy with.
+/// The control loop never serves one peer so long that another waits: a probe takes less than a tenth of the whole
+/// work, however busy the machine is.
 fn is_quick(longest: Duration, took: Duration) {
     assert!(longest < (took / 4).max(Duration::from_millis(100)), "{longest:?} of {took:?}");
 }
 
-/// With one peer that hears of each, one that comes when all are there, and one that only asks whether the engine
-/// is alive.
+/// With a peer that hears of each region, a peer that connects when all are there, and a peer that only probes.
 #[test]
 fn a_hundred_thousand_regions_come_and_go_one_by_one() {
     if transport() == Transport::Rdma {
@@ -169,7 +168,7 @@ fn a_hundred_thousand_regions_come_and_go_one_by_one() {
     let (a, b, c, late) = (engine(&[]), engine(&[]), engine(&[]), engine(&[]));
     let b_at_a = a.connect(b.address(), Some(PATIENCE)).unwrap();
     let b_at_c = c.connect(b.address(), Some(PATIENCE)).unwrap();
-    // From both ends to the middle, so that neither order is the addresses'.
+    // From both ends to the middle, so that neither order is the order of addresses.
     let place = |nth: usize| if nth.is_multiple_of(2) { nth / 2 } else { MANY - 1 - nth / 2 };
     let specs: Vec<RegionSpec> = (0..MANY).map(|nth| crowd.spec(place(nth))).collect();
 
@@ -215,7 +214,8 @@ fn a_hundred_thousand_regions_come_and_go_one_by_one() {
     b.close(Some(PATIENCE)).unwrap();
 }
 
-/// Announced while they go: nobody is told of what has gone, nor left without what has come.
+/// Regions that are registered and unregistered while a peer connects: in the end the peer knows exactly the regions
+/// that exist.
 #[test]
 fn what_comes_and_goes_while_a_peer_connects_is_known_in_the_end() {
     let mut crowd = Crowd::new();
@@ -233,7 +233,7 @@ fn what_comes_and_goes_while_a_peer_connects_is_known_in_the_end() {
                 })
             })
             .collect();
-        // Over all of them, in strides that are in no order, until everybody is connected.
+        // Over all regions, in strides without an order, until every peer is connected.
         let mut at = 0;
         while connecting.iter().any(|thread| !thread.is_finished()) {
             at = (at + 7919) % specs.len();
@@ -242,7 +242,7 @@ fn what_comes_and_goes_while_a_peer_connects_is_known_in_the_end() {
         }
         connecting.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
-    // Half of them don't come back.
+    // Half of the regions stay unregistered.
     let gone = ids.split_off(ids.len() / 2);
     gone.iter().for_each(|id| b.unregister(*id, Some(common::at_once())).unwrap());
     let live: HashSet<u64> = ids.into_iter().collect();
@@ -270,7 +270,7 @@ fn names_are_told_up_to_their_limit() {
     assert_eq!((name(region.region()), name(umlaut.region())), (longest, "Schlüssel ✓".to_owned()));
 }
 
-/// Without any right for peers: a source and a target of this engine's own transfers, and nobody else's.
+/// A region without any right for peers: source and target of its own engine's transfers, and of nobody else's.
 #[test]
 fn a_region_that_grants_nothing_serves_its_own_engine_only() {
     let pair = Pair::new(&[]);
@@ -293,8 +293,8 @@ fn a_region_that_grants_nothing_serves_its_own_engine_only() {
     check("untouched", &contents(&private), &pattern(1, PART));
 }
 
-/// Registered while transfers of other regions run, and used at once: by handle, before the list is
-/// known to have it, and by address.
+/// Registered while transfers of other regions run, and used at once: by handle, before the announcement has arrived,
+/// and by address.
 #[test]
 fn regions_come_and_go_while_others_are_in_use() {
     let pair = Pair::new(&[]);
@@ -315,13 +315,13 @@ fn regions_come_and_go_while_others_are_in_use() {
             let region = pair.b.alloc(PART, &named(format!("round {round}"))).unwrap();
             let write = request(&local, 0, &region, 0, PART);
             if transport() == Transport::Rdma {
-                // Without keys there is no way.
+                // Without keys RDMA can't be used.
                 hears_of(&pair.a, pair.b_at_a, region.region());
             }
             let by_handle = run(&pair.a, pair.b_at_a, Op::Write, &[write], &plain());
             let anonymous = Request { remote_region: 0, ..write };
             if transport() == Transport::Local {
-                // Only the target finds what has no name and is not known here.
+                // Only the target finds a region without a handle that is not known here.
                 hears_of(&pair.a, pair.b_at_a, region.region());
             }
             let by_address = run(&pair.a, pair.b_at_a, Op::Write, &[anonymous], &plain());
@@ -337,13 +337,13 @@ fn regions_come_and_go_while_others_are_in_use() {
     check("busy region", &contents(&remote), &pattern(1, 8 * MIB));
 }
 
-/// The initiator's own memory: in use until the transfer is final, then free at once.
+/// The initiator's own memory is in use until the transfer is final, then free at once.
 #[test]
 fn memory_in_use_is_not_freed() {
     let pair = Pair::new(&[]);
     let (local, remote) = pair.memories(64, 64);
     fill(&local, 78);
-    // Certainly pending: nobody takes notifications there, and the last one has no credit.
+    // Certainly pending: the target takes no notifications, and the last one has no credit.
     for _ in 0..ferry::limits::NOTIFY_CREDITS {
         pair.a.notify(pair.b_at_a, b"", ferry::Deadline::Default).unwrap();
     }
@@ -352,11 +352,11 @@ fn memory_in_use_is_not_freed() {
     let transfer = pair.a.submit(pair.b_at_a, Op::Write, &one, &options).unwrap();
     let (local, error) = local.free(Some(Duration::ZERO)).err().unwrap();
     assert_eq!(error.status, Status::Busy);
-    // Nothing changed: it may be used for more.
+    // Nothing changed: the region may be used for more transfers.
     assert_eq!(run(&pair.a, pair.b_at_a, Op::Write, &one, &plain()).state, State::Done);
     let (local, error) = local.free(Some(Duration::from_millis(10))).err().unwrap();
     assert_eq!(error.status, Status::Busy);
-    // Revoked now: no new use begins, and the old one ends when it ends.
+    // Revoked now: new uses are refused, and the old use ends in its own time.
     let refused = pair.a.submit(pair.b_at_a, Op::Write, &one, &plain()).err().unwrap();
     assert_eq!(refused.status, Status::NotRegistered);
     let address = local.address();
@@ -368,11 +368,11 @@ fn memory_in_use_is_not_freed() {
     assert!(!holds(address, &pattern(78, 64)), "freed memory goes back to the system");
 }
 
-/// Dropped while a transfer uses it, memory stays where it is.
+/// Memory that is dropped while a transfer uses it stays mapped.
 #[test]
 fn memory_dropped_in_use_stays_mapped() {
     let pair = Pair::new(&[]);
-    // Not the pattern of another test, whose memory may come to lie where this was.
+    // Not the pattern of another test, whose memory may get the same address.
     let (local, remote) = pair.memories(64, 64);
     fill(&local, 77);
     for _ in 0..ferry::limits::NOTIFY_CREDITS {
@@ -388,7 +388,7 @@ fn memory_dropped_in_use_stays_mapped() {
     transfer.wait(Some(PATIENCE)).unwrap();
     check("dropped", &contents(&remote), &pattern(77, 64));
     assert!(holds(address, &pattern(77, 64)), "nobody is left to free it");
-    // One that is not in use goes at once, and the peer learns of it.
+    // Memory that is not in use is freed at once, and the peer learns of it.
     let (address, region) = (remote.address(), remote.region());
     drop(remote);
     assert!(!holds(address, &pattern(77, 64)));
@@ -397,8 +397,8 @@ fn memory_dropped_in_use_stays_mapped() {
     });
 }
 
-/// The target frees memory while peers write and read it: free returns, the transfer says STALE, and
-/// what is mapped there next is not touched.
+/// The target frees memory while peers write and read it: free returns, the transfer ends STALE, and memory that is
+/// mapped there next is not touched.
 #[test]
 fn the_target_frees_memory_under_a_transfer() {
     let pair = Pair::new(&[]);
@@ -414,7 +414,7 @@ fn the_target_frees_memory_under_a_transfer() {
         let whole = [request(&local, 0, &remote, 0, 32 * MIB)];
         let transfer = pair.a.submit(pair.b_at_a, op, &whole, &options).unwrap();
         remote.free(Some(PATIENCE)).map_err(|(_, error)| error).unwrap();
-        // Most likely at the same place.
+        // Most likely at the same address.
         let next = pair.b.alloc(32 * MIB, &named("")).unwrap();
         fill(&next, 3);
         let result = transfer.wait(Some(PATIENCE)).unwrap();
@@ -431,8 +431,8 @@ fn the_target_frees_memory_under_a_transfer() {
     println!("{refused} of 12 transfers lost their target");
 }
 
-/// Whether the address still holds `bytes`. The kernel may map something else at a place given back, a
-/// new thread's stack for one, so "unmapped" can't be asked for; what was written there is gone either way.
+/// Returns whether the address still holds `bytes`. The kernel may map something else at a freed address, for example
+/// a new thread's stack, so the test can't ask for "unmapped"; the old bytes are gone either way.
 fn holds(address: u64, bytes: &[u8]) -> bool {
     let mut found = vec![0u8; bytes.len()];
     let into = libc::iovec { iov_base: found.as_mut_ptr().cast(), iov_len: found.len() };
@@ -442,7 +442,7 @@ fn holds(address: u64, bytes: &[u8]) -> bool {
     read == bytes.len() as isize && found == bytes
 }
 
-/// Memory that can't be read, as a device's can't: refused when it is registered, not met by a thread later.
+/// Memory that can't be read, like a device's, is refused when it is registered, not found by a thread later.
 #[test]
 fn what_is_not_mapped_is_refused() {
     let engine = engine(&[]);
@@ -458,7 +458,7 @@ fn what_is_not_mapped_is_refused() {
         ..RegionSpec::default()
     };
     for refused in [spec(0, 2), spec(1, 1)] {
-        // SAFETY: it is refused.
+        // SAFETY: registration refuses the memory.
         let error = unsafe { engine.register_batch(vec![refused], None) }.unwrap_err();
         assert_eq!((error.status, error.request_index), (Status::Invalid, Some(0)), "{error}");
         assert!(error.to_string().contains("not mapped"), "{error}");

@@ -1,5 +1,5 @@
-//! A thousand peers of one engine: all connect at once, each is reached, and being connected costs
-//! little. The peers live in child processes, which are this test again with a hub to connect to.
+//! A thousand peers of one engine: all connect at once, each is reached, and a connection costs little. The peers live
+//! in child processes, which run this test again with a hub to connect to.
 
 mod common;
 
@@ -37,7 +37,7 @@ impl Brood {
         Brood((0..CHILDREN).map(start).collect())
     }
 
-    /// Has all of them do the next step, and waits until they have.
+    /// Makes every child do the next step, and waits until all have done it.
     fn step(&mut self, word: &str) {
         for child in &mut self.0 {
             writeln!(child.stdin.as_mut().unwrap(), "{word}").unwrap();
@@ -53,7 +53,7 @@ impl Brood {
 impl Drop for Brood {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // It ends when its standard input does.
+            // A child ends when its standard input does.
             drop(child.stdin.take());
             let _ = child.kill();
             let _ = child.wait();
@@ -61,7 +61,7 @@ impl Drop for Brood {
     }
 }
 
-/// In a child: engines that connect to the hub, all at once, and stay.
+/// Runs in a child: opens engines that connect to the hub, all at once, and stay.
 #[test]
 fn child() {
     let Ok(hub) = std::env::var(HUB) else { return };
@@ -92,7 +92,7 @@ fn child() {
         });
     }
     println!("connect");
-    // Until the hub has seen enough.
+    // Until the hub closes the input.
     let _ = std::io::stdin().read(&mut [0]);
     drop(memories);
 }
@@ -130,7 +130,7 @@ fn a_thousand_peers() {
     println!("after a transfer to each: {} KiB more", status("VmRSS").saturating_sub(memory_kib));
 }
 
-/// WRITEs a pattern of its own to every peer, all in flight together, and READs them back.
+/// WRITEs a different pattern to every peer, all in flight together, and READs them back.
 fn reach_all(hub: &Engine) {
     let peers = hub.peers().unwrap();
     let options = RegionOptions::default();

@@ -1,5 +1,5 @@
-//! The table of docs/settings.md is the one in `config`: every key with its default, its valid values
-//! and its sentence. `UPDATE=1 cargo test -p ferry --test settings` writes it anew.
+//! Checks the table of docs/settings.md against `config`: every key with its default, its valid values and its
+//! sentence. `UPDATE=1 cargo test -p ferry --test settings` regenerates the table.
 
 use ferry::Config;
 use std::path::Path;

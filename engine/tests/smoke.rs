@@ -1,4 +1,4 @@
-//! Two engines in one process: the simplest things work.
+//! Two engines in one process: the basic operations work.
 use ferry::types::{Op, Request};
 use ferry::*;
 use std::time::Duration;

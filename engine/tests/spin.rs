@@ -1,5 +1,5 @@
-//! Polling before sleeping: bounded, off when told so, and harmless where it cannot help. Judged by the
-//! engines' counters and by CPU time, not by the clock: the machine may be busy with other things.
+//! Polling before sleeping: bounded, off when the setting says so, and harmless where it cannot help. The tests use
+//! the engines' counters and CPU time, not the clock: the machine may be busy.
 
 mod common;
 
@@ -14,24 +14,24 @@ use std::time::Duration;
 
 const EXCHANGES: u32 = 300;
 const BYTES: usize = 4 << 10;
-/// The waiter, and a worker at each end before and after the message, with room for what scheduling adds.
+/// The waiter, and a worker at each end before and after the message, with room for scheduling.
 const SPINS_PER_EXCHANGE_MAX: u64 = 8;
 
-/// CPU time is that of the whole process.
+/// The tests run one at a time: CPU time is the whole process's.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An engine whose threads may run where the calling thread may now.
+/// Opens an engine whose threads may run on the CPUs that the calling thread may use now.
 fn open(settings: Settings) -> Engine {
     let mut config = config(settings);
-    // It is the lanes' threads and waiters that poll here, whatever else the tests run over.
+    // The lanes' threads and waiters poll here, whatever transport the other tests run over.
     config.set("transports", Transport::Tcp.name()).unwrap();
     Engine::open(config).unwrap()
 }
 
-/// Small synchronous WRITEs, each checked. How often both ends polled, and how often in vain.
+/// Sends small synchronous WRITEs, each checked. Returns how often both ends polled, and how often in vain.
 fn converse(pair: &Pair) -> (u64, u64) {
     let (local, remote) = pair.memories(BYTES, BYTES);
     let before = spins(pair);
@@ -59,7 +59,7 @@ fn allowed() -> Vec<usize> {
     }
 }
 
-/// The calling thread, and those that it starts from here on.
+/// Restricts the calling thread, and threads that it starts later, to these CPUs.
 fn restrict_to(cpus: &[usize]) {
     // SAFETY: all zeroes is the empty set; the numbers came out of one, so they are below its size.
     unsafe {
@@ -106,13 +106,13 @@ fn ends_on_two_cpus_poll_and_then_sleep() {
     restrict_to(&all);
     assert!(spins > 0 && vain <= spins, "{spins} spins, {vain} in vain");
     assert!(spins <= u64::from(EXCHANGES) * SPINS_PER_EXCHANGE_MAX, "{spins} spins");
-    // Who still polled would take all of a CPU. Of two, in case the first sees the end of the exchange.
+    // A polling thread would take all of a CPU. The lesser of two, in case the first includes the end of the exchange.
     let period = Duration::from_millis(300);
     let least = cpu_time_idle(period).min(cpu_time_idle(period));
     assert!(least < period / 10, "idle engines took {least:?} of {period:?}");
 }
 
-/// More busy threads than CPUs: every exchange still ends, and polling takes no more than its bound.
+/// With more busy threads than CPUs every exchange still ends, and polling takes no more than its bound.
 #[test]
 fn a_busy_machine_is_not_made_busier() {
     let _alone = alone();

@@ -11,15 +11,15 @@ use ferry::{Engine, Memory, RegionOptions, Transfer, TransferOptions};
 use std::sync::Barrier;
 
 const MIB: usize = 1 << 20;
-/// What one thread may move into, and what it moves from.
+/// The bytes that one thread may move into, and as many that it moves from.
 const SHARE: usize = 3 * MIB;
 
 fn memory(engine: &Engine, length: usize) -> Memory {
     engine.alloc(length, &RegionOptions::default()).unwrap()
 }
 
-/// One thread's part: random pieces of its share, WRITEs from `source` into `target` or READs the other
-/// way around, several in flight, never two into the same bytes. Ends with all of the share moved.
+/// Moves one thread's share in random pieces, with WRITEs from `source` into `target` or READs in the other direction,
+/// several in flight, never two into the same bytes. Ends when all of the share has moved.
 fn move_share(
     engine: &Engine,
     peer: PeerId,
@@ -59,7 +59,7 @@ fn move_share(
     }
 }
 
-/// `threads` on each side, half of them writing, half reading.
+/// Runs `threads` on each side, half of them writing, half reading.
 fn both_ways(pair: &Pair, threads: usize) {
     let total = 2 * threads * SHARE;
     let (ours, theirs) = pair.memories(total, total);
@@ -84,7 +84,7 @@ fn both_ways(pair: &Pair, threads: usize) {
             });
         }
     });
-    // Who wrote and who read says whose pattern each share has now, on both sides.
+    // The threads' directions determine which pattern each share has now, on both sides.
     let (mine, other) = (pattern(1, total), pattern(2, total));
     let mut expected = (mine.clone(), other.clone());
     for thread in 0..2 * threads {
@@ -117,8 +117,8 @@ fn eight_threads_on_each_side_with_four_lanes() {
     );
 }
 
-/// READ and WRITE saturate the lanes from both ends, with buffers so small that every send blocks: no
-/// side may wait for the other to read first.
+/// READ and WRITE saturate the lanes from both ends, with buffers so small that every send blocks: neither side may
+/// wait for the other to read first.
 #[test]
 fn saturated_ends_do_not_wait_for_each_other() {
     let settings =
@@ -152,7 +152,7 @@ fn saturated_ends_do_not_wait_for_each_other() {
     }
 }
 
-/// Several threads and several peers, each thread going round all of them.
+/// Several threads and several peers; each thread visits all peers in turn.
 #[test]
 fn several_threads_to_several_peers() {
     const PEERS: usize = 4;
@@ -162,7 +162,7 @@ fn several_threads_to_several_peers() {
     let local = memory(&hub, PEERS * THREADS * SHARE);
     fill(&local, 1);
     let remotes: Vec<Memory> = others.iter().map(|other| memory(other, THREADS * SHARE)).collect();
-    // Half are dialed, half dial.
+    // Half of the peers are dialed, the other half dial.
     let peers: Vec<PeerId> = others
         .iter()
         .enumerate()
@@ -209,7 +209,7 @@ fn several_threads_to_several_peers() {
     assert_eq!(hub.stats().unwrap().transfers, 0);
 }
 
-/// Bulk leaves room for small transfers to the same peer, and still gets on.
+/// Bulk leaves room for small transfers to the same peer, and still progresses.
 #[test]
 fn a_conversation_does_not_stop_bulk() {
     const BULK: usize = 16 * MIB;
@@ -223,7 +223,7 @@ fn a_conversation_does_not_stop_bulk() {
         let one = [request(&local, 0, &remote, 0, BULK)];
         let bulk = pair.a.submit(pair.b_at_a, op, &one, &options).unwrap();
         let small = [request(&local, BULK, &remote, BULK, SMALL)];
-        // Never 5 ms without one, until the bulk transfer is done: it must not wait for their end.
+        // Never 5 ms without a small transfer, until the bulk transfer is done: bulk must not wait for their end.
         while bulk.result().is_none() {
             pair.a.write(pair.b_at_a, &small, &options).unwrap();
         }

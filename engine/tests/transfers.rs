@@ -1,6 +1,5 @@
-//! What a transfer says about itself: statistics, results of each request, the statuses of what goes
-//! wrong, deadlines, cancel, release, and ORDERED.
-//! Above 500 lines: these share the pairs and patterns at the top, and each is short.
+//! Transfers from the caller's view: statistics, results of each request, the statuses of failures, deadlines, cancel,
+//! release, and ORDERED. Above 500 lines: the tests share the pairs and patterns at the top, and each is short.
 
 mod common;
 
@@ -27,12 +26,12 @@ fn with_access(engine: &Engine, length: usize, access: Access) -> Memory {
     engine.alloc(length, &RegionOptions { access, ..Default::default() }).unwrap()
 }
 
-/// A request by address alone, so that only the target can say whether it may.
+/// Returns a request by address alone, so that only the target can decide whether it may.
 fn anonymous(request: Request) -> Request {
     Request { remote_region: 0, ..request }
 }
 
-/// Keeps `b` from reaching its lanes' end: enough bytes in flight that what follows waits.
+/// Keeps `b` from reaching its lanes' end: enough bytes in flight that later transfers wait.
 fn large_write(pair: &Pair, local: &Memory, remote: &Memory, rounds: usize) -> Vec<ferry::Transfer> {
     let whole = [request(local, 0, remote, 0, local.length())];
     (0..rounds).map(|_| pair.a.submit(pair.b_at_a, Op::Write, &whole, &plain()).unwrap()).collect()
@@ -47,7 +46,7 @@ fn contiguous_blocks_become_one_slice_for_each_frame() {
     let before = pair.a.stats().unwrap().counts;
     let result = run(&pair.a, pair.b_at_a, Op::Write, &work.requests, &plain());
     assert_eq!((result.requests_in, result.slices_out, result.bytes_confirmed), (1024, 16, 16 << 20));
-    // In any order: the plan sorts.
+    // In random order: the plan sorts.
     let mut random = Random::new("contiguous");
     let shuffled: Vec<Request> = random.permutation(1024).into_iter().map(|n| work.requests[n]).collect();
     let result = run(&pair.a, pair.b_at_a, Op::Write, &shuffled, &plain());
@@ -57,7 +56,7 @@ fn contiguous_blocks_become_one_slice_for_each_frame() {
     check("contiguous", &contents(&remote), &work.expected);
 }
 
-/// The example of the design: src [5,6,7,12,13], dst [2,3,4,8,9] is two slices in each layer.
+/// The example of the docs: src [5,6,7,12,13], dst [2,3,4,8,9] is two slices in each layer.
 #[test]
 fn blocks_with_consecutive_ids_merge_within_their_layer() {
     const BLOCK: usize = 1000;
@@ -108,7 +107,7 @@ fn what_the_initiator_can_see_is_refused_before_anything_is_done() {
     fails(Request { local: u64::MAX - 100, ..good }, Status::Invalid);
     fails(Request { remote: u64::MAX - 100, ..good }, Status::Invalid);
     fails(Request { remote: remote.address() + 4097, ..good }, Status::Invalid);
-    // A region handle is no peer handle, and the reverse.
+    // A region handle is no peer handle, and a peer handle is no region handle.
     let error = pair.a.submit(PeerId::from_raw(remote.region()), Op::Write, &[good], &plain()).err().unwrap();
     assert_eq!(error.status, Status::Invalid);
     assert_eq!(pair.a.submit(pair.b_at_a, Op::Write, &[], &plain()).err().unwrap().status, Status::Invalid);
@@ -118,7 +117,7 @@ fn what_the_initiator_can_see_is_refused_before_anything_is_done() {
     assert_eq!(pair.a.stats().unwrap().counts.transfers_submitted, 1, "a refused submit is no transfer");
 }
 
-/// A request that names a region of an engine that is not the peer's: STALE, nothing sent.
+/// A request that names a region of another engine than the peer: STALE, nothing sent.
 #[test]
 fn a_region_of_another_engine_is_stale() {
     let pair = Pair::new(&[]);
@@ -131,8 +130,8 @@ fn a_region_of_another_engine_is_stale() {
     assert_eq!(pair.a.submit(pair.b_at_a, Op::Write, &[ours], &plain()).err().unwrap().status, Status::Stale);
 }
 
-/// Requests that the target refuses, among others that it takes, in one frame and over many: the
-/// transfer is PARTIAL, each request says what became of it, and refused ones move nothing.
+/// Requests that the target refuses, among requests that it accepts, in one frame and over many: the transfer is
+/// PARTIAL, each request has its own result, and refused requests move nothing. Contract 8.
 #[test]
 fn the_target_refuses_single_requests() {
     for (op, length) in [(Op::Write, 512), (Op::Read, 512), (Op::Write, 300_000), (Op::Read, 300_000)] {
@@ -150,8 +149,8 @@ fn the_target_refuses_single_requests() {
         fill(&closed, 9);
         let spans: Vec<_> = (0..8).map(|n| (n * length, n * length, length)).collect();
         let mut work = prepare(op, &local, &remote, &spans);
-        // 1: nothing is registered there. 3: unregistered. 6: leaves the region. The initiator cannot
-        // know: the regions are not in its list, or none is named.
+        // 1: nothing is registered there. 3: unregistered. 6: leaves the region. The initiator cannot know: the
+        // regions are not in its list, or the request names none.
         work.requests[1] = Request { remote: gone_address, remote_region: 0, ..work.requests[1] };
         work.requests[3] = Request { remote: gone_address, remote_region: gone_region, ..work.requests[3] };
         let beyond = remote.address() + (8 * length - 1) as u64;
@@ -179,7 +178,7 @@ fn the_target_refuses_single_requests() {
         }
         let error = transfer.wait_done().unwrap_err();
         assert_eq!((error.status, error.request_index), (Status::Partial, Some(1)));
-        // Refused ones left their ranges as they were.
+        // Refused requests left their ranges as they were.
         let (source, destination, own) = match op {
             Op::Write => (pattern(1, 8 * length), &remote, pattern(2, 8 * length)),
             Op::Read => (pattern(2, 8 * length), &local, pattern(1, 8 * length)),
@@ -199,7 +198,7 @@ fn the_target_refuses_single_requests() {
     }
 }
 
-/// All refused for one cause: the transfer's status is that cause, and not PARTIAL.
+/// All requests are refused for one cause: the transfer's status is that cause, and not PARTIAL.
 #[test]
 fn a_transfer_refused_whole_has_the_status_of_its_cause() {
     let pair = Pair::new(&[]);
@@ -213,8 +212,7 @@ fn a_transfer_refused_whole_has_the_status_of_its_cause() {
     assert_eq!(transfer.wait_done().unwrap_err().request_index, Some(0));
 }
 
-/// The direction that was not granted: seen by the initiator when the region is known to it, and by
-/// the target in any case.
+/// A direction that was not granted: the initiator refuses when it knows the region, and the target in any case.
 #[test]
 fn access_is_checked_on_both_sides() {
     let pair = Pair::new(&[]);
@@ -240,7 +238,7 @@ fn a_transfer_is_released_once_and_only_when_final() {
     let (local, remote) = pair.memories(64 * MIB, 64 * MIB);
     let whole = [request(&local, 0, &remote, 0, 64 * MIB)];
     let core = pair.a.submit_core(pair.b_at_a, Op::Write, &whole, &plain()).unwrap();
-    // 64 MiB do not pass between two lines; should they ever, the wait below tells as much.
+    // 64 MiB do not pass between two lines; should they ever, the wait below checks as much.
     if !core.is_final() {
         let early = pair.a.release(core.handle);
         assert!(early.is_ok() == core.is_final() || early.is_err_and(|error| error.status == Status::Busy));
@@ -272,14 +270,14 @@ fn no_more_transfers_than_configured() {
     pair.a.wait(&all[3], Some(PATIENCE)).unwrap();
     pair.a.release(all[3].handle).unwrap();
     pair.a.submit(pair.b_at_a, Op::Write, &one, &plain()).unwrap().wait(Some(PATIENCE)).unwrap();
-    // The one refused left nothing behind: its region can go.
+    // The refused request left nothing behind: its region can be freed.
     all.iter().for_each(|core| {
         pair.a.wait(core, Some(PATIENCE)).unwrap();
     });
     local.free(Some(common::at_once())).map_err(|(_, error)| error).unwrap();
 }
 
-/// A deadline in the past: TIMED_OUT, or DONE if the bytes were faster, and final soon either way.
+/// A deadline in the past: TIMED_OUT, or DONE if the bytes were faster; final soon in both cases.
 #[test]
 fn deadlines_end_transfers() {
     let pair = Pair::new(&[]);
@@ -287,7 +285,7 @@ fn deadlines_end_transfers() {
     let whole = [request(&local, 0, &remote, 0, 64 * MIB)];
     let mut timed_out = 0;
     for deadline in [Duration::ZERO, Duration::from_micros(1), Duration::from_millis(2)] {
-        // Behind others, so that even a fast machine does not get there in time.
+        // Behind others, so that even a fast machine is not done in time.
         let busy = large_write(&pair, &local, &remote, 4);
         for op in [Op::Write, Op::Read] {
             let options = TransferOptions { deadline: Deadline::After(deadline), ..plain() };
@@ -303,7 +301,7 @@ fn deadlines_end_transfers() {
                 assert!(first.bytes_confirmed < 64 << 20 && first.bytes_confirmed == result.bytes_confirmed);
             }
         }
-        // Cancel and deadline do not hurt the neighbours.
+        // Cancel and deadline do not harm other transfers.
         for transfer in busy {
             assert_eq!(transfer.wait(Some(PATIENCE)).unwrap().state, State::Done);
         }
@@ -316,8 +314,8 @@ fn deadlines_end_transfers() {
     assert_eq!(run(&pair.a, pair.b_at_a, Op::Read, &whole, &never).state, State::Done);
 }
 
-/// Cancel of what is queued moves nothing; of what is posted, it ends in time; of what is done, it
-/// changes nothing. The neighbours come to no harm.
+/// Cancel of a queued transfer moves nothing; a posted transfer ends in time; a done transfer does not change. Other
+/// transfers are not harmed. Contract 2.
 #[test]
 fn cancel_is_a_request() {
     let pair = Pair::new(&[]);
@@ -326,7 +324,7 @@ fn cancel_is_a_request() {
     fill(&remote, 2);
     let busy = large_write(&pair, &local, &remote, 4);
     let aside = [request(&local, 0, &remote, 64 * MIB, MIB)];
-    // ORDERED behind one that waits for the lanes: certainly not posted.
+    // ORDERED behind a transfer that waits for the lanes: certainly not posted.
     let ordered = TransferOptions { ordered: true, ..plain() };
     let whole = [request(&local, 0, &remote, 0, 64 * MIB)];
     let first = pair.a.submit(pair.b_at_a, Op::Write, &whole, &ordered).unwrap();
@@ -355,8 +353,8 @@ fn cancel_is_a_request() {
     check("cancelled", &tail, &pattern(2, 65 * MIB)[64 * MIB..]);
 }
 
-/// ORDERED transfers of all sizes, each over all that the earlier ones wrote: the last one's bytes
-/// stay, and at no time is a later one done before an earlier one.
+/// ORDERED transfers of all sizes, each over all bytes of the earlier ones: the last one's bytes stay, and a later one
+/// is never done before an earlier one. Contract 11.
 #[test]
 fn ordered_transfers_are_applied_in_order() {
     let pair = Pair::new(&[]);
@@ -381,7 +379,7 @@ fn ordered_transfers_are_applied_in_order() {
                 (source, transfer, length)
             })
             .collect();
-        // Nobody waits, and so drives: each must be begun by who ends the one before.
+        // No thread waits, and so drives: the thread that ends a transfer must begin the next.
         let mut events = Vec::new();
         common::eventually("all events are there", || {
             queue.drain(&mut events, 64);
@@ -403,8 +401,8 @@ fn ordered_transfers_are_applied_in_order() {
     }
 }
 
-/// One that fails takes those with it that wait behind it; nothing of them moves. What is submitted
-/// once that is known starts anew.
+/// A failed transfer fails the ORDERED transfers that wait behind it; nothing of them moves. Transfers that are
+/// submitted once the failure is known start anew.
 #[test]
 fn a_failed_ordered_transfer_fails_those_that_wait() {
     let pair = Pair::new(&[]);
@@ -424,7 +422,7 @@ fn a_failed_ordered_transfer_fails_those_that_wait() {
         let (first, failing) = (submit(&long), submit(&bad));
         let later = [submit(&aside), submit(&aside), submit(&aside)];
         if failing.state().is_final() {
-            // Too fast for us: some were submitted after the failure, not before it.
+            // The failure came early: some transfers were submitted after it.
             later.into_iter().for_each(|transfer| {
                 transfer.wait(Some(PATIENCE)).unwrap();
             });
@@ -434,7 +432,7 @@ fn a_failed_ordered_transfer_fails_those_that_wait() {
         rounds += 1;
         assert_eq!(first.wait(Some(PATIENCE)).unwrap().state, State::Done);
         assert_eq!(failing.wait(Some(PATIENCE)).unwrap().status, Status::NotRegistered);
-        // Known to have failed: this one is not among those that waited.
+        // The failure is known: this transfer is not among those that waited.
         let anew = submit(&good);
         for transfer in later {
             let result = transfer.wait(Some(PATIENCE)).unwrap();
@@ -449,7 +447,7 @@ fn a_failed_ordered_transfer_fails_those_that_wait() {
     check("behind a failure", &aside, &pattern(2, 16384)[8192..12288]);
 }
 
-/// A waiting one that is cancelled was not done, so what waits behind it fails too.
+/// A cancelled waiting transfer was not done, so transfers behind it fail too.
 #[test]
 fn a_cancelled_ordered_transfer_fails_those_behind_it() {
     let pair = Pair::new(&[]);
@@ -476,7 +474,7 @@ fn a_cancelled_ordered_transfer_fails_those_behind_it() {
     check("behind a cancelled one", &tail, &pattern(2, 64 * MIB + 4096)[64 * MIB..]);
 }
 
-/// While half a gibibyte moves, small WRITEs take a small part of the time it has left.
+/// While half a gibibyte moves, small WRITEs take a small part of the remaining time.
 #[test]
 fn small_transfers_overtake_large_ones() {
     const LARGE: usize = 512 << 20;
@@ -502,7 +500,7 @@ fn small_transfers_overtake_large_ones() {
     assert!(median * 20 < whole, "median {median:?} of {whole:?}");
 }
 
-/// The largest transfers have no advantage over those of a few MiB either.
+/// The largest transfers have no advantage over transfers of a few MiB either.
 #[test]
 fn medium_transfers_share_the_lanes_with_large_ones() {
     const LARGE: usize = 512 << 20;

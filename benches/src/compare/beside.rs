@@ -1,5 +1,4 @@
-//! A small transfer beside a bulk one to the same peer, over TCP: the reference is the same transfer
-//! alone.
+//! A small transfer beside a bulk transfer to the same peer, over TCP: the reference is the small transfer alone.
 
 use std::io::Write;
 
@@ -18,10 +17,10 @@ const BULK: Workload = Workload {
     blocks: 1_024,
     walk_bytes: 1_024 * MIB,
 };
-/// Of the p99 alone.
+/// The goal of the p99 only.
 const GOAL: Goal = Goal::AtMost(5.0);
 
-/// A pair of its own, because the bulk transfer needs more memory than all other rows.
+/// Uses a pair of its own, because the bulk transfer needs more memory than all other rows.
 pub fn measure(
     plan: &Plan,
     config: &PairConfig,

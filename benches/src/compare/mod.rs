@@ -1,4 +1,4 @@
-//! `ferry-bench compare`, which `make bench` runs: a subject beside the raw reference, row by row, in
+//! `ferry-bench compare`, which `make bench` runs: compares a subject with the raw reference, row by row, in
 //! interleaved pairs, with a verdict on each target.
 
 mod beside;
@@ -64,7 +64,7 @@ impl Plan {
     }
 }
 
-/// Everything a comparison found; also its JSON.
+/// All results of a comparison; also its JSON.
 #[derive(Debug, Serialize)]
 pub struct Comparison {
     pub machine: Machine,
@@ -73,13 +73,13 @@ pub struct Comparison {
     pub subject: String,
     pub subject_path: String,
     pub spin_us: u32,
-    /// Is the reference itself near the limit of this machine?
+    /// Whether the reference itself is near the limit of this machine.
     pub standings: Vec<Standing>,
     pub lines: Vec<Line>,
     pub latencies: Vec<LatencyPair>,
     /// Figures with limits of their own.
     pub costs: Vec<Cost>,
-    /// What could not be measured.
+    /// Rows that could not be measured.
     pub unavailable: Vec<Unavailable>,
 }
 
@@ -91,7 +91,7 @@ pub struct LatencyPair {
     pub subject: Latency,
 }
 
-/// All that `make bench` prints: `run`, what concerns ferry alone, and the final table.
+/// Prints all of `make bench`: `run`, the figures of ferry alone, and the final table.
 pub fn run_with_ferry(
     plan: &Plan,
     reference: &mut dyn Engine,
@@ -111,7 +111,7 @@ pub fn run_with_ferry(
     Ok(comparison)
 }
 
-/// Measures the reference and the subject on the rows that the plan wants, printing each as it is found.
+/// Measures the reference and the subject on the plan's rows, and prints each row as it is measured.
 pub fn run(
     plan: &Plan,
     reference: &mut dyn Engine,
@@ -142,7 +142,7 @@ pub fn run(
     Ok(comparison)
 }
 
-/// Every row in turn, printed as it is found.
+/// Measures every row in turn, and prints each as it is measured.
 fn measure_rows(
     plan: &Plan,
     (throughput, latency): (&[ThroughputRow], &[LatencyRow]),

@@ -1,5 +1,5 @@
-//! Interleaved pairs: one run of the reference, one of the subject, again and again, so that whatever
-//! slows the machine for a while slows both.
+//! Interleaved pairs: a run of the reference, then a run of the subject, repeatedly, so that a slow phase of the
+//! machine slows both.
 
 use anyhow::Context;
 use serde::Serialize;
@@ -17,13 +17,13 @@ pub struct Line {
     pub ratios: Vec<f64>,
     pub goal: Goal,
     pub verdict: Verdict,
-    /// What each side was set to for this row.
+    /// The settings of each side for this row.
     pub reference_settings: String,
     pub subject_settings: String,
 }
 
 impl Line {
-    /// Of values in pairs: the reference's and the subject's. An error without a single pair.
+    /// Judges values in pairs: the reference's and the subject's. Fails without a single pair.
     pub fn judge(
         row: &str,
         quantity: &'static str,
@@ -48,7 +48,7 @@ impl Line {
     }
 }
 
-/// Runs `count` pairs. Who goes first alternates, so that neither always inherits the other's caches.
+/// Runs `count` pairs. The first side of a pair alternates, so that neither always inherits the other's caches.
 pub fn interleave<T>(
     count: usize,
     mut reference: impl FnMut() -> anyhow::Result<T>,
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn ratios_are_paired_before_the_median_is_taken() {
-        // The machine halves its speed in mid-run: the medians say nothing, the ratios everything.
+        // The machine halves its speed in mid-run: the medians are useless, the ratios are right.
         let pairs: Vec<_> =
             [[8.0; 8], [4.0; 8]].concat().iter().map(|value| (*value, value * 0.96)).collect();
         let judge = |goal| Line::judge("row", "GB/s", Goal::AtLeast(goal), &pairs).expect("16 pairs");

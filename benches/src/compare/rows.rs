@@ -1,4 +1,4 @@
-//! The rows of `make bench`: what is measured on each side, and the ratio it has to reach.
+//! The rows of `make bench`: the workloads of each side, and the ratio to reach.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::layout::Layout;
 use crate::stats::Goal;
 use crate::workload::{LatencyWorkload, Operation, Placement, Workload, KIB, MIB};
 
-/// More than any cache of the machines at hand; both sides walk it.
+/// Larger than any cache of the machines at hand; both sides walk it.
 pub const WALK_BYTES: usize = 256 * MIB;
 
 /// Throughput of the subject on `workload`, relative to the reference on `reference`.
@@ -16,7 +16,7 @@ pub struct ThroughputRow {
     pub workload: Workload,
     pub reference: Workload,
     pub goal: Goal,
-    /// On CPU seconds per GiB of both ends, where that is judged too.
+    /// The goal for CPU seconds per GiB of both ends, where those are judged too.
     pub cpu_goal: Option<Goal>,
 }
 
@@ -25,11 +25,11 @@ pub struct LatencyRow {
     pub name: String,
     pub workload: LatencyWorkload,
     pub p50_goal: Goal,
-    /// Stated only where there is none.
+    /// `None`: the p99 is stated, not judged.
     pub p99_goal: Option<Goal>,
 }
 
-/// 16 requests of 1 MiB: the row others are measured by.
+/// 16 requests of 1 MiB: the row by which others are measured.
 pub fn large(operation: Operation) -> Workload {
     blocks(operation, Layout::Contiguous, MIB, 16)
 }
@@ -64,7 +64,7 @@ fn throughput_of(operation: Operation) -> [ThroughputRow; 4] {
     ]
 }
 
-/// One synchronous WRITE, with both ends on one CPU and on two, where there are two.
+/// A synchronous WRITE, with both ends on one CPU, and on two if there are two.
 pub fn latency(cpus: &[usize], spin: Duration, samples: usize) -> Vec<LatencyRow> {
     let mut places = Vec::new();
     if let [first, ..] = *cpus {

@@ -1,7 +1,7 @@
-//! The rows of one machine: ferry's local path beside the raw references of the same kind of memory.
+//! The rows of one machine: ferry's same-host path beside the raw references of the same kind of memory.
 //!
-//! Memory of the program's own is measured against `process_vm_*` from as many threads as ferry has
-//! workers, memory that ferry allocated against copies through a shared mapping from two threads.
+//! The program's own memory is compared with `process_vm_*` from as many threads as ferry has workers, memory that
+//! ferry allocated with copies through a shared mapping from two threads.
 
 use serde::Serialize;
 use std::io::Write;
@@ -15,26 +15,26 @@ use crate::stats::Goal;
 use crate::subject::{NoPath, Origin, Pair, PairConfig, Setup};
 use crate::workload::{Engine, LatencyWorkload, Operation, Placement, Workload, KIB};
 
-/// ferry's default number of workers is the number of CPUs, up to this.
+/// ferry's default number of workers is the number of CPUs, up to this number.
 const WORKERS_MAX: usize = 4;
 const COPY_THREADS: usize = 2;
 
-/// A row that could not be measured, and why.
+/// A row that could not be measured, and the reason.
 #[derive(Debug, Serialize)]
 pub struct Unavailable {
     pub row: String,
     pub reason: String,
 }
 
-/// One kind of memory, with what ferry has to reach of the reference.
+/// One kind of memory, with the share of the reference that ferry has to reach.
 struct Section {
     origin: Origin,
     threads: usize,
     /// 1 MiB, scattered 16 KiB and scattered 4 KiB.
     goals: [f64; 3],
-    /// What a throwaway program once reached with two threads on the same three, GiB/s.
+    /// The GiB/s that a throwaway program once reached with two threads on these three workloads.
     measured: [f64; 3],
-    /// Of a synchronous 4 KiB WRITE's p50.
+    /// The goal for a synchronous 4 KiB WRITE's p50.
     latency_goal: Option<f64>,
 }
 
@@ -55,7 +55,7 @@ const SECTIONS: [Section; 2] = [
     },
 ];
 
-/// Measures both sections, printing each line as it is found. `config` is that of the other rows.
+/// Measures both sections, and prints each line as it is measured. `config` is that of the other rows.
 pub fn measure(
     plan: &Plan,
     config: &PairConfig,
@@ -104,7 +104,7 @@ impl Section {
         Ok(())
     }
 
-    /// Of the reference. The figures it is held to are of two threads.
+    /// Judges the reference against the figures of two threads.
     fn standings(&self, plan: &Plan, reference: &mut dyn Engine) -> anyhow::Result<Vec<Standing>> {
         if self.threads()? != 2 {
             return Ok(Vec::new());

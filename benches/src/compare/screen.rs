@@ -1,4 +1,4 @@
-//! What a comparison prints.
+//! Prints a comparison.
 
 use std::io::{self, Write};
 
@@ -24,7 +24,7 @@ fn columns(out: &mut dyn Write) -> io::Result<()> {
     )
 }
 
-/// The sides of the rows that follow.
+/// Prints the sides of the rows that follow.
 pub fn section(out: &mut dyn Write, reference: &dyn Engine, subject: &dyn Engine) -> io::Result<()> {
     for (side, engine) in [("reference", reference), ("subject", subject)] {
         writeln!(out, "{side:<10} {}: {}", engine.name(), engine.path())?;
@@ -36,7 +36,7 @@ pub fn unavailable(out: &mut dyn Write, row: &Unavailable) -> io::Result<()> {
     writeln!(out, "{:<46} {}", row.row, row.reason)
 }
 
-/// A line with the settings behind it.
+/// Prints a line with its settings.
 pub fn line(out: &mut dyn Write, line: &Line) -> io::Result<()> {
     judged(out, line)?;
     match line.reference_settings.is_empty() {
@@ -98,7 +98,7 @@ pub fn standings(out: &mut dyn Write, standings: &[Standing]) -> io::Result<()> 
     Ok(())
 }
 
-/// Everything once more, without what lies behind it.
+/// Prints all results once more, without their settings.
 pub fn summary(out: &mut dyn Write, comparison: &Comparison) -> io::Result<()> {
     writeln!(out, "\nFinal table")?;
     columns(out)?;

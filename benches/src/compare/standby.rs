@@ -1,5 +1,4 @@
-//! What ferry costs while nothing happens, and what a thousand peers cost: figures with a limit of their
-//! own instead of a reference.
+//! The costs of idle engines, and of a thousand peers: figures with a limit of their own instead of a reference.
 
 use std::fs;
 use std::path::Path;
@@ -19,11 +18,11 @@ use crate::subject::{CrowdReply, Listening, Pair, SecretFile, Setup};
 const IDLE_ROW: &str = "idle engine with an idle peer";
 const CROWD_ROW: &str = "peers connected to one engine";
 const IDLE_PERCENT_MAX: f64 = 0.1;
-/// Several processes, so that no limit of one is in the way.
+/// Several processes, so that no limit of a single process applies.
 const CROWD_PROCESSES: usize = 4;
 /// "Within seconds".
 const CONNECT_SECONDS_MAX: f64 = 10.0;
-/// Sessions have settled: first heartbeats and measurements of the round trip are over.
+/// After this time sessions have settled: first heartbeats and measurements of the round trip are over.
 const SETTLE: Duration = Duration::from_secs(1);
 
 /// One figure.
@@ -32,7 +31,7 @@ pub struct Cost {
     pub row: String,
     pub quantity: &'static str,
     pub value: f64,
-    /// What it may be at most; `None` where it is only stated.
+    /// The highest allowed value; `None` if the figure is only stated.
     pub limit: Option<f64>,
     pub verdict: Option<Verdict>,
 }
@@ -48,7 +47,7 @@ impl Cost {
     }
 }
 
-/// CPU time of both processes of an idle pair.
+/// Measures the CPU time of both processes of an idle pair.
 pub fn idle(plan: &Plan, pair: &Pair) -> anyhow::Result<Vec<Cost>> {
     if !plan.wants(IDLE_ROW) {
         return Ok(Vec::new());
@@ -63,7 +62,7 @@ pub fn idle(plan: &Plan, pair: &Pair) -> anyhow::Result<Vec<Cost>> {
     Ok(vec![cost("% of a core, initiator", own), cost("% of a core, target", target)])
 }
 
-/// Connects `plan.peers` engines to one, and states what that one needs for them.
+/// Connects `plan.peers` engines to one engine, and states that engine's resources.
 pub fn crowd(plan: &Plan, program: &Path) -> anyhow::Result<Vec<Cost>> {
     let row = format!("{} {CROWD_ROW}", plan.peers);
     if !plan.wants(&row) || plan.peers == 0 {
@@ -105,7 +104,7 @@ pub fn crowd(plan: &Plan, program: &Path) -> anyhow::Result<Vec<Cost>> {
     ])
 }
 
-/// A process whose engines are open and wait for the word to connect.
+/// Starts a process whose engines are open and wait for the command to connect.
 fn start_crowd(program: &Path, setup: &Setup, address: &str, peers: usize) -> anyhow::Result<ChildProcess> {
     let engine = Setup { workers: Some(1), ..setup.clone() };
     let role = Role::FerryCrowd { engine, address: address.to_owned(), peers };
@@ -116,7 +115,7 @@ fn start_crowd(program: &Path, setup: &Setup, address: &str, peers: usize) -> an
     }
 }
 
-/// What `/proc` says of a process.
+/// The resources of a process, as `/proc` states them.
 struct Process {
     threads: f64,
     resident_kib: f64,

@@ -1,6 +1,6 @@
-//! Submission from several threads to one peer, against the same from one: the total must not suffer.
+//! Submission from several threads to one peer, compared with submission from one thread: the total must not suffer.
 //!
-//! The same number of transfers is under way in both, so that only who submits them differs.
+//! Both sides have the same number of transfers under way, so that only the number of threads differs.
 
 use super::pairs::{interleave, Line};
 use super::rows::WALK_BYTES;
@@ -12,7 +12,7 @@ use crate::workload::{format_bytes, Limit, Operation, Sample, Workload, KIB};
 
 const THREADS: usize = 4;
 const IN_FLIGHT: usize = 64;
-/// Of one request each. Messages count where they are small, bytes where they are not.
+/// Transfers of one request each. Small ones are judged by their number, larger ones by bytes.
 const ROWS: [(usize, Quantity); 2] = [(4 * KIB, Quantity::Messages), (64 * KIB, Quantity::Bytes)];
 
 #[derive(Clone, Copy)]
@@ -37,7 +37,7 @@ impl Quantity {
     }
 }
 
-/// One line per row the plan wants; in each, the reference is ferry from one thread.
+/// Measures one line per row of the plan; the reference of each is ferry from one thread.
 pub fn lines(
     plan: &Plan,
     client: &mut Client,

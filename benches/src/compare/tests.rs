@@ -1,10 +1,10 @@
-//! The whole comparison over engines whose speed is known.
+//! The whole comparison, over engines of known speed.
 
 use super::*;
 use crate::stats::Verdict;
 use crate::workload::{CpuSeconds, Workload};
 
-/// Moves nothing, at a settled speed.
+/// Moves nothing, at a fixed speed.
 struct Pretended {
     gb_per_second: f64,
     latency_ns: u64,

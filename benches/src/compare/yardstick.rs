@@ -1,7 +1,8 @@
-//! Does the reference count? It must itself be near the limit, or a good ratio to it means nothing.
+//! Checks that the reference itself is near the machine's limit; otherwise a good ratio to the reference means
+//! nothing.
 //!
-//! The limit is what a tuned throwaway program once reached (shared/reference/tcp-measured.md), carried
-//! over to the machine at hand by one-thread memcpy, which both figures scale with.
+//! The limit is the speed that a tuned throwaway program once reached (shared/reference/tcp-measured.md), converted to
+//! this machine by one-thread memcpy, with which both figures scale.
 
 use serde::Serialize;
 
@@ -17,18 +18,18 @@ const MEASURED_MEMCPY_GB_PER_SECOND: f64 = 6.3;
 const MEASURED_LARGE: f64 = 6.25;
 const MEASURED_16_KIB: f64 = 5.7;
 const MEASURED_4_KIB: f64 = 4.8;
-/// Of that, this much must be reached.
+/// The share of those figures that the reference must reach.
 const SHARE_MIN: f64 = 0.9;
 const ROUNDS: usize = 5;
 
-/// The reference on one workload, against what it must reach here.
+/// The reference on one workload, and the speed that it must reach on this machine.
 #[derive(Clone, Debug, Serialize)]
 pub struct Standing {
     pub row: String,
     pub memcpy_gb_per_second: f64,
     pub reference_gb_per_second: f64,
     pub reference_cpu_seconds_per_gib: f64,
-    /// CPU time of both ends over what the machine had to give: near 1, nothing is left to gain by tuning.
+    /// CPU time of both ends over the machine's CPU time: near 1, tuning can gain nothing.
     pub cpu_share_of_machine: f64,
     pub required_gb_per_second: f64,
     pub counts: bool,
@@ -50,7 +51,7 @@ pub fn standings(plan: &Plan, reference: &mut dyn Engine) -> anyhow::Result<Vec<
     wanted.map(standing).collect()
 }
 
-/// A reference on one workload, against what was measured of its kind.
+/// Compares a reference on one workload with earlier measurements of its kind.
 pub fn standing(
     plan: &Plan,
     row: String,

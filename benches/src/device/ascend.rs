@@ -9,7 +9,7 @@ use ferry::sys::acl::{
 
 use super::{check_number, is_standin, Described, Held};
 
-/// The library, begun once for the process: a library that was ended is not known to begin again.
+/// Initializes the library once for the process: a finalized library may not initialize again.
 fn begin(library: &str) -> anyhow::Result<Arc<Runtime>> {
     static BEGUN: Mutex<Vec<Arc<Runtime>>> = Mutex::new(Vec::new());
     let library = Library::open(library)?;
@@ -37,9 +37,9 @@ pub fn allocate(device: i32, library: &str, bytes: usize) -> anyhow::Result<Box<
     Ok(Box::new(Allocation { memory, _context: context, runtime }))
 }
 
-/// The context is the current one of the thread that has this.
+/// Belongs to a thread whose current context this is.
 struct Allocation {
-    /// Freed before its context goes.
+    /// Freed before its context.
     memory: DeviceMemory,
     _context: Context,
     runtime: Arc<Runtime>,
@@ -58,7 +58,7 @@ impl Held for Allocation {
 
     fn copy_in(&self, offset: usize, from: &[u8]) -> anyhow::Result<()> {
         let (to, length) = (self.at(offset), from.len());
-        // SAFETY: both ranges are as long, the device's as the caller says; the call returns when it has copied.
+        // SAFETY: both ranges are as long, the device's as the caller promises; the call returns when it has copied.
         let code = unsafe {
             (self.runtime.calls.aclrtMemcpy)(
                 to,

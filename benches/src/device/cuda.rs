@@ -9,7 +9,7 @@ use super::{check_number, is_standin, Described, Held};
 
 /// As long as any device's name, with its NUL.
 const NAME_BYTES: usize = 256;
-/// The stream that waits for all others.
+/// The default stream, which waits for all others.
 const DEFAULT_STREAM: usize = 0;
 
 pub fn describe(device: i32, library: &str) -> anyhow::Result<Described> {
@@ -56,8 +56,8 @@ impl Held for Allocation {
     fn copy_in(&self, offset: usize, from: &[u8]) -> anyhow::Result<()> {
         let (_entered, to) =
             (self.context.enter().map_err(Error::from)?, self.memory.address + offset as u64);
-        // SAFETY: both ranges are there, as the caller says of the device's, until the stream has got past
-        // the copy, which is awaited.
+        // SAFETY: both ranges live, the device's as the caller promises, until the stream has passed the copy, for
+        // which this waits.
         unsafe {
             self.api
                 .memcpy_host_to_device(to, from.as_ptr().cast(), from.len(), DEFAULT_STREAM)

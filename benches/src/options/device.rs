@@ -1,10 +1,10 @@
-//! Which device has the memory of an end, in perftest's words.
+//! The device whose memory an end uses, in perftest's terms.
 
 use clap::Args;
 use ferry::types::{Location, MemoryKind};
 use serde::{Deserialize, Serialize};
 
-/// Of this end alone; neither is memory of the host.
+/// The options of this end; without either, the memory is the host's.
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceOptions {
     /// The memory of this end is that of the CUDA device with this number
@@ -21,7 +21,7 @@ impl DeviceOptions {
         self.cuda.map(at(MemoryKind::Cuda)).or(self.ascend.map(at(MemoryKind::Ascend)))
     }
 
-    /// As words of a command line: none or one.
+    /// Returns the option as a word of a command line: none or one.
     pub fn argument(self) -> Option<String> {
         let cuda = self.cuda.map(|device| format!("--use_cuda={device}"));
         cuda.or(self.ascend.map(|device| format!("--use_ascend={device}")))

@@ -1,7 +1,6 @@
-//! The command line: perftest's letters in ferry's terms, and what they mean together.
+//! The command line: perftest's letters in ferry's terms.
 //!
-//! clap and `parse` refuse what is malformed; `settings` refuses what contradicts the test, and fills in
-//! its defaults.
+//! clap and `parse` refuse malformed values; `settings` refuses contradictions and fills in a test's defaults.
 
 mod device;
 mod parse;
@@ -68,7 +67,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// The test and its arguments, if the command is one.
+    /// Returns the test and its arguments, if the command is a test.
     pub fn into_test(self) -> Option<(Test, TestArguments)> {
         match self {
             Command::WriteBandwidth(arguments) => Some((Test::WriteBw, arguments)),
@@ -96,12 +95,12 @@ impl Test {
         matches!(self, Test::WriteBw | Test::ReadBw)
     }
 
-    /// Whether memory moves, and so can be checked.
+    /// Returns whether memory moves, and so can be checked.
     pub fn is_memory(self) -> bool {
         self.operation().is_some()
     }
 
-    /// The operation timed; a notification is neither.
+    /// Returns the timed operation; a notification is none.
     pub fn operation(self) -> Option<Operation> {
         match self {
             Test::WriteBw | Test::WriteLat => Some(Operation::Write),

@@ -1,4 +1,4 @@
-//! Values as users write them, or what is wrong with them.
+//! Parses values as users write them, or reports the error.
 
 use clap::builder::RangedU64ValueParser;
 use clap::ValueEnum;
@@ -6,7 +6,7 @@ use regex_lite::Regex;
 
 const REQUEST_BYTES_MAX: usize = 1 << 30;
 
-/// A size with perftest's binary suffixes.
+/// Parses a size with perftest's binary suffixes.
 pub fn parse_bytes(text: &str) -> Result<usize, String> {
     let (digits, shift) = match text.strip_suffix(['k', 'K']) {
         Some(digits) => (digits, 10),
@@ -19,7 +19,7 @@ pub fn parse_bytes(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Numbers of either end and between them.
+/// Parses numbers from `first` to `last`.
 pub fn from_to(first: u64, last: u64) -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(first..=last)
 }
@@ -42,7 +42,7 @@ pub fn parse_seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A choice in the words of the command line.
+/// A choice, named as on the command line.
 pub trait Named: ValueEnum {
     fn name(&self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())

@@ -1,15 +1,15 @@
-//! What of RDMA can be said on the command line, in perftest's letters: of one end.
+//! RDMA's options of one end, in perftest's letters.
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use super::{Named, Transport};
 
-/// Path MTUs that InfiniBand knows.
+/// The path MTUs of InfiniBand.
 const MTUS: [u32; 5] = [256, 512, 1_024, 2_048, 4_096];
 const INLINE_BYTES_MAX: i64 = 1_024;
 
-/// Of this end alone; `None` leaves each to ferry.
+/// The options of this end; `None` leaves the choice to ferry.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RdmaOptions {
     /// RDMA devices of this end, separated by commas [default: all with an active port]
@@ -27,7 +27,7 @@ pub struct RdmaOptions {
 }
 
 impl RdmaOptions {
-    /// The engine's settings that were named, with their values.
+    /// Returns the engine's settings that were given, with their values.
     pub fn settings(&self) -> Vec<(&'static str, String)> {
         let number = |key, value: Option<u32>| value.map(|value| (key, value.to_string()));
         let named = [
@@ -39,7 +39,7 @@ impl RdmaOptions {
         named.into_iter().flatten().collect()
     }
 
-    /// Options that mean nothing where RDMA is not allowed, in the letters that users type.
+    /// Refuses options that mean nothing without RDMA, named by the letters that users type.
     pub fn refuse_without_rdma(&self, transport: Transport, acked_only: bool) -> Result<(), String> {
         let given = [
             ("-d", self.devices.is_some()),

@@ -1,5 +1,5 @@
-//! A test's settings: its arguments with defaults filled in and contradictions refused, and what of
-//! them a server insists on.
+//! A test's settings: its arguments with defaults filled in and contradictions refused, and the terms on which a
+//! server insists.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const TX_DEPTH: usize = 128;
 /// `-a` measures powers of two from 2^1 to 2^23.
 const ALL_SIZES_LOG2: std::ops::RangeInclusive<u32> = 1..=23;
 
-/// A test's arguments with defaults filled in and contradictions gone.
+/// A test's arguments with defaults filled in, without contradictions.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub test: Test,
@@ -26,12 +26,12 @@ pub struct Settings {
     pub limit: Limit,
     pub tx_depth: usize,
     pub requests: usize,
-    /// All else is as it was said.
+    /// All other options, as given.
     pub said: TestArguments,
 }
 
 impl TestArguments {
-    /// The settings for `test`, or one sentence on what does not go together.
+    /// Returns the settings for `test`, or a sentence that names the contradiction.
     pub fn settle(self, test: Test) -> Result<Settings, String> {
         self.refuse_contradictions(test)?;
         Ok(Settings {
@@ -44,8 +44,8 @@ impl TestArguments {
         })
     }
 
-    /// What both ends must have in common. Of what a server was not told, its client decides. `config` is that
-    /// of this end's engine, whose spinning counts even where nobody spoke of it: a latency is of both ends.
+    /// Returns the terms that both ends must share. The client decides terms that the server was not given. `config`
+    /// is that of this end's engine, whose spinning counts even if it was not given: a latency depends on both ends.
     pub fn terms(&self, test: Test, config: &Config) -> Vec<Term> {
         let number = |option, said: Option<usize>, default: usize| Term::new(option, said, default);
         let flag = |option, on: bool| Term::new(option, on.then_some("on"), "off");
@@ -75,13 +75,13 @@ impl TestArguments {
         self.spin_us.map(|us| Duration::from_micros(u64::from(us)))
     }
 
-    /// How long, if that was said.
+    /// Returns the run's limit, if given.
     fn limit(&self) -> Option<Limit> {
         let seconds = self.duration_seconds.map(|seconds| Limit::Seconds(f64::from(seconds)));
         seconds.or(self.iterations.map(Limit::Transfers))
     }
 
-    /// Which, if that was said. A notification ends earlier.
+    /// Returns the sizes, if given. Those of a notification end earlier.
     fn sizes(&self, test: Test) -> Option<Vec<usize>> {
         let largest = if test == Test::NotifyLat { NOTIFY_BYTES_MAX } else { usize::MAX };
         let all = || ALL_SIZES_LOG2.map(|log2| 1 << log2).filter(|size| *size <= largest).collect();

@@ -7,7 +7,7 @@ use crate::workload::Limit;
 
 use super::*;
 
-/// What the words after `ferry-bench` come to.
+/// Parses and settles the words after `ferry-bench`.
 pub(crate) fn settle(line: &str) -> Result<Settings, String> {
     let words = std::iter::once("ferry-bench").chain(line.split_whitespace());
     let command = Cli::try_parse_from(words).map_err(|e| e.to_string())?.command;
@@ -115,7 +115,7 @@ fn contradictions_name_the_option() {
     }
 }
 
-/// What a server says to a client, both as their command lines have it.
+/// Returns the server's answer to a client, both given by their command lines.
 fn accept(server: &str, client: &str) -> Result<(), String> {
     let config = ferry::Config::new().expect("no FERRY_ variable is wrong");
     let terms = |line: &str| {

@@ -1,6 +1,5 @@
-//! A process that runs one end of one engine (`benches/peers/agent.py`), told what to do in JSON, a line
-//! each way. Foreign engines hang, crash and print: every answer has a time by which it must be there, and
-//! the rest of what they say goes to a log.
+//! A process that runs one end of one engine (`benches/peers/agent.py`), with a line of JSON for each command and
+//! answer. Other engines hang, crash and print: every answer has a deadline, and all other output goes to a log.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -21,14 +20,14 @@ use crate::cpu::child_cpu_seconds;
 
 /// Importing an engine and opening it.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-/// A closed pipe ends the agent; one that lingers longer than this is killed.
+/// A closed pipe ends the agent; an agent that runs longer than this is killed.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What an agent reports instead of a result.
+/// An agent's report instead of a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub reason: String,
-    /// The engine, or the way asked for, is not there; otherwise it failed at what it was told.
+    /// The engine, or the requested path, is missing; otherwise the engine failed at its task.
     pub unavailable: bool,
 }
 
@@ -40,7 +39,7 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// One line of an agent's: a result, or why there is none.
+/// A line from an agent: a result, or the reason for its absence.
 #[derive(Debug, Deserialize)]
 struct Answer {
     ok: Option<Value>,
@@ -49,18 +48,18 @@ struct Answer {
     unavailable: bool,
 }
 
-/// How an agent is started.
+/// The command that starts an agent.
 #[derive(Clone, Debug)]
 pub struct AgentCommand {
     pub program: PathBuf,
     pub arguments: Vec<String>,
     /// Added to the environment.
     pub variables: Vec<(String, String)>,
-    /// What it prints is appended here.
+    /// The agent's output is appended here.
     pub log: PathBuf,
 }
 
-/// What an agent says when its engine is open.
+/// An agent's first answer, when its engine is open.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Opened {
     pub version: String,
@@ -69,7 +68,7 @@ pub struct Opened {
 /// Ends the process when dropped.
 pub struct Agent {
     child: Child,
-    /// Taken on drop: closing it tells the agent to end.
+    /// Taken on drop: closing the pipe tells the agent to end.
     to: Option<ChildStdin>,
     from: Receiver<std::io::Result<String>>,
     log: PathBuf,
@@ -90,7 +89,7 @@ impl Agent {
             .spawn()
             .with_context(|| format!("starting {}", command.program.display()))?;
         let (to, output) = (child.stdin.take(), child.stdout.take().context("the agent has no output")?);
-        // One answer at a time is ever due. The thread ends with the agent's output.
+        // At most one answer is due at a time. The thread ends with the agent's output.
         let (tell, from) = sync_channel(1);
         thread::spawn(move || BufReader::new(output).lines().all(|line| tell.send(line).is_ok()));
         let opened = Opened { version: String::new() };
@@ -107,16 +106,16 @@ impl Agent {
         self.child.id()
     }
 
-    /// User and system time so far.
+    /// Returns the user and system time so far.
     pub fn cpu_seconds(&self) -> anyhow::Result<f64> {
         child_cpu_seconds(self.pid()).context("the CPU time of an agent")
     }
 
-    /// Tells the agent something and waits for what comes of it.
+    /// Sends the agent a command and waits for the answer.
     pub fn ask<T: DeserializeOwned>(&mut self, message: &Value, timeout: Duration) -> anyhow::Result<T> {
         let to = self.to.as_mut().context("the agent is being ended")?;
         let told = write_line(to, message);
-        // An agent that cannot be told anything has ended; its log says why, as in `answer`.
+        // An agent whose input is closed has ended; its log says why, as in `answer`.
         if told.is_err() {
             return Err(self.ended());
         }
@@ -140,7 +139,7 @@ impl Agent {
         }
     }
 
-    /// How the process ended, with the last it said.
+    /// Returns how the process ended, with its last output.
     fn ended(&mut self) -> anyhow::Error {
         let status = ended_within(&mut self.child, EXIT_TIMEOUT);
         let status = status.map_or("without a status".to_owned(), |status| status.to_string());
@@ -149,7 +148,7 @@ impl Agent {
         anyhow!("the process ended ({status}); the last it said: {}", last.trim())
     }
 
-    /// Stops the process: an engine that polls while it is idle would slow whatever is measured next.
+    /// Stops the process: an engine that polls while it is idle would slow the next measurement.
     pub fn rest(&mut self) {
         self.signal(libc::SIGSTOP);
         self.stopped = true;
@@ -163,8 +162,8 @@ impl Agent {
     }
 
     fn signal(&self, number: libc::c_int) {
-        // SAFETY: no memory is involved, and the process is a child that has not been waited for, so the
-        // number names it and nobody else. A failure means that it has ended, which the next answer tells.
+        // SAFETY: no memory is involved. The process is a child that has not been waited for, so the number names that
+        // process. A failure means that the child has ended, which the next answer reports.
         unsafe { libc::kill(self.pid() as libc::pid_t, number) };
     }
 }
@@ -191,7 +190,7 @@ mod tests {
     const TIMEOUT: Duration = Duration::from_secs(20);
     const OPENED: &str = r#"echo '{"ok": {"version": "1.2"}}'"#;
 
-    /// An agent that is a shell script; its log goes when the test ends.
+    /// An agent that is a shell script; its log is removed when the test ends.
     struct Fake {
         agent: anyhow::Result<Agent>,
         log: PathBuf,

@@ -1,5 +1,5 @@
-//! The engines while they are measured: started when a row needs them, in turn, and out of the way while
-//! others have theirs. One that fails is done with for the row, and starts anew for the next.
+//! The engines during the measurements: each starts when a row needs it, and sleeps while others are measured. An
+//! engine that fails is out for the row, and starts anew for the next.
 
 use std::path::PathBuf;
 
@@ -13,18 +13,18 @@ use super::rows::{Quantity, Row, PEERS, PEER_WALK_BYTES, WALK_BYTES};
 use crate::stats::Latency;
 use crate::workload::{Engine, LatencyWorkload, Limit, Operation, Workload};
 
-/// How much is measured at a time.
+/// The amount of one measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Amount {
     pub seconds: f64,
     pub samples: usize,
 }
 
-/// What an entry's source has become.
+/// An entry's running engines.
 struct Live {
-    /// A reference of this program, where that moves the bulk.
+    /// A reference of this program, if that moves the bulk.
     reference: Option<Box<dyn Engine>>,
-    /// All else.
+    /// Everything else.
     python: Option<PythonEngine>,
     targets: usize,
 }
@@ -36,7 +36,7 @@ impl Live {
         engine.context("it is not running")
     }
 
-    /// A latency is that of Python's users, for the bare system call too.
+    /// Returns the engine for latencies: a latency is that of Python's users, for the bare system call too.
     fn single(&mut self) -> anyhow::Result<&mut dyn Engine> {
         if self.python.is_none() {
             return self.bulk();
@@ -58,10 +58,10 @@ pub struct Place {
     pub entry: Entry,
     live: Option<Live>,
     taker: Taker,
-    /// This binary, which the raw reference starts its other end from.
+    /// This binary, from which the raw reference starts its other end.
     program: PathBuf,
     spoil: bool,
-    /// Why it is out of the row under way.
+    /// The reason why the engine is out of the current row.
     out: Option<Outcome>,
     runs: Vec<Figures>,
 }
@@ -82,7 +82,7 @@ impl Place {
         self.out.is_none()
     }
 
-    /// Gets ready for a row, untimed.
+    /// Prepares for a row, untimed.
     pub fn enter(&mut self, row: &Row) {
         self.runs.clear();
         self.out = self.inapplicable(row);
@@ -144,7 +144,7 @@ impl Place {
         Ok(Live { reference, python, targets })
     }
 
-    /// One round of the row.
+    /// Runs one round of the row.
     pub fn run(&mut self, row: &Row, amount: Amount) {
         if self.out.is_some() {
             return;
@@ -176,12 +176,12 @@ impl Place {
         }
     }
 
-    /// What the row found of it.
+    /// Returns the engine's outcome on the row.
     pub fn leave(&mut self) -> Outcome {
         self.out.take().unwrap_or_else(|| Outcome::measured(&self.runs))
     }
 
-    /// Ends its processes: they start again when a row needs them.
+    /// Ends the engine's processes: they start again when a row needs them.
     pub fn end(&mut self) {
         self.live = None;
     }
@@ -194,7 +194,7 @@ impl Place {
 
     fn note(&mut self, result: anyhow::Result<()>) {
         let Err(error) = result else { return };
-        // Whatever state it is in, the next row gets another.
+        // The engine may be in any state, so the next row starts another.
         self.live = None;
         let unavailable = error.downcast_ref::<Refusal>().is_some_and(|refusal| refusal.unavailable);
         let reason = format!("{error:#}");

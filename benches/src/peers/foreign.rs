@@ -1,7 +1,7 @@
-//! Memory of an agent, filled and checked from here: one pattern and one check serve every engine, in
-//! whatever language it is driven, and no engine vouches for itself.
+//! Memory of an agent, filled and checked by this process: one pattern and one check serve every engine, in any
+//! language, and no engine checks itself.
 //!
-//! Through `/proc/PID/mem`, which a parent may use where `process_vm_*` may be forbidden.
+//! Uses `/proc/PID/mem`, which a parent may open even if `process_vm_*` is forbidden.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -12,8 +12,8 @@ use anyhow::Context;
 
 use crate::memory::Store;
 
-/// A range of another process's memory. Failures are kept, for `Store` has no errors: whoever has copied
-/// must ask `intact` before believing anything.
+/// A range of another process's memory. Keeps failures, because `Store` has no errors: a caller must check `intact`
+/// after copying.
 pub struct ForeignMemory {
     memory: File,
     base: u64,
@@ -28,12 +28,12 @@ impl ForeignMemory {
         Ok(ForeignMemory { memory, base, failure: Mutex::new(None) })
     }
 
-    /// The same process's memory from another place on.
+    /// Returns the same process's memory from another base on.
     pub fn at(&self, base: u64) -> anyhow::Result<ForeignMemory> {
         Ok(ForeignMemory { memory: self.memory.try_clone()?, base, failure: Mutex::new(None) })
     }
 
-    /// An error if any byte could not be copied since the last call.
+    /// Fails if any byte could not be copied since the last call.
     pub fn intact(&self) -> anyhow::Result<()> {
         let failure = self.failure.lock().expect("no holder of this lock panics").take();
         failure.map_or(Ok(()), |error| Err(error).context("reaching an agent's memory"))

@@ -1,4 +1,4 @@
-//! One end of a pair: its process, its memory, and what it is started with.
+//! One end of a pair: its process, its memory, and its options.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use serde_json::{json, Value};
 use super::agent::{Agent, AgentCommand};
 use super::foreign::ForeignMemory;
 
-/// Filling memory, registering it, building the lists of a workload, on a slow machine.
+/// For filling memory, registering it, and building the lists of a workload, on a slow machine.
 pub(super) const SETUP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How both ends of an engine are started.
+/// The command that starts both ends of an engine.
 #[derive(Clone, Debug)]
 pub struct Launch {
     pub python: PathBuf,
@@ -24,7 +24,7 @@ pub struct Launch {
     /// Environment variables of both.
     pub variables: Vec<(String, String)>,
     pub log: PathBuf,
-    /// It polls while nothing is asked of it, and is stopped while others are measured.
+    /// The engine polls while it is idle, so it is stopped while others are measured.
     pub polls_when_idle: bool,
 }
 
@@ -39,7 +39,7 @@ impl Launch {
     }
 }
 
-/// Where an agent's memory is, and what its peers have to know of it.
+/// The place of an agent's memory, as its peers have to know it.
 #[derive(Debug, Deserialize)]
 pub(super) struct Area {
     pub address: u64,

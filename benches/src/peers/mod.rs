@@ -1,10 +1,10 @@
-//! `ferry-bench peers`, which `make compare` runs: ferry through its C ABI, the peers as their wheels
-//! install them, and the raw references, on one set of workloads, in turn, every byte checked.
+//! `ferry-bench peers`, which `make compare` runs: ferry through its C ABI, the peers as their wheels install them,
+//! and the raw references, on one set of workloads, in turn, with every byte checked.
 //!
-//! From the bottom up: a process that drives an engine (`agent`), its memory seen from here (`foreign`), the
-//! two together (`member`), a pair of those as an `Engine` (`python`) beside those of `raw` (`reference`),
-//! who takes part (`roster`) on what (`rows`), the measuring in turn (`field`), what was found (`results`),
-//! what it is held against (`targets`), and the screen (`table`).
+//! From the bottom up: a process that drives an engine (`agent`), access to its memory (`foreign`), the two together
+//! (`member`), a pair of those as an `Engine` (`python`) beside those of `raw` (`reference`), the engines (`roster`),
+//! the workloads (`rows`), the measurements in turn (`field`), the results (`results`), the targets (`targets`), and
+//! the screen (`table`).
 
 mod agent;
 mod field;
@@ -64,7 +64,7 @@ pub struct Plan {
     pub spoil: bool,
 }
 
-/// Measures everything the plan wants; what goes on is told to `progress`, the table goes to `out`.
+/// Measures everything in the plan; writes progress to `progress` and the table to `out`.
 pub fn run(
     plan: &Plan,
     places: &Places,
@@ -100,20 +100,20 @@ pub fn run(
     Ok(results)
 }
 
-/// One row: everyone gets ready, then round after round, in turn.
+/// Measures one row: every engine prepares, then the rounds run in turn.
 fn measure(
     plan: &Plan,
     row: &Row,
     field: &mut [Place],
     progress: &mut dyn Write,
 ) -> anyhow::Result<RowResult> {
-    // Several targets each, or pairs of their own: the pairs of the other rows only take memory.
+    // These rows use several targets each, or pairs of their own: the pairs of the other rows only take memory.
     if matches!(row, Row::Setup | Row::Peers(_)) {
         field.iter_mut().for_each(Place::end);
     }
     field.iter_mut().for_each(|place| place.enter(row));
     let amount = Amount { seconds: plan.seconds, samples: plan.samples };
-    // Pairs that are started for each round take seconds, and nothing is judged by them.
+    // Pairs that start in each round take seconds, and no verdict depends on them.
     let rounds = if *row == Row::Setup { plan.rounds.min(SETUP_ROUNDS_MAX) } else { plan.rounds };
     for round in 0..rounds {
         for index in order(round, field.len()) {

@@ -13,7 +13,7 @@ use crate::memory::spoil;
 use crate::walk::{End, Walk};
 use crate::workload::{CpuSeconds, Engine, LatencyWorkload, Limit, Sample, Workload, MIB};
 
-/// What a run may take beyond its own time: an engine's slowest transfers, and its own timeouts.
+/// The time that a run may take beyond its own: an engine's slowest transfers, and its own timeouts.
 const RUN_TIMEOUT: Duration = Duration::from_secs(40);
 /// The first WRITE of a new pair.
 const FIRST_BYTES: usize = 64;
@@ -40,7 +40,7 @@ struct Times {
     nanoseconds: Vec<u64>,
 }
 
-/// Seconds of what happens once.
+/// Durations of setup steps, in seconds.
 #[derive(Clone, Copy, Debug)]
 pub struct SetupSeconds {
     pub connect: f64,
@@ -51,10 +51,10 @@ pub struct PythonEngine {
     name: String,
     path: String,
     polls_when_idle: bool,
-    /// Before its targets, so that it goes first.
+    /// Declared before its targets, so that it is dropped first.
     initiator: Member,
     targets: Vec<Member>,
-    /// Memory for each target, and the initiator's for it.
+    /// The memory of each target, and the initiator's memory for that target.
     area_bytes: usize,
     walk: Option<Walk>,
     seed: u64,
@@ -93,8 +93,8 @@ impl PythonEngine {
         })
     }
 
-    /// What a new pair takes to get to work: from two open engines to the first WRITE done, and 1 GiB made
-    /// ready at the initiator.
+    /// Times the setup of a new pair: from two open engines to the first WRITE done, and 1 GiB made ready at the
+    /// initiator.
     pub fn time_setup(launch: &Launch) -> anyhow::Result<SetupSeconds> {
         let target = Member::start(&launch.command(&launch.target), MIB).context("the target")?;
         let mut initiator = Member::start(&launch.command(&launch.initiator), MIB)?;
@@ -109,7 +109,7 @@ impl PythonEngine {
         &self.initiator.agent.opened().version
     }
 
-    /// From now on one byte is damaged before each check, which must find it.
+    /// Damages one byte before each later check, which must find it.
     pub fn spoil_checks(&mut self) {
         self.spoil = true;
     }
@@ -118,7 +118,7 @@ impl PythonEngine {
         std::iter::once(&mut self.initiator).chain(&mut self.targets)
     }
 
-    /// Lets the processes sleep until they are needed again, if they would not do so by themselves.
+    /// Stops the processes until they are needed again, if they poll while idle.
     pub fn rest(&mut self) {
         if self.polls_when_idle {
             self.members().for_each(|member| member.agent.rest());
@@ -155,7 +155,7 @@ impl PythonEngine {
         Ok(walk)
     }
 
-    /// The memory at both ends of the transfers to target `index`, and their seed in this run.
+    /// Returns the memory at both ends of the transfers to target `index`, and their seed in this run.
     fn ends(&self, index: usize) -> anyhow::Result<(ForeignMemory, ForeignMemory, u64)> {
         let here = self.initiator.area.address + (index * self.area_bytes) as u64;
         let target = &self.targets[index];
@@ -174,7 +174,7 @@ impl PythonEngine {
         Ok(())
     }
 
-    /// Transfer k went to target k modulo their number.
+    /// Transfer k goes to target k modulo their number.
     fn check(&self, walk: &Walk, transfers: u64) -> anyhow::Result<()> {
         let count = self.targets.len() as u64;
         for index in 0..self.targets.len() {
@@ -182,7 +182,7 @@ impl PythonEngine {
             let transfers = (transfers + count - 1 - index as u64) / count;
             for (end, mut memory) in [(End::Initiator, here), (End::Target, there)] {
                 if self.spoil && end != walk.origin() {
-                    // Of the first block that the first transfer brought.
+                    // Damages the first block of the first transfer.
                     walk.offsets_at(end, 0).take(1).for_each(|at| spoil(&mut memory, at));
                 }
                 let checked = walk.check(end, &memory, seed, transfers);

@@ -1,4 +1,4 @@
-//! The raw references of this program, as the comparison starts them.
+//! The raw references of this program, for the comparison.
 
 use std::path::Path;
 
@@ -10,18 +10,18 @@ use crate::workload::Engine;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reference {
     Tcp,
-    /// The kernel copies between address spaces, for so many threads.
+    /// The kernel copies between address spaces, called from this many threads.
     Vm {
         threads: usize,
     },
-    /// So many threads copy into and out of the target's mapping.
+    /// This many threads copy into and out of the target's mapping.
     Shared {
         threads: usize,
     },
 }
 
 impl Reference {
-    /// `program` is this binary: the other end is a child of it.
+    /// Starts the reference; `program` is this binary, whose child is the other end.
     pub fn start(self, program: &Path) -> anyhow::Result<Box<dyn Engine>> {
         let same_host =
             |threads| SameHostConfig { program: program.to_owned(), threads, memory_bytes: WALK_BYTES };

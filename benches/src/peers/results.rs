@@ -1,4 +1,4 @@
-//! What was found: every figure of every round, and why where there is none. Also the JSON.
+//! The results: every figure of every round, or the reason for its absence. Also the JSON.
 
 use std::collections::BTreeMap;
 
@@ -12,22 +12,22 @@ use crate::stats::{median, MedianInterval};
 /// Figures of one run.
 pub type Figures = BTreeMap<Quantity, f64>;
 
-/// An engine on a row.
+/// The outcome of an engine on a row.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum Outcome {
-    /// One list a quantity, with a value for each round.
+    /// A list for each quantity, with a value for each round.
     Measured { rounds: BTreeMap<Quantity, Vec<f64>> },
-    /// The engine, or the path asked for, is not there.
+    /// The engine, or the requested path, is missing.
     Unavailable { reason: String },
-    /// It failed at this workload.
+    /// The engine failed at this workload.
     Failed { reason: String },
-    /// The row does not concern it.
+    /// The row does not apply to the engine.
     NotApplicable { reason: String },
 }
 
 impl Outcome {
-    /// Each quantity of all rounds. Rounds have the same quantities.
+    /// Collects the values of each quantity over all rounds. All rounds have the same quantities.
     pub fn measured(runs: &[Figures]) -> Outcome {
         let mut rounds: BTreeMap<Quantity, Vec<f64>> = BTreeMap::new();
         for (&quantity, &value) in runs.iter().flatten() {
@@ -62,7 +62,7 @@ pub struct Cell {
     pub engine: &'static str,
     #[serde(flatten)]
     pub outcome: Outcome,
-    /// Of each quantity, over the rounds.
+    /// The median of each quantity over the rounds.
     pub medians: BTreeMap<Quantity, MedianInterval>,
 }
 
@@ -93,13 +93,13 @@ impl RowResult {
     }
 }
 
-/// An engine and how it was set.
+/// An engine and its settings.
 #[derive(Clone, Debug, Serialize)]
 pub struct Taker {
     pub engine: &'static str,
     pub version: String,
     pub settings: String,
-    /// The path in use, as far as the engine tells.
+    /// The path in use, as far as the engine reports it.
     pub path: String,
 }
 

@@ -1,4 +1,4 @@
-//! Who takes part, and with which settings. The reasons for the peers' best settings are in docs/bench.md
+//! The engines in the comparison, and their settings. The reasons for the peers' best settings are in docs/bench.md
 //! ("Beside the peers").
 
 use std::path::PathBuf;
@@ -26,18 +26,18 @@ pub const NIXL_TCP_BEST: &str = "NIXL UCX-TCP best";
 pub const NIXL_AUTO: &str = "NIXL auto default";
 pub const NIXL_AUTO_BEST: &str = "NIXL auto best";
 
-/// A reference of this program, an engine driven from Python, or one for the bulk and the other for what remains.
+/// A reference of this program, an engine driven from Python, or a reference for the bulk and Python for the rest.
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub name: &'static str,
     pub settings: String,
     pub reference: Option<Reference>,
     pub python: Option<Launch>,
-    /// Why it cannot take part, if that is known beforehand.
+    /// The reason why the engine cannot take part, if that is known beforehand.
     pub absent: Option<String>,
 }
 
-/// Where things are.
+/// Paths of the programs and files.
 #[derive(Args, Clone, Debug)]
 pub struct Places {
     /// The Python that has the peers' wheels
@@ -119,7 +119,7 @@ fn ferry_entries(places: &Places) -> Vec<Entry> {
     variants.map(entry).into()
 }
 
-/// Queues long enough for 1,024 blocks and more: the default refuses a second batch of as many.
+/// Queues long enough for 1,024 blocks and more: the default refuses a second batch of that size.
 const MOONCAKE_BEST_VARIABLES: [(&str, &str); 6] = [
     ("MC_TCP_ENABLE_CONNECTION_POOL", "1"),
     ("MC_TCP_LANES_PER_PEER", "8"),
@@ -151,7 +151,7 @@ fn nixl_entries(places: &Places) -> Vec<Entry> {
         let thread = format!("progress thread {} at the initiator", if progress { "on" } else { "off" });
         let settings = format!("{}, {thread}; requests made ahead, 2 in flight", stated(variables));
         let initiator = json!({"progress_thread": progress, "in_flight": 2});
-        // A target that nobody polls needs the thread: nothing else answers.
+        // The target needs the thread: nobody polls the target, so nothing else answers.
         let roles = Roles { initiator, target: json!({}) };
         let mut entry = entry(places, name, settings, "nixl", roles, variables);
         entry.python.iter_mut().for_each(|launch| launch.polls_when_idle = true);

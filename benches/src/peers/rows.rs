@@ -1,4 +1,4 @@
-//! What `ferry-bench peers` measures: the rows of the table and the quantities in them.
+//! The rows of `ferry-bench peers`, and their quantities.
 
 use std::fmt;
 
@@ -7,14 +7,14 @@ use serde::Serialize;
 use crate::layout::Layout;
 use crate::workload::{format_bytes, Operation, Workload, KIB, MIB};
 
-/// More than the caches; both sides walk it.
+/// Larger than the caches; both sides walk it.
 pub const WALK_BYTES: usize = 256 * MIB;
 /// Targets of the row with several, and the memory walked at each.
 pub const PEERS: usize = 4;
 pub const PEER_WALK_BYTES: usize = 64 * MIB;
 pub const LATENCY_BYTES: [usize; 3] = [64, 4 * KIB, 64 * KIB];
 
-/// One thing measured of one engine in one round.
+/// A quantity measured of one engine in one round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Quantity {
@@ -42,9 +42,9 @@ impl Quantity {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Row {
     Throughput(Workload),
-    /// Synchronous WRITEs of so many bytes.
+    /// Synchronous WRITEs of this many bytes.
     Latency(usize),
-    /// What happens once: connecting, registering.
+    /// Setup steps: connecting, registering.
     Setup,
     /// One initiator, several targets.
     Peers(Workload),
@@ -61,7 +61,7 @@ impl fmt::Display for Row {
     }
 }
 
-/// The shapes of a transfer, as the columns of the table have them.
+/// Returns the shapes of a transfer, as the columns of the table have them.
 pub fn shapes() -> [(usize, usize, Layout); 5] {
     [
         (MIB, 16, Layout::Contiguous),
@@ -83,7 +83,7 @@ pub fn workloads(operation: Operation) -> Vec<Workload> {
     shapes().map(workload).into()
 }
 
-/// The row with several peers.
+/// Returns the row with several peers.
 pub fn peers() -> Row {
     let [(block_bytes, blocks, layout), ..] = shapes();
     let operation = Operation::Write;

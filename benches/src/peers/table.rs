@@ -1,5 +1,5 @@
-//! The one table: who was measured with which settings, the figures, the reasons where there are none, and
-//! the targets. Markdown, so that it can be read here and put into a document as it is.
+//! The table: the engines with their settings, the figures or the reasons for their absence, and the targets. It is
+//! Markdown, readable on the screen and in a document.
 
 use std::io::{self, Write};
 
@@ -44,7 +44,7 @@ fn heading(out: &mut dyn Write, results: &Results) -> io::Result<()> {
     let mut rows = vec![row(["engine", "version", "settings"])];
     rows.extend(results.engines.iter().map(|engine| row([engine.engine, &engine.version, &engine.settings])));
     grid(out, &rows)?;
-    // What `auto` chose is part of what was measured.
+    // The choice of `auto` is part of the measurement.
     let told = results.engines.iter().filter(|engine| engine.engine.starts_with("ferry"));
     let told: Vec<_> = told.filter(|engine| !engine.path.is_empty()).collect();
     told.iter().enumerate().try_for_each(|(index, engine)| {
@@ -199,7 +199,7 @@ fn targets(out: &mut dyn Write, results: &Results) -> io::Result<()> {
     writeln!(out, "\n{}, {unmeasured} not measured", tally(verdicts))
 }
 
-/// A Markdown table whose columns are padded; the first row is its head.
+/// Prints a Markdown table whose columns are padded; the first row is its head.
 fn grid(out: &mut dyn Write, rows: &[Vec<String>]) -> io::Result<()> {
     let Some(head) = rows.first() else { return Ok(()) };
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! What ferry has to reach beside the others: ratios of what was measured in the same rounds.
+//! ferry's targets beside the other engines: ratios of figures from the same rounds.
 
 use serde::Serialize;
 
@@ -9,7 +9,7 @@ use crate::layout::Layout;
 use crate::stats::{verdict, Goal, MedianInterval, Verdict};
 use crate::workload::{Operation, Workload, KIB};
 
-/// One ratio that is asked for.
+/// A ratio to reach.
 struct Target {
     row: String,
     quantity: Quantity,
@@ -18,7 +18,7 @@ struct Target {
     goal: Goal,
 }
 
-/// What became of it.
+/// The verdict on a target.
 #[derive(Clone, Debug, Serialize)]
 pub struct Judged {
     pub row: String,
@@ -26,13 +26,13 @@ pub struct Judged {
     pub subject: &'static str,
     pub beside: &'static str,
     pub goal: Goal,
-    /// Absent where one side was not measured; then `reason` says why.
+    /// `None` if a side was not measured; `reason` then says why.
     pub ratio: Option<MedianInterval>,
     pub verdict: Option<Verdict>,
     pub reason: Option<String>,
 }
 
-/// In each round, the best of these engines that were measured.
+/// The best of these engines in each round, among those that were measured.
 #[derive(Clone, Copy)]
 struct Beside {
     name: &'static str,
@@ -50,7 +50,7 @@ const FORCED: Beside = Beside { name: "better of local and tcp", engines: &[FERR
 const FORCED_ALLOCATED: Beside =
     Beside { name: "better of local and tcp", engines: &[FERRY_LOCAL_ALLOCATED, FERRY_TCP] };
 
-/// All targets of the rows and engines that took part.
+/// Judges all targets of the measured rows and engines.
 pub fn judge(results: &Results) -> Vec<Judged> {
     let takes_part = |name: &&str| results.engines.iter().any(|engine| engine.engine == *name);
     let concerned = |target: &Target| {
@@ -124,7 +124,7 @@ fn judge_one(row: Option<&RowResult>, target: Target) -> Judged {
     Judged { row: name, quantity, subject, beside: beside.name, goal, ratio, verdict, reason }
 }
 
-/// Subject over the best of the references, round by round.
+/// Returns the subject over the best of the references, round by round.
 fn ratios(
     row: &RowResult,
     quantity: Quantity,

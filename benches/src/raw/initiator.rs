@@ -38,7 +38,7 @@ impl Lane<'_> {
         self.link.end(self.wait)
     }
 
-    /// One synchronous transfer.
+    /// Carries out one synchronous transfer.
     pub fn carry(&self, number: u64, pieces: &mut Pieces) -> io::Result<()> {
         self.start(number, pieces)?;
         self.finish(number, pieces)

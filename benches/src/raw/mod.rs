@@ -1,9 +1,9 @@
-//! The references: the least a program can do to move the same bytes, over TCP here, within one machine in
+//! The references: the least that a program can do to move the same bytes, over TCP here, within one machine in
 //! `same_host`, and over RDMA in `verbs`.
 //!
-//! Two processes on 127.0.0.1, a thread at each end of each connection, gather and scatter straight
-//! from and into place. The target is this same binary, started with a hidden subcommand, and stays up
-//! between runs so that they can be interleaved with another engine's.
+//! Two processes on 127.0.0.1, with a thread at each end of each connection, gather and scatter in place. The target
+//! is this same binary, started with a hidden subcommand, and stays up between runs so that they can be interleaved
+//! with another engine's.
 
 mod initiator;
 mod passive;

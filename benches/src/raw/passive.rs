@@ -1,5 +1,5 @@
-//! The part that a target has in a run: it fills its memory before and checks it afterwards. Both sides of
-//! that conversation, over the child's standard input and output.
+//! The target's part in a run: it fills its memory before and checks it afterwards. Contains both sides of that
+//! conversation, over the child's standard input and output.
 
 use std::io::{BufRead, Write};
 
@@ -13,16 +13,16 @@ use crate::memory::Memory;
 use crate::walk::{End, Walk};
 use crate::workload::Workload;
 
-/// From the initiator, one JSON object a line.
+/// From the initiator, one JSON object per line.
 #[derive(Debug, Serialize, Deserialize)]
 enum Command<T> {
     /// Prepare the memory for a run; answered by `Ready`.
     Prepare { workload: Workload, seed: u64, told: T },
-    /// After the run: is what its `transfers` transfers brought here in its place?
+    /// After the run: check that the data of its `transfers` transfers is in place.
     Check { transfers: u64 },
 }
 
-/// And back.
+/// The target's answers.
 #[derive(Debug, Serialize, Deserialize)]
 enum Reply {
     Ready,
@@ -30,7 +30,7 @@ enum Reply {
     Failed { reason: String },
 }
 
-/// Serves one parent until it closes its end. `take_part` is what the target does during a run.
+/// Serves one parent until it closes its end. `take_part` is the target's work during a run.
 pub fn serve<T: DeserializeOwned>(
     memory: &mut Memory,
     mut from: impl BufRead,
@@ -56,14 +56,14 @@ pub fn serve<T: DeserializeOwned>(
     Ok(())
 }
 
-/// The target, seen from the initiator.
+/// The target, as the initiator sees it.
 pub struct Passive {
     child: ChildProcess,
     seed: u64,
 }
 
 impl Passive {
-    /// `child` has said all that comes before its first run.
+    /// `child` has sent everything that comes before its first run.
     pub fn new(child: ChildProcess) -> Passive {
         let seed = mix(u64::from(child.pid()));
         Passive { child, seed }
@@ -73,7 +73,7 @@ impl Passive {
         self.child.pid()
     }
 
-    /// Has both ends fill their memory with data that no run had before. The workload fits the memory.
+    /// Makes both ends fill their memory with data that no run had before. The workload fits the memory.
     pub fn prepare(
         &mut self,
         workload: &Workload,
@@ -91,7 +91,7 @@ impl Passive {
         }
     }
 
-    /// Has both ends check what the run brought.
+    /// Makes both ends check the data of the run.
     pub fn check(&mut self, walk: &Walk, memory: &Memory, transfers: u64) -> anyhow::Result<()> {
         self.child.tell(&Command::<()>::Check { transfers }).context("telling the raw target")?;
         match self.child.reply().context("the raw target")? {

@@ -1,8 +1,8 @@
-//! What one transfer gathers from or scatters to, cut to what a system call takes.
+//! The memory of one transfer, gathered or scattered, cut to the limits of a system call.
 
 use super::wire::HEADER_BYTES;
 
-/// Bytes handed to one system call. 64 KiB loses 15 %; beyond 1 MiB nothing is gained.
+/// Bytes per system call. 64 KiB loses 15 %; more than 1 MiB gains nothing.
 const CALL_BYTES_MAX: usize = 1 << 20;
 /// The kernel takes no more buffers in one call.
 const CALL_IOVECS_MAX: usize = libc::UIO_MAXIOV as usize;
@@ -15,7 +15,7 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// Appends a range, joined to the one before where they touch, cut where a call would be too long.
+    /// Appends a range, joined to the last one if they touch, and cut if a call would be too long.
     ///
     /// # Safety
     /// The range must stay valid, for writing if these pieces are received into, until they are used
@@ -43,7 +43,7 @@ impl Pieces {
         }
     }
 
-    /// Still to be moved.
+    /// Returns the bytes still to be moved.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -53,7 +53,7 @@ impl Pieces {
         (self.first, self.bytes) = (0, 0);
     }
 
-    /// The next call's worth: at least one piece, if any is left.
+    /// Returns the pieces of the next call: at least one piece, if any is left.
     pub fn window(&mut self) -> &mut [libc::iovec] {
         let rest = &mut self.iovecs[self.first..];
         let mut bytes = 0;

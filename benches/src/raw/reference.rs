@@ -1,5 +1,5 @@
-//! A reference as an `Engine`: a way to move bytes into and out of a child process, timed, its data checked, with
-//! the setting that is best for each workload.
+//! A reference as an `Engine`: moves bytes into and out of a child process, timed, with its data checked, and with the
+//! setting that is best for each workload.
 
 use std::collections::HashMap;
 use std::io;
@@ -22,29 +22,29 @@ use crate::workload::{CpuSeconds, Engine, LatencyWorkload, Limit, Placement, Sam
 const TRIES: usize = 3;
 pub const TRY: Limit = Limit::Seconds(0.15);
 
-/// How the bytes move.
+/// A method to move bytes.
 pub trait Way {
     type Setting: Copy;
-    /// What a run uses, made before its clock starts.
+    /// The state of a run, made before its clock starts.
     type Run;
-    /// What the target has to know of a run, beside its workload.
+    /// The target's data about a run, besides its workload.
     type Told: Serialize;
 
     fn name(&self) -> &'static str;
     fn path(&self) -> String;
-    /// Worth trying for a workload.
+    /// Returns the settings worth trying for a workload.
     fn settings(&self) -> Vec<Self::Setting>;
-    /// For workloads that were not prepared.
+    /// Returns the setting for workloads that were not prepared.
     fn usual(&self) -> Self::Setting;
     fn describe(&self, setting: Self::Setting, workload: &Workload) -> String;
-    /// An error if the setting is none for this way. `latency`: of synchronous transfers.
+    /// Prepares a run; fails if the setting is invalid here. `latency` is set for synchronous transfers.
     fn ready(
         &self,
         workload: &Workload,
         setting: Self::Setting,
         latency: Option<&LatencyWorkload>,
     ) -> anyhow::Result<(Self::Run, Self::Told)>;
-    /// Carries out what the dispenser gives, and says when the last of it was done.
+    /// Carries out the dispenser's transfers, and returns when the last of them was done.
     fn drive(
         &self,
         walk: &Walk,
@@ -54,13 +54,13 @@ pub trait Way {
     ) -> io::Result<Instant>;
     /// Carries out transfer `number`, and returns when it is done.
     fn carry(&self, walk: &Walk, memory: &Memory, run: &mut Self::Run, number: u64) -> io::Result<()>;
-    /// After the last of those.
+    /// Ends a run of synchronous transfers.
     fn end(&self) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// The fields' order is the order in which they go: the way lets go of the memory and of the target.
+/// Fields are dropped in this order: the method releases the memory and the target first.
 pub struct Reference<W: Way> {
     way: W,
     target: Passive,
@@ -69,7 +69,8 @@ pub struct Reference<W: Way> {
 }
 
 impl<W: Way> Reference<W> {
-    /// `way` leads from `memory` to that of `target`, which has said all that comes before its first run.
+    /// `way` moves bytes between `memory` and the memory of `target`, which has sent everything that comes before its
+    /// first run.
     pub fn new(way: W, target: ChildProcess, memory: Memory) -> Reference<W> {
         Reference { way, target: Passive::new(target), memory, best: HashMap::new() }
     }
@@ -82,12 +83,12 @@ impl<W: Way> Reference<W> {
         &mut self.way
     }
 
-    /// Process id of the target, this process's child.
+    /// Returns the process id of the target, this process's child.
     pub fn target_pid(&self) -> u32 {
         self.target.pid()
     }
 
-    /// One timed batch. The data is new in each, and checked after the clock has stopped.
+    /// Runs one timed batch. The data of each is new, and checked after the clock has stopped.
     pub fn run(&mut self, workload: &Workload, setting: W::Setting, limit: Limit) -> anyhow::Result<Sample> {
         let (walk, mut run) = self.prepare_run(workload, setting, None)?;
         let target_before = child_cpu_seconds(self.target.pid())?;
@@ -149,7 +150,7 @@ impl<W: Way> Engine for Reference<W> {
         self.run(workload, self.setting(workload), limit)
     }
 
-    /// On the calling thread.
+    /// Runs on the calling thread.
     fn latency(&mut self, workload: &LatencyWorkload) -> anyhow::Result<Vec<u64>> {
         let single = workload.single(self.memory.length());
         let (walk, mut run) = self.prepare_run(&single, self.way.usual(), Some(workload))?;
@@ -169,7 +170,7 @@ impl<W: Way> Engine for Reference<W> {
     }
 }
 
-/// Runs `work` on so many threads, each with its index; returns when the last was done.
+/// Runs `work` on this many threads, each with its index; returns when the last was done.
 pub fn on_threads(threads: usize, work: impl Fn(usize) -> io::Result<()> + Sync) -> io::Result<Instant> {
     let work = |index| work(index).map(|()| Instant::now());
     if threads == 1 {
@@ -184,7 +185,7 @@ pub fn on_threads(threads: usize, work: impl Fn(usize) -> io::Result<()> + Sync)
     })
 }
 
-/// Index of the candidate with the highest median speed over `TRIES` rounds.
+/// Returns the index of the candidate with the highest median speed over `TRIES` rounds.
 pub fn fastest<T>(
     candidates: &mut [T],
     mut run: impl FnMut(&mut T) -> anyhow::Result<Sample>,

@@ -1,4 +1,4 @@
-//! One TCP connection, driven directly: options, gather and scatter, and how to wait.
+//! One TCP connection, driven directly: options, gather and scatter, and waiting.
 
 use std::io::{self, ErrorKind};
 use std::net::TcpStream;
@@ -25,7 +25,7 @@ pub struct SocketOptions {
 }
 
 impl SocketOptions {
-    /// A socket for 127.0.0.1, not yet connected or listening: later the window scale is fixed too small for
+    /// Makes a socket for 127.0.0.1, not yet connected or listening: after that the window scale may be too small for
     /// the buffers.
     pub fn socket(&self) -> io::Result<Socket> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
@@ -35,8 +35,8 @@ impl SocketOptions {
         }
         if let Some(name) = &self.congestion_control {
             match set_congestion(socket.as_raw_fd(), name) {
-                // Not listed in tcp_allowed_congestion_control, or not loaded: what is in force is
-                // read back and stated, so going on misleads nobody.
+                // The algorithm is not in tcp_allowed_congestion_control, or not loaded: the report states the
+                // algorithm in force, so continuing misleads nobody.
                 Err(e) if matches!(e.raw_os_error(), Some(libc::EPERM | libc::ENOENT)) => {}
                 other => other?,
             }
@@ -48,10 +48,10 @@ impl SocketOptions {
 /// How an end waits for data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// In the receiving call: nothing else runs on this thread, and no cycle is burnt.
+    /// Waits in the receiving call: nothing else runs on this thread, and no cycle is wasted.
     Block,
-    /// Looks again and again this long, then sleeps in `poll`. Not where the other end shares the CPU:
-    /// there spinning only keeps it from answering.
+    /// Polls for this long, then sleeps in `poll`. Sleeps at once if the other end shares the CPU: there polling only
+    /// delays the answer.
     Spin(Duration),
 }
 
@@ -60,7 +60,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Takes a connected stream; sets what can be set afterwards.
+    /// Takes a connected stream, and sets the options that may be set afterwards.
     pub fn new(stream: TcpStream) -> io::Result<Link> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PROGRESS_TIMEOUT))?;
@@ -68,7 +68,7 @@ impl Link {
         Ok(Link { stream })
     }
 
-    /// In force.
+    /// Returns the algorithm in force.
     pub fn congestion_control(&self) -> String {
         congestion(self.stream.as_raw_fd())
     }
@@ -96,7 +96,7 @@ impl Link {
         self.send(&mut pieces)
     }
 
-    /// No more in this run: both ends say so.
+    /// Tells the other end that this run is over.
     pub fn end(&self, wait: Wait) -> io::Result<()> {
         self.send_header(&Header { kind: Kind::End, number: 0 })?;
         self.receive_header(wait)?.expect(Kind::End).map(drop)
@@ -154,7 +154,7 @@ impl Link {
         }
     }
 
-    /// On loopback the sender's CPU delivers: if the last packet was delivered here, the sender runs here.
+    /// On loopback the sender's CPU delivers: if the last packet was delivered on this CPU, the sender runs here.
     fn peer_shares_cpu(&self) -> bool {
         let (incoming, own) = incoming_and_own_cpu(self.stream.as_raw_fd());
         incoming == own
@@ -173,7 +173,7 @@ fn moved(result: isize) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
-/// A blocking call that would block ran into its time limit.
+/// Maps the error of a blocking call that ran into its time limit.
 fn no_progress(error: io::Error) -> io::Error {
     match error.kind() {
         ErrorKind::WouldBlock => io::Error::new(ErrorKind::TimedOut, "no byte moved for 10 s"),

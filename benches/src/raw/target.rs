@@ -1,5 +1,5 @@
-//! The passive process of the raw reference: prepares its memory, serves the data connections of each
-//! run with a thread each, and checks what arrived. It ends when its control pipe does.
+//! The passive process of the raw reference: prepares its memory, serves the data connections of each run with a
+//! thread each, and checks the received data. It ends when its control pipe is closed.
 
 use std::io::{self, BufRead, ErrorKind, Write};
 use std::net::TcpListener;
@@ -20,10 +20,10 @@ use crate::cpu::Pinned;
 use crate::memory::{private, Memory};
 use crate::walk::{End, Walk};
 
-/// The parent connects at once; one that does not is gone.
+/// The parent connects at once; after this time the parent is gone.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the parent starts it with.
+/// The options with which the parent starts the target.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TargetOptions {
     pub connections: usize,
@@ -32,7 +32,7 @@ pub struct TargetOptions {
     pub socket: SocketOptions,
 }
 
-/// Serves one parent, over the given control pipe, until it closes the pipe.
+/// Serves one parent, over the given control pipe, until the parent closes the pipe.
 pub fn serve(options: &TargetOptions, from: impl BufRead, mut to: impl Write) -> anyhow::Result<()> {
     let mut memory = private(options.memory_bytes)?;
     let links = accept(options, &mut to)?;
@@ -76,8 +76,8 @@ fn accept(options: &TargetOptions, to: &mut impl Write) -> anyhow::Result<Vec<Li
     Ok(links)
 }
 
-/// Answers one connection until END. The next header is received in the same call as the end of a
-/// payload: with pipelined transfers it is usually there already.
+/// Answers one connection until END. Receives the next header in the same call as the end of a payload: with pipelined
+/// transfers the header has usually arrived.
 fn serve_link(link: &Link, walk: &Walk, memory: &Memory, wait: Wait, cpu: Option<usize>) -> io::Result<()> {
     let _pinned = cpu.map(Pinned::to).transpose()?;
     let mut pieces = Pieces::default();
@@ -107,7 +107,7 @@ fn serve_link(link: &Link, walk: &Walk, memory: &Memory, wait: Wait, cpu: Option
     }
 }
 
-/// The blocks of transfer `number` at `end`, in order.
+/// Appends the blocks of transfer `number` at `end`, in order.
 pub fn push_blocks(pieces: &mut Pieces, walk: &Walk, end: End, memory: &Memory, number: u64) {
     for offset in walk.offsets_at(end, number) {
         // SAFETY: the walk was made for at most the bytes of `memory`, so each block lies inside it; the

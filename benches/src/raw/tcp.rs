@@ -23,15 +23,15 @@ use crate::workload::{format_bytes, LatencyWorkload, Operation, Placement, Workl
 
 const CONNECTIONS: [usize; 3] = [1, 2, 4];
 const IN_FLIGHT: [usize; 4] = [1, 2, 4, 8];
-/// `SO_SNDBUF` = `SO_RCVBUF`. The small one keeps what is under way in the cache where that pays (Zen 5:
-/// 7 % at 1 MiB); elsewhere 4 MiB was best, and autotuning is what a program gets that asks for nothing.
+/// `SO_SNDBUF` = `SO_RCVBUF`. The small one keeps data under way in the cache if that helps (Zen 5: 7 % at 1 MiB);
+/// elsewhere 4 MiB was best, and autotuning is the default of every program.
 const BUFFERS: [Option<usize>; 3] = [Some(512 * KIB), Some(4 * MIB), None];
-/// ferry's own.
+/// ferry's default.
 const SPIN_DEFAULT: Duration = Duration::from_micros(50);
 
 #[derive(Clone, Debug)]
 pub struct RawConfig {
-    /// The ferry-bench binary; the running one, except in tests.
+    /// The ferry-bench binary: the running one, except in tests.
     pub program: PathBuf,
     /// Connections opened; a run may use fewer.
     pub connections: usize,
@@ -41,10 +41,10 @@ pub struct RawConfig {
 }
 
 impl RawConfig {
-    /// What ferry takes by itself between ends on one host.
+    /// ferry's own choice between ends on one host.
     pub const CONGESTION_CONTROL: &str = "reno";
 
-    /// As comparisons have it.
+    /// Returns the configuration for comparisons.
     pub fn compared(program: &Path, memory_bytes: usize, congestion_control: &str) -> RawConfig {
         let socket =
             SocketOptions { buffer_bytes: None, congestion_control: Some(congestion_control.to_owned()) };
@@ -53,7 +53,7 @@ impl RawConfig {
     }
 }
 
-/// How a run uses the connections.
+/// A run's use of the connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
     pub connections: usize,
@@ -74,7 +74,7 @@ impl RawEngine {
     pub fn start(config: &RawConfig) -> anyhow::Result<RawEngine> {
         let RawConfig { program, connections, memory_bytes, socket } = config.clone();
         let memory = private(memory_bytes).context("the initiator's memory")?;
-        // Told to the child alone. It keeps stray connections apart, not enemies.
+        // Sent to the child only. The token keeps stray connections apart, not attackers.
         let token = ferry::sys::random_u64();
         let options = TargetOptions { connections, memory_bytes, token, socket };
         let mut child = ChildProcess::start(&program, &Role::RawTarget(options))?;
@@ -90,7 +90,7 @@ impl RawEngine {
         Ok(Reference::new(Tcp { links, buffer_bytes: config.socket.buffer_bytes }, child, memory))
     }
 
-    /// With whichever socket buffers of `BUFFERS` move large transfers fastest here.
+    /// Starts with the socket buffers of `BUFFERS` that move large transfers fastest here.
     pub fn start_best(config: &RawConfig) -> anyhow::Result<RawEngine> {
         let mut engines = Vec::with_capacity(BUFFERS.len());
         for buffer_bytes in BUFFERS {
@@ -109,7 +109,7 @@ impl Tcp {
     }
 }
 
-/// How a run uses the connections, and what those of synchronous transfers reuse.
+/// A run's use of the connections, and the state that synchronous transfers reuse.
 pub struct Run {
     tuning: Tuning,
     wait: Wait,
@@ -137,7 +137,7 @@ impl Way for Tcp {
         pairs.filter(|tuning| tuning.in_flight >= tuning.connections).collect()
     }
 
-    /// Good everywhere, best nowhere in particular.
+    /// Returns a tuning that is good everywhere, but nowhere the best.
     fn usual(&self) -> Tuning {
         Tuning { connections: self.links.len().min(2), in_flight: 4 }
     }
@@ -167,7 +167,7 @@ impl Way for Tcp {
         Ok((run(Wait::Spin(spin)), Told { connections: 1, spin: Some(spin), cpu }))
     }
 
-    /// A thread per connection.
+    /// Uses a thread per connection.
     fn drive(
         &self,
         walk: &Walk,
@@ -182,7 +182,7 @@ impl Way for Tcp {
         })
     }
 
-    /// Over the first connection.
+    /// Uses the first connection.
     fn carry(&self, walk: &Walk, memory: &Memory, run: &mut Run, number: u64) -> io::Result<()> {
         self.lane(0, walk, memory, run.wait).carry(number, &mut run.pieces)
     }
@@ -199,7 +199,7 @@ fn connect(port: u16, options: &SocketOptions) -> anyhow::Result<TcpStream> {
     Ok(socket.into())
 }
 
-/// 1 MiB × 16, or as much of it as the memory holds.
+/// Returns 1 MiB × 16, or the part of it that the memory holds.
 fn large(memory_bytes: usize) -> Workload {
     let blocks = (memory_bytes / MIB).clamp(1, 16);
     let block_bytes = MIB.min(memory_bytes);

@@ -1,8 +1,8 @@
-//! What crosses the sockets and the control pipe of the raw reference.
+//! The data on the sockets and the control pipe of the raw reference.
 //!
-//! A data connection carries 64-byte headers; a WRITE's payload follows its header, a READ's payload
-//! comes back bare. Both ends know the layout, so no descriptor is sent: the reference has less to do
-//! than any engine, which is what makes it a limit.
+//! A data connection carries 64-byte headers; a WRITE's payload follows its header, a READ's payload comes back
+//! without a header. Both ends know the layout, so no descriptor is sent: the reference has less work than any engine,
+//! and so is a limit.
 
 use std::io::{self, ErrorKind};
 use std::time::Duration;
@@ -14,20 +14,20 @@ const MAGIC: u32 = 0x5741_5246;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// First on each connection; `number` is the pair's token, so that no stranger is served.
+    /// First on each connection; `number` is the pair's token, which strangers don't know.
     Hello,
     Write,
     Read,
     /// The payload of a WRITE is in place.
     Done,
-    /// No more in this run.
+    /// The run has no more transfers.
     End,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     pub kind: Kind,
-    /// Which transfer of the run.
+    /// The transfer's number in the run.
     pub number: u64,
 }
 
@@ -66,11 +66,11 @@ pub struct Listening {
     pub port: u16,
 }
 
-/// What the target does in a run: serves these connections, on this CPU if on one.
+/// The target's task in a run: serve this many connections, on this CPU if set.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Told {
     pub connections: usize,
-    /// Without it, it sleeps at once.
+    /// If `None`, the target sleeps at once.
     pub spin: Option<Duration>,
     pub cpu: Option<usize>,
 }

@@ -1,5 +1,5 @@
-//! The sides while they are measured: started when a row needs them, and kept. One that fails is started
-//! anew for the next row, unless there is no way to it at all.
+//! The sides during the measurements: each starts when a row needs it, and is kept. A side that fails starts anew for
+//! the next row, unless it can never reach its target.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ use crate::stats::Latency;
 use crate::subject::{Flight, NoPath, Origin, Pair, PairConfig, Setup};
 use crate::workload::{Engine, LatencyWorkload, Limit, Operation, Workload};
 
-/// What perftest is asked to move before anything is known of the row.
+/// The speed that is assumed of perftest before its first run of a row.
 const MB_PER_SECOND_GUESSED: f64 = 30.0;
 const MTU_MAX: u32 = 4_096;
 
@@ -25,11 +25,11 @@ pub struct Field {
     verbs: Option<VerbsEngine>,
     ferry: Option<Pair>,
     mooncake: Option<PythonEngine>,
-    /// There is no way to ferry's target, and there will be none.
+    /// The reason why ferry's target can't be reached, now or later.
     no_path: Option<String>,
-    /// What perftest last came to, by row.
+    /// perftest's last speed, by row.
     speeds: HashMap<String, f64>,
-    /// Of ferry's last throughput run.
+    /// From ferry's last throughput run.
     requests_per_transfer: Option<f64>,
 }
 
@@ -51,7 +51,7 @@ impl Field {
         row.sides(self.places.mooncake.is_some())
     }
 
-    /// One value of the row's quantity.
+    /// Measures one value of the row's quantity.
     pub fn measure(&mut self, row: &Row, side: Side) -> anyhow::Result<f64> {
         let measured = match side {
             Side::Perftest => return self.perftest(row),
@@ -69,7 +69,7 @@ impl Field {
         measured
     }
 
-    /// What the side was set to, for the record.
+    /// Returns the side's settings, for the record.
     pub fn settings(&self, row: &Row, side: Side) -> String {
         let Row::Throughput(Throughput { workload, merged, perftest, .. }) = row else {
             return String::new();
@@ -87,7 +87,7 @@ impl Field {
         }
     }
 
-    /// Slices of each transfer in ferry's last throughput run, if there was one since the last call.
+    /// Returns the slices of each transfer in ferry's last throughput run, if there was a run since the last call.
     pub fn take_requests(&mut self) -> Option<f64> {
         self.requests_per_transfer.take()
     }
@@ -150,7 +150,7 @@ impl Field {
         engine.wake();
         engine.prepare(&terms.workload)?;
         let measured = throughput(engine, &terms.workload, self.plan.seconds);
-        // Its threads poll, and would slow whoever is next.
+        // Its threads poll, and would slow the next side.
         engine.rest();
         measured
     }
@@ -219,7 +219,7 @@ impl Field {
     }
 }
 
-/// MB/s.
+/// Returns MB/s.
 fn throughput(engine: &mut dyn Engine, workload: &Workload, seconds: f64) -> anyhow::Result<f64> {
     Ok(engine.throughput(workload, Limit::Seconds(seconds))?.gb_per_second() * 1e3)
 }

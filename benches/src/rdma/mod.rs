@@ -1,9 +1,9 @@
-//! `ferry-bench rdma`: ferry beside perftest and the verbs reference on two RDMA devices of one machine, in
-//! turn, with a verdict on each target. Meant for the virtual machine of `scripts/rdma-vm.sh`, where absolute
-//! figures mean nothing and ratios within one boot do.
+//! `ferry-bench rdma`: ferry beside perftest and the verbs reference on two RDMA devices of one machine, in turn, with
+//! a verdict on each target. Meant for the virtual machine of `scripts/rdma-vm.sh`, in which absolute figures mean
+//! nothing and ratios within one boot do.
 //!
-//! `rows` says what is measured and what it is held to, `field` carries it out for each side, with `perftest`
-//! (and `parse`) for the programs of others; `results` makes ratios of it, `screen` prints them.
+//! `rows` has the workloads and their targets, `field` measures each side, with `perftest` (and `parse`) for other
+//! programs; `results` computes ratios, `screen` prints them.
 
 mod field;
 mod parse;
@@ -49,7 +49,7 @@ pub struct Plan {
     pub rows: Option<Regex>,
 }
 
-/// Who is measured on what.
+/// The devices and programs of the measurements.
 #[derive(Args, Clone, Debug, Serialize)]
 pub struct Places {
     #[serde(skip)]
@@ -95,7 +95,7 @@ pub struct MooncakeOptions {
 }
 
 impl MooncakeOptions {
-    /// If it does.
+    /// Returns Mooncake's options, if it takes part.
     pub fn asked(self) -> Option<Mooncake> {
         let (scripts, in_flight) = (self.scripts, self.mooncake_in_flight);
         self.mooncake.map(|python| Mooncake { python, scripts, in_flight })
@@ -104,17 +104,17 @@ impl MooncakeOptions {
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Mooncake {
-    /// It has the wheel.
+    /// A Python with Mooncake's wheel.
     #[serde(skip)]
     pub python: PathBuf,
-    /// Where agent.py is.
+    /// The folder with agent.py.
     #[serde(skip)]
     pub scripts: PathBuf,
     pub in_flight: usize,
 }
 
 impl Places {
-    /// ferry's settings at the end with this device.
+    /// Returns ferry's settings at the end with this device.
     fn options(&self, device: &str) -> RdmaOptions {
         RdmaOptions {
             devices: Some(device.to_owned()),
@@ -125,7 +125,7 @@ impl Places {
     }
 }
 
-/// Measures everything the plan wants, printing each row as it is found. A side that fails is out of its row.
+/// Measures everything in the plan, and prints each row as it is measured. A side that fails is out of its row.
 pub fn run(plan: &Plan, places: &Places, out: &mut dyn Write) -> anyhow::Result<Results> {
     let wanted = |row: &Row| plan.rows.as_ref().is_none_or(|rows| rows.is_match(&row.name()));
     let rows: Vec<Row> = rows::all().into_iter().filter(wanted).collect();
@@ -147,7 +147,7 @@ pub fn run(plan: &Plan, places: &Places, out: &mut dyn Write) -> anyhow::Result<
     Ok(results)
 }
 
-/// Round after round, in an order that rotates and turns around.
+/// Runs the rounds, in an order that rotates and reverses.
 fn measure(plan: &Plan, row: &Row, field: &mut Field) -> RowResult {
     let mut found = RowResult::new(row, field.sides(row));
     for round in 0..plan.rounds {

@@ -1,4 +1,4 @@
-//! What perftest prints: the line of values below the line of headings.
+//! Parses perftest's output: the line of values below the line of headings.
 
 use anyhow::{ensure, Context};
 
@@ -6,8 +6,8 @@ use crate::workload::MIB;
 
 const FIRST_HEADING: &str = "#bytes";
 
-/// Bytes per second on average, from the output of a bandwidth test of one size. "MB/sec" and "MiB/sec" are
-/// both 2^20 bytes: which is printed depends on the version, the number does not.
+/// Returns bytes per second on average, from the output of a bandwidth test of one size. "MB/sec" and "MiB/sec" are
+/// both 2^20 bytes: the printed name depends on the version, the number does not.
 pub fn bytes_per_second(output: &str) -> anyhow::Result<f64> {
     let (heading, values) = table(output)?;
     let unit = match heading.contains("Gb/sec") {
@@ -20,7 +20,7 @@ pub fn bytes_per_second(output: &str) -> anyhow::Result<f64> {
     Ok(average)
 }
 
-/// Nanoseconds of the median, "t_typical", from the output of a latency test of one size.
+/// Returns nanoseconds of the median, "t_typical", from the output of a latency test of one size.
 pub fn typical_ns(output: &str) -> anyhow::Result<f64> {
     let (heading, values) = table(output)?;
     ensure!(heading.contains("t_typical[usec]"), "perftest measured no typical latency: {heading}");

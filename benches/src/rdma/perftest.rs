@@ -1,5 +1,5 @@
-//! Debian's perftest, run as its users run it: a server on one device, a client on the other, both ended when
-//! the run is over. Its data is its own; it has no check of it for WRITE.
+//! Debian's perftest, run as its users run it: a server on one device, a client on the other, both ended after the
+//! run. perftest has its own data, and does not check it for WRITE.
 
 use std::fs;
 use std::io::Read;
@@ -18,7 +18,7 @@ use crate::child::ended_within;
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 const RUN_TIMEOUT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(5);
-/// perftest refuses fewer.
+/// The least that perftest accepts.
 const ITERATIONS_MIN: u64 = 5;
 /// "LISTEN" in /proc/net/tcp.
 const LISTENING: &str = "0A";
@@ -40,7 +40,7 @@ impl Tool {
     }
 }
 
-/// The terms of a bandwidth test.
+/// The options of a bandwidth test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bandwidth {
     pub tool: Tool,
@@ -51,13 +51,13 @@ pub struct Bandwidth {
 }
 
 impl Bandwidth {
-    /// What users would say, but for how long.
+    /// Returns the options that users would give, except the duration.
     pub fn settings(&self) -> Vec<String> {
         let list = (self.list > 1).then(|| format!("-l{}", self.list));
         [format!("-s{}", self.bytes), format!("-t{}", self.tx_depth)].into_iter().chain(list).collect()
     }
 
-    /// -D is not used: version 4.5 halves short durations' results. -N: without its samples for the peak.
+    /// -D is not used, because version 4.5 halves the results of short durations. -N skips the samples for the peak.
     fn arguments(&self, bytes_wanted: f64) -> Vec<String> {
         let list = self.list as u64;
         let iterations = (bytes_wanted / self.bytes as f64) as u64;
@@ -68,7 +68,7 @@ impl Bandwidth {
     }
 }
 
-/// MB/s of a run that moves about `bytes_wanted`.
+/// Returns MB/s of a run that moves about `bytes_wanted`.
 pub fn bandwidth(places: &Places, terms: &Bandwidth, bytes_wanted: f64) -> anyhow::Result<f64> {
     let mut arguments = terms.arguments(bytes_wanted);
     arguments.extend(places.mtu.map(|mtu| format!("-m{mtu}")));
@@ -77,19 +77,19 @@ pub fn bandwidth(places: &Places, terms: &Bandwidth, bytes_wanted: f64) -> anyho
     twice(measure)
 }
 
-/// Microseconds of the median.
+/// Returns microseconds of the median.
 pub fn latency(places: &Places, bytes: usize, samples: usize) -> anyhow::Result<f64> {
     let arguments = vec![format!("-s{bytes}"), format!("-n{}", (samples as u64).max(ITERATIONS_MIN))];
     twice(|| Ok(typical_ns(&run(places, Tool::WriteLat, arguments.clone())?)? / 1e3))
 }
 
-/// Under emulation one run in dozens ends with zeros for results, and the next is as any other: it is no side
-/// whose failing says anything.
+/// Under emulation one perftest run in dozens reports zeros, and the next run is normal: such a failure says nothing
+/// about the side.
 fn twice(mut measure: impl FnMut() -> anyhow::Result<f64>) -> anyhow::Result<f64> {
     measure().or_else(|_| measure())
 }
 
-/// Both ends, from start to end: what the client printed.
+/// Runs both ends; returns the client's output.
 fn run(places: &Places, tool: Tool, mut arguments: Vec<String>) -> anyhow::Result<String> {
     let port = free_port()?;
     arguments.extend(["-F".to_owned(), format!("-x{}", places.gid_index), format!("-p{port}")]);
@@ -104,7 +104,7 @@ fn run(places: &Places, tool: Tool, mut arguments: Vec<String>) -> anyhow::Resul
     Ok(printed)
 }
 
-/// Nobody else takes it in between, in a machine of our own.
+/// No other process takes the port in between: the machine is ours.
 fn free_port() -> anyhow::Result<u16> {
     Ok(TcpListener::bind("0.0.0.0:0")?.local_addr()?.port())
 }
@@ -128,7 +128,7 @@ impl Running {
             .args(arguments)
             .args(host)
             .stdin(Stdio::null())
-            // A page or two, which the pipes hold until the end.
+            // Output of a page or two fits into the pipes until the end.
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -149,7 +149,7 @@ impl Running {
         Ok(())
     }
 
-    /// Waits for its end: what it printed, if it ended well.
+    /// Waits for the end; returns the output, if the process succeeded.
     fn end(&mut self) -> anyhow::Result<String> {
         let status = ended_within(&mut self.child, RUN_TIMEOUT);
         let status = status.with_context(|| format!("{} does not end", self.name))?;
@@ -164,7 +164,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Already ended where all went well.
+        // Usually it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

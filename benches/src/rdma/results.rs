@@ -1,4 +1,4 @@
-//! What was found: every value of every round, and the ratios made of them; also the JSON.
+//! The results: every value of every round, and their ratios; also the JSON.
 
 use serde::Serialize;
 
@@ -21,19 +21,19 @@ pub struct RowResult {
     pub quantity: &'static str,
     pub sides: Vec<Taken>,
     pub ratios: Vec<Ratio>,
-    /// Slices of each of ferry's transfers, each one work request, and what they should be.
+    /// Slices of each of ferry's transfers, each a work request, and the expected number.
     pub requests_per_transfer: Option<f64>,
     pub requests_expected: Option<usize>,
 }
 
-/// What one side's rounds came to.
+/// The results of one side's rounds.
 #[derive(Debug, Serialize)]
 pub struct Taken {
     pub side: Side,
     pub name: String,
     pub settings: String,
     pub values: Vec<f64>,
-    /// Why it is out.
+    /// The reason why the side is out.
     pub failure: Option<String>,
 }
 
@@ -43,7 +43,7 @@ impl Taken {
     }
 }
 
-/// Of one side's values to another's, round by round.
+/// The ratio of one side's values to another's, round by round.
 #[derive(Debug, Serialize)]
 pub struct Ratio {
     pub of: String,
@@ -72,7 +72,7 @@ impl RowResult {
         }
     }
 
-    /// Once all rounds are over: the ratios of those that got through.
+    /// Computes, once all rounds are over, the ratios of the sides that finished.
     pub fn judge(&mut self, row: &Row) {
         self.ratios = row.held().iter().filter_map(|held| self.ratio(held)).collect();
     }
@@ -86,7 +86,7 @@ impl RowResult {
         Some(Ratio { of: of.name.clone(), to: to.name.clone(), ratio, goal, verdict })
     }
 
-    /// Whether ferry made as few work requests as it may.
+    /// Judges whether ferry posted as few work requests as possible.
     pub fn requests_verdict(&self) -> Option<Verdict> {
         let (found, expected) = (self.requests_per_transfer?, self.requests_expected? as f64);
         Some(if found <= expected { Verdict::Met } else { Verdict::Missed })
@@ -98,7 +98,7 @@ impl RowResult {
 }
 
 impl Results {
-    /// Why some side did not take part in some row, the first reason of each side.
+    /// Returns the sides that failed on some row, each with its first reason.
     pub fn failures(&self) -> Vec<(&str, &str)> {
         let mut found: Vec<(&str, &str)> = Vec::new();
         for taken in self.rows.iter().flat_map(|row| &row.sides) {

@@ -1,4 +1,4 @@
-//! What is measured on two devices, by whom, and the ratios it has to reach.
+//! The workloads on two devices, their sides, and the ratios to reach.
 
 use serde::Serialize;
 
@@ -9,7 +9,7 @@ use crate::workload::{format_bytes, Operation, Workload, KIB, MIB};
 
 /// Work requests under way, perftest's default.
 const REQUESTS: usize = 128;
-/// The bytes of ferry's slices at most, and so of a work request.
+/// The largest slice of ferry's, and so the largest work request.
 const SLICE_BYTES: usize = MIB;
 /// Both sides walk it; a run of a second under emulation moves about three times as much.
 const WALK_BYTES: usize = 16 * MIB;
@@ -17,12 +17,12 @@ const WALK_BYTES: usize = 16 * MIB;
 pub const WALK_BYTES_MAX: usize = 2 * WALK_BYTES;
 const LATENCY_BYTES: usize = 2;
 
-/// Who is measured, and what its WRITEs' being done means.
+/// A side, and the meaning of "done" for its WRITEs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Side {
     Perftest,
-    /// The reference of our own.
+    /// Our own reference.
     Verbs(Visibility),
     Ferry(Visibility),
     Mooncake,
@@ -58,9 +58,9 @@ impl Side {
 /// Throughput of the same bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Throughput {
-    /// Of ferry and Mooncake.
+    /// The workload of ferry and Mooncake.
     pub workload: Workload,
-    /// Of the verbs reference, which merges nothing.
+    /// The workload of the verbs reference, which merges nothing.
     pub merged: Workload,
     pub in_flight: usize,
     pub perftest: Bandwidth,
@@ -71,7 +71,7 @@ pub enum Row {
     Throughput(Throughput),
     /// Half a round trip between applications that poll memory.
     PingPong(usize),
-    /// One synchronous WRITE, from the call until it is done.
+    /// A synchronous WRITE, from the call until it is done.
     Done(usize),
 }
 
@@ -89,7 +89,7 @@ pub fn all() -> Vec<Row> {
     ]
 }
 
-/// Large enough that two transfers have their own.
+/// The memory is large enough that two transfers do not overlap.
 fn workload(operation: Operation, layout: Layout, block_bytes: usize, blocks: usize) -> Workload {
     let walk_bytes = (2 * block_bytes * blocks).max(WALK_BYTES);
     Workload { operation, layout, block_bytes, blocks, walk_bytes }
@@ -102,14 +102,14 @@ fn throughput(workload: Workload) -> Row {
         Operation::Write => Tool::WriteBw,
         Operation::Read => Tool::ReadBw,
     };
-    // A list that was merged is a run of large blocks, which perftest posts one by one.
+    // A merged list is a run of large blocks, which perftest posts one by one.
     let list = if merged.blocks == workload.blocks { merged.blocks } else { 1 };
     let tx_depth = in_flight * merged.blocks;
     let perftest = Bandwidth { tool, bytes: merged.block_bytes, list, tx_depth };
     Row::Throughput(Throughput { workload, merged, in_flight, perftest })
 }
 
-/// The same bytes in as few requests as ferry may make of them.
+/// Returns the workload with the same bytes in as few requests as ferry may use.
 fn merged(workload: &Workload) -> Workload {
     let bytes = workload.transfer_bytes();
     let block_bytes = bytes.min(SLICE_BYTES);
@@ -119,7 +119,7 @@ fn merged(workload: &Workload) -> Workload {
     }
 }
 
-/// What of what has to be reached; `None` is stated only.
+/// A side, the side that it is compared with, and the goal; `None` is stated only.
 pub type Held = (Side, Side, Option<Goal>);
 
 impl Row {
@@ -144,12 +144,12 @@ impl Row {
         }
     }
 
-    /// In the order of the table; Mooncake only where it is asked for, and there is a batch for it.
+    /// Returns the sides in the table's order; Mooncake only if `mooncake` is set and it has a batch for the row.
     pub fn sides(&self, mooncake: bool) -> Vec<Side> {
         let (proven, acked) = (Visibility::Proven, Visibility::AckedOnly);
         let own = [Side::Verbs(proven), Side::Verbs(acked), Side::Ferry(proven), Side::Ferry(acked)];
         match self {
-            // What a READ brought is here.
+            // The bytes of a READ have arrived: visibility needs no proof.
             Row::Throughput(row) if row.workload.operation == Operation::Read => {
                 vec![Side::Perftest, Side::Verbs(proven), Side::Ferry(proven)]
             }
@@ -163,7 +163,7 @@ impl Row {
         }
     }
 
-    /// The ratios of one side to another, with their targets.
+    /// Returns the ratios of one side to another, with their targets.
     pub fn held(&self) -> Vec<Held> {
         let both = [Visibility::Proven, Visibility::AckedOnly];
         let ferry = both.map(Side::Ferry);
@@ -182,7 +182,7 @@ impl Row {
         }
     }
 
-    /// Work requests that carry one of ferry's transfers, where it has something to merge.
+    /// Returns the work requests of one of ferry's transfers, if ferry has something to merge.
     pub fn requests_expected(&self) -> Option<usize> {
         match self {
             Row::Throughput(row) if row.merged.blocks != row.workload.blocks => Some(row.merged.blocks),

@@ -1,4 +1,4 @@
-//! What `ferry-bench rdma` prints.
+//! Prints the results of `ferry-bench rdma`.
 
 use std::io::{self, Write};
 
@@ -27,7 +27,7 @@ pub fn heading(out: &mut dyn Write, results: &Results) -> io::Result<()> {
     writeln!(out, "units      MB = 10^6 bytes; data of verbs and ferry checked after every run")
 }
 
-/// Medians, then ratios.
+/// Prints medians, then ratios.
 pub fn row(out: &mut dyn Write, row: &RowResult) -> io::Result<()> {
     writeln!(out, "\n{}, {}", row.row, row.quantity)?;
     for taken in &row.sides {

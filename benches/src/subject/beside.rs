@@ -1,4 +1,4 @@
-//! Small transfers beside a bulk transfer to the same peer: does the one wait for the other?
+//! Small transfers beside a bulk transfer to the same peer: measures whether the small ones wait for bulk.
 
 use std::thread;
 
@@ -14,26 +14,26 @@ use crate::pattern::Pattern;
 use crate::walk::Walk;
 use crate::workload::{Limit, Operation, Workload, GB, LATENCY_SLOTS};
 
-/// One bulk transfer is under way and the next one waits behind it.
+/// One bulk transfer is under way, and the next waits behind it.
 const BULK_IN_FLIGHT: usize = 2;
-/// Samples taken before those that count: the bulk transfer has to get going.
+/// Samples taken before those that count, while the bulk transfer starts.
 const WARM_UP: usize = 200;
 
-/// What both came to.
+/// The results of both.
 pub struct Beside {
-    /// Of each small transfer.
+    /// The time of each small transfer.
     pub nanoseconds: Vec<u64>,
     pub bulk_gb_per_second: f64,
 }
 
 impl Client {
-    /// Memory that `time_beside` needs for small transfers of `bytes`.
+    /// Returns the memory that `time_beside` needs for small transfers of `bytes`.
     pub fn bytes_beside(bulk: &Workload, bytes: usize) -> usize {
         bulk.walk_bytes + 2 * bytes * LATENCY_SLOTS
     }
 
-    /// Times `samples` synchronous WRITEs of `bytes` while `bulk` runs again and again. Both are checked:
-    /// the bulk's data by the server, the small transfers' by reading it back.
+    /// Times `samples` synchronous WRITEs of `bytes` while `bulk` runs repeatedly. Both are checked: the bulk's data
+    /// by the server, the small transfers' by reading it back.
     pub fn time_beside(&mut self, bulk: &Workload, bytes: usize, samples: usize) -> anyhow::Result<Beside> {
         let length = self.outward_area().bytes;
         ensure!(length >= Client::bytes_beside(bulk, bytes), "the memory does not hold both");
@@ -46,7 +46,7 @@ impl Client {
             walk_bytes: bytes * LATENCY_SLOTS,
         };
         let small = Walk::new(small.validated()?);
-        // Behind the bulk's memory: first what is sent, then room for what is read back.
+        // Behind the bulk's memory: first the bytes to send, then room for the bytes read back.
         let (sent, back) = (bulk.walk_bytes, bulk.walk_bytes + bytes * LATENCY_SLOTS);
         self.fill_at(sent, bytes * LATENCY_SLOTS, mix(seed));
         let dispenser = Dispenser::new(Limit::Transfers(u64::MAX));
@@ -76,7 +76,7 @@ impl Client {
         self.outward_mut().copy_in(offset, &piece);
     }
 
-    /// Reads the small transfers' places back and compares them with what was sent.
+    /// Reads the small transfers' places back and compares them with the sent bytes.
     fn check_back(&mut self, small: &Walk, sent: usize, back: usize, seed: u64) -> anyhow::Result<()> {
         let bytes = small.workload().walk_bytes;
         let read = Workload { operation: Operation::Read, ..*small.workload() };

@@ -1,4 +1,4 @@
-//! The active end: connects to a server, agrees on the terms, and carries out the workloads.
+//! The active end: connects to a server, agrees on the terms, and runs the workloads.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ use crate::workload::{CpuSeconds, LatencyWorkload, Limit, Placement, Sample, Wor
 use ferry::types::PeerId;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Filling and checking the largest memory, on a slow machine.
+/// For filling and checking the largest memory, on a slow machine.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 /// The server's regions follow its welcome on another connection.
 const REGION_TIMEOUT: Duration = Duration::from_secs(5);
@@ -36,17 +36,17 @@ pub struct Client {
     pub(super) seed: u64,
     pub(super) manner: Manner,
     flight: Flight,
-    /// Whose memory is this end's and the server's; `None`: the host's.
+    /// The devices of this end's and the server's memory; `None`: host memory.
     pub(super) devices: [Option<Described>; 2],
     /// Damages a byte before each check: a test of the check.
     spoil: bool,
-    /// Last, so that memory and queue go before it.
+    /// Last, so that memory and queue are dropped before the engine.
     pub(super) engine: Ferry,
 }
 
 impl Client {
-    /// Connects to the server at `address` and has it accept the terms. `memory_bytes` is what the
-    /// largest workload walks.
+    /// Connects to the server at `address`, which must accept the terms. `memory_bytes` is what the largest workload
+    /// walks.
     pub fn connect(
         setup: &Setup,
         address: &str,
@@ -105,22 +105,22 @@ impl Client {
         self.flight
     }
 
-    /// How the throughput runs from now on are submitted.
+    /// Sets how later throughput runs are submitted.
     pub fn set_flight(&mut self, flight: Flight) {
         self.flight = flight;
     }
 
-    /// Whether, over RDMA, WRITEs from now on are done before they are known to be visible.
+    /// Sets whether, over RDMA, later WRITEs are done before they are known to be visible.
     pub fn set_acked_only(&mut self, acked_only: bool) {
         self.manner.acked_only = acked_only;
     }
 
-    /// From now on one byte is damaged before each check, which must find it.
+    /// Damages one byte before each later check, which must find it.
     pub fn spoil_checks(&mut self) {
         self.spoil = true;
     }
 
-    /// The paths to the server, chosen or not, each with the reason.
+    /// Returns the paths to the server, chosen or not, each with the reason.
     pub fn paths(&self) -> String {
         let paths = self.engine.peer_paths(self.peer).unwrap_or_default();
         let (chosen, others): (Vec<_>, Vec<_>) = paths.iter().partition(|path| path.chosen);
@@ -131,7 +131,7 @@ impl Client {
         format!("{}; not used: {}", describe(&chosen), describe(&others))
     }
 
-    /// What departs from ferry's defaults.
+    /// Returns the settings that differ from ferry's defaults.
     pub fn configuration(&self) -> String {
         describe(self.engine.config())
     }
@@ -172,7 +172,7 @@ impl Client {
         Ok(nanoseconds)
     }
 
-    /// Nanoseconds of each of `samples` notifications of `bytes` to the server's application and back.
+    /// Returns the nanoseconds of each of `samples` notifications of `bytes` to the server's application and back.
     pub fn time_round_trips(&mut self, bytes: usize, samples: usize) -> anyhow::Result<Vec<u64>> {
         self.channel.send(self.peer, &Command::Echo { count: samples })?;
         self.expect_ready()?;
@@ -228,7 +228,7 @@ impl Client {
         Ok((walk, seed))
     }
 
-    /// Has both ends check what arrived.
+    /// Makes both ends check the received data.
     pub(super) fn finish(
         &mut self,
         walk: &Walk,
@@ -242,7 +242,7 @@ impl Client {
         }
         if self.manner.validate {
             let checked = walk.check(End::Initiator, &self.outward, seed, transfers);
-            // First, whether what was compared is what the memory holds.
+            // First check that the device copies for the comparison succeeded.
             self.outward.intact()?;
             checked.context("at the client")?;
             if let Some(inward) = &self.inward {
@@ -255,7 +255,7 @@ impl Client {
         Ok(outcome)
     }
 
-    /// Has the server check what arrived there.
+    /// Makes the server check the received data.
     pub(super) fn finish_there(&mut self, transfers: u64, patience: Duration) -> anyhow::Result<Outcome> {
         self.channel.send(self.peer, &Command::Finish { transfers, spoil: self.spoil })?;
         let outcome: Outcome = match self.channel.receive(self.peer, patience)? {
@@ -292,7 +292,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // A server that does not hear it finds out when the session ends.
+        // A server that does not receive this notices when the session ends.
         let _ = self.channel.send(self.peer, &Command::Bye);
     }
 }

@@ -1,5 +1,5 @@
-//! Many engines in one process, each with one peer: the one that a parent names. They connect at the
-//! parent's word and stay until it ends.
+//! Many engines in one process, each with one peer: the engine that the parent names. They connect at the parent's
+//! command and stay until the parent ends.
 
 use std::io::{self, Read};
 use std::thread;
@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 use super::setup::Setup;
 use crate::child::{read_line, write_line};
 
-/// At once, in each process. A handshake is work for both ends; more would only queue.
+/// Concurrent connects in each process. A handshake is work for both ends; more would only queue.
 const CONNECTING_MAX: usize = 8;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What parent and crowd tell each other, in this order.
+/// The messages between parent and crowd, in this order.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum CrowdReply {
     Opened,
@@ -25,7 +25,7 @@ pub enum CrowdReply {
 }
 
 pub fn serve_crowd(setup: &Setup, address: &str, peers: usize) -> anyhow::Result<()> {
-    // Nobody dials these engines; a listener each would only cost a descriptor.
+    // Nobody dials these engines, so a listener each would only cost a descriptor.
     let setup = Setup { listen_address: Some(String::new()), ..setup.clone() };
     let engines = (0..peers).map(|_| setup.open()).collect::<anyhow::Result<Vec<_>>>()?;
     let (mut from, mut to) = (io::stdin().lock(), io::stdout().lock());
@@ -33,7 +33,7 @@ pub fn serve_crowd(setup: &Setup, address: &str, peers: usize) -> anyhow::Result
     let Some(CrowdReply::Connect) = read_line(&mut from)? else { return Ok(()) };
     connect(&engines, address)?;
     write_line(&mut to, &CrowdReply::Connected)?;
-    // The parent says nothing more; the end of its pipe is the end of this process, engines and all.
+    // The parent sends nothing more; when its pipe ends, this process ends with all its engines.
     match from.read(&mut [0])? {
         0 => std::process::exit(0),
         _ => bail!("the parent has more to say than there is to do"),

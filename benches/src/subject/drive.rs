@@ -1,4 +1,4 @@
-//! The measured loops: many transfers in flight, or one after the other.
+//! The measured loops: many transfers in flight, or one after another.
 
 use std::collections::VecDeque;
 use std::thread;
@@ -21,14 +21,14 @@ pub struct Flight {
     pub in_flight: usize,
 }
 
-/// What a run was, before its data is checked.
+/// The figures of a run, before its data is checked.
 #[derive(Clone, Copy, Debug)]
 pub struct Driven {
     pub transfers: u64,
     pub seconds: f64,
 }
 
-/// From which memory here to which memory of which peer.
+/// The memory here, and the peer and memory there, of a run.
 #[derive(Clone, Copy)]
 pub struct Route<'a> {
     pub engine: &'a Engine,
@@ -46,7 +46,7 @@ impl Route<'_> {
         ensure!(threads > 0 && in_flight >= threads, "each thread needs a transfer in flight");
         let dispenser = Dispenser::new(limit);
         if threads == 1 {
-            // No thread is started: a run is often short.
+            // A single thread needs no new thread: a run is often short.
             self.keep_in_flight(walk, in_flight, &dispenser)?;
         } else {
             let window = |index| in_flight / threads + usize::from(index < in_flight % threads);
@@ -61,7 +61,7 @@ impl Route<'_> {
         Ok(Driven { transfers: dispenser.transfers(), seconds })
     }
 
-    /// The same from this thread alone, as the dispenser says.
+    /// Keeps `window` transfers under way from this thread alone, until the dispenser is empty.
     pub fn keep_in_flight(&self, walk: &Walk, window: usize, dispenser: &Dispenser) -> anyhow::Result<()> {
         let options = self.options();
         let operation = operation(walk);
@@ -81,7 +81,7 @@ impl Route<'_> {
         Ok(())
     }
 
-    /// Nanoseconds of each of `samples` synchronous transfers, made and awaited on this thread.
+    /// Returns the nanoseconds of each of `samples` synchronous transfers, submitted and awaited on this thread.
     pub fn time_each(&self, walk: &Walk, samples: usize) -> anyhow::Result<Vec<u64>> {
         let options = self.options();
         let mut nanoseconds = Vec::with_capacity(samples);
@@ -98,14 +98,14 @@ impl Route<'_> {
         Ok(nanoseconds)
     }
 
-    /// A benchmark is not to fail of slowness: many large transfers queue for longer than the default
-    /// deadline on a slow link. That a lane stands still, or the peer is gone, still ends them.
+    /// A benchmark must not fail because it is slow: on a slow link many large transfers queue for longer than the
+    /// default deadline. A stuck lane or a lost peer still ends them.
     pub fn options(&self) -> TransferOptions<'static> {
         let acked_only = self.acked_only;
         TransferOptions { deadline: Deadline::Never, acked_only, ..TransferOptions::default() }
     }
 
-    /// The requests of transfer `number`: built anew for each, as an application would.
+    /// Builds the requests of transfer `number`: anew for each transfer, as an application would.
     fn requests(&self, walk: &Walk, number: u64, requests: &mut Vec<Request>) {
         requests.clear();
         let length = walk.workload().block_bytes as u64;

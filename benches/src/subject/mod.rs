@@ -1,9 +1,8 @@
-//! ferry itself as the thing measured: a server that holds memory, a client that moves it, and both at
-//! once for `compare` and `selftest`.
+//! ferry as the subject: a server that holds memory, a client that moves it, and both at once for `compare` and
+//! `selftest`.
 //!
-//! The two ends speak over ferry's own notifications (`channel`, `wire`), so that a test between two
-//! machines needs one port and one secret. The same server serves `ferry-bench TEST` and the child
-//! process of `Pair`.
+//! The two ends communicate by ferry's own notifications (`channel`, `wire`), so that a test between two machines
+//! needs one port and one secret. The same server serves `ferry-bench TEST` and the child process of `Pair`.
 
 mod beside;
 mod channel;

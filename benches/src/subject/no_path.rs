@@ -1,4 +1,5 @@
-//! No transport that is allowed reaches the other end: an error of its own, for it is no fault of the run.
+//! The error that no allowed transport reaches the other end: an error type of its own, because the run is not at
+//! fault.
 
 use std::fmt;
 
@@ -20,7 +21,7 @@ pub(super) fn refuse_without_path(engine: &Ferry, peer: PeerId) -> anyhow::Resul
     Err(NoPath(reasons.join("; ")).into())
 }
 
-/// No allowed transport reaches the server: each with its reason.
+/// No allowed transport reaches the server: contains each transport with its reason.
 #[derive(Debug)]
 pub struct NoPath(pub String);
 

@@ -1,5 +1,5 @@
-//! Both ends on this machine: the server as a child process, the client here. What `compare` and
-//! `selftest` measure; one configuration for everything.
+//! Both ends on this machine: the server as a child process, the client here. `compare` and `selftest` measure it,
+//! with one configuration for everything.
 
 use std::path::PathBuf;
 
@@ -16,23 +16,23 @@ use crate::device::Described;
 use crate::role::Role;
 use crate::workload::{Engine, LatencyWorkload, Limit, Sample, Workload};
 
-/// Transfers in flight, the same for every throughput row: enough that both lanes always have one under
-/// way and one waiting.
+/// Transfers in flight, in every throughput row: enough that both lanes always have a transfer under way and another
+/// waiting.
 pub const IN_FLIGHT: usize = 4;
 
 #[derive(Clone, Debug)]
 pub struct PairConfig {
-    /// The ferry-bench binary; the running one, except in tests.
+    /// The ferry-bench binary: the running one, except in tests.
     pub program: PathBuf,
     /// No workload may walk more.
     pub memory_bytes: usize,
-    /// The client's and the server's, to which a secret is added.
+    /// The client's and the server's options, to which a secret is added.
     pub ends: [Setup; 2],
-    /// Both ends'.
+    /// The kind of both ends' memory.
     pub memory: Origin,
 }
 
-/// The fields' order is the order in which they go: the client says goodbye first.
+/// Fields are dropped in this order: the client says goodbye first.
 pub struct Pair {
     pub client: Client,
     child: ChildProcess,
@@ -44,7 +44,7 @@ impl Pair {
         Pair::start_with(config, false)
     }
 
-    /// With room for `Engine::ping_pongs`.
+    /// Starts a pair with room for `Engine::ping_pongs`.
     pub fn start_for_ping_pongs(config: &PairConfig) -> anyhow::Result<Pair> {
         Pair::start_with(config, true)
     }
@@ -68,7 +68,7 @@ impl Pair {
         Ok(Pair { client, child, _secret: secret })
     }
 
-    /// Process id of the target, this process's child.
+    /// Returns the process id of the target, this process's child.
     pub fn target_pid(&self) -> u32 {
         self.child.pid()
     }

@@ -1,14 +1,14 @@
-//! One-way latency as `ib_write_lat` has it: each application polls its own memory for the mark of the
-//! round, and WRITEs the next into the other's.
+//! One-way latency as in `ib_write_lat`: each application polls its own memory for the mark of the round, and WRITEs
+//! the next mark into the other's.
 //!
 //! ```text
 //! client, round r ──WRITE──▶ slot r of the server's memory     ┌ slot ────────────┬ slot ────────────┬─
 //! client's slot r ◀──WRITE── server, round r                   │ gap │ body, mark │ gap │ body, mark │ …
 //! ```
 //!
-//! A message ends where its slot does, its last bytes are the mark: as many as one aligned load takes.
-//! That its transfer is done is looked at while the answer is under way, and awaited before its slot is
-//! written again; never between a mark's coming and the answer's going.
+//! A message ends where its slot ends, and its last bytes are the mark: as many as one aligned load takes. The
+//! initiator checks its transfer while the answer is under way, and waits for it before it writes the slot again,
+//! never between a mark's arrival and the answer.
 
 use std::collections::VecDeque;
 use std::thread;
@@ -25,18 +25,18 @@ use super::words::{look, mark, mark_bytes};
 use crate::memory::Store;
 use crate::pattern::Pattern;
 
-/// Of each end: transfers that may be under way while their answers are here already.
+/// Transfers of each end that may be under way although their answers have arrived.
 const SLOTS_MAX: usize = 16;
 /// No two messages share a cache line.
 const SLOT_ALIGN: usize = 64;
-/// Between two looks at the clock.
+/// Polls between two looks at the clock.
 const LOOKS: usize = 1_024;
-/// From then on whoever else wants the CPU gets it between looks; no direct path takes this long.
+/// After this time the thread yields the CPU between polls; no direct path takes this long.
 const YIELD_AFTER: Duration = Duration::from_micros(200);
-/// The other end does nothing but answer.
+/// The other end only answers.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What both ends know of a run.
+/// The parameters of a run that both ends know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PingPong {
     pub bytes: usize,
@@ -44,22 +44,22 @@ pub struct PingPong {
     pub slots: usize,
     pub acked_only: bool,
     pub validate: bool,
-    /// Of what the client sends.
+    /// The seed of the client's data.
     pub seed: u64,
 }
 
 impl PingPong {
-    /// Memory for what one end sends, if there is no want of it.
+    /// Returns the memory for one end's messages, with all slots.
     pub fn memory_bytes(bytes: usize) -> usize {
         slot_bytes(bytes) * SLOTS_MAX
     }
 
-    /// As many slots as the memory of both ends has room for.
+    /// Returns as many slots as the memory of both ends has room for.
     pub fn slots(bytes: usize, memory_bytes: usize) -> usize {
         (memory_bytes / slot_bytes(bytes)).min(SLOTS_MAX)
     }
 
-    /// Refused if it has no bytes or exceeds the memory.
+    /// Fails if the run has no bytes or exceeds the memory.
     pub fn validated(self, memory_bytes: usize) -> anyhow::Result<PingPong> {
         ensure!(self.bytes > 0 && self.rounds > 0, "a ping-pong needs a byte and a round");
         let slots = PingPong::slots(self.bytes, memory_bytes);
@@ -71,12 +71,12 @@ impl PingPong {
         (round % self.slots as u64) as usize
     }
 
-    /// Where the last message begins.
+    /// Returns the offset of the last message.
     pub fn last_offset(&self) -> usize {
         self.offset(self.slot(self.rounds))
     }
 
-    /// Where the message of a slot begins.
+    /// Returns the offset of a slot's message.
     fn offset(&self, slot: usize) -> usize {
         (slot + 1) * slot_bytes(self.bytes) - self.bytes
     }
@@ -85,13 +85,13 @@ impl PingPong {
         self.offset(slot) + self.bytes - mark_bytes(self.bytes)
     }
 
-    /// Nothing is left of an earlier run: no round's mark is 0 on the first use of a slot.
+    /// Removes an earlier run's marks: no round's mark is 0 on the first use of a slot.
     pub fn clear(&self, received: &mut Registered) {
         let zeros = vec![0; self.bytes];
         (0..self.slots).for_each(|slot| received.copy_in(self.offset(slot), &zeros));
     }
 
-    /// Is the last message of each slot what the other end sent?
+    /// Checks that the last message of each slot is the one that the other end sent.
     pub fn check(&self, received: &impl Store, seed: u64) -> anyhow::Result<()> {
         let mut message = vec![0; self.bytes];
         let first = self.rounds.saturating_sub(self.slots as u64 - 1).max(1);
@@ -124,7 +124,7 @@ pub struct Player<'a> {
 }
 
 impl<'a> Player<'a> {
-    /// Writes all that the messages have in common. `route` leads from `sent` to the other's `received`.
+    /// Writes the bytes that all messages share. `route` leads from `sent` to the other's `received`.
     pub fn new(
         terms: PingPong,
         route: Route<'a>,
@@ -141,10 +141,10 @@ impl<'a> Player<'a> {
         Player { terms, route, sent, received, under_way }
     }
 
-    /// Marks the round's message and starts its transfer. Errors of earlier ones come to light here.
+    /// Marks the round's message and submits its transfer. Returns errors of earlier transfers.
     pub fn send(&mut self, round: u64) -> anyhow::Result<()> {
         if self.under_way.len() == self.terms.slots {
-            // Long done, or the slot is not ours to write.
+            // Done long ago; until it is final, the slot is the transfer's.
             self.under_way.pop_front().context("at least one slot")?.wait_done()?;
         }
         let slot = self.terms.slot(round);
@@ -162,7 +162,7 @@ impl<'a> Player<'a> {
         self.reap()
     }
 
-    /// Until the other's message of this round is here: all of it that one can see, its last word.
+    /// Waits until the other's message of this round is here: its mark, the last bytes.
     pub fn await_mark(&mut self, round: u64) -> anyhow::Result<()> {
         let width = mark_bytes(self.terms.bytes);
         let (offset, expected) = (self.terms.mark_offset(self.terms.slot(round)), mark(round, width));
@@ -186,7 +186,7 @@ impl<'a> Player<'a> {
         Ok(())
     }
 
-    /// Takes leave of what is final already; an error if something failed.
+    /// Removes transfers that are final; fails if a transfer failed.
     fn reap(&mut self) -> anyhow::Result<()> {
         while self.under_way.front().is_some_and(|oldest| oldest.result().is_some()) {
             self.under_way.pop_front().context("there is one")?.wait_done()?;
@@ -229,7 +229,7 @@ mod tests {
         }
     }
 
-    /// What a correct engine brings, with the CPU.
+    /// Plays a correct engine with the CPU.
     fn play(terms: &PingPong, seed: u64) -> Memory {
         let mut memory = private(PingPong::memory_bytes(terms.bytes)).expect("memory");
         let mut message = vec![0; terms.bytes];

@@ -1,4 +1,4 @@
-//! Both ends of a ping-pong run, from its terms to its check; `pingpong` has the moves.
+//! Both ends of a ping-pong run, from its terms to its check; `pingpong` has the single rounds.
 
 use std::time::Instant;
 
@@ -14,8 +14,8 @@ use crate::layout::mix;
 use crate::memory::spoil;
 
 impl Client {
-    /// Nanoseconds of each of `rounds` WRITEs of `bytes`, seen by the server's application in its memory, and
-    /// its WRITE back, seen here. The terms of the session must have said so.
+    /// Returns the nanoseconds of each of `rounds` WRITEs of `bytes`, seen by the server's application in its memory,
+    /// and its WRITE back, seen here. The terms of the session must include ping-pong.
     pub fn time_ping_pongs(&mut self, bytes: usize, rounds: usize) -> anyhow::Result<Vec<u64>> {
         self.seed = mix(self.seed.wrapping_add(1));
         let (seed, validate, acked_only) = (self.seed, self.manner.validate, self.manner.acked_only);
@@ -47,7 +47,7 @@ impl Client {
 }
 
 impl Session<'_> {
-    /// Answers every round's WRITE with one of its own: what is wrong with the data, if anything.
+    /// Answers every round's WRITE with a WRITE; returns the data's error, if any.
     pub(super) fn ping_pong(&mut self, terms: PingPong) -> anyhow::Result<Option<String>> {
         let (outward, remote) = self.outward.as_mut().context("no memory was agreed upon for --pingpong")?;
         let terms = terms.validated(self.inward.length().min(remote.bytes))?;

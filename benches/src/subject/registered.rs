@@ -1,5 +1,5 @@
-//! The subject's memory: the program's own, registered, or allocated by ferry. Which of the two decides
-//! the paths that ferry can take within one machine. Or that of a device, registered.
+//! The subject's memory: the program's own, registered; or allocated by ferry; or a device's, registered. The kind
+//! decides which paths ferry can take within one machine.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::wire::Area;
 use crate::device::DeviceMemory;
 use crate::memory::{populated, private, Memory, Store};
 
-/// Where the memory comes from.
+/// The origin of host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
@@ -23,10 +23,10 @@ pub enum Origin {
     Alloc,
 }
 
-/// After the last transfer nothing should be in the way of giving memory back.
+/// After the last transfer nothing should delay unregistering.
 const UNREGISTER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Populated and registered, until it is dropped.
+/// Populated and registered memory, until it is dropped.
 pub enum Registered {
     Alloc(ferry::Memory),
     Brought {
@@ -44,7 +44,7 @@ pub enum Brought {
 }
 
 impl Registered {
-    /// Of the device, or else of the host with this origin.
+    /// Makes memory of the device, or else of the host with this origin.
     pub fn new(
         engine: &Engine,
         origin: Origin,
@@ -64,14 +64,14 @@ impl Registered {
             Brought::Own(memory) => memory.address() as u64,
             Brought::Device(memory) => memory.address(),
         };
-        // SAFETY: the memory goes only after drop has unregistered it, or never. No reference to its bytes is
-        // held while transfers run, and of a device's Rust knows nothing.
+        // SAFETY: the memory is freed only after drop has unregistered it, or never. No reference to its bytes exists
+        // while transfers run, and Rust knows nothing of a device's memory.
         let region = unsafe { engine.register(address as *mut u8, bytes, &options) }?;
         let area = Area { region, address, bytes };
         Ok(Registered::Brought { engine: engine.clone(), area, memory: Some(memory) })
     }
 
-    /// As the other end names it.
+    /// Returns the area as the other end names it.
     pub fn area(&self) -> Area {
         match self {
             Registered::Alloc(memory) => {
@@ -85,7 +85,7 @@ impl Registered {
         self.area().bytes
     }
 
-    /// An error if any byte could not be copied from or to a device since the last call.
+    /// Fails if any byte could not be copied from or to a device since the last call.
     pub fn intact(&self) -> anyhow::Result<()> {
         match self {
             Registered::Brought { memory: Some(Brought::Device(memory)), .. } => memory.intact(),
@@ -120,7 +120,7 @@ impl Drop for Registered {
     fn drop(&mut self) {
         let Registered::Brought { engine, area, memory } = self else { return };
         if engine.unregister(area.region, Some(UNREGISTER_TIMEOUT)).is_err() {
-            // What something may still reach stays where it is.
+            // Memory that may still be reached is never freed.
             std::mem::forget(memory.take());
         }
     }

@@ -1,5 +1,5 @@
-//! A secret for one measurement: a file that only its owner may read, in a directory of its own, gone
-//! when the measurement is over.
+//! A secret for one measurement: a file that only its owner may read, in a directory of its own, removed after the
+//! measurement.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::Write;
@@ -35,7 +35,7 @@ impl SecretFile {
 
 impl Drop for SecretFile {
     fn drop(&mut self) {
-        // A file left behind opens nothing: the engines that knew it are gone.
+        // A leftover file is harmless: the engines that knew the secret are gone.
         let _ = fs::remove_file(&self.file);
         let _ = fs::remove_dir(&self.directory);
     }

@@ -17,7 +17,7 @@ use crate::device::find;
 use crate::memory::MEMORY_BYTES_MAX;
 use ferry::types::PeerId;
 
-/// Serves one client and returns when it has said goodbye. `listening` is told the address first.
+/// Serves one client and returns after the client's goodbye. First passes the address to `listening`.
 pub fn serve(
     setup: &Setup,
     terms: &[Term],
@@ -65,10 +65,10 @@ fn welcome<'a>(
     Ok(Session { engine, channel, peer, inward, outward })
 }
 
-/// The same as a child process: tells its parent the address, and ends when its parent does.
+/// Serves as a child process: sends its parent the address, and ends when its parent does.
 pub fn serve_child(setup: &Setup) -> anyhow::Result<()> {
     thread::spawn(|| {
-        // The parent says nothing more; the end of its pipe is the end of this process.
+        // The parent sends nothing more; when its pipe ends, this process ends.
         let _ = io::stdin().lock().read(&mut [0]);
         std::process::exit(0);
     });

@@ -1,4 +1,4 @@
-//! The server's side of one client: memory, runs, checks. `server` decides whom to serve.
+//! The server's side of one client: memory, runs, checks. `server` chooses the client.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::memory::spoil;
 use crate::walk::{End, Walk};
 use ferry::types::PeerId;
 
-/// A client checks its data, prints, and is stopped and looked at; hours are more than any of that.
+/// A client checks its data, prints, and may be stopped for a look; none of that takes hours.
 pub(super) const CLIENT_SILENCE_MAX: Duration = Duration::from_secs(6 * 3_600);
 
 pub struct Session<'a> {
@@ -24,12 +24,12 @@ pub struct Session<'a> {
     pub peer: PeerId,
     /// For the client's transfers.
     pub inward: Registered,
-    /// For the server's own, with the client's memory that they go to.
+    /// For the server's own transfers, with the client's memory that they write.
     pub outward: Option<(Registered, Area)>,
 }
 
 impl Session<'_> {
-    /// Serves the client until it says goodbye. An error if it vanishes, or if its data was wrong.
+    /// Serves the client until its goodbye. Fails if the client vanishes, or if its data was wrong.
     pub fn serve(&mut self) -> anyhow::Result<()> {
         let mut wrong = None;
         loop {
@@ -43,7 +43,7 @@ impl Session<'_> {
             match served {
                 Ok(mismatch) => wrong = wrong.or(mismatch),
                 Err(error) => {
-                    // The client has a right to know, if it is still there.
+                    // Tells the client, if it is still there.
                     let reason = format!("{error:#}");
                     let _ = self.channel.send(self.peer, &Reply::Failed { reason });
                     return Err(error);
@@ -53,7 +53,7 @@ impl Session<'_> {
         wrong.map_or(Ok(()), |mismatch| bail!("{mismatch}"))
     }
 
-    /// One run, from its preparation to its check: what is wrong with the data, if anything.
+    /// Serves one run, from its preparation to its check; returns the data's error, if any.
     fn run(&mut self, preparation: &Preparation) -> anyhow::Result<Option<String>> {
         let Preparation { workload, seed, validate, own, cpu } = *preparation;
         let walk = Walk::new(workload.validated()?);
@@ -114,13 +114,13 @@ impl Session<'_> {
             }
             _ => Ok(()),
         };
-        // First, whether what was compared is what the memory holds.
+        // First check that the device copies for the comparison succeeded.
         self.inward.intact()?;
         self.outward.as_ref().map_or(Ok(()), |(outward, _)| outward.intact())?;
         Ok(theirs.and(own).err().map(|mismatch| format!("at the server: {mismatch}")))
     }
 
-    /// Sends notifications back as they come.
+    /// Sends notifications back as they arrive.
     fn echo(&mut self, count: usize) -> anyhow::Result<()> {
         self.channel.send(self.peer, &Reply::Ready)?;
         for _ in 0..count {

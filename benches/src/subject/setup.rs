@@ -1,5 +1,5 @@
-//! From the benchmark's options to ferry's configuration: only what was asked for departs from the
-//! defaults, and what departs can be stated.
+//! Turns the benchmark's options into ferry's configuration: only given options differ from the defaults, and the
+//! differences can be printed.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::options::{DeviceOptions, Named, RdmaOptions, Transport};
 
-/// What an end's engine is opened with.
+/// The options of an end's engine.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Setup {
     /// `None` keeps the default: a free port of the loopback address.
@@ -22,7 +22,7 @@ pub struct Setup {
     /// Queue pairs to each device of a peer.
     pub qps: Option<u32>,
     pub rdma: RdmaOptions,
-    /// Whose memory this end has.
+    /// The device whose memory this end uses.
     pub device: DeviceOptions,
     pub spin_us: Option<u32>,
     /// `None` leaves the choice to ferry.
@@ -58,7 +58,7 @@ impl Setup {
     }
 }
 
-/// "defaults, secret set", or what departs from the defaults: `FERRY_*` variables, too.
+/// Returns "defaults, secret set", or the differences from the defaults, including `FERRY_*` variables.
 pub fn describe(config: &Config) -> String {
     let own = ["listen_address", "advertise_address", "secret", "secret_file"];
     let settings = Config::settings().iter().filter(|setting| !own.contains(&setting.name));
@@ -73,7 +73,7 @@ pub fn describe(config: &Config) -> String {
     format!("{changed}, {secret}")
 }
 
-/// Whether every transport is allowed.
+/// Returns whether every transport is allowed.
 pub fn is_auto(config: &Config) -> bool {
     config.transports == Transports::AUTO
 }

@@ -1,11 +1,11 @@
-//! The terms of a test. The client states all of them; the server refuses what contradicts its own
-//! command line and takes the client's word for what it was not told.
+//! The terms of a test. The client states all of them; the server refuses contradictions to its own command line and
+//! accepts the client's value for options that the server was not given.
 
-/// One option, in the words of the command line.
+/// One option, named as on the command line.
 #[derive(Clone, Debug)]
 pub struct Term {
     option: &'static str,
-    /// `None`: nothing was said.
+    /// `None`: the option was not given.
     said: Option<String>,
     default: String,
 }
@@ -15,13 +15,13 @@ impl Term {
         Term { option, said: said.map(|said| said.to_string()), default: default.to_string() }
     }
 
-    /// As the client tells the server.
+    /// Returns the option and its value, as the client sends them to the server.
     pub fn state(self) -> (String, String) {
         (self.option.to_owned(), self.said.unwrap_or(self.default))
     }
 }
 
-/// One sentence that names every option on which the two ends differ.
+/// Returns, if the two ends differ, a sentence that names every such option.
 pub fn accept(server: &[Term], client: &[(String, String)]) -> Result<(), String> {
     let differs = |term: &Term| {
         let (option, stated) = client.iter().find(|(option, _)| option == term.option)?;

@@ -1,4 +1,4 @@
-//! What the two ends tell each other, as JSON in notifications. `terms` says what they have to agree on.
+//! The messages of the two ends, as JSON in notifications. `terms` has the options on which they must agree.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use super::registered::Origin;
 use crate::device::Described;
 use crate::workload::{Limit, Workload};
 
-/// Of these messages. Ends of different versions refuse each other.
+/// The version of these messages. Ends of different versions refuse each other.
 pub const VERSION: u32 = 5;
 
 /// Registered memory that the other end may name.
@@ -28,7 +28,7 @@ pub struct Listening {
 /// How a client measures.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Manner {
-    /// Both ends' memory, where it is the host's.
+    /// The kind of both ends' host memory.
     pub memory: Origin,
     pub tx_depth: usize,
     pub bidirectional: bool,
@@ -41,8 +41,7 @@ pub struct Manner {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Command {
-    /// First of all. `inward` is the client's memory for transfers that the server starts (`-b`,
-    /// `--pingpong`).
+    /// The first message. `inward` is the client's memory for transfers that the server starts (`-b`, `--pingpong`).
     Hello {
         version: u32,
         manner: Manner,
@@ -53,17 +52,17 @@ pub enum Command {
     },
     /// Prepare the memory for a run; answered by `Ready`.
     Prepare(Preparation),
-    /// Start your own half of a bidirectional run; answered by `Finished` in the end.
+    /// Start your own half of a bidirectional run; answered by `Finished` at its end.
     Go,
-    /// The client's part of the run is over after `transfers` transfers; answered by `Finished`.
-    /// `spoil` damages a byte before the check, so that a test can see the check fail.
+    /// The client's part of the run is over after `transfers` transfers; answered by `Finished`. `spoil` damages a
+    /// byte before the check, so that a test can see the check fail.
     Finish { transfers: u64, spoil: bool },
     /// Answer WRITEs into your memory with WRITEs into mine, as the terms say; answered by `Ready` before
     /// the first, and `Finish` follows the last.
     PingPong(PingPong),
     /// Send the next `count` notifications back as they are; answered by `Ready` before the first.
     Echo { count: usize },
-    /// No more. The server's process ends well.
+    /// The session is over. The server's process ends with success.
     Bye,
 }
 
@@ -90,10 +89,10 @@ pub enum Reply {
     /// The terms are accepted: `inward` is for the client's transfers.
     Welcome {
         inward: Area,
-        /// Whose memory the server has; `None`: the host's.
+        /// The device of the server's memory; `None`: host memory.
         device: Option<Described>,
     },
-    /// They are not; nothing will be measured.
+    /// The terms are refused; nothing will be measured.
     Refused {
         reason: String,
     },
@@ -104,13 +103,13 @@ pub enum Reply {
     },
 }
 
-/// A run, seen from the server.
+/// The result of a run at the server.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outcome {
     pub cpu_seconds: f64,
-    /// What the check found wrong, or nothing.
+    /// The error that the check found, if any.
     pub mismatch: Option<String>,
-    /// Of the server's own half.
+    /// The transfers of the server's own half.
     pub own_transfers: u64,
     pub own_seconds: f64,
 }

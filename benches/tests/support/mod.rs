@@ -1,4 +1,4 @@
-//! Processes of `ferry-bench`, started and read by the tests.
+//! Starts processes of `ferry-bench` for the tests, and reads their output.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
 
-/// How a process ended.
+/// The outcome of a process.
 #[derive(Debug)]
 pub struct Ended {
     pub success: bool,
@@ -28,7 +28,7 @@ fn program() -> Command {
     Command::new(env!("CARGO_BIN_EXE_ferry-bench"))
 }
 
-/// With these in its environment.
+/// Runs the program with these variables in its environment.
 pub fn run_in(environment: &[(&str, &str)], arguments: &[&str]) -> Ended {
     let output = program().envs(environment.iter().copied()).args(arguments).output();
     output.expect("the program starts").into()
@@ -51,7 +51,7 @@ impl Server {
     }
 
     pub fn start_in(environment: &[(&str, &str)], test: &str, options: &str) -> Server {
-        // The system chooses the port, and the server says which.
+        // The system chooses the port, and the server prints it.
         let mut child = program()
             .envs(environment.iter().copied())
             .args([test, "-p", "0"])
@@ -78,7 +78,7 @@ impl Server {
         run_in(environment, &words.collect::<Vec<_>>())
     }
 
-    /// Waits for its end.
+    /// Waits for the server's end.
     pub fn end(mut self) -> Ended {
         let (mut out, mut errors) = (String::new(), String::new());
         self.out.read_to_string(&mut out).expect("readable");
@@ -91,20 +91,20 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Already ended where a test waited for it.
+        // Ended already if a test waited for it.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A client and its server, from start to end.
+/// Runs a client and its server from start to end.
 pub fn measure(test: &str, server_options: &str, client_options: &str) -> (Ended, Ended) {
     let server = Server::start(test, server_options);
     let client = server.client(test, client_options);
     (client, server.end())
 }
 
-/// A client that must succeed, and the object it wrote.
+/// Runs a client that must succeed; returns the object that it wrote.
 pub fn json_of(test: &str, options: &str) -> (Ended, Value) {
     let file = temporary("json");
     let (client, server) = measure(test, "", &format!("{options} --json {}", file.display()));
@@ -119,7 +119,7 @@ pub fn assert_success(ended: &Ended) {
     assert!(ended.success, "{}{}", ended.out, ended.errors);
 }
 
-/// It failed, and said all of this.
+/// Asserts that the process failed, and printed all of these texts.
 pub fn assert_failure(ended: &Ended, said: &[&str]) {
     assert!(!ended.success, "{}", ended.out);
     for part in said {
@@ -162,7 +162,7 @@ impl Drop for Secrets {
     }
 }
 
-/// Whether there are the virtual machine's RDMA devices; says aloud when not.
+/// Returns whether the virtual machine's RDMA devices are present; prints if not.
 pub fn has_rdma() -> bool {
     let there = std::path::Path::new("/sys/class/infiniband/rva0").exists();
     assert!(there || std::env::var_os("FERRY_TEST_RDMA").is_none(), "FERRY_TEST_RDMA is set, and no rva0");

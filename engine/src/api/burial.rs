@@ -1,5 +1,6 @@
-//! The end of an engine that is broken: what every thread knew is not believed any more, so everything that could
-//! move something is shut, stopped or destroyed, and waited for by what it is, not by what was noted of it.
+//! The teardown of a broken engine. The state that the engine's threads recorded is not trusted: everything that can
+//! move bytes is shut, stopped or destroyed, and the teardown waits for the threads, sockets and queue pairs
+//! themselves.
 
 use crate::context::Context;
 use crate::notify::{Event, EventBody, Wakers};
@@ -14,12 +15,12 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Between two looks at what copies on this host.
+/// Pause between two checks whether a process of this host still copies.
 const PAUSE: Duration = Duration::from_millis(2);
-/// What an RDMA network may still carry of a queue pair that is gone, as when an endpoint is closed.
+/// How long an RDMA network may still deliver packets of a destroyed queue pair, as when an endpoint is closed.
 const FABRIC_DRAIN_NS: u64 = 1_000_000_000;
 
-/// What of an engine moves bytes.
+/// The parts of an engine that move bytes.
 pub struct Remains {
     pub context: Arc<Context>,
     pub lanes: Arc<Lanes>,
@@ -31,7 +32,7 @@ impl Undertaker for Remains {
     fn rouse(&self) {
         self.lanes.shut();
         self.services.iter().for_each(|service| service.shut());
-        // Whoever waits for the control loop's answer hears why there is none.
+        // Drops the queued replies, so that callers that wait for the control loop get PANIC.
         self.context.commands.close();
         for transfer in self.context.transfers.list() {
             if !transfer.is_final() {
@@ -44,14 +45,14 @@ impl Undertaker for Remains {
     fn bury(&self, health: &Health) -> Result<()> {
         self.destroy();
         health.wait_threads()?;
-        // No thread of the engine makes anything new. Threads of the program may still be in the midst of a call:
-        // under the lock of a lane or of an endpoint, or counted by the peer that they copy to.
+        // The engine's threads have ended and start nothing new. Threads of the program may still be inside a call:
+        // they hold the lock of a lane or an endpoint, or are counted by the peer that they copy to.
         self.lanes.close();
         self.destroy();
         while !self.services.iter().all(|service| service.is_still()) {
             pause::sleep(PAUSE);
         }
-        // Now nothing moves here; what was sent before may still be applied by peers, until its lease is over.
+        // Contract 4: nothing moves here any more, but peers may apply sent frames until the frames' leases are over.
         let lease_ns = self.context.config.lease_ms * 1_000_000;
         let over_ns = clock::monotonic_ns() + lease_ns.max(self.rdma.as_ref().map_or(0, |_| FABRIC_DRAIN_NS));
         loop {
@@ -74,7 +75,7 @@ impl Remains {
     /// Makes every transfer final.
     fn conclude(&self) {
         for transfer in self.context.transfers.list() {
-            // One of which too much is broken stays as it is; its waiters get PANIC all the same.
+            // A transfer whose own state is broken stays as it is; its waiters get PANIC all the same.
             let _ = catch_unwind(AssertUnwindSafe(|| {
                 let Some(state) = transfer.condemn() else { return };
                 let Some(queue) = &transfer.spec.queue else { return transfer.publish(state) };

@@ -1,5 +1,5 @@
-//! A panic in each kind of thread while a WRITE is under way: what is called says PANIC at once, with the thread;
-//! nothing becomes final and no memory comes back before everything posted is over; then all of it does. The locks at
+//! A panic in each kind of thread during a WRITE. Every call returns PANIC at once and names the thread; no transfer
+//! becomes final and no memory is returned before everything posted is over, and afterwards both happen. The locks at
 //! which threads panic are random: each test prints its seed.
 
 use super::*;
@@ -17,14 +17,14 @@ use std::time::{Duration, Instant};
 const MIB: usize = 1 << 20;
 const BOUND: Duration = Duration::from_secs(30);
 const LEASE: Duration = Duration::from_millis(2000);
-/// What "at once" may take: less than the lease, and more than the second for which memory that is dropped waits for
-/// those who hold keys of it.
+/// The limit for "at once": less than the lease, and more than the second for which dropped memory waits for peers that
+/// hold its keys.
 const AT_ONCE: Duration = Duration::from_millis(1500);
 /// The devices of the two hosts of `make test-rdma`.
 const HERE: &str = "rva0,rvb0";
 const THERE: &str = "rva1,rvb1";
 
-/// `devices`: those for RDMA, where that is among the transports.
+/// `devices`: the RDMA devices, if RDMA is among the transports.
 fn open(transports: &str, devices: &str) -> Engine {
     let mut config = Config::default();
     if transports.contains("rdma") {
@@ -80,7 +80,7 @@ impl Two {
         }]
     }
 
-    /// A WRITE that can't end: its notification has no credit, because nobody takes those before it.
+    /// A WRITE that cannot end: its notification has no credit, because nobody takes the notifications before it.
     fn endless(&self, queue: &Arc<crate::notify::Queue>) -> Arc<Core> {
         let options = TransferOptions { notify: Some(b"x"), deadline: Deadline::Never, ..Default::default() };
         for _ in 0..NOTIFY_CREDITS {
@@ -90,7 +90,7 @@ impl Two {
         self.a.submit_core(self.peer, Op::Write, &self.request(64), &options).unwrap()
     }
 
-    /// Everything that threads have to do, again and again, until it fails.
+    /// Repeats every kind of work until a call fails.
     fn toil(&self, engine: &Engine, calls: &AtomicUsize) -> Error {
         let deadline = Deadline::After(BOUND);
         let options = TransferOptions { deadline, ..Default::default() };
@@ -115,7 +115,7 @@ fn random(below: u32) -> u32 {
     (crate::sys::random_u64() % u64::from(below)) as u32
 }
 
-/// A test that fails leaves nobody waiting.
+/// A failed test leaves no thread waiting.
 struct CloseIfPanicking<'a>(&'a Engine);
 
 impl Drop for CloseIfPanicking<'_> {
@@ -146,7 +146,7 @@ pub fn initiator(transports: &str, thread: &'static str) {
         let toil = toil.spawn_scoped(scope, || (two.toil(&two.a, &calls), Instant::now())).unwrap();
         let caller = std::thread::Builder::new().name("app-calls".into());
         let caller = caller.spawn_scoped(scope, || loop {
-            // Small ones whose end the callback thread tells, and which nobody drives but the express lane's.
+            // Small transfers that no thread but the express lane's drives; the callback thread reports their end.
             let one = two.a.submit_core(two.peer, Op::Write, &two.request(64), &small);
             let ended = one.and_then(|core| {
                 while !core.is_final() {
@@ -156,14 +156,14 @@ pub fn initiator(transports: &str, thread: &'static str) {
                 two.a.release(core.handle)
             });
             match ended {
-                // The callback thread takes its time.
+                // The callback thread may take long.
                 Err(error) if error.status == Status::Limit => std::thread::yield_now(),
                 Err(error) => return (error, Instant::now()),
                 Ok(()) => {}
             }
         });
         let caller = caller.unwrap();
-        // Who waits for a small one takes the express lane's input from its thread.
+        // A thread that waits for a small transfer takes the express lane's input from the lane's thread.
         let wait = || match thread {
             "ferry-express" => two.a.wait_any(std::slice::from_ref(&endless), None).map(|_| ()),
             _ => two.a.wait(&endless, None).map(|_| ()),
@@ -201,14 +201,14 @@ pub fn initiator(transports: &str, thread: &'static str) {
     assert_eq!(two.a.peers().unwrap_err().status, Status::Closed);
 }
 
-/// What holds from the panic to the end of the lease.
+/// Checks the state between the panic and the end of the lease.
 fn still_in_use(two: &Two, endless: &Core, since: Instant) {
     let busy = two.a.unregister(two.from.region(), Some(Duration::ZERO)).unwrap_err();
     let submitted = two.a.submit_core(two.peer, Op::Write, &two.request(64), &TransferOptions::default());
     let known = two.a.peers();
     let closed = two.a.close(Some(Duration::ZERO)).unwrap_err();
     let was_final = endless.is_final();
-    // All that was asked before the lease can have been over.
+    // The checks above count only if they ended before the lease did.
     if since.elapsed() < LEASE {
         assert_eq!(
             (busy.status, closed.status, was_final),
@@ -220,7 +220,7 @@ fn still_in_use(two: &Two, endless: &Core, since: Instant) {
     assert!(known.is_err_and(|error| matches!(error.status, Status::Panic | Status::Closed)));
 }
 
-/// The peer of an engine that broke serves others as before.
+/// The peer of a broken engine serves other engines as before.
 fn is_sound(b: &Engine, transports: &str) {
     let c = open(transports, HERE);
     let peer = c.connect(b.address(), Some(BOUND)).unwrap();
@@ -295,7 +295,7 @@ fn a_copying_thread_panics() {
     initiator("local,tcp", "ferry-copy");
 }
 
-/// The target's thread panics in the midst of what it receives: after its memory has come back nothing lands there.
+/// The target's thread panics while it receives. After the target's memory was returned nothing lands there.
 #[test]
 fn nothing_lands_at_a_target_that_broke() {
     for (transports, thread) in
@@ -317,7 +317,7 @@ fn nothing_lands_at_a_target_that_broke() {
             let ours = vec![0xa5; two.to.length()];
             two.to.write(0, &ours);
             toil.join().unwrap();
-            // The initiator has seen its transfers end, too: it hears of the loss, or of the region's.
+            // The initiator's transfers end too: it learns that the peer or the region is lost.
             until("the peer is lost", || {
                 two.a.peer_info(two.peer).unwrap().state == crate::peer::PeerState::Lost
             });

@@ -1,4 +1,4 @@
-//! How an engine ends: in good order, or after what is left of a broken one is over.
+//! Closes an engine: in good order, or after the teardown of a broken engine.
 
 use super::engine::{Inner, CLOSED, CLOSING, OPEN};
 use crate::command::Command;
@@ -35,7 +35,7 @@ impl Inner {
             health.wait_over(deadline)?;
             self.clear_away();
         }
-        // Replies still queued, or pushed by calls that race with this one, answer CLOSED.
+        // Replies that are still queued, or pushed by concurrent calls, answer CLOSED.
         self.context.commands.close();
         self.context.hub.close();
         health.set_undertaker(None);
@@ -43,7 +43,7 @@ impl Inner {
         Ok(())
     }
 
-    /// The threads of a broken engine have ended. What they left is dropped with it.
+    /// Drops what the threads of a broken engine left. The threads have ended.
     fn clear_away(&self) {
         let control = self.control.lock().take();
         control.into_iter().for_each(|thread| drop(thread.join()));
@@ -59,7 +59,7 @@ impl Inner {
     fn end(&self, deadline: Option<Instant>) -> Result<()> {
         self.finish_transfers(deadline)?;
         self.context.commands.push(Command::Stop);
-        // The control loop goes first: it hands lanes to workers, and starts threads.
+        // The control loop ends first, because it starts threads and hands lanes to the workers.
         let mut held = self.control.lock();
         if !held.as_ref().is_none_or(|control| ends(control, deadline)) {
             return Err(Error::new(
@@ -77,7 +77,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Strikes every transfer and waits until all are final. New ones are refused already.
+    /// Strikes every transfer and waits until all are final. New transfers are refused already.
     fn finish_transfers(&self, deadline: Option<Instant>) -> Result<()> {
         loop {
             let all = self.context.transfers.list();
@@ -86,7 +86,7 @@ impl Inner {
                     peer.strike(transfer, Strike { status: Status::Closed, os_error: 0 });
                 }
             }
-            // Once for all that were found, then again for what was being submitted meanwhile.
+            // Repeated, because a submit that began before the close may add a transfer after the list was taken.
             let open: Vec<_> = all.into_iter().filter(|transfer| !transfer.is_final()).collect();
             if open.is_empty() {
                 return Ok(());
@@ -108,9 +108,9 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Not ours to end in a child: the threads, the sessions and the locks are the parent's, and dropping them would
-        // wait for threads that do not exist here. Nor when something of a broken engine may still move. Their memory
-        // is left alone.
+        // A forked child must not end the threads, sessions and locks of its parent: the drop would wait for threads
+        // that do not exist in the child. A broken engine must not free memory while something may still move. In both
+        // cases the memory is leaked.
         let left_alone =
             self.guard.is_child() || (self.close(None).is_err() && self.context.health().is_broken());
         if left_alone {
@@ -124,8 +124,8 @@ impl Drop for Inner {
     }
 }
 
-/// Whether the thread ends before the deadline. Looks again and again: the standard library joins without a
-/// limit only, and closing with one is rare and short.
+/// True if the thread ends before the deadline. Polls, because the standard library has no join with a timeout, and
+/// closing with a timeout is rare and short.
 fn ends(thread: &JoinHandle<()>, deadline: Option<Instant>) -> bool {
     let Some(deadline) = deadline else { return true };
     while !thread.is_finished() {

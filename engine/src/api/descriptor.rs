@@ -1,10 +1,11 @@
-//! Descriptors: what one engine tells another out of band, so that they find each other. They are hints
-//! for where to connect and what to expect; what counts is what the authenticated session says.
+//! Descriptors: what one engine passes to another out of band, so that they find each other. A descriptor is a hint for
+//! where to connect and what to expect; only the authenticated session is trusted.
 //!
 //! ```text
 //! "FERRYDSC"  version 2  engine id 16  incarnation 8  address length 2, bytes  crc32 4
 //! ```
-//! Little-endian. The checksum catches damage, not malice: nothing in a descriptor is trusted.
+//! Numbers above are sizes in bytes; values are little-endian. The checksum catches damage, not malice: nothing in a
+//! descriptor is trusted.
 
 use super::Engine;
 use crate::status::{Error, Result, Status};
@@ -36,19 +37,19 @@ impl Descriptor {
         out
     }
 
-    /// INVALID for what is no descriptor, VERSION for one of another version, CORRUPT for damage.
+    /// Reads a descriptor. INVALID if the bytes are no descriptor, VERSION for another version, CORRUPT for damage.
     pub fn decode(bytes: &[u8]) -> Result<Descriptor> {
         let corrupt = |what: &str| Error::new(Status::Corrupt, format!("descriptor: {what}"));
         if bytes.len() < MAGIC.len() || &bytes[..MAGIC.len()] != MAGIC {
             return Err(Error::invalid("descriptor: these bytes are not a ferry descriptor"));
         }
         if bytes.len() < FIXED_BYTES + 4 {
-            return Err(corrupt("it is cut short"));
+            return Err(corrupt("the bytes are cut short"));
         }
         let version = u16::from_le_bytes([bytes[8], bytes[9]]);
         let (body, sum) = bytes.split_at(bytes.len() - 4);
         if crc32fast::hash(body) != u32::from_le_bytes(sum.try_into().unwrap_or_default()) {
-            return Err(corrupt("its checksum does not match"));
+            return Err(corrupt("the checksum does not match"));
         }
         if version != VERSION {
             let text = format!("descriptor: version {version}, this engine reads {VERSION}");
@@ -60,17 +61,17 @@ impl Descriptor {
         let length = u16::from_le_bytes([body[34], body[35]]) as usize;
         let address = &body[FIXED_BYTES..];
         if address.len() != length || length > ADDRESS_BYTES_MAX {
-            return Err(corrupt("its address does not have the length it says"));
+            return Err(corrupt("the address does not have the stated length"));
         }
         let address =
-            std::str::from_utf8(address).map_err(|_| corrupt("its address is not text"))?.to_owned();
+            std::str::from_utf8(address).map_err(|_| corrupt("the address is not UTF-8"))?.to_owned();
         Ok(Descriptor { engine_id, incarnation, address })
     }
 }
 
 impl Engine {
-    /// This engine's descriptor. UNAVAILABLE if it does not listen, or does not know by which address it is reached:
-    /// nobody could use it.
+    /// Returns this engine's descriptor. UNAVAILABLE if the engine does not listen or does not know the address at
+    /// which peers reach it: a descriptor would be of no use.
     pub fn descriptor(&self) -> Result<Descriptor> {
         let local = &self.context()?.local;
         if local.address.is_empty() {
@@ -87,7 +88,7 @@ impl Engine {
         })
     }
 
-    /// Connects to the engine described. STALE if another one, or another incarnation, answers there.
+    /// Connects to the engine that `descriptor` names. STALE if another engine or incarnation answers at the address.
     pub fn import(&self, descriptor: &Descriptor, timeout: Option<Duration>) -> Result<PeerId> {
         let peer = self.connect(&descriptor.address, timeout)?;
         let info = self.peer_info(peer)?;

@@ -1,4 +1,4 @@
-//! Memory of devices: which libraries an engine may open, and how staging submits its parts.
+//! Device memory: which libraries an engine may open, and how staging submits its parts.
 
 use super::transfers::{prepare, submit_to, Deadline, TransferOptions};
 use super::Engine;
@@ -17,7 +17,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
-/// Batches under way on one device: one is copied, one waits behind it, and the next is being prepared.
+/// Batches in progress on one device: one is copied, another waits behind it, and the next is prepared.
 const DEPTH: usize = 4;
 
 pub(super) fn drivers(config: &Config) -> Drivers {
@@ -51,7 +51,7 @@ fn cuda_library(config: &Config) -> Library {
     crate::transport::cuda::library(&config.cuda_library)
 }
 
-/// The engine's own tests have a device of their own.
+/// The engine's own tests use a simulated device.
 #[cfg(test)]
 fn cuda_library(_config: &Config) -> Library {
     crate::stage::tests::fake::library()
@@ -75,7 +75,8 @@ impl Mover for Submitter {
             ..TransferOptions::default()
         };
         let spec = prepare(&self.0, peer, part.op, part.requests, &options)?;
-        // It was announced meanwhile. What is staged must not wait for more of the same, and begins again.
+        // The peer has announced since then that the memory is a device's. A part must not wait for another slot of
+        // staging, so the whole transfer is staged again.
         if spec.transport == Transport::Staged {
             return Err(Error::new(Status::Unsupported, "the peer's memory is a device's"));
         }
@@ -88,15 +89,15 @@ impl Mover for Submitter {
 }
 
 impl Engine {
-    /// A point of the program's own work, and the thread that looks for it.
+    /// Returns a point in the program's own work on a device, and the thread that polls for it.
     pub(super) fn point(&self, kind: MemoryKind, at: Start) -> Result<(Arc<Worker>, Box<dyn Point>)> {
         let drivers = &self.inner.drivers;
         let point = drivers.get(kind)?.point(at)?;
         Ok((drivers.any_worker(kind)?, point))
     }
 
-    /// Has a stream of the program's wait until the transfer is final, however it ends. UNAVAILABLE and
-    /// UNSUPPORTED where the device's library is not there, or has no such thing.
+    /// Holds a stream of the program until the transfer is final, in any state. UNAVAILABLE if the device's library is
+    /// not present, UNSUPPORTED if the library cannot hold streams.
     pub fn hold_stream(&self, transfer: &Arc<Transfer>, kind: MemoryKind, stream: u64) -> Result<()> {
         self.context()?;
         let hold = self.inner.drivers.get(kind)?.hold(stream)?;
@@ -114,7 +115,7 @@ struct Held {
 }
 
 impl Held {
-    /// Lets the stream go if the transfer is final, and looks again when it is.
+    /// Releases the stream if the transfer is final. Otherwise registers to look again when it is.
     fn look(self: Arc<Held>) {
         let Some(transfer) = self.transfer.upgrade() else { return self.hold.release() };
         if !transfer.is_final() {
@@ -132,7 +133,7 @@ impl Wake for Held {
     }
 }
 
-/// Has a transfer that is held started at the point. If the work before that fails, so does the transfer.
+/// Starts a held transfer when the point is reached. If the work before the point fails, the transfer fails.
 pub(super) fn start_at(worker: &Worker, point: Box<dyn Point>, peer: &Arc<Peer>, transfer: &Arc<Transfer>) {
     let until = Until { point, transfer: transfer.clone() };
     let (peer, transfer) = (peer.clone(), transfer.clone());
@@ -145,7 +146,7 @@ pub(super) fn start_at(worker: &Worker, point: Box<dyn Point>, peer: &Arc<Peer>,
     worker.wait_for(Box::new(until), Box::new(reached));
 }
 
-/// A point that nobody waits for any more once the transfer is struck.
+/// A point that counts as reached once the transfer is struck, so that the device's thread stops polling for it.
 struct Until {
     point: Box<dyn Point>,
     transfer: Arc<Transfer>,

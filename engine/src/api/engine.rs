@@ -1,4 +1,4 @@
-//! Opening and closing an engine.
+//! Opens and closes an engine.
 
 use super::burial::Remains;
 use super::devices;
@@ -39,8 +39,8 @@ pub(super) const OPEN: u32 = 0;
 pub(super) const CLOSING: u32 = 1;
 pub(super) const CLOSED: u32 = 2;
 
-/// An engine: registers memory, connects to peers, and moves bytes. Cheap to clone; the last clone
-/// closes it if nobody has.
+/// An engine: registers memory, connects to peers, and moves bytes. Clones share the engine. Dropping the last clone
+/// closes the engine if `close` was not called.
 #[derive(Clone)]
 pub struct Engine {
     pub(super) inner: Arc<Inner>,
@@ -63,7 +63,7 @@ pub(super) struct Inner {
 }
 
 impl Engine {
-    /// Opens an engine: listens if the configuration says so, and starts its threads.
+    /// Opens an engine: listens if the configuration says so, and starts the engine's threads.
     pub fn open(config: Config) -> Result<Engine> {
         config.validate()?;
         let guard = ForkGuard::new().map_err(|error| Error::system("mapping the fork marker", &error))?;
@@ -72,7 +72,7 @@ impl Engine {
         let proofs = if config.shared_secret().is_none() && config.same_user && listener.is_some() {
             Some(
                 unix::listen_abstract(unix::Type::STREAM)
-                    .map_err(|error| Error::system("the same-user proof socket", &error))?,
+                    .map_err(|error| Error::system("opening the same-user proof socket", &error))?,
             )
         } else {
             None
@@ -81,7 +81,7 @@ impl Engine {
         let tag_bits = sys::random_u64();
         let tag = Tag::from_random(tag_bits as u16);
         let local = Local {
-            // Drawn, so that nobody else has it: not another engine on a clone of this machine either.
+            // Random, so that no other engine has the same id, not even an engine on a clone of this machine.
             engine_id: random_id(),
             incarnation: sys::random_u64().max(1),
             address: if is_any_address(&address) { String::new() } else { address.clone() },
@@ -155,7 +155,7 @@ impl Engine {
             services: inner.services.clone(),
             rdma: inner.rdma.clone(),
         })));
-        // From here on dropping `inner` ends what was started.
+        // From here on, dropping `inner` ends everything that was started.
         health.within(|| inner.start(control))?;
         Ok(Engine { inner: Arc::new(inner) })
     }
@@ -175,8 +175,8 @@ impl Engine {
         self.inner.rdma.as_ref()
     }
 
-    /// "host:port" at which peers reach this engine; "" if it does not listen. Where it listens on any address, and
-    /// `advertise_address` does not say by which it is reached, that is what is said here, and peers are told none.
+    /// Returns the "host:port" at which peers reach this engine; "" if the engine does not listen. If the engine
+    /// listens on any address and `advertise_address` is not set, this is the bound address, and peers get no address.
     pub fn address(&self) -> &str {
         &self.inner.address
     }
@@ -185,60 +185,60 @@ impl Engine {
         &self.inner.context.config
     }
 
-    /// Fails with CLOSED once closing has begun, and in a forked child; with PANIC when the engine is broken.
+    /// Returns the context. CLOSED once closing has begun and in a forked child; PANIC if the engine is broken.
     pub(super) fn context(&self) -> Result<&Arc<Context>> {
         self.inner.check_open()?;
         self.inner.context.health().check()?;
         Ok(&self.inner.context)
     }
 
-    /// A call that does the engine's work on the caller's thread. PANIC when the engine is broken, or breaks
-    /// meanwhile, here or elsewhere.
+    /// Runs engine work on the caller's thread. PANIC if the engine is broken or breaks during the call, on this or
+    /// another thread.
     pub(super) fn call<T>(&self, doing: &'static str, body: impl FnOnce() -> Result<T>) -> Result<T> {
         self.inner.check_not_forked()?;
         self.inner.check_state_below(CLOSED)?;
         self.inner.context.health().call(doing, body)
     }
 
-    /// OK, or PANIC with what panicked: then every call says so, and the engine had better be closed.
+    /// Returns OK, or PANIC with the text of the panic. After a PANIC every call returns PANIC; close the engine.
     pub fn check_health(&self) -> Result<()> {
         self.inner.context.health().check()
     }
 
-    /// Whether this is a child process that inherited the engine by fork. It must not use it.
+    /// True in a child process that inherited the engine by fork. The child must not use the engine.
     pub fn is_forked(&self) -> bool {
         self.inner.guard.is_child()
     }
 
-    /// Fails with CLOSED once `close` has returned OK, and in a forked child. While the engine is closing
-    /// what is under way can still be waited for and read.
+    /// Returns CLOSED once `close` has returned OK, and in a forked child. While an engine is closing, its transfers
+    /// can still be waited for and read.
     pub fn check_not_closed(&self) -> Result<()> {
         self.inner.check_not_forked()?;
         self.inner.check_state_below(CLOSED)
     }
 
-    /// Whether the calling thread is inside one of this engine's callbacks, where nothing may block.
+    /// True if the calling thread is inside a callback of this engine, where blocking calls are refused.
     pub fn in_callback(&self) -> bool {
         self.inner.context.hub.in_callback()
     }
 
-    /// Ends the engine: every transfer becomes final, sessions end, threads stop. Idempotent. BUSY when
-    /// that takes longer than the timeout: it is still closing, call again. BUSY, too, inside a callback.
+    /// Ends the engine: every transfer becomes final, sessions end, threads stop. Idempotent. BUSY after the timeout
+    /// (the engine is still closing; call again) and inside a callback.
     pub fn close(&self, timeout: Option<Duration>) -> Result<()> {
         self.inner.close(timeout)
     }
 
-    /// Creates a queue for events of these kinds (`notify::WHAT_*`) with room for `capacity` of them.
+    /// Creates a queue for events of the kinds in `what` (`notify::WHAT_*`) with room for `capacity` transfers.
     pub fn queue(&self, what: u32, capacity: usize) -> Result<Arc<Queue>> {
         self.context()?.hub.create(what, capacity)
     }
 
-    /// The queues by handle.
+    /// Returns the engine's queues.
     pub fn hub(&self) -> Result<&Hub> {
         Ok(&self.context()?.hub)
     }
 
-    /// The queues by handle, also of a closed engine: what they hold can still be drained.
+    /// Returns the engine's queues even after `close`, because the events that wait in them can still be drained.
     pub fn hub_of_closed(&self) -> Result<&Hub> {
         self.inner.check_not_forked()?;
         Ok(&self.inner.context.hub)
@@ -276,12 +276,12 @@ impl Inner {
     }
 }
 
-/// Cores that this process may use, as far as threads for one purpose should go.
+/// Returns the default number of threads for one purpose: the cores that this process may use, at most 4.
 fn cores() -> u32 {
     std::thread::available_parallelism().map_or(1, |count| count.get() as u32).clamp(1, 4)
 }
 
-/// What lets processes of this host copy by themselves, or why they may not.
+/// Creates the table of grants by which other processes of this host copy. Err says why the same-host path is off.
 fn grants(config: &Config) -> std::result::Result<Arc<Grants>, String> {
     let transports = config.transports.0;
     if !config.local || (transports != 0 && transports & Transport::Local.bit() == 0) {
@@ -301,7 +301,7 @@ fn new_service(context: &Context, grants: Arc<Grants>) -> Result<Arc<Service>> {
     Service::new(settings, context.registry.clone(), grants, context.commands.clone())
 }
 
-/// The RDMA devices, or why they are not used.
+/// Opens the RDMA devices. The inner Err says why RDMA is not used.
 fn new_rdma(
     context: &Context,
     drivers: &Arc<Drivers>,
@@ -351,7 +351,7 @@ fn resolve(address: &str) -> Result<Vec<SocketAddr>> {
 }
 
 impl Engine {
-    /// What `address` stands for. May ask a name server, so never called on the control thread.
+    /// Resolves `address`. May ask a name server, so the control thread must not call this.
     pub(super) fn resolve(address: &str) -> Result<Vec<SocketAddr>> {
         resolve(address)
     }
@@ -362,13 +362,13 @@ fn listen(config: &Config) -> Result<Option<Listener>> {
         return Ok(None);
     }
     let address = resolve(&config.listen_address)?.into_iter().next().ok_or_else(|| {
-        Error::invalid(format!("listen_address: {:?} resolves to nothing", config.listen_address))
+        Error::invalid(format!("listen_address: {:?} resolves to no address", config.listen_address))
     })?;
     let what = |error: std::io::Error| Error::system(format!("listening on {address}"), &error);
     Listener::bind(address, config.socket_buffer_bytes as usize).map(Some).map_err(what)
 }
 
-/// What peers are told to dial.
+/// Returns the address that peers are told to dial.
 fn advertised(config: &Config, listener: Option<&Listener>) -> Result<String> {
     let Some(listener) = listener else { return Ok(config.advertise_address.clone()) };
     let bound = listener.address().map_err(|error| Error::system("reading the listen address", &error))?;
@@ -386,13 +386,13 @@ fn random_id() -> [u8; 16] {
     id
 }
 
-/// Where this engine listens, as a number that only an engine which listens there after it can have: this boot of
-/// this kernel, the network namespace and the bound address, at which one socket listens at a time. By it a peer
-/// knows at once that an engine was started anew. None where the kernel does not say enough.
+/// Returns a number for the place at which this engine listens: the boot of the kernel, the network namespace and the
+/// bound address. Only one socket listens at a place at a time, so a peer that meets another engine with the same place
+/// knows that the first engine has ended. None if the kernel does not provide enough.
 fn place(listener: &Listener) -> Option<[u8; 16]> {
     let fd = listener.as_raw_fd();
     let mut hasher = blake3::Hasher::new_derive_key("ferry engine place v1");
-    // Of no use where each boot has a number of its own; there are kernels in sandboxes that have not.
+    // Needed only on sandboxed kernels, which do not have a different boot id for each boot.
     hasher.update(&std::fs::read("/etc/machine-id").unwrap_or_default());
     hasher.update(&host::boot_id()?);
     hasher.update(&socket::network_namespace(fd)?.to_le_bytes());

@@ -1,4 +1,4 @@
-//! Registering memory, and memory that ferry allocates.
+//! Registers memory of the caller, and allocates registered memory.
 
 use super::Engine;
 use crate::command::Command;
@@ -13,16 +13,16 @@ use crate::types::{Access, Location, MemoryKind};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long dropped memory waits for peers to let go of its keys.
+/// How long dropping a `Memory` waits for peers to give up its RDMA keys.
 const DROP_PATIENCE: Duration = Duration::from_secs(1);
 
-/// How a region may be used.
+/// The options of a registration.
 #[derive(Clone, Debug)]
 pub struct RegionOptions {
     pub access: Access,
-    /// Told to peers, to find the region by; at most 63 bytes.
+    /// Announced to peers, which can find the region by its name; at most 63 bytes.
     pub name: String,
-    /// Where the memory is; None: ferry finds out.
+    /// Where the memory is; None lets ferry find out.
     pub location: Option<Location>,
 }
 
@@ -33,8 +33,8 @@ impl Default for RegionOptions {
 }
 
 impl Engine {
-    /// Registers memory and tells every peer. Returns the region's handle, which is also what peers name
-    /// as `remote_region`.
+    /// Registers memory and announces the region to every peer. Returns the region's handle, which peers use as
+    /// `remote_region`.
     ///
     /// # Safety
     /// `[address, address + length)` stays mapped, readable and (for READs into it and remote WRITEs)
@@ -52,8 +52,8 @@ impl Engine {
         Ok(unsafe { self.register_batch(vec![spec], options.location) }?[0])
     }
 
-    /// Registers all of the regions, or none. `stated` is where all of them are, None if that is to be
-    /// found out; what the specs say of it does not count.
+    /// Registers all regions, or none. `stated` is the location of all of them; None lets ferry find each location. The
+    /// locations in `specs` are ignored.
     ///
     /// # Safety
     /// As for `register`, for each of them.
@@ -86,8 +86,8 @@ impl Engine {
         Ok(ids)
     }
 
-    /// Where the memory is, `stated` or found out, with its device ready to copy. INVALID if the statement is
-    /// wrong, the memory is not of one allocation, or nothing that the CPU can read is there.
+    /// Finds where the memory is and makes the device ready to copy. INVALID if `stated` is wrong, the memory spans
+    /// several allocations, or host memory is not mapped.
     fn locate(
         &self,
         loaded: &[Arc<dyn Driver>],
@@ -113,7 +113,7 @@ impl Engine {
                 return Err(Error::invalid(is("options.device: address is")));
             }
             _ if !location.kind.is_device() => {
-                // What a device's library knows as the CPU's is not the kernel's to judge.
+                // Host memory that a device's library knows is not checked by a system call.
                 if found.is_none() {
                     check_mapped(address, length)?;
                 }
@@ -133,10 +133,10 @@ impl Engine {
         Ok(location)
     }
 
-    /// Takes a region back: after OK nothing reaches the memory. Zero timeout and in use: BUSY, nothing
-    /// changed. On a timeout the region stays revoked for new work: call again.
+    /// Takes a region back: after OK nothing reaches the memory. With a zero timeout, a region in use is BUSY and
+    /// unchanged. After another timeout the region stays revoked for new work; call again.
     pub fn unregister(&self, region: u64, timeout: Option<Duration>) -> Result<()> {
-        // Also of a closed engine: its owner wants the memory back.
+        // A closed engine still unregisters, because the owner wants the memory back.
         self.inner.check_not_forked()?;
         let context = &self.inner.context;
         let health = context.health();
@@ -159,12 +159,12 @@ impl Engine {
         result
     }
 
-    /// Whether this is a region, in use or revoked: STALE or NOT_REGISTERED otherwise.
+    /// Checks that the handle names a region, in use or revoked. STALE or NOT_REGISTERED otherwise.
     pub fn check_region(&self, region: u64) -> Result<()> {
         self.context()?.registry.get(region).map(|_| ())
     }
 
-    /// Zeroed, page-aligned memory, registered.
+    /// Allocates and registers zeroed, page-aligned memory.
     pub fn alloc(&self, length: usize, options: &RegionOptions) -> Result<Memory> {
         self.call("allocating memory", || self.alloc_here(length, options))
     }
@@ -179,7 +179,7 @@ impl Engine {
         }
         let context = self.context()?;
         let no_memory = |error| Error::system("allocating memory", &error);
-        // Memory that processes of this host can map, unless there are too many pieces of it already.
+        // Processes of this host can map shared memory. Each piece takes a descriptor, so their number is bounded.
         let shared = shares_more(&context.registry).then(|| Mapping::shared(length));
         let mapping = match shared {
             Some(Ok(mapping)) => mapping,
@@ -193,8 +193,8 @@ impl Engine {
             name: options.name.clone(),
             ..RegionSpec::default()
         };
-        // The mapping lives in the `Memory`, which unmaps it only after unregister has returned OK, and
-        // gives out no references to its bytes: what `register` asks for.
+        // The `Memory` owns the mapping, unmaps it only after unregister has returned OK, and gives out no references
+        // to its bytes. So the memory fulfils the conditions of `register`.
         let region = match mapping.memfd() {
             Some(memfd) => context.registry.register_shared(spec, memfd.clone())?.id,
             None => context.registry.register(&[spec])?[0].id,
@@ -204,8 +204,8 @@ impl Engine {
     }
 }
 
-/// Finds addresses that are no memory of the CPU, before a thread faults on them: as far as the first and the last
-/// byte tell. Ranges that can't be are the registry's to refuse.
+/// Refuses addresses that are not mapped, before a thread faults on them; checks only the first and the last byte. The
+/// registry refuses ranges that overflow or are empty.
 fn check_mapped(address: u64, length: u64) -> Result<()> {
     let possible = address != 0 && length > 0 && address.checked_add(length).is_some();
     if possible && !vm::has_ends(address, length) {
@@ -218,14 +218,13 @@ fn check_mapped(address: u64, length: u64) -> Result<()> {
     Ok(())
 }
 
-/// Whether one more piece of memory may take a descriptor so that others can map it.
+/// True if another allocation may take a descriptor so that other processes can map it.
 fn shares_more(registry: &Registry) -> bool {
     registry.has_grants() && registry.snapshot().shared().len() < SHARED_MEMORIES_MAX
 }
 
-/// Registered memory that ferry allocated. Dropped while a transfer uses it, it stays mapped for ever
-/// rather than be pulled away; `free` waits instead. Dropping may take a moment where peers hold RDMA keys of
-/// it, and at most a second.
+/// Registered memory that ferry allocated. If a transfer uses the memory at the drop, the memory stays mapped for ever;
+/// `free` waits instead. The drop waits for at most one second if peers hold RDMA keys of the memory.
 pub struct Memory {
     engine: Engine,
     region: u64,
@@ -234,7 +233,7 @@ pub struct Memory {
 
 impl Memory {
     fn mapping(&self) -> &Mapping {
-        // Present until `free` or Drop takes it, both of which consume `self`.
+        // Present until `free` or Drop takes the mapping; both consume `self`.
         self.mapping.as_ref().unwrap_or_else(|| unreachable!())
     }
 
@@ -242,8 +241,8 @@ impl Memory {
         self.region
     }
 
-    /// For requests. Who makes a pointer or a slice of it answers for what peers and transfers do there meanwhile: a
-    /// `&[u8]` needs that none of them writes, a `&mut [u8]` that none of them reads either.
+    /// Returns the address for requests. A caller that makes a reference from the address must exclude concurrent
+    /// access by peers and transfers: writes for `&[u8]`, reads and writes for `&mut [u8]`.
     pub fn address(&self) -> u64 {
         self.mapping().address() as u64
     }
@@ -252,18 +251,19 @@ impl Memory {
         self.mapping().length()
     }
 
-    /// Copies bytes out. Peers and other threads may write there meanwhile: each aligned eight bytes are then old or
-    /// new on their own, and nothing is undefined. Panics beyond the end, as a slice would.
+    /// Copies bytes out. Peers and other threads may write the memory meanwhile: each aligned group of eight bytes is
+    /// then either old or new, and nothing is undefined. Panics beyond the end, as a slice would.
     pub fn read(&self, offset: usize, into: &mut [u8]) {
         self.mapping().read(offset, into);
     }
 
-    /// Copies bytes in, while whoever likes reads or writes there: see `read`. Panics beyond the end, as a slice would.
+    /// Copies bytes in. Peers and other threads may use the memory meanwhile, as for `read`. Panics beyond the end, as
+    /// a slice would.
     pub fn write(&self, offset: usize, from: &[u8]) {
         self.mapping().write(offset, from);
     }
 
-    /// Unregisters and unmaps. On failure the memory comes back with the error.
+    /// Unregisters and unmaps the memory. On failure returns the memory with the error.
     pub fn free(mut self, timeout: Option<Duration>) -> std::result::Result<(), (Memory, Error)> {
         match self.engine.unregister(self.region, timeout) {
             Ok(()) => {
@@ -281,7 +281,7 @@ impl Drop for Memory {
         if self.engine.unregister(self.region, Some(Duration::ZERO)).is_ok() {
             return;
         }
-        // Peers that hold RDMA keys of it are asked; who uses it is not waited for.
+        // Wait only for peers to give up RDMA keys, not for transfers that use the memory.
         let registry = &self.engine.inner.context.registry;
         let patient = !self.engine.is_forked() && self.engine.check_health().is_ok();
         let idle = patient && registry.get(self.region).is_ok_and(|region| region.is_idle());
@@ -296,7 +296,7 @@ mod tests {
     use super::*;
     use crate::Config;
 
-    /// Each piece that processes of this host can map takes a descriptor: there are only so many of them.
+    /// Each shared piece takes a descriptor, so their number is bounded.
     #[test]
     fn memory_beyond_what_may_be_shared_is_ordinary() {
         let mut config = Config::default();
@@ -306,7 +306,7 @@ mod tests {
         let alloc = || engine.alloc(64, &RegionOptions::default()).unwrap();
         let mut all: Vec<Memory> = (0..SHARED_MEMORIES_MAX + 2).map(|_| alloc()).collect();
         assert_eq!(shared(), SHARED_MEMORIES_MAX);
-        // What goes makes room.
+        // A freed piece makes room for another.
         all.swap_remove(0).free(None).map_err(|(_, error)| error).unwrap();
         assert_eq!(shared(), SHARED_MEMORIES_MAX - 1);
         all.push(alloc());

@@ -1,4 +1,4 @@
-//! Statistics: counters, and gauges of what exists now.
+//! Statistics: counters of events, and gauges of existing objects.
 
 use super::Engine;
 use crate::peer::PeerState;
@@ -27,7 +27,7 @@ impl Engine {
         })
     }
 
-    /// One line for each RDMA device and metric, if there are devices.
+    /// Appends a line for each RDMA device and metric.
     fn device_metrics(&self, text: &mut String) {
         let devices: Vec<_> = self.inner.rdma.iter().flat_map(|rdma| rdma.devices()).collect();
         let mut add = |metric: &str, kind: &str, help: &str, value: &dyn Fn(usize) -> u64| {
@@ -45,7 +45,7 @@ impl Engine {
         add("ferry_rdma_work_requests_total", "counter", requests, &|at| devices[at].work_requests);
     }
 
-    /// Everything in Prometheus' text format.
+    /// Returns all statistics in Prometheus' text format.
     pub fn metrics(&self) -> Result<String> {
         let stats = self.stats()?;
         let mut text = self.inner.context.stats.prometheus();

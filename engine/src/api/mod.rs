@@ -1,7 +1,7 @@
-//! The engine as its users see it, in Rust: the C ABI (`ffi`) is a thin layer over the same calls.
+//! The engine's interface in Rust. The C ABI (`ffi`) is a thin layer over the same calls.
 //!
-//! Everything is thread-safe; handles are plain numbers that are checked at each use. Blocking calls take
-//! `Option<Duration>`: None waits forever, zero only looks.
+//! Everything is thread-safe. Handles are plain numbers that are checked at each use. Blocking calls take
+//! `Option<Duration>`: None waits for ever, zero does not wait.
 
 mod burial;
 #[cfg(test)]

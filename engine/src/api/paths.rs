@@ -1,5 +1,5 @@
-//! The paths of transfers: gathers the facts from which `route` decides, does at once what a small one may, and tells
-//! a person what is decided (`peer_paths`).
+//! Paths of transfers: gathers the facts from which `route` decides, copies a small transfer at once where possible,
+//! and reports the decision to the caller (`peer_paths`).
 
 use super::transfers::TransferOptions;
 use super::Engine;
@@ -15,7 +15,7 @@ use crate::transport::rdma::why_staged;
 use crate::types::{Location, MemoryKind, Op, PeerId, Range, Request, Transport};
 use std::sync::Arc;
 
-/// One way to reach a peer, and why it is or is not used.
+/// A path to a peer, and why the path is or is not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathInfo {
     pub transport: Transport,
@@ -24,8 +24,8 @@ pub struct PathInfo {
 }
 
 impl Engine {
-    /// A small transfer that a process of this host can make by one copy, made here and now: no handle, no
-    /// table, no queue. None when it is not such a one, or did not succeed: then it is to be submitted.
+    /// Copies a small transfer to or from a process of this host at once, without a handle, the table or the queue.
+    /// None if the transfer does not qualify or the copy failed; the caller then submits the transfer.
     pub fn at_once(
         &self,
         peer: PeerId,
@@ -50,7 +50,7 @@ impl Engine {
         }
         let peer = context.peers.get(peer)?;
         let Some(path) = peer.path(Transport::Local) else { return Ok(None) };
-        // Before the engine's state is looked at again: closing waits for it.
+        // Counted before the second check of the engine's state, because closing waits for this count.
         let _busy = peer.busy();
         self.context()?;
         let (local, remote) = (context.registry.snapshot(), peer.remote.snapshot());
@@ -75,14 +75,14 @@ impl Engine {
         Ok(Some(TransferResult::at_once(options.user_data, slice.length as u64, submitted_ns)))
     }
 
-    /// Each path to the peer, chosen or not, and why: what is decided now for host memory, without options. Wakes
-    /// no path that rests.
+    /// Returns each path to the peer and why it is or is not chosen: the present decision for host memory, without
+    /// options. Wakes no idle path.
     pub fn peer_paths(&self, peer: PeerId) -> Result<Vec<PathInfo>> {
         let context = self.context()?;
         let peer = context.peers.get(peer)?;
         let facts = ask_links(&peer, begin(context, &peer, asked_of_all(context)), |_, _| true);
         let Decision { path, waits, .. } = route::decide(&facts);
-        // A path that rests is there for whoever needs it.
+        // An idle path counts as existing, because a transfer that needs it wakes it.
         let is_there = !waits || facts.state(path) == PathState::Resting;
         let loss = peer.last_loss();
         let tell = |transport: Transport| {
@@ -103,7 +103,7 @@ impl Engine {
     }
 }
 
-/// What bears on the path of what a caller asks for.
+/// Returns the part of the options that bears on the path.
 #[inline]
 fn asked(context: &Context, options: &TransferOptions) -> Asked {
     Asked {
@@ -119,25 +119,25 @@ fn asked_of_all(context: &Context) -> Asked {
     Asked::plain(allowed(context, &TransferOptions::default()))
 }
 
-/// The transports that a transfer may use: what the engine and the options allow.
+/// Returns the transports that both the engine's settings and the options allow.
 pub(super) fn allowed(context: &Context, options: &TransferOptions) -> u64 {
     let any = |mask| if mask == 0 { u64::MAX } else { mask };
     any(context.config.transports.0) & any(options.transports_allowed)
 }
 
-/// The facts of a transfer, as far as the paths tell them. To be taken before its regions are looked at.
+/// Begins the facts with the state of the paths. The caller must take the snapshots of the regions afterwards.
 fn begin(context: &Context, peer: &Peer, asked: Asked) -> Facts {
     let mut facts = peer.facts(asked);
     facts.version = facts.version.wrapping_add(context.registry.version());
     facts
 }
 
-/// The same for a transfer with these options.
+/// Begins the facts of a transfer with these options.
 pub(super) fn begin_facts(context: &Context, peer: &Peer, options: &TransferOptions) -> Facts {
     begin(context, peer, asked(context, options))
 }
 
-/// Adds what memory the transfer touches and what reaches it.
+/// Adds the kinds of memory that the transfer touches, and which paths reach the ranges.
 pub(super) fn gather(
     peer: &Peer,
     mut facts: Facts,
@@ -155,7 +155,7 @@ pub(super) fn gather(
     ask_links(peer, facts, |path, alone| path.carries(ranges, remote, alone))
 }
 
-/// Asks each link on which the decision hangs how it stands and, once, whether it `reaches` all.
+/// Asks each path on which the decision depends for its state and, once, whether the path reaches all ranges.
 fn ask_links(peer: &Peer, mut facts: Facts, reaches: impl Fn(&dyn Path, bool) -> bool) -> Facts {
     while let Some(transport) = route::asks(&facts) {
         let path = peer.path(transport);
@@ -165,7 +165,7 @@ fn ask_links(peer: &Peer, mut facts: Facts, reaches: impl Fn(&dyn Path, bool) ->
                 Condition::Resting => PathState::Resting,
                 Condition::Broken => PathState::Broken,
             },
-            // It has just gone, and with it the version.
+            // The path is gone since the facts were begun, so their version is old.
             None => match peer.path_state(transport) {
                 PathState::Open => PathState::Broken,
                 state => state,
@@ -179,8 +179,8 @@ fn ask_links(peer: &Peer, mut facts: Facts, reaches: impl Fn(&dyn Path, bool) ->
     facts
 }
 
-/// Which path a transfer takes, as the router decides; paths that rest and would be better are woken. UNAVAILABLE, with
-/// each reason, if there is none.
+/// Returns the path that the router decides on, and wakes idle paths that would be better. If no path applies,
+/// UNAVAILABLE with a reason for each path.
 pub(super) fn choose(peer: &Peer, facts: &Facts) -> Result<Transport> {
     let Decision { path, wake, .. } = route::decide(facts);
     let resting = Transport::named().filter(|transport| wake & transport.bit() != 0);
@@ -191,7 +191,7 @@ pub(super) fn choose(peer: &Peer, facts: &Facts) -> Result<Transport> {
     if let Some(why) = peer.lost() {
         return Err(Error::new(why, "the peer is lost; connect again"));
     }
-    let mut text = "no path that the setting `transports` and options.transports_allowed leave".to_owned();
+    let mut text = "no path is left by the setting `transports` and options.transports_allowed".to_owned();
     for (nth, transport) in Transport::named().enumerate() {
         let why = sentence(peer, facts, transport);
         text += &format!("{} {}: {why}", if nth == 0 { ":" } else { ";" }, transport.name());
@@ -199,7 +199,7 @@ pub(super) fn choose(peer: &Peer, facts: &Facts) -> Result<Transport> {
     Err(Error::new(Status::Unavailable, text))
 }
 
-/// Why a path carries a transfer or does not, with what the path says of itself.
+/// Returns why a path does or does not carry a transfer, with the path's own text if there is one.
 fn sentence(peer: &Peer, facts: &Facts, transport: Transport) -> String {
     let why = route::why(facts, transport);
     let own = match transport {
@@ -222,8 +222,7 @@ fn sentence(peer: &Peer, facts: &Facts, transport: Transport) -> String {
     }
 }
 
-/// What a person is told of devices that move by themselves what lies in the memory of two of them. Nothing else goes
-/// that way.
+/// Returns the text for a transport of devices, which moves data only between memory of two devices.
 fn by_device(context: &Context, peer: &Peer, transport: Transport) -> String {
     let kind = if transport == Transport::Ascend { MemoryKind::Ascend } else { MemoryKind::Cuda };
     let path = peer.path(Transport::Staged);
@@ -247,7 +246,8 @@ fn by_device(context: &Context, peer: &Peer, transport: Transport) -> String {
     }
 }
 
-/// What of a kind of device's memory RDMA devices read and write by themselves. None: there is no such memory.
+/// Returns how many regions of this kind of device memory RDMA devices read and write directly. None if no such region
+/// exists.
 fn reached_by_nics(context: &Context, peer: &Peer, kind: MemoryKind) -> Option<String> {
     let (local, remote) = (context.registry.snapshot(), peer.remote.snapshot());
     let is_such = |at: Location| at.kind.is_device() && at.kind.driver() == kind;
@@ -269,7 +269,7 @@ fn reached_by_nics(context: &Context, peer: &Peer, kind: MemoryKind) -> Option<S
         counts[0], counts[1], counts[2], counts[3]
     );
     if let Some(why) = ours().find_map(|region| why_staged(region)) {
-        text += &format!(", the others here not because {why}");
+        text += &format!(", the others here are not reached because {why}");
     }
     Some(text)
 }

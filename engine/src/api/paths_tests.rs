@@ -1,5 +1,5 @@
-//! What is told of paths is what is done: `peer_paths` and the router's decision against transfers that are made at
-//! the same version of the facts. Prints its seed; FERRY_TEST_SEED repeats one.
+//! `peer_paths` and the router's decision, compared with transfers that are made at the same version of the facts.
+//! Prints its seed; FERRY_TEST_SEED repeats a run.
 
 use super::*;
 use crate::command::Command;
@@ -13,7 +13,7 @@ use crate::types::Monotonic;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const MIB: usize = 1 << 20;
-/// The version may move while a transfer is made: paths break, slots are registered.
+/// The version may change while a transfer is made: paths break, slots are registered.
 const ATTEMPTS: usize = 200;
 
 /// xorshift64*.
@@ -46,9 +46,9 @@ struct Wish {
     options: TransferOptions<'static>,
     /// Both ends are memory of devices.
     both: bool,
-    /// Nothing is asked of it that `peer_paths` does not speak of.
+    /// The transfer has no option that `peer_paths` does not cover.
     is_plain: bool,
-    /// By the call that may copy at once.
+    /// Made by the call that may copy at once.
     waits: bool,
 }
 
@@ -84,8 +84,8 @@ fn wish(dice: &mut Dice, here: &[Place; 2], there: &[Place; 2]) -> Wish {
     Wish { op, requests, options, both: local + remote == 2, is_plain, waits: dice.below(2) == 0 }
 }
 
-/// What is told of a transfer: the version, the path that carries it or its parts (one of two only between devices
-/// that failed to reach each other before), and what a person hears.
+/// The report on a transfer: the version, the path that carries the transfer or its parts (either of two for devices
+/// that failed to reach each other before), and the text.
 fn told(two: &Two, wish: &Wish) -> (u64, [Transport; 2], Vec<PathInfo>) {
     let context = two.a.whole();
     let peer = context.peers.get(two.peer).unwrap();
@@ -110,8 +110,8 @@ fn told(two: &Two, wish: &Wish) -> (u64, [Transport; 2], Vec<PathInfo>) {
             let kinds = (MemoryKind::Cuda, MemoryKind::Cuda);
             let between = route::between_devices(&facts.asked, kinds, same_host, false).0;
             let over = wish.both && between == Between::Mapped;
-            // A region that could not be mapped while a path broke is not tried again in that session, and the last
-            // reason is told from then on.
+            // A region whose mapping failed while a path broke is not tried again in that session, and the last reason
+            // is reported from then on.
             let cuda = paths.iter().find(|path| path.transport == Transport::Cuda);
             let is_refused = cuda.is_some_and(|path| path.why.contains("through the hosts"));
             match over {
@@ -130,7 +130,7 @@ fn version(two: &Two) -> u64 {
     begin_facts(context, &context.peers.get(two.peer).unwrap(), &options()).version
 }
 
-/// What carried it, or that nothing did.
+/// Makes the transfer and returns the path that carried it, or the status of its failure.
 fn done(two: &Two, wish: &Wish) -> std::result::Result<Transport, Status> {
     let Wish { op, requests, options, .. } = wish;
     let result = match (wish.waits, op) {
@@ -182,7 +182,7 @@ fn what_is_told_is_what_is_done() {
     }
 }
 
-/// A path of NICs that nobody has used for a while.
+/// An RDMA path that was idle for a while.
 #[derive(Default)]
 struct Sleeper {
     roused: AtomicUsize,
@@ -190,7 +190,7 @@ struct Sleeper {
 
 impl Path for Sleeper {
     fn carries(&self, _ranges: &[Range], _known: &RemoteMap, _alone: bool) -> bool {
-        panic!("there is nothing to be asked while it rests");
+        panic!("an idle path must not be asked");
     }
     fn post(&self, _: Class, _: Option<Monotonic>, _: &mut After) {}
     fn nudge(&self, _: &mut After) {}
@@ -223,15 +223,15 @@ fn telling_wakes_no_path_that_rests_and_a_transfer_does() {
     assert_eq!(roused(), 0);
 
     assert_eq!((run(&here[0], &options()), roused()), (Transport::Tcp, 1));
-    // Not for what would not go by it.
+    // A transfer that would not use the path does not wake it.
     let tcp = TransferOptions { transports_allowed: Transport::Tcp.bit(), ..options() };
     let summed = TransferOptions { checksum: true, ..options() };
     assert_eq!((run(&here[0], &tcp), roused()), (Transport::Tcp, 0));
     assert_eq!((run(&here[0], &summed), roused()), (Transport::Tcp, 0));
-    // What is copied from the device first asks for its part.
+    // A staged transfer submits its part after the copy from the device.
     assert_eq!((run(&here[1], &summed), roused()), (Transport::Tcp, 0));
 
-    // Where there is nothing else it is waited for.
+    // If no other path exists, the transfer waits for this path.
     let alone = TransferOptions { transports_allowed: Transport::Rdma.bit(), ..options() };
     let requests = [request(&here[0], &there, (0, 0), 64)];
     let transfer = two.a.submit(two.peer, Op::Write, &requests, &alone).unwrap();

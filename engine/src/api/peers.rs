@@ -1,4 +1,4 @@
-//! Peers: those we connect to, and those that connect to us.
+//! Peers: engines that this engine connects to, and engines that connect to it.
 
 use super::Engine;
 use crate::command::{Command, Reply};
@@ -12,23 +12,23 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What is known of a peer.
+/// The present state of a peer.
 #[derive(Clone, Debug)]
 pub struct PeerInfo {
     pub handle: PeerId,
     pub engine_id: [u8; 16],
     pub incarnation: u64,
-    /// "host:port" at which it can be dialed, "" if it does not listen, or does not say where.
+    /// "host:port" at which the peer can be dialed; "" if the peer does not listen or does not announce an address.
     pub address: String,
     pub state: PeerState,
     pub same_host: bool,
-    /// Of the last probe, nanoseconds; 0 before one.
+    /// The last probe's round trip in nanoseconds; 0 before the first probe.
     pub round_trip_ns: u64,
     pub transfers_active: u64,
     pub lanes: usize,
 }
 
-/// A region that a peer registered.
+/// A region of a peer, as announced here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteRegionInfo {
     pub region: u64,
@@ -40,8 +40,8 @@ pub struct RemoteRegionInfo {
 }
 
 impl Engine {
-    /// Connects to the engine at `host:port` and waits until transfers can be submitted. A peer that is
-    /// connected already is returned as it is.
+    /// Connects to the engine at `host:port` and waits until transfers can be submitted. For a connected peer, returns
+    /// its handle at once.
     pub fn connect(&self, address: &str, timeout: Option<Duration>) -> Result<PeerId> {
         let resolved = self.resolve_open(address)?;
         self.call("connecting", || {
@@ -51,8 +51,8 @@ impl Engine {
         })
     }
 
-    /// The same without waiting for the peer (looking its name up may block): `queue`, which takes
-    /// WHAT_PEERS, gets one PeerConnect event. Room for it is taken now: LIMIT when there is none.
+    /// Connects without waiting for the peer, but looking up the name may block. `queue`, which must take WHAT_PEERS,
+    /// gets one PeerConnect event. The event's room is reserved now: LIMIT if the queue is full.
     pub fn connect_async(
         &self,
         address: &str,
@@ -68,7 +68,7 @@ impl Engine {
                 result.map_or_else(|error| (PeerId::NONE, error.status), |peer| (peer, Status::Ok));
             queue.push_reserved(Event::new(peer, EventBody::PeerConnect { user_data, status }), || ());
         });
-        // From here on the event tells: a reply that is dropped answers CLOSED.
+        // From here on the event reports the outcome: a reply that is dropped answers CLOSED.
         let _ = self.call("connecting", || self.dial(address, resolved, timeout, reply));
         Ok(())
     }
@@ -97,7 +97,7 @@ impl Engine {
         self.context()?.peers.get(peer)
     }
 
-    /// Every peer that is known, lost ones included.
+    /// Returns every known peer, lost peers included.
     pub fn peers(&self) -> Result<Vec<PeerId>> {
         Ok(self.context()?.peers.list().iter().map(|peer| peer.handle).collect())
     }
@@ -117,7 +117,7 @@ impl Engine {
         })
     }
 
-    /// What the peer has registered, as far as it has told us, in order of address.
+    /// Returns the peer's regions that have been announced here, in order of address.
     pub fn peer_regions(&self, peer: PeerId) -> Result<Vec<RemoteRegionInfo>> {
         let map = self.peer(peer)?.remote.snapshot();
         let mut regions: Vec<RemoteRegionInfo> = map
@@ -136,7 +136,7 @@ impl Engine {
         Ok(regions)
     }
 
-    /// Asks the peer for a sign of life; the round trip.
+    /// Sends a probe to the peer and returns the round trip.
     pub fn probe(&self, peer: PeerId, timeout: Option<Duration>) -> Result<Duration> {
         let peer = self.peer(peer)?;
         if let Some(why) = peer.lost() {
@@ -149,18 +149,19 @@ impl Engine {
         })
     }
 
-    /// Returns when nothing of this peer can land here any more: its lanes are closed, and this
-    /// incarnation of it is refused until it is connected to from here.
+    /// Fences a peer. Returns when nothing of the peer can land here any more: its lanes are closed, and this
+    /// incarnation of the peer is refused until this engine connects to it.
     pub fn fence(&self, peer: PeerId, timeout: Option<Duration>) -> Result<()> {
         let peer = self.peer(peer)?;
         self.call("fencing a peer", || {
             let (reply, answer) = Reply::pair();
+            // Contract 6: the answer comes when the peer's lanes are closed.
             self.context()?.commands.push(Command::FencePeer { peer: peer.handle, reply });
             answer.wait(timeout, "fencing the peer")
         })
     }
 
-    /// Ends the session with a peer. Its transfers fail with CLOSED; returns when they are final.
+    /// Ends the session with a peer and waits until its transfers are final. They fail with CLOSED.
     pub fn close_peer(&self, peer: PeerId, timeout: Option<Duration>) -> Result<()> {
         let peer = self.peer(peer)?;
         let closed = self.call("closing a peer", || {

@@ -1,4 +1,4 @@
-//! Submitting transfers, and what can be done with them: wait, cancel, read results, release.
+//! Submits transfers, waits for them, cancels them, reads their results and releases them.
 
 use super::devices;
 use super::paths::{begin_facts, choose, gather};
@@ -23,7 +23,7 @@ use crate::types::{MemoryKind, Monotonic, Op, PeerId, Request, Transport};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// When a transfer is struck if it is not done.
+/// The time after which a transfer is struck if it is not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Deadline {
     /// The engine's `deadline_ms`.
@@ -37,12 +37,13 @@ pub enum Deadline {
 pub struct TransferOptions<'a> {
     /// Post each request as it is, in the caller's order.
     pub no_coalesce: bool,
-    /// Nothing is applied before earlier ORDERED transfers to the peer are done. If one of those fails
-    /// while this one waits, this one is CANCELLED with nothing moved.
+    /// Nothing of this transfer is applied before earlier ORDERED transfers to the peer are done. If an earlier ORDERED
+    /// transfer fails while this transfer waits, this transfer is CANCELLED and nothing is moved.
     pub ordered: bool,
     /// Verify the payload end to end; a mismatch is CORRUPT.
     pub checksum: bool,
-    /// RDMA only: done when acknowledged by the target's NIC; the target's CPU may not see the bytes yet.
+    /// RDMA only: the transfer is done when the target's NIC has acknowledged it; the target's CPU may not see the
+    /// bytes yet.
     pub acked_only: bool,
     pub deadline: Deadline,
     pub user_data: u64,
@@ -50,26 +51,26 @@ pub struct TransferOptions<'a> {
     pub queue: Option<Arc<Queue>>,
     /// Delivered to the peer after the data is visible there.
     pub notify: Option<&'a [u8]>,
-    /// Mask of `Transport::bit`; 0 allows all that the engine does.
+    /// Mask of `Transport::bit`; 0 allows all transports that the engine's settings allow.
     pub transports_allowed: u64,
     /// Higher goes first among transfers of about the same size.
     pub priority: u32,
     /// Nothing is read or written before this point of the program's own work on devices of this kind.
     pub start: Option<(MemoryKind, Start)>,
-    /// The caller waits for it at once, so that no other thread need be woken for its completion.
+    /// The caller waits at once, so no other thread needs to be woken for the completion.
     pub awaited: bool,
 }
 
 impl TransferOptions<'_> {
-    /// The same, for who waits at once.
+    /// Returns these options with `awaited` set.
     pub fn awaited(&self) -> Self {
         TransferOptions { awaited: true, ..self.clone() }
     }
 }
 
 impl Engine {
-    /// Starts a transfer of all `requests`. Nothing was done when this fails; nothing is borrowed once
-    /// it returns, but the memory that the requests name belongs to the transfer until it is final.
+    /// Starts a transfer of all `requests`. On an error nothing was started. The arguments are not borrowed after the
+    /// return, but the memory that the requests name belongs to the transfer until the transfer is final.
     pub fn submit(
         &self,
         peer: PeerId,
@@ -81,7 +82,7 @@ impl Engine {
         Ok(Transfer { engine: self.clone(), core })
     }
 
-    /// The same for paged memory: for each layer, pairs of blocks by their ids.
+    /// Starts a transfer of paged memory. Each layer transfers the same pairs of blocks, which are given by their ids.
     pub fn submit_blocks(
         &self,
         peer: PeerId,
@@ -95,7 +96,7 @@ impl Engine {
         self.submit(peer, op, &requests, options)
     }
 
-    /// WRITE, and wait until it is final. BUSY in a callback, and then nothing was done.
+    /// Submits a WRITE and waits until the transfer is final. BUSY in a callback, and then nothing was started.
     pub fn write(
         &self,
         peer: PeerId,
@@ -109,7 +110,7 @@ impl Engine {
         }
     }
 
-    /// READ, and wait until it is final. BUSY in a callback, and then nothing was done.
+    /// Submits a READ and waits until the transfer is final. BUSY in a callback, and then nothing was started.
     pub fn read(
         &self,
         peer: PeerId,
@@ -123,8 +124,8 @@ impl Engine {
         }
     }
 
-    /// Sends bytes to the peer, in order with the notifications of transfers, and waits until the peer has
-    /// taken them in.
+    /// Sends a notification without data, in order with the notifications of transfers, and waits until the peer has
+    /// taken the notification in.
     pub fn notify(&self, peer: PeerId, bytes: &[u8], deadline: Deadline) -> Result<()> {
         let options = TransferOptions { deadline, notify: Some(bytes), ..TransferOptions::default() };
         self.check_may_block()?;
@@ -132,8 +133,7 @@ impl Engine {
         Transfer { engine: self.clone(), core }.wait_done().map(|_| ())
     }
 
-    /// `submit` for callers that manage handles themselves: the transfer stays in the engine's table
-    /// until `release`.
+    /// Submits for callers that manage handles themselves: the transfer stays in the engine's table until `release`.
     pub fn submit_core(
         &self,
         peer: PeerId,
@@ -182,7 +182,7 @@ impl Engine {
             devices::start_at(&worker, point, &peer, &core);
         }
         if self.context().is_err() {
-            // Closing began meanwhile and may have missed it.
+            // `close` may have listed the transfers before this transfer was in the table.
             peer.strike(&core, Strike { status: Status::Closed, os_error: 0 });
         }
         Ok(core)
@@ -193,7 +193,7 @@ impl Engine {
         self.inner.context.transfers.get(handle)
     }
 
-    /// Asks a transfer to stop. Its final state tells what came of that.
+    /// Asks a transfer to stop. The final state says whether the transfer was cancelled or ended otherwise.
     pub fn cancel(&self, core: &Arc<Core>) -> Result<()> {
         self.call("cancelling a transfer", || {
             let peer = self.context()?.peers.get(core.spec.peer)?;
@@ -202,7 +202,7 @@ impl Engine {
         })
     }
 
-    /// Forgets a final transfer and its results. BUSY before it is final.
+    /// Removes a final transfer and its results from the table. BUSY before the transfer is final.
     pub fn release(&self, handle: u64) -> Result<()> {
         let core = self.transfer(handle)?;
         if !core.is_final() {
@@ -221,7 +221,7 @@ pub(super) fn submit_to(context: &Context, peer: &Peer, spec: TransferSpec) -> R
         core.discard();
         return Err(error);
     }
-    // From here on the transfer leaves its regions when it is final.
+    // From here on the transfer holds its regions, and leaves them when it is final.
     entered.hand_over();
     peer.look_at(core.spec.deadline_ns.min(core.spec.submitted_ns + context.progress_ns() / 4));
     Ok(core)
@@ -235,7 +235,7 @@ fn check_options(options: &TransferOptions) -> Result<()> {
     Ok(())
 }
 
-/// Plans, routes and slices: everything about the transfer that needs no lock.
+/// Plans, routes and slices a transfer. This is the part of a submit that needs no lock.
 pub(super) fn prepare(
     context: &Context,
     peer: &Peer,
@@ -274,7 +274,7 @@ pub(super) fn prepare(
     let mut copied = Vec::new();
     copied
         .try_reserve_exact(requests.len())
-        .map_err(|_| Error::new(Status::NoMemory, "requests: no memory"))?;
+        .map_err(|_| Error::new(Status::NoMemory, "requests: no memory for a copy of the list"))?;
     copied.extend_from_slice(requests);
     Ok(TransferSpec {
         peer: peer.handle,
@@ -302,11 +302,11 @@ pub(super) fn prepare(
     })
 }
 
-/// Local regions that are entered, to be left unless the transfer takes over.
+/// Regions that were entered for a transfer. Drop leaves them, unless the transfer has taken them over.
 struct Entered(Vec<Arc<Region>>);
 
 impl Entered {
-    /// The transfer leaves them, not this. Only the list of them is freed.
+    /// Leaves the regions to the transfer; only the list is freed.
     fn hand_over(mut self) {
         self.0.clear();
     }
@@ -330,7 +330,7 @@ fn enter(regions: &[Arc<Region>]) -> Result<Entered> {
     Ok(entered)
 }
 
-/// A transfer of this engine. Dropping it does not stop it; it is forgotten when it is final.
+/// A transfer of this engine. Dropping this does not stop the transfer, which is forgotten once it is final.
 pub struct Transfer {
     pub(super) engine: Engine,
     pub(super) core: Arc<Core>,
@@ -346,24 +346,24 @@ impl Transfer {
         self.core.state()
     }
 
-    /// The result, once final.
+    /// Returns the result; None before the transfer is final.
     pub fn result(&self) -> Option<TransferResult> {
         self.engine.poll(&self.core);
         self.core.result()
     }
 
-    /// How far it is, in steps of what is confirmed at once: at most 2 MiB.
+    /// Returns how many bytes are confirmed. The count grows in steps of at most 2 MiB.
     pub fn progress(&self) -> Progress {
         self.engine.poll(&self.core);
         self.core.progress()
     }
 
-    /// Waits until it is final, however it ends. TIMEOUT if it is not by then; it goes on.
+    /// Waits until the transfer is final, in any state. TIMEOUT if the transfer is not final in time; it continues.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<TransferResult> {
         self.engine.wait(&self.core, timeout)
     }
 
-    /// Waits until it is final; an error unless it ended DONE.
+    /// Waits until the transfer is final. Returns an error unless the transfer is DONE.
     pub fn wait_done(self) -> Result<TransferResult> {
         let result = self.wait(None)?;
         self.engine.result_or_error(&self.core, result)
@@ -373,15 +373,15 @@ impl Transfer {
         self.engine.cancel(&self.core)
     }
 
-    /// What became of each request.
+    /// Returns the result of each request.
     pub fn results(&self) -> Vec<RequestResult> {
         self.core.results()
     }
 }
 
 impl Engine {
-    /// DONE as Ok; anything else as an error that names the first failed request, and why the peer's last lane was lost
-    /// if that may be the reason. The result must be the transfer's own.
+    /// Returns Ok if the transfer is DONE. Otherwise returns an error that names the first failed request and, if that
+    /// may be the reason, why the peer's last lane was lost. `result` must be this transfer's.
     pub fn result_or_error(&self, core: &Core, result: TransferResult) -> Result<TransferResult> {
         if result.state == State::Done {
             return Ok(result);
@@ -411,8 +411,8 @@ impl Drop for Transfer {
             return;
         }
         let context = &self.engine.inner.context;
-        // It is forgotten once it is final: here, or by who makes it final. Of a broken engine it stays in the table,
-        // which goes with the engine.
+        // A final transfer is removed here; another is removed by the thread that makes it final. A broken engine keeps
+        // the transfer in its table until the engine is dropped.
         let _ = context.health().call("releasing a transfer", || {
             if self.core.orphan() {
                 let _ = context.transfers.remove(self.core.handle);

@@ -1,4 +1,4 @@
-//! Waiting for transfers: what the calling thread does of the work meanwhile, and what it sleeps on.
+//! Waits for transfers: the work that the waiting thread does for the engine, and how the thread sleeps.
 
 use super::Engine;
 use crate::complete::{Transfer as Core, TransferResult};
@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Engine {
-    /// Takes in what has completed, if the transfer is not final yet. Where nobody sleeps for small transfers
-    /// their end is looked for when it is asked for.
+    /// Polls the transfer's path for completions if the transfer is not final. Needed because no thread polls for small
+    /// transfers that nobody waits for.
     pub fn poll(&self, core: &Core) {
         if !core.is_final() {
-            // Of a broken engine nothing more is taken in.
+            // A broken engine takes in nothing more.
             let _ = self.call("polling", || {
                 let peer = self.inner.context.peers.get(core.spec.peer)?;
                 if let Some(path) = peer.path(core.transport()) {
@@ -25,7 +25,8 @@ impl Engine {
         }
     }
 
-    /// The caller is about to sleep until the transfer is final. PANIC when it would do so in vain.
+    /// Announces that the caller is about to sleep until the transfer is final. PANIC if the engine is broken, because
+    /// the caller would sleep in vain.
     pub(super) fn attend(&self, core: &Core) -> Result<()> {
         self.call("waiting for a transfer", || {
             if let Ok(peer) = self.inner.context.peers.get(core.spec.peer) {
@@ -35,7 +36,8 @@ impl Engine {
         })
     }
 
-    /// Waits until the transfer is final; TIMEOUT if it is not by then (it goes on), BUSY in a callback.
+    /// Waits until the transfer is final. TIMEOUT if the transfer is not final in time (it continues), BUSY in a
+    /// callback.
     pub fn wait(&self, core: &Core, timeout: Option<Duration>) -> Result<TransferResult> {
         self.inner.check_not_forked()?;
         if timeout == Some(Duration::ZERO) {
@@ -46,7 +48,7 @@ impl Engine {
                 self.wait_final(core, timeout);
                 Ok(())
             });
-            // However a closed or broken engine came to it, a result is one.
+            // A final transfer has its result even if the engine is closed or broken.
             waited.or_else(|error| if core.is_final() { Ok(()) } else { Err(error) })?;
         }
         core.result().ok_or_else(|| self.why_not_final("the transfer is not final yet"))
@@ -66,8 +68,8 @@ impl Engine {
     fn wait_final(&self, core: &Core, timeout: Option<Duration>) {
         let deadline_ns = timeout
             .map_or(Monotonic::NEVER, |timeout| clock::monotonic_ns().saturating_add_duration(timeout));
-        // A small transfer is driven from here, without a hop through another thread; on this host and over
-        // RDMA a large one, too.
+        // The waiting thread drives a small transfer itself, which avoids a hop through another thread. On this host
+        // and over RDMA the thread drives large transfers too.
         if let Ok(peer) = self.inner.context.peers.get(core.spec.peer) {
             if core.transport() != Transport::Tcp || peer.class_of(core) == Class::Express {
                 if let Some(path) = peer.path(core.transport()) {
@@ -83,7 +85,7 @@ impl Engine {
         core.waiter.wait_until(|| core.is_final() || health.is_broken(), deadline);
     }
 
-    /// Waits until one of the transfers is final; its index. INVALID for an empty list.
+    /// Waits until a transfer of the list is final and returns its index. INVALID for an empty list.
     pub fn wait_any(&self, cores: &[Arc<Core>], timeout: Option<Duration>) -> Result<usize> {
         self.inner.check_not_forked()?;
         if cores.is_empty() {

@@ -1,5 +1,4 @@
-//! How a transfer's end shows in the engine's counters: here, because `stats` lies below and knows no
-//! transfers.
+//! Counts the ends of transfers. Here and not in `stats`, because `stats` lies below `complete` and knows no transfers.
 
 use crate::complete::{State, Transfer};
 use crate::stats::Stats;
@@ -18,7 +17,7 @@ impl Stats {
         self.moved(transfer.spec.op, transfer.bytes_confirmed());
     }
 
-    /// A transfer of one request and one slice that was done before it had a handle.
+    /// Counts a transfer of one request and one slice that was done before it had a handle.
     pub fn moved_at_once(&self, op: Op, bytes: u64) {
         self.submitted(1, 1);
         self.transfers_done.fetch_add(1, Relaxed);

@@ -1,5 +1,5 @@
-//! Completion: the slab of transfers with generations, and how each reaches one final state, once.
-//! Below `transport`, which settles slices here; above `notify`, which tells the waiters.
+//! Completion: the table of transfers with generations, and how each transfer reaches exactly one final state. Below
+//! `transport`, which settles slices here; above `notify`, which wakes the waiters.
 
 mod counters;
 pub mod flags;

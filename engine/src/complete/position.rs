@@ -1,25 +1,25 @@
-//! Where a transfer stands in its peer's outbox, noted on the transfer itself: so that the outbox finds it
-//! again without a search, and what was struck is counted once wherever it stood.
+//! A transfer's position in its peer's outbox, stored in the transfer itself: so the outbox finds the transfer without
+//! a search, and a struck transfer is counted once wherever it stood.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Place {
-    /// The outbox has not had it.
+    /// The transfer was not in the outbox yet.
     New = 0,
-    /// Behind an earlier ORDERED transfer that is not final; none of its slices is queued.
+    /// The transfer waits for an earlier ORDERED transfer that is not final; none of its slices is queued.
     Behind = 1,
-    /// Has its turn and waits to be started; none of its slices is queued.
+    /// The transfer has its turn and waits for its start event; none of its slices is queued.
     Held = 2,
-    /// Queued, posted or dropped, slice by slice.
+    /// The slices are queued, posted or dropped, each on its own.
     Out = 3,
 }
 
-/// Written and read under the outbox's lock; atomics because the transfer is shared.
+/// Written and read under the outbox's lock; atomics only because the transfer is shared.
 pub struct Position {
     place: AtomicU8,
-    /// Not started yet.
+    /// The start event has not fired yet.
     held: AtomicBool,
     order: AtomicU64,
 }
@@ -46,7 +46,7 @@ impl Position {
         self.place.store(place as u8, Ordering::Relaxed);
     }
 
-    /// Whether it waits to be started.
+    /// True while the transfer waits for its start event.
     pub fn is_held(&self) -> bool {
         self.held.load(Ordering::Relaxed)
     }
@@ -55,7 +55,7 @@ impl Position {
         self.held.store(false, Ordering::Relaxed);
     }
 
-    /// Its number among the peer's transfers, in order of submission.
+    /// Returns the transfer's number among the peer's transfers, in order of submission.
     pub fn order(&self) -> u64 {
         self.order.load(Ordering::Relaxed)
     }

@@ -1,5 +1,5 @@
-//! What became of a transfer: the final state, the fence that stands behind it, and per request what
-//! was confirmed. Filled in by `transfer`, read by `api`.
+//! The result of a transfer: the final state, the fence that allowed it, and the confirmed bytes of each request.
+//! Filled in by `transfer`, read by `api`.
 
 use crate::status::Status;
 use crate::sys::clock;
@@ -22,11 +22,11 @@ impl State {
     }
 }
 
-/// Why nothing of the transfer can touch memory any more.
+/// The proof that nothing of the transfer can touch memory any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum Fence {
-    /// The target acknowledged it, or nothing was ever posted.
+    /// The target acknowledged the transfer or its fence, or nothing was ever posted.
     Confirmed = 1,
     /// The peer's process is known to be gone.
     Dead = 2,
@@ -41,15 +41,15 @@ pub enum Notification {
     None = 0,
     Delivered = 1,
     NotSent = 2,
-    /// Posted, and given up, or the peer lost, before it was acknowledged.
+    /// Posted, but given up, or the peer lost, before the notification was acknowledged.
     Unknown = 3,
 }
 
-/// How far a transfer is. `bytes_confirmed` never goes back, and is the result's once the transfer is final.
+/// The progress of a transfer. `bytes_confirmed` never decreases, and equals the result's once the transfer is final.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     pub bytes_confirmed: u64,
-    /// Of all its requests.
+    /// The bytes of all requests.
     pub bytes_total: u64,
 }
 
@@ -74,7 +74,7 @@ pub struct TransferResult {
 }
 
 impl TransferResult {
-    /// Of one that this thread has copied, in one piece, since `submitted_ns`.
+    /// Returns the result of a transfer that this thread copied in one piece since `submitted_ns`.
     pub fn at_once(user_data: u64, bytes: u64, submitted_ns: Monotonic) -> TransferResult {
         TransferResult {
             state: State::Done,
@@ -95,7 +95,7 @@ impl TransferResult {
     }
 }
 
-/// One request of a final transfer.
+/// The result of one request of a final transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestResult {
     pub index: u64,

@@ -1,13 +1,13 @@
-//! A table of things that callers name by handle: transfers, peers. Handles are checked before they
-//! are followed, and a freed index rests before it is used again, so that an old handle stays
-//! recognisable for long. `api` inserts and looks up; whoever finds a thing holds it by `Arc`.
+//! A table of objects that callers name by handle: transfers, peers. A handle is checked before it is followed. A freed
+//! index rests before it is used again, so that an old handle stays recognisable for long. `api` inserts and looks up;
+//! callers hold an object by its `Arc`.
 //!
 //! ```text
 //! handle index   19 ........ 4 | 3 .. 0
 //!                row in shard  | shard
 //! ```
-//! A thread inserts into a shard of its own as long as that has room, so threads that submit do not
-//! share a lock or a cache line.
+//! A thread inserts into its own shard as long as that shard has room, so threads that submit do not share a lock or a
+//! cache line.
 
 #[cfg(test)]
 mod tests;
@@ -23,8 +23,8 @@ use std::sync::Arc;
 const SHARD_BITS: u32 = 4;
 const SHARDS: usize = 1 << SHARD_BITS;
 
-/// Free rows of a shard before one is used again, as long as the shard may still grow. With 2^28
-/// generations a single thread at a million transfers a second takes 76 hours to repeat a handle.
+/// The number of free rows at which a shard reuses a row although the shard may still grow. With 2^28 generations, a
+/// thread with a million transfers a second repeats a handle after 76 hours.
 const FREE_ROWS_MIN: usize = 1024;
 
 pub struct Table<T> {
@@ -37,24 +37,24 @@ pub struct Table<T> {
 #[repr(align(128))]
 struct Shard<T> {
     rows: RwLock<Rows<T>>,
-    /// Rows that this shard may have: its share of the table's capacity.
+    /// The most rows of this shard: its share of the table's capacity.
     rows_max: usize,
 }
 
 struct Rows<T> {
     rows: Vec<Row<T>>,
-    /// Free rows, the one that has rested longest first.
+    /// Free rows, longest unused first.
     free: VecDeque<u32>,
 }
 
 struct Row<T> {
-    /// Of the thing that lives here, or of the last one that did.
+    /// The generation of the present or the last value.
     generation: u32,
     value: Option<Arc<T>>,
 }
 
 impl<T> Table<T> {
-    /// An empty table for at most `capacity` things, itself at most as many as a handle can number.
+    /// Returns an empty table for at most `capacity` values, bounded by the number of indexes in a handle.
     pub fn new(kind: Kind, tag: Tag, capacity: u32) -> Table<T> {
         let capacity = capacity.min(handle::INDEX_MAX + 1) as usize;
         let shards = std::array::from_fn(|shard| Shard {
@@ -65,8 +65,8 @@ impl<T> Table<T> {
         Table { kind, tag, shards }
     }
 
-    /// Puts in what `make` returns for the handle it is given. LIMIT when the table is full; `make`
-    /// has then not run. `make` runs under a shard's lock: it must not use the table, nor block.
+    /// Inserts the value that `make` returns for its handle. LIMIT if the table is full; `make` has then not run.
+    /// `make` runs under a shard's lock: it must not use the table or block.
     pub fn insert(&self, make: impl FnOnce(u64) -> Arc<T>) -> Result<Arc<T>> {
         let home = home_shard();
         for step in 0..SHARDS {
@@ -79,11 +79,11 @@ impl<T> Table<T> {
         self.insert_when_crowded(make)
     }
 
-    /// The walk above looks at one shard at a time, and a row may come free behind it. Only with every
-    /// shard held is "full" a fact.
+    /// Repeats the search with all shards locked. `insert` looks at a single shard at a time, so a row of another shard
+    /// may come free meanwhile; only with every lock held is "full" certain.
     #[cold]
     fn insert_when_crowded(&self, make: impl FnOnce(u64) -> Arc<T>) -> Result<Arc<T>> {
-        // Always in this order, and nobody else holds two: no deadlock.
+        // Always locked in this order, and no other function locks two shards, so no deadlock is possible.
         let mut all: Vec<_> = self.shards.iter().map(Shard::write).collect();
         for (shard, rows) in all.iter_mut().enumerate() {
             if let Some(row) = rows.next_row(self.shards[shard].rows_max) {
@@ -94,7 +94,7 @@ impl<T> Table<T> {
         Err(Error::new(Status::Limit, format!("all {capacity} {} handles are in use", self.noun())))
     }
 
-    /// Nothing is changed before `make` has returned, so that its panic leaves the table whole.
+    /// Fills a row. Changes nothing before `make` has returned, so that a panic in `make` leaves the table intact.
     fn fill(&self, rows: &mut Rows<T>, shard: usize, row: u32, make: impl FnOnce(u64) -> Arc<T>) -> Arc<T> {
         let generation = rows.rows.get(row as usize).map_or(1, |row| handle::next_generation(row.generation));
         let index = row << SHARD_BITS | shard as u32;
@@ -110,8 +110,8 @@ impl<T> Table<T> {
         value
     }
 
-    /// What `handle` names. INVALID for 0 or a handle of another kind; STALE for one of another
-    /// engine, or whose thing has been removed.
+    /// Returns the value that `handle` names. INVALID for 0 or a handle of another kind; STALE for a handle of another
+    /// engine, or if the value was removed.
     pub fn get(&self, handle: impl Into<u64>) -> Result<Arc<T>> {
         let handle = handle.into();
         let parts = handle::parse(self.kind, self.tag, handle)?;
@@ -123,7 +123,8 @@ impl<T> Table<T> {
         }
     }
 
-    /// Takes out what `handle` names; of several that try, one succeeds. Errors as for `get`.
+    /// Removes and returns the value that `handle` names. Of several threads that remove it, one succeeds. Errors as in
+    /// `get`.
     pub fn remove(&self, handle: impl Into<u64>) -> Result<Arc<T>> {
         let handle = handle.into();
         let parts = handle::parse(self.kind, self.tag, handle)?;
@@ -135,7 +136,7 @@ impl<T> Table<T> {
         Ok(value)
     }
 
-    /// Everything in the table. What comes or goes meanwhile may be in it or not.
+    /// Returns all values. A value that is inserted or removed meanwhile may be included or not.
     pub fn list(&self) -> Vec<Arc<T>> {
         let mut all = Vec::new();
         for shard in &self.shards {
@@ -154,7 +155,7 @@ impl<T> Table<T> {
 
     #[cold]
     fn stale(&self, handle: u64) -> Error {
-        Error::new(Status::Stale, format!("{} handle {handle:#x} names nothing any more", self.noun()))
+        Error::new(Status::Stale, format!("{} handle {handle:#x} refers to a removed object", self.noun()))
     }
 
     fn noun(&self) -> String {
@@ -163,8 +164,8 @@ impl<T> Table<T> {
 }
 
 impl<T> Rows<T> {
-    /// The row for the next thing, or None when the shard is full: the free row that has rested
-    /// longest, but a fresh one as long as few are resting.
+    /// Returns the row for the next value; None if the shard is full. Takes a new row as long as few rows are free, and
+    /// otherwise the longest unused free row.
     fn next_row(&self, rows_max: usize) -> Option<u32> {
         let may_grow = self.rows.len() < rows_max;
         match self.free.front() {
@@ -179,8 +180,8 @@ impl<T> Rows<T> {
 }
 
 impl<T> Shard<T> {
-    // A panic under the lock can only come from `make`, which runs before anything is changed:
-    // poison says nothing here.
+    // A panic under the lock can only come from `make`, which runs before any change, so the rows are always
+    // consistent.
     fn read(&self) -> RwLockReadGuard<'_, Rows<T>> {
         self.rows.read()
     }
@@ -190,17 +191,17 @@ impl<T> Shard<T> {
     }
 }
 
-/// Shard and row of a handle's index.
+/// Returns the shard and the row of a handle's index.
 fn locate(index: u32) -> (usize, usize) {
     (index as usize % SHARDS, (index >> SHARD_BITS) as usize)
 }
 
-/// The shard in which the calling thread looks first: threads take turns when they first ask.
+/// Returns the shard in which the calling thread looks first. Shards are assigned to threads in turn.
 fn home_shard() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local!(static HOME: Cell<Option<usize>> = const { Cell::new(None) });
     HOME.get().unwrap_or_else(|| {
-        // Relaxed: a number to spread by, it orders nothing.
+        // Relaxed: the number only spreads threads over shards, and orders nothing.
         let home = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
         HOME.set(Some(home));
         home

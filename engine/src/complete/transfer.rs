@@ -1,14 +1,14 @@
-//! One transfer: its slices, how many are settled, and the single step to its final state.
+//! One transfer: its slices, the count of settled units, and the single step to the final state.
 //!
 //! ```text
 //! PENDING ──strike──▶ DRAINING ──┐
 //!    └───────────────────────────┴─ settled == units ──▶ final (once)
 //! ```
-//! A unit is a slice or the attached notification. A unit is settled when it can no longer touch
-//! memory: acknowledged, refused by the target, never posted, or fenced. Whoever settles the last unit
-//! (`settle` tells it) makes the transfer final; the count reaches the total exactly once.
+//! A unit is a slice or the attached notification. A unit is settled when it can no longer touch memory: acknowledged,
+//! refused by the target, never posted, or fenced. `settle` returns true to the one thread that settles the last unit,
+//! and that thread makes the transfer final.
 //!
-//! A few lines above the usual number: whatever may decide how a transfer ends is here.
+//! A few lines above the usual number: every decision on how a transfer ends is here.
 
 use crate::complete::flags::TransferFlags;
 use crate::complete::position::Position;
@@ -26,28 +26,28 @@ use std::sync::Arc;
 const PENDING: u32 = State::Pending as u32;
 const DRAINING: u32 = State::Draining as u32;
 
-/// What `api` decides before a transfer exists.
+/// The properties of a transfer that `api` decides before the transfer exists.
 pub struct TransferSpec {
     pub peer: PeerId,
     pub op: Op,
     pub requests: Box<[Request]>,
     pub order: Vec<u32>,
     pub slices: Vec<Slice>,
-    /// Local regions the transfer uses; each was entered, and is left when the transfer is final.
+    /// Local regions that the transfer uses. Each was entered, and is left when the transfer is final.
     pub regions: Vec<Arc<Region>>,
     pub bytes: u64,
     pub flags: TransferFlags,
     pub priority: u32,
     pub notify: Option<Box<[u8]>>,
-    /// On CLOCK_MONOTONIC, as the deadline.
+    /// On CLOCK_MONOTONIC, like the deadline.
     pub submitted_ns: Monotonic,
-    /// u64::MAX is never.
+    /// `Monotonic::NEVER` is no deadline.
     pub deadline_ns: Monotonic,
     pub user_data: u64,
     pub queue: Option<Arc<Queue>>,
-    /// The way it starts on; `Transfer::via` is the present one.
+    /// The transport that carries the transfer at first; `Transfer::transport` is the present one.
     pub transport: Transport,
-    /// Mask of `Transport::bit`: the ways it may take.
+    /// Mask of `Transport::bit`: the transports that may carry the transfer.
     pub allowed: u64,
 }
 
@@ -64,17 +64,17 @@ pub struct Failure {
 pub struct Transfer {
     pub handle: u64,
     pub spec: TransferSpec,
-    /// Position among the peer's notifications; valid once queued, when there is a notification.
+    /// The notification's number; valid once the transfer is queued, if there is a notification.
     pub notify_sequence: AtomicU64,
     pub position: Position,
-    /// Whether the notification has been posted or given up; whoever swaps it in decides which.
+    /// The notification was posted or given up; the thread that swaps this to true decides which.
     notify_taken: AtomicBool,
     started_ns: AtomicU64,
-    /// The transport that carries it, or what of it is not posted yet. Written under the outbox's lock.
+    /// The transport that carries the transfer, or the part that is not posted yet. Written under the outbox's lock.
     transport: AtomicU32,
     /// See `note_carrier`; 0 is unknown.
     carrier: AtomicU32,
-    /// How often the target's NIC took one of its requests for invalid.
+    /// How often the target's NIC refused a request of this transfer as invalid.
     pub invalid: AtomicU32,
     /// PENDING, DRAINING or a final `State`. Partner: `detail`, written before a final value is stored.
     state: AtomicU32,
@@ -82,10 +82,10 @@ pub struct Transfer {
     units: u32,
     bytes_confirmed: AtomicU64,
     detail: Mutex<Detail>,
-    /// Whether somebody may sleep until it is final, or waits behind it. Partner: the count of what is under
-    /// way.
+    /// A thread may sleep until the transfer is final, or a transfer may wait behind it. Partner: the count of
+    /// transfers in progress.
     attended: AtomicBool,
-    /// Nobody holds it any more. Partner: `state`; whoever comes second forgets it.
+    /// The transfer's handle was dropped. Partner: `state`; the second of the two threads forgets the transfer.
     orphan: AtomicBool,
     pub waiter: Waiter,
 }
@@ -101,7 +101,7 @@ struct Detail {
     result: Option<TransferResult>,
 }
 
-/// Why a transfer was stopped before it was done.
+/// The reason for which a transfer was struck.
 #[derive(Clone, Copy, Debug)]
 pub struct Strike {
     pub status: Status,
@@ -157,31 +157,33 @@ impl Transfer {
         self.state.load(Ordering::Acquire) == PENDING
     }
 
-    /// Whether its end has to be noticed without anybody's asking for it.
+    /// True if the end of the transfer must be noticed without a call that asks for it.
     pub fn is_attended(&self) -> bool {
         self.attended.load(Ordering::SeqCst)
     }
 
-    /// Somebody is about to sleep until it is final. What carries it has to hear of that: `Path::attend`.
+    /// Marks the transfer as attended: a thread is about to sleep until it is final. The transfer's path must be told
+    /// too: `Path::attend`.
     pub fn attend(&self) {
         self.attended.store(true, Ordering::SeqCst);
     }
 
-    /// Nobody will ask for it any more. True when it is final, so that it can be forgotten at once.
+    /// Marks the transfer as dropped by its owner. True if the transfer is final, so that the caller can forget it at
+    /// once.
     pub fn orphan(&self) -> bool {
         self.orphan.store(true, Ordering::Relaxed);
-        // Pairs with the fence in `is_orphan`: of the two, one sees what the other has stored.
+        // Pairs with the fence in `is_orphan`: one of the two threads sees the other's store.
         fence(Ordering::SeqCst);
         self.is_final()
     }
 
-    /// Whether it is to be forgotten, for who has just made it final.
+    /// True if the thread that has just made the transfer final must forget it.
     pub fn is_orphan(&self) -> bool {
         fence(Ordering::SeqCst);
         self.orphan.load(Ordering::Relaxed)
     }
 
-    /// Slices, and the notification if there is one.
+    /// Returns the number of slices, plus one if there is a notification.
     pub fn units(&self) -> u32 {
         self.units
     }
@@ -194,17 +196,17 @@ impl Transfer {
         Progress { bytes_confirmed: self.bytes_confirmed(), bytes_total: self.spec.bytes }
     }
 
-    /// The transport that carries it; the last one, if it took several.
+    /// Returns the transport that carries the transfer; the last one if several did.
     pub fn transport(&self) -> Transport {
         Transport::from_number(self.transport.load(Ordering::Relaxed))
     }
 
-    /// What carried it or a part of it, for its results; where that is not `via`.
+    /// Sets the transport that the results name, where it differs from `transport`.
     pub fn note_carrier(&self, carrier: Transport) {
         self.carrier.store(carrier as u32, Ordering::Relaxed);
     }
 
-    /// What its results say carried it.
+    /// Returns the transport that the results name.
     fn carrier(&self) -> Transport {
         match Transport::from_number(self.carrier.load(Ordering::Relaxed)) {
             Transport::None if self.transport() == Transport::Staged => Transport::None,
@@ -213,25 +215,25 @@ impl Transfer {
         }
     }
 
-    /// What is not posted yet goes this way from here on, as the router decided. Under the outbox's lock.
+    /// Sets the transport for the slices that are not posted yet, as the router decided. Under the outbox's lock.
     pub fn set_via(&self, transport: Transport) {
         self.transport.store(transport as u32, Ordering::Relaxed);
     }
 
-    /// Marks the moment the first slice is posted.
+    /// Records the time at which the first slice is posted.
     pub fn mark_started(&self) {
         self.mark_started_at(clock::monotonic_ns);
     }
 
-    /// The same for who knows the time; asked only for the first slice.
+    /// Like `mark_started`, for a caller that knows the time; `now_ns` is called only for the first slice.
     pub fn mark_started_at(&self, now_ns: impl FnOnce() -> Monotonic) {
         if self.started_ns.load(Ordering::Relaxed) == 0 {
             self.started_ns.store(now_ns().ns(), Ordering::Relaxed);
         }
     }
 
-    /// Stops the transfer: PENDING becomes DRAINING with this cause. False if it was struck before or
-    /// is final. The caller then drops what is unposted.
+    /// Strikes the transfer: PENDING becomes DRAINING with this cause. False if the transfer was struck before or is
+    /// final. The caller then drops the unposted slices.
     pub fn strike(&self, strike: Strike, wakers: &mut Wakers) -> bool {
         {
             let mut detail = self.detail();
@@ -240,17 +242,18 @@ impl Transfer {
             }
             detail.strike = Some(strike);
         }
-        // Who carries it may be among those that wait; the others go on waiting.
+        // A waiting thread may be driving the transfer's path and must learn of the strike. The others continue to
+        // wait.
         self.waiter.notify_all(wakers);
         true
     }
 
-    /// Claims the right to post the notification or to give it up; true for exactly one caller.
+    /// Claims the right to post the notification or to give it up. True for exactly one caller.
     pub fn take_notification(&self) -> bool {
         !self.notify_taken.swap(true, Ordering::AcqRel)
     }
 
-    /// Undoes `take_notification` for a frame that is going to be sent again. Under the outbox's lock.
+    /// Undoes `take_notification` for a frame that will be sent again. Under the outbox's lock.
     pub fn return_notification(&self) {
         self.notify_taken.store(false, Ordering::Release);
     }
@@ -259,17 +262,17 @@ impl Transfer {
         self.detail().notification = Some(notification);
     }
 
-    /// It goes no more: NOT_SENT, unless it may have come long ago.
+    /// Records that the notification will not be sent: NOT_SENT, unless another outcome is recorded already.
     pub fn give_up_notification(&self) {
         self.detail().notification.get_or_insert(Notification::NotSent);
     }
 
-    /// Slices [first, end) are in the target's memory (WRITE) or in ours (READ), but for `failures`.
-    /// Returns true when this settled the last unit.
+    /// Records that slices [first, end) are in the target's memory (WRITE) or in local memory (READ), except
+    /// `failures`. Returns true if this settled the last unit.
     pub fn confirm(&self, first: u32, end: u32, bytes: u64, failures: &[Failure], extra_units: u32) -> bool {
         if failures.is_empty() {
             self.bytes_confirmed.fetch_add(bytes, Ordering::Relaxed);
-            // A transfer of one frame needs no list: done says it all.
+            // A transfer of one frame needs no list of confirmed slices: all of them are confirmed.
             if (end - first) + extra_units < self.units {
                 self.detail().add_confirmed(first, end);
             }
@@ -289,7 +292,8 @@ impl Transfer {
         self.settle(end - first + extra_units)
     }
 
-    /// `units` can no longer touch memory, for the reason in `fence`, and nobody confirmed them.
+    /// Settles `units` that were not confirmed and can no longer touch memory, as `fence` proves. Returns true if this
+    /// settled the last unit.
     pub fn abandon(&self, units: u32, fence: Fence) -> bool {
         if units == 0 {
             return false;
@@ -298,33 +302,33 @@ impl Transfer {
         self.settle(units)
     }
 
-    /// Posted units came back behind this fence and go out again. Unless all of it is done in the end,
-    /// the fence is part of the answer.
+    /// Records the fence behind which posted units are queued again. The result names the fence unless the transfer
+    /// ends DONE.
     pub fn fenced(&self, fence: Fence) {
         let mut detail = self.detail();
         detail.fence = detail.fence.max(Some(fence));
     }
 
-    /// Counts units as settled; true for the call that settles the last.
+    /// Counts units as settled. True for exactly one call: the call that settles the last unit.
     pub fn settle(&self, units: u32) -> bool {
-        // AcqRel: the last settler sees what every earlier one recorded.
+        // Contract 2: one call reaches the total. AcqRel: that caller sees everything that earlier callers recorded.
         let before = self.settled.fetch_add(units, Ordering::AcqRel);
         debug_assert!(before + units <= self.units, "a unit was settled twice");
         units > 0 && before + units == self.units
     }
 
-    /// All slices are settled and only the notification is left.
+    /// True if all slices are settled and only the notification is left.
     pub fn awaits_notification(&self) -> bool {
         self.spec.notify.is_some() && self.settled.load(Ordering::Acquire) + 1 == self.units
     }
 
-    /// Whether every slice so far went well, so that a notification may follow.
+    /// True if no slice has failed and the transfer is not struck, so that the notification may follow.
     pub fn may_notify(&self) -> bool {
         self.is_pending() && self.detail().failures.is_empty()
     }
 
-    /// Decides how it ended, and leaves its regions. To be called once, by whoever settled the last unit;
-    /// `publish` then lets everybody see it.
+    /// Decides the result and leaves the regions. The thread that settled the last unit calls this once; `publish` then
+    /// makes the transfer final.
     pub fn conclude(&self) -> State {
         let mut detail = self.detail();
         let result = self.judge(&detail);
@@ -335,13 +339,13 @@ impl Transfer {
 
     /// Makes the transfer final.
     pub fn publish(&self, state: State) {
-        // Pairs with the Acquire in `is_final`: who sees it final sees its result, and all that was
-        // counted and queued before.
+        // Pairs with the Acquire in `is_final`: a thread that sees the transfer final sees its result, and everything
+        // that was counted and queued before.
         self.state.store(state as u32, Ordering::Release);
     }
 
-    /// The engine is broken and everything posted is over: how the transfer ends, which is with PANIC unless it had
-    /// been concluded before. None if it is final.
+    /// Decides the final state after everything that a broken engine posted is over: PANIC, unless the transfer was
+    /// concluded before. None if the transfer is final.
     pub fn condemn(&self) -> Option<State> {
         let mut detail = self.detail();
         if self.is_final() {
@@ -358,7 +362,7 @@ impl Transfer {
         Some(State::Failed)
     }
 
-    /// The submit failed after all: final for whoever found it in the table meanwhile, and nothing else.
+    /// Ends a transfer whose submit failed. Only threads that found the transfer in the table meanwhile see it.
     pub fn discard(&self) {
         self.state.store(State::Failed as u32, Ordering::Release);
         self.waiter.notify_all(&mut Wakers::default());
@@ -371,7 +375,7 @@ impl Transfer {
             false => self.request_results(detail).filter(|r| r.status != Status::Ok).count() as u64,
         };
         let status = match (detail.strike, detail.failures.first()) {
-            // A strike that came too late to keep anything from being confirmed changes nothing.
+            // A strike that came after everything was confirmed changes nothing.
             (Some(_), None)
                 if failed == 0 && matches!(detail.notification, None | Some(Notification::Delivered)) =>
             {
@@ -399,7 +403,7 @@ impl Transfer {
         TransferResult {
             state,
             status,
-            // Done is confirmed by definition, whatever it took.
+            // DONE implies that all is confirmed, whatever fences came before.
             fence: detail.fence.filter(|_| state != State::Done).unwrap_or(Fence::Confirmed),
             notification,
             user_data: self.spec.user_data,
@@ -415,17 +419,17 @@ impl Transfer {
         }
     }
 
-    /// The result, once final.
+    /// Returns the result; None before the transfer is final.
     pub fn result(&self) -> Option<TransferResult> {
         self.is_final().then(|| self.detail().result.clone()).flatten()
     }
 
-    /// How it ended, before it is published.
+    /// Returns the status of the result, also before `publish`.
     pub fn concluded_status(&self) -> Status {
         self.detail().result.as_ref().map_or(Status::Ok, |result| result.status)
     }
 
-    /// What became of each request, in the caller's order. Meaningful once final.
+    /// Returns the result of each request, in the caller's order. Valid once the transfer is final.
     pub fn results(&self) -> Vec<RequestResult> {
         let detail = self.detail();
         self.request_results(&detail).collect()
@@ -473,7 +477,7 @@ impl Transfer {
 }
 
 impl Detail {
-    /// The first that the operating system named.
+    /// Returns the first errno of the strike and the failures, or 0.
     fn os_error(&self) -> i32 {
         let strike = self.strike.map_or(0, |strike| strike.os_error);
         let failures = self.failures.iter().map(|failure| failure.os_error);

@@ -1,13 +1,13 @@
-//! Settings by the names that users of Ascend know from other software: `ASCEND_*` variables, read beside the `FERRY_*`
-//! ones and weaker than these. Only as long as `ascend` is on.
+//! Settings by the names that users of Ascend know from other software: `ASCEND_*` variables. They count only while
+//! `ascend` is on, and `FERRY_*` variables override them.
 //!
 //! | variable | becomes |
 //! |---|---|
-//! | ASCEND_BUFFER_POOL, buffers:MiB | `staging_slots` that hold as much; 0:0 asks for no pool and changes nothing |
+//! | ASCEND_BUFFER_POOL, buffers:MiB | `staging_slots` that hold as much; 0:0 (no pool) changes nothing |
 //! | ASCEND_CONNECT_TIMEOUT, ms | `connect_timeout_ms` |
 //! | ASCEND_TRANSFER_TIMEOUT, ms | `deadline_ms` |
 //!
-//! HCCL_INTRA_ROCE_ENABLE is about the devices of one server, for which ferry has no choice, and is not read.
+//! HCCL_INTRA_ROCE_ENABLE is not read: it concerns the devices of one server, where ferry has no choice.
 
 use super::Config;
 use crate::limits::STAGE_BYTES;
@@ -15,14 +15,14 @@ use crate::status::{Error, Result};
 use std::ffi::OsString;
 
 const MIB: u64 = 1 << 20;
-/// Buffers, and MiB of one: more is a mistake.
+/// The most buffers, and MiB of one buffer; larger values are taken for a mistake.
 const BUFFERS_MAX: u64 = 1024;
 const BUFFER_MIB_MAX: u64 = 4096;
 const TIMEOUT_MS_MAX: u64 = 600_000;
-/// What `staging_slots` may be.
+/// The valid values of `staging_slots`.
 const SLOTS: std::ops::RangeInclusive<u64> = 2..=64;
 
-/// INVALID names the variable whose value is no good.
+/// Applies the variables. INVALID names the variable with a bad value.
 pub(super) fn apply(config: &mut Config, lookup: impl Fn(&str) -> Option<OsString>) -> Result<()> {
     let value = |name: &str| match lookup(name).map(OsString::into_string) {
         None => Ok(None),
@@ -57,7 +57,7 @@ fn pool_bytes(text: &str) -> Result<u64> {
     }
 }
 
-/// Digits only: the standard parser would also take "+5".
+/// Reads a number of digits only; the standard parser would also accept "+5".
 fn number(text: &str) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }

@@ -1,5 +1,5 @@
-//! The secret that peers share: taken from a setting or from a file, never shown by `Debug` or
-//! `Config::get`. The handshake in `session` derives its keys from these bytes.
+//! The secret that peers share: set directly or read from a file, never shown by `Debug` or `Config::get`. The
+//! handshake in `session` derives its keys from these bytes.
 
 use super::value::{Valid, Value};
 use crate::status::{Error, Result};
@@ -10,15 +10,15 @@ use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::sync::Arc;
 
-/// Below this a secret could be searched for.
+/// A shorter secret could be found by exhaustive search.
 const SECRET_BYTES_MIN: usize = 32;
-/// Nobody needs more; a path that names a huge file by mistake is not read to its end.
+/// A bound, so that a path that names a huge file by mistake is not read to its end.
 const SECRET_BYTES_MAX: usize = 4096;
-/// What a secret that is set reads as.
+/// The text shown for a secret that is set.
 const HIDDEN: &str = "(hidden)";
 
-/// The bytes of a secret, or none. Clones share them. Not comparable: `==` would take longer the more
-/// bytes agree.
+/// The bytes of a secret, or none. Clones share the bytes. Not comparable, because the time of `==` would reveal how
+/// many bytes agree.
 #[derive(Clone, Default)]
 pub struct Secret(Option<Arc<[u8]>>);
 
@@ -69,8 +69,8 @@ impl Value for Secret {
     }
 }
 
-/// A secret with the path it was read from. The file is read once, when the setting is made: a
-/// file replaced later cannot split one engine's peers into two camps.
+/// A secret with the path of its file. The file is read once, when the setting is set, so replacing the file later
+/// cannot give one engine's peers different secrets.
 #[derive(Clone, Debug, Default)]
 pub struct SecretFile {
     path: String,
@@ -78,8 +78,8 @@ pub struct SecretFile {
 }
 
 impl SecretFile {
-    /// Reads the secret. INVALID, with errno where there is one, when the file cannot be read, belongs neither to
-    /// this process's effective user nor to root, others than its owner have any right to it, or its size is wrong.
+    /// Reads the secret. INVALID (with errno if there is one) if the file cannot be read, is not owned by this
+    /// process's effective user or root, gives other users any right, or has a wrong size.
     pub fn read(path: &str) -> Result<SecretFile> {
         let refuse = |what: &str, error: std::io::Error| Error {
             os_error: error.raw_os_error().unwrap_or(0),
@@ -88,7 +88,7 @@ impl SecretFile {
         // O_NONBLOCK: opening a FIFO by mistake must not hang.
         let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
         let file = opened.map_err(|error| refuse("cannot open the file", error))?;
-        // The descriptor is asked, not the path, so that what is checked is what is read.
+        // The check uses the descriptor and not the path, so that the checked file is the file that is read.
         let metadata = file.metadata().map_err(|error| refuse("cannot examine the file", error))?;
         if !metadata.is_file() {
             return Err(Error::invalid("not a regular file"));
@@ -131,28 +131,27 @@ impl Value for SecretFile {
     }
 }
 
-/// Why a file of this owner and mode is no place for a secret of this user's process: somebody else may read it, or
-/// may have put it there.
+/// Returns why a file of this owner and mode is not safe for a secret of this process's user: another user may read it,
+/// or may have written it. None if the file is safe.
 fn objection(owner: u32, mode: u32, user: u32) -> Option<String> {
     if owner != user && owner != 0 {
         return Some(format!(
-            "its owner is user {owner}; only user {user}, whose process this is, or root may be"
+            "its owner is user {owner}; the owner must be user {user}, who runs this process, or root"
         ));
     }
     let mode = mode & 0o777;
-    (mode & 0o077 != 0).then(|| format!("its mode {mode:03o} lets others in; chmod 600 would do"))
+    (mode & 0o077 != 0).then(|| format!("its mode {mode:03o} lets others in; use chmod 600"))
 }
 
-/// Reads up to two bytes more than a secret may have (a line end may follow it), enough to see that
-/// there are too many.
+/// Reads up to three bytes more than the longest secret: two for a line end, and one that shows an oversized file.
 fn read_bounded(file: &File) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(SECRET_BYTES_MAX as u64 + 3).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// The bytes without the line end that an editor or `echo` put behind a text. A binary secret may
-/// end in any byte and is taken whole.
+/// Returns the bytes without the line end that an editor or `echo` appends to a text. A binary secret may end in any
+/// byte and is taken whole.
 fn without_line_end(bytes: &[u8]) -> &[u8] {
     let text = bytes.strip_suffix(b"\n").unwrap_or(bytes);
     let text = text.strip_suffix(b"\r").unwrap_or(text);

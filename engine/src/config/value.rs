@@ -1,11 +1,11 @@
-//! The types that settings have: how each is read from text, shown again and checked against the
-//! setting's valid values. Used by the table in `config`.
+//! The types of settings: how each is read from text, shown again and checked against the setting's valid values. Used
+//! by the table in `config`.
 
 use crate::status::{Error, Result};
 use crate::types::Transport;
 use std::fmt;
 
-/// What a setting may be; its `Display` is the phrase that error messages and the documentation use.
+/// The valid values of a setting. Its `Display` is the phrase in error messages and the documentation.
 #[derive(Clone, Copy, Debug)]
 pub enum Valid {
     Bool,
@@ -13,7 +13,7 @@ pub enum Valid {
     ZeroOr(u64, u64),
     Words(&'static [&'static str]),
     AutoOr(u64, u64),
-    /// 0 stands for "what the port has".
+    /// 0 takes the port's own MTU.
     Mtu,
     Names,
     ListenAddress,
@@ -55,7 +55,7 @@ impl fmt::Display for Valid {
     }
 }
 
-/// A type that a setting can have. `show` and `parse` are inverse, save for secrets.
+/// A type of setting. `show` and `parse` are inverse, except for secrets.
 pub(super) trait Value: Sized {
     fn parse(text: &str) -> Result<Self>;
     fn show(&self) -> String;
@@ -75,7 +75,7 @@ macro_rules! number {
     ($($type:ty),*) => {$(
         impl Value for $type {
             fn parse(text: &str) -> Result<$type> {
-                // Digits only: the standard parser would also take "+5".
+                // Digits only: the standard parser would also accept "+5".
                 if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
                     return Err(Error::invalid("not a whole number"));
                 }
@@ -106,7 +106,7 @@ impl Value for bool {
         match text {
             "true" | "1" | "yes" | "on" => Ok(true),
             "false" | "0" | "no" | "off" => Ok(false),
-            _ => Err(Error::invalid("not a truth value")),
+            _ => Err(Error::invalid("not a boolean")),
         }
     }
 
@@ -119,7 +119,7 @@ impl Value for bool {
     }
 }
 
-/// Addresses and libraries: settings that stay text, because names are looked up when they are used.
+/// Addresses and libraries: settings that stay text, because names are resolved when they are used.
 impl Value for String {
     fn parse(text: &str) -> Result<String> {
         Ok(text.into())
@@ -138,14 +138,14 @@ impl Value for String {
         }
         match valid {
             Valid::ListenAddress => true,
-            // Nobody can connect to "any address". Port 0 stands for the one that is bound.
+            // A peer cannot connect to "any address". Port 0 stands for the bound port.
             Valid::PeerAddress => !is_any_address(self),
             _ => false,
         }
     }
 }
 
-/// A number, or none, to be found out.
+/// A number, or None for `auto`.
 impl Value for Option<u32> {
     fn parse(text: &str) -> Result<Option<u32>> {
         if text == "auto" {
@@ -166,12 +166,12 @@ impl Value for Option<u32> {
     }
 }
 
-/// Names in the order given; none stands for all there are.
+/// Names in the given order; an empty list stands for all existing names.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Names(pub Vec<String>);
 
 impl Names {
-    /// Whether this name is among them, or they are all there are.
+    /// True if the list has this name or is empty.
     pub fn include(&self, name: &str) -> bool {
         self.0.is_empty() || self.0.iter().any(|other| other == name)
     }
@@ -195,7 +195,7 @@ impl Value for Names {
     }
 }
 
-/// Takes `host:port` or `[ipv6]:port` apart; a bare IPv6 address is ambiguous and refused.
+/// Splits `host:port` or `[ipv6]:port`. A bare IPv6 address is ambiguous and refused.
 pub(super) fn split_address(address: &str) -> Option<(&str, u16)> {
     let (host, port) = address.rsplit_once(':')?;
     let port = if port.bytes().all(|byte| byte.is_ascii_digit()) { port.parse().ok()? } else { return None };
@@ -209,7 +209,8 @@ pub(super) fn split_address(address: &str) -> Option<(&str, u16)> {
     (!host.is_empty() && host.bytes().all(plain)).then_some((host, port))
 }
 
-/// Whether it stands for all addresses of the host that listens on it: to who dials it, it is the dialer's own host.
+/// True if the host is the address that stands for all addresses of the listening host. A peer that dials it would
+/// reach its own host.
 pub fn is_any_address(address: &str) -> bool {
     let host = split_address(address).map(|(host, _)| host);
     host.is_some_and(|host| host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_unspecified()))
@@ -235,7 +236,7 @@ impl Value for Transports {
         let mut mask = 0;
         for name in text.split(',').map(str::trim) {
             let named = Transport::named().find(|transport| transport.name() == name);
-            mask |= named.ok_or_else(|| Error::invalid(format!("{name:?} is no transport")))?.bit();
+            mask |= named.ok_or_else(|| Error::invalid(format!("{name:?} is not a transport")))?.bit();
         }
         Ok(Transports(mask))
     }
@@ -253,7 +254,7 @@ impl Value for Transports {
     }
 }
 
-/// A choice among words.
+/// Makes the type of a setting that is one of several words.
 macro_rules! words {
     ($(#[$doc:meta])* $type:ident: $($(#[$why:meta])* $variant:ident $word:literal),+) => {
         $(#[$doc])*
@@ -270,7 +271,7 @@ macro_rules! words {
             fn parse(text: &str) -> Result<$type> {
                 match text {
                     $($word => Ok($type::$variant),)+
-                    _ => Err(Error::invalid("no such choice")),
+                    _ => Err(Error::invalid("not one of the choices")),
                 }
             }
 
@@ -291,18 +292,18 @@ words! {
 }
 
 words! {
-    /// By what Ascend devices of different hosts reach each other.
-    AscendFabric: /** They don't. */ Off "off", Hccs "hccs", Roce "roce"
+    /// The fabric over which Ascend devices of different hosts reach each other.
+    AscendFabric: /** None. */ Off "off", Hccs "hccs", Roce "roce"
 }
 
 /// Congestion control of data lanes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Congestion {
-    /// reno to peers on this host where the kernel allows it, the system's otherwise.
+    /// reno to peers on this host if the kernel allows it, the system's default otherwise.
     Auto,
-    /// Whatever the system gives a new socket.
+    /// The system's default for a new socket.
     System,
-    /// This algorithm, or the connection fails.
+    /// This algorithm; the connection fails if the kernel does not allow it.
     Named(String),
 }
 

@@ -1,14 +1,14 @@
-//! Tells peers which regions this engine has: all of them when a connection stands, and what comes and goes from
-//! then on. In turns: the loop tells one peer a little, then the next, and after a while looks after everything
-//! else before it goes on. Between two looks at the log there is a rest, so that what comes one by one is told
-//! together.
+//! Announces this engine's regions to peers: all regions when a connection stands, then every region that is added
+//! or removed. The loop works in turns: it sends one peer a bounded piece, then the next peer, and serves everything
+//! else after ANNOUNCE_TURN_NS. The log is read at most once in ANNOUNCE_REST_NS, so that regions that are registered
+//! one by one are announced together.
 //!
 //! ```text
 //! connection stands ─▶ the regions of that moment, by address ─▶ Ready ─▶ the log, from that moment on
-//! a region comes or goes ─▶ the log: one for all peers, each of which has its place in it
+//! a region is added or removed ─▶ the log: a single log for all peers, each of which has its position in the log
 //! ```
-//! What was revoked since is not told to have come, so nothing is announced after its end. What a companion says waits
-//! for what was registered before it: it may name that.
+//! A region that was revoked meanwhile is not announced as added. A transport's message waits until all regions that
+//! were registered before it are announced, because the message may name them.
 
 use super::conn::{ControlConn, State};
 use super::Control;
@@ -24,7 +24,7 @@ use crate::types::{Monotonic, PeerId, Transport};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The log is looked at for what all have heard when it is so long, and again when it is twice as long.
+/// Length of the log at which entries that every peer has heard are removed; then again at twice the length left.
 const TRIM_AT: usize = 4096;
 
 #[derive(Clone, Copy)]
@@ -33,23 +33,23 @@ struct Change {
     gone: bool,
 }
 
-/// What came and went, and who is to hear of it.
+/// The log of regions that were added and removed, and the peers to announce them to.
 #[derive(Default)]
 pub(super) struct News {
     log: VecDeque<Change>,
     /// The number of the first change in the log.
     first: u64,
     trim_at: usize,
-    /// Peers that may have something to hear, in turn; each at most once: see `Hearing::is_in_turn`.
+    /// Peers that may have announcements waiting. Each is queued at most once: see `Hearing::is_in_turn`.
     turns: VecDeque<PeerId>,
-    /// Something came into the log since all peers were put there.
+    /// True if the log has grown since all peers were put into `turns`.
     is_new: bool,
-    /// Until then they are not put there again.
+    /// All peers are put into `turns` again at this time at the earliest.
     rests_until_ns: Monotonic,
 }
 
 impl News {
-    /// The number of the next change.
+    /// Returns the number of the next change.
     fn end(&self) -> u64 {
         self.first + self.log.len() as u64
     }
@@ -59,7 +59,7 @@ impl News {
         self.is_new = true;
     }
 
-    /// When there is something to tell next.
+    /// Returns when the next turn of announcements is due.
     pub(super) fn next_ns(&self) -> Option<Monotonic> {
         match self.turns.is_empty() {
             true => self.is_new.then_some(self.rests_until_ns),
@@ -68,42 +68,42 @@ impl News {
     }
 }
 
-/// A companion's word that waits for what was registered before it.
+/// A transport's message that waits until the regions registered before it are announced.
 struct Word {
-    /// The number of the first change that need not be told before it.
+    /// All changes with lower numbers are announced before the message.
     before: u64,
     bytes: usize,
     message: Message,
 }
 
-/// How much of the news one peer has heard on its connection.
+/// What was announced to a peer on its connection so far.
 #[derive(Default)]
 pub struct Hearing {
-    /// The regions that there were when the connection began, and from which address on they are to be told. None:
-    /// they are, and Ready is said.
+    /// The regions at the connection's beginning, and the address from which on they are still to be announced. None
+    /// when all are announced and Ready is sent.
     rest: Option<(Arc<RegionMap>, u64)>,
-    /// The `Region::order` of the last that is told so.
+    /// The highest `Region::order` among the regions at the connection's beginning.
     newest: u64,
-    /// The number of the next change to be told.
+    /// The number of the next change to announce.
     next: u64,
     words: VecDeque<Word>,
     words_bytes: usize,
     is_in_turn: bool,
 }
 
-/// What is said in one go.
+/// The messages of one piece, before they are encoded.
 #[derive(Default)]
 struct Said {
-    /// Came, and not gone since: what services hear of, in their own words, before the rest is said.
+    /// Regions that were added and not revoked. The transports' messages about them are sent first.
     came: Vec<Arc<Region>>,
     gone: Vec<u64>,
     words: Vec<Message>,
-    /// These were all that there were.
+    /// True if this piece ends the regions of the connection's beginning; Ready follows.
     is_all: bool,
 }
 
 impl Hearing {
-    /// A connection stands: these are the regions.
+    /// Starts over on a new connection, with the regions of this moment.
     fn begin(&mut self, map: Arc<RegionMap>, end: u64) {
         let (newest, is_in_turn) = (map.newest(), self.is_in_turn);
         *self = Hearing { rest: Some((map, 0)), newest, next: end, is_in_turn, ..Hearing::default() };
@@ -113,7 +113,7 @@ impl Hearing {
         self.rest.is_none() && self.next == end && self.words.is_empty()
     }
 
-    /// Takes what is to be said next, as much as goes into one message of each kind.
+    /// Takes the next piece: as much as fits into one message of each kind.
     fn take(&mut self, news: &News, now: &RegionMap) -> Said {
         let mut said = Said::default();
         if let Some((map, from)) = &mut self.rest {
@@ -141,7 +141,7 @@ impl Hearing {
         said
     }
 
-    /// A run of the log that is all of one kind.
+    /// Takes consecutive changes of the log that are all additions or all removals.
     fn take_changes(&mut self, news: &News, now: &RegionMap, said: &mut Said) {
         self.next = self.next.max(news.first);
         let from = (self.next - news.first) as usize;
@@ -152,7 +152,7 @@ impl Hearing {
             match now.get(change.region) {
                 _ if gone => said.gone.push(change.region),
                 Some(region) if region.order > self.newest => said.came.push(region.clone()),
-                // It has gone since, or was told when the connection began.
+                // The region was removed since, or was announced at the connection's beginning.
                 _ => {}
             }
         }
@@ -169,19 +169,19 @@ impl Control {
         self.news.push(ids, true);
     }
 
-    /// The connection of a session stands, and its services have begun: tell our regions, then Ready.
+    /// Begins to announce our regions, and then Ready, on a new connection whose transports have begun.
     pub(super) fn tell_all(&mut self, peer: PeerId) {
         let (map, end) = (self.context.registry.snapshot(), self.news.end());
         if let Some(session) = self.sessions.get_mut(&peer) {
             session.hearing.begin(map, end);
-            // A few are told before anything else is said.
+            // The first piece goes out at once, before any other message.
             if self.tell_some(peer) {
                 self.hear_on(peer);
             }
         }
     }
 
-    /// The peer's connection may take more.
+    /// Queues a peer for announcements: its connection may have room again.
     pub(super) fn hear_on(&mut self, peer: PeerId) {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         let hearing = &mut session.hearing;
@@ -190,7 +190,7 @@ impl Control {
         }
     }
 
-    /// One turn: tells peers, a little each, until all have heard everything or the turn is over.
+    /// Runs one turn: sends each peer a piece, until everything is announced or the turn is over.
     pub(super) fn announce(&mut self) {
         let now_ns = clock::monotonic_ns();
         if self.news.is_new && self.news.rests_until_ns <= now_ns {
@@ -217,7 +217,7 @@ impl Control {
         self.trim_log();
     }
 
-    /// Tells one peer what goes into one message. True if there is more, and its connection takes more.
+    /// Sends one piece to a peer. Returns true if more is to be announced and the connection has room.
     fn tell_some(&mut self, peer: PeerId) -> bool {
         let end = self.news.end();
         let Some(backlog) = self.control_of(peer).map(|control| control.stream.backlog()) else {
@@ -225,11 +225,11 @@ impl Control {
         };
         let Some(session) = self.sessions.get_mut(&peer) else { return false };
         if session.hearing.rest.is_some() && self.late.has(&session.identity.engine_id) {
-            // Ready is at the end of it, and says that no lane of earlier connections is left.
+            // Ready ends the regions, and says that no lane of an earlier connection is open: it must wait.
             return false;
         }
         if backlog > ANNOUNCE_BACKLOG_BYTES_MAX || session.hearing.is_up_to(end) {
-            // `control` says when a full connection has taken something.
+            // `control` queues the peer again (`hear_on`) when a full connection has made progress.
             return false;
         }
         let said = session.hearing.take(&self.news, &self.context.registry.snapshot());
@@ -254,14 +254,15 @@ impl Control {
         more
     }
 
-    /// Before something that may be taken for the end of the news: if they are few, it is.
+    /// Sends one piece before a message that the peer may take as the end of the announcements. If few are waiting, the
+    /// piece has them all.
     pub(super) fn tell_a_little(&mut self, peer: PeerId) {
         if !self.has_heard(peer) {
             self.tell_some(peer);
         }
     }
 
-    /// A companion's word to the other side's. What it says of may not have been announced yet; then it waits.
+    /// Sends a transport's message to the peer, after the regions that it may name are announced.
     pub(super) fn say_to_transport(
         &mut self,
         peer: PeerId,
@@ -269,7 +270,7 @@ impl Control {
         body: Vec<u8>,
         why: String,
     ) {
-        // A same-host path says where it listens, and nothing of regions: it goes ahead.
+        // Messages of the same-host path name no regions, so they need not wait.
         let ahead = transport == Transport::Local;
         if !ahead {
             self.tell_a_little(peer);
@@ -278,7 +279,7 @@ impl Control {
         let message = transport_message(transport, body, why);
         if ahead || self.has_heard(peer) {
             self.say(peer, message);
-            // Most of them are answers, and who asks without end need not read any.
+            // Most of these messages are answers. A peer that asks without reading the answers is disconnected.
             if self.control_of(peer).is_some_and(|it| it.stream.backlog() > ANNOUNCE_WORDS_BYTES_MAX) {
                 self.break_off(peer);
             }
@@ -302,7 +303,7 @@ impl Control {
         self.sessions.get(&peer).is_none_or(|session| session.hearing.is_up_to(self.news.end()))
     }
 
-    /// Forgets what all have heard. Who is too far behind does not read, and loses its connection.
+    /// Removes changes that are announced to all peers. Disconnects peers that are too far behind: they do not read.
     fn trim_log(&mut self) {
         if self.news.log.len() < self.news.trim_at.max(TRIM_AT) {
             return;
@@ -328,7 +329,7 @@ impl Control {
         }
     }
 
-    /// The loop sees the broken connection as soon as it looks at it again.
+    /// Shuts the connection down. The poller then reports the connection, and the loop closes it.
     pub(super) fn break_off(&mut self, peer: PeerId) {
         if let Some(control) = self.control_of(peer) {
             socket::shutdown(control.stream.fd());
@@ -340,7 +341,7 @@ pub(super) fn transport_message(transport: Transport, body: Vec<u8>, why: String
     Message::Transport { transport: transport as u8, why, body }
 }
 
-/// A region as a peer is told of it.
+/// Returns the description of a region that peers receive.
 fn described(region: &Region) -> RemoteRegion {
     RemoteRegion {
         id: region.id,

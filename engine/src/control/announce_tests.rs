@@ -1,4 +1,5 @@
-//! What a peer has heard when it has heard everything is what there is, however regions come and go meanwhile.
+//! Tests of announcements: a peer to which everything is announced knows exactly the regions that exist, however
+//! regions were added and removed meanwhile. A peer that does not read is disconnected.
 
 use super::*;
 use crate::command::Command;
@@ -18,15 +19,15 @@ const BOUND: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// In one batch.
+    /// Registers so many regions in one batch.
     Register(u64),
-    /// So many, from one position of the list on.
+    /// Unregisters regions: the position of the first in the list, and their number.
     Unregister(usize, usize),
-    /// So many of the commands that say so reach the loop.
+    /// Delivers so many commands to the loop.
     Command(usize),
-    /// A connection begins, the first or another.
+    /// Begins a connection, the first or a later one.
     Begin,
-    /// So many messages are said.
+    /// Sends so many messages.
     Take(usize),
 }
 
@@ -44,11 +45,11 @@ struct World {
     registry: Registry,
     live: Vec<u64>,
     next_address: u64,
-    /// Not yet seen by the loop: (regions, gone).
+    /// Commands that the loop has not handled: (regions, gone).
     commands: VecDeque<(Vec<u64>, bool)>,
     news: News,
     hearing: Hearing,
-    /// The peer, and what it was told on this connection.
+    /// The peer's view, and the regions that were announced on this connection.
     remote: RemoteRegions,
     told: HashSet<u64>,
 }
@@ -76,13 +77,13 @@ impl World {
     }
 
     fn register(&mut self, count: u64) {
-        // Not in the order of their addresses, and between older ones.
+        // Addresses are not in order, and lie between older regions.
         let address = |nth: u64| self.next_address + (nth * 7919 % count) * 64;
         let specs: Vec<_> = (0..count)
             .map(|nth| RegionSpec { address: address(nth), length: 8, ..RegionSpec::default() })
             .collect();
         self.next_address = match self.next_address % 64 {
-            // Next time in the gaps between these.
+            // The next batch fills the gaps of this batch.
             0 => self.next_address + 16,
             16 => self.next_address + 16,
             _ => (self.next_address / 64 + 1000) * 64,
@@ -185,12 +186,12 @@ fn a_word_waits_for_what_was_registered_before_it() {
     assert_eq!((heard.len(), heard[602]), (603, 2));
 }
 
-/// An engine that has a peer which reads nothing any more of what the engine says. Its socket is small.
+/// An engine with a small socket buffer, and a peer that has stopped reading.
 struct Deaf {
     engine: Engine,
     peer: PeerId,
     _other: Engine,
-    /// Another peer, in good order.
+    /// Another peer, which reads.
     witness: Engine,
     _silence: mpsc::Sender<()>,
 }
@@ -219,7 +220,7 @@ impl Deaf {
                     let (mut far, mut near, mut bytes) = (far, near, [0; 4096]);
                     while let Ok(count @ 1..) = far.read(&mut bytes) {
                         if deaf.load(Ordering::SeqCst) {
-                            // As long as the test.
+                            // Blocks until the test ends.
                             let _ = silent.lock().unwrap().recv();
                         }
                         let _ = near.write_all(&bytes[..count]);
@@ -236,7 +237,7 @@ impl Deaf {
         Deaf { engine: speaker, peer, witness, _other: other, _silence: silence }
     }
 
-    /// So many regions have gone, of which nobody has ever heard. When it returns, a peer in good order has heard.
+    /// Announces the removal of so many regions that no peer knows. Returns when the witness has heard everything.
     fn news(&self, count: u64) {
         let ids = (1..=count).collect();
         self.engine.whole().commands.push(Command::RegionsRemoved(ids));
@@ -264,11 +265,11 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
 #[test]
 fn who_does_not_read_the_news_is_cut_off() {
     let deaf = Deaf::new();
-    // What is said waits to be written, and that is bounded: the rest stays in the log, which is bounded, too.
+    // Messages that wait to be written are bounded. The rest stays in the log, which is bounded too.
     deaf.news(ANNOUNCE_LOG_MAX / 3 * 2);
     assert_eq!(deaf.engine.peer_info(deaf.peer).unwrap().state, PeerState::Up);
-    // Too much is behind for who has not heard the first part, and not for who has: a message, or what the loop has
-    // not come to, is less than the difference.
+    // The log is now too long for a peer that has not heard the first part, but not for the witness: a message, or
+    // the changes that the loop has not handled, are less than the difference.
     deaf.news(ANNOUNCE_LOG_MAX - 2 * REGIONS_PER_MESSAGE as u64);
     deaf.is_cut_off();
 }

@@ -1,5 +1,5 @@
-//! Who waits in `connect`, each with a deadline of its own: several may wait for one dial, or for one session.
-//! Dials and sessions name them by number; a number that has been answered means nobody.
+//! Callers that wait in `connect`, each with its own deadline. Several callers may wait for the same dial or session.
+//! Dials and sessions refer to callers by number. The number of an answered caller is ignored.
 
 use crate::command::Reply;
 use crate::status::{Error, Result, Status};
@@ -21,7 +21,7 @@ pub struct Callers {
 }
 
 impl Callers {
-    /// Answered with UNREACHABLE if nobody has answered before `until`.
+    /// Adds a caller, which gets UNREACHABLE if it is not answered before `until`. Returns its number.
     pub fn add(&mut self, address: &str, until: Instant, reply: Reply<PeerId>) -> u64 {
         self.last += 1;
         self.waiting.insert(self.last, Caller { address: address.to_owned(), until, reply });
@@ -40,7 +40,7 @@ impl Callers {
         callers.into_iter().for_each(|caller| self.answer(caller, Err(error.clone())));
     }
 
-    /// When the first of them stops waiting.
+    /// Returns when the first caller stops waiting.
     pub fn next(&self) -> Option<Instant> {
         self.by_deadline.first().map(|(until, _)| *until)
     }

@@ -1,4 +1,4 @@
-//! The kinds of connection that the control loop holds, and what each waits for.
+//! The connections of the control loop: their states, and the data that each state needs.
 
 use crate::control::greeting::Greeting;
 use crate::control::stream::Stream;
@@ -13,16 +13,16 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-/// Who asked for a dial.
+/// The purpose of a dial.
 pub enum Target {
-    /// `connect`: the callers get the peer's handle. `asked`: how many fences the application had put up when the
-    /// last of them came.
+    /// A call of `connect`: the callers get the peer's handle. `asked`: the application's count of fences when the
+    /// last caller came.
     New { address: String, asked: u64, waiting: Vec<u64> },
-    /// A lost session, by its peer.
+    /// A session that lost its connection, by its peer.
     Again { peer: PeerId },
 }
 
-/// A control connection that is authenticated; its session may still have to be found.
+/// A control connection whose handshake is over. Its session may not be found yet.
 pub struct ControlConn {
     pub stream: Stream,
     pub channel: Channel,
@@ -33,32 +33,32 @@ pub struct ControlConn {
     pub lane_key: [u8; 32],
     pub remote: SocketAddr,
     pub pidfd: Option<OwnedFd>,
-    /// Whether the other end has shown the secret, or to be our user.
+    /// True if the other end has proven the shared secret, or that it runs as our user.
     pub is_proven: bool,
-    /// The session's peer, once the peer's Start has told which.
+    /// The session's peer, once the peer's Start has arrived.
     pub peer: Option<PeerId>,
-    /// For a dialer that has no session yet.
+    /// The purpose of the dial, while the connection has no session.
     pub target: Option<Target>,
-    /// The peer object that we named in our Start.
+    /// The contents of our Start.
     pub offered: Offered,
-    /// What the peer said on this connection so far, as far as it bounds what may come.
+    /// Checks the order of the peer's messages on this connection.
     pub order: Order,
     pub answers: Answers,
-    /// Why it can't be written to any more. What the peer has said until then is read yet.
+    /// Why nothing can be written any more. Messages that the peer sent before are still read.
     pub broken: Option<Failure>,
-    /// Bytes that were read since.
+    /// Bytes that were read since `broken` was set.
     pub last_words: usize,
 }
 
 impl ControlConn {
-    /// A failure of this connection, with its addresses.
+    /// Returns a failure of this connection as a loss, with the connection's addresses.
     pub fn loss(&self, failure: Failure) -> Loss {
         let here = self.stream.local_address().map_or("?".into(), |address| address.to_string());
         Loss::new(failure, &format!("control connection, {here} to {}", self.remote))
     }
 }
 
-/// Answers that wait to be written: how many, and where in the stream the last one ends.
+/// Answers that wait to be written: their count, and the position in the stream where the last answer ends.
 #[derive(Default)]
 pub struct Answers {
     count: u32,
@@ -66,7 +66,7 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Whether one more may be queued on a stream that was written so far.
+    /// Returns whether another answer may be queued. `written`: bytes of the stream written so far.
     pub fn has_room(&mut self, written: u64) -> bool {
         if written >= self.end {
             self.count = 0;
@@ -74,17 +74,18 @@ impl Answers {
         self.count < ANSWERS_UNWRITTEN_MAX
     }
 
-    /// One more ends here.
+    /// Counts an answer that ends at this position.
     pub fn add(&mut self, end: u64) {
         self.count += 1;
         self.end = end;
     }
 }
 
-/// What our Start said.
+/// The contents of our Start.
 #[derive(Clone, Copy, Debug)]
 pub struct Offered {
-    /// The peer that we would resume, its name and the remote side's name for us; zeros if none.
+    /// The peer whose session we offer to resume. `association` is our id for that peer, `known` the peer's id for us;
+    /// both are 0 if nothing is offered. `fresh` is the id of a new association.
     pub peer: Option<PeerId>,
     pub association: u64,
     pub known: u64,
@@ -92,7 +93,7 @@ pub struct Offered {
 }
 
 pub enum State {
-    /// Just accepted: the first bytes tell what it is.
+    /// Just accepted: the first bytes decide between a handshake and a lane.
     Fresh {
         stream: Stream,
         seen: Vec<u8>,
@@ -108,12 +109,12 @@ pub enum State {
         stream: Stream,
     },
     Dialing(Box<Dialing>),
-    /// Someone proves to be our user.
+    /// Another process proves that it runs as our user.
     ProofIn {
         stream: Stream,
         seen: Vec<u8>,
     },
-    /// We prove to be the user of the engine that `dial` talks to.
+    /// We prove to the engine that `dial` is connected to that we run as its user.
     ProofOut {
         stream: Stream,
         dial: u64,
@@ -126,12 +127,12 @@ pub enum State {
         seen: Vec<u8>,
     },
     Control(Box<ControlConn>),
-    /// Its session is over, and the last word waits for lanes to be closed.
+    /// The session is over, and its last message waits until all lanes are closed.
     Parting(Box<ControlConn>),
 }
 
 impl State {
-    /// Opened by somebody who has not proven anything yet.
+    /// Returns true for a connection that another process opened and that is not authenticated.
     pub fn is_stranger(&self) -> bool {
         matches!(
             self,
@@ -145,7 +146,7 @@ pub struct Dialing {
     pub dialer: Dialer,
     pub target: Target,
     pub remote: SocketAddr,
-    /// Addresses to try if this one does not answer.
+    /// Addresses to try if `remote` does not answer.
     pub others: Vec<SocketAddr>,
     pub connected: bool,
     pub nonce: Option<Nonce>,
@@ -156,6 +157,6 @@ pub struct Dialing {
 
 pub struct Conn {
     pub state: State,
-    /// When it is closed if it has not got further; None once it carries a session.
+    /// When the connection is closed unless its state has advanced. None once the connection carries a session.
     pub deadline: Option<Instant>,
 }

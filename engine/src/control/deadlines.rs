@@ -1,5 +1,5 @@
-//! Time: deadlines of transfers, progress of lanes, alarms of sessions, and the patience with
-//! connections that are not yet authenticated.
+//! Timers: deadlines of transfers, progress of lanes, alarms of sessions, and time limits of connections that are not
+//! yet authenticated.
 
 use super::conn::State;
 use super::Control;
@@ -9,10 +9,10 @@ use crate::sys::clock;
 use crate::types::{Monotonic, PeerId};
 use std::sync::atomic::Ordering;
 
-/// Lost peers whose handles still answer PEER_LOST; older ones become STALE.
+/// Number of lost peers whose handles still answer PEER_LOST; older handles become STALE.
 pub(super) const LOST_PEERS_KEPT: usize = 1024;
 
-/// The loop looks at its connections at least this often while there is something to sweep.
+/// Longest time of a sweep before the loop serves its connections again.
 const SWEEP_NS: u64 = 2_000_000;
 
 impl Control {
@@ -51,7 +51,7 @@ impl Control {
         self.expire_half_open();
     }
 
-    /// Has what is past its deadline struck, fails lanes that do not move, and plans the next look.
+    /// Queues the strike of transfers that are past their deadlines, fails stuck lanes, and schedules the next look.
     fn look(&mut self, peer: PeerId, now_ns: Monotonic) {
         let progress_ns = self.context.progress_ns();
         let Some(session) = self.sessions.get(&peer) else { return };
@@ -59,7 +59,7 @@ impl Control {
         let since_ns = clock::boottime_ns().saturating_sub_ns(progress_ns);
         let stuck = self.tcp.stuck(peer, since_ns);
         match next_ns {
-            // The sweep comes before the next look.
+            // The sweep runs before the next look.
             Some(at_ns) if at_ns <= now_ns => {
                 self.sweeping.push_back(peer);
                 self.looks.lower(peer, now_ns + progress_ns / 4);
@@ -69,12 +69,12 @@ impl Control {
         }
         stuck.into_iter().for_each(|(lane, loss)| self.lane_lost(peer, lane, loss));
         if next_ns.is_some() && self.tcp.lacks_lane(peer) {
-            // What waits for a lane is posted nowhere, and nothing else would show that the peer is gone.
+            // Slices that wait for a lane are not posted. Only an unanswered Ping shows that the peer is gone.
             self.ping(peer, None);
         }
     }
 
-    /// Does what peers have left to be done, a turn of each, for a while; the loop comes back for the rest.
+    /// Runs the peers' sweeps in turns, for SWEEP_NS at most. The loop continues with the rest in its next round.
     pub(super) fn sweep(&mut self) {
         let until_ns = clock::monotonic_ns() + SWEEP_NS;
         while let Some(handle) = self.sweeping.pop_front() {
@@ -91,13 +91,13 @@ impl Control {
     }
 
     fn swept(&mut self, handle: PeerId, now_ns: Monotonic) {
-        // Its session may have ended meanwhile.
+        // The peer's session may have ended meanwhile.
         if self.draining.contains_key(&handle) {
             self.drained(handle);
         }
         let Some(session) = self.sessions.get(&handle) else { return };
         if let Some(next_ns) = session.peer.begin_look() {
-            // What was due is struck; what comes after it may be due before the next look.
+            // Due transfers are struck. The next deadline may come before the scheduled look.
             self.looks.lower(handle, next_ns.min(now_ns + self.context.progress_ns() / 4));
         }
         self.touch(handle);
@@ -129,7 +129,7 @@ impl Control {
         self.callers.expire(now);
     }
 
-    /// A session is over: its peer's handle goes on answering PEER_LOST for a while.
+    /// Keeps the handle of a peer whose session is over: the last LOST_PEERS_KEPT handles answer PEER_LOST.
     pub(super) fn retire(&mut self, peer: PeerId) {
         self.lost.push_back(peer);
         if self.lost.len() > LOST_PEERS_KEPT {

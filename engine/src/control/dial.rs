@@ -1,4 +1,5 @@
-//! Connections that we open: to engines, to the socket where we prove to be their user, and lanes.
+//! Connections that this engine opens: control connections to engines, and connections to their proof sockets, where
+//! this engine proves that it runs as the same user. `lanes` dials lanes.
 
 use super::conn::{Answers, ControlConn, Dialing, State, Target};
 use super::stream::{Input, Stream};
@@ -20,14 +21,14 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Congestion control of an established lane: on one host one that does not pace.
+/// Sets the congestion control of an established lane. Within one host the default is an algorithm without pacing.
 pub(super) fn tune(socket: &OwnedFd, same_host: bool, context: &Context) {
     let name = match &context.config.tcp_congestion {
         Congestion::Auto if same_host => "reno",
         Congestion::Auto | Congestion::System => return,
         Congestion::Named(name) => name.as_str(),
     };
-    // Not permitted or not there: the system's own is what we have.
+    // If the algorithm is missing or not permitted, the system's default stays.
     let _ = socket::set_congestion(socket.as_raw_fd(), name);
 }
 
@@ -51,7 +52,7 @@ impl Control {
         self.dial_next(target, resolved, deadline, Error::invalid("address: resolves to nothing"));
     }
 
-    /// Reaches a lost peer again.
+    /// Dials a peer whose session lost its connection.
     pub(super) fn redial(&mut self, peer: PeerId) {
         let Some(session) = self.sessions.get(&peer) else { return };
         let remote = session.remote;
@@ -71,7 +72,7 @@ impl Control {
             let remote = addresses.remove(0);
             match self.try_dial(remote) {
                 Ok((token, stream, dialer)) => {
-                    // One that does not answer leaves time for the others.
+                    // An address that does not answer leaves time for the others.
                     let share =
                         deadline.saturating_duration_since(clock::now()) / (addresses.len() as u32 + 1);
                     let until = clock::now() + share;
@@ -104,7 +105,8 @@ impl Control {
         Ok((token, stream, dialer))
     }
 
-    /// An address did not answer in its share of the time: the next one is tried; the last one has what is left.
+    /// Tries the next address: this one did not answer in its share of the time. The last address gets the rest of the
+    /// time.
     pub(super) fn dial_expired(&mut self, token: u64, dialing: Box<Dialing>, now: Instant) {
         if dialing.others.is_empty() && dialing.deadline > now {
             let deadline = dialing.deadline;
@@ -116,7 +118,7 @@ impl Control {
         self.dial_next(target, others, deadline, error);
     }
 
-    /// A dial came to nothing.
+    /// Reports a failed dial to its callers or to its session's machine.
     pub(super) fn dial_failed(&mut self, target: Target, error: Error, refusal: Option<RefusalCode>) {
         match target {
             Target::New { waiting, .. } => self.callers.fail(waiting, &error),
@@ -182,10 +184,10 @@ impl Control {
                 dialing.stream.out().extend_from_slice(&reply);
                 let _ = dialing.stream.flush(&self.poller);
                 error.message = format!("{}: {}", dialing.remote, error.message);
-                // The peer dialed us at the same time, or before, and its session is the one that stays.
+                // The peer dialed us at the same time, or before, and the session of its dial stays.
                 let awaited = by.filter(|_| refusal == Some(RefusalCode::Duplicate));
                 let is_new = matches!(dialing.target, Target::New { .. });
-                // Or too many were at its door at this moment: that passes.
+                // A lack of room for another handshake is temporary.
                 if !is_new || !(awaited.is_some() || is_crowded(&error, refusal)) {
                     return self.dial_failed(dialing.target, error, refusal);
                 }
@@ -212,7 +214,7 @@ impl Control {
                 let leftover = dialing.dialer.leftover();
                 let Dialing { stream, target, remote, pidfd, .. } = *dialing;
                 let target = match (target, self.live_session(&established.peer)) {
-                    // Known by another name: that session stays, and this connection is not needed.
+                    // The engine has a session under another name. That session stays; this connection is not needed.
                     (Target::New { address, waiting, .. }, Some(peer)) => {
                         return self.join_by_name(peer, address, waiting)
                     }
@@ -245,7 +247,7 @@ impl Control {
         }
     }
 
-    /// Connects to the peer's proof socket, whose owner must be our user, and shows the nonce.
+    /// Connects to the peer's proof socket, whose owner must be our user, and sends the nonce.
     fn start_proof(
         &mut self,
         dial: u64,
@@ -279,7 +281,7 @@ impl Control {
         mut seen: Vec<u8>,
         deadline: Option<Instant>,
     ) {
-        let ended = || Error::new(Status::Refused, "the peer does not take us for the same user");
+        let ended = || Error::new(Status::Refused, "the peer did not accept the same-user proof");
         match stream.read(32 - seen.len()) {
             Ok(Input::Bytes(bytes)) => seen.extend_from_slice(&bytes),
             Ok(Input::Nothing) => {}
@@ -307,7 +309,7 @@ impl Control {
 fn unreachable_because(remote: SocketAddr, error: &std::io::Error) -> Error {
     let system = Error::system(remote.to_string(), error);
     match error.raw_os_error() {
-        // This machine's own limits are not the peer's doing.
+        // Limits of this machine do not mean that the peer is unreachable.
         Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS) => system,
         _ => Error { status: Status::Unreachable, ..system },
     }

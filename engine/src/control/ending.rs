@@ -1,5 +1,5 @@
-//! How sessions end: lanes that are closed and what they carried, connections that break, peers that are given up
-//! or sent off on purpose. `session::machine` decides, `sessions` has the session until then.
+//! Ends lanes, connections and sessions: releases the records of closed lanes, handles broken connections, and
+//! removes peers that are given up, closed or fenced. `session::machine` decides; `sessions` begins the sessions.
 
 use super::conn::ControlConn;
 use super::sessions::Actions;
@@ -46,9 +46,9 @@ impl Control {
         }
     }
 
-    /// A struck transfer had its time to finish: the lanes that still carry it go.
+    /// Closes the lanes on which a struck transfer is still posted: its time to drain is over.
     pub(super) fn drain_over(&mut self, peer: PeerId, transfer: u64) {
-        // Those of which the submit failed are not there.
+        // A transfer whose submit failed is not in the table.
         let Some(transfer) = self.context.transfers.get(transfer).ok().filter(|it| !it.is_final()) else {
             return;
         };
@@ -65,8 +65,7 @@ impl Control {
         }
     }
 
-    /// Closes a lane, of whichever transport it is, and fences what it carried. Nothing if there is no such lane: it
-    /// was closed before.
+    /// Closes a lane of any transport and fences its records. Does nothing if the lane was closed before.
     pub(super) fn lane_lost(&mut self, peer: PeerId, lane: u32, loss: Loss) {
         if let Some(closed) = self.close_lane(peer, lane) {
             self.lane_closed(peer, lane, closed, loss);
@@ -76,7 +75,7 @@ impl Control {
     pub(super) fn release(&mut self, handle: PeerId, records: Vec<Posted>, fence: Fence) {
         let Some(peer) = self.sessions.get(&handle).map(|session| session.peer.clone()) else { return };
         let mut after = peer.after();
-        // Back to front, so that what is queued again keeps its order.
+        // Back to front: slices that are queued again keep their order.
         for posted in records.into_iter().rev() {
             match posted.what {
                 What::Slices { transfer, first, end, notified, .. } => {
@@ -90,13 +89,13 @@ impl Control {
         peer.post_all();
     }
 
-    /// Closes a session's control connection and lanes; the machine starts over.
+    /// Closes a session's control connection and lanes. The machine goes to `Down`.
     pub(super) fn drop_connection(&mut self, peer: PeerId, loss: Loss) {
         self.end_greetings(peer);
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         let Some(token) = session.conn.take() else { return };
         session.machine.control_lost(clock::monotonic_ns());
-        // What was asked on it is not answered any more.
+        // A fence that was asked for on this connection is not answered any more.
         session.late_lanes.values_mut().for_each(|is_asked| *is_asked = false);
         session.peer.set_state(PeerState::Down);
         session.peer.note_loss(loss);
@@ -106,7 +105,7 @@ impl Control {
         self.touch(peer);
     }
 
-    /// A control connection broke.
+    /// Handles the end of a control connection.
     pub(super) fn control_ended(&mut self, mut control: ControlConn, failure: Failure) {
         let loss = control.loss(failure);
         match control.peer {
@@ -129,7 +128,7 @@ impl Control {
         }
     }
 
-    /// The peer is lost for good, for a reason known here.
+    /// Gives up a peer, for a reason known here. `fence`: the fence that holds for all its records, if known.
     pub(super) fn lose(&mut self, peer: PeerId, status: Status, fence: Option<Fence>, loss: Loss) {
         self.drop_connection(peer, loss);
         let mut actions = Actions::new();
@@ -165,12 +164,12 @@ impl Control {
             self.by_place.remove(&place);
         }
         self.end_transports(handle);
-        // Strikes its transfers; when that is done the application hears of the loss.
+        // The sweep strikes the peer's transfers; then the application is told of the loss.
         self.sweeping.push_back(handle);
         self.tell_lost(peer, status);
     }
 
-    /// The application wants nothing of this peer to land any more.
+    /// Fences a peer for the application. Replies when nothing of the peer can land here any more.
     pub(super) fn fence_peer(&mut self, peer: PeerId, reply: Reply<()>) {
         if let Some(session) = self.sessions.get(&peer) {
             self.fences += 1;
@@ -193,19 +192,21 @@ impl Control {
         self.touch(peer);
     }
 
-    /// The peer says what no engine in good order does. It has the secret: connecting again would change nothing.
+    /// Ends the session of a peer that violated the protocol. The peer is authenticated: connecting again would not
+    /// help.
     pub(super) fn misbehaved(&mut self, peer: PeerId) {
-        let text = "the peer sent a message that no engine in good order sends";
+        let text = "the peer sent a message that the protocol does not allow";
         self.farewell(peer, Status::Corrupt, Loss::told(Cause::Damaged, text));
     }
 
-    /// Ends a session on purpose: lanes first, then the word, so that the peer may rely on it.
+    /// Ends a session on purpose. The lanes are closed before the Bye is sent.
     pub(super) fn farewell(&mut self, peer: PeerId, status: Status, loss: Loss) {
         self.tcp.settle_debts(peer);
         if let Some(session) = self.sessions.get_mut(&peer) {
-            // Nothing is asked any more: the Bye says all that a fence would.
+            // No fence is asked for any more: the Bye confirms all lanes.
             session.machine.control_lost(clock::monotonic_ns());
         }
+        // The peer takes a Bye as CONFIRMED, so the lanes must be closed before it is sent.
         self.end_transports(peer);
         self.say_last(peer, Message::Bye { status: status as i32 });
         self.lose(peer, status, None, loss);

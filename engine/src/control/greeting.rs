@@ -1,11 +1,11 @@
-//! How a lane introduces itself: one message each way, under the session's lane key, so that nobody
-//! else's connection is taken for one of its lanes. Pure.
+//! The greeting of a TCP lane: one message in each direction with a MAC under the session's lane key. So a foreign
+//! connection is never taken for a lane of the session. Pure.
 //!
 //! ```text
 //! dialer → acceptor   preamble(LANE)  session 16  lane 4  slot 4  mac 16
 //! acceptor → dialer   mac 16
 //! ```
-//! A lane number is used once in a session, so a recorded greeting is of no use to anybody.
+//! A lane number is used once in a session, so a recorded greeting cannot be used again.
 
 use crate::session::handshake::{preamble, KIND_LANE};
 
@@ -39,7 +39,7 @@ impl Greeting {
         out
     }
 
-    /// Reads a greeting; whether it is genuine, `verify` tells, once the session is found.
+    /// Reads a greeting and its MAC. `verify` checks the MAC once the session is found.
     pub fn decode(bytes: &[u8; GREETING_BYTES]) -> (Greeting, [u8; 16]) {
         let number = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let mut session_id = [0; 16];
@@ -53,7 +53,7 @@ impl Greeting {
         same(&mac(key, b"lane greeting", self), claimed)
     }
 
-    /// The answer to a genuine greeting.
+    /// Returns the answer to a genuine greeting.
     pub fn welcome(&self, key: &[u8; 32]) -> [u8; WELCOME_BYTES] {
         mac(key, b"lane welcome", self)
     }
@@ -63,7 +63,7 @@ impl Greeting {
     }
 }
 
-/// In constant time.
+/// Compares in constant time.
 fn same(a: &[u8; 16], b: &[u8; 16]) -> bool {
     a.iter().zip(b).fold(0, |all, (a, b)| all | (a ^ b)) == 0
 }

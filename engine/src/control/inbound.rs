@@ -1,5 +1,5 @@
-//! Connections that others open: engines that introduce themselves, lanes of sessions, processes that
-//! prove to be our user, and strangers, who get little and for a short time only.
+//! Connections that other processes open: handshakes of engines, lanes of sessions, and proofs that a process runs as
+//! our user. Unauthenticated connections (strangers) are bounded in number, memory and time.
 
 use super::conn::{Answers, ControlConn, State};
 use super::greeting::{Greeting, GREETING_BYTES};
@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Connections accepted in one go, before others get their turn.
+/// Connections accepted in one turn, before other events are handled.
 const ACCEPTS_PER_TURN: usize = 64;
 
 impl Control {
@@ -38,7 +38,7 @@ impl Control {
         }
     }
 
-    /// Out of descriptors, memory or room: the backlog waits while the engine goes on serving its peers.
+    /// Stops accepting for a while, for lack of descriptors, memory or room. The backlog waits; peers are still served.
     fn rest_accepting(&mut self, rest_ns: u64) {
         self.accept_rests_until_ns = clock::monotonic_ns() + rest_ns;
         self.watch_listener(false);
@@ -46,7 +46,7 @@ impl Control {
 
     fn watch_listener(&mut self, read: bool) {
         if let Some(listener) = &self.listener {
-            // Failing to watch shows as connections that time out at their dialers.
+            // If the poller fails, connections time out at their dialers.
             let _ = self.poller.set(listener.as_raw_fd(), LISTENER, Interest { read, write: false });
         }
     }
@@ -57,7 +57,7 @@ impl Control {
         }
     }
 
-    /// Whoever rested has rested for long enough.
+    /// Accepts again after a pause, on the listener and on the proof socket.
     pub(super) fn accept_again(&mut self) {
         self.watch_listener(true);
         self.watch_proofs(true);
@@ -70,9 +70,9 @@ impl Control {
         self.insert(token, State::Fresh { stream, seen: Vec::new(), remote }, deadline);
     }
 
-    /// Whether one more stranger may come in. Who means it is through after a few round trips, so that
-    /// of a thousand that come at once nobody is turned away: the rest waits in the backlog. A crowd that
-    /// only stands there makes room, the first that came first, and keeps nobody out for long.
+    /// Returns whether another stranger can be accepted. An honest handshake takes a few round trips, so a thousand
+    /// dialers at once are all served: the rest waits in the backlog. If the maximum is reached, the oldest connection
+    /// is refused once it has had CROWD_PATIENCE, so idle connections cannot block others for long.
     fn has_room(&mut self) -> bool {
         if self.strangers.len() < HANDSHAKES_MAX {
             return true;
@@ -104,7 +104,7 @@ impl Control {
         remote: SocketAddr,
         deadline: Option<Instant>,
     ) {
-        // A greeting must not be overread: what follows it is the lane's.
+        // Nothing beyond the greeting may be read here: the bytes that follow belong to the lane.
         match stream.read(GREETING_BYTES - seen.len()) {
             Ok(Input::Bytes(bytes)) => seen.extend_from_slice(&bytes),
             Ok(Input::Nothing) => {}
@@ -134,7 +134,7 @@ impl Control {
         }
         let welcome = greeting.welcome(&session.lane_key);
         stream.out().extend_from_slice(&welcome);
-        // A fresh socket takes sixteen bytes at once; one that does not is of no use.
+        // A new socket takes sixteen bytes at once. If it does not, the connection is broken.
         if stream.flush(&self.poller).is_err() || !stream.out().is_empty() {
             return;
         }
@@ -190,7 +190,7 @@ impl Control {
         }
     }
 
-    /// Says why, and closes once that is written and the other side has closed or time is up.
+    /// Sends the refusal. The connection is closed when the other side has closed it or its deadline has passed.
     fn refuse(&mut self, token: u64, mut stream: Stream, reply: &[u8], deadline: Option<Instant>) {
         self.count_refusal();
         stream.out().extend_from_slice(reply);
@@ -200,7 +200,7 @@ impl Control {
     }
 
     pub(super) fn ending(&mut self, token: u64, mut stream: Stream, deadline: Option<Instant>) {
-        // Reading on until the other side closes keeps a reset from overtaking the refusal.
+        // Closing a socket with unread input sends a reset, which could overtake the refusal. So read until the end.
         match stream.read(usize::MAX) {
             Ok(Input::Bytes(_)) | Ok(Input::Nothing) => {
                 if stream.flush(&self.poller).is_ok() {
@@ -256,13 +256,13 @@ impl Control {
         self.begin_control(token, control);
     }
 
-    /// Why an authenticated engine gets no session after all.
+    /// Returns the reason why an authenticated engine gets no session, if any.
     fn objection(&self, established: &Established) -> Option<RefusalCode> {
         let theirs = &established.peer;
         if self.fenced.contains_key(&(theirs.engine_id, theirs.incarnation)) {
             return Some(RefusalCode::Fenced);
         }
-        // Both dialed at once: the session that the engine with the smaller id dialed stays.
+        // If both dialed at once, the session that the engine with the smaller id dialed stays.
         let ours_stays = self.context.local.engine_id < theirs.engine_id;
         if ours_stays && self.dials(theirs) {
             return Some(RefusalCode::Duplicate);
@@ -283,19 +283,19 @@ impl Control {
             let Some(listener) = &self.proof_listener else { return };
             let socket = match unix::accept(listener.as_fd()) {
                 Ok(socket) => socket,
-                // Asked again at once, it would say so again.
+                // An immediate retry would fail again.
                 Err(error) if unix::is_exhaustion(&error) => {
                     self.accept_rests_until_ns = clock::monotonic_ns() + ACCEPT_REST_NS;
                     return self.watch_proofs(false);
                 }
                 Err(_) => return,
             };
-            // The kernel knew who it is before anything was said: other users of this host get no seat.
+            // The kernel names the user before any byte is read. Other users of this host are refused.
             if unix::same_user_credentials(socket.as_fd()).is_err() {
                 self.count_refusal();
                 continue;
             }
-            // Every connection at the door brings one of these at most.
+            // Every stranger on the listener opens at most one proof connection.
             if self.strangers.len() >= 2 * HANDSHAKES_MAX {
                 continue;
             }

@@ -1,5 +1,5 @@
-//! TCP lanes at the door: their connections are dialed and accepted here, beside the control connections, and handed
-//! to `tcp::Service` when they have greeted. Which are to stand, that says.
+//! Dials TCP lanes, exchanges their greetings, and attaches them to `tcp::Service`, which decides the lanes to open.
+//! `inbound` accepts the connections of lanes that the peer dials.
 
 use super::conn::State;
 use super::dial::tune;
@@ -20,7 +20,7 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 impl Control {
-    /// Opens lanes before anything asks for them, where TCP is the best path, or may be soon.
+    /// Opens lanes before a transfer needs them, if TCP is the best path or may soon be.
     pub(super) fn foresee_lanes(&mut self, peer: PeerId) {
         let Some(session) = self.sessions.get(&peer).filter(|session| session.conn.is_some()) else { return };
         if !self.context.config.transports.allows(Transport::Tcp) {
@@ -39,7 +39,7 @@ impl Control {
         }
     }
 
-    /// Whether a transfer that is submitted now finds the lane that it needs, if it is TCP's.
+    /// Returns whether a transfer that is submitted now finds a faster path or the express lane, or may not use TCP.
     pub(super) fn has_lane_it_needs(&self, peer: PeerId) -> bool {
         let Some(session) = self.sessions.get(&peer) else { return false };
         let is_faster = FASTER
@@ -82,17 +82,17 @@ impl Control {
         }
     }
 
-    /// Nothing came of a greeting of ours; another lane is tried later.
+    /// Handles a lane that could not be opened. `tcp::Service` tries another lane later.
     pub(super) fn lane_not_opened(&mut self, peer: PeerId, greeting: &Greeting, failure: Failure) {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         session.greetings.remove(&greeting.lane);
         let loss = Loss::new(failure, &format!("TCP lane {}, to {}", greeting.lane, session.remote));
         self.tcp.not_opened(peer, greeting.slot, loss);
-        // The pause before the next try ends by the session's alarm.
+        // The session's alarm ends the pause before the next attempt.
         self.touch(peer);
     }
 
-    /// Gives up the greeting of this lane, if it is on its way: the lane can't be attached any more.
+    /// Closes the connection of this lane if its greeting is in flight. The lane can no longer be attached.
     pub(super) fn forget_greeting(&mut self, peer: PeerId, lane: u32) {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         let Some(token) = session.greetings.remove(&lane) else { return };
@@ -102,7 +102,7 @@ impl Control {
         }
     }
 
-    /// The session's connection is over, and with it the lanes that were to join it.
+    /// Closes the lanes that have greeted but are not attached: the session's connection is over.
     pub(super) fn end_greetings(&mut self, peer: PeerId) {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         for token in std::mem::take(&mut session.greetings).into_values() {
@@ -124,7 +124,7 @@ impl Control {
         let key = session.lane_key;
         let read = match stream.flush(&self.poller) {
             Ok(()) => stream.read(WELCOME_BYTES - seen.len()),
-            // Not connected yet shows as a full or unconnected socket; a refused one as an error below.
+            // A socket that is not connected yet blocks or returns ENOTCONN. A refused connection is an error below.
             Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => Ok(Input::Nothing),
             Err(error) => Err(error),
         };
@@ -153,7 +153,7 @@ impl Control {
         self.attach(peer, greeting, socket);
     }
 
-    /// A lane that has greeted joins its session, if that still takes it.
+    /// Attaches a lane whose greeting is complete to its session, if the session still accepts the lane.
     pub(super) fn attach(&mut self, peer: PeerId, greeting: Greeting, socket: OwnedFd) {
         let Greeting { lane, slot, .. } = greeting;
         let Some(session) = self.sessions.get(&peer) else { return };
@@ -167,8 +167,8 @@ impl Control {
         }
         tune(&socket, session.peer.identity.same_host, &self.context);
         if let Some(older) = self.tcp.attached(peer, slot) {
-            // The peer lost it and we have not noticed.
-            let text = "the peer opened another lane in its place";
+            // The peer lost the older lane, and this engine has not noticed.
+            let text = "the peer replaced the lane by another lane";
             self.lane_lost(peer, older, Loss::told(Cause::Closed, text));
         }
         if self.tcp.attach(peer, Candidate { lane, slot, socket }) {
@@ -179,7 +179,7 @@ impl Control {
         }
     }
 
-    /// Whether a lane with this greeting may be attached.
+    /// Returns whether a lane with this greeting may be attached.
     pub(super) fn takes(&self, session: &PeerSession, greeting: &Greeting) -> bool {
         session.conn.is_some()
             && session.session_id == greeting.session_id

@@ -1,6 +1,6 @@
-//! Companions' lanes that are closed, but with which their devices are not through. As long as there are some of a peer
-//! nobody is told that they are closed: the peer's fence of one is answered later; Ready, which says so of all lanes
-//! of earlier connections, and the Bye that ends the session wait; and the peer is not forgotten.
+//! Late lanes: lanes that were closed while their devices may still access memory. Until the devices have finished, the
+//! peer is not told that such a lane is closed: the answer to its fence waits, and so do the Ready, which confirms all
+//! lanes of earlier connections, and the Bye that ends the session. The session is not removed before.
 
 use super::conn::{ControlConn, State};
 use super::stream::Input;
@@ -17,25 +17,24 @@ use std::time::Instant;
 
 #[derive(Default)]
 pub struct LateLanes {
-    /// How many lanes of each engine.
+    /// The number of late lanes of each engine.
     by_engine: HashMap<[u8; 16], usize>,
-    /// Connections of peers whose sessions are over, on which only the Bye is said yet: by peer.
+    /// Connections of sessions that are over, by peer; only the Bye is still to be sent.
     parting: HashMap<PeerId, (u64, Message)>,
 }
 
 impl LateLanes {
-    /// Whether this engine may still hear of lanes that they are closed. It may have several sessions, which end one
-    /// after the other.
+    /// Returns whether this engine has late lanes, in any of its sessions.
     pub fn has(&self, engine: &[u8; 16]) -> bool {
         self.by_engine.contains_key(engine)
     }
 }
 
 impl Control {
-    /// A lane is closed, or will be soon.
+    /// Handles a lane that is closed, or becomes late because its device may still access memory.
     pub(super) fn lane_closed(&mut self, peer: PeerId, lane: u32, closed: Closed, loss: Loss) {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
-        // Whoever closed it first said why.
+        // The first close recorded the reason.
         if !session.late_lanes.contains_key(&lane) {
             self.context.stats.lanes_lost.fetch_add(1, Ordering::Relaxed);
             session.peer.note_loss(loss);
@@ -43,7 +42,7 @@ impl Control {
         let records = match closed {
             Closed::Quiet(records) => records,
             Closed::Soon => {
-                // Closed again it owes the answers that it owed before.
+                // An entry that exists keeps its flag: the answer to the peer's fence is still owed.
                 if let Entry::Vacant(late) = session.late_lanes.entry(lane) {
                     late.insert(false);
                     *self.late.by_engine.entry(session.identity.engine_id).or_default() += 1;
@@ -57,7 +56,7 @@ impl Control {
         if let (Some(_), Some((status, fence))) =
             (was_late, session.ended.filter(|_| session.machine.is_given_up()))
         {
-            // What stood behind its other lanes stands behind this one.
+            // The fence of the session's other lanes holds for this lane too.
             session.machine.give_up(status, Some(fence), &mut actions);
         }
         if let Some(is_asked) = was_late {
@@ -86,13 +85,13 @@ impl Control {
         }
     }
 
-    /// The peer asks that nothing of this lane can land here any more. True if that is so later, and it is told then.
+    /// Returns true if the peer's fence of this lane is answered later, because the lane is late.
     pub(super) fn answers_late(&mut self, peer: PeerId, lane: u32) -> bool {
         let late = self.sessions.get_mut(&peer).and_then(|session| session.late_lanes.get_mut(&lane));
         late.map(|is_asked| *is_asked = true).is_some()
     }
 
-    /// The last word of a session, now or when all its lanes are closed.
+    /// Sends the last message of a session, now or when all its lanes are closed.
     pub(super) fn say_last(&mut self, peer: PeerId, word: Message) {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         if session.late_lanes.is_empty() {
@@ -110,11 +109,11 @@ impl Control {
         let Some((token, word)) = self.late.parting.remove(&peer) else { return };
         if let Some(State::Parting(mut control)) = self.take(token).map(|conn| conn.state) {
             let sealed = control.channel.seal(&word.encode(), control.stream.out());
-            let _ = sealed.map(|()| control.stream.flush(&self.poller)); // or the peer sees the connection end
+            let _ = sealed.map(|()| control.stream.flush(&self.poller)); // on failure the connection just ends
         }
     }
 
-    /// What is said on such a connection is of no use any more.
+    /// Reads and discards input of a connection on which only the Bye is still to be sent.
     pub(super) fn parting(&mut self, token: u64, mut control: Box<ControlConn>, deadline: Option<Instant>) {
         let stands = control.stream.flush(&self.poller).is_ok();
         if let (true, Ok(Input::Bytes(_) | Input::Nothing)) =

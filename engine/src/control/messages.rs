@@ -1,5 +1,4 @@
-//! What the two ends of a session say to each other on its control connection, and what a message of the peer's
-//! has done here.
+//! Sends messages on the control connection of a session, and carries out the messages that the peer sends.
 
 use super::conn::State;
 use super::sessions::Actions;
@@ -18,7 +17,7 @@ impl Control {
         self.say_all(peer, [message]);
     }
 
-    /// In this order, and in as few pieces as go.
+    /// Sends messages in this order, with as few system calls as possible.
     pub(super) fn say_all(&mut self, peer: PeerId, messages: impl IntoIterator<Item = Message>) {
         let Some(token) = self.sessions.get(&peer).and_then(|session| session.conn) else { return };
         let Some(State::Control(control)) = self.conns.get_mut(&token).map(|conn| &mut conn.state) else {
@@ -27,12 +26,12 @@ impl Control {
         let mut messages = messages.into_iter();
         let sealed = messages.try_for_each(|it| control.channel.seal(&it.encode(), control.stream.out()));
         if sealed.is_err() || control.stream.flush(&self.poller).is_err() {
-            // The loop sees the broken connection as soon as it looks at it again.
+            // The poller then reports the connection, and the loop closes it.
             crate::sys::socket::shutdown(control.stream.fd());
         }
     }
 
-    /// Answers a message of the peer's. Who lets answers pile up does not read them.
+    /// Answers a message of the peer. Ends the session if too many answers wait, because the peer does not read them.
     pub(super) fn answer(&mut self, peer: PeerId, message: Message) {
         let Some(token) = self.sessions.get(&peer).and_then(|session| session.conn) else { return };
         if let Some(State::Control(control)) = self.conns.get_mut(&token).map(|conn| &mut conn.state) {
@@ -87,8 +86,8 @@ impl Control {
                 self.confirm_predecessors(peer);
             }
             Message::Bye { .. } => {
-                // The peer closed its lanes before it said so: what it answered last is here, and when
-                // ours go now nothing is in doubt.
+                // The peer closed its lanes before it sent the Bye. Its last acknowledgements have
+                // arrived, so closing our lanes confirms everything.
                 self.tcp.take_the_rest(peer);
                 return self.lose(
                     peer,
@@ -109,20 +108,22 @@ impl Control {
         }
     }
 
-    /// The peer asks that nothing of this lane can land here any more: neither from it as it stands, nor when it is
-    /// attached later, because its welcome or its greeting is still on the way.
+    /// Fences a lane for the peer: nothing of the lane can land here when the answer is sent. The fence also covers a
+    /// lane that is not attached yet, because its greeting or its welcome is still in flight.
     fn fence(&mut self, peer: PeerId, lane: u32) {
         if let Some(session) = self.sessions.get(&peer) {
             session.lane_numbers.fence(lane);
         }
         self.forget_greeting(peer, lane);
+        // Contract 3: the lane is closed before the fence is acknowledged.
         self.lane_lost(peer, lane, Loss::told(Cause::Closed, format!("the peer gave up lane {lane}")));
         if !self.answers_late(peer, lane) {
             self.answer(peer, Message::FenceAck { lane });
         }
     }
 
-    /// On a new connection: what was asked on the last one, or while there was none, nobody will answer.
+    /// Sends a new Ping on a new connection: a Ping of an earlier connection, or of a time without connection, gets no
+    /// answer.
     pub(super) fn probe_again(&mut self, peer: PeerId) {
         let mut actions = Actions::new();
         let Some(session) = self.sessions.get_mut(&peer).filter(|it| !it.probes.is_empty()) else { return };

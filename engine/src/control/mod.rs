@@ -1,7 +1,7 @@
-//! The control loop: one thread of the engine that accepts and dials, authenticates, and drives each
-//! peer's session. It moves no payload. `inbound` and `dial` bring connections to the point where they
-//! are authenticated, `sessions` says what happens on them, `announce` tells of our regions, `deadlines` looks
-//! after time.
+//! The control loop: one thread of the engine that accepts and dials connections, authenticates peers, and drives
+//! each peer's session. The control loop moves no payload. `inbound` and `dial` open and authenticate connections,
+//! `sessions` carries out what the session machines decide, `announce` announces this engine's regions to peers,
+//! `deadlines` handles timers.
 
 mod announce;
 mod callers;
@@ -59,20 +59,20 @@ use waiting::Crowd;
 const LISTENER: u64 = 1;
 const PROOFS: u64 = 2;
 const FIRST_TOKEN: u64 = 16;
-/// After the listener ran into a limit of the system it rests for this long.
+/// Pause of the listener after the system ran out of descriptors or memory.
 const ACCEPT_REST_NS: u64 = 100_000_000;
-/// With as many strangers at the door as there may be, the listener looks again after this long.
+/// Pause of the listener while the maximum number of strangers (unauthenticated inbound connections) is open.
 const CROWD_REST_NS: u64 = 5_000_000;
-/// How long a stranger may stand at a crowded door before it makes room for the next.
+/// How long a stranger keeps its place while the maximum is reached; then the next connection takes that place.
 const CROWD_PATIENCE: Duration = Duration::from_millis(500);
 
-/// What the loop is started with.
+/// The parts that the control loop is made of.
 pub struct Parts {
     pub context: Arc<Context>,
     pub listener: Option<Listener>,
     pub proofs: Option<OwnedFd>,
     pub tcp: Arc<tcp::service::Service>,
-    /// The transports that live beside the sessions.
+    /// The transports other than TCP.
     pub services: Vec<Installed>,
 }
 
@@ -86,42 +86,42 @@ pub struct Control {
     conns: HashMap<u64, Conn>,
     /// Connections that are not yet authenticated, by deadline.
     half_open: BTreeSet<(Instant, u64)>,
-    /// Those of them that others opened.
+    /// The half-open connections that other processes opened.
     strangers: BTreeSet<(Instant, u64)>,
-    /// Connections that are to become a session, by the names under which they are sought.
+    /// Connections that have no session yet, by the names under which callers of `connect` find them.
     pending: Names<u64>,
     sessions: HashMap<PeerId, PeerSession>,
-    /// Those that are not given up, by the names of their peers.
+    /// Sessions that are not given up, by the names of their peers.
     names: Names<PeerId>,
-    /// Sessions by the id under which their lanes arrive.
+    /// Sessions by the session id that the greetings of their lanes carry.
     by_session_id: HashMap<[u8; 16], PeerId>,
     /// The current session of each engine.
     by_engine: HashMap<[u8; 16], PeerId>,
-    /// The last peer that listened at a place.
+    /// The latest peer that listened at each place (`Identity::place`).
     by_place: HashMap<[u8; 16], PeerId>,
-    /// When each session's machine wants to be called.
+    /// When the timer of each session's machine, or of its lanes, is due.
     alarms: Schedule<Monotonic, PeerId>,
-    /// When each peer is looked at next: deadlines of its transfers, and whether its lanes move.
+    /// When each peer's transfers are checked for deadlines, and its lanes for progress.
     looks: Schedule<Monotonic, PeerId>,
-    /// Peers that are swept, a turn for each in turn. One may be in it twice.
+    /// Peers that have transfers to end, in turns. A peer may be queued twice.
     sweeping: VecDeque<PeerId>,
-    /// Peers of which transfers began to drain, to be touched once for all of them.
+    /// Peers that have newly draining transfers: `touch` runs once for all transfers of a peer.
     drained: HashSet<PeerId>,
-    /// Processes' end: the token of a pidfd, and its session.
+    /// The peers' processes, by the token of their pidfd: readable when the process has ended.
     pidfds: HashMap<u64, (OwnedFd, PeerId)>,
-    /// Incarnations that the application fenced, and the number of the fence among all.
+    /// Incarnations that the application fenced, and the count of fences (`fences`) at that time.
     fenced: HashMap<([u8; 16], u64), u64>,
     fences: u64,
     issued: ProofTable,
-    /// Messages, with their connection and its peer, worked off when the connection is back in `conns`.
+    /// Received messages, with their connection and its peer. Handled when the connection is back in `conns`.
     inbox: VecDeque<(u64, PeerId, Message)>,
     callers: Callers,
     crowded: Crowd,
-    /// Peers that are lost and may still be copying here: the loss is told when that is over.
+    /// Lost peers that may still access this engine's memory. The PeerLost event follows when they no longer can.
     draining: HashMap<PeerId, DrainingPeer>,
-    /// Lanes with which their devices are not through.
+    /// Closed lanes that their devices still use.
     late: LateLanes,
-    /// Regions that came and went, until all peers have heard of it.
+    /// Regions that were added or removed and are not yet announced to all peers.
     news: News,
     /// Lost peers in the order of their loss.
     lost: VecDeque<PeerId>,
@@ -209,7 +209,8 @@ impl Control {
             for peer in std::mem::take(&mut self.drained) {
                 self.touch(peer);
             }
-            // Before what peers say: who asks when it knows of a region is answered when the peer has been told.
+            // Regions are announced before messages are read: a peer's Ping is answered after the regions that
+            // existed before it were announced.
             health::doing("announcing regions");
             self.announce();
             health::doing("reading what peers say");
@@ -222,13 +223,13 @@ impl Control {
             self.sweep();
         }
         self.conns.clear();
-        // Where a forked child has copies of them, closing alone would leave peers at a door that nobody
-        // opens.
+        // A forked child may hold a copy of the listening socket. Closing ours would not end it, and peers would
+        // still connect to a listener that nobody serves.
         self.proof_listener.as_ref().map(AsRawFd::as_raw_fd).into_iter().for_each(socket::shutdown);
     }
 
-    /// Told to stop, and no peer has a transfer that is not final: one that was being submitted while the
-    /// engine began to close may still wait for its fence.
+    /// Returns true when the loop was told to stop, no lost peer can still copy, and every transfer is final. A
+    /// transfer that was submitted while the engine began to close may still wait for its fence.
     fn is_over(&self) -> bool {
         self.stopping
             && self.draining.is_empty()
@@ -308,7 +309,7 @@ impl Control {
 
     fn command(&mut self, command: Command) {
         match command {
-            // Its reply, dropped, says CLOSED.
+            // The dropped reply answers CLOSED.
             Command::Dial { .. } if self.stopping => {}
             Command::Dial { address, resolved, deadline, reply } => {
                 self.dial(address, resolved, deadline, reply)
@@ -319,7 +320,7 @@ impl Control {
                 let now_ns = clock::monotonic_ns();
                 if let Some(session) = self.sessions.get_mut(&peer) {
                     session.machine.drain(now_ns, transfer.handle);
-                    // Many come at once, and what `touch` looks at is the same for all of them.
+                    // Once for all transfers that drain together: `touch` visits every fenced record.
                     self.drained.insert(peer);
                 }
             }
@@ -362,7 +363,7 @@ impl Control {
         }
     }
 
-    /// Ends every session in good order, and takes no new ones.
+    /// Ends every session with a Bye and accepts no new sessions.
     fn end_sessions(&mut self) {
         self.stopping = true;
         self.crowded.clear();

@@ -1,5 +1,5 @@
-//! Who is known by which name: sessions by their peers', and connections that are to become one. They are found by
-//! name, however many there are.
+//! The names under which `connect` finds sessions, and connections that have no session yet. A search costs the same
+//! however many sessions there are.
 
 use super::conn::{Conn, State, Target};
 use super::Control;
@@ -12,18 +12,18 @@ use std::net::{IpAddr, SocketAddr};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Name {
-    /// What the application called it.
+    /// The address that the application gave to `connect`.
     Asked(String),
-    /// What the other end says of its address, and where it came from: what it says is no proof that it is there,
-    /// clones may all say the same.
+    /// The address that the other end claims, and the IP address that it came from. The claim alone proves nothing:
+    /// clones of a machine may all claim the same address.
     Said(String, IpAddr),
-    /// Where it is dialed.
+    /// The address that is dialed.
     At(SocketAddr),
-    /// Who has answered: the engine and its incarnation.
+    /// The engine that has answered, and its incarnation.
     Engine([u8; 16], u64),
 }
 
-/// Peers or connections by their names, of which each has few.
+/// Maps names to peers or connections. Each peer or connection has few names.
 pub struct Names<W, N = Name> {
     by_name: HashMap<N, BTreeSet<W>>,
     of: HashMap<W, Vec<N>>,
@@ -36,7 +36,7 @@ impl<W, N> Default for Names<W, N> {
 }
 
 impl<W: Copy + Eq + Hash + Ord, N: Clone + Eq + Hash> Names<W, N> {
-    /// From here on these are its names.
+    /// Replaces the names of `who`.
     pub fn set(&mut self, who: W, names: Vec<N>) {
         for name in self.of.remove(&who).unwrap_or_default() {
             if let Entry::Occupied(mut all) = self.by_name.entry(name) {
@@ -59,7 +59,7 @@ impl<W: Copy + Eq + Hash + Ord, N: Clone + Eq + Hash> Names<W, N> {
     }
 }
 
-/// The names under which a caller of `connect` may find a connection that has no session yet.
+/// Returns the names under which callers of `connect` find a connection that has no session yet.
 pub fn names_of(state: &State) -> Vec<Name> {
     match state {
         State::Dialing(dialing) => {
@@ -78,7 +78,7 @@ pub fn names_of(state: &State) -> Vec<Name> {
 }
 
 impl Control {
-    /// Its session has begun, or what it is called may have changed.
+    /// Updates the names of a session that has begun or whose names may have changed.
     pub(super) fn name_session(&mut self, peer: PeerId) {
         let named = self.sessions.get(&peer).filter(|session| !session.machine.is_given_up());
         let names = named.map(|session| {
@@ -89,14 +89,15 @@ impl Control {
         self.names.set(peer, names.unwrap_or_default());
     }
 
-    /// The session that whoever connects to this address means, if it stands or is about to.
+    /// Returns the session that a caller of `connect` with this address gets. The session need not be UP.
     pub(super) fn session_at(&self, address: &str, resolved: &[SocketAddr]) -> Option<PeerId> {
         let said = resolved.iter().map(|at| Name::Said(address.to_owned(), at.ip()));
         let names = std::iter::once(Name::Asked(address.to_owned())).chain(said);
         names.flat_map(|name| self.names.find(&name).last()).next()
     }
 
-    /// Has a caller wait with those of a dial that is under way, or of a connection whose session is about to begin.
+    /// Adds a caller to a dial in progress, or to a connection whose session is about to begin. Returns false if there
+    /// is none.
     pub(super) fn wait_with(
         &mut self,
         address: &str,
@@ -114,7 +115,7 @@ impl Control {
                     dialing.deadline = dialing.deadline.max(deadline);
                     &mut dialing.target
                 }
-                // It dialed us.
+                // The peer dialed us.
                 Some(State::Control(control)) => control.target.get_or_insert_with(|| Target::New {
                     address: address.to_owned(),
                     asked: now_asked,
@@ -133,8 +134,8 @@ impl Control {
         })
     }
 
-    /// Whether a dial for `connect` to this engine is under way: by who has answered it, and as long as nobody has, by
-    /// the address. A dial that was meant for another one after all is made again by its dialer.
+    /// Returns whether a dial for `connect` to this engine is in progress. An answered dial is found by the engine that
+    /// answered, an unanswered dial by its address. If the dial reaches another engine, the refused peer dials again.
     pub(super) fn dials(&self, theirs: &Identity) -> bool {
         let unanswered = |token: u64| match self.conns.get(&token) {
             Some(Conn { state: State::Dialing(dialing), .. }) => dialing.dialer.other_end().is_none(),
@@ -173,7 +174,7 @@ mod tests {
         }
     }
 
-    /// Who has a name is found, comes and goes at the cost of its own names, not of those that there are.
+    /// A search or an update costs the names concerned, not all names.
     #[test]
     fn one_among_many_costs_little() {
         const COUNT: u64 = 10_000;
@@ -187,12 +188,12 @@ mod tests {
             assert_eq!(names.find(&Counted(who)).count(), 0);
             names.set(who, of(who));
         }
-        // Six look-ups by name for each, and now and then another name whose hash looks the same.
+        // Six searches for each, and sometimes a comparison with a name of similar hash.
         assert!(COMPARED.get() < 100 * 12, "{} comparisons", COMPARED.get());
     }
 
     proptest! {
-        /// Against a list that is searched: who has the name is found, and nobody else is looked at.
+        /// Compares the names with a plain list.
         #[test]
         fn who_has_a_name_is_found_by_it(
             steps in prop::collection::vec((0..8u64, prop::collection::vec(0..6u64, 0..4)), 0..60),

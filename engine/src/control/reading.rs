@@ -1,5 +1,5 @@
-//! What arrives on authenticated control connections: a bounded piece at a time, opened, decoded and looked at for
-//! its order, then handed to the session that it is for. `messages` has what each message does.
+//! Reads authenticated control connections, a bounded piece at a time. Messages are opened, decoded and checked for
+//! their order, then passed to their session. `messages` carries them out.
 
 use super::conn::{ControlConn, Offered, State};
 use super::stream::Input;
@@ -11,7 +11,7 @@ use crate::status::{Error, Status};
 use std::time::Instant;
 
 impl Control {
-    /// The handshake is over: say Start, and wait for the peer's.
+    /// Sends our Start after the handshake, and waits for the peer's.
     pub(super) fn begin_control(&mut self, token: u64, mut control: ControlConn) {
         let Offered { association, known, fresh, .. } = control.offered;
         let start = Message::Start { association, known, fresh }.encode();
@@ -22,14 +22,14 @@ impl Control {
         if let Err(error) = control.stream.flush(&self.poller) {
             return self.control_ended(control, Failure::system("sending", &error));
         }
-        // What came with the handshake's last bytes is not announced by the poller.
+        // Input that came with the handshake's last bytes is already read; the poller does not report it.
         let deadline = Some(self.handshake_deadline());
         self.read_messages(token, Box::new(control), deadline);
     }
 
-    /// One turn of a connection: a bounded piece is read and worked off, and what is left is reported again.
+    /// Runs one turn of a connection: reads and handles a bounded piece. The poller reports the rest again.
     pub(super) fn control(&mut self, token: u64, mut control: Box<ControlConn>, deadline: Option<Instant>) {
-        // Who cannot be written to any more may have said why: what has come is read before it ends.
+        // If writing fails, the peer may have sent the reason before: input that has arrived is still read.
         if control.broken.is_none() {
             let flushed = control.stream.flush(&self.poller);
             control.broken = flushed.err().map(|error| Failure::system("sending", &error));
@@ -45,7 +45,7 @@ impl Control {
             Err(error) => Some(Failure::system("receiving", &error)),
         };
         if let Some(failure) = ended {
-            // What was said before the end still counts: a Bye above all.
+            // Messages before the end still count, above all a Bye.
             let _ = self.handle_messages(token, &mut control);
             self.drain_inbox();
             return self.control_ended(*control, failure);
@@ -68,14 +68,14 @@ impl Control {
                 self.drain_inbox();
             }
             Ok(false) => {
-                self.control_ended(*control, Failure::new(Cause::Ours, "the session takes no connection"))
+                self.control_ended(*control, Failure::new(Cause::Ours, "the connection was not accepted"))
             }
-            // The cipher says so: somebody on the way.
+            // Only a process between the two engines makes a MAC wrong, so the connection ends and not the session.
             Err(_) if peer.is_none() || control.channel.is_corrupt() => {
                 self.drain_inbox();
                 let failure = match control.channel.is_corrupt() {
                     true => Failure::new(Cause::Forged, "the MAC of a message is wrong"),
-                    false => Failure::new(Cause::Damaged, "a message comes where none may"),
+                    false => Failure::new(Cause::Damaged, "a message that is not allowed now"),
                 };
                 self.control_ended(*control, failure)
             }
@@ -87,14 +87,14 @@ impl Control {
         }
     }
 
-    /// Opens what has arrived. Before the session is found only a Start is taken; afterwards messages
-    /// are queued in `inbox`. False ends the connection.
+    /// Opens the messages that have arrived. Before the session is found, only a Start is accepted; later messages are
+    /// queued in `inbox`. False ends the connection.
     fn handle_messages(&mut self, token: u64, control: &mut ControlConn) -> Result<bool, Error> {
         let mut input = std::mem::take(&mut control.input);
         let mut at = 0;
         while let Some((plain, consumed)) = control.channel.open_next(&input[at..])? {
             at += consumed;
-            let corrupt = || Error::new(Status::Corrupt, "the control channel carries nonsense");
+            let corrupt = || Error::new(Status::Corrupt, "the control channel carries an invalid message");
             let message = Message::decode(&plain).map_err(|_| corrupt())?;
             match (control.peer, message) {
                 (None, Message::Start { association, known, fresh }) => {
@@ -116,8 +116,8 @@ impl Control {
         Ok(true)
     }
 
-    /// Works off messages, as long as their connection is their session's: what is answered on one connection
-    /// was not asked on the next.
+    /// Handles queued messages whose connection is still their session's: an answer on an earlier connection does not
+    /// belong to a question on the next.
     fn drain_inbox(&mut self) {
         while let Some((token, peer, message)) = self.inbox.pop_front() {
             if self.sessions.get(&peer).is_some_and(|session| session.conn == Some(token)) {

@@ -1,13 +1,14 @@
-//! Engines that were started anew: whose place one has taken, and whether the process of its forerunner has ended.
+//! Engines that were restarted. Finds the peer that a new engine replaces (its forerunner), and learns whether the
+//! forerunner's process has ended.
 //!
 //! ```text
-//! another engine at the place and the IP address of a known one, or at the address of a lost one: the known one
+//! a new engine at the place and IP address of a known engine, or at the address of a lost engine: the old engine
 //! is lost, its records wait for their leases
-//!   HasEnded{pid, started} ─▶   if the new one counts processes like the old one did, and both are proven
+//!   HasEnded{pid, started} ─▶   if both engines count pids and times alike and are proven
 //!                          ◀─ Ended{pid, started}: DEAD          no answer: LEASE
 //! ```
-//! That its place is taken says that a listener was closed, not that a process has ended: it may still hold lanes,
-//! and write. Only its own host can say that it does not, and the new engine, on that host, asks its kernel.
+//! A taken place proves that a listener was closed, not that a process has ended: the process may still hold lanes
+//! and write. Only its host can say that the process has ended. The new engine runs there and asks the kernel.
 
 use super::conn::ControlConn;
 use super::ending::PROCESS_ENDED;
@@ -23,8 +24,8 @@ use crate::types::PeerId;
 pub(super) const IN_ITS_PLACE: &str = "another engine is in the peer's place";
 
 impl Control {
-    /// The peer that listened where this engine listens now, and was reached at the same IP address. Clones of a
-    /// machine that was running are alike in all but that address.
+    /// Returns the peer that listened where this engine listens now and was reached at the same IP address. Clones of
+    /// a running machine differ in nothing but that address.
     pub(super) fn forerunner(&self, control: &ControlConn) -> Option<PeerId> {
         let theirs = &control.identity;
         let known = *self.by_place.get(&theirs.place?)?;
@@ -33,7 +34,8 @@ impl Control {
         (is_other && session.remote.ip() == control.remote.ip()).then_some(known)
     }
 
-    /// The engine of `peer` stands where that of `old` stood: who waits for `old` gets it, and `old` is lost.
+    /// Replaces `old` by `peer`, whose engine is at the same place: callers that wait for `old` get `peer`, and `old`
+    /// is lost.
     pub(super) fn succeed(&mut self, old: PeerId, peer: PeerId) {
         let waiting = self.take_waiting(old);
         self.join(peer, waiting);
@@ -45,7 +47,7 @@ impl Control {
         self.lose(old, Status::PeerLost, None, Loss::told(Cause::Ended, IN_ITS_PLACE));
     }
 
-    /// Asks a peer that has just been met what has become of those before it.
+    /// Asks a new peer whether the processes of its forerunners have ended.
     pub(super) fn ask_for_forerunners(&mut self, peer: PeerId) {
         let Some(session) = self.sessions.get(&peer) else { return };
         let asked: Vec<Process> = self.attested(session).map(|(_, process)| process).collect();
@@ -54,7 +56,7 @@ impl Control {
         }
     }
 
-    /// Of the peers before this one: those that still wait, and of whose processes it can tell.
+    /// Returns the forerunners whose sessions still wait and whose processes this peer's host can identify.
     fn attested<'a>(&'a self, session: &'a PeerSession) -> impl Iterator<Item = (PeerId, Process)> + 'a {
         let olds = session.forerunners.iter().filter_map(|old| self.sessions.get(old));
         olds.filter(move |old| old.is_proven && session.is_proven && old.remote.ip() == session.remote.ip())
@@ -64,7 +66,7 @@ impl Control {
             })
     }
 
-    /// A peer asks for a process of this host.
+    /// Answers a peer's question whether a process of this host has ended. A process that runs is not answered.
     pub(super) fn has_ended(&mut self, peer: PeerId, pid: u32, started: u64) {
         let is_proven = self.sessions.get(&peer).is_some_and(|session| session.is_proven);
         if is_proven && host::has_ended(pid, started) {
@@ -72,8 +74,9 @@ impl Control {
         }
     }
 
-    /// The host's answer: nothing of that process reads or writes anything any more.
+    /// Handles the host's answer: the process has ended and accesses no memory any more.
     pub(super) fn ended(&mut self, peer: PeerId, pid: u32, started: u64) {
+        // Contract 5: an answer counts only from a proven engine on the old peer's host (`attested`).
         let Some(session) = self.sessions.get(&peer) else { return };
         let is_it = |process: &Process| (process.pid, process.started) == (pid, started);
         let olds = self.attested(session).filter(|(_, process)| is_it(process)).map(|(old, _)| old);

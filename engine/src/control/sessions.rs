@@ -1,7 +1,5 @@
-//! Sessions: from an authenticated connection to a peer that carries transfers, and back down when
-//! something fails. `session::machine` decides; here its actions are carried out.
-//! `messages` has what the two ends say to each other meanwhile, `ending` what becomes of a session that is lost
-//! or given up.
+//! Begins sessions on authenticated connections and carries out the actions that `session::machine` decides.
+//! `messages` handles the messages of a session, `ending` handles lost lanes, lost connections and lost peers.
 
 use super::announce::Hearing;
 use super::conn::{ControlConn, Offered, State, Target};
@@ -25,7 +23,7 @@ use std::sync::Arc;
 
 pub(super) type Actions = Vec<Action<Posted>>;
 
-/// A peer and all that its session needs; lives as long as the peer can matter.
+/// A peer and the state of its session. Removed when the session is given up and nothing waits for its records.
 pub struct PeerSession {
     pub peer: Arc<Peer>,
     pub machine: Machine<Posted>,
@@ -34,39 +32,39 @@ pub struct PeerSession {
     pub lane_key: [u8; 32],
     pub(super) lane_numbers: Arc<LaneNumbers>,
     pub remote: SocketAddr,
-    /// The address given to `connect`, "" for those who came to us.
+    /// The address given to `connect`; empty if the peer dialed us.
     pub dialed: String,
-    /// The control connection, while there is one.
+    /// The token of the control connection, while the connection stands.
     pub conn: Option<u64>,
     /// Callers of `connect` that wait for the session to be up.
     pub waiting: Vec<u64>,
-    /// Lanes that we dialed and that the peer has not welcomed: their connections. They end with the session's.
+    /// Connections of lanes that we dialed and that the peer has not welcomed, by lane. They end with the session's
+    /// control connection.
     pub(super) greetings: HashMap<u32, u64>,
-    /// Peers whose place this one took while the process behind them may have been the same: it has let go of them
-    /// when it says Ready.
+    /// Earlier peer objects of this engine's incarnation. The peer's Ready confirms that their lanes are closed.
     predecessors: Vec<PeerId>,
-    /// The peer's name for its memory of us.
+    /// The peer's association id for us, which our next Start repeats.
     remote_link: u64,
     pub(super) hearing: Hearing,
     pub(super) probes: Vec<(u64, Monotonic, Reply<u64>)>,
     pub(super) closing: Vec<Reply<()>>,
     pub(super) pidfd: Option<u64>,
-    /// Lanes of services that are closed soon; whether the peer waits to hear of it, on this connection.
+    /// Lanes that are being closed (`Closed::Soon`); true if the peer asked for their fence on this connection.
     pub(super) late_lanes: HashMap<u32, bool>,
-    /// Why it was given up, and what stands behind that.
+    /// Why the session was given up, and the fence that holds for its records.
     pub(super) ended: Option<(Status, Fence)>,
     was_up: bool,
-    /// The transports beside TCP of which it is known whether there is a path: a mask.
+    /// Mask of the transports other than TCP that have reported whether a path exists.
     pub paths_settled: u64,
-    /// Whether such a path broke for a reason unknown, and the peer has not answered since.
+    /// True if a path broke for an unknown reason and the peer has not answered since.
     pub path_broken: bool,
     pub is_proven: bool,
-    /// Lost peers whose engines stood where this one's stands: other engines, unlike the predecessors.
+    /// Lost peers whose engines were at the place or address of this one: other engines, unlike `predecessors`.
     pub forerunners: Vec<PeerId>,
 }
 
 impl PeerSession {
-    /// The session, as transports know it.
+    /// Returns what transports need to know of the session.
     pub(super) fn session_info(&self, dialer: bool) -> SessionInfo {
         SessionInfo {
             peer: self.peer.clone(),
@@ -79,7 +77,7 @@ impl PeerSession {
 }
 
 impl Control {
-    /// What our Start says to this engine: which memory of it we have.
+    /// Returns the contents of our Start: the association with this engine that we remember, if any, and a new id.
     pub(super) fn offer(&self, theirs: &Identity) -> Offered {
         let known = self.by_engine.get(&theirs.engine_id).and_then(|peer| self.sessions.get(peer));
         let fresh = crate::sys::random_u64().max(1);
@@ -96,7 +94,8 @@ impl Control {
         }
     }
 
-    /// The peer object of an authenticated connection: the one we both remember, or a new one.
+    /// Returns the peer object of an authenticated connection: the existing one if both ends remember it, else a new
+    /// one. None if the connection is not needed.
     pub(super) fn find_session(
         &mut self,
         token: u64,
@@ -113,8 +112,8 @@ impl Control {
             session.identity.incarnation == theirs.incarnation && !session.machine.is_given_up()
         });
         if resumes {
-            // The peer goes on with its memory of us, in which notifications are numbered. Without ours, which has
-            // been given up since we said that we have it, this connection is of no use: the next one says so.
+            // The peer resumes its association, which numbers notifications. If ours was given up after our Start
+            // offered it, this connection cannot be used; the Start on the next connection no longer offers it.
             let old = old.filter(|old| same && control.offered.peer == Some(*old))?;
             self.drop_connection(old, Loss::told(Cause::Closed, "the peer has connected anew"));
             self.replace_session(old, token, control);
@@ -130,7 +129,7 @@ impl Control {
             }
             waiting = self.take_waiting(old);
             if same {
-                // It may remember this session yet, with lanes that stand. When it says Ready it has closed them.
+                // The peer may still have open lanes of this session. Its Ready confirms that they are closed.
                 predecessors.push(old);
             }
             self.lose(old, Status::PeerLost, None, Loss::told(Cause::Ended, IN_ITS_PLACE));
@@ -151,8 +150,8 @@ impl Control {
         Some(peer)
     }
 
-    /// Whether a session may come of this connection: the application may have fenced the peer, or given up the one
-    /// that was to be reached again, since the handshake began.
+    /// Returns whether this connection may become a session. Since the handshake began, the application may have
+    /// fenced the peer, or the session that was to be reached again may have been given up.
     fn is_wanted(&mut self, control: &ControlConn) -> bool {
         if let Some(Target::Again { peer }) = &control.target {
             if self.sessions.get(peer).is_none_or(|session| session.machine.is_given_up()) {
@@ -161,7 +160,7 @@ impl Control {
         }
         let theirs = (control.identity.engine_id, control.identity.incarnation);
         let Some(&fence) = self.fenced.get(&theirs) else { return true };
-        // To connect to a peer is how the application lifts a fence that it put up before.
+        // Contract 6: only a later `connect` by the application lifts its fence; a redial does not.
         let lifts = matches!(&control.target, Some(Target::New { asked, .. }) if *asked >= fence);
         if lifts {
             self.fenced.remove(&theirs);
@@ -169,8 +168,8 @@ impl Control {
         lifts
     }
 
-    /// The peer says Ready: it has closed the lanes of each earlier session, also of those that it shared with a peer
-    /// object that is lost here.
+    /// Releases the records of earlier peer objects as CONFIRMED. The peer said Ready, so it has closed the lanes of
+    /// every earlier session, including sessions of peer objects that are lost here.
     pub(super) fn confirm_predecessors(&mut self, peer: PeerId) {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         for old in std::mem::take(&mut session.predecessors) {
@@ -183,8 +182,8 @@ impl Control {
         }
     }
 
-    /// Two connections that were dialed from both sides at once came this far: both ends keep the one
-    /// that the engine with the smaller id dialed.
+    /// Returns whether the new connection loses against the session's. If both sides dialed at once, both keep the
+    /// connection that the engine with the smaller id dialed.
     fn loses_the_tie(&self, old: PeerId, control: &ControlConn) -> bool {
         let Some(session) = self.sessions.get(&old).filter(|session| session.conn.is_some()) else {
             return false;
@@ -197,7 +196,7 @@ impl Control {
         session.machine.role() == stays && control.role != stays
     }
 
-    /// The peer of this engine's incarnation, if its session is up.
+    /// Returns the peer of this engine and incarnation if its session is up.
     pub(super) fn live_session(&self, theirs: &Identity) -> Option<PeerId> {
         let peer = *self.by_engine.get(&theirs.engine_id)?;
         let session = self.sessions.get(&peer)?;
@@ -212,7 +211,7 @@ impl Control {
             self.by_session_id.insert(control.session_id, peer);
             session.session_id = control.session_id;
             session.lane_key = control.lane_key;
-            // Where it listens was noted when the session began, and is forgotten with it.
+            // `by_place` has the place from the session's beginning, and the session's end removes that place.
             session.identity = Identity { place: session.identity.place, ..control.identity.clone() };
             session.is_proven = control.is_proven;
             if control.role == Role::Dialer {
@@ -223,7 +222,7 @@ impl Control {
         self.name_session(peer);
     }
 
-    /// Who waits for this dial; and what becomes of the peer it was meant for, if that is another one.
+    /// Takes the callers that wait for this dial. If the dial was meant for another peer, `peer` replaces that peer.
     fn adopt_target(&mut self, control: &mut ControlConn, peer: PeerId) -> Vec<u64> {
         match control.target.take() {
             Some(Target::New { address, waiting, .. }) => {
@@ -234,7 +233,7 @@ impl Control {
                 waiting
             }
             Some(Target::Again { peer: sought }) if sought != peer => {
-                // The address answers as somebody else. Whether the old process lives, that one may know.
+                // Another engine answers at the address. Its host may know whether the old process lives.
                 self.succeed(sought, peer);
                 Vec::new()
             }
@@ -310,7 +309,7 @@ impl Control {
         Some(handle)
     }
 
-    /// The connection of a session is in place: open lanes, tell our regions.
+    /// Begins the transports and announces our regions: the session's connection stands.
     pub(super) fn started(&mut self, peer: PeerId, token: u64) {
         let Some(State::Control(control)) = self.conns.get_mut(&token).map(|conn| &mut conn.state) else {
             return;
@@ -332,7 +331,7 @@ impl Control {
         self.ask_for_forerunners(peer);
     }
 
-    /// Carries out what the machine decided, and sets its next alarm.
+    /// Carries out the machine's actions and sets its next alarm.
     pub(super) fn act(&mut self, peer: PeerId, actions: Actions) {
         let mut queue: VecDeque<Action<Posted>> = actions.into();
         while let Some(action) = queue.pop_front() {
@@ -364,7 +363,7 @@ impl Control {
         self.answer_connects(peer);
     }
 
-    /// The session changed: set its alarm anew; forget it when nothing depends on it any more.
+    /// Updates the session's alarm after a change, and removes the session when nothing depends on it any more.
     pub(super) fn touch(&mut self, peer: PeerId) {
         let lanes = self.tcp.next_timer(peer);
         let Some(session) = self.sessions.get_mut(&peer) else { return };

@@ -10,11 +10,11 @@ use std::sync::Arc;
 /// Bytes that may wait to be written. A peer that lets more pile up does not read its control channel.
 const OUT_BYTES_MAX: usize = 64 << 20;
 const READ_BYTES: usize = 32 << 10;
-/// So much that was written may stay in the buffer before the rest moves down.
+/// Written bytes that may stay in the buffer before the unwritten rest is moved to its front.
 const WRITTEN_BYTES_MAX: usize = 256 << 10;
 
 pub struct Stream {
-    /// None once it has been handed over.
+    /// None once `release` has returned the descriptor.
     fd: Option<OwnedFd>,
     poller: Arc<Poller>,
     token: u64,
@@ -46,14 +46,14 @@ impl AsFd for Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.fd {
             Some(fd) => fd.as_fd(),
-            // Only `release` takes it, and that consumes the stream.
+            // Only `release` takes the descriptor, and `release` consumes the stream.
             None => unreachable!(),
         }
     }
 }
 
 impl Stream {
-    /// Registers a connected or connecting socket. `connecting`: report when it is writable.
+    /// Registers a connected or connecting socket with the poller. `connecting`: report when the socket is writable.
     pub fn new(fd: OwnedFd, token: u64, poller: &Arc<Poller>, connecting: bool) -> io::Result<Stream> {
         poller.add(fd.as_raw_fd(), token, Interest { read: true, write: connecting })?;
         Ok(Stream {
@@ -71,29 +71,29 @@ impl Stream {
         self.as_fd().as_raw_fd()
     }
 
-    /// Unregisters the socket and hands it over.
+    /// Removes the socket from the poller and returns it.
     pub fn release(mut self) -> OwnedFd {
         let Some(fd) = self.fd.take() else { unreachable!() };
         self.poller.remove(fd.as_raw_fd(), self.token);
         fd
     }
 
-    /// Room to append what is to be written; `flush` sends it.
+    /// Returns the output buffer to append to; `flush` sends its bytes.
     pub fn out(&mut self) -> &mut Vec<u8> {
         &mut self.out
     }
 
-    /// Bytes written so far, and with all that waits to be.
+    /// Returns the bytes written so far, and their number once the backlog is written.
     pub fn progress(&self) -> (u64, u64) {
         (self.flushed, self.flushed + self.backlog() as u64)
     }
 
-    /// Bytes that wait to be written.
+    /// Returns the number of bytes that wait to be written.
     pub fn backlog(&self) -> usize {
         self.out.len() - self.written
     }
 
-    /// Writes what it can; asks to be told when the rest can go.
+    /// Writes as much as the socket takes. The poller reports when the rest can be written.
     pub fn flush(&mut self, poller: &Poller) -> io::Result<()> {
         while self.written < self.out.len() {
             let rest = &self.out[self.written..];
@@ -113,7 +113,7 @@ impl Stream {
         } else if self.backlog() > OUT_BYTES_MAX {
             return Err(io::Error::from_raw_os_error(libc::ENOBUFS));
         } else if self.written > self.backlog().max(WRITTEN_BYTES_MAX) {
-            // Who is written to all the time may never be done.
+            // On a busy stream the buffer may never be empty.
             self.out.drain(..self.written);
             self.written = 0;
         }
@@ -125,7 +125,7 @@ impl Stream {
         Ok(())
     }
 
-    /// One read of at most `limit` bytes.
+    /// Reads at most `limit` bytes, with one system call.
     pub fn read(&mut self, limit: usize) -> io::Result<Input> {
         let mut bytes = vec![0u8; limit.min(READ_BYTES)];
         match socket::receive(self.fd(), &mut bytes) {
@@ -144,7 +144,7 @@ impl Stream {
         tcp::local_address(self)
     }
 
-    /// The error with which a connect ended, if it did.
+    /// Returns the error of a failed connect.
     pub fn connect_error(&self) -> Option<io::Error> {
         socket::pending_error(self.fd())
     }

@@ -1,4 +1,4 @@
-//! What the loop must notice though it happens outside of it, and what a test can only do from within.
+//! Tests that need access to the control loop's inside: commands, timers, and the bound on lost peers.
 
 use super::deadlines::LOST_PEERS_KEPT;
 use crate::command::{Command, Reply};
@@ -22,12 +22,12 @@ fn engine(settings: &[(&str, &str)]) -> Engine {
     Engine::open(config).unwrap()
 }
 
-/// Returns when the loop has worked off every command that it had been given.
+/// Returns when the loop has handled every earlier command.
 fn settle(engine: &Engine, witness: u64) {
     engine.probe(PeerId::from_raw(witness), Some(BOUND)).unwrap();
 }
 
-/// Runs a call that blocks; what it returned, when it has.
+/// Runs a blocking call on a thread. The result arrives on the channel.
 fn spawn<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
     let (told, result) = mpsc::channel();
     thread::spawn(move || told.send(call()));
@@ -86,14 +86,14 @@ fn the_handles_of_the_last_peers_that_were_lost_are_known_and_no_others() {
     assert_eq!(status(PeerId::from_raw(peers[0].raw())), Status::Stale);
 }
 
-/// An address at which nobody ever says anything.
+/// Returns a listener that never answers, and its address.
 fn silent() -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     (listener, address)
 }
 
-/// Has the loop dial as `connect` does; when the answer came, and which.
+/// Lets the loop dial like `connect`. The time and the result of the answer arrive on the channel.
 fn dial(
     engine: &Engine,
     address: &str,

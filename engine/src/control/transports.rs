@@ -1,5 +1,5 @@
-//! Transports that live beside a session: begun when the session's connection stands, ended with it. What
-//! they are and how they are proven is behind `peer::TransportService`.
+//! Connects the transports to the sessions. A transport begins when a session's connection stands and ends with the
+//! connection. `peer::TransportService` is the interface of a transport.
 
 use super::announce;
 use super::Control;
@@ -11,11 +11,11 @@ use crate::status::{Result, Status};
 use crate::types::{PeerId, Transport};
 use std::sync::Arc;
 
-/// A lost peer of which something may still land here.
+/// A lost peer whose posted data may still land here.
 pub struct DrainingPeer {
     peer: Arc<Peer>,
     why: Status,
-    /// Who asked that nothing of it lands here any more.
+    /// Replies to send when nothing of the peer can land here any more.
     waiting: Vec<Reply<()>>,
 }
 
@@ -29,13 +29,13 @@ impl Control {
         self.services.iter().filter_map(|it| Some((it.transport, &**it.service.as_ref().ok()?)))
     }
 
-    /// The services and TCP.
+    /// Returns every transport, TCP included.
     fn each_transport(&self) -> impl Iterator<Item = &dyn TransportService> {
         let tcp: &dyn TransportService = &*self.tcp;
         self.each_service().map(|(_, service)| service).chain([tcp])
     }
 
-    /// Closes a lane of whichever transport. None: there is no such lane.
+    /// Closes a lane of any transport. Returns None if no transport has the lane.
     pub(super) fn close_lane(&self, peer: PeerId, lane: u32) -> Option<Closed> {
         self.each_transport().find_map(|transport| transport.close_lane(peer, lane))
     }
@@ -45,7 +45,8 @@ impl Control {
         self.each_transport().try_for_each(|transport| transport.prepare())
     }
 
-    /// The session's connection stands: begin, or say that there is no use in waiting.
+    /// Begins every transport for a session whose connection stands. If this engine lacks a transport, the peer is told
+    /// not to wait for it.
     pub(super) fn begin_transports(&mut self, peer: PeerId, dialer: bool) {
         let Some(session) = self.sessions.get(&peer) else { return };
         session.lane_numbers.begin(session.late_lanes.keys().copied());
@@ -67,7 +68,7 @@ impl Control {
         }
     }
 
-    /// A companion's word, if the session is still the one that it was meant for.
+    /// Sends a transport's message to the peer, if the session is still the session that the message was meant for.
     pub(super) fn tell_transport(
         &mut self,
         peer: PeerId,
@@ -81,7 +82,7 @@ impl Control {
         }
     }
 
-    /// The other side's companion says something, or that there is none.
+    /// Passes a message of the peer's transport service to ours, or the peer's reason why no path is possible.
     pub(super) fn transport_said(&mut self, peer: PeerId, transport: u8, why: String, body: Vec<u8>) {
         let Some(service) = self.service(Transport::from_number(transport as u32)) else { return };
         let taken = match why.is_empty() {
@@ -115,7 +116,7 @@ impl Control {
                 (Some((path, how)), None) => PathStatus::Open(path, how),
                 (_, Some(why)) if pending => PathStatus::Pending(why),
                 (_, Some(why)) => PathStatus::Shut(why),
-                // It has ended since that was said; what became of it is being said.
+                // The path ended after it was reported; the report of its end follows.
                 (None, None) => PathStatus::Pending("it has just ended".into()),
             },
         );
@@ -123,9 +124,9 @@ impl Control {
         self.answer_connects(peer);
     }
 
-    /// The path was there and is not any more, and nobody has said why. The session may be about to end,
-    /// and the word for that be on its way: only when the peer still answers is the session connected
-    /// anew, which makes a new path if there can be one.
+    /// Handles a path that broke for an unknown reason. The session may be about to end, with the message of that end
+    /// still in flight. So the peer is asked first. If it answers, the session is connected again, which makes a new
+    /// path if possible (`path_mended`).
     pub(super) fn path_broken(&mut self, peer: PeerId, transport: Transport) {
         let Some(session) =
             self.sessions.get_mut(&peer).filter(|session| session.paths_settled & transport.bit() != 0)
@@ -139,7 +140,7 @@ impl Control {
         self.ping(peer, None);
     }
 
-    /// The peer answers.
+    /// Connects the session again after a path broke: the peer has answered.
     pub(super) fn path_mended(&mut self, peer: PeerId) {
         if self.sessions.get(&peer).is_some_and(|session| session.path_broken) {
             let text = "the session is connected anew, to make a broken path again";
@@ -147,12 +148,12 @@ impl Control {
         }
     }
 
-    /// The lanes that carry this transfer.
+    /// Returns the lanes on which frames of this transfer are posted.
     pub(super) fn carriers(&self, peer: PeerId, transfer: u64) -> Vec<u32> {
         self.each_transport().flat_map(|transport| transport.carriers(peer, transfer)).collect()
     }
 
-    /// The session is over, or its connection is lost: so are the paths.
+    /// Ends every path: the session is over, or its connection is lost.
     pub(super) fn end_transports(&mut self, peer: PeerId) {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         session.paths_settled = 0;
@@ -169,7 +170,7 @@ impl Control {
         }
     }
 
-    /// A peer is lost; the application hears of it when nothing of it can land here any more.
+    /// Reports a lost peer to the application as soon as nothing of the peer can land here any more.
     pub(super) fn tell_lost(&mut self, peer: Arc<Peer>, why: Status) {
         let handle = peer.handle;
         for (transport, service) in self.each_service() {
@@ -181,7 +182,7 @@ impl Control {
         self.drained(handle);
     }
 
-    /// Answers when nothing of this peer can land here any more. Its session is over.
+    /// Replies when nothing of this peer, whose session is over, can land here any more.
     pub(super) fn answer_when_drained(&mut self, peer: PeerId, reply: Reply<()>) {
         match self.draining.get_mut(&peer) {
             Some(draining) => draining.waiting.push(reply),
@@ -189,9 +190,9 @@ impl Control {
         }
     }
 
-    /// A companion may be the last one to be quiet.
+    /// Delivers the PeerLost event and the replies if the peer's transfers are struck and every transport is quiet.
     pub(super) fn drained(&mut self, peer: PeerId) {
-        // Its transfers are struck first: their events come before the loss's.
+        // The peer's transfers are struck first: their events come before the event of the loss.
         if self.draining.get(&peer).is_some_and(|draining| !draining.peer.is_swept()) {
             return;
         }
@@ -205,7 +206,7 @@ impl Control {
         draining.waiting.into_iter().for_each(|reply| reply.send(Ok(())));
     }
 
-    /// Whether each companion has said what becomes of its path.
+    /// Returns the mask of all transports other than TCP, to compare with `paths_settled`.
     pub(super) fn services_mask(&self) -> u64 {
         self.services.iter().fold(0, |mask, beside| mask | beside.transport.bit())
     }

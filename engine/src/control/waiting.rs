@@ -1,5 +1,5 @@
-//! What callers of `connect` wait for: a session to be up, a door that is less crowded, a peer that dials us at the
-//! same time. `callers` has the callers, `dial` brings them here.
+//! Conditions that callers of `connect` wait for: a session that is UP, a peer that has room for another handshake, or
+//! a peer that dials us at the same time. `callers` holds the callers; `dial` passes them on to this file.
 
 use super::conn::Target;
 use super::Control;
@@ -12,18 +12,18 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// The least pause before a dial is made again.
+/// The shortest pause before a dial is repeated.
 const PAUSE_MS: u64 = 50;
 
-/// A dial that is made again in a moment: it found too many others at the door, or an engine that dials us itself.
+/// A dial to be repeated after a pause: the peer had no room for another handshake, or dials us itself.
 pub struct Later {
     pub at: Instant,
     target: Target,
     addresses: Vec<SocketAddr>,
     deadline: Instant,
-    /// What the callers are told when it is too late.
+    /// The error that the callers get when their deadline has passed.
     error: Error,
-    /// The engine whose own session may come first.
+    /// The engine that dials us; the session of its dial may be established first.
     awaited: Option<([u8; 16], u64)>,
 }
 
@@ -35,16 +35,16 @@ impl Later {
         error: Error,
         awaited: Option<([u8; 16], u64)>,
     ) -> Later {
-        // Not all in step.
+        // A random pause, so that dialers do not retry in step.
         let pause = Duration::from_millis(PAUSE_MS + crate::sys::random_u64() % PAUSE_MS);
         Later { at: clock::now() + pause, target, addresses, deadline, error, awaited }
     }
 }
 
-/// A dial's time, and a number that no other has.
+/// The time of a repeated dial, and a unique number.
 type Turn = (Instant, u64);
 
-/// Those dials, by their time, and by the engine whose session may come first.
+/// The dials to be repeated, by their time and by the engine that dials us.
 #[derive(Default)]
 pub struct Crowd {
     by_time: BTreeMap<Turn, Later>,
@@ -62,7 +62,7 @@ impl Crowd {
         self.by_time.insert(key, later);
     }
 
-    /// When the first of them is made again.
+    /// Returns when the first dial is repeated.
     pub fn next(&self) -> Option<Instant> {
         self.by_time.first_key_value().map(|((at, _), _)| *at)
     }
@@ -95,14 +95,15 @@ impl Crowd {
 }
 
 impl Control {
-    /// These callers of `connect` get the session's peer, now or when it is up.
+    /// Adds callers of `connect` that get the session's peer, now or when the session is UP.
     pub(super) fn join(&mut self, peer: PeerId, waiting: Vec<u64>) {
         let Some(session) = self.sessions.get_mut(&peer) else { return };
         session.waiting.extend(waiting);
         self.answer_connects(peer);
     }
 
-    /// Who waits for the session gets it when transfers can be submitted, by the path that is to carry them.
+    /// Answers the callers that wait for the session when it is UP, every transport has reported whether a path exists,
+    /// and the lane that a transfer would need is attached.
     pub(super) fn answer_connects(&mut self, peer: PeerId) {
         let mask = self.services_mask();
         let has_lane = self.has_lane_it_needs(peer);
@@ -112,12 +113,12 @@ impl Control {
         }
     }
 
-    /// Callers of `connect` that asked for whoever is at an address, not for the session they found there.
+    /// Takes the callers that wait for a session. They asked for the engine at an address, not for this session.
     pub(super) fn take_waiting(&mut self, peer: PeerId) -> Vec<u64> {
         self.sessions.get_mut(&peer).map(|session| std::mem::take(&mut session.waiting)).unwrap_or_default()
     }
 
-    /// The same for an engine that they asked for by this name, and that has come by another.
+    /// Adds callers that asked for the engine by this address, though its session was established under another name.
     pub(super) fn join_by_name(&mut self, peer: PeerId, address: String, waiting: Vec<u64>) {
         if let Some(session) = self.sessions.get_mut(&peer).filter(|session| session.dialed.is_empty()) {
             session.dialed = address;
@@ -126,8 +127,8 @@ impl Control {
         self.join(peer, waiting);
     }
 
-    /// Tries again in a moment, if the callers still wait then. Who waits for an engine that dials us gets its
-    /// session, which may be here already: whatever its name is, it is found by who it is.
+    /// Repeats a dial after its pause, if its deadline has not passed by then. If the engine dials us and its session
+    /// exists already, the callers get that session; it is found by engine id and incarnation.
     pub(super) fn dial_later(&mut self, later: Later) {
         let here = later.awaited.and_then(|engine| self.session_of(engine));
         match (here, later) {
@@ -137,7 +138,7 @@ impl Control {
             (_, Later { at, target, deadline, mut error, awaited, .. }) if at >= deadline => {
                 if awaited.is_some() {
                     error.status = Status::Unreachable;
-                    error.message += ": it dials us at the same time, but does not come through";
+                    error.message += ": the peer dials this engine, but its session did not come in time";
                 }
                 self.dial_failed(target, error, None)
             }
@@ -160,7 +161,7 @@ impl Control {
         }
     }
 
-    /// Who waits for this engine to come by itself, at its session's beginning.
+    /// Gives a new session to the callers that waited for its engine to dial us.
     pub(super) fn take_awaiting(&mut self, peer: PeerId, engine: ([u8; 16], u64)) {
         for later in self.crowded.take_awaiting(engine) {
             if let Target::New { address, waiting, .. } = later.target {
@@ -170,8 +171,8 @@ impl Control {
     }
 }
 
-/// Whether the peer had no room for one more at this moment: it said so, or the backlog of its socket for
-/// proofs was full.
+/// Returns whether the peer had no room for another handshake: it said so, or the backlog of its proof socket was
+/// full.
 pub(super) fn is_crowded(error: &Error, refusal: Option<RefusalCode>) -> bool {
     refusal == Some(RefusalCode::TooMany) || error.os_error == libc::EAGAIN
 }
@@ -181,7 +182,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Who it is, is the peer of its target.
+    /// Makes a dial that its target's peer identifies.
     fn later(peer: PeerId, at: Instant, awaited: Option<u64>) -> Later {
         let error = Error::new(Status::Unreachable, "");
         let awaited = awaited.map(|engine| ([0; 16], engine));
@@ -199,7 +200,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list that is searched.
+        /// Compares the crowd with a plain list.
         #[test]
         fn a_crowd_is_found_by_time_and_by_engine(
             steps in prop::collection::vec((0..3u8, 0..6u64, 0..20u64), 0..60),

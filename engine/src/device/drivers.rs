@@ -1,5 +1,5 @@
-//! The device libraries of an engine, each opened when memory of its kind is first heard of, and the threads
-//! of the devices in use.
+//! The device libraries of an engine, each opened on first use of its kind of memory, and the threads of the devices
+//! in use.
 
 use super::worker::{Limits, Worker};
 use super::{Driver, Queue};
@@ -11,12 +11,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A library that may be there.
+/// A library that may be installed.
 pub struct Library {
     pub kind: MemoryKind,
-    /// Whether the program has it open: if not, no memory can be of its devices.
+    /// Returns whether the program has the library open. If not, no memory can be of its devices.
     pub is_loaded: Box<dyn Fn() -> bool + Send + Sync>,
-    /// UNAVAILABLE with the reason.
+    /// Opens the library. UNAVAILABLE with the reason.
     pub open: Box<dyn Fn() -> Result<Arc<dyn Driver>> + Send + Sync>,
 }
 
@@ -27,7 +27,7 @@ pub struct Drivers {
     looked: Mutex<Looked>,
 }
 
-/// Which libraries the program had open when that was last looked for, and the loader's count before.
+/// The libraries that the program had open at the last look, and the loader's count before that look.
 #[derive(Default)]
 struct Looked {
     at: Option<Changes>,
@@ -46,17 +46,17 @@ fn stopped() -> Error {
 }
 
 impl Drivers {
-    /// Opens nothing yet.
+    /// Opens no library yet.
     pub fn new(libraries: Vec<Library>, limits: Limits) -> Drivers {
         Drivers { libraries, limits, open: Mutex::default(), looked: Mutex::default() }
     }
 
-    /// After which a copy that a device has begun has ended, or the device counts as broken.
+    /// Returns the time after which a copy that began has ended, or its device counts as broken.
     pub fn timeout(&self) -> Duration {
         self.limits.timeout
     }
 
-    /// The driver of this kind of memory. UNAVAILABLE when its library is not there or not wanted.
+    /// Returns the driver of this kind of memory. UNAVAILABLE if its library is missing or switched off.
     pub fn get(&self, kind: MemoryKind) -> Result<Arc<dyn Driver>> {
         let kind = kind.driver();
         if let Some(driver) = self.lock().drivers.get(&kind) {
@@ -66,14 +66,14 @@ impl Drivers {
             let text = format!("{} is switched off by the settings", kind.name());
             return Err(Error::new(Status::Unavailable, text));
         };
-        // Takes long, so under no lock; of two that are opened at once the first counts.
+        // Opening takes long, so no lock is held. If two threads open the library, the first result counts.
         let driver = (library.open)()?;
         Ok(self.lock().drivers.entry(kind).or_insert(driver).clone())
     }
 
-    /// The drivers whose libraries the program has open: no memory can be of another's devices. One that is
-    /// loaded and doesn't work has none either. Looks for files only when the program has opened or closed some
-    /// library since.
+    /// Returns the drivers whose libraries the program has open, because no memory can be of other libraries' devices;
+    /// a library that does not work is left out. Looks for files only if the program has opened or closed a library
+    /// since the last look.
     pub fn loaded(&self) -> Vec<Arc<dyn Driver>> {
         let now = loader::changes();
         let mut looked = self.looked.lock();
@@ -87,12 +87,12 @@ impl Drivers {
         kinds.into_iter().filter_map(|kind| self.get(kind).ok()).collect()
     }
 
-    /// Whether devices of this kind are to reach those of other hosts. Opens nothing.
+    /// Returns whether devices of this kind may reach those of other hosts. Opens no library.
     pub fn crosses(&self, kind: MemoryKind) -> bool {
         self.lock().drivers.get(&kind.driver()).is_some_and(|driver| driver.crosses())
     }
 
-    /// The thread that copies from and to this device, started when first asked for.
+    /// Returns the thread that copies from and to this device, and starts it on first use.
     pub fn worker(&self, at: Location) -> Result<Arc<Worker>> {
         let at = Location { kind: at.kind.driver(), device: at.device };
         {
@@ -116,12 +116,13 @@ impl Drivers {
                 other => other.cloned(),
             }
         };
-        // Of two that were started at once the first counts, and after `stop` none does. Nobody else would end it.
+        // If two threads started a worker at once, the first counts; after `stop` neither does. The other must be
+        // ended here.
         worker.stop();
         other.ok_or_else(stopped)
     }
 
-    /// A thread for what a device here is attached to; see `Worker::start_with`.
+    /// Starts a thread for an attachment of a device here; see `Worker::start_with`.
     pub fn start_attached(
         &self,
         at: Location,
@@ -131,14 +132,14 @@ impl Drivers {
         Worker::start_with(at, self.limits, open, ended)
     }
 
-    /// A thread of a device of this kind: one that runs, or else the first device's.
+    /// Returns a thread of a device of this kind: one that runs, or else the first device's.
     pub fn any_worker(&self, kind: MemoryKind) -> Result<Arc<Worker>> {
         let kind = kind.driver();
         let running = self.lock().workers.iter().find(|(at, _)| at.kind == kind).map(|(_, it)| it.clone());
         running.map_or_else(|| self.worker(Location { kind, device: 0 }), Ok)
     }
 
-    /// Ends the threads; nothing is under way. None is started from here on.
+    /// Ends the threads, which have nothing under way. No thread is started afterwards.
     pub fn stop(&self) {
         let workers = {
             let mut open = self.lock();
@@ -163,7 +164,7 @@ mod tests {
 
     const LIMITS: Limits = Limits { batch_bytes: 1, depth: 1, timeout: Duration::from_secs(1) };
 
-    /// A device that is opened by two threads at once, whose queues are counted.
+    /// A device that two threads open at once. It counts its open queues.
     struct Slow {
         both: Barrier,
         open: Arc<AtomicUsize>,
@@ -235,12 +236,12 @@ mod tests {
         assert_eq!(open.load(Ordering::SeqCst), 1, "the other thread goes on, and nobody knows it");
         drivers.stop();
         assert_eq!(open.load(Ordering::SeqCst), 0);
-        // A region that was lent is unregistered when its engine is closed.
+        // Unregistering a lent region asks for a worker after its engine was closed.
         assert_eq!(drivers.worker(at).map(|_| ()).unwrap_err().status, Status::Closed);
         assert_eq!(open.load(Ordering::SeqCst), 0);
     }
 
-    /// Registering memory asks each time, and looking for files takes longer than all else that it does.
+    /// Registering memory asks each time, and looking for files takes longer than the rest of that call.
     #[test]
     fn libraries_are_looked_for_when_the_program_opens_some_and_not_each_time() {
         let looks = Arc::new(AtomicUsize::new(0));
@@ -254,7 +255,7 @@ mod tests {
             open: Box::new(|| Err(Error::new(Status::Unavailable, "none"))),
         };
         let drivers = Drivers::new(vec![library], LIMITS);
-        // Other tests may open libraries, too: not as many as this asks.
+        // Other tests may open libraries too, but less often than this loop asks.
         (0..1000).for_each(|_| assert!(drivers.loaded().is_empty()));
         let before = looks.load(Ordering::SeqCst);
         assert!((1..500).contains(&before), "{before} looks");

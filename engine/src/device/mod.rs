@@ -1,9 +1,8 @@
-//! Memory of devices, whoever makes them: what the rest of the engine asks of CUDA and of Ascend.
-//! `transport::cuda` and `transport::ascend` implement `Driver`, `worker` runs one thread for each device in
-//! use, and `stage` plans what goes through it.
+//! The interface of device libraries, which CUDA and Ascend implement (`transport::cuda`, `transport::ascend`:
+//! `Driver`). `worker` runs one thread for each device in use, and `stage` plans the copies.
 //!
-//! The host program's own contexts, devices and streams are left as they are: what needs a current context
-//! happens on the device's thread (`Queue`), and the few calls on a caller's thread restore what they change.
+//! The host program's contexts, devices and streams stay as they are (contract 14). Calls that need a current context
+//! run on the device's thread (`Queue`); the few calls on a caller's thread restore all that they change.
 
 mod drivers;
 mod worker;
@@ -17,82 +16,83 @@ use crate::types::{Location, MemoryKind, PeerId};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
-/// A device library that is loaded and works. Any thread.
+/// A device library that is loaded and works. Any thread may call it.
 pub trait Driver: Send + Sync {
     /// `Cuda` or `Ascend`.
     fn kind(&self) -> MemoryKind;
 
-    /// For a person: versions and devices.
+    /// Returns versions and devices, as text for people.
     fn describe(&self) -> String;
 
-    /// What lies at `address`: memory of one of its devices, or host memory that it has locked or manages.
-    /// None for anything else. STALE and the like are not found out here: memory that was freed is
-    /// somebody else's.
+    /// Returns the allocation at `address`: memory of one of the library's devices, or host memory that the library
+    /// pinned or manages. None for other memory. Does not detect freed memory: its address may belong to another
+    /// allocation.
     fn locate(&self, address: u64) -> Result<Option<Allocation>>;
 
-    /// Locks host memory, so that copies from and to it are asynchronous. It stays mapped until `unpin`.
+    /// Pins host memory, so that copies from and to it are asynchronous. The memory must stay mapped until `unpin`.
     fn pin(&self, address: u64, length: usize) -> Result<()>;
     fn unpin(&self, address: u64);
 
-    /// A queue of copies on a device, for the calling thread alone. At most `depth` batches are under way at one
-    /// time, of at most `batch_bytes` where they are from or to the host.
+    /// Opens a queue of copies on a device, for the calling thread only. At most `depth` batches are under way at
+    /// once; a batch from or to the host has at most `batch_bytes`.
     fn open(&self, device: i32, batch_bytes: usize, depth: usize) -> Result<Box<dyn Queue>>;
 
-    /// A point that the program's own work reaches: an event it has recorded, or where one of its streams is
-    /// now. UNSUPPORTED for what this library doesn't have.
+    /// Returns a point in the program's own work: an event that the program recorded, or the current end of one of its
+    /// streams. UNSUPPORTED if the library has no such thing.
     fn point(&self, at: Start) -> Result<Box<dyn Point>>;
 
     /// Makes all later work of the program's `stream` wait until `Hold::release`.
     fn hold(&self, stream: u64) -> Result<Box<dyn Hold>>;
 
-    /// Whether devices of other hosts are to reach memory of these by themselves, and these theirs: `Queue::expose`,
-    /// `attach`.
+    /// Returns whether devices of other hosts may reach memory of these devices directly, and the reverse:
+    /// `Queue::expose`, `attach`.
     fn crosses(&self) -> bool {
         false
     }
 
-    /// Attaches new memory of a device, `length` bytes, to what a device of another host exposes: the peer made
-    /// `offer`, and is at `host`. Takes as long as connecting may. For the calling thread alone.
+    /// Attaches `length` bytes of new memory on a device to the memory that a device of another host exposes. `offer`
+    /// is the peer's, and `host` its address. Takes as long as connecting does. The result is for the calling thread
+    /// only.
     fn attach(&self, _device: i32, _length: u64, _offer: &[u8], _host: IpAddr) -> Result<Attachment> {
         Err(not_across())
     }
 
-    /// This process as its driver knows it: what a peer that lends memory to it hands to `borrower`.
+    /// Returns this process's number in its driver, which a lending peer passes to `borrower`.
     fn process_id(&self) -> i32 {
         std::process::id() as i32
     }
 
-    /// What `Queue::export` is told of a process that is to import: `said` is its own `process_id`. An error if that
-    /// can't be the number of the process that was proven to be the peer's.
+    /// Returns the process number for `Queue::export`. `said` is the importing process's own `process_id`. An error if
+    /// that cannot be the number of the process that was proven to be the peer's.
     fn borrower(&self, said: i32, _proven: &Proven) -> Result<i32> {
         Ok(said)
     }
 
-    /// The PCI function that a device is, as sysfs names it ("0000:3b:00.0"). None: the library doesn't tell.
+    /// Returns the PCI function of a device, as sysfs names it ("0000:3b:00.0"). None: the library does not tell.
     fn pci_address(&self, _device: i32) -> Option<String> {
         None
     }
 
-    /// The dma-buf behind device memory, by which a NIC reads and writes it. UNAVAILABLE with the reason, also where
-    /// the device's work wouldn't see what the NIC has written without a call in between.
+    /// Returns a dma-buf of device memory, by which a NIC reads and writes it. UNAVAILABLE with the reason; also if
+    /// the device needs an extra call to see what the NIC has written.
     fn dmabuf(&self, _address: u64, _length: u64) -> Result<DmaBuf> {
         let text = format!("memory of {} has no dma-buf", self.kind().name());
         Err(Error::new(Status::Unavailable, text))
     }
 }
 
-/// Whole pages that hold the range asked for, which begins at `offset`.
+/// Whole pages around the requested range, which begins at `offset`.
 #[derive(Debug)]
 pub struct DmaBuf {
     pub fd: OwnedFd,
     pub offset: u64,
 }
 
-/// Memory of a device here and memory of a device of another host, which this one reads and writes by itself.
+/// Memory of a device here and memory of a device of another host; the device here reads and writes both.
 pub struct Attachment {
-    /// Its pieces go from the one to the other, one in each batch. Dropped, both are free to go.
+    /// A queue that copies between the two, one piece in each batch. Dropping it releases both memories.
     pub queue: Box<dyn Queue>,
-    /// Where they begin: here, and there as the other device knows it.
+    /// The start of each memory: here, and in the other device's addresses.
     pub local: u64,
     pub remote: u64,
 }
@@ -101,7 +101,7 @@ pub struct Attachment {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exposed {
     pub address: u64,
-    /// What the other attaches by, at most 512 bytes.
+    /// The data that the other device needs to attach, at most 512 bytes.
     pub offer: Vec<u8>,
 }
 
@@ -113,8 +113,8 @@ fn not_shared() -> Error {
     Error::new(Status::Unsupported, "nothing is mapped by this queue")
 }
 
-/// A piece of device memory that was allocated as one. Where the library can't tell what was, it begins at
-/// the address asked for and its length is 0.
+/// Device memory that was allocated as one piece. If the library does not tell the bounds, `base` is the address asked
+/// for and `length` is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocation {
     pub location: Location,
@@ -125,17 +125,17 @@ pub struct Allocation {
 /// Memory that another process of this host lends.
 #[derive(Clone, Copy, Debug)]
 pub struct Borrowed<'a> {
-    /// What the owner's queue exported, as the peer says.
+    /// The data that the owner's queue exported, as received from the peer.
     pub exported: &'a [u8],
-    /// The bytes that are wanted of it.
+    /// The number of bytes to map.
     pub length: u64,
-    /// The peer's handle: what two peers lend is never one thing, whatever they say.
+    /// The peer's handle. Memory lent by two peers is never treated as the same memory, whatever the peers claim.
     pub peer: PeerId,
-    /// The peer's process. The memory is taken from it and from no other.
+    /// The peer's process. The memory is taken from this process and no other.
     pub owner: &'a Proven,
 }
 
-/// What a transfer waits for before it reads or writes memory here: handles of the program's.
+/// The start condition of a transfer: a handle of the program's that it waits for before it touches memory here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     Event(u64),
@@ -144,18 +144,18 @@ pub enum Start {
 
 /// See `Driver::point`.
 pub trait Point: Send {
-    /// An error is the device's: the work before the point has failed.
+    /// Returns whether the point is reached. An error is the device's: the work before the point has failed.
     fn is_reached(&self) -> Result<bool>;
 }
 
-/// See `Driver::hold`. Dropped unreleased, it releases.
+/// See `Driver::hold`. Dropping it releases the stream.
 pub trait Hold: Send + Sync {
     fn release(&self);
 }
 
-/// Between what a batch copies. Host memory is locked by the same driver; device memory is of the queue's
-/// device, of another one of this process, or imported. Of an `Attachment` the memory at the other end stands for the
-/// host's: addresses alone don't tell the two apart.
+/// The two sides of a batch's copies. Host memory is pinned by the same driver. Device memory is of the queue's
+/// device, of another device of this process, or imported. For an `Attachment` the memory at the other end takes the
+/// host's role, because addresses alone do not tell the two apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     HostToDevice,
@@ -170,58 +170,56 @@ pub struct Piece {
     pub length: u64,
 }
 
-/// Copies on one device. Batches that are under way together have no order among each other, and neither
-/// have the pieces of one; what has ended is told in the order of the batches. An error is of the batch,
-/// with the library's own code in `vendor_error`; one that is UNAVAILABLE or PEER_LOST means that the device
-/// is of no use any more.
+/// Copies on one device. Neither batches under way nor the pieces of a batch have an order among each other; the ends
+/// of batches are reported in the order of the batches. An error belongs to its batch and has the library's code in
+/// `vendor_error`. UNAVAILABLE and PEER_LOST mean that the device is of no further use.
 pub trait Queue {
-    /// Starts a batch. An error: nothing of it has been started, or all that was has ended.
+    /// Starts a batch. An error means that nothing of the batch was started, or that all started copies have ended.
     fn copy(&mut self, direction: Direction, pieces: &[Piece]) -> Result<Batch>;
 
-    /// Whether everything up to this batch has ended, and where device memory was written is visible there.
-    /// Each is asked for until it has, in order.
+    /// Returns whether all batches up to this one have ended, with written device memory visible there. Called for
+    /// each batch in order, until true.
     fn is_done(&mut self, batch: Batch) -> Result<bool>;
 
-    /// Stops everything under way. True: nothing of it touches memory any more. False: that is not known,
-    /// and the memory must be kept.
+    /// Stops everything under way. True: nothing under way touches memory any more. False: unknown, so the memory must
+    /// be kept.
     fn abort(&mut self) -> bool;
 
-    /// What another process of this host (`pid`: see `Driver::borrower`) needs to reach this memory, with `import`: at
-    /// most 512 bytes. The memory must be kept until the other has closed it, or has ended.
+    /// Returns the data by which another process of this host (`pid`: see `Driver::borrower`) reaches this memory with
+    /// `import`, at most 512 bytes. The memory must be kept until that process has closed it or ended.
     fn export(&mut self, _address: u64, _length: u64, _pid: i32) -> Result<Vec<u8>> {
         Err(not_shared())
     }
 
-    /// Gives up what this queue keeps for those who have yet to import what it exported. Who has imported it
-    /// keeps it.
+    /// Gives up the queue's state for future importers of an export. Processes that have imported it keep it.
     fn withdraw(&mut self, _exported: &[u8]) {}
 
-    /// Maps what another process exported: the address at which the queue's device knows it. From there all the
-    /// bytes that are wanted are mapped, whatever that process said.
+    /// Maps exported memory, and returns its address for the queue's device. All wanted bytes are mapped from there
+    /// on, whatever the exporting process claims.
     fn import(&mut self, _borrowed: &Borrowed<'_>) -> Result<u64> {
         Err(not_shared())
     }
 
-    /// Unmaps what `import` mapped; nothing of it is under way.
+    /// Unmaps what `import` mapped. No copy with it is under way.
     fn close(&mut self, _imported: u64) -> Result<()> {
         Err(not_shared())
     }
 
-    /// New memory of this device, `length` bytes, which one device of another host may attach to and then reads
-    /// and writes by itself. `host`: this host's address, as the other knows it.
+    /// Allocates `length` bytes on this device, which one device of another host may attach to and then read and write
+    /// directly. `host` is this host's address as the peer knows it.
     fn expose(&mut self, _length: u64, _host: IpAddr) -> Result<Exposed> {
         Err(not_across())
     }
 
-    /// Takes exposed memory back. It is freed when the other has let go of it.
+    /// Takes exposed memory back. The memory is freed when the other device has detached.
     fn conceal(&mut self, _address: u64) {}
 
-    /// Frees what was concealed and could not be freed yet. Whether some is left.
+    /// Frees concealed memory that could not be freed before. Returns whether some is left.
     fn tidy(&mut self) -> bool {
         false
     }
 }
 
-/// Names a batch of one queue. They rise.
+/// The number of a batch of one queue. Numbers rise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Batch(pub u64);

@@ -1,5 +1,5 @@
-//! The thread of one device: it alone makes the driver's calls that need a context, starts batches in order,
-//! and looks for their end. `stage` hands it work and is called back on it.
+//! The thread of one device. Only this thread makes the driver's calls that need a context, starts batches in order,
+//! and polls for their end. `stage` gives it work, and is called back on this thread.
 
 use super::{Batch, Direction, Driver, Piece, Point, Queue};
 use crate::status::{Error, Result, Status};
@@ -16,32 +16,32 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long the thread looks without a pause after something has happened.
+/// The time for which the thread polls without a pause after an event.
 const SPIN: Duration = Duration::from_micros(50);
-/// Between two tries to free what others have yet to let go of.
+/// The pause between two tries to free concealed memory.
 const TIDY_PAUSE: Duration = Duration::from_millis(500);
-/// Between two looks later on. A transfer that waits for an event is late by this at most.
+/// The later pause between two polls. A transfer that waits for an event is at most this late.
 const PAUSE: Duration = Duration::from_micros(5);
 
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Of one batch.
+    /// The most bytes in one batch.
     pub batch_bytes: usize,
-    /// Batches under way on one device.
+    /// The most batches under way on one device.
     pub depth: usize,
-    /// After which a batch is given up.
+    /// The time after which a batch is given up.
     pub timeout: Duration,
 }
 
 type Done = Box<dyn FnOnce(Result<()>) + Send>;
 type Work = Box<dyn FnOnce(Result<&mut dyn Queue>) + Send>;
 
-/// A batch of copies. `done` is called on the device's thread, once, when nothing of it touches memory any
-/// more; it must not block.
+/// A batch of copies. `done` is called on the device's thread, once, when nothing of the batch touches memory any
+/// more. It must not block.
 pub struct Job {
     pub direction: Direction,
     pub pieces: Vec<Piece>,
-    /// On CLOCK_BOOTTIME: not begun from here on, but failed with TIMEOUT.
+    /// On CLOCK_BOOTTIME: a batch that has not begun by then fails with TIMEOUT.
     pub not_after_ns: Boottime,
     pub done: Done,
 }
@@ -59,7 +59,7 @@ pub struct Worker {
     thread: Mutex<Option<JoinHandle<()>>>,
     /// The queue is open.
     opened: AtomicBool,
-    /// What is under way is to be given up.
+    /// Batches under way are to be given up.
     quitting: AtomicBool,
 }
 
@@ -67,7 +67,7 @@ pub struct Worker {
 struct Orders {
     list: VecDeque<Order>,
     stopping: bool,
-    /// The thread has stopped in the midst of things: nothing is taken any more.
+    /// The thread has panicked: orders are dropped.
     gone: bool,
 }
 
@@ -78,7 +78,7 @@ struct Running {
 }
 
 impl Worker {
-    /// Starts the thread and opens the device on it; fails if that does.
+    /// Starts the thread and opens the device on it; fails if opening fails.
     pub fn start(driver: Arc<dyn Driver>, at: Location, limits: Limits) -> Result<Arc<Worker>> {
         let (tell, told) = std::sync::mpsc::sync_channel(1);
         let open = move || {
@@ -99,8 +99,8 @@ impl Worker {
         opened.map(|()| worker)
     }
 
-    /// Starts a thread for whatever `open` opens on it, which tells of that itself. `ended` is called when it is
-    /// closed, or was not opened.
+    /// Starts a thread for the queue that `open` opens on it. `open` reports its result itself. `ended` is called when
+    /// the queue is closed, or was not opened.
     pub fn start_with(
         at: Location,
         limits: Limits,
@@ -139,23 +139,23 @@ impl Worker {
         self.push(Order::Copy(job));
     }
 
-    /// Has `reached` called when the point is, or has failed.
+    /// Calls `reached` on the device's thread when the point is reached or has failed.
     pub fn wait_for(&self, point: Box<dyn Point>, reached: Done) {
         self.push(Order::Await { point, reached });
     }
 
-    /// Runs something on the device's thread, between batches.
+    /// Runs `work` on the device's thread, between batches.
     pub fn with(&self, work: impl FnOnce(Result<&mut dyn Queue>) + Send + 'static) {
         self.push(Order::With(Box::new(work)));
     }
 
-    /// Has the thread end when it has done what was ordered before.
+    /// Makes the thread end after the orders given so far. Does not wait.
     pub fn finish(&self) {
         self.lock().stopping = true;
         self.changed.notify_all();
     }
 
-    /// Ends the thread; what was ordered before is done first.
+    /// Ends the thread after the orders given so far, and waits for its end.
     pub fn stop(&self) {
         self.finish();
         if let Some(thread) = self.thread.lock().take() {
@@ -163,7 +163,7 @@ impl Worker {
         }
     }
 
-    /// Ends the thread without waiting for what is under way, or being opened.
+    /// Ends the thread without waiting for batches under way, or for the opening of the queue.
     pub fn quit(&self) {
         self.quitting.store(true, Ordering::SeqCst);
         match self.opened.load(Ordering::SeqCst) {
@@ -183,7 +183,7 @@ impl Worker {
         self.changed.notify_all();
     }
 
-    /// Until something changes, or the time is over.
+    /// Sleeps until a change, or until the time is over.
     fn pause<'a>(&self, orders: MutexGuard<'a, Orders>, time: Option<Duration>) -> MutexGuard<'a, Orders> {
         match time {
             Some(time) => self.changed.wait_timeout(orders, time).0,
@@ -196,7 +196,7 @@ impl Worker {
     }
 }
 
-/// Calls it when it is dropped, in a panic too.
+/// Calls the function when dropped, in a panic too.
 struct AtEnd<F: FnOnce()>(Option<F>);
 
 impl<F: FnOnce()> Drop for AtEnd<F> {
@@ -213,23 +213,23 @@ struct Loop<'a> {
     limits: Limits,
     running: VecDeque<Running>,
     points: Vec<(Box<dyn Point>, Done)>,
-    /// Why nothing is started any more.
+    /// The reason why nothing is started any more.
     failed: Option<Error>,
-    /// What was under way was to be stopped.
+    /// Batches under way have been told to stop.
     given_up: bool,
 }
 
 impl Loop<'_> {
     fn run(mut self) {
-        // Unwind safety: nothing is done with it afterwards but to end it.
+        // Unwind safety: `self` is only wound up afterwards.
         if let Err(payload) = catch_unwind(AssertUnwindSafe(|| self.work())) {
             health::exempt(|| self.wind_up());
             resume_unwind(payload);
         }
     }
 
-    /// The engine is broken. What the device was given ends, or is stopped, before the thread does; if not, its
-    /// memory stays in use for ever.
+    /// Winds up after a panic: the copies under way end, or are stopped, before the thread ends. Contract 2: if they
+    /// cannot be stopped, their memory stays in use for ever.
     fn wind_up(self) {
         let Loop { worker, queue, limits, running, .. } = self;
         let mut queue = ManuallyDrop::new(queue);
@@ -275,13 +275,13 @@ impl Loop<'_> {
         }
     }
 
-    /// The next order that can be begun, or None inside after a short wait if something is under way.
-    /// None at the end.
+    /// Returns the next order that can begin; Some(None) after a short wait while something is under way; None at the
+    /// end.
     fn next(&mut self, busy_since: Instant) -> Option<Option<Order>> {
         let worker = self.worker;
         let mut orders = worker.lock();
         loop {
-            // What is ordered from a device that is of no use fails at once.
+            // A failed device takes every order at once, and fails it.
             let full = self.running.len() >= self.limits.depth && self.failed.is_none();
             if !full {
                 if let Some(order) = orders.list.pop_front() {
@@ -338,7 +338,7 @@ impl Loop<'_> {
         }
     }
 
-    /// Looks for what has ended; whether anything has.
+    /// Polls for ended batches and reached points. Returns whether any has ended.
     fn look(&mut self) -> bool {
         let mut ended = self.look_at_points();
         while let Some(first) = self.running.front() {
@@ -374,7 +374,8 @@ impl Loop<'_> {
         self.points.len() < before
     }
 
-    /// Stops what is under way. What can't be stays so, and its memory with it.
+    /// Stops the batches under way. Contract 2: batches that cannot be stopped stay under way, and their memory in
+    /// use.
     fn give_up(&mut self, error: Error) {
         self.given_up = true;
         self.failed = Some(error.clone());
@@ -383,7 +384,7 @@ impl Loop<'_> {
         }
     }
 
-    /// Remembers an error after which the device is of no use.
+    /// Remembers an error after which the device is of no further use.
     fn note(&mut self, error: &Error) {
         if matches!(error.status, Status::Unavailable | Status::PeerLost) {
             self.failed.get_or_insert_with(|| error.clone());

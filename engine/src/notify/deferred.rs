@@ -1,16 +1,16 @@
-//! When tasks are woken. An executor may run a task where the task is woken, and the task may submit, or wait: so
-//! wakers are called under no lock. A thread that makes transfers final under one collects their wakers in `Wakers`.
+//! Wakes tasks. An executor may run a task inside its waker, and the task may submit or wait, so wakers are called
+//! under no lock. A thread that makes transfers final under a lock collects their wakers in `Wakers`.
 
 use super::guard;
 use std::cell::Cell;
 use std::task::Waker;
 
 thread_local! {
-    /// How many wakers are being called on this thread, one inside the other.
+    /// The depth of nested waker calls on this thread.
     static WAKING: Cell<u32> = const { Cell::new(0) };
 }
 
-/// The wakers of tasks that are to be woken: by `wake`, or when this is dropped.
+/// The wakers of tasks that `wake`, or the drop of this, will wake.
 #[derive(Default)]
 #[must_use]
 pub struct Wakers(Vec<Waker>);
@@ -24,7 +24,7 @@ impl Wakers {
         self.0.extend(wakers);
     }
 
-    /// Wakes the tasks. The calling thread holds no lock of the engine.
+    /// Wakes the tasks. The calling thread must hold no lock of the engine.
     pub fn wake(&mut self) {
         std::mem::take(&mut self.0).into_iter().for_each(call);
     }
@@ -36,13 +36,13 @@ impl Drop for Wakers {
     }
 }
 
-/// Whether this thread is waking a task, and what runs here may be that task. What the thread did before, further out
-/// on its stack, the thread does not do meanwhile: a task that waits must not count on that.
+/// True while this thread wakes a task, which may run inside the waker. A task that waits here must not count on the
+/// work of the outer frames of this thread's stack, which stands still meanwhile.
 pub fn is_waking() -> bool {
     WAKING.get() > 0
 }
 
-/// Wakes one task. An executor's code: its panic must not end the thread that notifies.
+/// Wakes one task. The waker is an executor's code: its panic must not end the thread that notifies.
 pub(super) fn call(waker: Waker) {
     WAKING.set(WAKING.get() + 1);
     guard(|| waker.wake());

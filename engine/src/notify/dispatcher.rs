@@ -1,10 +1,9 @@
-//! The callback thread of an engine: gives the events of queues that have a callback to that
-//! callback, one at a time, and one queue after the other. `hub` starts and stops it, `queue` tells
-//! it that there is something to do.
+//! The callback thread of an engine. It passes the events of queues that have a callback to the callbacks, one event at
+//! a time, with the queues in turn. `hub` starts and stops the thread; `queue` schedules a queue that has events.
 //!
-//! The thread notes which queue it turns to before it looks for that queue's callback. Whoever takes
-//! a callback away does so first and then waits for the queue's turn to end: either the thread found
-//! the old callback, and the wait covers its run, or it finds none.
+//! The thread records which queue's turn it is before it looks for that queue's callback. A thread that removes a
+//! callback removes it first and then waits for the end of the queue's turn. Then either the callback thread found the
+//! old callback, and the wait covers its run, or it found none.
 
 use super::event::Event;
 use super::guard;
@@ -19,8 +18,8 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 
-/// What an application is called back with. Runs on ferry's callback thread, never under a lock; it
-/// may submit, and may change or unset callbacks. A panic in it ends that call and nothing else.
+/// The application's callback. Runs on the callback thread, under no lock. A callback may submit, and may set or unset
+/// callbacks. A panic in a callback ends only that call.
 pub type Callback = Arc<dyn Fn(&Event) + Send + Sync>;
 
 #[derive(Default)]
@@ -28,28 +27,28 @@ pub(super) struct Dispatcher {
     state: Mutex<State>,
     /// The thread waits for `ready` or `closing`.
     work: Condvar,
-    /// Others wait for the end of a turn, or of the thread.
+    /// Other threads wait here for the end of a turn, or of the thread.
     turned: Condvar,
     health: OnceLock<Arc<Health>>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Queues to turn to, each at most once (`scheduled` in the queue sees to that).
+    /// Queues with events, each at most once (ensured by the queue's `scheduled`).
     ready: VecDeque<Weak<Queue>>,
     /// Handle of the queue whose turn it is; 0 is no handle.
     running: u64,
-    /// Counts turns, so that a waiter is not held up by the same queue's next one.
+    /// Counts turns, so that a waiter does not also wait for the queue's next turn.
     turn: u64,
     closing: bool,
-    /// The thread has been started and has not reached its end.
+    /// The thread was started and has not reached its end.
     alive: bool,
     thread: Option<JoinHandle<()>>,
 }
 
 thread_local! {
-    /// On a callback thread: its dispatcher, by address, and the queue whose turn it is. What runs on
-    /// that thread and is not this file's is user code: a callback, or what is dropped after it.
+    /// On a callback thread: the address of its dispatcher, and the queue whose turn it is. User code on that thread (a
+    /// callback, or an object dropped after it) sees these values.
     static INSIDE: Cell<(usize, u64)> = const { Cell::new((0, 0)) };
 }
 
@@ -58,7 +57,7 @@ impl Dispatcher {
         let _ = self.health.set(health);
     }
 
-    /// Starts the thread unless it runs. SYSTEM when it cannot be started, CLOSED after `stop`.
+    /// Starts the thread unless it runs already. SYSTEM if the thread cannot be started, CLOSED after `stop`.
     pub fn start(self: &Arc<Dispatcher>) -> Result<()> {
         let mut state = self.state.lock();
         if state.closing {
@@ -68,20 +67,20 @@ impl Dispatcher {
             return Ok(());
         }
         let (this, later) = (self.clone(), self.clone());
-        // The engine that is broken is not waited with: a callback may take its time. What it has left for callbacks
-        // in the end is given to them.
+        // The teardown of a broken engine does not wait for this thread, because a callback may take long. The thread
+        // then delivers the remaining events.
         let start =
             || thread::spawn_apart("ferry-callback", move || this.run(), move || later.run_to_the_end());
         let thread = match self.health.get() {
             Some(health) => health.within(start),
             None => start(),
         };
-        state.thread = Some(thread.map_err(|error| Error::system("start the callback thread", &error))?);
+        state.thread = Some(thread.map_err(|error| Error::system("starting the callback thread", &error))?);
         state.alive = true;
         Ok(())
     }
 
-    /// Has the thread turn to `queue`.
+    /// Schedules a turn for `queue`.
     pub fn schedule(&self, queue: Weak<Queue>) {
         let mut state = self.state.lock();
         if !state.closing {
@@ -90,18 +89,18 @@ impl Dispatcher {
         }
     }
 
-    /// Whether the calling thread is inside a callback of this dispatcher.
+    /// True if the calling thread is inside a callback of this dispatcher.
     pub fn is_inside(&self) -> bool {
         INSIDE.get().0 == self.address()
     }
 
-    /// Whether the calling thread is inside the callback of this queue.
+    /// True if the calling thread is inside the callback of this queue.
     pub fn is_inside_of(&self, queue: u64) -> bool {
         INSIDE.get() == (self.address(), queue)
     }
 
-    /// Returns when the turn of `queue` that is running now, if any, has ended. At once inside a
-    /// callback, which would wait for itself.
+    /// Waits for the end of the turn of `queue` that is running now, if any. Inside a callback returns at once, because
+    /// the thread would wait for itself.
     pub fn wait_for_turn(&self, queue: u64) {
         if self.is_inside() {
             return;
@@ -113,8 +112,8 @@ impl Dispatcher {
         }
     }
 
-    /// Ends the thread after the turn that is running and waits for it; inside a callback the end
-    /// comes when that has returned.
+    /// Ends the thread after the present turn, and waits for the thread. Inside a callback does not wait; the thread
+    /// ends after that callback has returned.
     pub fn stop(&self) {
         let mut state = self.state.lock();
         state.closing = true;
@@ -124,12 +123,12 @@ impl Dispatcher {
             return;
         }
         let thread = state.thread.take();
-        // Of several that stop, one joins; the others wait for the thread's last step.
+        // If several threads call this, one joins the thread; the others wait for the thread's last step.
         while state.alive {
             state = self.turned.wait(state);
         }
         drop(state);
-        // The thread catches every panic, so there is none to learn of.
+        // The thread catches every panic, so the join reports none.
         let _ = thread.map(JoinHandle::join);
     }
 
@@ -137,7 +136,7 @@ impl Dispatcher {
         health::woken_by(&|| self.work.notify_all(), || self.serve());
     }
 
-    /// Of an engine that is over: nobody is left to hear of a panic.
+    /// Delivers the remaining events of a broken engine after its teardown. A panic is reported to nobody.
     fn run_to_the_end(&self) {
         let _ = catch_unwind(AssertUnwindSafe(|| self.serve()));
         self.ended();
@@ -157,7 +156,7 @@ impl Dispatcher {
             let again = take_turn(&queue);
             INSIDE.set((self.address(), 0));
             self.end_turn(&queue, again);
-            // Perhaps the last reference, and then events and credits go with it.
+            // This may drop the last reference, and with it events and credits, which are user code.
             guard(|| drop(queue));
         }
         self.ended();
@@ -186,7 +185,7 @@ impl Dispatcher {
         state.running = 0;
         state.turn += 1;
         if again && !state.closing {
-            // Behind the others: a busy queue does not starve them.
+            // The queue goes behind the others, so that a busy queue does not starve them.
             state.ready.push_back(Arc::downgrade(queue));
         }
         drop(state);
@@ -198,7 +197,7 @@ impl Dispatcher {
     }
 }
 
-/// However the thread stops, nobody waits for the turn it was in.
+/// Ends the present turn if the thread unwinds, so that no thread waits for that turn.
 struct Stopping<'a>(&'a Dispatcher);
 
 impl Drop for Stopping<'_> {
@@ -215,8 +214,8 @@ impl Drop for Stopping<'_> {
     }
 }
 
-/// One event for one callback. Event and callback are dropped before the turn ends, so that nothing
-/// of a callback is left when unsetting it has returned. False when the queue had nothing to do.
+/// Passes one event to the callback; false if the queue had none, or has no callback. Event and callback are dropped
+/// before the turn ends, so that nothing of a callback is left when unsetting it has returned.
 fn take_turn(queue: &Queue) -> bool {
     let Some((callback, event)) = queue.take_turn() else { return false };
     guard(|| callback(&event));

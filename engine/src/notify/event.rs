@@ -1,18 +1,17 @@
-//! What a queue carries: one event for the application, from `complete` (transfers) or `session`
-//! (notifications, peers).
+//! Events that a queue carries to the application, from `complete` (transfers) or `session` (notifications, peers).
 
 use crate::status::Status;
 use crate::types::PeerId;
 use std::fmt;
 use std::sync::Arc;
 
-/// One thing that happened, for the application to take.
+/// An event for the application.
 #[derive(Debug)]
 pub struct Event {
-    /// Handle of the peer concerned; 0 where there is none yet.
+    /// Handle of the peer; 0 if there is none yet.
     pub peer: PeerId,
     pub body: EventBody,
-    /// Dropped, and so returned to the sender, when the application has taken the event.
+    /// Returned to the sender by its drop, when the application has taken the event.
     pub credit: Option<Credit>,
 }
 
@@ -32,10 +31,10 @@ pub enum EventBody {
     /// Nothing of the peer can land here any more.
     PeerLost {
         status: Status,
-        /// What its session ended with, for a person.
+        /// Why the session ended, as text.
         why: Box<str>,
     },
-    /// Bytes of a fenced transfer landed here after all.
+    /// Bytes of a fenced transfer landed here: their receive outlasted its lease.
     LateApply {
         region: u64,
         address: u64,
@@ -54,8 +53,8 @@ impl Event {
     }
 }
 
-/// The right of a sender to have one more notification waiting here. Dropping it calls back, once.
-/// What it calls must not panic: it may run while a panic unwinds.
+/// The right of a sender to one more notification that waits here. The drop calls `give_back` once; `give_back` must
+/// not panic, because it may run during an unwind.
 pub struct Credit(Arc<dyn Fn() + Send + Sync>);
 
 impl Credit {

@@ -1,5 +1,5 @@
-//! All queues of an engine, and which events go where. `session` hands in notifications and peer
-//! events, `api` creates and destroys queues for the application.
+//! All queues of an engine, and the routing of events to them. `session` delivers notifications and peer events, `api`
+//! creates and destroys queues for the application.
 
 use super::dispatcher::{Callback, Dispatcher};
 use super::event::Event;
@@ -16,10 +16,10 @@ use std::sync::Arc;
 pub struct Hub {
     tag: Tag,
     dispatcher: Arc<Dispatcher>,
-    /// Taken before `slots`, before any queue's lock, and held while a queue is created, destroyed or
-    /// given a notification: none can fall between two subscribers.
+    /// Locked before `slots` and before any queue's lock. Held while a queue is created or destroyed or gets a
+    /// notification, so that no notification is lost between two subscribers.
     routes: Mutex<Routes>,
-    /// Apart from `routes`, because every submit looks its queue up.
+    /// Separate from `routes`, because every submit looks up its queue.
     slots: RwLock<Vec<Slot>>,
 }
 
@@ -27,9 +27,9 @@ pub struct Hub {
 struct Routes {
     /// The queue that takes notifications.
     subscriber: Option<Arc<Queue>>,
-    /// Notifications while there is no subscriber. The senders' credits bound them.
+    /// Notifications that arrive while no queue takes them. The senders' credits bound their number.
     backlog: VecDeque<Event>,
-    /// Vacant slots, the one that has rested longest first.
+    /// Vacant slots, longest unused first.
     free: VecDeque<u32>,
     closed: bool,
 }
@@ -44,16 +44,15 @@ impl Hub {
         Hub { tag, dispatcher: Arc::default(), routes: Mutex::default(), slots: RwLock::default() }
     }
 
-    /// Whose callback thread it is.
+    /// Sets the engine to which the callback thread belongs.
     pub fn set_health(&self, health: Arc<Health>) {
         self.dispatcher.set_health(health);
     }
 
-    /// A new queue for the kinds of events in `what` (`WHAT_` bits), with room for `capacity`
-    /// transfers. One that takes notifications begins with those that came while none did. INVALID
-    /// for no or unknown kinds and a capacity of 0 or above 2^20, BUSY when another queue takes
-    /// notifications, LIMIT for too many queues, SYSTEM when there is no descriptor for its eventfd,
-    /// CLOSED after `close`.
+    /// Creates a queue for the kinds of events in `what` (`WHAT_` bits), with room for `capacity` transfers. A queue
+    /// for notifications starts with those that arrived while no queue took them. INVALID for no or unknown kinds and
+    /// for a capacity of 0 or above 2^20, BUSY if another queue takes notifications, LIMIT for too many queues, SYSTEM
+    /// if the eventfd cannot be created, CLOSED after `close`.
     pub fn create(&self, what: u32, capacity: usize) -> Result<Arc<Queue>> {
         if what == 0 || what & !(WHAT_TRANSFERS | WHAT_NOTIFICATIONS | WHAT_PEERS) != 0 {
             return Err(Error::invalid(format!("what: {what:#x} is not a set of known kinds of events")));
@@ -61,7 +60,7 @@ impl Hub {
         if !(1..=QUEUE_CAPACITY_MAX).contains(&capacity) {
             return Err(Error::invalid(format!("capacity: {capacity} is not 1 to {QUEUE_CAPACITY_MAX}")));
         }
-        let eventfd = EventFd::new().map_err(|error| Error::system("create an eventfd", &error))?;
+        let eventfd = EventFd::new().map_err(|error| Error::system("creating an eventfd", &error))?;
         let mut routes = self.routes.lock();
         if routes.closed {
             return Err(Error::new(Status::Closed, "the engine is closing"));
@@ -79,10 +78,11 @@ impl Hub {
         Ok(queue)
     }
 
-    /// Finds a slot for what `make` returns for the slot's handle. LIMIT when there is none.
+    /// Puts the queue that `make` returns for a slot's handle into that slot. LIMIT if no slot is left.
     fn place(&self, routes: &mut Routes, make: impl FnOnce(u64) -> Arc<Queue>) -> Result<Arc<Queue>> {
         let mut slots = self.slots.write();
-        // Grows before it reuses, so that the handle of a destroyed queue stays recognisable for long.
+        // Unused slots are taken before vacant slots, so that the handle of a destroyed queue stays recognisable for
+        // long.
         let index = if slots.len() < QUEUES_MAX {
             slots.push(Slot { generation: 0, queue: None });
             slots.len() as u32 - 1
@@ -98,8 +98,8 @@ impl Hub {
         Ok(queue)
     }
 
-    /// The queue of this handle. INVALID for 0 or another kind of handle; STALE for another engine's
-    /// or when the queue has been destroyed.
+    /// Returns the queue of this handle. INVALID for 0 or another kind of handle; STALE for another engine's handle or
+    /// a destroyed queue.
     pub fn get(&self, handle: u64) -> Result<Arc<Queue>> {
         let parts = handle::parse(Kind::Queue, self.tag, handle)?;
         let slots = self.slots.read();
@@ -108,10 +108,10 @@ impl Hub {
         queue.ok_or_else(|| Error::new(Status::Stale, format!("queue {handle:#x} has been destroyed")))
     }
 
-    /// Destroys a queue; when this returns its callback has ended and will not run again (inside
-    /// another queue's callback, too). Notifications that it still held wait for the next queue that
-    /// takes them; its other events are dropped. BUSY while transfers have yet to report to it, and
-    /// inside its own callback. Errors for the handle as for `get`.
+    /// Destroys a queue. When this returns, the queue's callback has ended and will not run again (also if called
+    /// inside another queue's callback). The queue's notifications wait for the next queue that takes notifications;
+    /// its other events are dropped. BUSY while transfers have yet to report to the queue, and inside its own callback.
+    /// Errors for the handle as in `get`.
     pub fn destroy(&self, handle: u64) -> Result<()> {
         let closed = {
             let mut routes = self.routes.lock();
@@ -126,7 +126,7 @@ impl Hub {
             let mut slots = self.slots.write();
             let slot = slots[index as usize].queue.take();
             routes.free.push_back(index);
-            // The last references, and what they hold, are dropped outside the locks.
+            // The last references, and the objects that they hold, are dropped outside the locks.
             (dropped, callback, slot, queue)
         };
         self.dispatcher.wait_for_turn(handle);
@@ -134,7 +134,7 @@ impl Hub {
         Ok(())
     }
 
-    /// Delivers a peer's notification: to the queue that takes them, or to the one that will.
+    /// Delivers a peer's notification to the queue that takes notifications, or keeps it for the next such queue.
     pub fn notification(&self, event: Event) {
         let mut routes = self.routes.lock();
         match &routes.subscriber {
@@ -143,8 +143,8 @@ impl Hub {
         }
     }
 
-    /// Tells every queue that takes peer events. An earlier event about the same peer and of the same
-    /// kind that still waits there gives way to this one.
+    /// Delivers a peer event to every queue that takes peer events. The event replaces a waiting event of the same kind
+    /// about the same peer.
     pub fn peer_event(&self, event: Event) {
         for queue in self.queues() {
             if queue.what() & WHAT_PEERS != 0 {
@@ -153,13 +153,12 @@ impl Hub {
         }
     }
 
-    /// Has the events of a queue given to `callback` on ferry's callback thread, or no longer. Returns
-    /// after a running call of the old callback has ended, except inside a callback, where it takes
-    /// effect with the next event. Errors for the handle as for `get`, SYSTEM when the thread cannot
-    /// be started, CLOSED after `close`.
+    /// Sets or unsets (None) the callback that gets a queue's events on ferry's callback thread. Returns after a
+    /// running call of the old callback has ended. Inside a callback does not wait: the change takes effect with the
+    /// next event. Errors for the handle as in `get`, SYSTEM if the thread cannot be started, CLOSED after `close`.
     pub fn set_callback(&self, handle: u64, callback: Option<Callback>) -> Result<()> {
         let old = {
-            // With `routes` held the queue is neither destroyed nor the hub closed meanwhile.
+            // While `routes` is held, neither the queue is destroyed nor the hub closed.
             let routes = self.routes.lock();
             let queue = self.get(handle)?;
             if callback.is_some() {
@@ -175,18 +174,18 @@ impl Hub {
         Ok(())
     }
 
-    /// Wakes who polls a queue: the engine is broken.
+    /// Wakes threads that poll a queue, because the engine is broken.
     pub fn rouse(&self) {
         self.queues().iter().for_each(|queue| queue.rouse());
     }
 
-    /// Whether the calling thread is this hub's callback thread inside a callback.
+    /// True if the calling thread is inside a callback of this hub.
     pub fn in_callback(&self) -> bool {
         self.dispatcher.is_inside()
     }
 
-    /// Takes all callbacks away and ends the callback thread, and waits for it unless called inside a
-    /// callback. Events still come to the queues and can be drained.
+    /// Unsets all callbacks, ends the callback thread and, unless called inside a callback, waits for that thread.
+    /// Events still reach the queues and can be drained.
     pub fn close(&self) {
         let callbacks: Vec<Callback> = {
             let mut routes = self.routes.lock();
@@ -213,7 +212,7 @@ impl Drop for Hub {
 mod tests {
     use super::*;
 
-    /// One queue in every slot: as many of their own would take as many descriptors.
+    /// Puts one queue into every slot, because that many queues would take as many descriptors.
     #[test]
     fn slots_are_bounded_and_reused_oldest_first_in_a_new_generation() {
         let hub = Hub::new(Tag::from_random(1));

@@ -1,4 +1,4 @@
-//! The last step of the data path: how the application learns of what happened without polling.
+//! The last step of the data path: how the application learns of events without polling.
 //!
 //! ```text
 //! complete, session ──► hub ──► queue ──► drain (eventfd says when)      pending: the events themselves
@@ -6,9 +6,8 @@
 //! complete ──► waiter ──► threads and futures that wait for one transfer, or for any of several
 //!                └──────► later: the futures' wakers, when the thread's locks are gone
 //! ```
-//! Nothing here blocks a worker: pushing takes a short lock, never waits for room, and never runs
-//! user code. Locks are taken in the order hub, queue, dispatcher; user code, credits and wakers run
-//! under none.
+//! Nothing here blocks a worker: a push takes a short lock, never waits for room, and never runs user code. Locks are
+//! taken in the order hub, queue, dispatcher. User code, credits and wakers run under no lock.
 
 mod deferred;
 mod dispatcher;
@@ -30,19 +29,21 @@ pub use waiter::{wait_any, Signal, Subscription, Waiter};
 use crate::sys::health;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
-/// What a queue takes, bits of the C ABI's `what`: events of transfers submitted with this queue.
+/// The kinds of events that a queue takes, as bits of the C ABI's `what`. This bit: the ends of transfers that were
+/// submitted with the queue.
 pub const WHAT_TRANSFERS: u32 = 1;
-/// Notifications of all peers; one queue at a time.
+/// Notifications of all peers; only one queue at a time takes them.
 pub const WHAT_NOTIFICATIONS: u32 = 2;
-/// Peers that come and go.
+/// Peers that appear or are lost.
 pub const WHAT_PEERS: u32 = 4;
 
-/// Events a queue may have room for.
+/// The most events for which a queue may have room.
 const QUEUE_CAPACITY_MAX: usize = 1 << 20;
-/// Queues of one engine.
+/// The most queues of an engine.
 const QUEUES_MAX: usize = 4096;
 
-/// Runs user code. Its panic ends here, and so does one of the panic's own payload: neither is the engine's.
+/// Runs user code. A panic in the user code, or in the drop of that panic's payload, ends here and does not break the
+/// engine.
 fn guard(user_code: impl FnOnce()) {
     if let Err(payload) = health::outside(|| catch_unwind(AssertUnwindSafe(user_code))) {
         if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {

@@ -1,37 +1,37 @@
-//! The events that wait in one queue, first in, first out. Plain data under `queue`'s lock.
+//! The events that wait in a queue, first in, first out. Plain data under `queue`'s lock.
 //!
-//! Every kind has its bound: transfers and connects by the room reserved for them, notifications by
-//! their senders' credits, peer events because a newer one takes the place of a waiting one that says less. It takes
-//! it at the end, so that the last word about a peer is the newest:
+//! The number of events of each kind is bounded: transfers and connects by reserved room, notifications by the senders'
+//! credits, peer events because a newer event replaces the waiting event of the same kind. The newer event goes to the
+//! end, so that the last event about a peer is the newest:
 //! ```text
 //! waiting  up(1) lost(1) bytes(2)      + up(1)      becomes      ---- lost(1) bytes(2) up(1)
 //! ```
-//! The gap is skipped when its turn comes; gaps never outnumber events for long.
+//! A gap is skipped when its turn comes. Gaps never outnumber events for long.
 
 use super::event::{Event, EventBody};
 use crate::types::PeerId;
 use std::collections::{HashMap, VecDeque};
 
-/// Gaps that are left alone however few the events are.
+/// Gaps that are tolerated even if the events are fewer.
 const GAPS_MIN: usize = 64;
 
-/// Whether the event took room that was reserved for it.
+/// Whether room was reserved for the event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
     Reserved,
     Unreserved,
 }
 
-/// What makes two peer events say the same.
+/// The peer and the kind of a peer event; a newer event with the same subject replaces the older event.
 type Subject = (PeerId, u8);
 
 #[derive(Default)]
 pub(super) struct Pending {
     entries: VecDeque<Option<(Event, Room)>>,
-    /// Number of the entry at the front; entries are numbered as they come, and never anew.
+    /// Number of the front entry. Entries are numbered in order, and no number is reused.
     front: u64,
     gaps: usize,
-    /// Where the waiting event about each subject is, by number.
+    /// The number of the waiting event of each subject.
     subjects: HashMap<Subject, u64>,
 }
 
@@ -44,7 +44,7 @@ impl Pending {
         self.len() == 0
     }
 
-    /// Adds an event. Returns the one that it replaces, for the caller to drop outside its lock.
+    /// Adds an event. Returns the event that it replaces, for the caller to drop outside its lock.
     pub fn push(&mut self, event: Event, room: Room) -> Option<Event> {
         let number = self.front + self.entries.len() as u64;
         let older = subject(&event).and_then(|subject| self.subjects.insert(subject, number));
@@ -72,7 +72,7 @@ impl Pending {
         None
     }
 
-    /// Runs once for as many replacements as there are events: constant cost for each.
+    /// Runs once for as many replacements as there are events, so the cost per event is constant.
     fn close_gaps(&mut self) {
         self.entries.retain(Option::is_some);
         self.gaps = 0;
@@ -86,7 +86,7 @@ impl Pending {
 
 fn subject(event: &Event) -> Option<Subject> {
     match event.body {
-        // Every connect has its own caller, who waits for it.
+        // Every connect has its own caller, which waits for the event.
         EventBody::Transfer { .. } | EventBody::Notification { .. } | EventBody::PeerConnect { .. } => None,
         EventBody::PeerUp => Some((event.peer, 0)),
         EventBody::PeerLost { .. } => Some((event.peer, 1)),

@@ -1,10 +1,9 @@
-//! One queue of events. `hub` and whoever ends a transfer push, the application drains, or
-//! `dispatcher` takes events one by one for a callback.
+//! A queue of events. `hub` and the thread that ends a transfer push events. The application drains them, or
+//! `dispatcher` takes them singly for a callback.
 //!
-//! The wake-up contract is arm and drain: the eventfd is written when the first event comes to an
-//! empty, armed queue, and not again until a drain that returned fewer events than it was asked for
-//! has armed the queue anew. Both happen under the queue's lock, so readable means "drain has
-//! something, or has not yet been told that it has nothing".
+//! The wake-up contract is arm and drain. The eventfd is written when the first event comes to an empty, armed queue.
+//! It is written again only after a drain that returned fewer events than requested has armed the queue. Both happen
+//! under the queue's lock, so "readable" means that drain has events or has not yet returned fewer than requested.
 
 use super::dispatcher::{Callback, Dispatcher};
 use super::event::{Event, EventBody};
@@ -22,7 +21,7 @@ pub struct Queue {
     capacity: usize,
     eventfd: EventFd,
     dispatcher: Arc<Dispatcher>,
-    /// Itself, for the dispatcher's list.
+    /// This queue, for the dispatcher's list.
     me: Weak<Queue>,
     inner: Mutex<Inner>,
 }
@@ -30,17 +29,17 @@ pub struct Queue {
 #[derive(Default)]
 struct Inner {
     pending: Pending,
-    /// Transfers submitted, and connects begun, whose event is yet to come.
+    /// Submitted transfers and started connects whose event is yet to come.
     reserved: usize,
-    /// Events in `pending` that came with a reservation. The sum of the two is at most `capacity`.
+    /// Events in `pending` that had a reservation. `reserved` and this add up to at most `capacity`.
     pending_reserved: usize,
     closed: bool,
-    /// Somebody asked for the eventfd; before that no system call is spent on it.
+    /// The eventfd was requested. Before that no system call is spent on it.
     watched: bool,
     /// The eventfd is readable.
     raised: bool,
     callback: Option<Callback>,
-    /// The dispatcher's list has this queue, or the dispatcher is about to come back to it.
+    /// The dispatcher has this queue in its list, or is about to return to it.
     scheduled: bool,
 }
 
@@ -67,15 +66,14 @@ impl Queue {
         self.handle
     }
 
-    /// The kinds of events it takes: `WHAT_` bits.
+    /// Returns the kinds of events that the queue takes: `WHAT_` bits.
     pub fn what(&self) -> u32 {
         self.what
     }
 
-    /// Keeps room for one transfer's event, before the transfer is submitted. LIMIT when as many
-    /// transfers as the queue has room for are under way or wait to be drained, CLOSED when it has
-    /// been destroyed, INVALID if it does not take transfers. Notifications and peer events, which a
-    /// peer could send at will, take no room from transfers.
+    /// Reserves room for a transfer's event before the transfer is submitted. LIMIT if as many transfers as the queue
+    /// has room for are in progress or wait to be drained, CLOSED if the queue was destroyed, INVALID if the queue does
+    /// not take transfers. Notifications and peer events, which a peer could send at will, take no room from transfers.
     pub fn reserve(&self) -> Result<()> {
         if self.what & WHAT_TRANSFERS == 0 {
             return Err(Error::invalid("the queue does not take transfers"));
@@ -83,8 +81,7 @@ impl Queue {
         self.take_room()
     }
 
-    /// The same for the outcome of an asynchronous connect. INVALID if the queue does not take peer
-    /// events.
+    /// Reserves room for the outcome of an asynchronous connect. INVALID if the queue does not take peer events.
     pub fn reserve_connect(&self) -> Result<()> {
         if self.what & WHAT_PEERS == 0 {
             return Err(Error::invalid("the queue does not take peer events"));
@@ -104,19 +101,19 @@ impl Queue {
         Ok(())
     }
 
-    /// Gives a reservation back: the submit failed after all.
+    /// Returns a reservation after a submit that failed.
     pub fn unreserve(&self) {
         self.inner.lock().give_back_reservation();
     }
 
-    /// Adds the event that a reservation was for. `publish` runs under the queue's lock, so that nobody
-    /// sees the event before what it makes known, nor that before the event: it must not block, nor use
-    /// the queue. Never blocks, never fails, never runs user code.
+    /// Adds the event for which room was reserved. `publish` runs under the queue's lock, so that no thread sees the
+    /// event before the published state, or the state before the event. `publish` must not block or use the queue.
+    /// Never blocks, never fails, never runs user code.
     pub fn push_reserved(&self, event: Event, publish: impl FnOnce()) {
         self.push(event, Room::Reserved, publish);
     }
 
-    /// Adds an event whose number something else bounds.
+    /// Adds an event of a kind whose number is bounded elsewhere.
     pub(super) fn push_unreserved(&self, event: Event) {
         self.push(event, Room::Unreserved, || ());
     }
@@ -139,8 +136,8 @@ impl Queue {
         drop(replaced);
     }
 
-    /// Readable when `drain` has something. The queue keeps it: the caller polls, and neither reads
-    /// nor closes it.
+    /// Returns the eventfd, which is readable when `drain` has events. The queue owns it: the caller polls, and neither
+    /// reads nor closes it.
     pub fn eventfd(&self) -> RawFd {
         let mut inner = self.inner.lock();
         inner.watched = true;
@@ -163,13 +160,14 @@ impl Queue {
         count
     }
 
-    /// Wakes who polls the eventfd, with or without an event: the engine is broken, and `drain`'s caller hears it.
+    /// Makes the eventfd readable, with or without an event: the engine is broken, and the caller of `drain` gets the
+    /// error.
     pub(super) fn rouse(&self) {
         let mut inner = self.inner.lock();
         self.raise(&mut inner);
     }
 
-    /// Events that wait.
+    /// Returns the number of waiting events.
     pub fn pending(&self) -> usize {
         self.inner.lock().pending.len()
     }
@@ -188,8 +186,7 @@ impl Queue {
         }
     }
 
-    /// Puts another callback, or none, in place and returns the old one, for the caller to drop
-    /// outside its locks.
+    /// Replaces the callback and returns the old callback, for the caller to drop outside its locks.
     pub(super) fn replace_callback(&self, callback: Option<Callback>) -> Option<Callback> {
         let mut inner = self.inner.lock();
         let old = std::mem::replace(&mut inner.callback, callback);
@@ -201,23 +198,22 @@ impl Queue {
         old
     }
 
-    /// For the dispatcher: the next event and the callback to give it to. None ends the dispatcher's
-    /// interest until it is scheduled again.
+    /// Returns the next event and its callback, for the dispatcher. None ends the turns of this queue until it is
+    /// scheduled again.
     pub(super) fn take_turn(&self) -> Option<(Callback, Event)> {
         let mut inner = self.inner.lock();
         let callback = inner.callback.clone();
         let turn = callback.and_then(|callback| inner.pop().map(|event| (callback, event)));
         inner.scheduled = turn.is_some();
         if inner.pending.is_empty() {
-            // As after a drain that found nothing more: the callback took what a poller would come for.
+            // As after a drain that emptied the queue: the callback took the events that made the eventfd readable.
             self.arm(&mut inner);
         }
         turn
     }
 
-    /// Ends the queue and hands back its undelivered notifications, in order. BUSY while a transfer's
-    /// event is yet to come. The other events and the callback are returned for the caller to drop
-    /// outside its locks.
+    /// Closes the queue and returns its undelivered notifications, in order. BUSY while the event of a transfer or a
+    /// connect is yet to come. The other events and the callback are returned for the caller to drop outside its locks.
     pub(super) fn close(&self) -> Result<Closed> {
         let mut inner = self.inner.lock();
         if inner.reserved > 0 {
@@ -239,7 +235,7 @@ impl Queue {
     }
 }
 
-/// The eventfd, for pollers that borrow what they watch (`rustix`, `tokio`'s AsyncFd).
+/// The eventfd, for pollers that borrow their descriptors (`rustix`, `tokio`'s AsyncFd).
 impl AsFd for Queue {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.eventfd();
@@ -247,7 +243,7 @@ impl AsFd for Queue {
     }
 }
 
-/// What is left of a queue that was closed.
+/// The contents of a closed queue.
 pub(super) struct Closed {
     pub notifications: Vec<Event>,
     pub dropped: Vec<Event>,
@@ -267,7 +263,7 @@ impl Inner {
         Some(event)
     }
 
-    /// Whether the dispatcher must be told; says so once until it has come by.
+    /// True if the dispatcher must be told of this queue; true only once until the dispatcher has served the queue.
     fn must_schedule(&mut self) -> bool {
         self.callback.is_some() && !std::mem::replace(&mut self.scheduled, true)
     }

@@ -1,4 +1,4 @@
-//! Tests of queues, of what the hub sends where, and of callbacks.
+//! Tests of queues, of the hub's routing, and of callbacks.
 
 mod callbacks;
 mod queue;
@@ -27,7 +27,7 @@ fn notification(number: u64) -> Event {
     Event::new(PeerId::from_raw(2), EventBody::Notification { bytes: Box::from(number.to_le_bytes()) })
 }
 
-/// The number that `transfer` or `notification` was given.
+/// Returns the number that `transfer` or `notification` was given.
 fn number(event: &Event) -> u64 {
     match &event.body {
         EventBody::Transfer { user_data, .. } => *user_data,
@@ -58,7 +58,7 @@ fn credit(returned: &Arc<AtomicUsize>) -> Option<Credit> {
     })))
 }
 
-/// poll(2) for input.
+/// Calls poll(2) for input.
 fn readable(fd: RawFd, timeout_ms: i32) -> bool {
     let mut entry = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one valid entry on this stack, for the duration of the call.
@@ -67,7 +67,7 @@ fn readable(fd: RawFd, timeout_ms: i32) -> bool {
     count == 1 && entry.revents == libc::POLLIN
 }
 
-/// How often an eventfd was written since it was last cleared.
+/// Returns how often an eventfd was written since it was last cleared.
 fn writes(fd: RawFd) -> u64 {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();
     let line = info.lines().find_map(|line| line.strip_prefix("eventfd-count:")).unwrap();

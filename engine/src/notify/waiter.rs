@@ -1,15 +1,15 @@
-//! What a transfer's waiters sleep on: threads, futures, and threads that wait for any of several.
-//! `complete` makes a transfer final and then notifies; `api` waits.
+//! The waiters of a transfer: threads, futures, and threads that wait for any of several transfers. `complete` makes a
+//! transfer final and then notifies; `api` waits.
 //!
-//! Nothing is lost because each side writes before it reads what the other writes:
+//! No wake-up is lost, because each side writes before it reads what the other side writes:
 //! ```text
 //! waiter                              notifier
 //!   waiting += 1                        make it ready
 //!   fence                               fence
 //!   ready? then do not sleep            waiting == 0? then wake nobody
 //! ```
-//! In the one order that all SeqCst fences have, one of the two fences comes second, and its side
-//! sees what the other wrote.
+//! All SeqCst fences have one order, in which one of the two fences comes second. The side of that fence sees the other
+//! side's write.
 
 // The crate's manifest does not know `loom`, which is set by hand for the model at the end:
 // cargo rustc -p ferry --lib --profile test -- --cfg loom, then run the binary it names on `model`.
@@ -33,13 +33,13 @@ use std::sync::{
     Condvar, Mutex, MutexGuard,
 };
 
-/// Wakers of one waiter. Beyond, the oldest is woken: its task polls again and queues behind.
+/// The most wakers of a waiter. Beyond this number the oldest waker is called: its task polls and registers again.
 const WAKERS_MAX: usize = 64;
 
-/// Something to sleep on that several waiters can notify.
+/// A signal on which a thread sleeps, and which several waiters can raise.
 #[derive(Default)]
 pub struct Signal {
-    /// Counts notifications, so that one that comes between the look and the sleep is seen.
+    /// Counts notifications, so that a notification between the check and the sleep is seen.
     raised: Mutex<u64>,
     changed: Condvar,
 }
@@ -49,14 +49,14 @@ impl Signal {
         Signal::default()
     }
 
-    /// Has everyone who waits look again.
+    /// Wakes all waiting threads to check their condition again.
     pub fn raise(&self) {
         *lock(&self.raised) += 1;
         self.changed.notify_all();
     }
 
-    /// Sleeps until `ready` says true; false when `deadline` came first (None never does). `ready` is
-    /// asked once at least, and under no lock.
+    /// Sleeps until `ready` returns true. Returns false if `deadline` passed first; None is no deadline. `ready` is
+    /// called at least once, and under no lock.
     pub fn wait_until(&self, ready: impl Fn() -> bool, deadline: Option<Instant>) -> bool {
         loop {
             let seen = *lock(&self.raised);
@@ -82,8 +82,8 @@ impl Signal {
 /// One transfer's waiters.
 #[derive(Default)]
 pub struct Waiter {
-    /// Sleeping threads, wakers and subscriptions. Written before `ready` is looked at; its partner
-    /// is the load in `notify_all`, which comes after what makes ready.
+    /// The number of sleeping threads, wakers and subscriptions. Written before the call of `ready`; its partner is the
+    /// load in `notify_all`, which comes after the transfer became ready.
     waiting: AtomicUsize,
     signal: Signal,
     listeners: Mutex<Listeners>,
@@ -101,8 +101,8 @@ impl Waiter {
         Waiter::default()
     }
 
-    /// Sleeps until `ready` says true; false when `deadline` came first (None never does). Whoever
-    /// makes it ready calls `notify_all` afterwards. `ready` is asked under no lock.
+    /// Sleeps until `ready` returns true. Returns false if `deadline` passed first; None is no deadline. The thread
+    /// that makes the condition true must call `notify_all` afterwards. `ready` is called under no lock.
     pub fn wait_until(&self, ready: impl Fn() -> bool, deadline: Option<Instant>) -> bool {
         if ready() {
             return true;
@@ -111,9 +111,8 @@ impl Waiter {
         self.signal.wait_until(ready, deadline)
     }
 
-    /// Wakes everyone who waits. Call after making ready what they wait for. Costs a fence and a load
-    /// when nobody waits.
-    /// Tasks are left to `wakers`.
+    /// Wakes all waiting threads, and leaves tasks to `wakers`. To be called after their condition became true. Costs a
+    /// fence and a load if nobody waits.
     pub fn notify_all(&self, wakers: &mut Wakers) {
         // Partner: the fence in `Counted::new` and `register_waker`.
         fence(Ordering::SeqCst);
@@ -131,9 +130,8 @@ impl Waiter {
         wakers.extend(listeners.wakers.drain(..));
     }
 
-    /// Has the next `notify_all` wake a task. The caller looks once more whether it is ready after
-    /// this returns: only then is nothing lost. A waker that wakes a task already registered is not
-    /// kept twice.
+    /// Registers a task for the next `notify_all` to wake. The caller must check its condition once more afterwards,
+    /// otherwise a wake-up may be lost. A waker that wakes a task already registered is not kept twice.
     pub fn register_waker(&self, waker: &Waker) {
         let displaced = {
             let mut listeners = lock(&self.listeners);
@@ -154,15 +152,15 @@ impl Waiter {
         }
     }
 
-    /// Has `notify_all` raise `signal` too, until the subscription is dropped. Look whether it is
-    /// ready after this returns.
+    /// Registers `signal` for `notify_all` to raise until the subscription is dropped. The caller must check its
+    /// condition once more afterwards.
     pub fn subscribe(&self, signal: Arc<Signal>) -> Subscription<'_> {
         lock(&self.listeners).signals.push(signal.clone());
         Subscription { waiter: self, signal, _counted: Counted::new(&self.waiting) }
     }
 }
 
-/// A signal's place among a waiter's listeners.
+/// The registration of a signal with a waiter.
 pub struct Subscription<'a> {
     waiter: &'a Waiter,
     signal: Arc<Signal>,
@@ -172,15 +170,15 @@ pub struct Subscription<'a> {
 impl Drop for Subscription<'_> {
     fn drop(&mut self) {
         let mut listeners = lock(&self.waiter.listeners);
-        // One place for each subscription, though a signal may have several here.
+        // Removes one entry only: the same signal may have several subscriptions here.
         if let Some(place) = listeners.signals.iter().position(|signal| Arc::ptr_eq(signal, &self.signal)) {
             listeners.signals.swap_remove(place);
         }
     }
 }
 
-/// Sleeps until one of `waiters` has notified and `ready` finds something; None when `deadline` came
-/// first. `ready` looks at what all of them wait for, under no lock.
+/// Sleeps until one of `waiters` has notified and `ready` returns a value. None if `deadline` passed first. `ready`
+/// checks the conditions of all waiters, under no lock.
 pub fn wait_any<'a, R>(
     waiters: impl IntoIterator<Item = &'a Waiter>,
     ready: impl Fn() -> Option<R>,
@@ -204,7 +202,7 @@ pub fn wait_any<'a, R>(
     found.into_inner()
 }
 
-/// One in `waiting`, for as long as this lives.
+/// Adds one to `waiting` for as long as this lives.
 struct Counted<'a>(&'a AtomicUsize);
 
 impl Counted<'_> {
@@ -222,7 +220,7 @@ impl Drop for Counted<'_> {
     }
 }
 
-/// As `super::lock`, for either kind of mutex.
+/// Takes a lock like `super::lock`, for the standard library's and for loom's mutex.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

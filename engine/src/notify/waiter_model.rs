@@ -1,5 +1,5 @@
-//! Models of `waiter` for loom, which runs every order of the steps: a lost wake-up shows as a
-//! deadlock or a failed assertion. `waiter` says how to run them.
+//! Models of `waiter` for loom, which runs every order of the steps: a lost wake-up is a deadlock or a failed
+//! assertion. The comment at the top of `waiter` says how to run them.
 
 use super::*;
 use loom::sync::atomic::AtomicBool;

@@ -1,11 +1,11 @@
-//! Tests of `waiter` with real threads; `waiter_model` has the orders that they rarely meet.
+//! Tests of `waiter` with real threads. `waiter_model` covers the orders that real threads rarely meet.
 
 use super::*;
 use std::sync::atomic::{AtomicBool, AtomicUsize as Count};
 use std::task::Wake;
 use std::time::Duration;
 
-/// Counts how often it is woken.
+/// Counts its wake-ups.
 #[derive(Default)]
 struct Woken(Count);
 
@@ -38,7 +38,7 @@ fn ready_beats_a_deadline_that_has_passed() {
     assert!(Instant::now() >= soon && is_idle(&waiter));
 }
 
-/// Tasks are left to whoever notifies, and a panic of one ends where it is woken.
+/// Tasks are left to the thread that notifies, and a panic of a task ends where the task is woken.
 #[test]
 fn tasks_are_woken_when_the_last_lock_is_gone() {
     use crate::notify::is_waking;
@@ -63,7 +63,7 @@ fn tasks_are_woken_when_the_last_lock_is_gone() {
     }
 }
 
-/// Two threads take turns through two waiters: one lost wake-up and the test would not end.
+/// Two threads take turns through two waiters. A lost wake-up would hang the test.
 #[test]
 fn threads_take_turns_without_losing_one() {
     const TURNS: usize = 20_000;
@@ -154,7 +154,7 @@ fn wait_any_says_which_and_leaves_nothing_behind() {
     assert!(waiters.iter().all(is_idle));
 }
 
-/// Threads make many transfers ready in any order; two threads take each as it comes.
+/// Threads make many transfers ready in any order; two threads take each transfer as it becomes ready.
 #[test]
 fn wait_any_misses_none_of_many() {
     const MANY: usize = 500;

@@ -1,7 +1,7 @@
-//! What a thread does once it has let go of its locks. A turn has one direction: a transport finds out what happened,
-//! and applies that to the peer (`Peer::confirm` and its neighbours), in the order of its lane and under the lane's
-//! locks. Nothing is posted there and no task is woken there: both are noted in an `After`, and the thread that drives
-//! the turn does them at its end, under no lock.
+//! Work that a thread does after it has released its locks. In a turn, a transport finds out what happened and applies
+//! that to the peer (`Peer::confirm` and its neighbours), in the order of its lane and under the lane's locks. Under
+//! those locks nothing is posted and no task is woken: both are noted in an `After`. The thread that drives the turn
+//! does them at its end, under no lock.
 //!
 //! ```text
 //! After ─ lock ─ outcomes are applied: transfers become final, others can be posted ─ unlock ─ flush
@@ -13,20 +13,21 @@ use crate::notify::Wakers;
 use crate::types::Transport;
 use std::sync::Arc;
 
-/// What is left to do for one peer. Made before a lock is taken, so that it is dropped, and done, after that.
+/// The work left for one peer. Create it before a lock is taken, so that its drop, which does the work, follows the
+/// unlock.
 #[must_use]
 pub struct After<'p> {
     peer: &'p Peer,
     left: Left,
 }
 
-/// The same, set aside while a lock is held that outlives the turn.
+/// The same work, set aside because the caller's lock outlives the turn.
 #[derive(Default)]
 pub struct Left {
-    /// Transports over which something is to be posted: by their bits, for each class.
+    /// Transports on which to post: a mask of `Transport::bit` for each class.
     posts: [u64; 3],
     nudges: u64,
-    /// Transports whose paths may have a thread asleep in `Path::drive`.
+    /// Transports whose path may have a thread that sleeps in `Path::drive`.
     wakes: u64,
     pub(super) wakers: Wakers,
 }
@@ -36,7 +37,7 @@ impl Left {
         self.posts == [0; 3] && self.nudges | self.wakes == 0 && self.wakers.is_empty()
     }
 
-    /// Takes the first transport out of a mask.
+    /// Removes the first transport from a mask.
     fn take(mask: &mut u64) -> Option<Transport> {
         let number = (*mask != 0).then(|| mask.trailing_zeros())?;
         *mask &= *mask - 1;
@@ -49,12 +50,12 @@ impl<'p> After<'p> {
         After { peer, left: Left::default() }
     }
 
-    /// Goes on with what was set aside.
+    /// Continues with work that was set aside.
     pub fn resume(peer: &'p Peer, left: Left) -> After<'p> {
         After { peer, left }
     }
 
-    /// For a turn that ends under a lock of its caller.
+    /// Returns the work, for a turn that ends under a lock of its caller.
     pub fn set_aside(mut self) -> Left {
         std::mem::take(&mut self.left)
     }
@@ -63,7 +64,7 @@ impl<'p> After<'p> {
         self.left.posts[class as usize] |= transport.bit();
     }
 
-    /// Has what is queued for this transport posted.
+    /// Notes that queued work of this transport is to be posted.
     pub fn nudge(&mut self, transport: Transport) {
         self.left.nudges |= transport.bit();
     }
@@ -76,12 +77,13 @@ impl<'p> After<'p> {
         &mut self.left.wakers
     }
 
-    /// Does what is left. The calling thread holds no lock of the engine.
+    /// Does the work. The calling thread holds no lock of the engine.
     pub fn flush(&mut self) {
         if self.left.is_empty() {
             return;
         }
-        // What is posted may end at once, and leave more to do here: a chain of transfers needs no stack.
+        // Posted work may complete at once and add to this list: the loop handles a chain of transfers without
+        // recursion.
         while let Some((path, act)) = self.next() {
             match act {
                 Act::Post(class) => path.post(class, None, self),
@@ -115,7 +117,7 @@ enum Act {
 
 impl Drop for After<'_> {
     fn drop(&mut self) {
-        // Of a broken engine nothing more is posted; tasks are woken by what buries it.
+        // A broken engine posts nothing more; its teardown wakes the tasks.
         if !std::thread::panicking() {
             self.flush();
         }

@@ -1,42 +1,42 @@
-//! Incoming notifications of one peer, put back into the order in which they were submitted.
-//! Lanes hand them in as they arrive; what is next goes to the hub at once, the rest is held. Bounded by
-//! the credits that the peer was granted.
+//! Incoming notifications of one peer, restored to the order of submission. Lanes enter them as they arrive. The next
+//! in order is delivered to the hub at once, the others are held. The credits granted to the peer bound their number.
 
 use crate::limits::NOTIFY_CREDITS;
 use std::collections::BTreeMap;
 
-/// A notification's bytes, or None for one that will never come.
+/// A notification's bytes; None for a number that was skipped.
 type Body = Option<Box<[u8]>>;
 
 #[derive(Debug, Default)]
 pub struct Inbox {
     next: u64,
     held: BTreeMap<u64, Body>,
-    /// How many the application has taken, the skipped ones included.
+    /// How many the application has taken, including skips.
     taken: u64,
     granted: u64,
-    /// The numbers of frames whose data is being taken in, one for each lane at most.
+    /// The notification numbers of frames that are being received, at most one for each lane.
     arriving: Vec<u64>,
 }
 
-/// What is known of a notification whose data begins to come.
+/// The state of a notification whose data begins to arrive.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// Neither has come: `departs` when the frame is dealt with.
+    /// Neither data nor notification has arrived. Call `departs` when the frame is done.
     Fresh,
-    /// Both came before. The application may have given the memory to somebody else since.
+    /// Both arrived before. The application may have reused the memory since.
     Duplicate,
-    /// Another lane is at it: one of the two would be applied after the other's notification.
+    /// Another lane is receiving the same data. Its late bytes could overwrite what the application does after the
+    /// notification.
     Busy,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Accepted {
-    /// Now deliverable, in order.
+    /// These notifications can be delivered now, in this order.
     Deliver(Vec<Box<[u8]>>),
-    /// Seen before, or given up.
+    /// Received before, or skipped.
     Duplicate,
-    /// Beyond the credits granted: the peer breaks the protocol.
+    /// Above the granted limit: the peer violates the protocol.
     Overrun,
 }
 
@@ -45,7 +45,7 @@ impl Inbox {
         Inbox { granted: NOTIFY_CREDITS as u64, ..Inbox::default() }
     }
 
-    /// A frame with data and this notification begins to come.
+    /// Begins to receive a frame with data and this notification.
     pub fn arrives(&mut self, sequence: u64) -> Arrival {
         if self.is_duplicate(sequence) {
             return Arrival::Duplicate;
@@ -57,7 +57,7 @@ impl Inbox {
         Arrival::Fresh
     }
 
-    /// That frame has been taken in, or its lane has ended.
+    /// The frame was received, or its lane has ended.
     pub fn departs(&mut self, sequence: u64) {
         self.arriving.retain(|other| *other != sequence);
     }
@@ -85,13 +85,13 @@ impl Inbox {
         Accepted::Deliver(ready)
     }
 
-    /// The application took one. The new limit to grant, when it is worth a message.
+    /// Counts a notification that the application took. Returns the new limit if it is worth a message.
     pub fn take(&mut self) -> Option<u64> {
         self.taken += 1;
         self.grant()
     }
 
-    /// The limit to tell the peer, once a quarter of the credits has come free.
+    /// Returns the limit to grant to the peer, once a quarter of the credits is free again.
     pub fn grant(&mut self) -> Option<u64> {
         let limit = self.taken + NOTIFY_CREDITS as u64;
         if limit - self.granted >= NOTIFY_CREDITS as u64 / 4 {
@@ -100,7 +100,7 @@ impl Inbox {
         }
         None
     }
-    /// The limit last granted; told again to a peer that reconnects.
+    /// Returns the limit that was last granted; a peer that reconnects is granted it again.
     pub fn granted(&self) -> u64 {
         self.granted
     }

@@ -1,5 +1,5 @@
-//! What a peer's notifications do here: whichever transport brought them, they are put into order by the `inbox`
-//! and handed to the application, which gives credit for more by taking them.
+//! Incoming notifications of a peer. Transports deliver them; `inbox` restores their order; the hub passes them to the
+//! application, which returns credits by taking them.
 
 use super::inbox::{Accepted, Arrival};
 use super::Peer;
@@ -7,7 +7,7 @@ use crate::command::Command;
 use crate::notify::{Credit, Event, EventBody};
 use std::sync::Arc;
 
-/// A frame with data and a notification, while a lane takes it in.
+/// A frame with data and a notification that a lane is receiving. Dropping the guard ends the arrival.
 pub struct Arriving {
     peer: Arc<Peer>,
     sequence: u64,
@@ -20,14 +20,15 @@ impl Drop for Arriving {
 }
 
 impl Peer {
-    /// Data comes with this notification: whether it is to be applied. A guard comes with Fresh.
+    /// Begins to receive data that carries this notification. Returns whether to apply the data; with Fresh, also a
+    /// guard.
     pub fn arrives(self: &Arc<Self>, sequence: u64) -> (Arrival, Option<Arriving>) {
         let arrival = self.inbox.lock().arrives(sequence);
         let fresh = arrival == Arrival::Fresh;
         (arrival, fresh.then(|| Arriving { peer: self.clone(), sequence }))
     }
 
-    /// A notification arrived (None: a skip). False when the peer overran its credits.
+    /// Delivers a notification (None: a skip). Returns false if the peer exceeded its credits.
     pub fn deliver(&self, sequence: u64, body: Option<Box<[u8]>>) -> bool {
         // The hub is entered under the lock, so that two lanes cannot swap their notifications.
         let mut inbox = self.inbox.lock();
@@ -60,12 +61,12 @@ impl Peer {
         }))
     }
 
-    /// The limit of notifications last granted.
+    /// Returns the limit of notification numbers that was last granted.
     pub fn granted(&self) -> u64 {
         self.inbox.lock().granted()
     }
 
-    /// Something of the peer may have been applied after its lease had run out.
+    /// Reports that data of the peer may have been applied after its lease was over.
     pub fn late_apply(&self, region: u64, address: u64, length: u64) {
         self.around.stats.late_apply();
         self.around.hub.peer_event(Event {

@@ -1,6 +1,6 @@
-//! The numbers of a session's lanes, whichever transport they belong to. The dialer of the session draws them, and each
-//! side takes a number at most once. A number that the peer fenced is never taken, whether its lane is attached, still
-//! greeting, or unknown here: that keeps contract 3.
+//! The numbers of a session's lanes, for all transports. The dialer of the session draws them, and each side takes a
+//! number at most once. A fenced number is never taken, whether its lane is attached, still greeting, or unknown here:
+//! that keeps contract 3.
 
 use crate::limits::LANE_NUMBERS_KEPT;
 use crate::sys::lock::Mutex;
@@ -12,9 +12,9 @@ pub struct LaneNumbers(Mutex<Numbers>);
 
 #[derive(Default)]
 struct Numbers {
-    /// The highest number that was drawn here or named by the peer.
+    /// The highest number that was drawn here or used by the peer.
     last: u32,
-    /// Numbers that are taken or fenced. Numbers rise, so only the last ones are kept one by one: lower ones than
+    /// Numbers that are taken or fenced. Numbers rise, so only the last ones are kept individually: all below
     /// `kept_from` count as gone.
     gone: BTreeSet<u32>,
     kept_from: u32,
@@ -31,34 +31,34 @@ impl Numbers {
             self.gone.insert(lane);
         }
         if self.gone.len() > LANE_NUMBERS_KEPT {
-            // A lane that is refused for its old number is opened again with a new one.
+            // A lane that is refused because of its low number is opened again with a new one.
             self.kept_from = self.gone.pop_first().map_or(0, |oldest| oldest.saturating_add(1));
         }
     }
 }
 
 impl LaneNumbers {
-    /// Forgets the lanes of earlier connections, all of which are closed but for `open`.
+    /// Forgets the lanes of earlier connections. All of them are closed except `open`.
     pub fn begin(&self, open: impl IntoIterator<Item = u32>) {
         let mut numbers = self.0.lock();
         (numbers.gone, numbers.kept_from) = (BTreeSet::new(), 0);
         open.into_iter().for_each(|lane| numbers.remove(lane));
     }
 
-    /// Draws the number of a new lane, for the dialer of the session.
+    /// Draws the number of a new lane. Only the dialer of the session draws.
     pub fn draw(&self) -> u32 {
         let mut numbers = self.0.lock();
         numbers.last = numbers.last.saturating_add(1);
         numbers.last
     }
 
-    /// Whether `take` would succeed.
+    /// Returns whether `take` would succeed.
     pub fn is_free(&self, lane: u32) -> bool {
         self.0.lock().is_free(lane)
     }
 
-    /// Takes a number for a lane that is about to carry something. False: it was taken or fenced before, and the lane
-    /// must not be opened.
+    /// Takes the number of a lane before the lane carries anything. False: the number was taken or fenced before, and
+    /// the lane must not be opened.
     pub fn take(&self, lane: u32) -> bool {
         let mut numbers = self.0.lock();
         let is_free = numbers.is_free(lane);
@@ -68,7 +68,7 @@ impl LaneNumbers {
         is_free
     }
 
-    /// The peer fenced this lane: its number is never taken from now on.
+    /// Fences a lane for the peer: its number is never taken from now on.
     pub fn fence(&self, lane: u32) {
         self.0.lock().remove(lane);
     }
@@ -96,7 +96,7 @@ mod tests {
             numbers.fence(lane);
             assert!(!numbers.take(lane));
         }
-        assert!(!numbers.take(10) && !numbers.take(9), "below those that are kept one by one");
+        assert!(!numbers.take(10) && !numbers.take(9), "below the numbers kept individually");
         assert!(numbers.0.lock().gone.len() <= LANE_NUMBERS_KEPT);
         assert!(numbers.take(11 + KEPT));
     }
@@ -123,7 +123,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is taken and fenced in whatever order, no number is taken twice or after its fence.
+        /// For any order of takes and fences, no number is taken twice or after its fence.
         #[test]
         fn nothing_is_taken_twice_or_behind_its_fence(
             steps in prop::collection::vec((0..3u8, 0..2 * KEPT), 0..2000),
@@ -136,7 +136,7 @@ mod tests {
                         gone.insert(lane);
                     }
                     1 => prop_assert!(!numbers.take(lane) || gone.insert(lane), "{} twice", lane),
-                    _ => prop_assert!(!gone.contains(&numbers.draw()), "drawn, and gone before"),
+                    _ => prop_assert!(!gone.contains(&numbers.draw()), "a gone number was drawn"),
                 }
             }
         }

@@ -1,8 +1,8 @@
-//! The target's clock as the initiator may assume it: never ahead of the truth.
+//! The initiator's estimate of the target's clock. The estimate is never ahead of the true clock.
 //!
-//! Each frame from the peer carries its CLOCK_BOOTTIME at sending. When it arrives, the peer's clock
-//! has moved on, so `sample - now` is a lower bound of the offset between the clocks. The bound ages by
-//! `DRIFT`: neither clock's rate is wrong by more (documented assumption), so the estimate stays early.
+//! Each frame from the peer carries its CLOCK_BOOTTIME at sending. The peer's clock has moved on when the frame
+//! arrives, so `sample - now` is a lower bound of the offset between the clocks. The bound ages by `DRIFT`, the assumed
+//! bound of either clock's rate error, so the estimate stays early.
 
 use crate::types::Boottime;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -13,10 +13,10 @@ const DRIFT: u64 = 1000;
 #[derive(Debug)]
 pub struct LeaseClock {
     lease_ns: u64,
-    /// Peer's clock minus ours at `sampled_ns`. Written before `sampled_ns`, read after it.
+    /// The peer's clock minus ours at `sampled_ns`. Written before `sampled_ns`, read after it.
     offset_ns: AtomicI64,
     sampled_ns: AtomicU64,
-    /// A thread takes a sample. Others leave theirs: one of the same moment is as good.
+    /// Set while a thread takes a sample. Other threads skip theirs: a sample of the same moment is as good.
     sampling: AtomicBool,
 }
 
@@ -30,13 +30,13 @@ impl LeaseClock {
         }
     }
 
-    /// The peer's clock showed `peer_ns` at some moment before `now_ns` (both CLOCK_BOOTTIME).
+    /// Records that the peer's clock showed `peer_ns` at some moment before `now_ns` (both CLOCK_BOOTTIME).
     ///
-    /// A frame that lay in a socket for long (one of the two was stopped) says less than what was known
-    /// before, aged until now; the better of the two lower bounds stays. Otherwise a process that wakes
-    /// up to old acknowledgements would post nothing but frames that have expired.
+    /// If a frame waited long in a socket, because one of the two processes was stopped, the aged old bound is better
+    /// than its sample. The higher of the two lower bounds stays. Otherwise a process that wakes up to old
+    /// acknowledgements would post only frames whose lease is already over.
     pub fn sample(&self, peer_ns: Boottime, now_ns: Boottime) {
-        // Partner: the store at the end.
+        // Pairs with the store at the end.
         if self.sampling.swap(true, Ordering::Acquire) {
             return;
         }
@@ -46,14 +46,14 @@ impl LeaseClock {
         let aged_ns = self.offset_ns.load(Ordering::Relaxed).saturating_sub_unsigned(early_ns + 1);
         let offset_ns = if sampled_ns == Boottime::ZERO { fresh_ns } else { fresh_ns.max(aged_ns) };
         self.offset_ns.store(offset_ns, Ordering::Relaxed);
-        // Pairs with the Acquire in `not_after`: who sees this sample's age sees its offset or a newer one.
+        // Pairs with the Acquire in `not_after`: a thread that sees this sample's time sees its offset or a newer one.
         self.sampled_ns.store(now_ns.max(sampled_ns).ns(), Ordering::Release);
         self.sampling.store(false, Ordering::Release);
     }
 
-    /// The moment on the peer's clock up to which a frame posted now may be applied. The lease is over
-    /// at the latest `lease` after `now_ns` by any clock. None when the last sample is too old to say,
-    /// and the peer has to be asked.
+    /// Contract 4: returns the moment on the peer's clock after which a frame posted now must not be applied. By any
+    /// clock the lease is over at `now_ns` plus the lease at the latest. None: the last sample is too old, and the peer
+    /// must be asked.
     pub fn not_after(&self, now_ns: Boottime) -> Option<Boottime> {
         let sampled_ns = Boottime::from_ns(self.sampled_ns.load(Ordering::Acquire));
         let early_ns = now_ns.saturating_sub(sampled_ns) / DRIFT;
@@ -62,7 +62,7 @@ impl LeaseClock {
         }
         let peer_now_ns =
             now_ns.ns().wrapping_add_signed(self.offset_ns.load(Ordering::Relaxed)).saturating_sub(early_ns);
-        // The lease itself also runs on the peer's clock, which may be slow by the same bound.
+        // The lease also runs on the peer's clock, which may be slow by the same bound.
         let lease_ns = self.lease_ns - self.lease_ns / (DRIFT / 4);
         Some(Boottime::from_ns(peer_now_ns).saturating_add(lease_ns))
     }
@@ -105,7 +105,7 @@ mod tests {
         assert!(not_after < at(151 * SECOND));
     }
 
-    /// The clock is a peer's word.
+    /// The peer chooses the value of its clock.
     #[test]
     fn a_clock_at_its_end_is_no_sum_beyond_it() {
         for peer_ns in [u64::MAX, u64::MAX - SECOND / 2, 0] {

@@ -1,9 +1,9 @@
-//! A remote engine, seen from here: what it registered, what waits to be posted to it, which of its
-//! notifications came, and when its leases end. Independent of any transport: a `Path` moves the frames.
+//! A remote engine, as this engine sees it: the memory that it registered, the transfers that wait to be posted to it,
+//! the order of its notifications, and the ends of its leases. Independent of any transport: a `Path` posts the frames.
 //!
-//! `api` submits here, lanes pull from `outbox` and settle through `Peer::confirm` and
-//! `Peer::abandon`, the control loop strikes and requeues. Locks are leaves: none is held while a
-//! transfer is made final or a link is called. A few lines above the usual number: whatever makes one final is here.
+//! `api` submits transfers. Paths pull frames from `outbox` and settle them by `Peer::confirm` and `Peer::abandon`. The
+//! control loop strikes transfers and queues them again. No lock of a peer is held while a transfer is made final or a
+//! path is called. The file is longer than most because it has all code that makes a transfer final.
 
 mod after;
 mod identity;
@@ -54,31 +54,31 @@ pub struct Peer {
     pub identity: PeerIdentity,
     pub remote: RemoteRegions,
     pub clock: LeaseClock,
-    /// Names this object in session starts, so that both sides know whether the other still remembers.
+    /// Identifies this object in session starts, so that each side learns whether the other side still has its state.
     association_id: u64,
     pub stats: PeerStats,
     around: Surroundings,
     state: AtomicU32,
-    /// Why the peer is lost, as a status number; 0 before.
+    /// Why the peer is lost, as a status number; 0 while it is not lost.
     lost: AtomicU32,
     outbox: Mutex<Outbox>,
     inbox: Arc<Mutex<Inbox>>,
     path: RwLock<Option<Arc<dyn Path>>>,
-    /// By the number of the transport; TCP's place is not used.
+    /// Indexed by transport number. TCP's element is unused: TCP's path is in `path`.
     paths: [RwLock<PathStatus>; Transport::COUNT],
     standing: Standing,
     active: AtomicU64,
-    /// The control loop was asked to `sweep`, and has not come to the end of it. Partner: the outbox's lock, under
-    /// which what it is asked for was put there.
+    /// True from a request to `sweep` until the control loop has swept everything. Set after the work was put into the
+    /// outbox; pairs with the outbox's lock.
     sweeping: AtomicBool,
-    /// CLOCK_MONOTONIC time of the control loop's next look at this peer. See `look_at`.
+    /// CLOCK_MONOTONIC time at which the control loop next checks this peer. See `look_at`.
     look_ns: AtomicU64,
-    /// The last lane or connection that was lost otherwise than on purpose.
+    /// The last loss of a lane or of the control connection that this engine did not cause on purpose.
     last_loss: Mutex<Option<Loss>>,
-    /// Called between taking something from the outbox and posting it.
+    /// Called after a frame is taken from the outbox and before it is posted.
     #[cfg(test)]
     pub pulled: tests::Hook<Pulled>,
-    /// Called between taking an outcome from a lane and applying it.
+    /// Called after an outcome is taken from a lane and before it is applied.
     #[cfg(test)]
     pub taken: tests::Hook<Arc<Transfer>>,
 }
@@ -139,7 +139,7 @@ impl Peer {
         }
     }
 
-    /// A lane or the connection to the peer was lost.
+    /// Counts and records the loss of a lane or of the control connection.
     pub fn note_loss(&self, loss: Loss) {
         self.around.stats.losses[loss.cause as usize].fetch_add(1, Ordering::Relaxed);
         if loss.cause != Cause::Ours {
@@ -147,12 +147,12 @@ impl Peer {
         }
     }
 
-    /// Why the last lane or connection to the peer was lost, unless that was done here on purpose.
+    /// Returns why the last lane or connection was lost; None if none was lost except on purpose by this engine.
     pub fn last_loss(&self) -> Option<Loss> {
         self.last_loss.lock().clone()
     }
 
-    /// Marks the peer as lost for good.
+    /// Marks the peer as permanently lost.
     pub fn set_lost(&self, why: Status) {
         // SeqCst: see `one_less`.
         let _ = self.lost.compare_exchange(0, why as i32 as u32, Ordering::SeqCst, Ordering::Acquire);
@@ -160,34 +160,33 @@ impl Peer {
         self.note_lost();
     }
 
-    /// Why the peer is lost, if it is.
+    /// Returns why the peer is lost; None if it is not lost.
     pub fn lost(&self) -> Option<Status> {
         Status::from_number(self.lost.load(Ordering::Acquire) as i32).filter(|status| *status != Status::Ok)
     }
 
-    /// Has what is left with no way to go struck, if there is something.
+    /// Requests a sweep if queued transfers have no path that may carry them: the sweep strikes them.
     fn strike_stranded(&self) {
         if self.outbox.lock().has_stranded() {
             self.sweep_soon();
         }
     }
 
-    /// Transfers that are not final.
+    /// Returns the number of transfers that are not final, plus the `Busy` guards.
     pub fn active(&self) -> u64 {
         self.active.load(Ordering::SeqCst)
     }
 
-    /// A transfer is final, or what counted as one has ended. Whoever closes a lost peer, or the engine, waits for the
-    /// last.
+    /// Counts down `active`. Closing a lost peer or the engine waits until `active` is zero.
     fn one_less(&self) {
-        // Pairs with `set_lost`: either the control loop, which looks at the count after that, sees none left, or
-        // the loss is seen here.
+        // Pairs with `set_lost`: either this thread sees the loss, or the control loop, which reads the count after the
+        // loss, sees zero.
         if self.active.fetch_sub(1, Ordering::SeqCst) == 1 && self.lost.load(Ordering::SeqCst) != 0 {
             self.around.commands.push(Command::PeerIdle { peer: self.handle });
         }
     }
 
-    /// Counts work that is no transfer among them, for as long as the guard lives.
+    /// Counts work that is not a transfer in `active` while the guard lives.
     pub fn busy(&self) -> Busy<'_> {
         self.active.fetch_add(1, Ordering::AcqRel);
         Busy(self)
@@ -197,20 +196,20 @@ impl Peer {
         Outbox::class_of(transfer, self.around.express_bytes_max)
     }
 
-    /// Queues a transfer and has it posted.
+    /// Queues a transfer and posts what can be posted now.
     pub fn submit(&self, transfer: Arc<Transfer>) -> Result<()> {
         let class = self.stats.submitted(self.class_of(&transfer));
         let transport;
         let has_no_data = transfer.spec.slices.is_empty();
         {
             let mut outbox = self.outbox.lock();
-            // The peer is marked as lost before its transfers are struck: one that gets past here is
-            // in the engine's table by then, and is found there.
+            // A lost peer is marked before its transfers are struck. A transfer that passes this check is already in
+            // the engine's table, where the strike finds it.
             if let Some(why) = self.lost() {
                 return Err(Error::new(why, "the peer is lost; connect again"));
             }
             self.active.fetch_add(1, Ordering::AcqRel);
-            // A deadline in the past may have struck it before it got here.
+            // A transfer whose deadline is past may have been struck before this call.
             if transfer.is_pending() {
                 let posted = outbox.submit(transfer.clone(), class);
                 transport = transfer.transport();
@@ -236,7 +235,7 @@ impl Peer {
         Ok(())
     }
 
-    /// What a transfer was held for has come: has it posted. One that was struck meanwhile is left alone.
+    /// Releases a held transfer when its start event has fired, and posts it. Does nothing if it was struck meanwhile.
     pub fn start(&self, transfer: &Arc<Transfer>) {
         let class = self.class_of(transfer);
         if !self.outbox.lock().start(transfer, class) {
@@ -250,7 +249,7 @@ impl Peer {
         }
     }
 
-    /// Ends a transfer that was struck before it was queued: its notification has no number to skip.
+    /// Ends a transfer that was struck before it was queued. Its notification has no number yet, so none is skipped.
     fn end_unqueued(&self, transfer: &Arc<Transfer>) {
         if transfer.spec.notify.is_some() && transfer.take_notification() {
             transfer.set_notification(Notification::NotSent);
@@ -258,18 +257,18 @@ impl Peer {
         self.abandon(transfer, transfer.units(), Fence::Confirmed, &mut self.after());
     }
 
-    /// What is to be done at the end of a turn for this peer.
+    /// Returns an empty list of work to do after this thread has released its locks.
     pub fn after(&self) -> After<'_> {
         After::new(self)
     }
 
-    /// Has notifications posted that are queued.
+    /// Requests that queued notifications are posted.
     fn post_notifications(&self, after: &mut After) {
         after.post(Transport::Tcp, Class::Express);
         after.post(Transport::Rdma, Class::Express);
     }
 
-    /// Has everything posted that is queued.
+    /// Posts everything that is queued, on all transports.
     pub fn post_all(&self) {
         let mut after = self.after();
         ORDER.iter().for_each(|transport| after.nudge(*transport));
@@ -286,13 +285,13 @@ impl Peer {
         self.outbox.lock().has_work(transport, express)
     }
 
-    /// What the next frame of this transport begins with, and whether nothing else waits; a hint.
+    /// Returns the first slice of this transport's next frame, and whether its run is the only one that waits; a hint.
     pub fn front(&self, transport: Transport, express: bool) -> Option<(Slice, bool)> {
         self.outbox.lock().front(transport, express)
     }
 
-    /// A frame was acknowledged: slices [first, end) are done but for `failures`. `notified`: the frame
-    /// carried the transfer's notification too.
+    /// Settles an acknowledged frame: slices [first, end) are done except `failures`. `notified`: the frame also
+    /// carried the transfer's notification.
     pub fn confirm(
         &self,
         transfer: &Arc<Transfer>,
@@ -307,7 +306,8 @@ impl Peer {
         if notified && failures.is_empty() {
             transfer.set_notification(Notification::Delivered);
         } else if notified {
-            // The target announces no data that it refused in part, and waits for what becomes of the number.
+            // Contract 10: the target does not deliver the notification of data that it refused in part. It waits for
+            // this SKIP of the number.
             transfer.set_notification(Notification::NotSent);
             self.skip(transfer, after);
         }
@@ -315,14 +315,14 @@ impl Peer {
         self.settled(transfer, last, after);
     }
 
-    /// A notification that went alone was acknowledged.
+    /// Settles an acknowledged notification that was posted on its own.
     pub fn confirm_notification(&self, transfer: &Arc<Transfer>, after: &mut After) {
         transfer.set_notification(Notification::Delivered);
         let last = transfer.settle(1);
         self.settled(transfer, last, after);
     }
 
-    /// `units` of the transfer can no longer touch memory, unconfirmed.
+    /// Settles `units` of the transfer that were not confirmed and can no longer touch memory.
     pub fn abandon(&self, transfer: &Arc<Transfer>, units: u32, fence: Fence, after: &mut After) {
         let last = transfer.abandon(units, fence);
         self.settled(transfer, last, after);
@@ -341,8 +341,8 @@ impl Peer {
         }
     }
 
-    /// Queues a transfer's notification, unless it was struck. Under the lock, so that a strike that
-    /// comes now finds the word and drops it: a peer that is down might never take it.
+    /// Queues a transfer's notification unless the transfer was struck. Checked under the outbox's lock, so that a
+    /// later strike finds the queued notification and drops it: a peer that is down might never take it.
     fn queue_notification(&self, transfer: &Arc<Transfer>) -> bool {
         let mut outbox = self.outbox.lock();
         let queued = transfer.may_notify() && self.lost().is_none();
@@ -352,7 +352,7 @@ impl Peer {
         queued
     }
 
-    /// The notification will not be sent, or not again.
+    /// Ends a notification that will not be sent, or not be sent again.
     fn give_up_notification(&self, transfer: &Arc<Transfer>, after: &mut After) {
         transfer.give_up_notification();
         self.skip(transfer, after);
@@ -361,8 +361,8 @@ impl Peer {
         }
     }
 
-    /// Nobody will send this transfer's notification: the target is told, so that later ones are not held up. If it
-    /// has had it, it takes that for a repetition.
+    /// Queues a SKIP of the notification's number, so that later notifications are not held up. If the target already
+    /// has the number, it treats the SKIP as a repetition.
     fn skip(&self, transfer: &Transfer, after: &mut After) {
         if self.lost().is_none() {
             self.outbox.lock().push_skip(transfer.notify_sequence.load(Ordering::Relaxed));
@@ -370,7 +370,7 @@ impl Peer {
         }
     }
 
-    /// Somebody is about to sleep until the transfer is final: what carries it hears of that.
+    /// Tells the transfer's path, once, that a thread will sleep until the transfer is final.
     pub fn attend(&self, transfer: &Transfer) {
         if !transfer.is_final() && !transfer.is_attended() {
             transfer.attend();
@@ -380,11 +380,11 @@ impl Peer {
         }
     }
 
-    /// Everything that whoever sees the transfer final may rely on comes before `publish`: the
-    /// statistics, the order of what follows, and the event in its queue.
+    /// Makes the transfer final. `publish` comes after everything that a thread may rely on when it sees the final
+    /// state: statistics, the order of later transfers, and the event in the queue.
     fn finish(&self, transfer: &Arc<Transfer>, after: &mut After) {
         if self.around.commands.health.is_broken() {
-            return; // what settled it may be wrong: it is made final when the engine is over
+            return; // its outcome may be wrong: `api/burial.rs` makes the transfer final
         }
         let state = transfer.conclude();
         if !transfer.spec.flags.has(TransferFlags::PART) {
@@ -404,7 +404,7 @@ impl Peer {
             None => transfer.publish(state),
         }
         if transfer.is_orphan() {
-            // Whoever let go of it at this moment may have been first.
+            // A handle that was dropped just now may have removed the transfer already.
             let _ = self.around.transfers.remove(transfer.handle);
         }
         self.one_less();
@@ -417,7 +417,7 @@ impl Peer {
                 match transport {
                     Transport::Tcp => {
                         after.post(transport, class);
-                        self.post_notifications(after); // it may be one without data
+                        self.post_notifications(after); // the next transfer may have no data
                     }
                     _ => after.nudge(transport),
                 }
@@ -426,7 +426,7 @@ impl Peer {
         }
     }
 
-    /// The target grants more notifications.
+    /// Raises the limit of notification numbers that the target accepts, and posts those that waited for it.
     pub fn grant(&self, limit: u64) {
         if self.outbox.lock().grant(limit) {
             self.post_notifications(&mut self.after());

@@ -1,14 +1,13 @@
-//! What waits to be posted to one peer. Submitters push transfers, transports pull frames; a frame is a
-//! run of consecutive slices within the frame's limits. Each transport has a lineup of its own; notifications
-//! that go alone have one for all, because the peer takes them in one order.
+//! The work that waits to be posted to one peer. Submitters push transfers, paths pull frames; a frame is a run of
+//! consecutive slices within the frame's limits. Each transport has its own lineup. Notifications that are posted on
+//! their own share one queue, because the peer takes them in one order.
 //!
-//! Three classes keep small transfers moving beside large ones: EXPRESS has a lane of its own, MEDIUM
-//! and LARGE take turns on the bulk lanes. Within a class, higher priority first, then in order of
-//! submission, so that the first of many layers arrives first. READs and WRITEs queue apart, because a
-//! READ also needs a credit of the target's.
+//! Three classes keep small transfers moving beside large ones: EXPRESS has its own lane; MEDIUM and LARGE take turns
+//! on the bulk lanes. Within a class, higher priority goes first, then the order of submission, so that the first of
+//! many layers arrives first. READs and WRITEs are queued apart, because a READ also needs a credit of the target.
 //!
-//! Nothing here looks at more than it moves: a transfer knows its place (`complete::seat`), and with N of them
-//! queued putting one in, pulling it and taking it out cost O(log N) each.
+//! No operation visits more runs than it moves: a transfer knows its position (`complete::position`). With N transfers
+//! queued, inserting, pulling and removing one cost O(log N) each.
 
 mod ends;
 mod live;
@@ -31,7 +30,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-/// Up to this size a transfer goes between the frames of larger ones.
+/// A transfer up to this size is posted between the frames of larger transfers.
 const MEDIUM_BYTES_MAX: u64 = 4 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,14 +49,14 @@ struct Run {
     transfer: Arc<Transfer>,
     next: u32,
     end: u32,
-    /// The peer's memory turned out to be a device's.
+    /// The peer's memory turned out to be device memory.
     is_device: bool,
-    /// All of a transfer that was posted in one frame with its notification, and may have been taken in.
+    /// A whole transfer that was posted in one frame with its notification, and may have been applied.
     is_replay: bool,
 }
 
-/// Where a run stands: higher priority first, then in order of submission, then in the order of the slices.
-/// By its end, which stays when frames are pulled off it, and which no other run of the transfer has.
+/// The position of a run: higher priority first, then the order of submission, then the order of slices. It uses the
+/// run's end, which does not change when frames are pulled, and which is unique within the transfer.
 type Spot = (Reverse<u32>, u64, u32);
 
 impl Run {
@@ -80,7 +79,7 @@ pub enum Pulled {
         end: u32,
         bytes: u32,
         with_notification: bool,
-        /// The peer's memory turned out to be a device's, whatever is known of it here.
+        /// The peer's memory turned out to be device memory, although no known region says so.
         is_device: bool,
     },
     Notify(Arc<Transfer>),
@@ -92,7 +91,7 @@ pub struct PullLimits {
     pub frame_bytes_max: u32,
     /// At most `FRAME_DESCRIPTORS_MAX`.
     pub descriptors_max: usize,
-    /// Of a notification on its own; None: none of them.
+    /// The largest notification that may be posted on its own; None: notifications are not posted.
     pub word_bytes_max: Option<usize>,
     pub read: bool,
     pub write: bool,
@@ -106,21 +105,21 @@ impl PullLimits {
     }
 }
 
-/// The runs that one transport carries.
+/// The runs queued for one transport.
 #[derive(Default)]
 struct Lineup {
     runs: [[Runs; 2]; 3],
-    /// It carries nothing any more: up to where its runs have been looked at, whether they go another way. None:
-    /// all of them have.
+    /// Set when the transport carries nothing any more: how far `relocate` has come in moving its runs. None: no run is
+    /// left to look at.
     strays: Option<Stray>,
-    /// Whether LARGE had the last turn of the bulk lanes.
+    /// LARGE had the last turn on the bulk lanes.
     large_was_last: bool,
-    /// Which side of each class had the last turn.
+    /// The side (READ or WRITE) of each class that had the last turn.
     last_side: [usize; 3],
 }
 
 impl Lineup {
-    /// The classes of the bulk lanes, the one that has its turn first.
+    /// Returns the classes of the bulk lanes, the next one to post first.
     fn bulk(&self) -> [Class; 2] {
         match self.large_was_last {
             true => [Class::Medium, Class::Large],
@@ -128,7 +127,7 @@ impl Lineup {
         }
     }
 
-    /// The sides of a class in the same way.
+    /// Returns the sides of a class, the next one to post first.
     fn sides(&self, class: Class) -> [usize; 2] {
         let last = self.last_side[class as usize];
         [1 - last, last]
@@ -138,12 +137,12 @@ impl Lineup {
 #[derive(Default)]
 pub struct Outbox {
     notifications: Notifications,
-    /// By the number of the transport.
+    /// Indexed by transport number.
     lineups: [Lineup; Transport::COUNT],
-    /// Transports besides TCP that can carry something now, or may again soon: masks of `Transport::bit`.
+    /// Transports other than TCP that are open, or may open soon: masks of `Transport::bit`.
     open: u64,
     pending: u64,
-    /// Queued for a transport that carries nothing now, and not allowed on TCP: about to be struck.
+    /// Queued transfers that no transport may carry, now or soon. The next sweep strikes them.
     stranded: VecDeque<Arc<Transfer>>,
     live: Live,
     ordered: Ordered,
@@ -171,8 +170,8 @@ impl Outbox {
         }
     }
 
-    /// Queues a new transfer; gives its notification the next place. False when it is held back behind
-    /// an earlier ORDERED transfer, so that there is nothing to post yet.
+    /// Queues a new transfer and gives its notification the next number. Returns false if it must wait for its start
+    /// event or behind an earlier ORDERED transfer, so that nothing can be posted yet.
     pub fn submit(&mut self, transfer: Arc<Transfer>, class: Class) -> bool {
         transfer.position.set_order(self.next_order);
         self.next_order += 1;
@@ -189,8 +188,8 @@ impl Outbox {
         starts
     }
 
-    /// What it waited for has come. Whether it has its turn, so that there is something to post. One that is
-    /// struck the strike takes out.
+    /// Releases a held transfer when its start event has fired. Returns whether it has its turn, so that work can be
+    /// posted. Does nothing for a struck transfer: the strike removes it.
     pub fn start(&mut self, transfer: &Arc<Transfer>, class: Class) -> bool {
         if !transfer.is_pending() {
             return false;
@@ -224,8 +223,7 @@ impl Outbox {
             .insert(run.spot(), run);
     }
 
-    /// Queues slices again that a lost lane had carried, where they stood before; `notified`, together with the
-    /// notification.
+    /// Queues slices of a lost lane again, at their old position. `notified`: together with the notification.
     pub fn requeue(
         &mut self,
         transfer: Arc<Transfer>,
@@ -236,20 +234,20 @@ impl Outbox {
         self.push_run(Run { transfer, next: first, end, is_device: false, is_replay: notified }, class);
     }
 
-    /// Queues slices to be staged that another way could not reach.
+    /// Queues slices to be staged, because their path does not reach the memory.
     pub fn stage(&mut self, transfer: Arc<Transfer>, first: u32, end: u32, class: Class) {
         transfer.set_via(Transport::Staged);
         self.push_run(Run { transfer, next: first, end, is_device: true, is_replay: false }, class);
     }
 
-    /// From here on the transport carries what is queued for it.
+    /// Opens the transport: it carries what is queued for it.
     pub fn open(&mut self, transport: Transport) {
         self.open |= transport.bit();
         self.lineups[transport as usize].strays = None;
     }
 
-    /// The transport carries nothing any more: what waits for it waits for TCP instead, or to be staged, where it may
-    /// (`relocate` sees to that); what may not goes on waiting as long as it is `pending`.
+    /// Shuts the transport. `relocate` moves its runs to TCP or to staging if that is allowed. The other runs wait
+    /// while the transport is `pending`.
     pub fn shut(&mut self, transport: Transport, pending: bool) {
         self.open &= !transport.bit();
         self.pending = if pending { self.pending | transport.bit() } else { self.pending & !transport.bit() };
@@ -258,8 +256,8 @@ impl Outbox {
         lineup.strays = waits.then(Stray::default);
     }
 
-    /// The transport in whose lineup a run of this transfer belongs. Where none carries it, nor will, it stays where it
-    /// is until the transfer is struck.
+    /// Returns the transport whose lineup a run of this transfer joins. If no transport can carry the run now or later,
+    /// the run stays in its lineup until the transfer is struck.
     fn lineup_of(&mut self, transfer: &Arc<Transfer>, is_replay: bool) -> Transport {
         let path = route::decide(&self.facts(transfer, is_replay)).path;
         match path {
@@ -270,8 +268,8 @@ impl Outbox {
         transfer.transport()
     }
 
-    /// What routing has to know of a transfer that was routed before: it stays on its path while that carries
-    /// something, and has the last resort otherwise.
+    /// Returns the routing facts of a transfer that was routed before: it keeps its path while that is open; otherwise
+    /// TCP or staging takes it.
     fn facts(&self, transfer: &Transfer, is_replay: bool) -> Facts {
         let (spec, now) = (&transfer.spec, transfer.transport());
         let state = |transport: Transport| match () {
@@ -286,12 +284,12 @@ impl Outbox {
             notify: spec.notify.is_some(),
             held: spec.flags.has(TransferFlags::HELD),
         };
-        // Under the outbox's lock, which stands for a version.
+        // The version is not needed: the outbox's lock is held.
         let mut facts = Facts::new(0, [PathState::Shut; Transport::COUNT], asked);
         for transport in [Transport::Tcp, Transport::Staged, now] {
             facts.set_state(transport, state(transport));
         }
-        // A transfer is staged also if its memory turned out to be a device's after all.
+        // Staging also applies when the memory turned out to be device memory.
         let device_there = spec.flags.has(TransferFlags::DEVICE) || now == Transport::Staged;
         facts.memory =
             Memory { device_there, is_part: spec.flags.has(TransferFlags::PART), ..Memory::default() };
@@ -307,7 +305,7 @@ impl Outbox {
         self.notifications.push_skip(sequence);
     }
 
-    /// The target takes notifications with sequences below `limit`. True when some were waiting for it.
+    /// Raises the limit of notification numbers. Returns whether notifications are queued.
     pub fn grant(&mut self, limit: u64) -> bool {
         self.notify_limit = self.notify_limit.max(limit);
         !self.notifications.is_empty()
@@ -317,10 +315,11 @@ impl Outbox {
         self.open & transport.bit() != 0
     }
 
-    /// The next frame for a transport: its express lane takes words and EXPRESS runs, the others the rest.
+    /// Pulls the transport's next frame: notifications and EXPRESS runs for its express lane, other runs for bulk
+    /// lanes.
     pub fn pull(&mut self, transport: Transport, express: bool, limits: PullLimits) -> Option<Pulled> {
         if transport != Transport::Tcp && !self.is_open(transport) {
-            // What waits here still is on its way to another lineup.
+            // Runs that are left here are about to move to another lineup.
             return None;
         }
         if express {
@@ -362,14 +361,14 @@ impl Outbox {
             if run.next == run.end {
                 front.remove();
             }
-            // Data and notification in one frame, when that frame is the whole transfer.
+            // Data and notification share one frame if that frame is the whole transfer.
             lineup.last_side[class as usize] = side;
             let whole = first == 0 && end as usize == transfer.spec.slices.len();
             let may_notify = whole
                 && transport == Transport::Tcp
                 && transfer.spec.op == Op::Write
                 && transfer.spec.notify.is_some()
-                // What is refused in this frame may be staged, and the notification comes after that.
+                // Slices refused in this frame may be staged, and the notification must follow them.
                 && !transfer.spec.flags.has(TransferFlags::UNKNOWN)
                 && transfer.notify_sequence.load(Ordering::Relaxed) < notify_limit;
             let with_notification = (is_replay || may_notify) && transfer.take_notification();
@@ -378,7 +377,7 @@ impl Outbox {
         None
     }
 
-    /// What the next frame would begin with, and whether it is of the only run that waits.
+    /// Returns the first slice of the next frame, and whether its run is the only one that waits.
     pub fn front(&self, transport: Transport, express: bool) -> Option<(Slice, bool)> {
         let lineup = &self.lineups[transport as usize];
         let bulk = lineup.bulk();
@@ -389,7 +388,7 @@ impl Outbox {
         Some((front.transfer.spec.slices[front.next as usize], runs.next().is_none()))
     }
 
-    /// Whether anything could be pulled with these limits.
+    /// Returns whether work for this transport's express lane (or its bulk lanes) is queued.
     pub fn has_work(&self, transport: Transport, express: bool) -> bool {
         let runs = &self.lineups[transport as usize].runs;
         if express {
@@ -400,8 +399,8 @@ impl Outbox {
         }
     }
 
-    /// A transfer was struck: takes out everything of it that has not been posted, and returns how many
-    /// slices that were. If ORDERED transfers waited behind it they are struck next, because it will not be done.
+    /// Removes all unposted slices of a struck transfer and returns their number. ORDERED transfers behind it are
+    /// struck next, because it will not be done.
     pub fn drop_unposted(&mut self, transfer: &Transfer) -> u32 {
         self.live.remove(transfer);
         let place = transfer.position.place();
@@ -428,13 +427,13 @@ impl Outbox {
         dropped
     }
 
-    /// Takes back a notification word that was queued but not posted.
+    /// Removes the transfer's notification if it is queued. Returns whether it was.
     pub fn drop_word(&mut self, transfer: &Transfer) -> bool {
         transfer.spec.notify.is_some() && self.notifications.drop_notify(transfer)
     }
 
-    /// A transfer ended. Is it the ORDERED one that had its turn, the next one starts when it is done; when it
-    /// failed, all that waited behind it are struck next.
+    /// Removes an ended transfer. If it was the active ORDERED transfer, the next one starts if it is `done`; otherwise
+    /// all transfers behind it are struck next.
     pub fn ended(&mut self, transfer: &Transfer, done: bool, express_bytes_max: u64) -> OrderedNext {
         self.live.remove(transfer);
         if !transfer.spec.flags.has(TransferFlags::ORDERED) {
@@ -451,7 +450,7 @@ impl Outbox {
         }
     }
 
-    /// Whether ORDERED transfers wait to be struck because an earlier one failed.
+    /// Returns whether ORDERED transfers wait to be struck because an earlier one failed.
     pub fn has_doomed(&self) -> bool {
         self.ordered.has_doomed()
     }
@@ -459,17 +458,16 @@ impl Outbox {
 
 pub enum OrderedNext {
     Nothing,
-    /// Something of this class waits to be posted.
+    /// Work of this class can be posted.
     Started(Transport, Class),
-    /// Some that waited have to be struck.
+    /// Transfers that waited must be struck.
     Doomed,
 }
 
 impl Run {
-    /// Moves `next` past one frame's slices, at least one, and returns their bytes. A slice fits any frame
-    /// of its peer; the limit of the moment may be smaller. A replay was one frame and fits one again, as the limits of
-    /// the peer don't change; in parts, those without the number would be applied over what the target's application
-    /// made of them since.
+    /// Moves `next` past one frame's slices, at least one, and returns their bytes. The first slice always fits: no
+    /// slice is longer than a frame of the peer, although the current limit may be smaller. A replay is never split. It
+    /// was one frame and fits one again; parts without the number would overwrite later changes of the application.
     fn advance(&mut self, limits: PullLimits) -> u32 {
         let mut bytes = 0u32;
         let last =

@@ -1,4 +1,4 @@
-//! A path: what one transport is to one peer. `transport` has the half that an engine has once.
+//! A path: one transport to one peer. `transport` has the half that exists once in an engine.
 
 use super::outbox::Class;
 use super::After;
@@ -10,43 +10,44 @@ use crate::sys::proven::Proven;
 use crate::types::{MemoryKind, Monotonic, Op, Range, Slice};
 use std::sync::Arc;
 
-/// Posts what `Peer::pull` hands out, and settles it by `Peer::confirm`. Implemented by each transport; called from
-/// any thread, under no lock. Nothing here blocks but `drive`. What follows from an outcome is noted in `after`, which
+/// Posts the frames that `Peer::pull` returns, and settles them by `Peer::confirm`. Implemented by each transport. Any
+/// thread may call, holding no lock. Only `drive` blocks. Work that follows from an outcome is added to `after`, which
 /// the caller flushes.
 pub trait Path: Send + Sync {
-    /// Whether the path reaches these ranges; `known` are the peer's regions. `alone`: no other path is left, so
-    /// ranges in no known region may be tried. Has no effect on the path.
+    /// Returns whether the path reaches these ranges; `known` are the peer's announced regions. `alone`: no other path
+    /// is left, so ranges in no known region may be tried. Has no side effects.
     fn carries(&self, ranges: &[Range], known: &RemoteMap, alone: bool) -> bool;
-    /// Posts what is queued of this class: EXPRESS on the calling thread, other classes by a worker. `submitted_ns`
-    /// (CLOCK_MONOTONIC): the calling thread has submitted the transfer at that moment.
+    /// Posts queued work of this class: EXPRESS on the calling thread, other classes on a worker. `submitted_ns`
+    /// (CLOCK_MONOTONIC): when the calling thread submitted the transfer, if it is still in that call.
     fn post(&self, _class: Class, _submitted_ns: Option<Monotonic>, after: &mut After) {
         self.nudge(after);
     }
-    /// Has a worker post whatever is queued.
+    /// Wakes a worker to post all queued work.
     fn nudge(&self, after: &mut After);
-    /// Works on the path from the calling thread until the transfer is final or `deadline_ns` (CLOCK_MONOTONIC) has
+    /// Drives the path from the calling thread until the transfer is final or `deadline_ns` (CLOCK_MONOTONIC) has
     /// passed. May return earlier.
     fn drive(&self, _transfer: &Transfer, _deadline_ns: Monotonic) {}
-    /// Takes in what has completed.
+    /// Reaps completions.
     fn poll(&self) {}
-    /// A thread is about to sleep until an attended transfer is final: completions must be reported from now on.
+    /// Announces that a thread will sleep until an attended transfer is final: from now on completions must be
+    /// reported.
     fn attend(&self, _after: &mut After) {}
     /// Wakes a thread that sleeps in `drive`.
     fn wake(&self) {}
     fn condition(&self) -> Condition {
         Condition::Works
     }
-    /// Has a resting path made again.
+    /// Restores a resting path.
     fn rouse(&self) {}
-    /// Lanes in use, for the statistics.
+    /// Returns the number of lanes in use, for the statistics.
     fn lanes(&self) -> usize {
         0
     }
-    /// What a path to a process of the same host offers beside transfers.
+    /// Returns the interface of a same-host path beyond transfers.
     fn same_host(&self) -> Option<&dyn SameHost> {
         None
     }
-    /// What the path of device memory knows of devices.
+    /// Returns the interface of a device memory path.
     fn devices(&self) -> Option<&dyn Devices> {
         None
     }
@@ -56,41 +57,41 @@ pub trait Path: Send + Sync {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Condition {
     Works,
-    /// Given up for lack of use. `Path::rouse` has the path made again.
+    /// Closed because it was unused. `Path::rouse` restores it.
     Resting,
-    /// Failed; its replacement or its end has not been reported yet.
+    /// Failed, and neither its replacement nor its shutdown has been reported.
     Broken,
 }
 
-/// The same-host path: the peer's process is proven, and its regions can be entered from here.
+/// The same-host path: the peer's process is proven, and its regions can be entered from this process.
 pub trait SameHost {
-    /// Copies one small piece before it returns. False: nothing, or not all of it, was copied; a transfer submitted
-    /// for the piece says why, or succeeds. The caller has entered the local region. `now_ns`: CLOCK_MONOTONIC.
+    /// Copies one small slice before it returns. False: not all of it was copied; a transfer submitted for the slice
+    /// then succeeds or reports the reason. The caller has entered the local region. `now_ns`: CLOCK_MONOTONIC.
     fn copy_now(&self, op: Op, slice: &Slice, now_ns: Monotonic) -> bool;
     /// Keeps a region of the peer's registered until the returned guard is dropped.
     fn keep_registered(&self, region: u64, use_: Use) -> Result<Kept>;
-    /// The peer's process, where it is proven.
+    /// Returns the peer's process if its identity is proven.
     fn process(&self) -> Option<Arc<Proven>>;
 }
 
 /// See `SameHost::keep_registered`.
 pub type Kept = Box<dyn Send + Sync>;
 
-/// The path of device memory.
+/// The device memory path.
 pub trait Devices {
-    /// Why memory of devices of this kind could not be mapped, when that was last tried.
+    /// Returns why the last attempt to map memory of this kind of device failed.
     fn obstacle(&self, kind: MemoryKind) -> Option<String>;
-    /// Whether devices of this kind reach those of other hosts without the hosts' memory.
+    /// Returns whether devices of this kind reach devices of other hosts without host memory.
     fn crosses(&self, kind: MemoryKind) -> bool;
 }
 
-/// How a transport's path to the peer stands.
+/// The status of a transport's path to the peer.
 #[derive(Clone)]
 pub enum PathStatus {
-    /// With what makes it fast or slow.
+    /// Usable. The text says what makes the path fast or slow.
     Open(Arc<dyn Path>, String),
-    /// There is none at this moment, with the reason: it is being made, or made again.
+    /// Not usable now, with the reason: the path is being established or restored.
     Pending(String),
-    /// With the reason.
+    /// Not usable, with the reason.
     Shut(String),
 }

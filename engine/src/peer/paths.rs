@@ -1,5 +1,4 @@
-//! Which ways to the peer there are at this moment: TCP's link, and those of other transports; and how they stand,
-//! for the router.
+//! The paths to a peer: TCP's path, the paths of the other transports, and their states for the router.
 
 use super::path::{Path, PathStatus};
 use super::{Peer, PeerState, SWEEP_TURN};
@@ -12,9 +11,9 @@ const STATE_BITS: u32 = 3;
 const LOST: u64 = 1 << (STATE_BITS * Transport::COUNT as u32);
 const ONE_VERSION: u64 = LOST << 1;
 
-/// How each path stands, whether the peer is lost, and the version of all that: in one word, so that who looks at it
-/// sees one moment. Partners: the ways and the outbox, which change before a path is Open here, and after it has
-/// ceased to be.
+/// The state of each path, whether the peer is lost, and the version of both, in one atomic value, so that a reader
+/// sees one consistent moment. Pairs with `Peer::paths` and the outbox: they change before a path becomes Open here,
+/// and after it has ceased to be Open.
 #[derive(Default)]
 pub struct Standing(AtomicU64);
 
@@ -27,7 +26,7 @@ impl Standing {
     fn set(&self, transport: Transport, state: PathState) {
         let at = STATE_BITS * transport as u32;
         let set = move |word| word & !(((1 << STATE_BITS) - 1) << at) | (state as u64) << at;
-        // What is lost stays so, whoever comes late.
+        // A lost peer's paths stay as they are; a late change may only shut one.
         self.change(|word| if word & LOST != 0 && state != PathState::Shut { word } else { set(word) });
     }
 
@@ -49,7 +48,7 @@ impl Peer {
         self.path.read().clone()
     }
 
-    /// The link of a transport, while there is one.
+    /// Returns the path of a transport, if it is open.
     pub fn path(&self, transport: Transport) -> Option<Arc<dyn Path>> {
         match transport {
             Transport::None | Transport::Tcp => self.tcp_path(),
@@ -60,7 +59,7 @@ impl Peer {
         }
     }
 
-    /// Whether it is not known yet what becomes of this way.
+    /// Returns whether the transport's path is still being established.
     pub fn is_pending(&self, transport: Transport) -> bool {
         matches!(&*self.paths[transport as usize].read(), PathStatus::Pending(_))
     }
@@ -69,15 +68,15 @@ impl Peer {
         self.paths[transport as usize].read().clone()
     }
 
-    /// A transport besides TCP, or why there is none. What waited for it moves to TCP when it is not open,
-    /// or is struck if it may not.
+    /// Sets the status of a transport other than TCP. If the path is not open, queued work moves to a transport that
+    /// may carry it; work that is still allowed no path is struck.
     pub fn set_path(&self, transport: Transport, status: PathStatus) {
         let state = match &status {
             PathStatus::Open(..) => PathState::Open,
             PathStatus::Pending(_) => PathState::Pending,
             PathStatus::Shut(_) => PathState::Shut,
         };
-        // Who is told that it is open finds it so: what was decided for it would go another way otherwise.
+        // The path is entered before its state is Open: a transfer routed to it must find it.
         let more = if state == PathState::Open {
             let more = self.move_lineup(transport, state);
             *self.paths[transport as usize].write() = status;
@@ -94,7 +93,7 @@ impl Peer {
         self.post_all();
     }
 
-    /// Whether there is more to be done than one turn does.
+    /// Returns whether work is left for a sweep, because one turn is bounded.
     fn move_lineup(&self, transport: Transport, state: PathState) -> bool {
         let mut outbox = self.outbox.lock();
         match state {
@@ -104,7 +103,7 @@ impl Peer {
         !outbox.relocate(SWEEP_TURN) || outbox.has_stranded()
     }
 
-    /// What becomes of TCP's path follows the session.
+    /// Derives the state of TCP's path from the session's.
     pub(super) fn note_state(&self, state: PeerState) {
         let path = match state {
             PeerState::Up => PathState::Open,
@@ -119,8 +118,7 @@ impl Peer {
         self.note_state(PeerState::Lost);
     }
 
-    /// Something that a link says of itself or of what it reaches has changed: decisions before and after this are of
-    /// different versions.
+    /// Starts a new version: a property of a path, or of the memory that it reaches, has changed.
     pub fn note_change(&self) {
         self.standing.change(|word| word);
     }
@@ -129,8 +127,7 @@ impl Peer {
         Standing::state(self.standing.0.load(Ordering::Acquire), transport as usize)
     }
 
-    /// What is known of the paths at this moment. To be taken before the regions are looked at, which the version
-    /// covers too.
+    /// Returns the state of all paths at this moment. Call it before reading the regions, which the version covers too.
     pub fn facts(&self, asked: Asked) -> Facts {
         let word = self.standing.0.load(Ordering::Acquire);
         let version = (word / ONE_VERSION).wrapping_add(self.remote.version());

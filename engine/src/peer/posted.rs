@@ -1,5 +1,5 @@
-//! What a transport has posted and nobody has confirmed: it goes into a lane's or an endpoint's flight, and
-//! from there, when that is lost, to the session's machine, which says when it can touch nothing any more.
+//! Records: frames that were posted and are not acknowledged. A lane or an endpoint holds them in its flight. When the
+//! lane is lost they go to the session's machine, which decides when they can no longer touch memory.
 
 use crate::complete::Transfer;
 use crate::types::Monotonic;
@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 /// One frame or batch that was posted and not yet acknowledged.
 pub struct Posted {
-    /// The transport's own number for it.
+    /// The transport's own sequence number of the frame.
     pub sequence: u64,
-    /// CLOCK_MONOTONIC time from which nothing of it can land any more, whoever is silent.
+    /// CLOCK_MONOTONIC time from which the frame can no longer land, even if the peer is silent.
     pub lease_until_ns: Monotonic,
     pub what: What,
 }

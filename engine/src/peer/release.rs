@@ -1,13 +1,13 @@
-//! What lost lanes carried, once it can touch nothing any more: what is pending is queued again, and what was
-//! struck is given up. `control` hands it over with the fence that stands behind it.
+//! The records of lost lanes, once they can no longer touch memory: pending transfers are queued again, struck
+//! transfers give the units up. `control` releases the records with their fence.
 
 use super::{After, Peer};
 use crate::complete::{Fence, Notification, Transfer};
 use std::sync::Arc;
 
 impl Peer {
-    /// A lost lane carried these slices and its fence stands: a pending transfer sends them again, a
-    /// struck one gives them up.
+    /// Releases slices of a lost lane whose fence stands: queues them again if the transfer is pending, otherwise gives
+    /// them up.
     pub fn release_run(
         &self,
         transfer: &Arc<Transfer>,
@@ -18,12 +18,12 @@ impl Peer {
     ) {
         {
             let mut outbox = self.outbox.lock();
-            // Under the lock: a strike that comes now either sees the run queued or was seen here.
+            // Under the lock: a strike from here on finds the run in the outbox; an earlier strike is seen here.
             if transfer.is_pending() && self.lost().is_none() {
                 let class = self.class_of(transfer);
                 if notified {
-                    // Data and notification went together, and do so again: the target knows the
-                    // notification's number and drops both if it has had them.
+                    // Data and notification were posted together and are posted together again. A target
+                    // that has the notification's number drops both.
                     transfer.set_notification(Notification::Unknown);
                     transfer.return_notification();
                 }
@@ -40,7 +40,7 @@ impl Peer {
         self.abandon(transfer, run.1 - run.0 + notified as u32, fence, after);
     }
 
-    /// The same for a notification that went alone; the target drops what it has seen before.
+    /// Releases a notification that was posted on its own. A target that has its number drops a repetition.
     pub fn release_notification(&self, transfer: &Arc<Transfer>, after: &mut After) {
         transfer.set_notification(Notification::Unknown);
         if !self.queue_notification(transfer) {

@@ -1,6 +1,6 @@
-//! Memory of the peer's that this engine did not know when a transfer was submitted: its announcement was still on
-//! its way. The target knows better, and refuses what is a device's on the ways that move host memory (`tcp`, `local`,
-//! parts of what is staged). Those slices go to `stage`, where the target finds the region itself.
+//! Device memory of the peer that this engine did not know at submit, because its announcement was still in flight. On
+//! paths that move host memory (`tcp`, `local`, parts of staged transfers) the target refuses device memory. The
+//! refused slices are staged instead; the target's `stage` finds the region.
 
 use super::{After, Peer};
 use crate::complete::transfer::Failure;
@@ -10,7 +10,7 @@ use crate::types::Transport;
 use std::sync::Arc;
 
 impl Peer {
-    /// As `confirm`, for ways that reach host memory only.
+    /// Settles as `confirm` does, for paths that reach only host memory.
     pub fn answered(
         &self,
         transfer: &Arc<Transfer>,
@@ -43,17 +43,17 @@ impl Peer {
         }
     }
 
-    /// False: the transfer was struck, or the peer is lost.
+    /// Queues refused slices to be staged. Returns false if the transfer was struck or the peer is lost.
     fn stage(&self, transfer: &Arc<Transfer>, first: u32, end: u32, after: &mut After) -> bool {
         {
             let mut outbox = self.outbox.lock();
-            // Under the lock, as in `release_run`.
+            // Checked under the lock, as in `release_run`.
             if !transfer.is_pending() || self.lost().is_some() {
                 return false;
             }
             outbox.stage(transfer.clone(), first, end, self.class_of(transfer));
         }
-        // Who drives it sleeps for an answer on the way that it was on.
+        // A thread that drives the transfer may sleep for an answer on its old path.
         after.wake(Transport::Tcp);
         self.strike_stranded();
         after.nudge(Transport::Staged);

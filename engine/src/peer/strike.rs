@@ -1,6 +1,6 @@
-//! How transfers are stopped: one that somebody cancels, and the many that one event ends: the loss of their peer,
-//! a deadline that they share, an ORDERED transfer that failed, a transport that went away. The many the
-//! control loop sweeps in turns, so that other peers never wait for all of them.
+//! How transfers are stopped: a single transfer by a cancel, and many by one event: the loss of their peer, a shared
+//! deadline, a failed ORDERED transfer, a lost transport. The control loop sweeps the many in turns, so that other
+//! peers never wait for all of them.
 
 use super::{After, Peer};
 use crate::command::Command;
@@ -11,11 +11,11 @@ use crate::types::Monotonic;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-/// Transfers struck and runs moved in one turn, before other peers have theirs.
+/// Transfers struck, and runs moved, in one turn of a peer's sweep.
 pub const SWEEP_TURN: usize = 64;
 
 impl Peer {
-    /// Stops a transfer: what is unposted is dropped, what is posted drains. True if it was pending.
+    /// Stops a transfer: drops its unposted slices and lets posted frames drain. Returns true if it was pending.
     pub fn strike(&self, transfer: &Arc<Transfer>, strike: Strike) -> bool {
         self.stop(transfer, strike, &mut self.after())
     }
@@ -27,7 +27,7 @@ impl Peer {
         let (dropped, word, doomed) = {
             let mut outbox = self.outbox.lock();
             if transfer.position.place() == Place::New {
-                // `submit` comes to that and sees the strike.
+                // `submit` has not queued the transfer yet. It will see the strike.
                 return true;
             }
             (outbox.drop_unposted(transfer), outbox.drop_word(transfer), outbox.has_doomed())
@@ -47,15 +47,15 @@ impl Peer {
         true
     }
 
-    /// Has the control loop sweep this peer. To be called after what is to be swept was put into the outbox.
+    /// Requests a sweep of this peer. Call it after the work to sweep was put into the outbox.
     pub(super) fn sweep_soon(&self) {
         if !self.sweeping.swap(true, Ordering::AcqRel) {
             self.around.commands.push(Command::Sweep { peer: self.handle });
         }
     }
 
-    /// Strikes what is to be struck and has moved what has to go another way, one turn of it. Whether there is more.
-    /// By the control loop alone, which looks at what is due for its deadline without being asked.
+    /// Strikes due transfers and moves runs of shut transports, at most one turn of each. Returns whether work is left.
+    /// Only the control loop calls; it finds transfers whose deadline is due without a request.
     pub fn sweep(&self, now_ns: Monotonic) -> bool {
         let os_error = || self.last_loss.lock().as_ref().map_or(0, |loss| loss.os_error);
         let lost = self.lost().map(|status| Strike { status, os_error: os_error() });
@@ -78,7 +78,7 @@ impl Peer {
         if self.has_ends(now_ns) {
             return true;
         }
-        // Who asks from here on is heard; who asked before put it there before.
+        // A request from here on is not lost; the work of an earlier request was queued before this check.
         self.sweeping.store(false, Ordering::Release);
         let again = self.has_ends(now_ns);
         if again {
@@ -91,12 +91,12 @@ impl Peer {
         self.outbox.lock().has_ends(self.lost().is_some(), now_ns)
     }
 
-    /// Whether none of its transfers is pending: each is struck or final.
+    /// Returns whether no transfer of the peer is pending: each is struck or final.
     pub fn is_swept(&self) -> bool {
         self.outbox.lock().next_deadline_ns().is_none()
     }
 
-    /// Has the control loop look at deadlines and lanes of this peer at `at_ns` or sooner. Cheap when it will.
+    /// Requests a check of this peer's deadlines and lanes at `at_ns` at the latest. Cheap if one is planned.
     pub fn look_at(&self, at_ns: Monotonic) {
         let later = |planned: u64| planned > at_ns.ns();
         if later(self.look_ns.load(Ordering::Acquire))
@@ -106,10 +106,10 @@ impl Peer {
         }
     }
 
-    /// The control loop looks at this peer now. The next deadline of what is pending, u64::MAX where none has one;
-    /// None when nothing is.
+    /// Begins a check. Returns the next deadline of the pending transfers, u64::MAX if none has a deadline, None if no
+    /// transfer is pending.
     pub fn begin_look(&self) -> Option<Monotonic> {
-        // Reset first: a submit that the outbox doesn't show yet lowers it again.
+        // Reset first: a concurrent submit that the outbox does not show yet lowers the value again.
         self.look_ns.store(u64::MAX, Ordering::Release);
         self.outbox.lock().next_deadline_ns()
     }

@@ -1,4 +1,4 @@
-//! What is queued, lost and given up, without a transport.
+//! A peer's queued, lost and given-up work, without a transport.
 
 use super::outbox::{PullLimits, Pulled};
 use super::{Path, PathStatus, Peer, PeerIdentity, PeerState, Surroundings};
@@ -21,7 +21,7 @@ const CANCEL: Strike = Strike { status: Status::Cancelled, os_error: 0 };
 
 type Call<T> = dyn Fn(&T) + Send + Sync;
 
-/// What a test calls on a thread of the engine between two steps that nothing else tells apart.
+/// A test's callback, called by a thread of the engine between two steps that nothing else separates.
 pub struct Hook<T>(Mutex<Option<Arc<Call<T>>>>);
 
 impl<T> Default for Hook<T> {
@@ -47,7 +47,7 @@ pub fn peer() -> Arc<Peer> {
     peer_with(1)
 }
 
-/// One with this handle.
+/// Returns a peer with this handle.
 pub fn peer_with(handle: u64) -> Arc<Peer> {
     let identity = PeerIdentity {
         engine_id: [1; 16],
@@ -71,17 +71,17 @@ pub fn peer_with(handle: u64) -> Arc<Peer> {
     Arc::new(Peer::new(PeerId::from_raw(handle), identity, 1, around))
 }
 
-/// A WRITE of so many slices of 64 KiB, with a notification, submitted to the peer.
+/// Submits a WRITE of this many slices of 64 KiB, with a notification.
 pub fn submit(peer: &Peer, handle: u64, slices: u64) -> Arc<Transfer> {
     submit_with(peer, handle, slices, |_| ())
 }
 
-/// The same without a notification.
+/// Submits a WRITE as `submit` does, without a notification.
 pub fn submit_plain(peer: &Peer, handle: u64, slices: u64) -> Arc<Transfer> {
     submit_with(peer, handle, slices, |spec| spec.notify = None)
 }
 
-/// The same, with something else in it.
+/// Submits a WRITE as `submit` does, after `change`.
 fn submit_with(
     peer: &Peer,
     handle: u64,
@@ -134,7 +134,7 @@ fn pull(peer: &Peer, express: bool, frame_bytes_max: u32) -> Option<Pulled> {
     peer.pull(Transport::Tcp, express, limits(frame_bytes_max, FRAME_DESCRIPTORS_MAX))
 }
 
-/// Takes the only transfer's data, which must be one frame with its number.
+/// Pulls the only transfer's data, which must be one frame with its notification.
 #[track_caller]
 fn pull_whole(peer: &Peer, frame_bytes_max: u32) -> (u32, u32) {
     match pull(peer, false, frame_bytes_max) {
@@ -148,7 +148,7 @@ pub fn pull_notification(peer: &Peer, transport: Transport) -> Option<Pulled> {
     peer.pull(transport, true, limits(WIDE, FRAME_DESCRIPTORS_MAX))
 }
 
-/// The numbers that the target is told will not come.
+/// Pulls the numbers of all queued skips.
 pub fn skips(peer: &Peer, transport: Transport) -> Vec<u64> {
     std::iter::from_fn(|| pull_notification(peer, transport))
         .map(|pulled| match pulled {
@@ -165,7 +165,7 @@ fn what_went_with_its_number_goes_again_with_it_and_whole() {
     let transfer = submit(&peer, 1, 8);
     let run = pull_whole(&peer, WIDE);
     assert_eq!(run, (0, 8));
-    // Its lane is lost, and the limits of the moment are narrow.
+    // Its lane is lost, and the current limits are small.
     peer.release_run(&transfer, run, true, Fence::Confirmed, &mut peer.after());
     assert_eq!(pull_whole(&peer, 128 * KIB), (0, 8));
     peer.release_run(&transfer, run, true, Fence::Confirmed, &mut peer.after());
@@ -215,12 +215,12 @@ fn a_number_that_was_posted_is_skipped_when_its_word_is_given_up() {
     peer.release_notification(&transfer, &mut peer.after());
     assert_eq!(skips(&peer, Transport::Tcp), [0]);
     assert_eq!(transfer.result().unwrap().notification, Notification::Unknown);
-    // A skip that is lost goes again.
+    // A lost skip is posted again.
     peer.release_skip(0);
     assert_eq!(skips(&peer, Transport::Tcp), [0]);
 }
 
-/// What waits to go again may have come the first time: nobody knows that it was not sent.
+/// A notification that waits to be sent again may have arrived the first time: its state is not NOT_SENT.
 #[test]
 fn what_waits_to_go_again_is_in_doubt_when_it_is_struck() {
     let peer = peer();
@@ -235,14 +235,14 @@ fn what_waits_to_go_again_is_in_doubt_when_it_is_struck() {
     peer.release_notification(&word, &mut peer.after());
     assert!(peer.strike(&word, CANCEL));
     assert_eq!(word.result().unwrap().notification, Notification::Unknown);
-    // What was never posted is known not to have been.
+    // A notification that was never posted is NOT_SENT.
     let fresh = submit(&peer, 3, 2);
     assert!(peer.strike(&fresh, CANCEL));
     assert_eq!(fresh.result().unwrap().notification, Notification::NotSent);
     assert_eq!(skips(&peer, Transport::Tcp), [1, 2]);
 }
 
-/// The caller asked too late: everything was on its way, and all of it is confirmed.
+/// The strike comes too late: all frames are posted, and all of them are acknowledged.
 #[test]
 fn what_is_confirmed_all_the_same_is_done_and_not_cancelled() {
     let peer = peer();
@@ -263,7 +263,7 @@ fn what_is_confirmed_all_the_same_is_done_and_not_cancelled() {
     }
 }
 
-/// The target decides nothing of a number whose data it refused: it waits for the word.
+/// The target does not decide a number whose data it refused: it waits for the skip.
 #[test]
 fn the_number_of_data_that_was_refused_in_part_is_skipped() {
     let peer = peer();
@@ -275,7 +275,7 @@ fn the_number_of_data_that_was_refused_in_part_is_skipped() {
     assert_eq!(transfer.result().unwrap().notification, Notification::NotSent);
 }
 
-/// A path that carries nothing by itself.
+/// A path that posts nothing by itself.
 pub struct Still;
 
 impl Path for Still {
@@ -289,12 +289,12 @@ impl Path for Still {
     }
 }
 
-/// Opens a way besides TCP that carries what is pulled from it.
+/// Opens a path other than TCP; the test pulls its frames.
 pub fn open(peer: &Peer, transport: Transport) {
     peer.set_path(transport, PathStatus::Open(Arc::new(Still), String::new()));
 }
 
-/// Data that may have come with its number is not applied by a way that does not know of numbers.
+/// Data that may have arrived with its notification is not posted on a path that does not know notification numbers.
 #[test]
 fn what_went_with_its_number_stays_on_tcp() {
     let peer = peer();
@@ -310,7 +310,7 @@ fn what_went_with_its_number_stays_on_tcp() {
     assert_eq!(pull_whole(&peer, 64 * KIB), run);
 }
 
-/// It would be refused there again, by a target that knows what its memory is.
+/// A target that knows its memory would refuse the slices there again.
 #[test]
 fn what_turned_out_to_be_a_device_s_does_not_go_back_to_tcp() {
     let peer = peer();

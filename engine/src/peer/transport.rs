@@ -1,4 +1,4 @@
-//! A transport as an engine has it once: it begins and ends with sessions. `path` has what it is to one peer.
+//! The half of a transport that exists once in an engine. It begins and ends with sessions. `path` has the other half.
 
 use super::path::Path;
 use super::{LaneNumbers, Peer, Posted};
@@ -7,17 +7,17 @@ use crate::status::Result;
 use crate::types::{PeerId, Transport};
 use std::sync::Arc;
 
-/// What became of a companion's lane that was to be closed.
+/// The result of closing a lane of a `TransportService`.
 pub enum Closed {
-    /// It moves nothing any more on this side; what it carried.
+    /// Nothing moves on the lane at this end any more. The records of the frames that it carried.
     Quiet(Vec<Posted>),
-    /// Nothing new begins on it, but its device is not through with it. `Command::LaneLost` comes when it is,
-    /// and whoever closes it again has what it carried. Until then nobody may be told that it is closed.
+    /// Nothing new is posted on the lane, but its device has not finished. `Command::LaneLost` follows when it has, and
+    /// the next `close_lane` returns the records. Until then the lane must not be reported as closed.
     Soon,
 }
 
-/// A transport that comes and goes with sessions, which somebody else keeps: the same-host path, RDMA.
-/// Implemented by transports, driven by the control loop. Nothing here waits for another process.
+/// A transport that begins and ends with sessions, which `control` keeps. Implemented by each transport, called by the
+/// control loop. No method waits for another process.
 pub trait TransportService: Send + Sync {
     /// Starts the threads that the service needs before there is a session. Called once.
     fn start(self: Arc<Self>) -> Result<()> {
@@ -37,59 +37,59 @@ pub trait TransportService: Send + Sync {
     fn is_still(&self) -> bool {
         true
     }
-    /// A session stands. Each side's companion may tell the other's what it needs, by `Command::Tell`;
-    /// `Command::PathSettled` tells, soon, what became of it, and again whenever that changes.
+    /// A session is up. The services of the two sides exchange messages by `Command::Tell`. `Command::PathSettled` soon
+    /// reports whether a path exists, and reports every later change.
     fn begin(&self, session_info: SessionInfo);
-    /// The other side's companion says something. False: no engine in good order says that, or as much of it, and
-    /// the session is to end.
+    /// Handles a message of the peer's service. False: the message violates the protocol or a limit, and the session
+    /// must end.
     fn message(&self, peer: PeerId, body: &[u8]) -> bool;
-    /// The other side will not come, and says why. False as for `message`.
+    /// The peer's service does not establish a path, for the reason `why`. Returns false as `message` does.
     fn refused(&self, peer: PeerId, why: String) -> bool;
-    /// The path, once it is settled and as long as there is one; with what makes it fast or slow.
+    /// Returns the path from when it is settled until it ends, and the text on what makes it fast or slow.
     fn path(&self, peer: PeerId) -> Option<(Arc<dyn Path>, String)>;
-    /// Regions of this engine came, or are there as the session begins: what the other side's companion is to hear
-    /// before its engine hears of them, and before it hears what is told by `Command::Tell` from then on.
+    /// Returns the messages about newly registered regions (at a session's begin: all regions). They reach the peer's
+    /// service before its engine learns of the regions, and before any later `Command::Tell`.
     fn regions_added(&self, _peer: PeerId, _ids: &[u64]) -> Vec<Vec<u8>> {
         Vec::new()
     }
     fn regions_removed(&self, _ids: &[u64]) {}
-    /// The lanes on which something of this transfer is posted.
+    /// Returns the lanes that carry unacknowledged frames of this transfer.
     fn carriers(&self, _peer: PeerId, _transfer: u64) -> Vec<u32> {
         Vec::new()
     }
-    /// Closes a lane, or hands over what one carried that has been closed since. None if there is no such lane.
+    /// Closes a lane, or returns the records of a lane that has finished closing. None if no such lane exists.
     fn close_lane(&self, _peer: PeerId, _lane: u32) -> Option<Closed> {
         None
     }
-    /// The session is over: nothing more is posted from here, and no new access of the peer is let in.
-    /// The lanes that were closed for it.
+    /// Ends the session's path: posts nothing more and admits no new access of the peer. Returns the lanes that it
+    /// closed.
     fn end(&self, peer: PeerId) -> Vec<(u32, Closed)>;
-    /// The peer is lost for good: its process need not be watched any more.
+    /// Stops watching the process of a peer that is permanently lost.
     fn forget(&self, _peer: PeerId) {}
-    /// Nothing of a lost peer can land here any more, whatever would have carried it.
+    /// Nothing of a lost peer can land here any more, on any transport.
     fn all_quiet(&self, _peer: PeerId) {}
-    /// Whether nothing of a peer whose session is over can land here any more. `Command::TransportQuiet`
-    /// comes when an answer of false becomes true.
+    /// Returns whether nothing of a peer whose session is over can land here any more. After an answer of false,
+    /// `Command::TransportQuiet` reports the change to true.
     fn is_quiet(&self, _peer: PeerId) -> bool {
         true
     }
 }
 
-/// A companion's place beside the sessions: it, or why this engine has none.
+/// A transport's service, or why this engine has none.
 #[derive(Clone)]
 pub struct Installed {
     pub transport: Transport,
     pub service: std::result::Result<Arc<dyn TransportService>, String>,
 }
 
-/// A session, as a `TransportService` must know it.
+/// A session, as a `TransportService` sees it.
 pub struct SessionInfo {
     pub peer: Arc<Peer>,
     pub dialer: bool,
     pub session_id: [u8; 16],
-    /// Known to the two engines alone.
+    /// A secret of the two engines.
     pub key: [u8; 32],
-    /// Where the numbers of the session's lanes come from.
+    /// The source of lane numbers of the session.
     pub lane_numbers: Arc<LaneNumbers>,
 }
 

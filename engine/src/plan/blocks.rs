@@ -1,6 +1,6 @@
-//! Expands block lists into requests: a cache is a table of equal blocks per layer, and one pair of id
-//! lists says which blocks go where in every layer. `api` calls it for submit_blocks, and plans the
-//! result as any other list; consecutive ids merge there.
+//! Expands block lists into requests. A cache has a table of equal blocks for each layer, and a pair of id lists says
+//! which blocks go where in every layer. `api` calls this for submit_blocks and plans the result like any other list,
+//! where consecutive ids are merged.
 //!
 //! ```text
 //! local ids  5 6 7 12 13      request[layer * pairs + pair]
@@ -12,14 +12,14 @@ use crate::status::{Error, Result, Status};
 use crate::try_reserve::reserve;
 use crate::types::Request;
 
-/// Block ids as the caller has them; borrowed for the call only.
+/// Block ids in the caller's format, borrowed for the call only.
 #[derive(Clone, Copy, Debug)]
 pub enum BlockIds<'a> {
     I32(&'a [i32]),
     I64(&'a [i64]),
 }
 
-/// Where one layer's blocks lie on both sides, in bytes. `remote_region` is as in `Request`.
+/// The place of one layer's blocks on both sides, in bytes. `remote_region` is as in `Request`.
 #[derive(Clone, Copy, Debug)]
 pub struct Layer {
     pub local_base: u64,
@@ -30,10 +30,10 @@ pub struct Layer {
     pub remote_region: u64,
 }
 
-/// One request per layer and pair of ids, layer by layer: index = layer * pairs + pair.
+/// Returns a request for each layer and pair of ids, layer by layer: index = layer * pairs + pair.
 ///
-/// INVALID, naming the argument: a list is empty, the id lists differ in length, an id is negative,
-/// a block has no bytes or is longer than a stride, an address overflows. LIMIT: too many requests.
+/// INVALID, with the name of the argument: a list is empty, the id lists differ in length, an id is negative, a block
+/// has no bytes or is longer than a stride, an address overflows. LIMIT: too many requests.
 pub fn expand(layers: &[Layer], local_ids: BlockIds, remote_ids: BlockIds) -> Result<Vec<Request>> {
     let pairs = local_ids.len();
     if layers.is_empty() {
@@ -59,7 +59,7 @@ pub fn expand(layers: &[Layer], local_ids: BlockIds, remote_ids: BlockIds) -> Re
     reserve(&mut requests, count)?;
     for (number, layer) in layers.iter().enumerate() {
         layer.check(number, local_top, remote_top)?;
-        // No sum below overflows: the highest id's does not.
+        // No sum below overflows: `check` has computed the sum for the highest id.
         requests.extend((0..pairs).map(|pair| Request {
             local: layer.local_base + local_ids.at(pair) * layer.local_stride,
             remote: layer.remote_base + remote_ids.at(pair) * layer.remote_stride,
@@ -78,7 +78,7 @@ impl BlockIds<'_> {
         }
     }
 
-    /// The id of this pair, which `check` has found not to be negative.
+    /// Returns the id of this pair, which `check` has found not to be negative.
     fn at(&self, pair: usize) -> u64 {
         match self {
             BlockIds::I32(ids) => ids[pair] as u64,
@@ -86,7 +86,7 @@ impl BlockIds<'_> {
         }
     }
 
-    /// The highest id and the pair it is in; INVALID if one is negative.
+    /// Returns the highest id and its pair; INVALID if an id is negative.
     fn check(&self, name: &str) -> Result<Top> {
         let negative = match self {
             BlockIds::I32(ids) => ids.iter().position(|&id| id < 0),

@@ -1,5 +1,5 @@
-//! Validation of requests, one after the other, and which regions each lies in. Remembers the last
-//! region hit on either side, since neighbours in a list mostly share one. Feeds `coalesce`.
+//! Validates requests in order, and finds the regions of each. Remembers the last region found on either side, because
+//! neighbours in a list mostly share a region. Feeds `coalesce`.
 
 use super::PlanInput;
 use crate::handle::{self, Kind};
@@ -10,23 +10,23 @@ use crate::try_reserve::{push, reserve};
 use crate::types::{end_of, Op, Request};
 use std::sync::Arc;
 
-/// In `Home::remote`: in no region that we know.
+/// In `Home::remote`: the address is in no known region.
 pub(super) const UNKNOWN: u32 = u32::MAX;
 
-/// Where a valid request lies.
+/// The regions of a valid request.
 #[derive(Clone, Copy)]
 pub(super) struct Home {
     /// The index of the local region's handle.
     pub local: u32,
-    /// The place in its map of the region that the request names or, if it names none, one found at the address; or
-    /// UNKNOWN.
+    /// The place in the remote map of the region that the request names or, if the request names none, of a region
+    /// found at the address; or UNKNOWN.
     pub remote: u32,
 }
 
 pub(super) struct Checker<'a> {
     pub(super) input: &'a PlanInput<'a>,
     bytes: u64,
-    /// Some request was in no remote region that the map knows.
+    /// A request was in no remote region that the map knows.
     pub(super) has_unknown: bool,
     local: LocalSide<'a>,
     remote: RemoteSide<'a>,
@@ -43,14 +43,14 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Validates request `index`. Called once for each, in the caller's order, so that an error names
-    /// the first at fault.
+    /// Validates request `index`. Called once for each request, in the caller's order, so that an error names the first
+    /// bad request.
     #[inline]
     pub(super) fn check(&mut self, index: usize) -> Result<Home> {
         self.try_check(&self.input.requests[index]).map_err(|fault| fault.at(index))
     }
 
-    /// The distinct local regions that were hit, and the sum of all lengths.
+    /// Returns the distinct local regions of the requests, and the sum of all lengths.
     pub(super) fn finish(self) -> (Vec<Arc<Region>>, u64) {
         (self.local.touched, self.bytes)
     }
@@ -78,7 +78,8 @@ impl<'a> Checker<'a> {
     }
 }
 
-/// An error that does not know its request yet. Boxed, so that the path without one stays small.
+/// An error without the request's index, which `at` adds. Boxed, so that the result stays small on the path without
+/// errors.
 struct Fault(Box<Error>);
 
 impl Fault {
@@ -96,7 +97,7 @@ impl From<Error> for Fault {
     }
 }
 
-/// `message` goes on where "requests[3]." ends: it begins with the name of a field.
+/// Makes a fault. `message` continues after "requests[3]." and so begins with the name of a field.
 #[cold]
 fn fault(status: Status, message: impl Into<String>) -> Fault {
     Error::new(status, message).into()
@@ -105,7 +106,7 @@ fn fault(status: Status, message: impl Into<String>) -> Fault {
 struct LocalSide<'a> {
     map: &'a RegionMap,
     last: Option<(u32, &'a Region)>,
-    /// One bit per index of the map: whether it is in `touched`. Empty until a second region is hit.
+    /// A bit for each index of the map, set if the region is in `touched`. Empty until a second region is found.
     seen: Vec<u64>,
     touched: Vec<Arc<Region>>,
 }
@@ -132,7 +133,7 @@ impl LocalSide<'_> {
         Ok(index)
     }
 
-    /// Whether this is the first hit of the region with this index.
+    /// True if the region with this index was not found before.
     fn is_new(&mut self, index: u32) -> Result<bool> {
         let Some((first, _)) = self.last else { return Ok(true) };
         if self.seen.is_empty() {
@@ -145,7 +146,7 @@ impl LocalSide<'_> {
     }
 }
 
-/// Sets a bit; true if it was clear.
+/// Sets a bit; true if the bit was clear.
 fn mark(words: &mut [u64], index: u32) -> bool {
     let (word, bit) = (&mut words[index as usize / 64], 1 << (index % 64));
     let clear = *word & bit == 0;
@@ -155,14 +156,14 @@ fn mark(words: &mut [u64], index: u32) -> bool {
 
 struct RemoteSide<'a> {
     input: &'a PlanInput<'a>,
-    /// The `remote_region` that `last` was looked up for; 0 at first, when there is nothing to look up.
+    /// The `remote_region` for which `last` was looked up; 0 at first, when nothing was looked up.
     named: u64,
-    /// That region, if our map knows it; under 0 the region that the last such request was found in.
+    /// The region named by `named`, if the map knows it. If `named` is 0, the region that was last found by address.
     last: Option<(Place, &'a RemoteRegion)>,
 }
 
 impl<'a> RemoteSide<'a> {
-    /// Place of the region that the request means, or UNKNOWN.
+    /// Returns the place of the request's region, or UNKNOWN.
     #[inline]
     fn find(&mut self, named: u64, remote: u64, length: u64) -> Result<u32, Fault> {
         if named != self.named {
@@ -182,14 +183,15 @@ impl<'a> RemoteSide<'a> {
         Ok(self.input.remote.place_of(named))
     }
 
-    /// The range is not inside the region at hand, or there is none.
+    /// Handles a range that is not inside the remembered region, or has no remembered region.
     fn outside(&mut self, remote: u64, length: u64) -> Result<u32, Fault> {
         if self.named == 0 {
             let found = self.input.remote.find_place(remote, length);
             self.remember(found)?;
             return Ok(found.map_or(UNKNOWN, |(place, _)| place));
         }
-        // One that our map does not know is newer than what we heard, or gone: the target decides.
+        // A named region that the map does not know is newer than the announcements received so far, or is gone: the
+        // target decides.
         let Some((_, region)) = self.last else { return Ok(UNKNOWN) };
         let (start, all) = (region.address, region.length);
         let message =
@@ -197,7 +199,7 @@ impl<'a> RemoteSide<'a> {
         Err(fault(Status::Invalid, message))
     }
 
-    /// Makes it the region at hand, once, and so the place to ask whether it grants the operation.
+    /// Remembers the region, and checks once for all following requests that the region grants the operation.
     fn remember(&mut self, found: Option<(Place, &'a RemoteRegion)>) -> Result<(), Fault> {
         self.last = found;
         let op = self.input.op;

@@ -1,5 +1,5 @@
-//! Sorts checked requests by where they go and merges neighbours that touch on both sides. Between
-//! `check`, which says where each request lies, and `route`, which cuts what comes out.
+//! Sorts checked requests by their remote place and merges neighbours that touch on both sides. Stands between `check`,
+//! which finds the place of each request, and `route`, which cuts the ranges.
 //!
 //! ```text
 //!            local   remote                       local    remote
@@ -14,8 +14,8 @@ use crate::status::Result;
 use crate::try_reserve::{push, reserve};
 use crate::types::{Range, Request};
 
-/// Where a request is sorted to, as one number, which compares without branches: 100,000 scattered
-/// requests are planned in 7 ms, and took 15 ms with a struct's field-by-field order.
+/// The sort key of a request, as a single number that compares without branches: 100,000 scattered requests are planned
+/// in 7 ms; a struct with field-by-field order took 15 ms.
 ///
 /// ```text
 /// 127                             96 95             32 31      0
@@ -39,17 +39,17 @@ impl Key {
     }
 }
 
-/// All requests, checked.
+/// The checked requests.
 struct Survey {
     /// In the caller's order at first.
     keys: Vec<Key>,
     /// By the caller's index: the index of the local region's handle.
     locals: Vec<u32>,
-    /// Whether the caller's order is that of the keys.
+    /// True if the caller's order is the order of the keys.
     sorted: bool,
 }
 
-/// Each request as its own range, in the caller's order, which is the empty order.
+/// Returns each request as its own range, in the caller's order, and the empty order that stands for it.
 pub(super) fn in_place(checker: &mut Checker) -> Result<(Vec<Range>, Vec<u32>)> {
     let requests = checker.input.requests;
     let mut ranges = Vec::new();
@@ -61,7 +61,7 @@ pub(super) fn in_place(checker: &mut Checker) -> Result<(Vec<Range>, Vec<u32>)> 
     Ok((ranges, Vec::new()))
 }
 
-/// As few ranges as there are runs, and the order in which requests make them up.
+/// Returns a range for each contiguous run, and the order of the requests in the ranges.
 pub(super) fn merged(checker: &mut Checker) -> Result<(Vec<Range>, Vec<u32>)> {
     let requests = checker.input.requests;
     let mut survey = survey(checker)?;
@@ -91,7 +91,7 @@ fn survey(checker: &mut Checker) -> Result<Survey> {
     Ok(survey)
 }
 
-/// Two requests in regions that we do not know are never merged: were only one of them valid, the
+/// Merges sorted requests into ranges. Never merges requests in unknown regions: if only one of them is valid, the
 /// target would have to refuse both.
 fn merge(requests: &[Request], survey: &Survey) -> Result<Vec<Range>> {
     let Survey { keys, locals, .. } = survey;
@@ -117,11 +117,11 @@ fn merge(requests: &[Request], survey: &Survey) -> Result<Vec<Range>> {
     Ok(ranges)
 }
 
-/// Room for ranges that is taken before any is known to be needed: 40 KiB.
+/// Ranges for which room is reserved at the start: 40 KiB.
 const RANGES_AT_ONCE: usize = 1024;
 
-/// Whether the request begins where the range ends, on both sides. The sums do not overflow: `check`
-/// has seen each end, and the range's is the end of its last request.
+/// True if the request begins where the range ends, on both sides. The sums do not overflow: `check` has computed the
+/// end of each request, and the range ends with its last request.
 fn continues(range: &Range, request: &Request) -> bool {
     range.local + range.length == request.local && range.remote + range.length == request.remote
 }

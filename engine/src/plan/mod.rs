@@ -1,11 +1,11 @@
-//! Planning: what a caller asked for becomes ranges that are contiguous on both sides. Pure: regions
-//! come in as snapshots, nothing is posted. `api` calls it; `route` cuts the ranges into slices.
+//! Planning: turns requests into ranges that are contiguous on both sides. Pure: regions are passed in as snapshots,
+//! and nothing is posted. `api` calls this; `route` cuts the ranges into slices.
 //!
 //! ```text
 //! requests ──check──▶ places ──sort──▶ order ──coalesce──▶ ranges
 //! ```
-//! `check` validates each request and finds its regions, `coalesce` sorts and merges, and `blocks`
-//! expands block lists into requests. `crate::request_map` leads back from a slice to its requests.
+//! `check` validates each request and finds its regions, `coalesce` sorts and merges requests, and `blocks` expands
+//! block lists into requests. `crate::request_map` maps a slice back to its requests.
 
 pub mod blocks;
 mod check;
@@ -25,34 +25,34 @@ use std::sync::Arc;
 pub struct PlanInput<'a> {
     pub op: Op,
     pub requests: &'a [Request],
-    /// Whether requests may be sorted and merged; otherwise each is its own range, in its own place.
+    /// True if requests may be sorted and merged; otherwise each request is a range of its own, in the caller's order.
     pub coalesce: bool,
     pub local: &'a RegionMap,
     pub remote: &'a RemoteMap,
-    /// Of the peer's present incarnation; a request that names another's region is refused.
+    /// The tag of the peer's present incarnation; a request that names a region of another incarnation is refused.
     pub remote_tag: Tag,
 }
 
 #[derive(Debug)]
 pub struct Plan {
     pub ranges: Vec<Range>,
-    /// Indexes of the caller's requests in the order that ranges refer to. Empty: the caller's own order.
+    /// Indexes of the caller's requests in the order that ranges refer to. Empty means the caller's own order.
     pub order: Vec<u32>,
-    /// Each local region that the requests touch, once. Not entered yet, so one of them may be revoked
-    /// by the time it is.
+    /// Each local region that the requests touch, once. Not entered yet, so a region may be revoked before the caller
+    /// enters it.
     pub local_regions: Vec<Arc<Region>>,
     pub bytes: u64,
-    /// Some of it is in no remote region that the map knows.
+    /// Some of the remote memory is in no region that the map knows.
     pub has_unknown: bool,
 }
 
-/// Checks every request, then makes as few ranges of them as there are contiguous runs.
+/// Checks every request, then merges the requests into one range for each contiguous run.
 ///
-/// On error nothing was done; `request_index` and the message name the first request at fault.
-/// INVALID: a length of 0, an overflow, a handle of another kind, a range that leaves the remote region
-/// it names. NOT_REGISTERED: local memory outside every region. ACCESS: the remote region does not
-/// grant `op`. STALE: a remote region of another incarnation. LIMIT: too many requests. NO_MEMORY.
-/// A remote region that the map does not know is let through: the target knows better.
+/// On an error nothing was done; `request_index` and the message name the first bad request. INVALID: a length of 0, an
+/// overflow, a handle of another kind, a range that leaves the remote region it names. NOT_REGISTERED: local memory
+/// outside every region. ACCESS: the remote region does not grant `op`. STALE: a remote region of another incarnation.
+/// LIMIT: too many requests. NO_MEMORY. A remote region that the map does not know is accepted, because the target
+/// checks it.
 pub fn plan(input: &PlanInput) -> Result<Plan> {
     check_count(input.requests.len())?;
     let mut checker = Checker::new(input);
@@ -64,8 +64,8 @@ pub fn plan(input: &PlanInput) -> Result<Plan> {
     Ok(Plan { ranges, order, local_regions, bytes, has_unknown })
 }
 
-/// The shortest plan: one request that fits one slice, its remote region known. None for any other, and for
-/// one that `plan` would refuse: it says why.
+/// Returns the plan of a single request that fits into one slice and whose remote region is known. None for any other
+/// request, also for a request that `plan` would refuse with a reason.
 pub fn single<'a>(input: &PlanInput<'a>, slice_bytes_max: u64) -> Option<(Slice, &'a Arc<Region>)> {
     let [request] = input.requests else { return None };
     if request.length > slice_bytes_max.min(u64::from(u32::MAX)) {

@@ -1,5 +1,5 @@
-//! Planning by example: each error at its last valid and first invalid value, and what merges with
-//! what. `tests/plan_properties.rs` has the general statements.
+//! Examples of planning: each error at its last valid and first invalid value, and which requests merge.
+//! `tests/plan_properties.rs` has the general statements.
 
 use super::blocks::{expand, BlockIds, Layer};
 use super::*;
@@ -55,7 +55,7 @@ impl World {
         self.plan_as(Op::Write, true, requests)
     }
 
-    /// The status, and the request that the error names.
+    /// The status of the error, and the request that it names.
     fn fails(&self, requests: &[Request]) -> (Status, Option<u64>, String) {
         let error = self.plan(requests).unwrap_err();
         (error.status, error.request_index, error.message)
@@ -181,12 +181,12 @@ fn remote_handles_of_another_engine_or_kind_are_refused() {
 #[test]
 fn what_only_the_target_can_know_is_let_through_and_not_merged() {
     let world = World::new();
-    // A region newer than our map, then an address in no region that we know.
+    // A region that is newer than the map, then an address in no known region.
     let unknown = [naming(77, MIB, 99 * MIB, 64), naming(77, MIB + 64, 99 * MIB + 64, 64)];
     assert_eq!(world.plan(&unknown).unwrap().ranges.len(), 2);
     let unnamed = [request(MIB, 99 * MIB, 64), request(MIB + 64, 99 * MIB + 64, 64)];
     assert_eq!(world.plan(&unnamed).unwrap().ranges.len(), 2);
-    // Across the boundary of two known ones: nobody's range as a whole.
+    // Across the boundary of two known regions: no region contains the whole range.
     assert!(world.plan(&[request(MIB, 17 * MIB - 1, 2)]).is_ok());
 }
 
@@ -198,7 +198,7 @@ fn neighbours_merge_only_within_the_same_regions_on_both_sides() {
     // Contiguous, but over the boundary of two local regions, or of two remote ones.
     assert_eq!(whole(&[request(2 * MIB - 8, 16 * MIB, 8), request(2 * MIB, 16 * MIB + 8, 8)]), 2);
     assert_eq!(whole(&[request(MIB, 17 * MIB - 8, 8), request(MIB + 8, 17 * MIB, 8)]), 2);
-    // The same region, once by name and once by address: they differ on the wire.
+    // The same region, once by name and once by address: the two differ on the wire.
     assert_eq!(whole(&[naming(A, MIB, 16 * MIB, 8), request(MIB + 8, 16 * MIB + 8, 8)]), 2);
     // Contiguous on one side only.
     assert_eq!(whole(&[request(MIB, 16 * MIB, 8), request(MIB + 9, 16 * MIB + 8, 8)]), 2);

@@ -1,5 +1,5 @@
-//! A target's check of what a peer asks for: is this range registered, now, in this direction? The
-//! arithmetic cannot overflow, and the answer names the first rule that is broken.
+//! A target's check of a peer's access: is this range registered, now, in this direction? The arithmetic cannot
+//! overflow, and the status names the first rule that is broken.
 
 use super::{Region, RegionMap};
 use crate::handle::{Kind, Tag};
@@ -7,8 +7,8 @@ use crate::status::Status;
 use crate::types::{end_of, Op};
 use std::sync::Arc;
 
-/// The region, named or 0 for whichever is there, in which the peer may run `op` on
-/// `[address, address + length)`.
+/// Returns the region in which the peer may run `op` on `[address, address + length)`. `named` is the region's handle,
+/// or 0 for any region that contains the range. Contract 9: every access of a peer passes this check.
 pub fn admit(
     map: &RegionMap,
     tag: Tag,

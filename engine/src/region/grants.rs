@@ -1,11 +1,11 @@
-//! What lets processes of the same host copy from and to regions by themselves, and what takes it back.
+//! Grants let processes of the same host copy from and to regions directly, and take that access back.
 //!
 //! ```text
 //! Board (one per engine; others read it)      word, address, length, access [index of the region]
 //! Tally (one per such peer; both write it)    closed, users[index of the region], maps[the same]
 //! ```
-//! `registry` opens and shuts; `transport::local` passes the pages to peers and copies under a `Grant`.
-//! What the words mean is in `shared_gate`.
+//! `registry` opens and shuts regions; `transport::local` passes the pages to peers and copies under a `Grant`.
+//! `shared_gate` defines the states.
 
 use super::shared_gate::{self, Entry};
 use crate::handle::INDEX_MAX;
@@ -23,47 +23,47 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const SLOTS: usize = INDEX_MAX as usize + 1;
-/// On a board, of each region: the door's word, and what the region is, written before the door opens.
+/// The fields of a region's entry on a board: the gate's state, and the region's properties, written before it opens.
 const WORD: usize = 0;
 const ADDRESS: usize = 1;
 const LENGTH: usize = 2;
 const ACCESS: usize = 3;
 const ENTRY_WORDS: usize = 4;
-/// In a tally, before what is counted of the regions.
+/// The fields of a tally, before its counts of each region.
 const CLOSED: usize = 0;
 const TALLY_WORDS: usize = SLOTS * 2 + 1;
-/// Nobody wakes who waits for another process to leave: it looks again after a pause, which doubles up
-/// to a millisecond. A copy between two looks at the door takes less.
+/// A thread that waits for another process to leave polls: it pauses, and doubles the pause up to a millisecond. A
+/// copy between two looks at the gate takes less.
 const PAUSE_MIN: Duration = Duration::from_micros(20);
 const PAUSE_MAX: Duration = Duration::from_millis(1);
-/// How long a region may be neither open nor shut before a peer takes it for shut.
+/// The time that an initiator waits for a trial to end before it takes the region for shut.
 const TRIAL_PATIENCE: Duration = Duration::from_secs(1);
 
 fn slot(region: u64) -> usize {
     (region & INDEX_MAX as u64) as usize
 }
 
-/// A word of a region's entry on a board.
+/// Returns a field of a region's entry on a board.
 fn entry(board: &SharedWords, region: u64, word: usize) -> &AtomicU64 {
     board.word(slot(region) * ENTRY_WORDS + word)
 }
 
-/// What a board says of an open region.
+/// Returns the gate's state on a board while this region is open.
 fn open_word(region: u64) -> u64 {
     region & !(INDEX_MAX as u64)
 }
 
-/// What an initiator is inside a region for.
+/// The reason why an initiator is inside a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// Reads or writes it.
+    /// Reads or writes the region.
     Copy,
-    /// Has the device memory there mapped, and copies to it only with a `Copy`. The region stays registered, but
-    /// nothing of a peer that is lost lands there by that.
+    /// Has the device memory of the region mapped; each copy needs a `Copy` too. A mapping keeps the region
+    /// registered, but does not let a lost peer's data land there.
     Map,
 }
 
-/// Where in a tally they are counted.
+/// Returns the position of a count in a tally.
 fn count_of(slot: usize, use_: Use) -> usize {
     match use_ {
         Use::Copy => 1 + slot,
@@ -71,21 +71,21 @@ fn count_of(slot: usize, use_: Use) -> usize {
     }
 }
 
-/// The target's side: which regions are open, and who copies.
+/// The target's side: the open regions, and the counts of their users.
 #[derive(Debug)]
 pub struct Grants {
     board: SharedWords,
     board_fd: Arc<OwnedFd>,
-    /// No region ever had this slot or one above.
+    /// No region ever had this slot or a higher one.
     slots_used: AtomicUsize,
     tallies: Mutex<Vec<Arc<Tally>>>,
 }
 
-/// One initiator's copies from and to our memory.
+/// One initiator's uses of this engine's memory.
 #[derive(Debug)]
 pub struct Tally {
     words: SharedWords,
-    /// Its process is known gone: what it counted means nothing.
+    /// The process is known to be gone: its counts are void.
     dead: AtomicBool,
 }
 
@@ -100,12 +100,12 @@ impl Grants {
         })
     }
 
-    /// The page that initiators read.
+    /// Returns the page that initiators read.
     pub fn board(&self) -> &Arc<OwnedFd> {
         &self.board_fd
     }
 
-    /// Lets one more process in; the descriptor is for it.
+    /// Admits one more process, and returns its tally and the descriptor to pass to it.
     pub fn admit(&self) -> io::Result<(Arc<Tally>, OwnedFd)> {
         let (words, fd) = SharedWords::new(TALLY_WORDS, false)?;
         let tally = Arc::new(Tally { words, dead: AtomicBool::new(false) });
@@ -117,33 +117,33 @@ impl Grants {
         self.tallies.lock()
     }
 
-    /// Shuts the door to everything for this process; those inside stay. `is_quiet` tells when none is.
+    /// Shuts every region for this process; present users stay until `is_quiet`.
     pub fn close(&self, tally: &Tally) {
         shared_gate::close(tally.words.word(CLOSED));
     }
 
-    /// Shuts the door to everything for every process.
+    /// Shuts every region for every process.
     pub fn close_all(&self) {
         self.lock().iter().for_each(|tally| self.close(tally));
     }
 
-    /// Whether no other process is copying here. The doors are shut to all.
+    /// Returns whether no other process copies. For use after `close_all`.
     pub fn all_quiet(&self) -> bool {
         self.lock().iter().all(|tally| self.is_quiet(tally))
     }
 
-    /// The process is gone: nothing of it reads or writes anything any more.
+    /// Drops the counts of a process that is gone, and so copies nothing any more.
     pub fn bury(&self, tally: &Arc<Tally>) {
         tally.dead.store(true, Ordering::SeqCst);
         self.lock().retain(|other| !Arc::ptr_eq(other, tally));
     }
 
-    /// Whether nothing of a closed process is copying here any more.
+    /// Returns whether a closed process has ended all its copies.
     pub fn is_quiet(&self, tally: &Tally) -> bool {
         self.has_none(tally, Use::Copy)
     }
 
-    /// Forgets a closed process that is quiet, if it has nothing mapped either; whether it did.
+    /// Forgets a closed process that is quiet and has nothing mapped. Returns whether it did.
     pub fn forget(&self, tally: &Arc<Tally>) -> bool {
         let over = self.has_none(tally, Use::Copy) && self.has_none(tally, Use::Map);
         if over {
@@ -166,8 +166,8 @@ impl Grants {
         shared_gate::open(entry(&self.board, id, WORD), open_word(id));
     }
 
-    /// Shuts the region for good if nobody is inside and `agreed`, which is asked only then, says so too;
-    /// otherwise nothing has changed. True as well for one that was shut before and is idle.
+    /// Shuts the region for good if it is idle and `agreed` (called only then) returns true; otherwise changes
+    /// nothing. Also true for an idle region that was shut before.
     pub(super) fn shut_if_idle(&self, region: u64, agreed: impl FnOnce() -> bool) -> bool {
         let word = entry(&self.board, region, WORD);
         if word.load(Ordering::SeqCst) == 0 {
@@ -185,8 +185,8 @@ impl Grants {
         shared_gate::shut(entry(&self.board, region, WORD));
     }
 
-    /// Waits until no other process is inside a region that is shut; false when the deadline came first. `gone`: it
-    /// is not registered any more, and those who are counted in its slot are in another one.
+    /// Waits until no other process is inside a region that is shut; false when the deadline came first. Also ends
+    /// when `gone` returns true: the region is unregistered, and the counts in its slot belong to another region.
     pub(super) fn wait_idle(&self, region: u64, deadline: Option<Instant>, gone: impl Fn() -> bool) -> bool {
         let mut pause = PAUSE_MIN;
         while !self.is_idle(region) && !gone() {
@@ -215,7 +215,7 @@ impl Tally {
     }
 }
 
-/// The initiator's side: leave to copy from and to a peer's regions, for as long as they are open.
+/// The initiator's side: permission to copy from and to a peer's regions while they are open.
 #[derive(Debug)]
 pub struct Grant {
     board: SharedWords,
@@ -223,7 +223,7 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// From the two descriptors that the target passed.
+    /// Maps the two descriptors that the target passed.
     pub fn new(board: &OwnedFd, tally: &OwnedFd) -> io::Result<Grant> {
         Ok(Grant {
             board: SharedWords::of(board, SLOTS * ENTRY_WORDS, false)?,
@@ -231,7 +231,7 @@ impl Grant {
         })
     }
 
-    /// Goes into a region; it stays registered until the guard is dropped. STALE when it is shut.
+    /// Enters a region, which stays registered until the guard is dropped. STALE when it is shut.
     pub fn enter(&self, region: u64) -> Result<Inside<'_>> {
         self.enter_for(region, Use::Copy)
     }
@@ -256,24 +256,24 @@ impl Grant {
         }
     }
 
-    /// The same for as long as one likes.
+    /// Enters a region for an unbounded time, until the `Stay` is dropped.
     pub fn stay(self: &Arc<Grant>, region: u64, use_: Use) -> Result<Stay> {
         std::mem::forget(self.enter_for(region, use_)?);
         Ok(Stay { grant: self.clone(), count: count_of(slot(region), use_) })
     }
 
-    /// Whether nobody of this process copies by it. They look whether they may go on when they are inside.
+    /// Returns whether no thread of this process copies by this grant. Each copy checks `is_closed` after it entered.
     pub fn is_quiet(&self) -> bool {
         (0..SLOTS).all(|slot| shared_gate::is_empty(self.tally.word(count_of(slot, Use::Copy))))
     }
 
-    /// Whether the target let nobody in any more, when this was asked.
+    /// Returns whether the target has closed this grant.
     pub fn is_closed(&self) -> bool {
         self.tally.word(CLOSED).load(Ordering::SeqCst) != 0
     }
 }
 
-/// A copy under way.
+/// One use of a region.
 pub struct Inside<'a> {
     users: &'a AtomicU64,
     board: &'a SharedWords,
@@ -281,9 +281,9 @@ pub struct Inside<'a> {
 }
 
 impl Inside<'_> {
-    /// What the peer says of the region: address, length, access.
+    /// Returns the region's address, length and access, as the peer's board has them.
     pub fn region(&self) -> (u64, u64, Access) {
-        // Ordered by the door's word, which was written after them and read before.
+        // Ordered by the gate's state, which the target stored after these fields and `enter` loaded before them.
         let of = |word| entry(self.board, self.region, word).load(Ordering::Relaxed);
         (of(ADDRESS), of(LENGTH), Access(of(ACCESS) as u32))
     }
@@ -295,11 +295,11 @@ impl Drop for Inside<'_> {
     }
 }
 
-/// A region of another process that stays registered until this is dropped.
+/// A region of another process, which stays registered until this is dropped.
 #[derive(Debug)]
 pub struct Stay {
     grant: Arc<Grant>,
-    /// Its word in the tally.
+    /// The position of its count in the tally.
     count: usize,
 }
 
@@ -386,7 +386,7 @@ mod tests {
             assert_eq!(grant.stay(region, use_).unwrap_err().status, Status::Stale);
             assert!(!grants.wait_idle(region, soon(0), || false));
             grants.close(&tally);
-            // What is only mapped moves nothing, and is not forgotten.
+            // A mapping alone copies nothing (quiet), but is not forgotten.
             assert_eq!(grants.is_quiet(&tally), use_ == Use::Map);
             assert!(!grants.forget(&tally) && !grants.wait_idle(region, soon(0), || false));
             drop((grant, stay));

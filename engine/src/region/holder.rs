@@ -1,5 +1,5 @@
-//! Who reaches registered memory without this process taking part: devices, for peers that hold their keys.
-//! `registry` has memory pinned before a region exists, and every key handed back before it is gone.
+//! Access to registered memory without this process taking part: by RDMA devices, for peers that hold the keys.
+//! `registry` pins memory before its region exists, and waits for the return of every key before the region is gone.
 
 use super::{Region, RegionSpec};
 use crate::status::Result;
@@ -8,34 +8,34 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-/// A region's memory as the devices know it; only its holder looks inside. Dropped, it is taken off them.
+/// A region's memory as the devices know it, opaque except to its holder. Dropping it deregisters the memory.
 pub type Pin = Arc<dyn Any + Send + Sync>;
 
-/// Implemented by the transport that has the devices.
+/// Implemented by the transport that owns the devices.
 pub trait Holder: Send + Sync {
-    /// Makes all of this memory known to every device, or none of it. May take long. Errors name the spec
-    /// with `request_index`.
+    /// Registers all of this memory with every device, or none of it. May take long. Errors name the spec with
+    /// `request_index`.
     fn pin(&self, specs: &[RegionSpec]) -> Result<Vec<Pin>>;
-    /// No peer is given the region's keys from here on, and those that have them are asked to let go.
+    /// Gives the region's keys to no further peer, and asks the peers that hold keys to release them.
     fn revoke(&self, region: u64);
-    /// If no peer holds keys of the region and `revoke` agrees, none ever will.
+    /// Revokes the region's keys for good if no peer holds one and `revoke` returns true. Returns whether it did.
     fn revoke_if_unheld(&self, region: u64, revoke: &mut dyn FnMut() -> bool) -> bool;
-    /// Waits until no peer can reach the region any more: it let go, or its endpoints are destroyed.
+    /// Waits until no peer can reach the region: each released its keys, or its endpoints are destroyed.
     fn wait_unheld(&self, region: u64, deadline: Option<Instant>) -> bool;
-    /// Nobody can reach the region: takes it off the devices.
+    /// Deregisters the region's memory, which no peer can reach any more.
     fn unpin(&self, region: &Region);
 }
 
-/// Implemented by `stage`: lends device memory to other processes of this host, which map it. They are inside the
-/// region (see `grants`) for as long as they do.
+/// Implemented by `stage`, which lends device memory to other processes of this host. Such a process is inside the
+/// region (see `grants`) for as long as it has the memory mapped.
 pub trait Lender: Send + Sync {
-    /// Those who have the region mapped are asked to let go.
+    /// Asks the processes that have the region mapped to unmap it.
     fn recall(&self, region: u64);
-    /// Nobody has it mapped any more: what the driver keeps for it goes. May take a moment.
+    /// Frees the driver's state of the loan once no process has the region mapped. May take a moment.
     fn take_back(&self, region: u64);
 }
 
-/// The place of the one that there may be, found after the registry.
+/// The place of an optional part of the engine, which is created after the registry.
 pub struct Slot<T: ?Sized>(OnceLock<Arc<T>>);
 
 pub type HolderSlot = Slot<dyn Holder>;

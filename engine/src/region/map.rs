@@ -1,6 +1,5 @@
-//! An immutable view of the local regions at one moment. `registry` makes the next one of it at every
-//! change, which shares most of it; `plan` searches it by address, targets by handle. No lock is taken after it
-//! is cloned out.
+//! An immutable snapshot of the local regions. `registry` makes a new snapshot at every change; it shares most of its
+//! nodes with the one before. `plan` searches by address, targets by handle. Reading a snapshot takes no lock.
 
 use super::table::Table;
 use super::tree::{Order, Tree};
@@ -9,14 +8,14 @@ use std::sync::Arc;
 
 #[derive(Clone, Debug, Default)]
 pub struct RegionMap {
-    /// Disjoint.
+    /// The regions do not overlap.
     by_address: Tree<ByAddress>,
     by_index: Table<Arc<Region>>,
-    /// Those that other processes of this host can map: few, see `SHARED_MEMORIES_MAX`.
+    /// The regions that other processes of this host can map: at most `SHARED_MEMORIES_MAX`.
     shared: Arc<Vec<Arc<Region>>>,
-    /// No region ever had this index of the handle or one above.
+    /// No region ever had this index or a higher one.
     indexes: u32,
-    /// The `Region::order` of the region that came last.
+    /// The `Region::order` of the newest region.
     newest: u64,
 }
 
@@ -31,7 +30,7 @@ impl Order for ByAddress {
 }
 
 impl RegionMap {
-    /// Takes in one more, or says which region it overlaps.
+    /// Adds a region, or returns the region that it overlaps.
     pub(super) fn add(&mut self, region: Arc<Region>) -> Result<(), Arc<Region>> {
         let (start, length) = (region.address, region.length);
         // Regions are disjoint, so only its two neighbours can overlap it.
@@ -62,44 +61,44 @@ impl RegionMap {
         }
     }
 
-    /// The region that contains the whole range, revoked or not.
+    /// Returns the region that contains the whole range, revoked or not.
     pub fn find(&self, address: u64, length: u64) -> Option<&Arc<Region>> {
         // Regions are disjoint, so only the last that starts at or before `address` can contain it.
         let (_, region) = self.by_address.at_or_before(address)?;
         region.contains(address, length).then_some(region)
     }
 
-    /// The region with exactly this handle, generation and engine included; revoked or not.
+    /// Returns the region with exactly this handle (generation and engine included), revoked or not.
     pub fn get(&self, handle: u64) -> Option<&Arc<Region>> {
         self.at(Region::index_of(handle)).filter(|region| region.id == handle)
     }
 
-    /// The region with this index of the handle.
+    /// Returns the region with this index.
     pub(crate) fn at(&self, index: u32) -> Option<&Arc<Region>> {
         self.by_index.get(index)
     }
 
-    /// No region has this index of the handle or one above.
+    /// Returns a bound: no region has this index or a higher one.
     pub(crate) fn indexes(&self) -> u32 {
         self.indexes
     }
 
-    /// By rising address.
+    /// Iterates by rising address.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Region>> {
         self.by_address.iter()
     }
 
-    /// The same from the first that does not start below `address`.
+    /// Iterates by rising address, from the first region that does not start below `address`.
     pub fn iter_from(&self, address: u64) -> impl Iterator<Item = &Arc<Region>> {
         self.by_address.iter_from(address)
     }
 
-    /// Those that other processes of this host can map.
+    /// Returns the regions that other processes of this host can map.
     pub fn shared(&self) -> &[Arc<Region>] {
         &self.shared
     }
 
-    /// The `Region::order` of the region that came last, still there or not.
+    /// Returns the `Region::order` of the newest region, registered still or not.
     pub fn newest(&self) -> u64 {
         self.newest
     }

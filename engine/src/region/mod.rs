@@ -1,7 +1,7 @@
-//! Registered memory: what this engine's application registered (`registry`, immutable snapshots in
-//! `map`), and what a peer told us that it registered (`remote`); both are made of `tree`. `plan` checks transfers
-//! against both snapshots; the target side of each transport enters the local region around every access. Processes of
-//! the same host enter by themselves, through doors (`shared_gate`, `grants`) in memory that both share; devices by
+//! Registered memory: what this engine's application registered (`registry`; `map` has the immutable snapshots), and
+//! what a peer announced that it registered (`remote`). `tree` is the sorted table below both. `plan` checks transfers
+//! against both snapshots. The target side of each transport enters the local region around every access. Processes of
+//! the same host enter a region through a gate in shared memory (`shared_gate`, `grants`). RDMA devices reach it by
 //! keys that peers hold (`holder`).
 
 mod admit;
@@ -36,14 +36,14 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use teardown::Teardown;
 
-/// Where `gate` finds its atomics and locks; the loom test gives it loom's in place of these.
+/// The atomics and locks of `gate`. The loom test replaces this module by loom's types.
 mod sync {
     pub(super) use crate::sys::clock::now;
     pub(super) use std::sync::atomic::{fence, AtomicU64, Ordering};
     pub(super) use std::sync::{Condvar, Mutex};
 }
 
-/// What the application asks to register: `length` bytes at `address`, and what peers may do there.
+/// A request to register `length` bytes at `address`, with the access that peers get.
 #[derive(Clone, Debug)]
 pub struct RegionSpec {
     pub address: u64,
@@ -51,12 +51,12 @@ pub struct RegionSpec {
     pub access: Access,
     pub name: String,
     pub location: Location,
-    /// ferry's own, for what is on its way from or to a device. Nobody is shown it.
+    /// The region is one of ferry's own buffers, which stage device memory. The application never sees it.
     pub staging: bool,
 }
 
 impl Default for RegionSpec {
-    /// No bytes of host memory, which peers may READ and WRITE.
+    /// No bytes of host memory, with READ and WRITE access for peers.
     fn default() -> RegionSpec {
         RegionSpec {
             address: 0,
@@ -69,13 +69,13 @@ impl Default for RegionSpec {
     }
 }
 
-/// One registered region. Its memory may be touched, by this engine or for a peer, only between a
-/// successful `enter` and the matching `leave`; unregister waits for the last leave.
+/// A registered region. Its memory may be touched, by this engine or for a peer, only between a successful `enter` and
+/// the matching `leave`. Unregister waits for the last leave.
 #[derive(Debug)]
 pub struct Region {
     /// The handle: index, generation and engine tag.
     pub id: u64,
-    /// Which of all regions this was that its registry ever had, from 1.
+    /// The number of this region among all that its registry ever registered, from 1.
     pub order: u64,
     pub address: u64,
     pub length: u64,
@@ -84,9 +84,9 @@ pub struct Region {
     pub location: Location,
     /// See `RegionSpec::staging`.
     pub staging: bool,
-    /// What another process of this host can map, if ferry allocated the memory so.
+    /// The memfd that other processes of this host can map, if ferry allocated the memory.
     pub memfd: Option<Arc<OwnedFd>>,
-    /// The same memory as devices know it, if there are any.
+    /// The memory as RDMA devices know it, if the host has such devices.
     pub pin: Option<Pin>,
     gate: Gate,
     teardown: Teardown,
@@ -115,7 +115,7 @@ impl Region {
         }
     }
 
-    /// The index of its handle: a small number, of one region at a time.
+    /// Returns the index part of the handle: a small number that no other live region has.
     pub(crate) fn index(&self) -> u32 {
         Region::index_of(self.id)
     }
@@ -124,46 +124,46 @@ impl Region {
         handle as u32 & INDEX_MAX
     }
 
-    /// Starts a use; false when the region has been revoked, and then there is nothing to leave.
-    /// Never blocks. Any thread. Pairs with the revoke in `Registry::unregister`.
+    /// Starts a use. Returns false, and needs no `leave`, when the region is revoked. Never blocks. Any thread. Pairs
+    /// with the revoke in `Registry::unregister`.
     pub fn enter(&self) -> bool {
         self.gate.enter()
     }
 
-    /// Ends a use, on any thread. The last leave of a revoked region wakes who unregisters it; no
-    /// other leave takes a lock. Panics when nobody is inside.
+    /// Ends a use, on any thread. The last leave of a revoked region wakes the thread that unregisters it; no other
+    /// leave takes a lock. Panics when the region has no user.
     pub fn leave(&self) {
         self.gate.leave();
     }
 
-    /// Whether nobody uses it at this moment.
+    /// Returns whether the region has no user at this moment.
     pub fn is_idle(&self) -> bool {
         self.gate.is_idle()
     }
 
-    /// Whether new uses are refused. A `false` may be out of date on return; `enter` decides.
+    /// Returns whether new uses are refused. A `false` may be out of date on return; `enter` decides.
     pub fn is_revoked(&self) -> bool {
         self.gate.is_revoked()
     }
 
-    /// Whether it takes a device's library to copy from and to it.
+    /// Returns whether copies from and to the region need a device's library.
     pub fn is_device(&self) -> bool {
         self.location.kind.is_device()
     }
 
-    /// Whether all of `[address, address + length)` lies inside; false when that overflows.
+    /// Returns whether all of `[address, address + length)` lies inside; false when the sum overflows.
     pub fn contains(&self, address: u64, length: u64) -> bool {
         range_contains(self.address, self.length, address, length)
     }
 }
 
-/// Whether `[inner, inner + inner_length)` lies in `[outer, outer + outer_length)`. Nothing is added,
-/// so nothing can overflow.
+/// Returns whether `[inner, inner + inner_length)` lies in `[outer, outer + outer_length)`. Only subtracts, so that
+/// nothing can overflow.
 pub fn range_contains(outer: u64, outer_length: u64, inner: u64, inner_length: u64) -> bool {
     inner >= outer && inner_length <= outer_length && inner - outer <= outer_length - inner_length
 }
 
-/// Room for `additional` more, or NO_MEMORY: these lists grow with what applications and peers send, by doubling.
+/// Reserves room for `additional` more regions, by doubling: applications and peers decide how long these lists get.
 fn reserve<T>(list: &mut Vec<T>, additional: usize) -> Result<()> {
     list.try_reserve(additional).map_err(|_| {
         Error::new(Status::NoMemory, format!("no memory for a table of {additional} more regions"))

@@ -1,4 +1,4 @@
-//! The registry against a plain list: whatever comes and goes, one by one or many at once, is found exactly there.
+//! Checks the registry against a plain list: every region that is registered, and no other, is found in its place.
 
 use super::*;
 use crate::handle::Tag;
@@ -10,11 +10,11 @@ type Model = Vec<(u64, u64, u64)>;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// All or none.
+    /// Registers all of the specs or none.
     Register(Vec<(u64, u64)>),
-    /// The one at this position of the list, modulo its length.
+    /// Unregisters the region at this position of the list, modulo its length.
     Unregister(usize),
-    /// Many at once, side by side.
+    /// Registers many adjacent regions at once.
     Batch { first: u64, count: u64 },
 }
 

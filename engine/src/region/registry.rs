@@ -1,6 +1,6 @@
-//! Registers and unregisters local memory: the handles, their generations, and the wait for the last
-//! user. Publishes a `RegionMap` after every change, which shares what has not changed with the one before; `api`
-//! calls it, everyone reads the map.
+//! Registers and unregisters local memory: the handles, their generations, and the wait for the last user. Publishes a
+//! `RegionMap` after every change, which shares its unchanged nodes with the one before. `api` calls the registry;
+//! every part of the engine reads the map.
 
 use super::grants::Grants;
 use super::holder::{Holder, HolderSlot, Lender, LenderSlot};
@@ -19,41 +19,41 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a thread that waits for a region doesn't see that the engine has broken.
+/// The longest time before a thread that waits for a region notices that the engine is broken.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
 pub struct Registry {
     tag: Tag,
-    /// Serialises changes. Never held while waiting for users, nor by the data path.
+    /// Serialises changes. Never held while waiting for users; the data path does not take it.
     slots: Mutex<Slots>,
     /// Written only under `slots`.
     map: RwLock<Arc<RegionMap>>,
-    /// How often it was published. Partner: `map`, under whose lock it rises.
+    /// The count of published maps. It rises under the lock of `map`.
     version: AtomicU64,
-    /// Where processes of this host may copy by themselves, if any may.
+    /// The gates for processes of this host, if the same-host path is on.
     grants: Option<Arc<Grants>>,
-    /// The devices that reach memory by themselves, if there are any.
+    /// The owner of the RDMA devices, if any.
     holder: HolderSlot,
-    /// Who lends memory of devices to other processes, if somebody does.
+    /// The part that lends device memory to other processes, if any.
     lender: LenderSlot,
 }
 
-/// Who has which index of the handle space.
+/// The allocation of handle indexes.
 #[derive(Debug)]
 struct Slots {
-    /// The first generation of each index. Drawn: an engine's tag has few bits, and by the tag alone one region in some
-    /// thousands of an engine that was started anew would be taken for one of the engine before.
+    /// The first generation of each index. It is random: the engine's tag has few bits, and by the tag alone one
+    /// region in some thousands of a restarted engine would be taken for a region of the engine before.
     first: u32,
     all: Vec<Slot>,
-    /// Indexes without a region. Its capacity covers `all`, so that freeing never allocates.
+    /// Indexes without a region. The capacity covers `all`, so that freeing never allocates.
     free: Vec<u32>,
-    /// How many regions ever were.
+    /// The number of regions registered so far.
     registered: u64,
 }
 
-/// `generation` is that of the region here now or, without one, of the next to come: each handle given
-/// before has a lower one.
+/// `generation` belongs to the live region or, without one, to the next region. All handles given before have lower
+/// ones.
 #[derive(Debug)]
 struct Slot {
     generation: u32,
@@ -61,37 +61,37 @@ struct Slot {
 }
 
 impl Registry {
-    /// With `grants`, regions are opened and shut there too.
+    /// With `grants`, regions are opened and shut on their board too.
     pub fn new(tag: Tag, grants: Option<Arc<Grants>>) -> Registry {
         let (holder, lender) = Default::default();
         let slots = Mutex::new(Slots::new(random_u64()));
         Registry { tag, slots, map: RwLock::default(), version: AtomicU64::new(0), grants, holder, lender }
     }
 
-    /// From here on `lender` is told of device memory that is to go.
+    /// Sets the lender, which is told of device memory that is unregistered.
     pub fn set_lender(&self, lender: Arc<dyn Lender>) {
         self.lender.set(lender);
     }
 
-    /// From here on regions are pinned by `holder`. To be called before the first is registered.
+    /// Sets the holder, which pins regions. Call before the first region is registered.
     pub fn set_holder(&self, holder: Arc<dyn Holder>) {
         self.holder.set(holder);
     }
 
-    /// Whether processes of this host may copy by themselves.
+    /// Returns whether processes of this host may copy directly.
     pub fn has_grants(&self) -> bool {
         self.grants.is_some()
     }
 
-    /// Registers all of `specs` or none; the regions come in the same order. Errors name the spec with
-    /// `request_index`. INVALID: no memory there, unknown access bits, or the name too long.
-    /// OVERLAP: with a region, even one that is revoked but not yet unregistered, or within the batch.
-    /// LIMIT: out of handles. Any thread; transfers may run.
+    /// Registers all of `specs` or none, and returns the regions in the same order. Errors name the spec with
+    /// `request_index`. INVALID: null address, no bytes, unknown access bits, or the name too long. OVERLAP: with a
+    /// region, even a revoked one that is not yet unregistered, or within the batch. LIMIT: out of handles. Any
+    /// thread; transfers may run.
     pub fn register(&self, specs: &[RegionSpec]) -> Result<Vec<Arc<Region>>> {
         self.register_backed(specs, None)
     }
 
-    /// The same for memory that other processes of this host can map.
+    /// Registers memory that other processes of this host can map.
     pub fn register_shared(&self, spec: RegionSpec, memfd: Arc<OwnedFd>) -> Result<Arc<Region>> {
         Ok(self.register_backed(&[spec], Some(memfd))?.remove(0))
     }
@@ -100,7 +100,7 @@ impl Registry {
         for (index, spec) in specs.iter().enumerate() {
             check(spec).map_err(|error| error.at_request(index as u64))?;
         }
-        // Takes long, so under no lock; what fails later takes it back.
+        // Pinning takes long, so no lock is held. A later failure drops the pins.
         let pins = self.holder.get().map_or(Ok(Vec::new()), |holder| holder.pin(specs))?;
         let mut slots = self.lock_slots();
         slots.reserve(specs.len())?;
@@ -118,7 +118,7 @@ impl Registry {
         slots.take(specs.len()); // nothing fails from here on
         if let Some(grants) = &self.grants {
             for region in &fresh {
-                // What a device has nobody copies by system calls; who has it mapped stays inside.
+                // System calls cannot copy device memory. A process that has it mapped stays inside.
                 let access = if region.is_device() { Access(0) } else { region.access };
                 grants.open(region.id, region.address, region.length, access);
             }
@@ -127,20 +127,20 @@ impl Registry {
         Ok(fresh)
     }
 
-    /// Takes the region out of use and waits until nobody is inside; after OK nothing of this engine
-    /// touches its memory. Blocks up to `timeout` (None: as long as it takes). Any thread; of several
-    /// calls for one region exactly one gets OK, the others STALE, and none of them before the region is gone.
+    /// Revokes the region and waits until it has no user. After OK nothing of this engine touches its memory. Blocks
+    /// up to `timeout` (None: without bound). Any thread. Of several calls for one region exactly one gets OK, the
+    /// others STALE, and none returns before the region is gone.
     ///
-    /// BUSY with a timeout of 0: in use, and nothing has changed; or another call is taking it down. BUSY with a
-    /// longer one: still in use but revoked for good, so no new use begins; call again. STALE: unregistered
-    /// before, or another engine's. NOT_REGISTERED: no such region was ever given out.
+    /// BUSY with a timeout of 0: the region is in use and unchanged, or another call is unregistering it. BUSY with a
+    /// longer timeout: still in use but revoked for good, so no new use begins; call again. STALE: unregistered
+    /// before, or another engine's. NOT_REGISTERED: no such region was ever registered.
     pub fn unregister(&self, handle: u64, timeout: Option<Duration>) -> Result<()> {
         let region = self.get(handle)?;
         let busy = |what| Error::new(Status::Busy, format!("region {handle:#x} {what}"));
-        // A deadline beyond the clock's range is none.
+        // A deadline beyond the clock's range is no deadline.
         let deadline = timeout.and_then(|timeout| clock::now().checked_add(timeout));
         let idle = match timeout {
-            // Whether what is not standing is gone, the claim tells.
+            // None: another call is unregistering the region, and the claim below decides.
             Some(Duration::ZERO) => self.revoke_if_idle(&region).unwrap_or(true),
             _ => {
                 self.revoke(&region);
@@ -170,7 +170,8 @@ impl Registry {
         self.lender.get().filter(|_| region.is_device())
     }
 
-    /// Lets nobody in any more, and has those asked who hold it. Nothing, if another call takes it down.
+    /// Refuses new users, and asks peers and processes to release the region. Does nothing if another call unregisters
+    /// it.
     pub(super) fn revoke(&self, region: &Region) {
         region.teardown.if_standing(|| {
             region.gate.revoke();
@@ -180,7 +181,7 @@ impl Registry {
         });
     }
 
-    /// Waits until nobody uses a revoked region, or another call has taken it down.
+    /// Waits until a revoked region has no user, or another call has unregistered it.
     fn wait_idle(&self, region: &Region, deadline: Option<Instant>) -> bool {
         let gone = || region.teardown.is_gone();
         self.wait_here(region, deadline)
@@ -188,8 +189,8 @@ impl Registry {
             && self.holder.get().is_none_or(|holder| holder.wait_unheld(region.id, deadline))
     }
 
-    /// Takes the region out of an engine that is broken and over, whoever was inside when it broke: what remains to be
-    /// waited for is other processes. BUSY if that takes longer; STALE if it is gone.
+    /// Takes the region out of a broken engine that has ended. Threads of this engine that were inside do not count
+    /// any more; only other processes are waited for. BUSY at the deadline; STALE if the region is gone.
     pub fn discard(&self, handle: u64, deadline: Option<Instant>) -> Result<()> {
         let region = self.get(handle)?;
         let busy = || Error::new(Status::Busy, format!("region {handle:#x} is in use"));
@@ -214,7 +215,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Waits until nobody of this engine is inside; stops when the engine breaks.
+    /// Waits until no thread of this engine is inside; unwinds when the engine breaks.
     fn wait_here(&self, region: &Region, deadline: Option<Instant>) -> bool {
         loop {
             let soon = clock::now() + LOOK_AGAIN;
@@ -229,8 +230,8 @@ impl Registry {
         }
     }
 
-    /// Revokes the region unless it is in use: here, by a process of this host, or by a peer that holds its
-    /// keys. None: another call takes it down, or has.
+    /// Revokes the region unless it is in use: by this engine, by a process of this host, or by a peer that holds its
+    /// keys. None: another call is unregistering the region, or has.
     fn revoke_if_idle(&self, region: &Region) -> Option<bool> {
         let here = || match self.holder.get() {
             Some(holder) => holder.revoke_if_unheld(region.id, &mut || region.gate.revoke_if_idle()),
@@ -242,33 +243,33 @@ impl Registry {
         })
     }
 
-    /// The region with this handle, revoked or not; `Region::enter` tells. Errors as in `unregister`.
+    /// Returns the region with this handle, revoked or not; `Region::enter` tells. Errors as in `unregister`.
     pub fn get(&self, handle: u64) -> Result<Arc<Region>> {
         if let Some(region) = self.snapshot().get(handle) {
             return Ok(Arc::clone(region));
         }
         let parts = handle::parse(Kind::Region, self.tag, handle)?;
         self.lock_slots().check_live(handle, parts)?;
-        // Registered between our two looks.
+        // The region was registered between the two looks.
         self.snapshot().get(handle).cloned().ok_or_else(|| gone(handle))
     }
 
-    /// The region in which a peer may run `op` on this range: see `admit`.
+    /// Returns the region in which a peer may run `op` on this range: see `admit`.
     pub fn admit(&self, op: Op, wanted: (u64, u64, u64)) -> Result<Arc<Region>, Status> {
         admit(&self.snapshot(), self.tag, op, wanted).cloned()
     }
 
-    /// The regions at this moment. Cheap: clones one `Arc`.
+    /// Returns the current map. Cheap: clones one `Arc`.
     pub fn snapshot(&self) -> Arc<RegionMap> {
         Arc::clone(&self.map.read())
     }
 
-    /// Another one for each other map; who reads it first looks at a map that is no older.
+    /// Returns the map's version. A reader that loads the version first gets a map that is at least that new.
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Takes a region out of the map, whose caller has the claim to it.
+    /// Removes a region from the map. The caller has the claim to it.
     fn remove(&self, region: &Region) {
         let mut slots = self.lock_slots();
         let mut map = RegionMap::clone(&self.snapshot());
@@ -283,7 +284,7 @@ impl Registry {
         std::mem::swap(&mut *place, &mut old);
         self.version.fetch_add(1, Ordering::Release);
         drop(place);
-        // What only the old one had is freed here, after the lock.
+        // `old` is dropped after the lock: this frees the nodes that only the old map had.
     }
 
     fn lock_slots(&self) -> MutexGuard<'_, Slots> {
@@ -292,25 +293,25 @@ impl Registry {
 }
 
 impl Slots {
-    /// With a first generation of these bits: of the lower half, so that each index has as many again to come.
+    /// Draws the first generation from `bits`, in the lower half, so that each index has as many generations to come.
     fn new(bits: u64) -> Slots {
         let first = bits as u32 % (GENERATION_MAX / 2) + 1;
         Slots { first, all: Vec::new(), free: Vec::new(), registered: 0 }
     }
 
-    /// Room for `count` more regions, taken or not afterwards.
+    /// Reserves room for `count` more regions, whether they are taken afterwards or not.
     fn reserve(&mut self, count: usize) -> Result<()> {
         let added = count.saturating_sub(self.free.len());
         if self.all.len() + added > INDEX_MAX as usize + 1 {
             return Err(Error::new(Status::Limit, format!("more than {} regions", INDEX_MAX as usize + 1)));
         }
-        // By doubling: regions come one by one, too.
+        // Grows by doubling, because regions also come one by one.
         reserve(&mut self.all, added)?;
         let room = self.all.len() + added - self.free.len();
         reserve(&mut self.free, room)
     }
 
-    /// Which handle the `nth` region taken from now gets. Changes nothing.
+    /// Returns the handle parts of the `nth` region from now. Changes nothing.
     fn upcoming(&self, nth: usize) -> Parts {
         match self.free.len().checked_sub(nth + 1) {
             Some(position) => {
@@ -321,7 +322,7 @@ impl Slots {
         }
     }
 
-    /// Gives out what `upcoming` announced.
+    /// Takes the slots that `upcoming` announced.
     fn take(&mut self, count: usize) {
         self.registered += count as u64;
         for _ in 0..count {
@@ -336,7 +337,7 @@ impl Slots {
         let slot = &mut self.all[index as usize];
         slot.live = false;
         slot.generation += 1;
-        // An index that has used up its generations is retired: a handle must never come twice.
+        // Contract 7: an index that has used up its generations is retired, because a handle must never come twice.
         if slot.generation <= GENERATION_MAX {
             self.free.push(index);
         }

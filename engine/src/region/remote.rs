@@ -1,6 +1,6 @@
-//! What a peer told us that it registered. `session` keeps it up to date, `plan` checks requests
-//! against its snapshot. It is advice, not a gate: the target checks every access itself, so a list
-//! that is late, short or nonsense costs at most a request that the target refuses.
+//! The regions that a peer announced. `session` keeps them up to date; `plan` checks requests against a snapshot. The
+//! snapshot is advice: the target checks every access itself. A late, short or wrong list costs at most a request that
+//! the target refuses.
 
 use super::range_contains;
 use super::tree::{Order, Place, Tree};
@@ -10,24 +10,24 @@ use crate::types::{end_of, Access, Location};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// More than an engine can have registered at once; a peer that announces more is cut off here.
+/// No engine can register more at once. Further regions of a peer are ignored.
 const REGIONS_MAX: usize = INDEX_MAX as usize + 1;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteRegion {
-    /// The handle that the peer's engine gave it.
+    /// The handle that the peer's engine gave the region.
     pub id: u64,
     pub address: u64,
     pub length: u64,
     pub access: Access,
     pub name: String,
     pub location: Location,
-    /// The peer's own, for what is on its way from or to a device.
+    /// The region is one of the peer's own staging buffers.
     pub staging: bool,
 }
 
 impl RemoteRegion {
-    /// Whether all of `[address, address + length)` lies inside; false when that overflows.
+    /// Returns whether all of `[address, address + length)` lies inside; false when the sum overflows.
     pub(crate) fn contains(&self, address: u64, length: u64) -> bool {
         range_contains(self.address, self.length, address, length)
     }
@@ -37,10 +37,10 @@ impl RemoteRegion {
 #[derive(Debug, Default)]
 pub struct RemoteRegions {
     map: RwLock<Arc<RemoteMap>>,
-    /// How often it was published. Partner: `map`, under whose lock it rises.
+    /// The count of published maps. It rises under the lock of `map`.
     version: AtomicU64,
-    /// Held throughout a change, so that two changes never start from the same map; `map` is written under it alone,
-    /// and only for a moment. Between `renew` and `settle`: what the peer has announced anew.
+    /// Held throughout a change, so that two changes never start from the same map. `map` is written only under this
+    /// lock, and only for a moment. Between `renew` and `settle` it has the regions that the peer announced again.
     anew: Mutex<Option<RemoteMap>>,
 }
 
@@ -49,8 +49,8 @@ impl RemoteRegions {
         RemoteRegions::default()
     }
 
-    /// Adds what the peer announced; one with a known id replaces the older. Regions that overflow, are
-    /// empty or have no id are ignored, and those that are too many: see the module's top.
+    /// Adds announced regions. A region with a known id replaces the older one. Ignores regions that overflow, are
+    /// empty or have no id, and regions beyond `REGIONS_MAX`.
     pub fn add(&self, regions: Vec<RemoteRegion>) {
         let mut anew = self.change();
         let mut map = RemoteMap::clone(&self.snapshot());
@@ -63,7 +63,7 @@ impl RemoteRegions {
         self.publish(map);
     }
 
-    /// Forgets the regions with these ids; unknown ones are ignored.
+    /// Removes the regions with these ids; unknown ids are ignored.
     pub fn remove(&self, ids: &[u64]) {
         let mut anew = self.change();
         let mut map = RemoteMap::clone(&self.snapshot());
@@ -76,15 +76,15 @@ impl RemoteRegions {
         self.publish(map);
     }
 
-    /// A new connection: the peer announces all its regions again. Until it has, what it announced before
-    /// counts, for the transfers that are under way.
+    /// Begins a new connection, on which the peer announces all its regions again. The earlier regions stay known
+    /// until `settle`, for transfers under way.
     pub fn renew(&self) {
-        // Nothing to be forgotten: nothing to be told apart.
+        // Without known regions nothing has to be forgotten later.
         let known = !self.snapshot().is_empty();
         *self.change() = known.then(RemoteMap::default);
     }
 
-    /// It has: what it did not announce again is forgotten.
+    /// Ends the announcement: regions that the peer did not announce again are forgotten.
     pub fn settle(&self) {
         let mut anew = self.change();
         if let Some(map) = anew.take() {
@@ -92,12 +92,12 @@ impl RemoteRegions {
         }
     }
 
-    /// The regions at this moment. Cheap: clones one `Arc`.
+    /// Returns the current map. Cheap: clones one `Arc`.
     pub fn snapshot(&self) -> Arc<RemoteMap> {
         Arc::clone(&self.map.read())
     }
 
-    /// Another one for each other map; who reads it first looks at a map that is no older.
+    /// Returns the map's version. A reader that loads the version first gets a map that is at least that new.
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
@@ -106,23 +106,23 @@ impl RemoteRegions {
         self.anew.lock()
     }
 
-    /// By who holds the lock of `change`.
+    /// Publishes a map. The caller holds the lock of `change`.
     fn publish(&self, map: RemoteMap) {
         let mut old = Arc::new(map);
         let mut place = self.map.write();
         std::mem::swap(&mut *place, &mut old);
         self.version.fetch_add(1, Ordering::Release);
         drop(place);
-        // What only the old one had is freed here, after the lock.
+        // `old` is dropped after the lock: this frees the nodes that only the old map had.
     }
 }
 
-/// An immutable view of a peer's regions. They may overlap: peers are not trusted. The next one shares most of it.
+/// An immutable snapshot of a peer's regions. Regions may overlap, because peers are not trusted.
 #[derive(Clone, Debug, Default)]
 pub struct RemoteMap {
     by_address: Tree<ByAddress>,
     by_id: Tree<ById>,
-    /// How many are memory of devices.
+    /// The number of regions in device memory.
     devices: usize,
 }
 
@@ -130,7 +130,7 @@ struct ByAddress;
 
 impl Order for ByAddress {
     type Item = Arc<RemoteRegion>;
-    /// Several may start at one address.
+    /// Several regions may start at one address.
     type Key = (u64, u64);
     fn key(region: &Arc<RemoteRegion>) -> (u64, u64) {
         (region.address, region.id)
@@ -158,7 +158,7 @@ impl RemoteMap {
         self.devices += usize::from(region.location.kind.is_device());
         if let Some(old) = self.by_id.insert(region.clone()) {
             self.devices -= usize::from(old.location.kind.is_device());
-            // At the same address it is replaced there, too.
+            // `insert` below replaces a region at the same address.
             if old.address != region.address {
                 self.by_address.remove(ByAddress::key(&old));
             }
@@ -173,22 +173,22 @@ impl RemoteMap {
         }
     }
 
-    /// A region that contains the whole range; any of them, if they overlap.
+    /// Returns a region that contains the whole range, any of them if they overlap.
     pub fn find(&self, address: u64, length: u64) -> Option<&RemoteRegion> {
         self.find_place(address, length).map(|(_, region)| region)
     }
 
-    /// The region with exactly this handle.
+    /// Returns the region with exactly this handle.
     pub fn get(&self, id: u64) -> Option<&RemoteRegion> {
         self.by_id.get(id).map(|region| &**region)
     }
 
-    /// Whether any of it is memory of a device.
+    /// Returns whether any region is device memory.
     pub fn has_devices(&self) -> bool {
         self.devices > 0
     }
 
-    /// Where the memory of the range is, as far as is known.
+    /// Returns the location of the range's memory, if a region is known.
     pub fn location_at(&self, region: u64, address: u64, length: u64) -> Option<Location> {
         let region = match region {
             0 => self.find(address, length),
@@ -197,7 +197,7 @@ impl RemoteMap {
         region.map(|region| region.location)
     }
 
-    /// By rising address.
+    /// Iterates by rising address.
     pub fn iter(&self) -> impl Iterator<Item = &RemoteRegion> {
         self.by_address.iter().map(|region| &**region)
     }
@@ -210,18 +210,18 @@ impl RemoteMap {
         self.by_address.is_empty()
     }
 
-    /// As `find`, but says where, too: a number, rising with the address, that names the region within this map.
+    /// As `find`, with the region's place: a number that rises with the address and names the region within this map.
     pub(crate) fn find_place(&self, address: u64, length: u64) -> Option<(Place, &RemoteRegion)> {
         let until = (address, u64::MAX);
         let contains = |(_, region): &(Place, &Arc<RemoteRegion>)| region.contains(address, length);
-        // If regions overlap, it may be another than the last that starts at or before the range. Of all that do,
-        // one that ends last contains it if any does.
+        // If regions overlap, another region than the last that starts at or before the range may contain it. Then the
+        // region that ends last of all that start there contains it, if any does.
         let nearest = self.by_address.at_or_before(until).filter(contains);
         let found = nearest.or_else(|| self.by_address.farthest(until).filter(contains));
         found.map(|(place, region)| (place, &**region))
     }
 
-    /// As `get`, but says where, too, like `find_place`.
+    /// As `get`, with the region's place, like `find_place`.
     pub(crate) fn place_of(&self, id: u64) -> Option<(Place, &RemoteRegion)> {
         let region = self.by_id.get(id)?;
         self.by_address.find(ByAddress::key(region)).map(|(place, region)| (place, &**region))
@@ -229,7 +229,7 @@ impl RemoteMap {
 }
 
 impl RemoteRegion {
-    /// Does not overflow: `is_sane` let it in.
+    /// Cannot overflow: `is_sane` checked the region.
     fn end(&self) -> u64 {
         self.address + self.length
     }
@@ -285,7 +285,7 @@ mod tests {
         regions.settle();
         let left: Vec<u64> = regions.snapshot().iter().map(|region| region.id).collect();
         assert_eq!(left, [2]);
-        // One that settles without having begun forgets nothing.
+        // A settle without a renew forgets nothing.
         regions.settle();
         assert_eq!(regions.snapshot().len(), 1);
     }
@@ -332,7 +332,7 @@ mod tests {
         assert!(found > 0);
     }
 
-    /// What a peer may say, and when.
+    /// An announcement of a peer.
     #[derive(Clone, Debug)]
     enum Said {
         Add(Vec<RemoteRegion>),
@@ -341,7 +341,7 @@ mod tests {
         Settle,
     }
 
-    /// By id; and what was announced anew.
+    /// The regions by id, and the regions announced again.
     #[derive(Default)]
     struct Model {
         known: BTreeMap<u64, RemoteRegion>,
@@ -424,8 +424,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
 
-        /// Whatever a peer announces, overlapping or not, twice or never: what is known is what a list would hold,
-        /// and who looks at an earlier map goes on seeing that.
+        /// Announcements may overlap, repeat, or be missing: the map holds the same as a list would, and earlier
+        /// snapshots do not change.
         #[test]
         fn the_map_is_what_the_peer_said(said in proptest::collection::vec(any_said(), 1..24)) {
             let (regions, mut model) = (RemoteRegions::new(), Model::default());

@@ -1,5 +1,5 @@
-//! An array by the index of a handle whose copies share what they have in common, like `tree`: a change copies one
-//! node of each level. Nodes stay once they are made, as the registry's indexes do.
+//! An array indexed by a handle's index. Copies share their common nodes, as in `tree`: a change copies one node of
+//! each level. Nodes are never removed; neither are the registry's indexes.
 
 use crate::handle::INDEX_BITS;
 use std::fmt;
@@ -14,7 +14,7 @@ const DEPTH: u32 = INDEX_BITS.div_ceil(WIDTH_BITS) - 1;
 pub struct Table<T>(Option<Arc<Node<T>>>);
 
 #[derive(Clone)]
-// Whatever the items are, they are pointers as the nodes are.
+// All items in use are pointers, as the nodes are, so the two variants have the same size.
 #[allow(clippy::large_enum_variant)]
 enum Node<T> {
     Items([Option<T>; WIDTH]),

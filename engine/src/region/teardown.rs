@@ -1,5 +1,5 @@
-//! Whose it is to take an unregistered region down. Taking its memory off devices and out of drivers may take long,
-//! and several calls may find the region idle: one does it, and no other answers before it has.
+//! Decides which call takes an unregistered region down. Releasing its memory from devices and drivers may take long,
+//! and several calls may find the region idle. One call takes it down; no other call returns before that is over.
 
 use crate::sys::clock;
 use crate::sys::lock::{Condvar, Mutex, MutexGuard};
@@ -15,22 +15,22 @@ pub(super) struct Teardown {
 enum Stage {
     #[default]
     Standing,
-    /// Somebody has a `Claim`.
+    /// A thread has the `Claim`.
     Leaving,
-    /// Its handle, and its slot, may be another's.
+    /// The handle's index and its slot may belong to another region.
     Gone,
 }
 
 pub(super) enum Claimed<'a> {
-    /// The caller takes it down.
+    /// The caller takes the region down.
     Mine(Claim<'a>),
-    /// Somebody else did.
+    /// Another call took it down.
     Gone,
-    /// Somebody else was still at it when the deadline came.
+    /// Another call was still taking it down at the deadline.
     Late,
 }
 
-/// The right to take a region down. Dropped before `finish`, the next caller gets it.
+/// The right to take a region down. If it is dropped before `finish`, the next caller gets the right.
 pub(super) struct Claim<'a> {
     teardown: &'a Teardown,
     end: Stage,
@@ -41,8 +41,8 @@ impl Teardown {
         self.stage.lock()
     }
 
-    /// Runs `act` if nobody takes the region down, and not while somebody does: what is kept by handle or by slot
-    /// is still the region's own there. `act` doesn't wait for anybody.
+    /// Runs `act` under the lock, unless the region is being taken down or gone. So state that is kept by handle or by
+    /// slot still belongs to this region during `act`. `act` does not wait.
     pub fn if_standing<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
         let stage = self.lock();
         (*stage == Stage::Standing).then(act)
@@ -52,7 +52,7 @@ impl Teardown {
         *self.lock() == Stage::Gone
     }
 
-    /// Waits while somebody else takes the region down. Without a deadline it waits as long as it takes.
+    /// Waits while another call takes the region down. Without a deadline the wait is unbounded.
     pub fn claim(&self, deadline: Option<Instant>) -> Claimed<'_> {
         let mut stage = self.lock();
         loop {
@@ -75,7 +75,7 @@ impl Teardown {
 }
 
 impl Claim<'_> {
-    /// Nothing of the region is left.
+    /// Records that nothing of the region is left.
     pub fn finish(mut self) {
         self.end = Stage::Gone;
     }

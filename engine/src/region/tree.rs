@@ -1,14 +1,15 @@
-//! A sorted table whose copies share what they have in common. A change costs one path from the root and not the
-//! table; who holds an earlier copy goes on seeing that. For tables that change one by one while others search them.
+//! A sorted persistent table: copies share their common nodes. A change copies the nodes from the root to one leaf,
+//! not the table, and does not affect earlier copies. For tables that change one by one while other threads search
+//! them.
 //!
 //! ```text
-//!                 [ 100 ▏ 900 ▏ 2000 ]             the lowest key below each child, and where the last ends
+//!                 [ 100 ▏ 900 ▏ 2000 ]             the lowest key below each child, and the last end
 //!                   /       |       \
 //!   [ 100 ▏ 340 ▏ … ]  [ 900 ▏ … ]  [ 2000 ▏ … ]   items, by key
 //! ```
-//! A node has at most `WIDTH` entries and, but for the root, at least half of that. All of it is in one piece of
-//! memory: a search waits for little more than a binary search in one long list would. `Arc::make_mut` copies
-//! exactly those nodes of a path that somebody else sees.
+//! A node has at most `WIDTH` entries and, except the root, at least half of that. A node is one piece of memory, so a
+//! search costs little more than a binary search in one long list. `Arc::make_mut` copies exactly the nodes that
+//! another copy of the table shares.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,15 +17,15 @@ use std::sync::Arc;
 const WIDTH_BITS: u32 = 5;
 const WIDTH: usize = 1 << WIDTH_BITS;
 const HALF: usize = WIDTH / 2;
-/// For one that is too many, before the node is split.
+/// Room for one entry too many, before the node is split.
 const ROOM: usize = WIDTH + 1;
 
-/// By what a tree's items are sorted.
+/// The sort order of a tree's items.
 pub trait Order {
     type Item: Clone;
     type Key: Copy + Default + Ord;
     fn key(item: &Self::Item) -> Self::Key;
-    /// Where in memory it ends, for `farthest`.
+    /// Returns the item's end in memory, for `farthest`.
     fn end(_item: &Self::Item) -> u64 {
         0
     }
@@ -35,24 +36,24 @@ pub struct Tree<O: Order> {
     length: usize,
 }
 
-/// The first `count` places of each list are taken.
+/// The first `count` places of each list are in use.
 struct Node<O: Order> {
     count: usize,
-    /// Of each entry the key, or the lowest below it.
+    /// The key of each entry; for a child node the lowest key below it.
     keys: [O::Key; ROOM],
     below: Below<O>,
-    /// Where each entry ends, or the last below it.
+    /// The end of each entry; for a child node the last end below it.
     ends: [u64; ROOM],
 }
 
-// Whatever the items are, they are pointers as the nodes are.
+// All items in use are pointers, as the nodes are, so the two variants have the same size.
 #[allow(clippy::large_enum_variant)]
 enum Below<O: Order> {
     Items([Option<O::Item>; ROOM]),
     Nodes([Option<Arc<Node<O>>>; ROOM]),
 }
 
-/// An entry on its way into a node or out of one.
+/// An entry that is moved into a node or out of one.
 struct Entry<O: Order> {
     key: O::Key,
     end: u64,
@@ -64,8 +65,8 @@ enum What<O: Order> {
     Node(Arc<Node<O>>),
 }
 
-/// Where an item is in its tree: rising with the key, and no other item's. The position in each node on the way, of
-/// which there are at most six for a number of this size: 16^6 items or more.
+/// The place of an item in its tree: unique, and rising with the key. It packs the position in each node from the root
+/// to the item; a tree has at most six levels below 16^6 items.
 pub type Place = u32;
 
 impl<O: Order> Tree<O> {
@@ -77,7 +78,7 @@ impl<O: Order> Tree<O> {
         self.length == 0
     }
 
-    /// Puts the item in the place of the one with its key, which is returned, or in a new one.
+    /// Inserts the item. Returns the item with the same key that it replaces.
     pub fn insert(&mut self, item: O::Item) -> Option<O::Item> {
         let Some(root) = &mut self.root else {
             self.root = Some(Node::of([Entry::of_item(item)]));
@@ -94,7 +95,7 @@ impl<O: Order> Tree<O> {
     }
 
     pub fn remove(&mut self, key: O::Key) -> Option<O::Item> {
-        // First of all, so that nothing is copied in vain.
+        // Checked first, so that no node is copied in vain.
         self.get(key)?;
         let root = self.root.as_mut()?;
         let top = Arc::make_mut(root);
@@ -112,12 +113,12 @@ impl<O: Order> Tree<O> {
         self.find(key).map(|(_, item)| item)
     }
 
-    /// The item with exactly this key, and where it is.
+    /// Returns the item with exactly this key, and its place.
     pub fn find(&self, key: O::Key) -> Option<(Place, &O::Item)> {
         self.at_or_before(key).filter(|(_, item)| O::key(item) == key)
     }
 
-    /// The last item whose key is not above this one, and where it is.
+    /// Returns the last item whose key is not above `key`, and its place.
     pub fn at_or_before(&self, key: O::Key) -> Option<(Place, &O::Item)> {
         let mut node = self.root.as_deref()?;
         let mut place = 0;
@@ -131,7 +132,7 @@ impl<O: Order> Tree<O> {
         }
     }
 
-    /// The first item whose key is above this one.
+    /// Returns the first item whose key is above `key`.
     pub fn after(&self, key: O::Key) -> Option<&O::Item> {
         let mut node = self.root.as_deref()?;
         let mut next: Option<&Node<O>> = None;
@@ -147,15 +148,15 @@ impl<O: Order> Tree<O> {
         }
     }
 
-    /// Of the items whose key is not above this one, one that ends last; and where it is.
+    /// Returns the item that ends last among those whose key is not above `key`, and its place.
     pub fn farthest(&self, key: O::Key) -> Option<(Place, &O::Item)> {
         let mut node = self.root.as_deref()?;
         let mut place = 0;
-        // Where it ends; the entry, by its node and position; that entry's place.
+        // The end; the entry, by its node and position; that entry's place.
         let mut best: Option<(u64, &Node<O>, usize, Place)> = None;
         loop {
             let count = node.count_to(key);
-            // Of the last of these children only a part is not above the key: that is looked at next.
+            // The last of these children is above the key in part; the next round looks into it.
             let whole = match &node.below {
                 Below::Items(_) => count,
                 Below::Nodes(_) => count.checked_sub(1)?,
@@ -183,14 +184,14 @@ impl<O: Order> Tree<O> {
         }
     }
 
-    /// By rising key.
+    /// Iterates by rising key.
     pub fn iter(&self) -> Iter<'_, O> {
         let mut iter = Iter { above: Vec::new(), items: [].iter() };
         self.root.iter().for_each(|root| iter.enter(root));
         iter
     }
 
-    /// The same from the first item whose key is not below this one.
+    /// Iterates by rising key, from the first item whose key is not below `key`.
     pub fn iter_from(&self, key: O::Key) -> Iter<'_, O> {
         let mut iter = Iter { above: Vec::new(), items: [].iter() };
         let mut next = self.root.as_deref();
@@ -211,7 +212,7 @@ impl<O: Order> Tree<O> {
     }
 }
 
-/// The place of an entry in the node at a place.
+/// Returns the place of entry `at` in the node at `place`.
 fn within(place: Place, at: usize) -> Place {
     place << WIDTH_BITS | at as u32
 }
@@ -227,7 +228,7 @@ impl<O: Order> Entry<O> {
 }
 
 impl<O: Order> Node<O> {
-    /// A node of these entries: at least one, all items or all nodes.
+    /// Makes a node of these entries: at least one, all items or all nodes.
     fn of(entries: impl IntoIterator<Item = Entry<O>>) -> Arc<Node<O>> {
         let below = Below::Items([const { None }; ROOM]);
         let mut node = Node { count: 0, keys: [O::Key::default(); ROOM], below, ends: [0; ROOM] };
@@ -244,7 +245,7 @@ impl<O: Order> Node<O> {
         &self.keys[..self.count]
     }
 
-    /// How many entries do not begin above the key.
+    /// Returns the number of entries that do not begin above the key.
     fn count_to(&self, key: O::Key) -> usize {
         self.keys().partition_point(|lowest| *lowest <= key)
     }
@@ -260,7 +261,7 @@ impl<O: Order> Node<O> {
         }
     }
 
-    /// There is room for one more.
+    /// Inserts an entry at a position. The node has room for it.
     fn put(&mut self, at: usize, entry: Entry<O>) {
         let moved = at..self.count + 1;
         self.keys[moved.clone()].rotate_right(1);
@@ -311,7 +312,7 @@ impl<O: Order> Node<O> {
                 None
             }
             (Below::Nodes(nodes), found) => {
-                // What is below all others goes into the first.
+                // An item below all others goes into the first child.
                 let at = found.unwrap_or_else(|after| after.saturating_sub(1));
                 let child = Arc::make_mut(nodes[at].as_mut()?);
                 let old = child.insert(item);
@@ -340,7 +341,7 @@ impl<O: Order> Node<O> {
         old
     }
 
-    /// Makes one of the children `at` and `at + 1`, of which one has become small; or two again, of one size.
+    /// Joins the children `at` and `at + 1`, one of which became small, into one, or into two of equal size.
     fn join(&mut self, at: usize) {
         let pair = [self.take(at), self.take(at)];
         let nodes = pair.into_iter().flatten().filter_map(|entry| match entry.what {
@@ -364,7 +365,7 @@ impl<O: Order> Node<O> {
         all.map(|((key, end), what)| Entry { key, end, what })
     }
 
-    /// Child `at` is not as it was.
+    /// Updates the key and the end of child `at` after a change.
     fn changed(&mut self, at: usize) {
         let Below::Nodes(nodes) = &self.below else { return };
         if let Some(child) = &nodes[at] {
@@ -372,7 +373,7 @@ impl<O: Order> Node<O> {
         }
     }
 
-    /// The upper half, if there are too many.
+    /// Splits the upper half off, if the node has too many entries.
     fn split_if_wide(&mut self) -> Option<Arc<Node<O>>> {
         if self.count <= WIDTH {
             return None;
@@ -384,9 +385,9 @@ impl<O: Order> Node<O> {
     }
 }
 
-/// Goes through the items by rising key.
+/// Iterates over the items by rising key.
 pub struct Iter<'a, O: Order> {
-    /// Of each node above: what comes after the child that is being gone through.
+    /// For each node above: the children after the current one.
     above: Vec<std::slice::Iter<'a, Option<Arc<Node<O>>>>>,
     items: std::slice::Iter<'a, Option<O::Item>>,
 }
@@ -428,7 +429,7 @@ impl<O: Order> Default for Tree<O> {
     }
 }
 
-/// One count is raised; what is below is shared.
+/// Cheap: raises the count of the root; all nodes are shared.
 impl<O: Order> Clone for Tree<O> {
     fn clone(&self) -> Tree<O> {
         Tree { root: self.root.clone(), length: self.length }

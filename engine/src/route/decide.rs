@@ -1,5 +1,6 @@
-//! The decision. `obstacle` has one rule per line: what keeps a path from carrying a transfer. The first path
-//! without one carries it; what is told of the others is why they did not.
+//! Decides which path carries a transfer. `obstacle` has one rule per line: the reason that keeps a path from carrying
+//! the transfer. The first path in `ORDER` without an obstacle carries the transfer; the obstacles of the others are
+//! the reasons that callers read.
 
 use super::facts::{Asked, Facts, PathState};
 use super::why::Why;
@@ -22,15 +23,15 @@ pub const FASTER: &[Transport] = ORDER.split_at(ORDER.len() - 2).0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// `Transport::None`: no path can carry it, nor will one that is being made.
+    /// `Transport::None`: no path can carry the transfer, not even a path that is being made.
     pub path: Transport,
-    /// Nothing moves before the path is there.
+    /// The path does not stand yet, and the transfer waits for it.
     pub waits: bool,
-    /// Mask of `Transport::bit`: resting paths that would have been better. The caller wakes them.
+    /// Mask of `Transport::bit`: idle paths that would have been better. The caller wakes them.
     pub wake: u64,
 }
 
-/// Which path carries a transfer.
+/// Decides which path carries a transfer.
 pub fn decide(facts: &Facts) -> Decision {
     let mut wake = 0;
     for &path in ORDER {
@@ -40,8 +41,8 @@ pub fn decide(facts: &Facts) -> Decision {
             Some(_) => {}
         }
     }
-    // Nothing else is left: what is being made, or made again, is worth waiting for. Not for memory of devices,
-    // which a path that stands may not reach after all.
+    // No path is left that stands or is sure to come, so the transfer waits for a faster path that is being made or
+    // made again. Not for device memory, which such a path may not reach when it stands.
     let may_come = |transport: &Transport| {
         let state = matches!(obstacle(facts, *transport), Some(Why::Pending | Why::Broken | Why::Resting));
         state && !facts.is_lost && !facts.memory.has_device()
@@ -50,7 +51,7 @@ pub fn decide(facts: &Facts) -> Decision {
     Decision { path: path.unwrap_or(Transport::None), waits: path.is_some(), wake }
 }
 
-/// Why a path was chosen or not. Of the one that `decide` names and that has to be waited for, why it waits.
+/// Returns why a path was chosen or not. For a chosen path that does not stand yet: why the transfer waits.
 pub fn why(facts: &Facts, transport: Transport) -> Why {
     if let Some(obstacle) = obstacle(facts, transport) {
         return obstacle;
@@ -63,16 +64,18 @@ pub fn why(facts: &Facts, transport: Transport) -> Why {
     }
 }
 
-/// What keeps a path from carrying it.
+/// Returns the reason that keeps a path from carrying the transfer.
 fn obstacle(facts: &Facts, transport: Transport) -> Option<Why> {
     let Facts { asked, memory, .. } = facts;
     let device = memory.has_device() && !memory.is_part;
     let one_host = asked.allows(Transport::Local) && facts.state(Transport::Local) == PathState::Open;
     match transport {
-        // It went this way before, so it may.
+        // Contract 10: a replay goes over TCP whatever the transfer allows, because that target recognises the
+        // notification's number.
         Transport::Tcp if facts.is_replay => {}
         _ if facts.is_replay => return Some(Why::Replay),
-        // What carries the parts is asked of each part; where nothing is allowed, nothing carries one.
+        // The path of each part is decided when staging submits the part. With no allowed transport, no part has a
+        // path.
         Transport::Staged if !device => return Some(Why::HostMemory),
         Transport::Staged if asked.allowed == 0 => return Some(Why::NotAllowed),
         Transport::Staged => {}
@@ -94,7 +97,7 @@ fn obstacle(facts: &Facts, transport: Transport) -> Option<Why> {
     match facts.state(transport) {
         PathState::Open => None,
         PathState::Shut => Some(Why::Shut),
-        // The last resorts are waited for, whatever else may come: these are sure to.
+        // TCP and staging are waited for whatever the other paths do, because these two are sure to come.
         PathState::Pending if matches!(transport, Transport::Tcp | Transport::Staged) => None,
         PathState::Pending => Some(Why::Pending),
         PathState::Resting => Some(Why::Resting),
@@ -102,41 +105,41 @@ fn obstacle(facts: &Facts, transport: Transport) -> Option<Why> {
     }
 }
 
-/// The link that is to be asked next whether it reaches the ranges, and how it stands: the decision hangs on it.
-/// None: it hangs on none any more.
+/// Returns the path that the caller must ask next for its state and whether it reaches the ranges, because the decision
+/// depends on the answer. None if it depends on no further answer.
 pub fn asks(facts: &Facts) -> Option<Transport> {
     let path = decide(facts).path;
     let is_open = || facts.state(path) == PathState::Open;
     (FASTER.contains(&path) && is_open() && facts.reaches(path).is_none()).then_some(path)
 }
 
-/// Whether one small piece of host memory may be copied by the calling thread, past the queue, where the same-host
-/// path is open. What `decide` names for it is that path.
+/// True if the calling thread may copy a small piece of host memory itself, without the queue, while the same-host path
+/// is open. `decide` names that path for the same transfer.
 #[inline]
 pub fn copies_at_once(asked: &Asked) -> bool {
     let is_bare = !asked.notify && !asked.ordered && !asked.checksum && !asked.held;
     is_bare && asked.allows(Transport::Local)
 }
 
-/// Whether slices are staged that the target has refused with this status, by a path that moves host memory only:
-/// with `has_unknown` it may be memory of a device that was not announced here.
+/// True if slices that the target refused with this status over a path for host memory are staged instead: the memory
+/// may be a device's that was not announced here (`has_unknown`).
 pub fn stages_refused(has_unknown: bool, status: Status) -> bool {
     has_unknown && matches!(status, Status::Unsupported | Status::Access)
 }
 
-/// How staged slices go between memory of two devices.
+/// How staged slices move between the memory of two devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Between {
     /// Through host memory at both ends.
     Hosts,
-    /// A device copies by itself, over memory that is mapped.
+    /// A device copies directly, over mapped memory.
     Mapped,
-    /// Through memory of the devices, which reach each other.
+    /// Between the devices, which reach each other across hosts.
     Bridged,
 }
 
-/// Decides that for devices of these kinds; `crosses`: those of this kind reach the ones of other hosts. What keeps
-/// them from moving it by themselves, if something does.
+/// Decides how slices move between devices of these kinds, and returns the reason if not directly. `crosses`: devices
+/// of this kind reach devices of other hosts.
 pub fn between_devices(
     asked: &Asked,
     (here, there): (MemoryKind, MemoryKind),

@@ -1,27 +1,27 @@
-//! What a path is chosen from: a small copy of how things are at one version, taken without allocation and without
-//! a lock. `Peer::facts` begins it, `api/paths.rs` adds what each link says of the ranges.
+//! The facts from which a path is chosen: a small copy of the state at one version, taken without allocation and
+//! without a lock. `Peer::facts` begins the facts; `api/paths.rs` adds whether each path reaches the ranges.
 
 use super::decide::FASTER;
 use crate::types::Transport;
 
-/// How a path stands.
+/// The state of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum PathState {
-    /// There is none at this moment: it is being made, or made again.
+    /// The path does not stand now; it is being made, or made again.
     #[default]
     Pending = 0,
-    /// It carries what is queued for it.
+    /// The path carries the slices that are queued for it.
     Open = 1,
-    /// There is none, and none is being made.
+    /// The path does not exist and is not being made.
     Shut = 2,
-    /// Given up because nobody used it. It is made again for whoever wakes it.
+    /// Given up because it was idle. Made again when a transfer wakes it.
     Resting = 3,
-    /// It has failed, and nobody has said yet what becomes of it.
+    /// The path has failed, and its replacement or end has not been reported yet.
     Broken = 4,
 }
 
-/// What the caller of a transfer asked for, as far as it bears on the path.
+/// The part of a transfer's options that bears on the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
     /// Mask of `Transport::bit`: what the engine and the transfer allow.
@@ -29,12 +29,12 @@ pub struct Asked {
     pub checksum: bool,
     pub ordered: bool,
     pub notify: bool,
-    /// It waits for an event before it starts.
+    /// The transfer waits for its start event.
     pub held: bool,
 }
 
 impl Asked {
-    /// Of a transfer without options.
+    /// Returns the options of a transfer that sets none.
     pub fn plain(allowed: u64) -> Asked {
         Asked { allowed, checksum: false, ordered: false, notify: false, held: false }
     }
@@ -44,15 +44,15 @@ impl Asked {
     }
 }
 
-/// What memory a transfer touches.
+/// The memory that a transfer touches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Memory {
-    /// Some of it is a device's: here, and at the peer as far as that is known.
+    /// Some of the memory is a device's, here or (as far as known) at the peer.
     pub device_here: bool,
     pub device_there: bool,
-    /// Our NICs reach by themselves what is a device's here.
+    /// The NICs of this host reach the local device memory directly.
     pub nics_here: bool,
-    /// It is a part of a transfer that is being staged.
+    /// The transfer is a part of a staged transfer.
     pub is_part: bool,
 }
 
@@ -64,22 +64,22 @@ impl Memory {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// Of what the facts were taken from: the peer's paths, its loss, and the regions at both ends. Two of the same
-    /// version say the same of the same transfer.
+    /// The version of the state that the facts copy: the peer's paths, its loss, and the regions at both ends. Facts of
+    /// the same version give the same decision for the same transfer.
     pub version: u64,
     pub asked: Asked,
     pub memory: Memory,
-    /// All of it went in one frame with its notification and may have been taken in: it goes again by TCP, whose
-    /// target knows the number.
+    /// The whole transfer went in one frame with its notification and may have been applied. The frame is sent again
+    /// over TCP, whose target recognises the notification's number.
     pub is_replay: bool,
     pub is_lost: bool,
     states: [PathState; Transport::COUNT],
-    /// Whether the path's link reaches all ranges; None as long as it was not asked.
+    /// True if the path reaches all ranges; None before the path was asked.
     reaches: [Option<bool>; Transport::COUNT],
 }
 
 impl Facts {
-    /// Nothing but how the paths stand, by the transports' numbers.
+    /// Returns facts with the states of the paths only, indexed by the transports' numbers.
     pub fn new(version: u64, states: [PathState; Transport::COUNT], asked: Asked) -> Facts {
         Facts {
             version,
@@ -108,8 +108,8 @@ impl Facts {
         self.reaches[transport as usize] = Some(reaches);
     }
 
-    /// Whether there is no other path for host memory than this one. It may then try memory that nobody here knows:
-    /// who is left with it says of each request what is wrong.
+    /// True if no other path for host memory is allowed. The path may then try remote memory that is not known here:
+    /// its target says which request is wrong.
     pub fn is_alone(&self, transport: Transport) -> bool {
         let hosts = FASTER.iter().fold(Transport::Tcp.bit(), |mask, faster| mask | faster.bit());
         !self.memory.has_device() && self.asked.allowed & hosts & !transport.bit() == 0

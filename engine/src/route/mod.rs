@@ -1,7 +1,7 @@
-//! Routing: which path carries a transfer and why no other does (`decide`), from facts that the caller has gathered
-//! (`facts`), and the slices that a path can post (`slice`). Pure. Whoever has to choose a path asks here: `api` when
-//! a transfer is submitted and when somebody asks for a peer's paths, the outbox of `peer` when one goes again or its
-//! path has gone, `stage` for what lies between two devices. `why` has the sentences.
+//! Routing: decides which path carries a transfer and why the others do not (`decide`), from facts that the caller has
+//! gathered (`facts`), and cuts the slices that a path can post (`slice`). Pure. The callers are `api` (at submit and
+//! for a peer's paths), the outbox of `peer` (when a slice is queued again or its path is gone), and `stage` (for the
+//! transfer between two devices). `why` has the texts of the reasons.
 
 mod decide;
 mod facts;

@@ -1,4 +1,4 @@
-//! Cuts ranges into what a path can post at once. The last step before `transport`, and the first to be
+//! Cuts ranges into slices that a path can post. This is the last step before `transport`, and the first step that is
 //! repeated when slices move to another path.
 
 use crate::request_map::Cursor;
@@ -6,9 +6,8 @@ use crate::status::{Error, Result, Status};
 use crate::try_reserve::reserve;
 use crate::types::{Range, Request, Slice};
 
-/// Slices that cover `ranges` in their order, none longer than `slice_bytes_max`; each knows the request
-/// it begins in. `order` and `requests` are the plan's and the caller's. INVALID when `slice_bytes_max`
-/// is 0, NO_MEMORY.
+/// Returns slices that cover `ranges` in order, none longer than `slice_bytes_max`. Each names the request it begins
+/// in. `order` is the plan's and `requests` the caller's. INVALID if `slice_bytes_max` is 0, NO_MEMORY.
 pub fn slice(
     ranges: &[Range],
     order: &[u32],
@@ -41,11 +40,11 @@ pub fn slice(
     Ok(slices)
 }
 
-/// How many slices there will be, so that they are allocated once.
+/// Returns the number of slices, so that they are allocated once.
 fn count(ranges: &[Range], slice_bytes_max: u32) -> Result<usize> {
     let slices_of = |range: &Range| range.length.div_ceil(u64::from(slice_bytes_max));
     let count = ranges.iter().try_fold(0_u64, |sum, range| sum.checked_add(slices_of(range)));
     count
         .and_then(|count| usize::try_from(count).ok())
-        .ok_or_else(|| Error::new(Status::NoMemory, "more slices than can be counted"))
+        .ok_or_else(|| Error::new(Status::NoMemory, "the transfer has too many slices"))
 }

@@ -1,5 +1,5 @@
-//! The router: a row for each of its rules, and what holds for whatever facts. `tests/plan_properties.rs` has the
-//! general statements about slices' bytes.
+//! Tests of the router: a row for each rule, and properties for arbitrary facts. `tests/plan_properties.rs` has the
+//! general statements about the bytes of slices.
 
 use super::*;
 use crate::plan::Range;
@@ -29,7 +29,7 @@ fn with(change: impl FnOnce(&mut Facts)) -> Facts {
     facts
 }
 
-/// Without the same-host path, and with these states of the other two.
+/// Facts without the same-host path, and with these states of the other two.
 fn apart(rdma: PathState, tcp: PathState) -> Facts {
     with(|facts| {
         facts.set_state(Local, Shut);
@@ -46,7 +46,7 @@ fn device(change: impl FnOnce(&mut Facts)) -> Facts {
     })
 }
 
-/// (the rule, the facts, the path, what is woken, why another path is not it).
+/// The rule, the facts, the chosen path, the woken paths, and the reason against another path.
 type Row = (&'static str, Facts, Transport, u64, (Transport, Why));
 
 fn rows_of_host_memory() -> Vec<Row> {
@@ -267,7 +267,7 @@ fn what_is_refused_as_a_device_s_is_staged_once() {
     assert!(!stages_refused(true, Status::Stale));
 }
 
-/// A sentence for each, and none that two share.
+/// Each reason has a text, and no two share it.
 #[test]
 fn every_reason_has_words_of_its_own() {
     use Why::*;
@@ -317,7 +317,8 @@ fn any_facts() -> impl Strategy<Value = Facts> {
     })
 }
 
-/// Said anew, without the order of the rules: may this path, which stands, carry it?
+/// A second implementation that does not depend on the order of the rules: returns true if this path stands and may
+/// carry the transfer.
 fn fits(facts: &Facts, transport: Transport) -> bool {
     let Facts { asked, memory, .. } = facts;
     let device = memory.device_here || memory.device_there;
@@ -337,7 +338,7 @@ fn fits(facts: &Facts, transport: Transport) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4096))]
 
-    /// What is chosen fits, or is waited for; and where a path fits, one that does is chosen.
+    /// The chosen path may carry the transfer, or is waited for; and if a path fits, a fitting path is chosen.
     #[test]
     fn what_is_chosen_fits_and_what_fits_is_chosen(facts in any_facts()) {
         let Decision { path, waits, wake } = decide(&facts);
@@ -345,14 +346,14 @@ proptest! {
         if path != Nothing && !waits {
             prop_assert_eq!(Some(path), best);
         }
-        // The last resorts are waited for, but not instead of what is there.
+        // TCP and staging are waited for, but not if another path stands.
         prop_assert!(best.is_none() || !waits || matches!(path, Staged | Tcp) && facts.state(path) == Pending);
         prop_assert!(best.is_none() || path != Nothing);
         if waits {
             prop_assert!(path == Staged && facts.asked.allowed != 0 || facts.is_replay || facts.asked.allows(path));
             prop_assert!(facts.state(path) != Open && facts.state(path) != Shut);
         }
-        // Only what rests is woken, may carry it, and is no worse than what does.
+        // Only an idle path is woken that may carry the transfer and is no worse than the chosen path.
         for transport in ALL.into_iter().filter(|transport| wake & transport.bit() != 0) {
             prop_assert_eq!(facts.state(transport), Resting);
             let mut awake = facts;
@@ -362,8 +363,8 @@ proptest! {
         prop_assert_eq!(wake & !mask(&ALL), 0);
     }
 
-    /// One path at most is told to be the best, and it is the one that is decided; each other has a reason that is
-    /// true of it.
+    /// At most one path is reported as the best, and it is the decided path. Every other path has a reason that is
+    /// true.
     #[test]
     fn what_is_told_is_what_is_decided(facts in any_facts()) {
         let Decision { path, waits, .. } = decide(&facts);
@@ -389,7 +390,7 @@ proptest! {
         }
     }
 
-    /// Links are asked until the decision hangs on none, and each once.
+    /// Paths are asked until the decision depends on no further answer, each path once.
     #[test]
     fn each_link_is_asked_once(facts in any_facts(), answers in prop::array::uniform3(any::<bool>())) {
         let mut facts = facts;
@@ -404,7 +405,7 @@ proptest! {
         prop_assert!(waits || !FASTER.contains(&path) || facts.reaches(path) == Some(true));
     }
 
-    /// What is copied past the queue goes the way that it would have gone.
+    /// A copy past the queue uses the path that the router would choose.
     #[test]
     fn what_is_copied_at_once_would_have_gone_the_same_way(facts in any_facts()) {
         let mut facts = facts;

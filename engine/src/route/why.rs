@@ -1,5 +1,4 @@
-//! The reasons in words. They are made only when somebody asks for them; what a path says of itself is joined by
-//! `api/paths.rs`.
+//! The reasons as text. The text is built only when a caller reads it; `api/paths.rs` adds the path's own text.
 
 use crate::types::Transport;
 use std::fmt;
@@ -7,34 +6,34 @@ use std::fmt;
 /// Why a path carries a transfer, or does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// It does.
+    /// The path carries the transfer.
     Best,
-    /// It could, and this one is better.
+    /// The path could carry the transfer, but this transport is better.
     Worse(Transport),
     NotAllowed,
     Checksum,
     /// Some of the memory is a device's.
     DeviceMemory,
-    /// None of it is.
+    /// None of the memory is a device's.
     HostMemory,
-    /// A NIC is not needed between memory of devices of one host.
+    /// Within one host no NIC is needed for device memory.
     OneHost,
-    /// Of other kinds.
+    /// The devices are of different kinds.
     OtherDevices,
     OtherHost,
-    /// NICs do not reach a device's memory here.
+    /// The NICs do not reach the local device memory.
     NicsHere,
     Unreached,
     Replay,
     Resting,
     Broken,
-    /// The path itself says why.
+    /// The path's own text says why.
     Pending,
     Shut,
 }
 
 impl Why {
-    /// Whether the path has a sentence of its own that says it better.
+    /// True if the path's own text gives the better reason.
     pub fn is_told_by_path(self) -> bool {
         matches!(self, Why::Pending | Why::Shut)
     }
@@ -48,15 +47,15 @@ impl fmt::Display for Why {
             Why::NotAllowed => "not among the allowed transports",
             Why::Checksum => "it carries no checksums",
             Why::DeviceMemory => "it carries no memory of devices",
-            Why::HostMemory => "it carries memory of devices alone",
+            Why::HostMemory => "it carries only memory of devices",
             Why::OneHost => "within one host devices and processes copy without a NIC",
             Why::OtherDevices => "the devices are of two kinds",
             Why::OtherHost => "only between processes of one host",
             Why::NicsHere => "the NICs do not reach the device's memory here",
             Why::Unreached => "a remote region can't be reached",
-            Why::Replay => "only tcp can send again what may have come with its notification",
+            Why::Replay => "only tcp can send a frame with a notification again",
             Why::Resting => "at rest, made again when something is queued",
-            Why::Broken => "it has failed, and what becomes of it is not known yet",
+            Why::Broken => "it has failed, and its replacement or end is not known yet",
             Why::Pending => "it is being made",
             Why::Shut => "there is none",
         })

@@ -1,23 +1,23 @@
-//! The encrypted control channel of an established session: messages in, sealed frames out, and back.
-//! Comes out of `handshake`; the control loop owns the socket and the receive buffer.
+//! The encrypted control channel of an established session: seals messages into frames and opens frames. `handshake`
+//! creates the channel; the control loop owns the socket and the receive buffer.
 //!
-//! On the wire a message is a u16 (little-endian) length and that many bytes of ciphertext. The length
-//! is not encrypted but changing it makes the tag wrong; order and number are authenticated by the
-//! cipher's counter, so a replayed, dropped or swapped message is as corrupt as an altered one.
+//! On the wire a message is a u16 (little-endian) length and that many bytes of ciphertext. The length is not
+//! encrypted, but a changed length makes the tag wrong. The cipher's counter authenticates the order of messages, so
+//! a replayed, dropped or reordered message is detected like an altered message.
 
 use crate::status::{Error, Result, Status};
 
-/// Bytes of one message before sealing. With the tag it stays below what a u16 can say.
+/// Largest message in bytes, before sealing. With the tag its length fits into a u16.
 pub const CHANNEL_MESSAGE_MAX: usize = 60_000;
 const LENGTH_BYTES: usize = 2;
 const TAG_BYTES: usize = 16;
 
-/// One end of the channel. Not shared between threads: counters advance with each message, and what
-/// was sealed must be written in the order of sealing.
+/// One end of the channel. Not shared between threads: counters advance with each message, and sealed frames must be
+/// written in the order of sealing.
 pub struct Channel {
     transport: snow::TransportState,
-    /// Set by the first message that did not verify. What follows it on the stream cannot be trusted
-    /// to be in step, even where it would decrypt.
+    /// Set by the first message that did not verify. The bytes after such a message are not trusted, even if they
+    /// would decrypt.
     corrupt: bool,
 }
 
@@ -26,13 +26,13 @@ impl Channel {
         Channel { transport, corrupt: false }
     }
 
-    /// Whether a message did not verify.
+    /// Returns true if a message did not verify.
     pub fn is_corrupt(&self) -> bool {
         self.corrupt
     }
 
     /// Appends the frame of one message to `out`. LIMIT, with `out` unchanged, for a message longer than
-    /// `CHANNEL_MESSAGE_MAX`: cutting is the sender's decision, since the receiver sees whole messages.
+    /// `CHANNEL_MESSAGE_MAX`: the caller must split such messages.
     pub fn seal(&mut self, plaintext: &[u8], out: &mut Vec<u8>) -> Result<()> {
         if plaintext.len() > CHANNEL_MESSAGE_MAX {
             let length = plaintext.len();
@@ -46,10 +46,10 @@ impl Channel {
         self.encrypt(plaintext, out).inspect_err(|_| out.truncate(start))
     }
 
-    /// Takes one message from the front of `input`, or None if its frame is not complete. CORRUPT, now
-    /// and for ever after, if it does not verify; the session must end then.
+    /// Takes one message from the front of `input`, or None if its frame is not complete. CORRUPT, now and in all later
+    /// calls, if a message does not verify; the session must end then.
     ///
-    /// Moves the rest of the buffer down; with many small messages in one buffer use `open_next`.
+    /// Moves the rest of the buffer to its front. For many small messages in one buffer use `open_next`.
     pub fn open(&mut self, input: &mut Vec<u8>) -> Result<Option<Vec<u8>>> {
         Ok(self.open_next(input)?.map(|(plaintext, consumed)| {
             input.drain(..consumed);
@@ -57,15 +57,14 @@ impl Channel {
         }))
     }
 
-    /// Like `open`, but leaves the buffer alone and says how many of its bytes the message took.
+    /// Like `open`, but leaves the buffer as it is and also returns how many bytes the message took.
     pub fn open_next(&mut self, input: &[u8]) -> Result<Option<(Vec<u8>, usize)>> {
         if self.corrupt {
             return Err(corrupt("the control channel is corrupt"));
         }
         let Some((&header, rest)) = input.split_first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
         let length = u16::from_le_bytes(header) as usize;
-        // Checked on the header alone: a length that can't be right must not make the caller wait for,
-        // or make room for, that many bytes.
+        // Checked on the header alone: the caller must not wait for, or allocate, an impossible number of bytes.
         if !(TAG_BYTES..=CHANNEL_MESSAGE_MAX + TAG_BYTES).contains(&length) {
             self.corrupt = true;
             return Err(corrupt(format!("control frame of impossible length {length}")));
@@ -74,12 +73,12 @@ impl Channel {
         Ok(Some((self.decrypt(ciphertext)?, LENGTH_BYTES + length)))
     }
 
-    /// Appends the bare ciphertext; the handshake's last frames carry it behind a type byte.
+    /// Appends the ciphertext without a length. The last frames of the handshake carry such a ciphertext.
     pub(super) fn encrypt(&mut self, plaintext: &[u8], out: &mut Vec<u8>) -> Result<()> {
         let start = out.len();
         out.resize(start + plaintext.len() + TAG_BYTES, 0);
         let written = self.transport.write_message(plaintext, &mut out[start..]);
-        // Only an exhausted 64-bit counter can fail here, which no session lives to see.
+        // Fails only if the 64-bit counter is exhausted, which takes longer than any session lasts.
         written.map_err(|error| Error::new(Status::Closed, format!("sealing a control message: {error}")))?;
         Ok(())
     }
@@ -175,7 +174,7 @@ mod tests {
         a.seal(b"first", &mut first).unwrap();
         a.seal(b"second", &mut second).unwrap();
         assert_eq!(status(b.open(&mut second.clone())), Status::Corrupt);
-        // The right message now comes too late: the stream has been tampered with.
+        // The right message comes too late: the stream was altered.
         assert_eq!(status(b.open(&mut first.clone())), Status::Corrupt);
 
         let (mut a, mut b) = channels();

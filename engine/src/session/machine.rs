@@ -1,6 +1,6 @@
-//! The session's state machine: what must happen, and in which order, when lanes, the control
-//! connection or the peer's process fail. One machine for each peer; it outlives its connections. Lanes of all
-//! transports are alike to it: numbers that are lost, and fenced.
+//! The session's state machine: decides the actions, and their order, when lanes, the control connection or the
+//! peer's process fail. Each peer has one machine, which outlives its connections. The machine handles lanes of all
+//! transports alike, by their numbers.
 //!
 //! ```text
 //!           connected                   Ready from the peer
@@ -9,10 +9,9 @@
 //!    │ └── control lost ─┴───────────────── control lost ───────────┘
 //!    └ redial with backoff (dialer), wait (acceptor) ── too long ──▶ GiveUp
 //! ```
-//! What a lane carried when it was lost comes in as records `R` and leaves, exactly once, in
-//! `Action::Release` with the fence that stands behind it: CONFIRMED when the peer acknowledged the
-//! lane's fence or answered on a new connection (it closes the old lanes before it says Ready), LEASE
-//! when the record's lease is over, DEAD when the process is known gone.
+//! The records `R` of a lost lane come in, and leave exactly once in `Action::Release` with their fence: CONFIRMED
+//! when the peer acknowledged the lane's fence or said Ready on a new connection (the peer closes the old lanes
+//! before), LEASE when the record's lease is over, DEAD when the process has ended.
 
 use crate::complete::Fence;
 use crate::limits::FENCES_WAITING_MAX;
@@ -21,27 +20,27 @@ use crate::status::Status;
 use crate::types::Monotonic;
 use std::collections::BTreeSet;
 
-/// Drains that end in one call of the timer, before others have their turn.
+/// Drains that end in one call of the timer. The rest follows in the next call.
 const DRAINS_PER_TURN: usize = 64;
 
-/// What is struck is looked at again after this, however short the drain is.
+/// Shortest time between two checks of a struck transfer, even if the drain is shorter.
 const LOOK_AGAIN_NS_MIN: u64 = 10_000_000;
 
-/// A record of the transport: something posted that was not acknowledged.
+/// A record: a frame that was posted and is not acknowledged.
 pub trait Carried {
-    /// CLOCK_MONOTONIC time from which the target refuses it.
+    /// CLOCK_MONOTONIC time from which the target refuses the frame.
     fn lease_until_ns(&self) -> Monotonic;
-    /// Whether its transfer was struck, so that it must not wait for the lane's other records.
+    /// Whether the transfer was struck. A struck record does not wait for the lane's other records.
     fn is_struck(&self) -> bool;
 }
 
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    /// How long posted slices of a struck transfer may still finish before their lanes are torn down.
+    /// Time for posted slices of a struck transfer to be acknowledged before their lanes are closed.
     pub drain_ns: u64,
-    /// How long an answer on the control connection may take.
+    /// Time limit for an answer on the control connection.
     pub answer_ns: u64,
-    /// How long a lost peer is sought before it is given up.
+    /// Time limit for connecting again before the peer is given up.
     pub reconnect_ns: u64,
     pub backoff_min_ns: u64,
     pub backoff_max_ns: u64,
@@ -58,13 +57,13 @@ pub enum Action<R> {
     Send(Message),
     /// Dial the control connection again.
     Dial,
-    /// Look whether this transfer is final; if not, close the lanes that carry it.
+    /// If this transfer is not final, close the lanes on which it is posted.
     DrainOver(u64),
-    /// These records can touch nothing any more.
+    /// Release these records: they can access no memory any more.
     Release(Vec<R>, Fence),
     /// The session can carry transfers.
     Up,
-    /// The control connection is of no use: close it, then call `control_lost`.
+    /// The control connection is unusable: close it, then call `control_lost`.
     DropControl,
     /// The peer is lost for good.
     GiveUp(Status),
@@ -80,7 +79,7 @@ enum Connection {
 
 struct FenceWait<R> {
     lane: u32,
-    /// When the fence was asked for, None while there is no connection to ask on.
+    /// When the fence was asked for; None while the session has no connection.
     asked_ns: Option<Monotonic>,
     records: Vec<R>,
 }
@@ -90,14 +89,14 @@ pub struct Machine<R> {
     timing: Timing,
     connection: Connection,
     fences: Vec<FenceWait<R>>,
-    /// When each is over, and the transfer.
+    /// The end of each drain, and its transfer.
     drains: BTreeSet<(Monotonic, u64)>,
     ping: Option<(u64, Monotonic)>,
     next_nonce: u64,
 }
 
 impl<R: Carried> Machine<R> {
-    /// Not connected yet.
+    /// Creates a machine that is not connected.
     pub fn new(role: Role, timing: Timing, now_ns: Monotonic) -> Machine<R> {
         Machine {
             role,
@@ -127,7 +126,7 @@ impl<R: Carried> Machine<R> {
         self.connection == Connection::GivenUp
     }
 
-    /// Whether records or drains are still waited for.
+    /// Returns true if no fence and no drain is waited for.
     pub fn is_idle(&self) -> bool {
         self.fences.is_empty() && self.drains.is_empty()
     }
@@ -136,15 +135,15 @@ impl<R: Carried> Machine<R> {
         self.role
     }
 
-    /// A new control connection stands; `role` says who dialed it. The caller has closed every lane of
-    /// an earlier one.
+    /// Notes a new control connection. `role` says which side dialed. The caller has closed every lane of earlier
+    /// connections.
     pub fn connected(&mut self, now_ns: Monotonic, role: Role) {
         self.role = role;
         self.connection = Connection::Starting { since_ns: now_ns };
         self.ping = None;
     }
 
-    /// An attached lane is gone and can no longer touch memory on this side. `records`: what it carried.
+    /// Fences a lane that is closed and can no longer access memory on this side. `records`: the lane's records.
     pub fn lane_lost(&mut self, now_ns: Monotonic, lane: u32, records: Vec<R>, out: &mut Vec<Action<R>>) {
         let connected = self.is_connected();
         if connected {
@@ -153,13 +152,13 @@ impl<R: Carried> Machine<R> {
         if connected || !records.is_empty() {
             self.fences.push(FenceWait { lane, asked_ns: connected.then_some(now_ns), records });
         }
-        // Whoever opens lanes and loses them, and answers no fence, is to bring no more than this to be looked at.
+        // Bounds the work that a peer can cause by opening and losing lanes without answering fences.
         if connected && self.fences.len() > FENCES_WAITING_MAX {
             out.push(Action::DropControl);
         }
     }
 
-    /// Whether this can come now: an answer only to what was asked on this connection.
+    /// Returns whether the message may come now. Answers are accepted only to questions on this connection.
     pub fn expects(&self, message: &Message) -> bool {
         match message {
             Message::FenceAck { lane } => {
@@ -173,7 +172,7 @@ impl<R: Carried> Machine<R> {
     pub fn message(&mut self, now_ns: Monotonic, message: &Message, out: &mut Vec<Action<R>>) {
         match message {
             Message::RegionsAdd(_) => {
-                // It has many: as long as it goes on telling, its Ready is on its way.
+                // A peer with many regions is not silent while it announces them; its Ready follows.
                 if let Connection::Starting { since_ns } = &mut self.connection {
                     *since_ns = now_ns;
                 }
@@ -201,14 +200,14 @@ impl<R: Carried> Machine<R> {
         }
     }
 
-    /// The peer said Ready on a new connection: it had closed every lane of the earlier ones.
+    /// Confirms lanes of earlier connections: the peer closed them before it said Ready.
     fn confirm_orphans(&mut self, out: &mut Vec<Action<R>>) {
         for wait in self.fences.extract_if(.., |wait| wait.asked_ns.is_none()) {
             out.push(Action::Release(wait.records, Fence::Confirmed));
         }
     }
 
-    /// The control connection is gone, and the caller closes all lanes (each through `lane_lost`).
+    /// Notes the loss of the control connection. The caller closes all lanes (each by `lane_lost`).
     pub fn control_lost(&mut self, now_ns: Monotonic) {
         if matches!(self.connection, Connection::GivenUp | Connection::Down { .. }) {
             return;
@@ -222,7 +221,7 @@ impl<R: Carried> Machine<R> {
         self.unask();
     }
 
-    /// The redial failed. `fatal`: trying again cannot help (refused, replaced by a new incarnation).
+    /// Notes a failed redial. `fatal`: another attempt cannot help (refused, replaced by a new incarnation).
     pub fn dial_failed(&mut self, now_ns: Monotonic, status: Status, fatal: bool, out: &mut Vec<Action<R>>) {
         let max = self.timing.backoff_max_ns;
         if let Connection::Down { give_up_ns, redial_ns, backoff_ns, dialing } = &mut self.connection {
@@ -235,12 +234,12 @@ impl<R: Carried> Machine<R> {
         }
     }
 
-    /// The peer's process is known to be gone: nothing of it reads or writes anything any more.
+    /// Gives the peer up as DEAD: its process has ended and accesses no memory any more.
     pub fn peer_dead(&mut self, out: &mut Vec<Action<R>>) {
         self.give_up(Status::PeerLost, Some(Fence::Dead), out);
     }
 
-    /// Ends the session from this side; records wait for their leases unless a fence is known.
+    /// Ends the session from this side. Without a known fence, records wait for the end of their leases.
     pub fn give_up(&mut self, status: Status, fence: Option<Fence>, out: &mut Vec<Action<R>>) {
         if let Some(fence) = fence {
             for wait in self.fences.drain(..) {
@@ -254,25 +253,25 @@ impl<R: Carried> Machine<R> {
         }
     }
 
-    /// Nothing that was asked on the connection will be answered.
+    /// Forgets questions on a connection that is lost: they are not answered any more.
     fn unask(&mut self) {
         self.ping = None;
         self.fences.retain(|wait| !wait.records.is_empty());
         self.fences.iter_mut().for_each(|wait| wait.asked_ns = None);
     }
 
-    /// A transfer was struck and has slices posted.
+    /// Starts the drain of a struck transfer that has posted slices.
     pub fn drain(&mut self, now_ns: Monotonic, transfer: u64) {
         self.drains.insert((now_ns + self.timing.drain_ns, transfer));
     }
 
-    /// Its lanes are closed, and it is not final yet. That may be the fence that is waited for; or a thread took some
-    /// of it to be posted and has not come to that, and would be heard of by nobody.
+    /// Continues the drain of a transfer whose lanes are closed and that is not final. Its fence is pending, or a
+    /// thread had pulled slices and not posted them yet. The next check closes the lanes of such slices.
     pub fn drain_on(&mut self, now_ns: Monotonic, transfer: u64) {
         self.drains.insert((now_ns + self.timing.drain_ns.max(LOOK_AGAIN_NS_MIN), transfer));
     }
 
-    /// Asks the peer for its clock, unless it is being asked.
+    /// Sends a Ping, unless one is unanswered. Returns the nonce of the Ping.
     pub fn ping(&mut self, now_ns: Monotonic, out: &mut Vec<Action<R>>) -> u64 {
         if let Some((nonce, _)) = self.ping {
             return nonce;
@@ -286,7 +285,7 @@ impl<R: Carried> Machine<R> {
         nonce
     }
 
-    /// When `timer` should be called next.
+    /// Returns when `timer` is to be called next.
     pub fn next_timer(&self) -> Option<Monotonic> {
         let answer = self.timing.answer_ns;
         let connection = match self.connection {
@@ -309,7 +308,7 @@ impl<R: Carried> Machine<R> {
     pub fn timer(&mut self, now_ns: Monotonic, out: &mut Vec<Action<R>>) {
         self.time_connection(now_ns, out);
         self.time_fences(now_ns, out);
-        // Those that are left have the timer called again at once.
+        // If drains are left, `next_timer` is due at once.
         for _ in 0..DRAINS_PER_TURN {
             let Some(&(_, transfer)) = self.drains.first().filter(|(at_ns, _)| *at_ns <= now_ns) else {
                 break;
@@ -341,6 +340,7 @@ impl<R: Carried> Machine<R> {
     }
 
     fn time_fences(&mut self, now_ns: Monotonic, out: &mut Vec<Action<R>>) {
+        // Contract 4: without CONFIRMED or DEAD, a record is released only when its lease is over.
         for wait in &mut self.fences {
             let over = wait.records.iter().all(|record| record.lease_until_ns() <= now_ns);
             let records: Vec<R> = wait
@@ -351,7 +351,7 @@ impl<R: Carried> Machine<R> {
                 out.push(Action::Release(records, Fence::Lease));
             }
         }
-        // An asked fence is kept, empty, until it is answered: silence is how a dead connection shows.
+        // A fence without records stays until it is answered: the missing answer reveals a dead connection.
         self.fences.retain(|wait| !wait.records.is_empty() || wait.asked_ns.is_some());
     }
 }

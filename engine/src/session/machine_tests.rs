@@ -1,4 +1,4 @@
-//! The session's promises, on a clock that the tests move.
+//! Tests of the session machine, on a clock that the tests advance.
 
 use super::*;
 use crate::types::Boottime;
@@ -37,7 +37,7 @@ fn record(id: u32, lease_until_ns: u64, struck: bool) -> Record {
     Record { id, lease_until_ns, struck }
 }
 
-/// A machine that is up.
+/// Returns a machine that is up.
 fn up(role: Role) -> Machine<Record> {
     let mut machine = Machine::new(role, TIMING, Monotonic::ZERO);
     let mut out = Vec::new();
@@ -54,7 +54,7 @@ fn timer(machine: &mut Machine<Record>, now_ns: u64) -> Vec<Action<Record>> {
     out
 }
 
-/// A peer that opens lanes and closes them, and answers no fence.
+/// The peer opens and closes lanes, and answers no fence.
 #[test]
 fn fences_that_nobody_answers_are_bounded() {
     let (mut machine, mut out) = (up(Role::Acceptor), Vec::new());
@@ -69,7 +69,7 @@ fn fences_that_nobody_answers_are_bounded() {
     assert!(machine.is_idle(), "what carried nothing is not waited for");
 }
 
-/// A peer that has many regions says so for a while before it is ready; one that says nothing is given up.
+/// A peer with many regions announces them for a while before its Ready. A silent peer is given up.
 #[test]
 fn who_goes_on_announcing_is_waited_for() {
     let mut machine: Machine<Record> = Machine::new(Role::Acceptor, TIMING, Monotonic::ZERO);
@@ -165,8 +165,7 @@ fn the_peers_ready_on_a_new_connection_is_the_fence_of_the_old_lanes() {
     assert_eq!(out, [Action::Release(vec![record(1, 3000 * MS, false)], Fence::Confirmed), Action::Up]);
 }
 
-/// The peer closed the lanes of the earlier connections before it said so. Of one that was lost since, it has not
-/// heard.
+/// The peer closed the lanes of earlier connections before its Ready. It does not know of a lane that was lost since.
 #[test]
 fn a_ready_says_nothing_of_the_lanes_of_its_own_connection() {
     let mut machine = up(Role::Dialer);
@@ -220,8 +219,8 @@ fn an_empty_fence_waits_for_its_answer_and_not_for_a_lease() {
 }
 
 proptest! {
-    /// Whatever happens, each record leaves exactly once, never before its lease unless a fence
-    /// stands behind it, and all have left once every lease is over.
+    /// In every sequence of events each record leaves exactly once. Without another fence, no record leaves before
+    /// its lease is over. All records have left when every lease is over.
     #[test]
     fn records_leave_exactly_once(steps in proptest::collection::vec((0u8..7, 1u64..400, any::<bool>()), 1..60)) {
         let mut machine = up(Role::Dialer);
@@ -260,7 +259,7 @@ proptest! {
     }
 }
 
-/// An alarm in the past that no timer call removes would spin the control loop for ever.
+/// Checks that a timer call leaves no alarm in the past: such an alarm would make the control loop spin.
 fn assert_timer_settles(machine: &mut Machine<Record>, now_ns: u64) {
     timer(machine, now_ns);
     timer(machine, now_ns);

@@ -1,5 +1,5 @@
-//! What two engines say on the control channel. Little-endian, bounded, each message sealed by
-//! `channel`. Unknown kinds end the session: both sides speak the version agreed in the handshake.
+//! Messages of the control channel, and their encoding. Little-endian, bounded; `channel` seals each message. Unknown
+//! kinds end the session: both sides speak the version agreed in the handshake.
 
 use crate::limits::{REGIONS_PER_MESSAGE, REGION_NAME_BYTES_MAX};
 use crate::region::remote::RemoteRegion;
@@ -7,9 +7,9 @@ use crate::types::{Access, Boottime, Location, MemoryKind};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// First on each side. `link` names the sender's memory of this peer, `known` the receiver's, as the
-    /// sender remembers it (0: not at all). Both match: the session resumes. Otherwise each side forgets,
-    /// and `fresh` names the sender's new memory.
+    /// The first message of each side. `association` is the sender's id of the association with this peer, `known`
+    /// the receiver's id as the sender remembers it (both 0: none). If both sides' ids match, the session resumes.
+    /// Otherwise each side starts a new association, and `fresh` is the sender's id of it.
     Start {
         association: u64,
         known: u64,
@@ -17,7 +17,7 @@ pub enum Message {
     },
     RegionsAdd(Vec<RemoteRegion>),
     RegionsRemove(Vec<u64>),
-    /// Every region so far has been told, and nothing of an earlier session can land here any more.
+    /// Every region so far is announced, and nothing of an earlier session can land here any more.
     Ready {
         notify_limit: u64,
     },
@@ -28,7 +28,7 @@ pub enum Message {
         nonce: u64,
         clock_ns: Boottime,
     },
-    /// Answer when nothing of this lane can land any more.
+    /// Asks for a FenceAck, which says that nothing of this lane can land any more.
     Fence {
         lane: u32,
     },
@@ -38,27 +38,27 @@ pub enum Message {
     Grant {
         limit: u64,
     },
-    /// The session ends here on purpose.
+    /// The sender ended the session on purpose, and has closed its lanes.
     Bye {
         status: i32,
     },
-    /// Has the process that had this number and time of start ended? Asked only of who counts them alike
-    /// (`sys::host`); answered by the same in Ended, or not at all.
+    /// Asks whether the process with this pid and start time has ended. Sent only to an engine that counts pids and
+    /// times alike (`sys::host`). The answer is Ended with equal numbers; a process that runs gets no answer.
     HasEnded {
         pid: u32,
         started: u64,
     },
-    /// This process is not there any more, on the word of the host.
+    /// This process has ended, as its host's kernel says.
     Ended {
         pid: u32,
         started: u64,
     },
-    /// The dialer is to open TCP lanes of these kinds: 1 the express lane, 2 those for bulk. To the dialer alone.
+    /// Asks the dialer for TCP lanes. `kinds` is a mask: 1 the express lane, 2 the bulk lanes. Sent to the dialer only.
     OpenLanes {
         kinds: u32,
     },
-    /// From one transport's companion to the other side's; or, with `why`, the reason not to wait for a
-    /// path of this transport.
+    /// A message from the sender's transport service to the receiver's. A `why` that is not empty says that no path of
+    /// this transport will come, and the reason.
     Transport {
         transport: u8,
         why: String,
@@ -69,7 +69,7 @@ pub enum Message {
 #[derive(Debug, PartialEq, Eq)]
 pub struct BadMessage;
 
-/// Takes integers and bytes from the front of a message.
+/// Reads integers and bytes from the front of a message.
 pub struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -90,7 +90,7 @@ impl<'a> Reader<'a> {
     pub fn u64(&mut self) -> Result<u64, BadMessage> {
         Ok(u64::from_le_bytes(self.take(8)?.try_into().map_err(|_| BadMessage)?))
     }
-    /// A number of eight bytes that must fit in four.
+    /// Reads a number of eight bytes that must fit into four.
     fn small(&mut self) -> Result<u32, BadMessage> {
         u32::try_from(self.u64()?).map_err(|_| BadMessage)
     }
@@ -98,12 +98,12 @@ impl<'a> Reader<'a> {
         let length = self.u16()? as usize;
         Ok(self.take(length)?.to_vec())
     }
-    /// At most 255 bytes.
+    /// Reads text of at most 255 bytes.
     pub fn text(&mut self) -> Result<String, BadMessage> {
         let length = self.u8()? as usize;
         String::from_utf8(self.take(length)?.to_vec()).map_err(|_| BadMessage)
     }
-    /// A count, bounded before anything is allocated for it.
+    /// Reads a count and checks its bound before anything is allocated.
     fn count(&mut self) -> Result<usize, BadMessage> {
         let count = self.u32()? as usize;
         if count > REGIONS_PER_MESSAGE {
@@ -145,7 +145,7 @@ impl Message {
             Message::Transport { transport, why, body } => {
                 out.extend_from_slice(&[11, *transport]);
                 encode_text(why, &mut out);
-                // `Tell` is bounded by who encodes it: see `CHANNEL_MESSAGE_MAX`.
+                // The sender of `Command::Tell` bounds the body: see `CHANNEL_MESSAGE_MAX`.
                 out.extend_from_slice(&(body.len() as u16).to_le_bytes());
                 out.extend_from_slice(body);
             }
@@ -186,14 +186,14 @@ impl Message {
     }
 }
 
-/// Text beyond what its length byte can say is cut: it is meant for a person.
+/// Appends text with a length byte. Text beyond 255 bytes is cut: it is meant for people.
 pub fn encode_text(text: &str, out: &mut Vec<u8>) {
     let end = (0..=text.len().min(255)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     out.push(end as u8);
     out.extend_from_slice(&text.as_bytes()[..end]);
 }
 
-/// In the byte that has a region's kind.
+/// Flag in the byte of a region's memory kind.
 const STAGING: u8 = 0x80;
 
 fn encode_region(region: &RemoteRegion, out: &mut Vec<u8>) {

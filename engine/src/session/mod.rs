@@ -1,7 +1,7 @@
-//! The session with a peer: who they are (`handshake`), the sealed control channel (`channel`), what is
-//! said on it (`message`) and when (`order`), and what has to happen when lanes, connections or processes fail
-//! (`machine`). Sans-I/O: bytes, events and the time come in, bytes and actions go out. The control loop in
-//! `transport/tcp` drives it, and its tests drive it without any socket.
+//! The session with a peer: authentication (`handshake`), the sealed control channel (`channel`), its messages
+//! (`message`) and their order (`order`), and the reactions to lost lanes, connections and processes (`machine`).
+//! Sans-I/O: bytes, events and the time come in; bytes and actions go out. The control loop (`control`) drives these
+//! parts; tests drive them without sockets.
 
 pub mod channel;
 pub mod handshake;

@@ -1,20 +1,20 @@
-//! What a peer may say next on a control connection, as far as that follows from what it said there before. What
-//! answers may come, `machine` knows. An engine in good order keeps to this; who does not has the secret and
-//! means harm, or is broken, and asking it again would change nothing.
+//! Checks the order of a peer's messages on a control connection. `machine` checks that answers are expected. A peer
+//! that violates the order is authenticated, so it is malicious or broken: its session ends, because connecting again
+//! would not help.
 
 use super::message::Message;
 use crate::limits::PEER_REGIONS_MAX;
 
 #[derive(Debug, Default)]
 pub struct Order {
-    /// It said Ready.
+    /// True when the peer has said Ready.
     is_ready: bool,
-    /// Regions that it told and did not take back.
+    /// The number of regions that the peer has announced and not removed.
     regions: usize,
 }
 
 impl Order {
-    /// Notes the message; false if it must not come now.
+    /// Notes a message. Returns false if the message must not come now.
     pub fn takes(&mut self, message: &Message) -> bool {
         match message {
             Message::Ready { .. } => !std::mem::replace(&mut self.is_ready, true),

@@ -1,15 +1,15 @@
-//! Devices of two hosts that reach each other's memory: a *bridge* is memory of a device here and memory of one of
-//! the peer's, in as many slots, and a way of the devices' own between them. What goes over it is staged like anything
-//! else, only that the slots are on the devices and no host memory is involved.
+//! A *bridge* joins devices of two hosts that reach each other's memory. It has memory on a device here and on a
+//! device of the peer, in equally many slots, and the devices copy between them. A run over a bridge is staged like
+//! any other, but its slots are on the devices and no host memory is involved.
 //!
 //! ```text
 //! initiator: EXPOSE ─▶ target: memory of its device ── EXPOSED ─▶ initiator: as much here, attached
 //! WRITE      device ─▶ slot (copy) ═put═▶ slot ── COMMIT ─▶ target: checks blocks, slot ─▶ device (copy) ── DONE ─▶
 //! READ       FETCH ─▶ target: device ─▶ slot (copy) ── READY ─▶ slot ═get═▶ slot, RELEASE ─▶ device (copy)
 //! ```
-//! The initiator gives out the slots, one here and the one of the same number there. So what others write by
-//! themselves is memory of ferry's, and a put that comes too late is lost in it. A run whose end the target has not
-//! told keeps its bridge from being used again, because a copy there may yet read or write the slot.
+//! The initiator gives out the slots, in pairs of one number. So remote devices write only to memory of ferry's own,
+//! and a late put is harmless. A run whose end the target did not report takes its bridge out of use, because a copy
+//! there may still read or write the slot.
 
 use super::event::{Event, Inbox};
 use super::mapped::Pair;
@@ -24,30 +24,31 @@ use crate::sys::lock::{Mutex, MutexGuard};
 use crate::types::{Boottime, Op, PeerId, Transport};
 use std::sync::Arc;
 
-/// Whole pages of the largest size that devices have.
+/// The largest page size of devices; memory of bridges is whole pages of it.
 const PAGE_BYTES: u64 = 2 << 20;
 
-/// Bytes of so many slots, at either end.
+/// Returns the bytes of `slots` slots, at either end.
 pub fn bytes_of(slots: u32) -> u64 {
     (u64::from(slots) * STAGE_SLOT_BYTES).next_multiple_of(PAGE_BYTES)
 }
 
-/// How far a bridge is.
+/// The state of a bridge.
 pub enum Bridge {
-    /// The peer is asked for memory of its device.
+    /// The peer was asked for memory of its device.
     Asked(u64),
-    /// Memory of the device here is attached to that.
+    /// Memory of the device here is being attached to the peer's.
     Attaching(u64, Attached),
     Open(Arc<Span>),
-    /// It could not be built: what needs it goes through the hosts until the next connection.
+    /// The bridge could not be built: runs go through the hosts until the next connection.
     Refused,
-    /// It failed in use: what needs it goes through the hosts as long as the peer is not lost, so that no two pieces of
-    /// memory have to be kept for what may still be written there.
+    /// The bridge failed in use: runs go through the hosts until the peer is lost, so that at most one bridge's memory
+    /// is kept for late writes.
     Broken,
 }
 
 impl Bridge {
-    /// Whether it outlasts the connection. What was asked the peer may not have heard.
+    /// Returns whether the bridge outlasts the connection. The peer may not have received an EXPOSE, so ASKED does
+    /// not.
     pub fn stands(&self) -> bool {
         matches!(self, Bridge::Attaching(..) | Bridge::Open(_) | Bridge::Broken)
     }
@@ -61,7 +62,7 @@ impl Bridge {
     }
 }
 
-/// The thread that moves what goes over it. Dropped, it ends when that has arrived, and lets go of the memory.
+/// The thread that moves data over a bridge. When dropped, it ends after the last move and releases the memory.
 pub struct Attached(Arc<Worker>);
 
 impl Drop for Attached {
@@ -70,11 +71,11 @@ impl Drop for Attached {
     }
 }
 
-/// One that is open.
+/// An open bridge.
 pub struct Span {
     id: u64,
     attached: Attached,
-    /// Where the slots begin: here, and there.
+    /// The first slot's address, here and at the peer.
     local: u64,
     remote: u64,
     free: Mutex<Vec<u32>>,
@@ -98,7 +99,7 @@ impl Berth {
         Some(Berth { span: span.clone(), slot })
     }
 
-    /// Where the one here is.
+    /// Returns the address of the slot here.
     pub fn address(&self) -> u64 {
         self.span.local + u64::from(self.slot) * STAGE_SLOT_BYTES
     }
@@ -121,7 +122,7 @@ impl Drop for Berth {
 }
 
 impl Stage {
-    /// Finds an operation a slot of its bridge, or has one built.
+    /// Gives an operation a slot of its bridge, or asks the peer for a bridge.
     pub fn cross(&mut self, peer: PeerId, op: u64) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
         let connected = side.is_connected();
@@ -140,7 +141,7 @@ impl Stage {
                 }
             }
             None if side.bridges.len() >= BRIDGES_MAX => {
-                let text = format!("there are {BRIDGES_MAX} pairs of devices, and there may be no more");
+                let text = format!("bridges: {BRIDGES_MAX} pairs of devices are in use, which is the limit");
                 self.note_obstacle(peer, pair.0.kind, &text);
                 self.stage_instead(peer, op);
             }
@@ -161,7 +162,7 @@ impl Stage {
         found.map(|(pair, bridge)| (*pair, bridge))
     }
 
-    /// The peer's device shows its memory: ours is attached to it.
+    /// Handles EXPOSED: attaches the device here to the peer's memory.
     pub fn exposed(&mut self, peer: PeerId, id: u64, slots: u32, offer: Vec<u8>) {
         let pair = match self.bridge(peer, id) {
             Some((pair, Bridge::Asked(_))) => pair,
@@ -177,7 +178,7 @@ impl Stage {
     fn attach(&mut self, peer: PeerId, (id, pair): (u64, Pair), slots: u32, offer: Vec<u8>) -> Result<()> {
         let Some(side) = self.sides.get(&peer) else { return Ok(()) };
         if slots == 0 || slots > self.bridge_slots {
-            return Err(Error::invalid("the peer exposes another number of slots than it was asked for"));
+            return Err(Error::invalid("EXPOSED: the number of slots is 0 or larger than was asked for"));
         }
         let (at, host) = (pair.0, side.peer.identity.hosts.1);
         let driver = self.drivers.get(at.kind)?;
@@ -214,8 +215,8 @@ impl Stage {
         self.look_at_waiting(peer);
     }
 
-    /// The thread of a bridge has ended: the device here has let go, unless something failed. What was given up
-    /// may still be written there, so the peer keeps its memory.
+    /// Handles the end of a bridge's thread: the device here has detached. After a failure data may still be written
+    /// here, so the peer must keep its memory too.
     pub fn detached(&mut self, peer: PeerId, id: u64) {
         if let Some((_, Bridge::Attaching(..))) = self.bridge(peer, id) {
             self.refuse_bridge(peer, id, &Error::new(Status::Unavailable, "attaching the device failed"));
@@ -229,7 +230,7 @@ impl Stage {
         self.say(peer, Message::Conceal { bridge: id });
     }
 
-    /// Of a lost peer nothing is kept any more.
+    /// Forgets all bridges of a lost peer.
     pub fn forget_bridges(&mut self, peer: PeerId) {
         if let Some(side) = self.sides.get_mut(&peer) {
             side.bridges.clear();
@@ -239,7 +240,7 @@ impl Stage {
         self.attached.retain(|id, (of, _)| *of != peer || !broken.remove(id));
     }
 
-    /// There is none between these devices.
+    /// Marks the bridge between these devices as unusable.
     pub fn refuse_bridge(&mut self, peer: PeerId, id: u64, error: &Error) {
         let is_broken = self.broken.contains(&id);
         let Some((pair, bridge)) = self.bridge(peer, id) else { return };
@@ -248,7 +249,7 @@ impl Stage {
         self.look_at_waiting(peer);
     }
 
-    /// Nothing more begins on the bridge that an operation has a slot of: what becomes of the slot there is not known.
+    /// Takes an operation's bridge out of use: the target may still use the slot there.
     pub fn retire_bridge(&mut self, peer: PeerId, op: u64) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
         let berth = side.operations.get(&op).and_then(|operation| operation.berth.as_ref());
@@ -256,7 +257,7 @@ impl Stage {
         side.bridges.retain(|_, bridge| bridge.id() != Some(id));
     }
 
-    /// Between the slots, by the devices.
+    /// Copies between the two slots of a bridge, by the devices.
     pub fn carry(&mut self, peer: PeerId, op: u64) {
         let Some(operation) = self.operation(peer, op) else { return };
         let Some(berth) = operation.berth.take() else { return };
@@ -279,12 +280,12 @@ impl Stage {
         }
         let here = |operation: &&mut Operation| operation.step == Step::Move;
         let Some(operation) = self.operation(peer, op).filter(here) else {
-            // It was struck, and did not wait.
+            // The operation was struck and has ended.
             drop(berth);
             return self.look_at_waiting(peer);
         };
         match (result, operation.op()) {
-            // The target was not told to do anything with it.
+            // The target was not told about the data, so staging can start over.
             (Err(_), _) => self.stage_instead(peer, op),
             (Ok(()), kind) => {
                 if let Method::Bridged((at, _)) = operation.method {
@@ -303,7 +304,7 @@ impl Stage {
         }
     }
 
-    /// What the peer is to keep.
+    /// Returns the bridges that the peer must keep.
     pub fn bridges(&self, peer: PeerId) -> Vec<u64> {
         self.attached.iter().filter(|(_, (of, _))| *of == peer).map(|(id, _)| *id).collect()
     }

@@ -1,5 +1,5 @@
-//! The target's side of bridges: memory of devices here, of ferry's own, that a peer's device fills and empties by
-//! itself (see `bridge`). What `serve` copies from and to it is checked there.
+//! The target's side of bridges: device memory here, owned by ferry, that a peer's device fills and empties directly
+//! (see `bridge`). `serve` checks every copy between this memory and regions.
 
 use super::bridge::bytes_of;
 use super::event::Event;
@@ -12,7 +12,7 @@ use crate::status::{Error, Result, Status};
 use crate::types::{Location, PeerId};
 use std::sync::Arc;
 
-/// Memory that a peer's device reaches. Dropped, it is taken back.
+/// Memory that a peer's device reaches. Dropping it takes the memory back.
 pub struct Shown {
     at: Location,
     address: u64,
@@ -31,7 +31,7 @@ impl Drop for Shown {
     }
 }
 
-/// A slot of it.
+/// A slot of shown memory.
 pub struct Seat {
     shown: Arc<Shown>,
     slot: u32,
@@ -52,7 +52,7 @@ impl Seat {
 }
 
 impl Stage {
-    /// A peer wants memory of a device for a bridge.
+    /// Handles EXPOSE: a peer wants memory of a device for a bridge.
     pub fn expose(&mut self, peer: PeerId, bridge: u64, at: Location, slots: u32) {
         if let Err(error) = self.try_expose(peer, bridge, device(at), slots) {
             self.say(peer, Message::hidden(bridge, &error));
@@ -61,15 +61,15 @@ impl Stage {
 
     fn try_expose(&mut self, peer: PeerId, bridge: u64, at: Location, slots: u32) -> Result<()> {
         let Some(side) = self.sides.get_mut(&peer) else { return Ok(()) };
-        // A number is a bridge's for ever, and what devices are busy with counts until they have answered.
+        // A bridge's number is never used again. Requests that devices still work on count too.
         let is_known = side.shown.contains_key(&bridge);
         if slots == 0 || is_known || side.shown.len() >= BRIDGES_MAX || side.showing >= BRIDGES_MAX {
-            let text = format!("{slots} slots for one more than {} bridges", side.shown.len());
+            let text = format!("EXPOSE: {slots} slots on top of {} bridges", side.shown.len());
             return Err(Error::invalid(text));
         }
         let slots = slots.min(self.bridge_slots);
         if !self.registry.snapshot().iter().any(|region| device(region.location) == at) {
-            return Err(Error::new(Status::Unsupported, "no region is memory of such a device"));
+            return Err(Error::new(Status::Unsupported, "EXPOSE: no region is memory of this device"));
         }
         let worker = self.drivers.worker(at)?;
         side.shown.insert(bridge, None);
@@ -103,14 +103,14 @@ impl Stage {
         self.say(peer, message);
     }
 
-    /// The peer's device has let go of it.
+    /// Handles CONCEAL: the peer's device has released the memory.
     pub fn conceal(&mut self, peer: PeerId, bridge: u64) {
         if let Some(side) = self.sides.get_mut(&peer) {
             side.shown.remove(&bridge);
         }
     }
 
-    /// The slot that a peer means. None: there is no such.
+    /// Returns the slot that a peer names; None if it does not exist.
     pub fn seat(&self, peer: PeerId, place: Place) -> Option<Seat> {
         let shown = self.sides.get(&peer)?.shown.get(&place.bridge)?.as_ref()?;
         (place.slot < shown.slots).then(|| Seat { shown: shown.clone(), slot: place.slot })

@@ -1,5 +1,5 @@
-//! What the stage's thread looks at in a turn: peers and operations that something concerns. What a turn costs
-//! doesn't depend on how many others there are.
+//! The work of a turn of the stage's thread: peers and operations that something concerns. The cost of a turn does not
+//! depend on the number of others.
 
 use super::operation::Step;
 use super::service::Stage;
@@ -8,18 +8,18 @@ use crate::schedule::Schedule;
 use crate::types::{Monotonic, PeerId};
 use std::collections::{BTreeSet, HashSet, VecDeque};
 
-/// By their handles.
+/// Peers and operations, by handle.
 pub struct Due {
-    /// Peers for which something may be queued, in turn, each once.
+    /// Peers that may have queued slices, in turn, each once.
     queued: VecDeque<PeerId>,
     is_queued: HashSet<PeerId>,
-    /// Peers to which something is to be said.
+    /// Peers with messages to send.
     pub talking: BTreeSet<PeerId>,
-    /// Peers of which something has ended: it may have been the last of a lost one.
+    /// Peers for which something has ended, perhaps the last thing of a lost peer.
     pub ended: BTreeSet<PeerId>,
-    /// When operations that wait for an answer are looked at: no later than each has to be.
+    /// The times at which waiting operations are looked at. A time may be too early, never too late.
     pub looks: Schedule<Monotonic, (PeerId, u64)>,
-    /// Peers and operations that were looked at.
+    /// The number of peers and operations looked at.
     #[cfg(test)]
     pub looked: u64,
 }
@@ -37,14 +37,14 @@ impl Due {
         }
     }
 
-    /// Something may be queued for this peer.
+    /// Records that slices may be queued for this peer.
     pub fn queue(&mut self, peer: PeerId) {
         if self.is_queued.insert(peer) {
             self.queued.push_back(peer);
         }
     }
 
-    /// The peer whose turn it is; whoever has more comes again.
+    /// Returns the peer whose turn it is. A peer with more slices is queued again.
     pub fn next_queued(&mut self) -> Option<PeerId> {
         let peer = self.queued.pop_front()?;
         self.is_queued.remove(&peer);
@@ -61,12 +61,12 @@ impl Due {
 }
 
 impl Stage {
-    /// When time asks for something next.
+    /// Returns the next time at which an operation must be looked at.
     pub fn next_look_ns(&self) -> Option<Monotonic> {
         self.due.looks.first()
     }
 
-    /// An operation waits for an answer, or for less time than it did.
+    /// Schedules the look at an operation that waits for an answer, after its times changed.
     pub fn plan(&mut self, peer: PeerId, op: u64) {
         let waiting = self.at(peer, op, Step::Answer).map(|operation| operation.look_ns());
         self.due.looks.set((peer, op), waiting.filter(|at_ns| *at_ns != Monotonic::NEVER));
@@ -77,14 +77,14 @@ impl Stage {
             self.due.look();
             let Some(operation) = self.at(peer, op, Step::Answer) else { continue };
             if operation.look_ns() > now_ns {
-                self.plan(peer, op); // it has more time than it had
+                self.plan(peer, op); // its time was extended
                 continue;
             }
             let until_ns = operation.exposed_until_ns;
             match operation.is_struck() {
-                // The target was not asked.
+                // The target was never asked.
                 true if until_ns == Monotonic::ZERO => self.finish(peer, op, Some(Fence::Confirmed)),
-                // The target may not any more, and is silent.
+                // Contract 4: the lease is over, and the target is silent.
                 true if until_ns <= now_ns => {
                     self.retire_bridge(peer, op);
                     self.finish(peer, op, Some(Fence::Lease));
@@ -95,7 +95,7 @@ impl Stage {
         }
     }
 
-    /// Says what is to be said, and forgets lost peers of which nothing is left.
+    /// Sends the queued messages, and forgets lost peers that have nothing left.
     pub fn flush(&mut self) {
         for peer in std::mem::take(&mut self.due.talking) {
             self.due.look();

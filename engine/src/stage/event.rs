@@ -1,4 +1,4 @@
-//! What the stage's thread is told, and where others leave it.
+//! The events of the stage's thread, and the inbox in which other threads leave them.
 
 use super::bridge::Berth;
 use super::bridge_target::Shown;
@@ -16,12 +16,12 @@ use std::time::Duration;
 pub enum Event {
     Begin(SessionInfo),
     End(PeerId),
-    /// The peer is lost, ...
+    /// The peer is lost.
     Forget(PeerId),
-    /// ... and nothing of it can land here any more.
+    /// Nothing of the lost peer can land here any more.
     Quiet(PeerId),
     Said(PeerId, Vec<u8>),
-    /// Something was queued for this peer.
+    /// Slices were queued for this peer.
     Post(PeerId),
     Struck(PeerId, u64),
     /// A part of an operation is final.
@@ -29,7 +29,7 @@ pub enum Event {
         peer: PeerId,
         op: u64,
     },
-    /// Copies of an operation have ended; ours, or one that is served.
+    /// Copies of an operation have ended; `Served` is the same event of a peer's operation.
     Copied {
         peer: PeerId,
         op: u64,
@@ -41,14 +41,14 @@ pub enum Event {
         blocks: Vec<u32>,
         result: Result<()>,
     },
-    /// A device of ours has mapped what a peer lent in this session.
+    /// A device here has mapped the memory that a peer lent in this session.
     Mapped {
         peer: PeerId,
         session: Option<[u8; 16]>,
         place: Place,
         result: Result<Arc<Mapped>>,
     },
-    /// A device of ours has said what a peer needs to map this region.
+    /// A device here has exported this region for a peer.
     Exported {
         peer: PeerId,
         region: Arc<Region>,
@@ -56,24 +56,24 @@ pub enum Event {
     },
     /// This region is being unregistered.
     Recall(u64),
-    /// A device of ours shows memory for a peer's bridge.
+    /// A device here has made memory for a peer's bridge.
     Shown {
         peer: PeerId,
         bridge: u64,
         result: Result<(Arc<Shown>, Vec<u8>)>,
     },
-    /// A device of ours is attached to a peer's, ...
+    /// A device here is attached to a peer's device, or could not be attached.
     Attached {
         peer: PeerId,
         bridge: u64,
         result: Result<(u64, u64, u32)>,
     },
-    /// ... and not any more.
+    /// The device is detached again.
     Detached {
         peer: PeerId,
         bridge: u64,
     },
-    /// Devices have moved what a bridge carries.
+    /// Devices have moved the data of a bridge.
     Carried {
         peer: PeerId,
         op: u64,
@@ -99,7 +99,7 @@ impl Inbox {
         self.changed.notify_all();
     }
 
-    /// What has come, after at most `timeout`.
+    /// Returns the events that have come, after at most `timeout`.
     pub fn take(&self, timeout: Option<Duration>) -> VecDeque<Event> {
         let mut events = self.events.lock();
         if events.is_empty() {
@@ -112,7 +112,7 @@ impl Inbox {
     }
 }
 
-/// Leaves an event when it is woken.
+/// Pushes an event when it is woken.
 struct Wake<F>(Arc<Inbox>, F);
 
 impl<F: Fn() -> Event + Send + Sync + 'static> std::task::Wake for Wake<F> {

@@ -1,6 +1,6 @@
-//! The owner's side of device memory that processes of this host map: it is lent to each peer that asks, recalled when
-//! the region is to be unregistered, and what the driver keeps for it goes when nobody has it mapped any
-//! more. Who has it mapped the same-host path counts: see `region::grants`.
+//! The owner's side of device memory that processes of this host map. The stage lends a region to each peer that asks,
+//! recalls it when the region is unregistered, and frees the driver's state when no process has it mapped. The
+//! same-host path counts the mappings: see `region::grants`.
 
 use super::event::{Event, Inbox};
 use super::mapped::unproven;
@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::sync::{mpsc, Arc};
 use std::time::Duration;
 
-/// How long a device may take to withdraw what it has exported.
+/// The time in which a device must withdraw an export.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 struct Loan {
@@ -26,18 +26,18 @@ struct Loan {
     memory: Vec<u8>,
 }
 
-/// What is lent.
+/// The memory that is lent.
 pub struct Loans {
     inbox: Arc<Inbox>,
     drivers: Arc<Drivers>,
     all: Mutex<Lent>,
 }
 
-/// By region.
+/// Loans by region.
 #[derive(Default)]
 struct Lent {
     loans: HashMap<u64, Vec<Loan>>,
-    /// What devices are withdrawing because its peer is gone: a region waits for that, too, before it is.
+    /// Loans of lost peers that devices are withdrawing. Unregister waits for these too.
     leaving: HashMap<u64, Vec<mpsc::Receiver<()>>>,
 }
 
@@ -55,7 +55,7 @@ impl Loans {
         all.loans.get(&region)?.iter().find(|loan| loan.peer == peer).map(|loan| loan.memory.clone())
     }
 
-    /// Has the device withdraw it; the receiver hears when that is over.
+    /// Withdraws a loan on its device; the receiver hears when that is over.
     fn withdraw(&self, loan: Loan) -> mpsc::Receiver<()> {
         let (over, heard) = mpsc::sync_channel(1);
         if let Ok(worker) = self.drivers.worker(loan.at) {
@@ -69,7 +69,7 @@ impl Loans {
         heard
     }
 
-    /// Nothing of this peer can come any more. Waits for no device.
+    /// Withdraws the loans of a peer that can send nothing any more. Waits for no device.
     pub fn take_back_from(&self, peer: PeerId) {
         let mut all = self.lock();
         let Lent { loans, leaving } = &mut *all;
@@ -79,7 +79,7 @@ impl Loans {
         });
         loans.retain(|region, loans| {
             for loan in loans.extract_if(.., |loan| loan.peer == peer) {
-                // Under the lock: who looks for the loan finds it here or there.
+                // Done under the lock, so that a thread finds the loan in one of the two maps.
                 leaving.entry(*region).or_default().push(self.withdraw(loan));
             }
             !loans.is_empty()
@@ -98,7 +98,7 @@ impl Lender for Loans {
         let mut heard = all.leaving.remove(&region).unwrap_or_default();
         drop(all);
         heard.extend(loans.into_iter().map(|loan| self.withdraw(loan)));
-        // A device that hangs keeps what it has.
+        // Contract 12: bounded wait; a device that hangs keeps the memory it has.
         for heard in heard {
             let _ = heard.recv_timeout(PATIENCE);
         }
@@ -106,7 +106,7 @@ impl Lender for Loans {
 }
 
 impl Stage {
-    /// A peer wants to map a region.
+    /// Handles BORROW: a peer wants to map a region.
     pub fn lend(&mut self, peer: PeerId, id: u64, kind: MemoryKind, process: i32) {
         if let Some(memory) = self.loans.find(id, peer) {
             return self.say(peer, Message::Lent { region: id, memory });
@@ -116,7 +116,7 @@ impl Stage {
         }
     }
 
-    /// What the peer asked for before the same-host path was known to stand here: there is word of it now.
+    /// Answers the requests that came before the state of the same-host path was known here.
     pub fn lend_to_waiting(&mut self, peer: PeerId) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
         if side.borrowers.is_empty() || side.peer.is_pending(Transport::Local) {
@@ -130,17 +130,17 @@ impl Stage {
     fn try_lend(&mut self, peer: PeerId, id: u64, kind: MemoryKind, process: i32) -> Result<()> {
         let Some(side) = self.sides.get_mut(&peer) else { return Ok(()) };
         if side.lending.contains(&id) {
-            return Ok(()); // the answer to the first time is that to all
+            return Ok(()); // the first request's answer serves all
         }
         let region = self.registry.get(id)?;
         if !region.is_device() || region.location.kind.driver() != kind.driver() {
-            return Err(Error::new(Status::Unsupported, "the region is not memory of such a device"));
+            return Err(Error::new(Status::Unsupported, "the region is not memory of this kind of device"));
         }
         if region.access.0 == 0 || !self.registry.has_grants() {
-            return Err(Error::new(Status::Access, "nobody may reach the region on a same-host path"));
+            return Err(Error::new(Status::Access, "the region may not be reached on the same-host path"));
         }
         let Some(side) = self.sides.get_mut(&peer) else { return Ok(()) };
-        // Its own side of the path may have been settled before this one.
+        // The peer's side of the same-host path may be settled before this side.
         if side.peer.is_pending(Transport::Local) {
             side.borrowers.insert(id, (kind, process));
             return Ok(());
@@ -169,7 +169,7 @@ impl Stage {
         match result {
             Ok(memory) => {
                 let loan = Loan { peer, at: region.location, memory: memory.clone() };
-                // Before the region is left: unregistering takes back what is lent.
+                // Recorded before the region is left: unregistering takes back all recorded loans.
                 self.loans.lock().loans.entry(id).or_default().push(loan);
                 self.say(peer, Message::Lent { region: id, memory });
             }

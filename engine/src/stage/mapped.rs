@@ -1,10 +1,10 @@
-//! Memory of a device of another process of this host, mapped for a device here: one copy then moves what
-//! staging moves in three steps. Each region is asked for when a device first needs it, and stays mapped
-//! until its owner recalls it or the session ends.
+//! Maps device memory of another process of this host for a device here. One copy then replaces the three steps of
+//! staging. A region is asked for when a device first needs it, and stays mapped until its owner recalls it or the
+//! session ends.
 //!
-//! On the same-host path whoever has a region mapped is inside it for MAP until the mapping is closed, so that the
-//! owner can't give the memory away before; and for COPY while something is copied, so that nothing begins when
-//! the region or the session is over. What can't be mapped is staged.
+//! The same-host path counts a mapping as a use (MAP) until the mapping is closed, so that the owner cannot free the
+//! memory before. Each copy is a use of its own (COPY), so that no copy begins when the region or the session is over.
+//! Memory that cannot be mapped is staged.
 
 use super::event::Event;
 use super::operation::{Method, Step};
@@ -20,25 +20,25 @@ use crate::sys::clock;
 use crate::types::{end_of, Location, Monotonic, Op, PeerId, Slice, Transport};
 use std::sync::Arc;
 
-/// A region of the peer's, and the device here that reaches it.
+/// A region of the peer, and the device here that reaches it.
 pub type Place = (u64, Location);
 
-/// A device here and one of the peer's.
+/// A device here and a device of the peer.
 pub type Pair = (Location, Location);
 
 pub enum Reach {
-    /// The peer is asked what the driver needs.
+    /// The peer was asked for the driver's description of the memory.
     Asked,
-    /// The driver maps it.
+    /// The driver is mapping the memory.
     Mapping,
     Mapped(Arc<Mapped>),
-    /// It can't be: what needs it is staged. Asked for again from this time on.
+    /// The memory cannot be mapped, and is staged. It is asked for again from this time on.
     Refused {
         again_ns: Monotonic,
     },
 }
 
-/// A device that had no memory for it may have some later. No other reason goes away while a session lasts.
+/// A device that had no memory for the mapping may have some later. Other reasons last as long as the session.
 const MEMORY_PAUSE_NS: u64 = 1_000_000_000;
 
 impl Reach {
@@ -53,9 +53,9 @@ impl Reach {
     }
 }
 
-/// Dropped, it is closed.
+/// A mapped region. Dropping it closes the mapping.
 pub struct Mapped {
-    /// Where the region begins, for the device here, and how much of it is mapped.
+    /// The region's address for the device here, and the mapped length.
     address: u64,
     length: u64,
     worker: Arc<Worker>,
@@ -68,30 +68,30 @@ impl Drop for Mapped {
         let (address, kept) = (self.address, self.kept.take());
         self.worker.with(move |queue| {
             if queue.and_then(|queue| queue.close(address)).is_err() {
-                // Mapped for all that is known, so its owner has to keep it until this process ends: no driver says
-                // that a context which has failed, or is destroyed, has no mapping any more.
+                // The memory may still be mapped, so its owner has to keep it until this process ends: no driver
+                // reports that a failed or destroyed context has no mapping any more.
                 std::mem::forget(kept);
             }
         });
     }
 }
 
-/// What a copy over mapped memory keeps until it has ended: the regions, and that they are mapped.
+/// A copy's hold on mapped memory until the copy has ended: the region's use, and its mapping.
 pub type Held = (Kept, Arc<Mapped>);
 
-/// Memory of devices is mapped, and lent, between processes that the same-host path has proven.
+/// Device memory is mapped and lent only between processes whose identity the same-host path has proven.
 pub fn unproven() -> Error {
     let text = "the same-host path could not prove which process of this host the peer is";
     Error::new(Status::Unavailable, text)
 }
 
-/// As the threads of devices are told apart.
+/// Returns the location by which device threads are told apart.
 pub fn device(at: Location) -> Location {
     Location { kind: at.kind.driver(), device: at.device }
 }
 
 impl Stage {
-    /// Copies over mapped memory, or has mapped what is not.
+    /// Copies over mapped memory, or first asks for the mappings that are missing.
     pub fn reach(&mut self, peer: PeerId, op: u64) {
         let Some(places) = self.places(peer, op) else { return self.stage_instead(peer, op) };
         let now_ns = clock::monotonic_ns();
@@ -115,7 +115,7 @@ impl Stage {
         }
     }
 
-    /// What has to be mapped for an operation, each once. None: the peer's regions are not what they were.
+    /// Returns the regions to map for an operation, each once. None: the peer's regions have changed.
     fn places(&self, peer: PeerId, op: u64) -> Option<Vec<Place>> {
         let mut places = Vec::new();
         for (_, place, _) in self.spots(peer, op)? {
@@ -126,7 +126,7 @@ impl Stage {
         Some(places)
     }
 
-    /// Where each slice of an operation goes: its place, and how far into the region.
+    /// Returns each slice of an operation with its region, its device, and its offset in the region.
     fn spots(&self, peer: PeerId, op: u64) -> Option<Vec<(Slice, Place, u64)>> {
         let side = self.sides.get(&peer)?;
         let operation = side.operations.get(&op)?;
@@ -154,7 +154,7 @@ impl Stage {
         }
     }
 
-    /// The peer lends it: has it mapped for each device that waits.
+    /// Handles LENT: maps the region for each device that waits.
     pub fn lent(&mut self, peer: PeerId, region: u64, memory: &[u8]) {
         let Some(side) = self.sides.get(&peer) else { return };
         let asked =
@@ -170,7 +170,7 @@ impl Stage {
 
     fn map(&mut self, peer: PeerId, place: Place, memory: Vec<u8>) -> Result<()> {
         let Some(side) = self.sides.get_mut(&peer) else { return Ok(()) };
-        let none = || Error::new(Status::Unavailable, "there is no same-host path to the peer any more");
+        let none = || Error::new(Status::Unavailable, "the same-host path to the peer is gone");
         let path = side.peer.path(Transport::Local).ok_or_else(none)?;
         let here = path.same_host().ok_or_else(none)?;
         let owner = here.process().ok_or_else(unproven)?;
@@ -190,7 +190,7 @@ impl Stage {
         Ok(())
     }
 
-    /// A device has mapped a region, or could not.
+    /// Handles the result of a device's mapping.
     pub fn mapped(&mut self, peer: PeerId, place: Place, result: Result<Arc<Mapped>>) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
         let Some(reach @ Reach::Mapping) = side.reached.get_mut(&place) else { return };
@@ -215,7 +215,7 @@ impl Stage {
         self.look_at_waiting(peer);
     }
 
-    /// The region is to go: what is mapped is closed as soon as nothing copies any more.
+    /// Handles RECALLED: mappings of the region are closed as soon as the last copy has ended.
     pub fn recalled(&mut self, peer: PeerId, region: u64) {
         if let Some(side) = self.sides.get_mut(&peer) {
             side.reached.retain(|place, _| place.0 != region);
@@ -230,7 +230,7 @@ impl Stage {
         waiting.into_iter().for_each(|op| self.begin(peer, op));
     }
 
-    /// One batch for each device here.
+    /// Starts the copies over mapped memory, one batch for each device here.
     fn copy_over(&mut self, peer: PeerId, op: u64) {
         let Some((batches, held)) = self.plan_over(peer, op) else { return self.stage_instead(peer, op) };
         if let Some(operation) = self.operation(peer, op) {
@@ -240,14 +240,14 @@ impl Stage {
         self.note_start(peer, op, started);
     }
 
-    /// None: a region is being unregistered, or the session is over.
+    /// Plans the copies. None: a region is being unregistered, or the session is over.
     fn plan_over(&self, peer: PeerId, op: u64) -> Option<(Batches, Vec<Held>)> {
         let side = self.sides.get(&peer)?;
         let operation = side.operations.get(&op)?;
         let (mut batches, mut held, mut entered) = (Batches::new(), Vec::new(), Vec::new());
         for (slice, place, offset) in self.spots(peer, op)? {
             let Some(Reach::Mapped(mapped)) = side.reached.get(&place) else { return None };
-            // What was mapped was as long as the peer said then.
+            // The region's length may have changed since it was mapped.
             if end_of(offset, u64::from(slice.length)).is_none_or(|end| end > mapped.length) {
                 return None;
             }
@@ -263,7 +263,7 @@ impl Stage {
         Some((batches, held))
     }
 
-    /// The device's own copies have ended.
+    /// Ends copies over mapped memory.
     pub fn copied_over(&mut self, peer: PeerId, op: u64) {
         let Some(operation) = self.operation(peer, op) else { return };
         operation.held.clear();
@@ -273,7 +273,7 @@ impl Stage {
         self.finish(peer, op, None);
     }
 
-    /// Takes the long way.
+    /// Stages the run through host memory instead.
     pub fn stage_instead(&mut self, peer: PeerId, op: u64) {
         let Some(operation) = self.operation(peer, op) else { return };
         if operation.is_struck() {

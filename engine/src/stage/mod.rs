@@ -1,23 +1,22 @@
-//! Staging: how transfers of device memory go where no path reaches it. The data path of the rest of the
-//! engine moves host memory; here a transfer becomes linked steps of copies on devices and transfers between
-//! slots of locked host memory, whatever carries those.
+//! Staging moves device memory when no path reaches it directly. The other transports move host memory. The stage
+//! turns a transfer into linked steps: copies on devices, and transfers between slots of pinned host memory on any
+//! path.
 //!
 //! ```text
 //! WRITE   device ─copy▶ slot ═transfer▶ slot ─copy▶ device
 //!         device ─copy▶ slot ═transfer▶ host memory
 //!         host memory ═══════transfer▶ slot ─copy▶ device         READ: the other way round
 //! ```
-//! Between devices of one host none of this is needed where a device reaches both memories: it copies by
-//! itself.
+//! Devices of one host that reach both memories copy directly, without slots.
 //!
-//! Each engine has two rings of slots: `outgoing` for its own transfers, `incoming` for its peers'. A step
-//! that holds an incoming slot may wait for an outgoing one, never the other way round, so no two engines
-//! wait for each other.
+//! Each engine has two rings of slots: `outgoing` for its own transfers, `incoming` for those of its peers. A step
+//! that holds an incoming slot may wait for an outgoing slot, never the other way round, so no two engines wait for
+//! each other.
 //!
-//! `path` is the path as `peer` sees it, `runs` makes operations of what is queued; `operation` is one on its
-//! way and `steps` what is done with it, `serve` the target's side of one. `mapped` maps memory of other
-//! processes' devices, which those `lending`. `wire` is what both sides say, `service` the thread on which all of it
-//! happens, `due` what that looks at in a turn; a `staged_peer` is what is known of one peer.
+//! `path` is the `Path` that `peer` sees. `runs` makes operations of queued slices; `operation` is an operation under
+//! way, and `steps` takes it from step to step. `serve` is the target's side. `mapped` maps device memory of other
+//! processes, which `lending` lends. `wire` has the messages of the two sides, `service` the thread of all this, `due`
+//! the work of a turn, `staged_peer` the state of one peer.
 
 mod bridge;
 mod bridge_target;

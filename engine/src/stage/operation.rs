@@ -1,5 +1,5 @@
-//! A run of slices of one transfer on its way: where it stands, and what is asked and moved for it. All slices
-//! of a run are alike: device memory or not, here and there. `steps` takes it from one step to the next.
+//! A run of slices of one transfer under way: its step, and its requests to the target. All slices of a run are alike:
+//! device memory or host memory here, and there. `steps` takes it from one step to the next.
 
 use super::bridge::Berth;
 use super::mapped::{Held, Pair};
@@ -22,14 +22,14 @@ pub enum Step {
     Answer,
 }
 
-/// How it goes.
+/// The method by which a run moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// Through slots of host memory.
     Hosts,
-    /// Devices of this kind copy it by themselves, over memory that is mapped.
+    /// Devices of this kind copy directly, over mapped memory.
     Mapped(MemoryKind),
-    /// Through slots of these devices, which reach each other.
+    /// Through slots on these devices, which reach each other.
     Bridged(Pair),
 }
 
@@ -43,7 +43,7 @@ pub struct Operation {
     pub held: Vec<Held>,
     pub step: Step,
     pub slot: Option<Slot>,
-    /// BRIDGED: its slots, unless the devices are moving it between them.
+    /// BRIDGED: the slots, unless the devices are copying between them.
     pub berth: Option<Berth>,
     /// The target's slot: its region and address.
     pub remote: Option<(u64, u64)>,
@@ -51,9 +51,10 @@ pub struct Operation {
     /// Batches of copies under way.
     pub copying: u32,
     pub failures: Vec<Failure>,
-    /// The part could not be submitted or failed: the peer's memory may be a device's, and not announced yet.
+    /// The part could not be submitted or failed. The peer's memory may be device memory that is not announced yet.
     pub part_failed: bool,
-    /// ANSWER: until when the target may begin what it was asked, until when that may go on, and when to ask again.
+    /// ANSWER: the end of the lease for beginning, the end of the wait for copies that began, and the time to ask
+    /// again.
     lease_until_ns: Monotonic,
     pub exposed_until_ns: Monotonic,
     pub ask_again_ns: Monotonic,
@@ -61,7 +62,7 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// Slices [first, end), which are alike.
+    /// Makes an operation of slices [first, end), which are alike.
     pub fn new(
         transfer: Arc<Transfer>,
         run: (u32, u32),
@@ -91,7 +92,7 @@ impl Operation {
         }
     }
 
-    /// As if it had not begun.
+    /// Resets the operation to its beginning.
     pub fn reset(&mut self) {
         (self.remote, self.berth) = (None, None);
         (self.lease_until_ns, self.exposed_until_ns) = (Monotonic::ZERO, Monotonic::ZERO);
@@ -99,14 +100,14 @@ impl Operation {
         self.part_failed = false;
     }
 
-    /// The target may begin what it was asked until then.
+    /// Records that the target may begin until `until_ns`.
     pub fn lend_until(&mut self, until_ns: Monotonic) {
         (self.lease_until_ns, self.exposed_until_ns) = (until_ns, until_ns);
     }
 
-    /// The target's copies go on, until then for all that is known. They began within the lease, and its devices have
-    /// `timeout_ms` for each: what they have not ended then nobody can take back, and to wait for it would be to wait
-    /// for as long as the target likes.
+    /// Extends the wait for copies that the target still runs. They began within the lease, and the target's devices
+    /// have `timeout_ms` for each. Copies that last longer cannot be stopped; waiting on would let the target hold the
+    /// transfer for ever.
     pub fn extend(&mut self, until_ns: Monotonic, timeout_ms: u64) {
         let last_ns = self.lease_until_ns + (timeout_ms + DEVICE_REST_MS) * 1_000_000;
         self.exposed_until_ns = self.exposed_until_ns.max(until_ns.min(last_ns));
@@ -120,7 +121,7 @@ impl Operation {
         self.transfer.spec.op
     }
 
-    /// Each slice that has not failed, with its place in a slot.
+    /// Returns each slice that has not failed, with its offset in a slot.
     pub fn good(&self) -> impl Iterator<Item = (&Slice, u64)> {
         let (offsets, _) = layout(self.slices().iter().map(|slice| slice.length));
         let failed = |at: usize| self.failures.iter().any(|it| it.slice == self.first + at as u32);
@@ -132,7 +133,7 @@ impl Operation {
         self.failures.len() == self.slices().len()
     }
 
-    /// Everything that had not failed yet has.
+    /// Fails every slice that has not failed yet.
     pub fn fail(&mut self, (status, vendor_error): (Status, i32)) {
         for slice in self.first..self.end {
             if !self.failures.iter().any(|failure| failure.slice == slice) {
@@ -145,7 +146,7 @@ impl Operation {
         !self.transfer.is_pending()
     }
 
-    /// What the part moves, and where the results of its requests belong.
+    /// Returns the part's requests: one for each good slice, or one for the whole slot.
     pub fn requests(&self) -> Vec<Request> {
         let here = self.slot.as_ref().map(Slot::address);
         if let (Some(local), Some((remote_region, remote))) = (here, self.remote) {
@@ -161,7 +162,7 @@ impl Operation {
         self.good().map(request).collect()
     }
 
-    /// Where its slot here begins.
+    /// Returns the address of its slot here.
     pub fn slot_address(&self) -> u64 {
         match (&self.berth, &self.slot) {
             (Some(berth), _) => berth.address(),

@@ -1,4 +1,4 @@
-//! The way of device memory to one peer, as `peer` sees it: it only calls the stage's thread.
+//! The path of device memory to one peer, as `peer` sees it. It only notifies the stage's thread.
 
 use super::event::{Event, Inbox};
 use crate::device::Drivers;
@@ -14,7 +14,7 @@ pub struct StagedPath {
     peer: PeerId,
     inbox: Arc<Inbox>,
     drivers: Arc<Drivers>,
-    /// Why memory of the peer's devices could not be mapped, last.
+    /// The last reason why memory of the peer's devices could not be mapped.
     obstacles: Mutex<HashMap<MemoryKind, String>>,
 }
 
@@ -33,7 +33,7 @@ impl StagedPath {
 }
 
 impl Path for StagedPath {
-    /// Whatever the parts can go by, the whole can.
+    /// The stage moves any ranges; its parts choose paths of their own.
     fn carries(&self, _ranges: &[Range], _known: &RemoteMap, _alone: bool) -> bool {
         true
     }

@@ -1,6 +1,6 @@
-//! Locked host memory in slots: what device memory passes through. A slot is taken for one operation and
-//! given back when nothing can touch it any more. Each is a region of its own, so that what was meant for one
-//! that is gone is refused like anything else that comes too late.
+//! Slots of pinned host memory, through which device memory is staged. An operation takes a slot and gives it back
+//! when nothing can touch the slot any more. Each slot is a region of its own. Contract 7: late data for a retired
+//! slot is refused, because its region is gone.
 
 use crate::device::Drivers;
 use crate::limits::STAGE_SLOT_BYTES;
@@ -11,13 +11,13 @@ use crate::types::{Access, MemoryKind};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long peers may take to let go of the keys of a slot that is given up.
+/// The time in which peers must release the keys of a slot that is given up.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 pub struct Slot {
     memory: Mapping,
     pub region: u64,
-    /// The libraries that have locked it.
+    /// The device libraries that have pinned the slot.
     locked_by: Vec<MemoryKind>,
 }
 
@@ -37,12 +37,12 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Up to so many slots, made when they are needed, with these rights for peers.
+    /// Makes a ring of up to `slots` slots, which are allocated on demand, with these rights for peers.
     pub fn new(registry: Arc<Registry>, drivers: Arc<Drivers>, slots: u32, access: Access) -> Ring {
         Ring { registry, drivers, access, unmade: slots, free: Vec::new() }
     }
 
-    /// A slot, and whether peers have to be told of it. None: all are taken.
+    /// Takes a slot. The flag tells whether it must be announced to peers. None: all slots are taken.
     pub fn take(&mut self) -> Result<Option<(Slot, bool)>> {
         if let Some(slot) = self.free.pop() {
             return Ok(Some((slot, false)));
@@ -78,7 +78,7 @@ impl Ring {
         Ok(Slot { memory, region, locked_by: Vec::new() })
     }
 
-    /// Has the slot locked by the library of this kind of device.
+    /// Pins the slot with the library of this kind of device, once.
     pub fn lock(&self, slot: &mut Slot, kind: MemoryKind) -> Result<()> {
         let kind = kind.driver();
         if !slot.locked_by.contains(&kind) {
@@ -88,8 +88,8 @@ impl Ring {
         Ok(())
     }
 
-    /// Gives a slot up for good, and makes room for another: what is still said of its region is refused from
-    /// here on. Nothing of this process uses it. The region is returned, for peers to be told.
+    /// Gives a slot up for good and makes room for another: data for its region is refused from here on. Nothing of
+    /// this process uses the slot. Returns the region, which must be announced as removed.
     pub fn retire(&mut self, slot: Slot) -> u64 {
         let region = slot.region;
         let over = self.registry.unregister(region, Some(PATIENCE)).is_ok();
@@ -100,13 +100,13 @@ impl Ring {
         }
         match over {
             true => self.unmade += 1,
-            // Somebody is still inside: kept rather than pulled away.
+            // The region still has a user: its memory is leaked rather than freed under that user.
             false => std::mem::forget(slot),
         }
         region
     }
 
-    /// Gives up all that are not taken.
+    /// Retires all slots that are not taken.
     pub fn end(&mut self) {
         for slot in std::mem::take(&mut self.free) {
             self.retire(slot);

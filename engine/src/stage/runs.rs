@@ -1,4 +1,4 @@
-//! What is queued becomes operations: runs of slices that are alike, as long as their way takes.
+//! Makes operations of queued slices: runs of slices that are alike and fit the limit of their method.
 
 use super::event::{waker, Event};
 use super::mapped::{device, Pair};
@@ -12,7 +12,7 @@ use crate::types::{Location, PeerId, Slice, Transport};
 use std::sync::Arc;
 
 impl Stage {
-    /// Begins what is queued, as far as there is room.
+    /// Begins queued slices, as far as there is room.
     pub fn pump(&mut self) {
         while self.under_way < self.under_way_max {
             let Some(peer) = self.due.next_queued() else { return };
@@ -31,7 +31,7 @@ impl Stage {
             let Some(Pulled::Slices { transfer, first, end, is_device, .. }) =
                 pull(true).or_else(|| pull(false))
             else {
-                continue; // who queues something says so
+                continue; // a thread that queues slices sends an event
             };
             self.due.queue(peer);
             transfer.mark_started();
@@ -40,9 +40,9 @@ impl Stage {
         }
     }
 
-    /// Makes operations of slices [first, end): one for each stretch of those that are alike, and that fit a slot if
-    /// they go through one. `is_device`: so is the peer's memory, whatever is known of it. `over`: devices may move
-    /// them by themselves.
+    /// Makes operations of slices [first, end): one for each run of alike slices that fits a slot, if the run needs
+    /// one. `is_device`: the peer's memory is a device's, even if its announcement is missing. `over`: devices may
+    /// copy directly.
     pub fn split(
         &mut self,
         peer: PeerId,
@@ -90,8 +90,8 @@ impl Stage {
         }
     }
 
-    /// Makes others of an operation if some of the peer's memory has been announced as a device's since it began.
-    /// False: none has.
+    /// Splits an operation anew if some of the peer's memory was announced as device memory since the operation began.
+    /// False: nothing changed.
     pub fn split_again(&mut self, peer: PeerId, op: u64) -> bool {
         let Some(side) = self.sides.get_mut(&peer) else { return false };
         let remote = side.peer.remote.snapshot();
@@ -110,7 +110,7 @@ impl Stage {
         true
     }
 
-    /// Between two devices: by themselves if they may and can.
+    /// Returns the method between two devices: direct if that is allowed and possible.
     fn method(&self, transfer: &Transfer, pair: Pair, same_host: bool) -> Method {
         let (spec, (here, there)) = (&transfer.spec, pair);
         let asked = Asked { checksum: spec.flags.has(TransferFlags::CHECKSUM), ..Asked::plain(spec.allowed) };
@@ -122,7 +122,7 @@ impl Stage {
         }
     }
 
-    /// Has this thread hear of it when the transfer is struck.
+    /// Registers the stage to be told when the transfer is struck.
     fn watch(&mut self, peer: PeerId, transfer: &Arc<Transfer>) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
         let (inbox, handle) = (&self.inbox, transfer.handle);
@@ -131,14 +131,14 @@ impl Stage {
         if !transfer.is_pending() {
             self.struck(peer, handle);
         }
-        // It may have ended before it was watched, and nobody will take the waker away then.
+        // The transfer may have ended before it was watched; then no other event removes the waker.
         if let Some(side) = self.sides.get_mut(&peer).filter(|_| transfer.is_final()) {
             side.watched.remove(&handle);
         }
     }
 }
 
-/// How many of the first slices a slot takes; each alone fits.
+/// Returns how many of the first slices fit a slot together. Each slice alone fits.
 fn fitting(slices: &[Slice]) -> u32 {
     let mut bytes = 0;
     let fit = slices.iter().take_while(|slice| {

@@ -1,6 +1,6 @@
-//! The target's side: what peers ask to be copied between slots and devices here. Each request is checked as
-//! any access of a peer is: region, generation, rights and bounds; the region is entered for as long as the
-//! device copies, and nothing begins when the initiator's time is over.
+//! The target's side: copies between slots and devices here, at a peer's request. Contract 9: each request is checked
+//! like any access of a peer (region, generation, rights, bounds). The region is entered while the device copies.
+//! Contract 4: no copy begins after the initiator's time is over.
 
 use super::bridge_target::Seat;
 use super::event::Event;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// For a slot; or, with one, for the peer's next word.
+    /// Waits for a slot; or, with a slot, for the peer's next message.
     Waiting,
     Copying,
     /// Copied, and the peer was told.
@@ -31,23 +31,23 @@ pub struct Served {
     op: Op,
     state: State,
     pub slot: Option<Slot>,
-    /// Its number among those that ask for a slot.
+    /// The operation's number in the queue for a slot.
     asked: u64,
-    /// The slot, if it is one of a bridge.
+    /// The slot, if it belongs to a bridge.
     seat: Option<Seat>,
     blocks: Option<Blocks>,
     faults: Vec<Fault>,
-    /// Entered while something is copied.
+    /// The regions that are entered while copies run.
     regions: Vec<Arc<Region>>,
     /// Batches of copies under way.
     copying: u32,
-    /// A batch of copies was not begun, because the time for it was over.
+    /// A batch of copies did not begin, because its time was over.
     not_begun: bool,
-    /// Nobody waits for it any more.
+    /// The initiator does not wait any more.
     released: bool,
 }
 
-/// Blocks of one device: their places in the list, and what is copied.
+/// Blocks on one device: their positions in the list, and the pieces to copy.
 struct Batch {
     at: Location,
     blocks: Vec<u32>,
@@ -93,7 +93,7 @@ impl Stage {
         self.sides.get_mut(&peer)?.served.get_mut(&op)
     }
 
-    /// Takes in an operation of the peer's. False when it has more of them than an engine in good order.
+    /// Adds an operation of the peer's. False when the peer has more of them than a correct engine.
     fn enter(&mut self, peer: PeerId, op: u64, served: Served) -> bool {
         let Some(side) = self.sides.get_mut(&peer) else { return false };
         if side.served.len() >= STAGE_OPERATIONS_MAX {
@@ -127,7 +127,7 @@ impl Stage {
         }
     }
 
-    /// Gives out incoming slots, in the order in which they were asked for.
+    /// Gives out incoming slots, in the order of the requests.
     pub fn give_slots(&mut self) {
         while let Some((peer, op)) = self.slots_asked.values().next().copied() {
             let waits = |served: &mut Served| served.slot.is_none() && served.state == State::Waiting;
@@ -180,11 +180,11 @@ impl Stage {
         }
     }
 
-    /// What names a slot of a bridge has it at once.
+    /// Gives an operation the bridge slot that its message names.
     fn take_seat(&mut self, peer: PeerId, op: u64, kind: Op, blocks: &Blocks) -> bool {
         let Some(seat) = blocks.place.and_then(|place| self.seat(peer, place)) else { return false };
         let Some(side) = self.sides.get_mut(&peer) else { return false };
-        // Whatever the peer takes for free, a copy may still be at it.
+        // The peer may take the slot for free while a copy still uses it.
         if side.served.values().filter_map(|it| it.seat.as_ref()).any(|taken| taken.is_same(&seat)) {
             return false;
         }
@@ -211,7 +211,7 @@ impl Stage {
         let batches = self.check(peer, op);
         let Some(served) = self.guest(peer, op) else { return };
         served.state = State::Copying;
-        // One more than there are, so that none of them is the last while others are being started.
+        // Counts one extra, so that no batch is the last while others are being started.
         served.copying = 1;
         for batch in batches {
             self.start(peer, op, batch);
@@ -219,7 +219,7 @@ impl Stage {
         self.served(peer, op, &[], Ok(()));
     }
 
-    /// Which blocks may be copied, by device; the others are faults. Their regions are entered.
+    /// Returns the blocks that may be copied, by device, with their regions entered. Refused blocks become faults.
     fn check(&mut self, peer: PeerId, op: u64) -> Vec<Batch> {
         let registry = self.registry.clone();
         let mut batches: Vec<Batch> = Vec::new();
@@ -287,7 +287,7 @@ impl Stage {
         }
     }
 
-    /// A batch has ended; after the last one the regions are left, and the peer hears of it.
+    /// Ends a batch. After the last batch it leaves the regions and tells the peer.
     pub fn served(&mut self, peer: PeerId, op: u64, blocks: &[u32], result: Result<(), Error>) {
         let Some(served) = self.guest(peer, op) else { return };
         served.copying -= 1;
@@ -300,7 +300,7 @@ impl Stage {
             return;
         }
         if std::mem::take(&mut served.not_begun) && !served.released {
-            // Its turn came too late. The initiator has asked again, will, or has given up.
+            // The copy's turn came too late. The initiator has asked again, will ask again, or has given up.
             served.state = State::Waiting;
             served.faults.clear();
             let regions = std::mem::take(&mut served.regions);
@@ -314,7 +314,7 @@ impl Stage {
         let late = served.blocks.as_ref().is_some_and(|it| clock::boottime_ns() >= it.not_after_ns);
         let regions = std::mem::take(&mut served.regions);
         let first = served.blocks.as_ref().and_then(|it| it.list.first()).copied();
-        // What was written is in place: the slot is free, whatever becomes of the answer.
+        // The data is in place: the slot is free, even if the answer is lost.
         let slot = if is_write { served.slot.take() } else { None };
         regions.iter().for_each(|region| region.leave());
         self.let_out(peer);
@@ -341,7 +341,7 @@ impl Stage {
         self.say(peer, message);
     }
 
-    /// The initiator has given it up: what has not begun does not.
+    /// Handles STOP: the initiator gave the operation up, so copies that have not begun never begin.
     pub fn stopped(&mut self, peer: PeerId, op: u64) {
         match self.guest(peer, op).map(|served| served.state) {
             Some(State::Copying) => {
@@ -357,7 +357,7 @@ impl Stage {
         }
     }
 
-    /// The initiator is through with it.
+    /// Handles RELEASE: the initiator does not need the operation any more.
     pub fn released(&mut self, peer: PeerId, op: u64) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
         match side.served.get_mut(&op) {
@@ -365,13 +365,13 @@ impl Stage {
             Some(_) => {
                 let Some(served) = side.served.remove(&op) else { return };
                 self.due.ended.insert(peer);
-                // Or who asks and gives up again would fill the queue.
+                // Otherwise an initiator that asks and gives up repeatedly would fill the queue.
                 if self.slots_asked.get(&served.asked) == Some(&(peer, op)) {
                     self.slots_asked.remove(&served.asked);
                 }
                 let slot = served.slot;
                 match slot {
-                    // Of a lost peer something may still come.
+                    // A lost peer's data may still arrive in the slot.
                     Some(slot) if side.is_lost() => side.lost_slots.push(slot),
                     Some(slot) => self.incoming.give(slot),
                     None => {}
@@ -382,7 +382,7 @@ impl Stage {
         }
     }
 
-    /// Everything else of the peer's is over.
+    /// Releases all operations of the peer except those in `but`.
     pub fn drop_served(&mut self, peer: PeerId, but: &HashSet<u64>) {
         let Some(side) = self.sides.get(&peer) else { return };
         let gone: Vec<u64> = side.served.keys().filter(|op| !but.contains(op)).copied().collect();

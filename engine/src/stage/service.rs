@@ -1,6 +1,6 @@
-//! The stage's thread, and what it is called with. It alone knows the operations under way; everybody else
-//! leaves it an `event`. Control loop: sessions begin and end (`TransportService`). Devices and transfers: a step has
-//! ended. Callers: something is to be posted, or was struck.
+//! The stage's thread and its interface. Only this thread knows the operations under way; other threads push an
+//! `event`. The control loop begins and ends sessions (`TransportService`), devices and transfers report the end of a
+//! step, and callers post or strike.
 
 use super::due::Due;
 use super::event::{Event, Inbox};
@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A transfer of host memory that is part of one of device memory.
+/// A transfer of host memory that staging submits for a transfer of device memory.
 pub struct Part<'a> {
     pub op: Op,
     pub requests: &'a [Request],
@@ -34,26 +34,26 @@ pub struct Part<'a> {
     pub checksum: bool,
 }
 
-/// How parts are submitted; `api` is that.
+/// Submits parts; implemented by `api`.
 pub trait Mover: Send + Sync {
-    /// It has no deadline, and is to be struck with the whole.
+    /// Submits a part, which has no deadline and must be struck together with its transfer.
     fn submit(&self, peer: &Arc<Peer>, part: Part) -> Result<Arc<Transfer>>;
-    /// It is final, and nobody asks for its results any more.
+    /// Forgets a final part, whose results were read.
     fn forget(&self, part: &Transfer);
 }
 
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Slots of each ring.
+    /// The number of slots of each ring.
     pub slots: u32,
 }
 
-/// What other threads may look at.
+/// The state that other threads may look at.
 #[derive(Default)]
 struct Shared {
     links: HashMap<PeerId, Arc<StagedPath>>,
-    /// Copies from and to our devices that peers have asked for; present while the peer's session stands or
-    /// there are some.
+    /// The peers' copies from and to devices here. An entry exists while the peer's session stands or copies are under
+    /// way.
     served: HashMap<PeerId, Guest>,
 }
 
@@ -61,7 +61,7 @@ struct Shared {
 struct Guest {
     copying: u32,
     welcome: bool,
-    /// Bytes that the peer said and nobody has looked at.
+    /// Bytes of messages from the peer that the thread has not decoded yet.
     said_bytes: usize,
 }
 
@@ -74,8 +74,7 @@ pub struct Service {
     loans: Arc<Loans>,
     /// Starts with the first session.
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// Before the thread runs, and after it has stopped in the midst of things: its memory is kept as long as the
-    /// engine.
+    /// The stage before its thread runs, or after the thread panicked: its memory is kept as long as the engine.
     start: Arc<Mutex<Option<Stage>>>,
 }
 
@@ -124,7 +123,7 @@ impl Service {
         })
     }
 
-    /// What the thread would run, for a test that runs it.
+    /// Returns the stage, for a test that runs it without the thread.
     #[cfg(test)]
     pub(super) fn take_stage(&self) -> Option<Stage> {
         self.registry.set_lender(self.loans.clone());
@@ -155,7 +154,7 @@ impl Service {
         Ok(())
     }
 
-    /// Ends the thread. The sessions have ended before, and all transfers are final.
+    /// Ends the thread. All sessions have ended before, and all transfers are final.
     pub fn stop(&self) {
         self.inbox.push(Event::Stop);
         if let Some(thread) = self.thread.lock().take() {
@@ -197,7 +196,7 @@ impl TransportService for Service {
         true
     }
 
-    /// Every engine of this version has this companion.
+    /// Every engine of this version has a stage, so a refusal changes nothing.
     fn refused(&self, _peer: PeerId, _why: String) -> bool {
         true
     }
@@ -229,7 +228,7 @@ impl TransportService for Service {
     }
 }
 
-/// The thread's own. `operation` and `serve` have the steps.
+/// The thread's own state. `steps` and `serve` have the operations' steps.
 pub(super) struct Stage {
     pub inbox: Arc<Inbox>,
     shared: Arc<Mutex<Shared>>,
@@ -242,18 +241,19 @@ pub(super) struct Stage {
     pub loans: Arc<Loans>,
     pub sides: HashMap<PeerId, StagedPeer>,
     pub due: Due,
-    /// (peer, operation) that wait for an outgoing slot; and those of peers that wait for an incoming one, in order.
+    /// (peer, operation) that wait for an outgoing slot; below, peers' operations that wait for an incoming slot, in
+    /// order.
     pub slots_wanted: VecDeque<(PeerId, u64)>,
     pub slots_asked: BTreeMap<u64, (PeerId, u64)>,
     pub next_op: u64,
     pub under_way: usize,
     pub under_way_max: usize,
-    /// The peers and threads of bridges, by these.
+    /// The peers and threads of bridges, by bridge number.
     pub attached: HashMap<u64, (PeerId, Arc<Worker>)>,
     /// Bridges that failed in use.
     pub broken: HashSet<u64>,
     pub next_bridge: u64,
-    /// Of each bridge.
+    /// The number of slots of each bridge.
     pub bridge_slots: u32,
 }
 
@@ -273,7 +273,7 @@ impl Stage {
         }
     }
 
-    /// What events and time have left to be done.
+    /// Does the work that events and time have made due.
     pub fn turn(&mut self) {
         self.look_at_time(clock::monotonic_ns());
         self.pump();
@@ -324,7 +324,7 @@ impl Stage {
             Event::Said(peer, body) => self.said(peer, &body),
             Event::Post(peer) => {
                 self.due.queue(peer);
-                // A way that opens or shuts is told of so, too.
+                // The same-host path may have opened or closed too.
                 self.lend_to_waiting(peer);
             }
             Event::Stop => {}
@@ -350,7 +350,7 @@ impl Stage {
         let handle = session_info.peer.handle;
         let side = self.sides.entry(handle).or_insert_with(|| StagedPeer::new(session_info.peer.clone()));
         side.session = Some(session_info.session_id);
-        // Some may have failed after the last one had ended.
+        // Some bridges may have failed after the last session had ended.
         side.bridges.retain(|_, bridge| bridge.stands());
         side.lost = false;
         self.due.queue(handle);
@@ -369,7 +369,7 @@ impl Stage {
         }
     }
 
-    /// The peer says what no engine in good order does: its session is to end.
+    /// Ends the session of a peer that sent a message which no correct engine sends.
     pub fn misbehaved(&self, peer: PeerId) {
         if let Some(session_id) = self.sides.get(&peer).and_then(StagedPeer::session) {
             self.commands.push(Command::Misbehaved { peer, session_id });
@@ -410,7 +410,7 @@ impl Stage {
         }
     }
 
-    /// Says it to the peer, at the end of this turn; to nobody while there is no session.
+    /// Queues a message to the peer, which is sent at the end of this turn; drops it while there is no session.
     pub fn say(&mut self, peer: PeerId, message: Message) {
         let Some(side) = self.sides.get_mut(&peer).filter(|side| side.session.is_some()) else { return };
         message.encode(&mut side.out);
@@ -427,21 +427,21 @@ impl Stage {
         }
     }
 
-    /// Has it told why memory of this kind could not be mapped.
+    /// Records why memory of this kind could not be mapped, for the reason of the route.
     pub fn note_obstacle(&self, peer: PeerId, kind: MemoryKind, why: &str) {
         if let Some(path) = self.shared.lock().links.get(&peer) {
             path.note_obstacle(kind, why);
         }
     }
 
-    /// A copy that the peer asked for may begin; false when its session is over.
+    /// Begins a copy that the peer asked for; false when its session is over.
     pub fn let_in(&self, peer: PeerId) -> bool {
         let mut shared = self.shared.lock();
         let guest = shared.served.get_mut(&peer).filter(|guest| guest.welcome);
         guest.map(|guest| guest.copying += 1).is_some()
     }
 
-    /// It has ended.
+    /// Ends a copy that `let_in` began.
     pub fn let_out(&self, peer: PeerId) {
         let mut shared = self.shared.lock();
         let Some(guest) = shared.served.get_mut(&peer) else { return };
@@ -452,7 +452,7 @@ impl Stage {
     }
 }
 
-/// What went wrong, as far as a result can say it.
+/// Returns the part of an error that a result can carry.
 pub(super) fn cause(error: &Error) -> (Status, i32) {
     (error.status, error.vendor_error)
 }

@@ -1,4 +1,4 @@
-//! What the stage knows of one peer.
+//! The stage's state of one peer.
 
 use super::bridge::Bridge;
 use super::bridge_target::Shown;
@@ -13,30 +13,30 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::task::Waker;
 
-/// One peer.
+/// The stage's state of one peer; `Stage::sides` has it by handle.
 pub struct StagedPeer {
     pub peer: Arc<Peer>,
-    /// The session that stands, if one does.
+    /// The current session, if any.
     pub session: Option<[u8; 16]>,
     pub operations: BTreeMap<u64, Operation>,
     pub served: HashMap<u64, Served>,
-    /// Who is woken when one of these transfers is struck.
+    /// The wakers that report when one of these transfers is struck.
     pub watched: HashMap<u64, Waker>,
-    /// What devices here reach of the peer's, in the session that stands.
+    /// The peer's memory that devices here reach, in the current session.
     pub reached: HashMap<Place, Reach>,
-    /// Regions that it wants to map, while it is not known which process it is.
+    /// Regions that the peer wants to map, while its process is not yet known.
     pub borrowers: HashMap<u64, (MemoryKind, i32)>,
-    /// Devices here and there that reach each other, which outlast connections.
+    /// Pairs of devices that reach each other. They outlast connections.
     pub bridges: HashMap<Pair, Bridge>,
-    /// Memory here for the peer's bridges; none yet while it is being made.
+    /// Memory here for the peer's bridges; None while it is being made.
     pub shown: HashMap<u64, Option<Arc<Shown>>>,
-    /// How many of these devices are being asked for, also for bridges that are wanted no more.
+    /// The number of requests to devices for such memory, including those for bridges no longer wanted.
     pub showing: usize,
-    /// Regions that devices are being asked to export for the peer.
+    /// Regions that devices are exporting for the peer.
     pub lending: HashSet<u64>,
-    /// What is to be said.
+    /// Encoded messages to send.
     pub out: Vec<u8>,
-    /// Slots that the peer had when it was lost.
+    /// Slots that the peer used when it was lost.
     pub lost_slots: Vec<Slot>,
     pub lost: bool,
 }
@@ -73,12 +73,12 @@ impl StagedPeer {
         self.lost
     }
 
-    /// Whether nothing is left of it, and nothing can come.
+    /// Returns whether a lost peer has nothing left here.
     pub fn is_over(&self) -> bool {
         self.lost && self.operations.is_empty() && self.served.is_empty() && self.lost_slots.is_empty()
     }
 
-    /// Says what is to be said; to nobody while there is no session.
+    /// Sends the queued messages; drops them while there is no session.
     pub fn flush(&mut self, commands: &Commands) {
         if self.out.is_empty() {
             return;

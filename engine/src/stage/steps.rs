@@ -1,14 +1,14 @@
 //! The initiator's steps.
 //!
 //! ```text
-//! WRITE  GRANT? ─▶ SLOT? ─▶ COPY? ─▶ MOVE ─▶ ANSWER?       ?: if there is a device on that side
+//! WRITE  GRANT? ─▶ SLOT? ─▶ COPY? ─▶ MOVE ─▶ ANSWER?       ?: only with a device on that side
 //! READ   ANSWER? ─▶ SLOT? ─▶ MOVE ─▶ COPY?
-//! both   REACH ─▶ COPY                                     where the device reaches both memories (`mapped`)
-//! WRITE  REACH ─▶ COPY ─▶ MOVE ─▶ ANSWER                   where devices of two hosts reach each other (`bridge`)
+//! both   REACH ─▶ COPY                                     if the device reaches both memories (`mapped`)
+//! WRITE  REACH ─▶ COPY ─▶ MOVE ─▶ ANSWER                   if devices of two hosts reach each other (`bridge`)
 //! READ   REACH ─▶ ANSWER ─▶ MOVE ─▶ COPY
 //! ```
-//! A run settles its slices once, when nothing of it can touch memory any more: confirmed, refused, or given
-//! up because its transfer was struck. What the target may do by itself (ANSWER) it may do for a lease.
+//! Contract 2: a run settles its slices once, when nothing of it can touch memory any more: confirmed, refused, or
+//! given up because its transfer was struck. In ANSWER the target acts alone, so it may do so for a lease only.
 
 use super::event::{waker, Event};
 use super::operation::{Method, Operation, Step};
@@ -24,12 +24,12 @@ use crate::sys::clock;
 use crate::types::{Boottime, Location, Monotonic, Op, PeerId};
 use std::sync::atomic::Ordering;
 
-/// Until the next try when the peer's clock was not known well enough.
+/// The pause before the next try when the peer's clock is not known precisely enough.
 const CLOCK_PAUSE_NS: u64 = 2_000_000;
-/// How often a run begins again because the target has forgotten it.
+/// The number of times that a run begins again after the target forgot it.
 const RESTARTS_MAX: u32 = 3;
 
-/// What is copied, by device.
+/// Pieces to copy, by device.
 pub type Batches = Vec<(Location, Vec<Piece>)>;
 
 pub fn add(batches: &mut Batches, at: Location, piece: Piece) {
@@ -44,7 +44,7 @@ impl Stage {
         self.sides.get_mut(&peer)?.operations.get_mut(&op)
     }
 
-    /// The same, if it is at this step.
+    /// Returns the operation if it is at this step.
     pub fn at(&mut self, peer: PeerId, op: u64, step: Step) -> Option<&mut Operation> {
         self.operation(peer, op).filter(|operation| operation.step == step)
     }
@@ -66,7 +66,7 @@ impl Stage {
         }
     }
 
-    /// It needs a slot here, if there is a device.
+    /// Waits for a slot here if a device takes part here; otherwise starts the move.
     fn find_slot(&mut self, peer: PeerId, op: u64) {
         let Some(operation) = self.operation(peer, op) else { return };
         if !operation.local_device {
@@ -102,7 +102,7 @@ impl Stage {
         }
     }
 
-    /// Between the slot and the devices here: one batch for each.
+    /// Copies between the slot and the devices here, in one batch for each device.
     pub fn copy(&mut self, peer: PeerId, op: u64) {
         let started = self.try_copy(peer, op);
         self.note_start(peer, op, started);
@@ -110,7 +110,7 @@ impl Stage {
 
     pub fn note_start(&mut self, peer: PeerId, op: u64, started: Result<()>) {
         if let Err(error) = started {
-            // What was started calls back, and ends it then.
+            // Copies that were started report their end; the last of them ends the operation.
             match self.operation(peer, op) {
                 Some(operation) if operation.copying > 0 => operation.fail(cause(&error)),
                 _ => self.fail(peer, op, &error),
@@ -184,7 +184,7 @@ impl Stage {
         }
     }
 
-    /// Between the two sides' host memories, by whatever path there is.
+    /// Submits a part between the two sides' host memories, on any path.
     fn move_part(&mut self, peer: PeerId, op: u64) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
         let Some(operation) = side.operations.get_mut(&op) else { return };
@@ -248,7 +248,7 @@ impl Stage {
         let Some(operation) = self.operation(peer, op) else { return };
         match (struck, operation.op()) {
             (true, _) => self.finish(peer, op, Some(result.fence)),
-            // The target has given the slot to somebody else.
+            // The target has given its slot to another operation.
             (false, _) if stale => self.begin_again(peer, op),
             (false, Op::Write) if operation.remote_device && !operation.has_failed() => {
                 let slot = operation.slot.take();
@@ -265,7 +265,7 @@ impl Stage {
         }
     }
 
-    /// Asks the target to copy; or asks it once more, so that it has more time.
+    /// Asks the target to copy, or asks again to extend the time.
     pub fn ask(&mut self, peer: PeerId, op: u64) {
         self.try_ask(peer, op);
         self.plan(peer, op);
@@ -295,7 +295,7 @@ impl Stage {
         self.say(peer, message);
     }
 
-    /// A new connection: what the target may not have heard.
+    /// Repeats, on a new connection, the messages that the target may not have received.
     pub fn say_again(&mut self, peer: PeerId, op: u64) {
         match self.operation(peer, op).map(|operation| (operation.step, operation.is_struck())) {
             Some((Step::Reach, _)) => self.begin(peer, op),
@@ -335,7 +335,7 @@ impl Stage {
         }
     }
 
-    /// Of a WRITE: it is in the blocks. Of either: the target could not begin.
+    /// Handles DONE. For a WRITE at ANSWER: the data is in the blocks. Otherwise: the target could not begin.
     pub fn done(&mut self, peer: PeerId, op: u64, faults: &[Fault]) {
         let Some(operation) = self.operation(peer, op) else {
             return self.say(peer, Message::Release { op });
@@ -363,7 +363,7 @@ impl Stage {
         }
     }
 
-    /// The target says that it still copies: it is there, and so are its copies.
+    /// Handles BUSY: the target is alive and still copies.
     pub fn busy(&mut self, peer: PeerId, op: u64, timeout_ms: u64) {
         let Some(lease_ns) = self.sides.get(&peer).map(|side| side.peer.clock.lease_ns()) else { return };
         if let Some(operation) = self.at(peer, op, Step::Answer) {
@@ -371,7 +371,7 @@ impl Stage {
         }
     }
 
-    /// Its transfer was struck while the target has it: has nothing more of it begin, and asks what does.
+    /// Asks the target to begin nothing more of a struck operation, and to report what still runs.
     pub fn stop(&mut self, peer: PeerId, op: u64) {
         let Some(lease_ns) = self.sides.get(&peer).map(|side| side.peer.clock.lease_ns()) else { return };
         if let Some(operation) = self.at(peer, op, Step::Answer) {
@@ -388,7 +388,7 @@ impl Stage {
         let slot = operation.slot.take();
         self.give_back(slot);
         if !again {
-            let error = Error::new(Status::PeerLost, "the peer forgot what was under method");
+            let error = Error::new(Status::PeerLost, "the peer forgot the operation under way");
             return self.fail(peer, op, &error);
         }
         self.say(peer, Message::Release { op });
@@ -401,7 +401,7 @@ impl Stage {
         self.begin(peer, renewed);
     }
 
-    /// A transfer was struck: what has not begun is given up, what is under way ends soon.
+    /// Handles a struck transfer: gives up steps that have not begun; steps under way end soon.
     pub fn struck(&mut self, peer: PeerId, transfer: u64) {
         let Some(side) = self.sides.get(&peer) else { return };
         let ours = |it: &Operation| it.transfer.handle == transfer && it.is_struck();
@@ -411,7 +411,7 @@ impl Stage {
             let Some(operation) = self.operation(peer, op) else { continue };
             match operation.step {
                 Step::Reach | Step::Grant | Step::Slot => self.finish(peer, op, Some(Fence::Confirmed)),
-                // A slot of a bridge stays taken until the devices are through with it.
+                // Without a part the bridge carries the data. Its slot stays taken until the devices have finished.
                 Step::Move if operation.part.is_none() => self.finish(peer, op, Some(Fence::Confirmed)),
                 Step::Move => {
                     let part = operation.part.clone();
@@ -421,7 +421,7 @@ impl Stage {
                     }
                 }
                 Step::Answer => self.stop(peer, op),
-                // Copies end by themselves.
+                // Copies end without help.
                 Step::Copy => {}
             }
         }
@@ -441,8 +441,8 @@ impl Stage {
         }
     }
 
-    /// Nothing of it touches memory any more. `given_up`: its transfer was struck, and this is why the memory
-    /// is the caller's.
+    /// Ends an operation that cannot touch memory any more. `given_up`: the transfer was struck, and this fence proves
+    /// that the memory is the caller's again.
     pub fn finish(&mut self, peer: PeerId, op: u64, given_up: Option<Fence>) {
         let Some(side) = self.sides.get_mut(&peer) else { return };
         let Some(mut operation) = side.operations.remove(&op) else { return };
@@ -459,7 +459,7 @@ impl Stage {
             let bytes = operation.good().map(|(slice, _)| u64::from(slice.length)).sum();
             object.around().stats.bytes_device.fetch_add(bytes, Ordering::Relaxed);
         }
-        // Of the peer's memory a part's failure says something; a failure of this side's copies doesn't.
+        // A failed part says something about the peer's memory; a failed copy of this side does not.
         let doubtful = operation.part_failed && !operation.remote_device;
         let Operation { transfer, first, end, mut failures, berth, .. } = operation;
         match given_up {

@@ -1,12 +1,12 @@
-//! What the stages of two engines say to each other on the control channel: words about operations, which
-//! the initiator numbers. Little-endian, bounded; several words make one message.
+//! The messages between the stages of two engines, on the control channel. They name operations, which the initiator
+//! numbers. Little-endian and bounded; one `Message::Transport` carries several of them.
 //!
 //! ```text
 //! WRITE to a device      WANT ─▶ ◀─ GRANT   data into the slot   COMMIT ─▶ ◀─ DONE   RELEASE ─▶
 //! READ from a device     FETCH ─▶ ◀─ READY  data from the slot                       RELEASE ─▶
 //! struck meanwhile       STOP ─▶ ◀─ UNKNOWN, the answer, or BUSY as long as a device copies
-//! memory to map          BORROW ─▶ ◀─ LENT or REFUSED; ◀─ RECALLED when it is to go
-//! a bridge               EXPOSE ─▶ ◀─ EXPOSED or HIDDEN; CONCEAL ─▶ when the device here has let go
+//! memory to map          BORROW ─▶ ◀─ LENT or REFUSED; ◀─ RECALLED when it is unregistered
+//! a bridge               EXPOSE ─▶ ◀─ EXPOSED or HIDDEN; CONCEAL ─▶ when the device here has detached
 //! ```
 
 use crate::complete::transfer::Failure;
@@ -18,17 +18,17 @@ use crate::session::message::{BadMessage, Reader};
 use crate::status::{Error, Status};
 use crate::types::{end_of, Boottime, Location, MemoryKind};
 
-/// Bytes of one message, well below what the channel takes.
+/// The most bytes to collect before sending, well below the limit of the channel.
 pub const MESSAGE_BYTES: usize = 32 << 10;
-/// Bytes by which a driver names memory to another process (see `Queue::export`), or of a reason.
+/// The most bytes of a driver's description of memory (see `Queue::export`), or of a reason.
 const LENT_BYTES_MAX: usize = 512;
-/// Operations that one LIVE can name.
+/// The most operations in one LIVE.
 const LIVE_MAX: usize = STAGE_OPERATIONS_MAX;
 
 /// A block of the target's device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// As in a request: 0 is whichever region is there.
+    /// As in a request: 0 means any region that contains the block.
     pub region: u64,
     pub address: u64,
     pub length: u32,
@@ -41,17 +41,17 @@ pub struct Place {
     pub slot: u32,
 }
 
-/// Blocks that an operation moves, in the order in which they lie in a slot, and how long the target may.
+/// The blocks of an operation, in their order in a slot, and the target's time limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocks {
     /// On the target's clock.
     pub not_after_ns: Boottime,
-    /// The slot, if it is one of a bridge.
+    /// The slot, if it belongs to a bridge.
     pub place: Option<Place>,
     pub list: Vec<Block>,
 }
 
-/// A block that was refused or could not be copied, by its place in the list.
+/// A block that was refused or could not be copied, by its position in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     pub block: u32,
@@ -61,51 +61,51 @@ pub struct Fault {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// The initiator asks for a slot of the target's to write into.
+    /// The initiator asks for a slot at the target to write into.
     Want { op: u64 },
-    /// The slot. It is the initiator's until COMMIT is answered or RELEASE comes.
+    /// The slot. It belongs to the initiator until COMMIT is answered or RELEASE comes.
     Grant { op: u64, region: u64, address: u64 },
-    /// The slot is filled: copy it to these blocks. Said again, it extends the time.
+    /// The slot is filled: copy it to these blocks. A repetition extends the time.
     Commit { op: u64, blocks: Blocks },
-    /// Copy these blocks into a slot. Said again, it extends the time.
+    /// Copy these blocks into a slot. A repetition extends the time.
     Fetch { op: u64, blocks: Blocks },
-    /// The slot to read, which is kept until RELEASE.
+    /// The slot to read, which the target keeps until RELEASE.
     Ready { op: u64, region: u64, address: u64, faults: Vec<Fault> },
-    /// Everything is in the blocks and visible there, but for these.
+    /// The data is in the blocks and visible there, except in the faulty ones.
     Done { op: u64, faults: Vec<Fault> },
-    /// The initiator is through with it.
+    /// The initiator does not need the operation any more.
     Release { op: u64 },
-    /// All that the initiator has under way, and its bridges, first thing on a new connection.
+    /// All operations and bridges of the initiator; the first message on a new connection.
     Live { ops: Vec<u64>, bridges: Vec<u64> },
-    /// The target has no slot for it, and nothing of it happens there.
+    /// The target does not know the operation, and nothing of it happens there.
     Unknown { op: u64 },
-    /// The initiator has given it up: nothing of it is to begin.
+    /// The initiator has given the operation up: no copy of it may begin.
     Stop { op: u64 },
-    /// A device still copies. No later than so long after the lease it has ended, or counts as broken.
+    /// A device still copies. `timeout_ms` after the lease the copy has ended, or the device counts as broken.
     Busy { op: u64, timeout_ms: u64 },
-    /// The initiator wants to map this region of device memory: a process of the same host, as its driver
-    /// of this kind of memory numbers it.
+    /// The initiator wants to map this region of device memory. `process` is its number in its driver for this kind of
+    /// memory; it runs on the same host.
     Borrow { region: u64, kind: MemoryKind, process: i32 },
-    /// What its driver needs for that.
+    /// The driver's description of the memory.
     Lent { region: u64, memory: Vec<u8> },
-    /// It can't, for this reason.
+    /// The region cannot be mapped, for this reason.
     Refused { region: u64, status: Status, why: String },
-    /// The region is to go: close it.
+    /// The region is being unregistered: close the mapping.
     Recalled { region: u64 },
-    /// The initiator wants memory of this device for a bridge: so many slots.
+    /// The initiator wants memory of this device for a bridge, of `slots` slots.
     Expose { bridge: u64, at: Location, slots: u32 },
-    /// So many at most, and by this its device attaches to them.
+    /// The memory has at most `slots` slots; `offer` lets the initiator's device attach.
     Exposed { bridge: u64, slots: u32, offer: Vec<u8> },
-    /// There is none, for this reason.
+    /// The target has no memory for the bridge, for this reason.
     Hidden { bridge: u64, status: Status, why: String },
-    /// The initiator's device has let go of it.
+    /// The initiator's device has detached.
     Conceal { bridge: u64 },
 }
 
 /// Bridges are numbered from 1.
 const NO_PLACE: Place = Place { bridge: 0, slot: 0 };
 
-/// Where blocks of these lengths lie in a slot, and the bytes that they take there.
+/// Returns the offsets of blocks of these lengths in a slot, and the bytes that they take.
 pub fn layout(lengths: impl Iterator<Item = u32>) -> (Vec<u64>, u64) {
     let mut end = 0u64;
     let offsets = lengths.map(|length| {
@@ -117,7 +117,7 @@ pub fn layout(lengths: impl Iterator<Item = u32>) -> (Vec<u64>, u64) {
 }
 
 impl Fault {
-    /// The same for slices of a transfer, the list's first being `first`.
+    /// Converts to a failure of a slice; `first` is the slice of the list's first block.
     pub fn at(self, first: u32) -> Failure {
         let Fault { block, status, vendor_error } = self;
         Failure { slice: first + block, status, os_error: 0, vendor_error }
@@ -190,7 +190,7 @@ impl Message {
         }
     }
 
-    /// All the words of a message.
+    /// Decodes all messages of a body.
     pub fn decode_all(bytes: &[u8]) -> Result<Vec<Message>, BadMessage> {
         let mut reader = Reader(bytes);
         let mut messages = Vec::new();
@@ -269,7 +269,7 @@ impl Blocks {
         }
     }
 
-    /// What fits a slot, and nothing else.
+    /// Decodes blocks; refuses a list that is empty or does not fit a slot.
     fn decode(reader: &mut Reader) -> Result<Blocks, BadMessage> {
         let (not_after_ns, place) =
             (Boottime::from_ns(reader.u64()?), Place { bridge: reader.u64()?, slot: reader.u32()? });
@@ -297,7 +297,7 @@ fn named_bytes(out: &mut Vec<u8>, kind: u8, name: u64, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// A reason that is too long is cut.
+/// Returns an error's reason, cut to the limit.
 fn short(error: &Error) -> String {
     let why = error.message.char_indices().take_while(|(at, _)| *at < LENT_BYTES_MAX - 4);
     why.map(|(_, char)| char).collect()
@@ -321,7 +321,8 @@ fn decode_faults(reader: &mut Reader) -> Result<Vec<Fault>, BadMessage> {
     (0..count).map(|_| fault(reader)).collect()
 }
 
-/// Where a slot begins: one that would end beyond all addresses there can't be, and offsets into it are added unseen.
+/// Decodes a slot's address. Refuses a slot that would end beyond the address space, because offsets are added
+/// unchecked.
 fn decode_slot(reader: &mut Reader) -> Result<u64, BadMessage> {
     let address = reader.u64()?;
     end_of(address, STAGE_SLOT_BYTES).map(|_| address).ok_or(BadMessage)

@@ -1,4 +1,4 @@
-//! Panics where a test wants them: at a lock that some thread of an engine has just taken.
+//! Makes an engine's thread panic where a test wants it: at a lock that the thread has just taken.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -10,7 +10,7 @@ pub struct Bombs {
     list: Mutex<Vec<Arc<Bomb>>>,
 }
 
-/// Goes off in a thread of this name, whatever number follows, at the lock it takes after `left` others.
+/// Panics in a thread with this name (and any number after it), at the lock taken after `left` others.
 pub struct Bomb {
     thread: &'static str,
     left: AtomicU32,
@@ -33,7 +33,7 @@ impl Bombs {
     }
 
     pub fn pass(&self) {
-        // One load for whoever has no bomb, as in the product.
+        // Costs one load for threads without a bomb, as in the product.
         if !self.laid.load(Ordering::Relaxed) || std::thread::panicking() {
             return;
         }

@@ -5,12 +5,12 @@ use std::time::{Instant, SystemTime};
 
 use crate::types::{Boottime, Monotonic};
 
-/// Now on CLOCK_MONOTONIC.
+/// Returns the time on CLOCK_MONOTONIC.
 pub fn monotonic_ns() -> Monotonic {
     Monotonic::from_ns(read(libc::CLOCK_MONOTONIC))
 }
 
-/// Now on CLOCK_BOOTTIME.
+/// Returns the time on CLOCK_BOOTTIME.
 pub fn boottime_ns() -> Boottime {
     Boottime::from_ns(read(libc::CLOCK_BOOTTIME))
 }
@@ -23,12 +23,12 @@ fn read(clock: libc::clockid_t) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// The present on the clock of `Instant`, for pauses and bounds that no peer knows of.
+/// Returns the time on the clock of `Instant`, for pauses and bounds that concern only this process.
 pub fn now() -> Instant {
     Instant::now()
 }
 
-/// The time of day, for people to read.
+/// Returns the time of day, for people to read.
 pub fn wall() -> SystemTime {
     SystemTime::now()
 }

@@ -1,17 +1,16 @@
-//! Copies between mapped ranges, tuned for size: what moves data where both ends' memory is mapped here.
+//! Copies between mapped ranges, with the method chosen by size. Used if both ends' memory is mapped in this process.
 //!
-//! A small copy is `memcpy`: what it moves is usually in the cache, and stays there for whoever looks at
-//! it next. From `STREAM_BYTES_MIN` on the stores are non-temporal: they leave the cache alone and spare
-//! the read of each line before it is overwritten, which `memcpy` pays for memory that is not cached.
-//! docs/decisions/008-streaming-copies.md has the figures.
+//! Small copies use `memcpy`: their data is usually in the cache, and stays there for the next reader. From
+//! `STREAM_BYTES_MIN` on, stores are non-temporal: they bypass the cache and save reading each line before it is
+//! overwritten, which `memcpy` costs for uncached memory. docs/decisions/008-streaming-copies.md has the figures.
 
-/// From this many bytes in one call, stores go past the cache. Below, and in the cache, `memcpy` is four
-/// times faster; out of the cache it is a third slower.
+/// From this many bytes in one call, stores bypass the cache. Below that, `memcpy` is four times faster in the cache,
+/// and a third slower out of it.
 pub const STREAM_BYTES_MIN: usize = 64 << 10;
-/// Shorter pieces of a long list are left to `memcpy`: aligning them costs more than streaming gains.
+/// Shorter pieces of a long list use `memcpy`: aligning them costs more than streaming gains.
 const PIECE_BYTES_MIN: usize = 256;
-/// So much of the next piece is asked for before a piece is copied: the hardware notices a stream only
-/// after some lines, and each scattered piece is a new one. More gained nothing.
+/// How much of the next piece to prefetch before a piece is copied. The hardware recognises a stream only after some
+/// lines, and each scattered piece is a new stream. Larger values gained nothing.
 #[cfg(target_arch = "x86_64")]
 const PREFETCH_BYTES: usize = 1 << 10;
 
@@ -23,8 +22,7 @@ pub struct Piece {
     pub length: usize,
 }
 
-/// Copies one range. What it wrote is visible to other threads and processes before anything that this
-/// thread stores afterwards.
+/// Copies one range. Its writes are visible to other threads and processes before any later store of this thread.
 ///
 /// # Safety
 /// Both ranges are mapped, `from` for reading and `to` for writing, until this returns, and they do not
@@ -35,8 +33,8 @@ pub unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
     unsafe { copy_all(&[Piece { from, to, length }]) };
 }
 
-/// Copies the pieces in order. The sum of their lengths decides how, and they share one fence: for
-/// scattered blocks much faster than a `copy` each.
+/// Copies the pieces in order. The sum of their lengths decides the method, and they share one fence: for scattered
+/// blocks this is much faster than one `copy` each.
 ///
 /// # Safety
 /// As for `copy`, of each piece. Where targets overlap, the order of the writes is not defined.
@@ -96,7 +94,7 @@ unsafe fn stream(kernel: x86::Kernel, piece: Piece) {
         // SAFETY: the caller's promise.
         return unsafe { plain(piece) };
     }
-    // Non-temporal stores are of whole aligned lines; what is left at both ends is stored as usual.
+    // Non-temporal stores need whole aligned lines; the rest at both ends is stored as usual.
     let head = to.align_offset(x86::LINE_BYTES);
     let body = (length - head) / x86::LINE_BYTES * x86::LINE_BYTES;
     let tail = length - head - body;
@@ -121,13 +119,13 @@ mod x86 {
     use std::sync::OnceLock;
 
     pub const LINE_BYTES: usize = 64;
-    /// Lines that are read before any is written: 8 was a few percent better than 4, and 2 worse.
+    /// Lines that are read before any is written: 8 was a few percent faster than 4, and 2 was slower.
     const LINES: usize = 8;
 
     /// Streams whole lines: from, to (at a line's start), bytes (whole lines).
     pub type Kernel = unsafe fn(*const u8, *mut u8, usize);
 
-    /// The widest that this CPU has.
+    /// Returns the widest kernel that this CPU supports.
     pub fn kernel() -> Kernel {
         static KERNEL: OnceLock<Kernel> = OnceLock::new();
         *KERNEL.get_or_init(|| {
@@ -141,7 +139,7 @@ mod x86 {
         })
     }
 
-    /// Asks for the lines of a range, which need not be mapped.
+    /// Prefetches the lines of a range, which need not be mapped.
     pub fn prefetch(from: *const u8, bytes: usize) {
         for offset in (0..bytes).step_by(LINE_BYTES) {
             // SAFETY: a hint; it has no effect on memory and does not fault. SSE is part of x86-64.
@@ -149,7 +147,7 @@ mod x86 {
         }
     }
 
-    /// Streamed stores of this thread become visible before what it stores afterwards.
+    /// Makes this thread's streamed stores visible before its later stores.
     pub fn fence() {
         // SAFETY: SSE is part of x86-64.
         unsafe { _mm_sfence() };

@@ -1,4 +1,4 @@
-//! `sys::copy`: every byte of the target and none beside it, whatever the alignment and the length.
+//! `sys::copy` copies every byte and touches none beside the target, for every alignment and length.
 
 use super::*;
 
@@ -6,12 +6,12 @@ use super::*;
 const ROOM: usize = 2 * STREAM_BYTES_MIN + 8_192;
 const GUARD: u8 = 0xA5;
 
-/// Bytes that are those of no other place within 251.
+/// Makes bytes that do not repeat within 251.
 fn source(length: usize) -> Vec<u8> {
     (0..length).map(|index| (index * 7 % 251) as u8).collect()
 }
 
-/// The same, and the bytes around it untouched.
+/// Checks a copy, and that the bytes around the target are unchanged.
 fn assert_copied(from: &[u8], to: &[u8], at: usize, what: &str) {
     assert!(to[..at].iter().all(|&byte| byte == GUARD), "{what}: bytes before");
     assert_eq!(&to[at..at + from.len()], from, "{what}");
@@ -91,7 +91,7 @@ fn lists_of_pieces_leave_the_gaps_alone() {
     }
 }
 
-/// The widest is what `copy` uses here; the others must be right where it is not there.
+/// The other tests use the widest kernel of this CPU; the narrower ones must be right too.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn every_kernel_of_this_cpu() {

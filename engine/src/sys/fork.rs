@@ -1,5 +1,5 @@
-//! Telling a forked child from the process that opened an engine: a page that the kernel wipes in the
-//! child (MADV_WIPEONFORK). No signal handler, no pthread_atfork, no system call to check.
+//! Tells a forked child from the process that opened an engine, by a page that the kernel wipes in the child
+//! (MADV_WIPEONFORK). This needs no signal handler, no pthread_atfork, and no system call for a check.
 
 use std::io;
 use std::ptr::NonNull;
@@ -45,7 +45,7 @@ impl ForkGuard {
         unsafe { self.0.as_ref() }
     }
 
-    /// Whether this process is a child that inherited the engine by fork.
+    /// True if this process is a child that inherited the engine by fork.
     pub fn is_child(&self) -> bool {
         self.byte().load(Ordering::Relaxed) == 0
     }

@@ -1,14 +1,14 @@
-//! Whether an engine is sound. After one panic inside it nothing that it knows can be relied on: what the
-//! thread was about to write under its locks is half written.
+//! Whether an engine is sound. After a panic inside an engine none of its state can be relied on: data that the thread
+//! was writing under its locks is half written.
 //!
 //! ```text
 //! sound ── a panic, marked before the locks of its thread are released ──▶ broken ──▶ over
 //! broken   every thread stops at its next lock, calls answer PANIC, memory stays in use
 //! over     nothing of the engine moves any more, here or under a lease: memory can be had back
 //! ```
-//! `lock` marks and stops, `thread` starts and ends the threads that are counted here, `api` calls in, and tells
-//! by an `Undertaker` how to get from broken to over. Which engine a thread works for is noted on the thread, so
-//! that a lock need not know.
+//! `lock` marks the engine and stops threads, `thread` starts and ends the threads that are counted here, and `api`
+//! enters through `call`. An `Undertaker`, also from `api`, takes the engine from broken to over. A thread-local
+//! variable says which engine a thread works for, so that a lock need not know its engine.
 
 use super::origin::Origin;
 use crate::status::{Error, Result, Status};
@@ -20,25 +20,25 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{panicking, ThreadId};
 use std::time::{Duration, Instant};
 
-/// Between two alarms while threads have yet to stop: one that was about to sleep misses the first.
+/// Pause between two alarms while threads have yet to stop: a thread that was about to sleep misses the first alarm.
 const ALARM_PAUSE: Duration = Duration::from_millis(2);
 const ALARM_PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// Broken engines of this process. What a lock looks at; the thread's own note only when there are any.
+/// Broken engines of this process. Locks check this count; only if it is not zero do they check the thread's engine.
 static BROKEN: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     static HERE: Cell<Here> = const { Cell::new(Here::NOWHERE) };
 }
 
-/// For which engine this thread runs engine code now.
+/// The engine for which this thread runs code now.
 #[derive(Clone, Copy)]
 struct Here {
-    /// Null, or alive as long as the scope that put it here.
+    /// Null, or alive as long as the scope that set it.
     health: *const Health,
-    /// Goes on though the engine is broken: it buries it.
+    /// The thread continues although the engine is broken, because it tears the engine down.
     exempt: bool,
-    /// What it is at, for the text of a panic.
+    /// The thread's current job, for the text of a panic.
     doing: &'static str,
 }
 
@@ -46,21 +46,22 @@ impl Here {
     const NOWHERE: Here = Here { health: std::ptr::null(), exempt: false, doing: "starting" };
 }
 
-/// What unwinds a thread that stops. No hook has run for it, and nobody prints it.
+/// The payload that unwinds a thread that stops. No panic hook runs for it, and nothing is printed.
 struct Stop;
 
-/// How an engine that is broken comes to its end. Called under no lock.
+/// Takes a broken engine to its end. Called under no lock.
 pub trait Undertaker: Send + Sync {
-    /// Wakes who sleeps for something that won't come, and shuts what can be shut at once. Called again and again.
+    /// Wakes threads that sleep for events that will not come, and shuts all that can be shut at once. Called
+    /// repeatedly.
     fn rouse(&self);
-    /// Returns when nothing of the engine moves any more and everything posted is over. An error: that will never
+    /// Returns once nothing of the engine moves any more and everything posted is over. An error means that this can't
     /// be known.
     fn bury(&self, health: &Health) -> Result<()>;
 }
 
-/// Lives in an `Arc`: `new` makes no other.
+/// Always in an `Arc`: only `new` makes one.
 pub struct Health {
-    /// Partner: the locks, which are released after it was set.
+    /// Ordered with the locks, which are released after it was set.
     broken: AtomicBool,
     story: OnceLock<Story>,
     said: OnceLock<String>,
@@ -95,7 +96,7 @@ enum Phase {
     Open,
     Burying,
     Over,
-    /// It will never be known to be over.
+    /// The end can't be proven any more.
     Stuck,
 }
 
@@ -126,7 +127,7 @@ impl Health {
         self.broken.load(Ordering::Acquire)
     }
 
-    /// OK, or PANIC with who did what.
+    /// Returns OK, or PANIC with the thread that panicked and its job.
     pub fn check(&self) -> Result<()> {
         match self.is_broken() {
             true => Err(self.error()),
@@ -140,7 +141,7 @@ impl Health {
         Error::new(Status::Panic, format!("a bug in ferry: {thread} panicked while {doing}{said}"))
     }
 
-    /// From here on the engine is broken, if it was not. Takes no lock: it may be called under any.
+    /// Marks the engine as broken. Takes no lock: it may be called under any lock.
     fn mark(&self) {
         let thread = std::thread::current();
         let name = thread.name().filter(|name| name.starts_with("ferry-"));
@@ -151,7 +152,7 @@ impl Health {
         }
     }
 
-    /// This thread's panic has ended here, its locks are gone. Those that it left are woken.
+    /// Handles a panic that was caught on this thread, whose locks are released. Wakes all waiting threads.
     fn panicked(&self, payload: Box<dyn Any + Send>) {
         if !payload.is::<Stop>() {
             self.mark();
@@ -165,18 +166,18 @@ impl Health {
         self.rouse();
     }
 
-    /// Has the threads that are started inside `body` belong to this engine, and `body` itself.
+    /// Runs `body` for this engine. Threads started inside belong to this engine, too.
     pub fn within<T>(&self, body: impl FnOnce() -> T) -> T {
         let _scope = Scope::enter(Here { health: self, exempt: false, ..HERE.get() });
         body()
     }
 
-    /// A call of the program's. PANIC when the engine is broken, or breaks meanwhile: what the call did not do then
-    /// is left as it is.
+    /// Runs a call of the program. Returns PANIC if the engine is broken or breaks during the call; the call's
+    /// unfinished work is left as it is.
     pub fn call<T>(&self, doing: &'static str, body: impl FnOnce() -> Result<T>) -> Result<T> {
         self.check()?;
         let scope = Scope::enter(Here { health: self, exempt: false, doing });
-        // Unwind safety: what is half done is what `broken` says, and is not used again.
+        // Unwind safety: `broken` says that state may be half changed, and that state is not used again.
         let result = catch_unwind(AssertUnwindSafe(body));
         match result {
             Ok(result) => result,
@@ -188,7 +189,7 @@ impl Health {
         }
     }
 
-    /// What a counted thread runs, from its beginning to its end.
+    /// Runs a counted thread from its beginning to its end.
     pub(super) fn run(&self, body: impl FnOnce()) {
         let _scope = Scope::enter(Here { health: self, ..Here::NOWHERE });
         if let Err(payload) = catch_unwind(AssertUnwindSafe(body)) {
@@ -197,8 +198,8 @@ impl Health {
         self.ends();
     }
 
-    /// The same for a thread that touches no registered memory, and need not end for the engine to be over. When it
-    /// has stopped it waits for that, and goes on with `after`.
+    /// Runs a thread that touches no registered memory and need not end before the engine is over. If the thread stops
+    /// by a panic, it waits until the engine is over, and then runs `after`.
     pub(super) fn run_apart(&self, body: impl FnOnce(), after: impl FnOnce()) {
         let _scope = Scope::enter(Here { health: self, ..Here::NOWHERE });
         if let Err(payload) = catch_unwind(AssertUnwindSafe(body)) {
@@ -215,7 +216,8 @@ impl Health {
         self.state().threads += 1;
     }
 
-    /// A counted thread has ended, or was not started. Of a broken engine the first buries it.
+    /// Notes that a counted thread has ended or was not started. The first one of a broken engine tears the engine
+    /// down.
     pub(super) fn ends(&self) {
         self.state().threads -= 1;
         self.changed.notify_all();
@@ -224,7 +226,7 @@ impl Health {
         }
     }
 
-    /// Something of the engine moves that can't be stopped: it is never over.
+    /// Notes that something of the engine moves that can't be stopped, so the engine is never over.
     fn never_ends(&self) {
         self.state().hopeless = true;
     }
@@ -251,7 +253,7 @@ impl Health {
         });
     }
 
-    /// For the undertaker: returns when every counted thread has ended; an error if one has left something that moves.
+    /// For the undertaker: returns when every counted thread has ended. Fails if a thread left something that moves.
     pub fn wait_threads(&self) -> Result<()> {
         let mut pause = ALARM_PAUSE;
         while self.state().threads > 0 {
@@ -268,7 +270,7 @@ impl Health {
         }
     }
 
-    /// Wakes everybody who belongs to the engine and sleeps.
+    /// Wakes all threads that sleep for this engine.
     pub fn rouse(&self) {
         exempt_in(self, || {
             lock(&self.alarms).list.iter().for_each(|(_, wake)| wake());
@@ -281,20 +283,20 @@ impl Health {
         });
     }
 
-    /// Who is to end the engine if it breaks; None when it has ended in good order.
+    /// Sets the undertaker for the case that the engine breaks; None once the engine has closed normally.
     pub fn set_undertaker(&self, undertaker: Option<Arc<dyn Undertaker>>) {
         let before = std::mem::replace(&mut *lock(&self.undertaker), undertaker);
         drop(before);
     }
 
-    /// Waits until a broken engine is over. BUSY when that takes longer; PANIC when it can't be known.
+    /// Waits until a broken engine is over. Returns BUSY after the deadline, and PANIC if the end can't be proven.
     pub fn wait_over(&self, deadline: Option<Instant>) -> Result<()> {
         while self.is_broken() {
             let state = self.state();
             match state.phase {
                 Phase::Over => return Ok(()),
                 Phase::Stuck => return Err(self.error()),
-                // Nobody is left to do it.
+                // No thread is left to do it.
                 Phase::Open if state.threads == 0 => {
                     drop(state);
                     if self.claim() {
@@ -307,7 +309,7 @@ impl Health {
             let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
             match left {
                 Some(Duration::ZERO) => {
-                    let text = format!("{}; what it had begun is not over yet", self.error().message);
+                    let text = format!("{}; work that it had begun is not over yet", self.error().message);
                     return Err(Error::new(Status::Busy, text));
                 }
                 Some(left) => {
@@ -336,19 +338,19 @@ impl Drop for Health {
     }
 }
 
-/// What lies under the locks of this file is whole at each step.
+/// The data under the locks of this file is consistent at each step, so poisoning is ignored.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A payload may panic as it is dropped; that one is left alone.
+/// A payload may panic when dropped; the payload of that second panic is leaked.
 fn discard(payload: Box<dyn Any + Send>) {
     if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         std::mem::forget(second);
     }
 }
 
-/// Puts back what was noted on the thread before.
+/// Restores the thread's earlier note when dropped.
 struct Scope {
     before: Here,
 }
@@ -366,20 +368,20 @@ impl Drop for Scope {
     }
 }
 
-/// The engine that this thread works for.
+/// Returns the engine that this thread works for.
 fn here<'a>() -> Option<&'a Health> {
     // SAFETY: the scope that put it there borrows it until it has put back what was there before; every function
     // here that has a scope runs a closure in it, and what this returns stays inside the function that asked.
     unsafe { HERE.get().health.as_ref() }
 }
 
-/// Notes what this thread is at, for the text of a panic.
+/// Notes this thread's current job, for the text of a panic.
 pub fn doing(what: &'static str) {
     HERE.set(Here { doing: what, ..HERE.get() });
 }
 
-/// Stops this thread if its engine is broken: unwinds it to where it began, or to the call that it is in. Not while
-/// it unwinds already: what is dropped there needs its locks.
+/// Stops this thread if its engine is broken: unwinds to the thread's beginning or to its current call. Does nothing
+/// if the thread already unwinds, because destructors need its locks.
 #[inline]
 pub fn check() {
     #[cfg(test)]
@@ -389,8 +391,8 @@ pub fn check() {
     }
 }
 
-/// The same for who has just made itself seen without a lock, so that either this thread stops, or who looks for it
-/// after the engine broke sees it.
+/// Like `check`, for a thread that has just announced itself without a lock. The fence guarantees that either this
+/// thread stops, or a thread that looks for it after the engine broke sees it.
 #[inline]
 pub fn check_seen() {
     std::sync::atomic::fence(Ordering::SeqCst);
@@ -404,7 +406,7 @@ fn stop() {
     }
 }
 
-/// A lock is about to be released in a panic that began under it.
+/// Marks the engine: a lock is about to be released in a panic that began under it.
 #[cold]
 pub(super) fn released_in_panic() {
     if let Some(health) = here() {
@@ -412,8 +414,8 @@ pub(super) fn released_in_panic() {
     }
 }
 
-/// Why whatever this thread's engine was asked for doesn't come: it is broken, if only since the panic that this thread
-/// is in.
+/// Returns the error for a request that this thread's engine will not serve: the engine is broken, perhaps only by the
+/// panic that this thread is in.
 pub fn why_stopped() -> Option<Error> {
     if panicking() {
         here().into_iter().for_each(Health::mark);
@@ -421,7 +423,7 @@ pub fn why_stopped() -> Option<Error> {
     here().filter(|health| health.is_broken()).map(Health::error)
 }
 
-/// Runs what is not the engine's: the program's code.
+/// Runs the program's code, which does not belong to the engine.
 pub fn outside<T>(body: impl FnOnce() -> T) -> T {
     let _scope = Scope::enter(Here { doing: HERE.get().doing, ..Here::NOWHERE });
     body()
@@ -438,13 +440,14 @@ fn exempt_in<T>(health: &Health, body: impl FnOnce() -> T) -> T {
     body()
 }
 
-/// Something that this thread has begun for its engine can't be stopped: once broken the engine is never over.
+/// Notes that this thread has begun something for its engine that can't be stopped: the engine, once broken, is never
+/// over.
 pub fn never_ends() {
     here().into_iter().for_each(Health::never_ends);
 }
 
-/// Runs something that sleeps until `wake` is called, which may happen at any moment and must neither wait nor lock.
-/// Called when the engine breaks, and again until nobody sleeps.
+/// Runs `body`, which may sleep until `wake` is called. `wake` may be called at any time, repeatedly once the engine
+/// breaks, and must neither wait nor lock.
 pub fn woken_by<T>(wake: &(dyn Fn() + Sync), body: impl FnOnce() -> T) -> T {
     let Some(health) = here() else { return body() };
     // SAFETY: `Alarm` takes it out of the list again before `wake` ends, under the lock that is held for as long as
@@ -471,7 +474,7 @@ impl Drop for Alarm<'_> {
     }
 }
 
-/// The engine that threads which are started now belong to.
+/// Returns the engine to which threads started now belong.
 pub(super) fn ambient() -> Option<Arc<Health>> {
     let health = HERE.get().health;
     if health.is_null() {

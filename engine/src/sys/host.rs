@@ -1,31 +1,31 @@
-//! What the kernel says of this host and its processes: enough to tell, of a process that an engine elsewhere
-//! remembers, that it has ended. `session::handshake` carries it to the peers, the control loop asks by it.
+//! The kernel's data about this host and its processes. They are enough to prove that a process that another engine
+//! remembers has ended. `session::handshake` carries them to peers; the control loop checks them.
 
 use super::unix;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-/// A process, and what its number and its time of start are counted in. The inode of a namespace may come again
-/// when the namespace is gone, and then every process in it is gone too: so equal ones mean that the other one's
-/// numbers are ours, or that it has ended.
+/// A process, with the namespaces that its pid and start time belong to. The inode of a namespace is reused only after
+/// the namespace and all its processes are gone. Equal inodes therefore mean either the same namespace, or that the
+/// other process has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Drawn by the kernel at boot.
+    /// The boot id, drawn by the kernel at boot.
     pub boot: [u8; 16],
-    /// The pid namespace.
+    /// The inode of the pid namespace.
     pub pids: u64,
-    /// The time namespace, which shifts times of start; 0 where the kernel has none.
+    /// The inode of the time namespace, which shifts start times; 0 if the kernel has none.
     pub times: u64,
     pub pid: u32,
-    /// In clock ticks since boot: with the number, which process this is.
+    /// In clock ticks since boot. Together with the pid this identifies the process.
     pub started: u64,
 }
 
 impl Process {
-    /// This process; None where the kernel does not say all of it, or /proc counts otherwise than this process.
+    /// Returns this process, or None if the kernel does not give all data or /proc is of another pid namespace.
     pub fn own() -> Option<Process> {
         let pid = std::process::id();
-        // One number: /proc is that of our own pid namespace and not of one around it.
+        // A single number means that /proc belongs to our own pid namespace, not to an outer one.
         let status = fs::read_to_string("/proc/self/status").ok()?;
         let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
         if numbers.trim().parse() != Ok(pid) {
@@ -40,44 +40,44 @@ impl Process {
         })
     }
 
-    /// Whether the other one's number and time of start say here what they say there.
+    /// True if pids and start times of the other process have the same meaning here.
     pub fn counts_like(&self, other: &Process) -> bool {
         (self.boot, self.pids, self.times) == (other.boot, other.pids, other.times)
     }
 }
 
-/// Whether the process that had this number and time of start is known to have ended, all its threads and its
-/// memory with it. False where that cannot be told.
+/// True if the process with this pid and start time is known to have ended, with all its threads and its memory. False
+/// if unknown.
 pub fn has_ended(pid: u32, started_then: u64) -> bool {
     let Some(number) = i32::try_from(pid).ok().filter(|number| *number > 0) else { return false };
-    // By a pidfd and not by /proc, which may be told to hide the processes of others.
+    // A pidfd, because /proc may be mounted to hide other users' processes.
     let process = match unix::pidfd_of(number) {
         Ok(process) => process,
         Err(error) => return error.raw_os_error() == Some(libc::ESRCH),
     };
     match started(&pid.to_string()) {
-        // The number is another's.
+        // The number belongs to another process by now.
         Some(now) if now != started_then => true,
-        // Readable when the last thread is gone, also before the parent has asked.
+        // The pidfd is readable once the last thread is gone, even before the parent has waited.
         Some(_) => unix::has_exited(&process),
         None => false,
     }
 }
 
-/// Whether this process runs with rights that whoever started it may not have: set-user-id, set-group-id, or
-/// capabilities of the file. What its environment says is then not to be relied on.
+/// True if this process has rights that its caller may lack: set-user-id, set-group-id, or capabilities of the file.
+/// Its environment can't be trusted then.
 pub fn has_more_rights_than_its_caller() -> bool {
     // SAFETY: getauxval takes a number and looks it up in what the kernel gave this process.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// The user by whose rights this process acts.
+/// Returns the effective user of this process.
 pub fn effective_user() -> u32 {
     // SAFETY: geteuid takes nothing and cannot fail.
     unsafe { libc::geteuid() }
 }
 
-/// The kernel's number for this boot.
+/// Returns the kernel's id of this boot.
 pub fn boot_id() -> Option<[u8; 16]> {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
@@ -85,7 +85,7 @@ pub fn boot_id() -> Option<[u8; 16]> {
     Some(number.to_be_bytes())
 }
 
-/// Field 22 of /proc/PID/stat. The second one, in parentheses, may hold anything.
+/// Returns field 22 of /proc/PID/stat. Field 2, in parentheses, may contain anything, so the search starts after it.
 fn started(pid: &str) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let behind_name = &stat[stat.rfind(')')? + 1..];
@@ -103,7 +103,7 @@ mod tests {
         assert!(own.counts_like(&own) && own.pid == std::process::id() && own.boot != [0; 16]);
         assert!(!has_ended(own.pid, own.started));
         assert!(has_ended(own.pid, own.started - 1));
-        // Numbers that no process has say nothing.
+        // Numbers without a process prove nothing.
         for nobody in [0, 1 << 31, u32::MAX] {
             assert!(!has_ended(nobody, own.started), "{nobody}");
         }

@@ -1,16 +1,15 @@
-//! What the dynamic loader says of the libraries that this process has open, without a look at any file.
+//! The dynamic loader's counts of opened and closed libraries. Reads no file.
 
 use libc::{c_int, c_void, dl_phdr_info, size_t};
 
-/// How many libraries were opened and closed so far. Nothing that was open before the same answer has been closed
-/// since, and nothing was opened.
+/// How many libraries were opened and closed so far. Equal counts mean that none was opened or closed in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Changes {
     opened: u64,
     closed: u64,
 }
 
-/// None if the loader doesn't count.
+/// Returns None if the loader does not count.
 pub fn changes() -> Option<Changes> {
     let mut changes: Option<Changes> = None;
     // SAFETY: `look` is called before this returns, and gets the place that lives until then.
@@ -18,7 +17,7 @@ pub fn changes() -> Option<Changes> {
     changes
 }
 
-/// Takes the counts from the first library, and wants no other.
+/// Takes the counts from the first library, and stops the iteration.
 unsafe extern "C" fn look(info: *mut dl_phdr_info, size: size_t, place: *mut c_void) -> c_int {
     let counted = std::mem::offset_of!(dl_phdr_info, dlpi_subs) + size_of::<libc::c_ulonglong>();
     if size >= counted {

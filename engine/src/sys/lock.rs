@@ -1,5 +1,5 @@
-//! The locks of an engine. A panic under one marks the engine as broken before the lock is released, and who takes
-//! one of a broken engine stops there: see `health`. A poisoned lock is no news beyond that, so `lock` has no
+//! The locks of an engine. A panic under a lock marks the engine as broken before the lock is released, and a thread
+//! that takes a lock of a broken engine stops there (`health`). Poisoning adds no information, so `lock` returns no
 //! `Result`.
 
 use super::health;
@@ -9,9 +9,9 @@ use std::sync::{self, PoisonError, TryLockError};
 use std::thread::panicking;
 use std::time::Duration;
 
-/// Dropped before the lock beside it is released.
+/// Dropped before the lock beside it is released. Contract 14: no other thread sees half-written state.
 struct Mark {
-    /// The thread was in a panic before it locked: that one is another's.
+    /// The thread was already panicking when it took the lock, so the panic did not begin under this lock.
     unwinding: bool,
 }
 
@@ -45,12 +45,12 @@ impl<T> Mutex<T> {
 impl<T: ?Sized> Mutex<T> {
     pub fn lock(&self) -> MutexGuard<'_, T> {
         let guard = MutexGuard::new(self.0.lock().unwrap_or_else(PoisonError::into_inner));
-        // Looked at with the lock held: who had it before has marked the engine by now.
+        // Checked with the lock held: if the previous holder panicked, it has marked the engine by now.
         health::check();
         guard
     }
 
-    /// None while another has it.
+    /// Returns None while another thread holds the lock.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let guard = match self.0.try_lock() {
             Ok(guard) => Some(guard),
@@ -73,7 +73,7 @@ impl<T: ?Sized + fmt::Debug> fmt::Debug for Mutex<T> {
     }
 }
 
-/// Its fields are dropped in their order: the mark, then the lock.
+/// Fields are dropped in order: the mark, then the lock.
 pub struct MutexGuard<'a, T: ?Sized> {
     mark: Mark,
     inner: sync::MutexGuard<'a, T>,
@@ -162,7 +162,7 @@ impl<T: ?Sized> DerefMut for RwLockWriteGuard<'_, T> {
     }
 }
 
-/// Who sleeps here had better be woken when the engine breaks: `health::woken_by`.
+/// Threads that wait here must be woken when the engine breaks: see `health::woken_by`.
 #[derive(Default, Debug)]
 pub struct Condvar(sync::Condvar);
 
@@ -178,7 +178,7 @@ impl Condvar {
         guard
     }
 
-    /// Whether the time was over, too.
+    /// Also returns true if the time was over.
     pub fn wait_timeout<'a, T>(&self, guard: MutexGuard<'a, T>, time: Duration) -> (MutexGuard<'a, T>, bool) {
         let MutexGuard { mark: _mark, inner } = guard;
         let (inner, waited) = self.0.wait_timeout(inner, time).unwrap_or_else(PoisonError::into_inner);
@@ -203,18 +203,18 @@ mod tests {
     use std::sync::mpsc::{channel, Receiver};
     use std::sync::Arc;
 
-    /// Dropped after the guard that was taken after it: keeps the panic from ending before the other thread has.
+    /// Dropped after the guard that was taken after it. Keeps the panic going until the other thread has ended.
     struct Until(Receiver<()>);
 
     impl Drop for Until {
         fn drop(&mut self) {
-            // The other thread drops its end of the channel when it ends, whatever it found.
+            // The other thread drops its end of the channel when it ends, in any case.
             let _ = self.0.recv_timeout(Duration::from_secs(30));
         }
     }
 
-    /// A thread that waits for a lock while its holder panics never sees what lies under the lock, although the panic
-    /// is still on its way to whoever catches it.
+    /// A thread that waits for a lock while its holder panics never sees the data under the lock, although the panic
+    /// has not been caught yet.
     #[test]
     fn the_engine_is_marked_before_the_lock_is_released() {
         let health = Health::new();

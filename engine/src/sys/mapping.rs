@@ -1,4 +1,4 @@
-//! Memory from the kernel, page-aligned: what `api::memory` hands out, and what processes of one host
+//! Page-aligned memory from the kernel: memory that `api::memory` hands out, and memory that processes of one host
 //! share (`region::grants`, `transport::local`).
 
 use super::{memfd, racing};
@@ -8,12 +8,12 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 use std::sync::Arc;
 
-/// A mapped range; unmapped when it is dropped.
+/// A mapped range, unmapped when dropped.
 #[derive(Debug)]
 pub struct Mapping {
     address: NonNull<u8>,
     length: usize,
-    /// What others can map too.
+    /// The memfd, if other processes can map the memory too.
     memfd: Option<Arc<OwnedFd>>,
 }
 
@@ -23,7 +23,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Zeroed memory of this process alone.
+    /// Maps zeroed memory for this process only.
     pub fn private(length: usize) -> io::Result<Mapping> {
         let mapping =
             map(length, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)?;
@@ -31,8 +31,8 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Zeroed memory behind a sealed memfd, all of it allocated: whoever maps it finds every page there.
-    /// In huge pages where the system gives them to shared memory that asks.
+    /// Maps zeroed memory behind a sealed memfd. All its pages are allocated, so no process that maps it lacks one.
+    /// They are huge pages if the system gives those to shared memory on request.
     pub fn shared(length: usize) -> io::Result<Mapping> {
         let fd = memfd::create(c"ferry-memory", length)?;
         memfd::seal(&fd)?;
@@ -43,7 +43,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// The first `length` bytes of a memfd that `memfd::check` has passed.
+    /// Maps the first `length` bytes of a memfd that passed `memfd::check`.
     pub fn of(fd: BorrowedFd<'_>, length: usize, writable: bool) -> io::Result<Mapping> {
         let rights = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
         let mapping = map(length, rights, libc::MAP_SHARED | libc::MAP_NORESERVE, fd.as_raw_fd())?;
@@ -51,7 +51,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// A wish; a refusal changes nothing.
+    /// Asks for huge pages. A refusal changes nothing.
     fn wish_huge_pages(&self) {
         // SAFETY: the range is mapped, and the advice does not change what is in it.
         unsafe { libc::madvise(self.address().cast(), self.length, libc::MADV_HUGEPAGE) };
@@ -82,12 +82,13 @@ impl Mapping {
         self.length
     }
 
-    /// What another process can map, if it can.
+    /// Returns the memfd for other processes to map, if there is one.
     pub fn memfd(&self) -> Option<&Arc<OwnedFd>> {
         self.memfd.as_ref()
     }
 
-    /// Copies out. Of what others write meanwhile each aligned eight bytes are old or new (see `racing`).
+    /// Copies out. Each aligned eight bytes that another thread or process writes meanwhile are old or new (see
+    /// `racing`).
     pub fn read(&self, offset: usize, into: &mut [u8]) {
         assert!(
             offset.checked_add(into.len()).is_some_and(|end| end <= self.length),
@@ -97,7 +98,7 @@ impl Mapping {
         unsafe { racing::copy_out(self.address().add(offset), into) };
     }
 
-    /// Copies in. Who reads meanwhile sees each aligned eight bytes old or new.
+    /// Copies in. A concurrent reader sees each aligned eight bytes old or new.
     pub fn write(&self, offset: usize, from: &[u8]) {
         assert!(
             offset.checked_add(from.len()).is_some_and(|end| end <= self.length),
@@ -125,13 +126,13 @@ fn map(length: usize, rights: libc::c_int, flags: libc::c_int, fd: libc::c_int) 
     Ok(Mapping { address, length, memfd: None })
 }
 
-/// Words that processes share. What they mean is `region::door`'s.
+/// Words (u64) that processes share. `region::door` defines their meaning.
 #[derive(Debug)]
 pub struct SharedWords(Mapping);
 
 impl SharedWords {
-    /// New words, all 0, and the descriptor by which another process maps them. Pages that nobody
-    /// touches take no memory. With `theirs_read_only` the other process can't map them writable.
+    /// Returns new words, all 0, and the descriptor with which another process maps them. Untouched pages take no
+    /// memory. With `theirs_read_only` the other process can't map them writable.
     pub fn new(count: usize, theirs_read_only: bool) -> io::Result<(SharedWords, OwnedFd)> {
         let fd = memfd::create(c"ferry-grants", count * size_of::<u64>())?;
         let words = SharedWords::map(&fd, count, true)?;
@@ -143,7 +144,7 @@ impl SharedWords {
         Ok((words, fd))
     }
 
-    /// Words of another process. An error unless they are there to stay.
+    /// Maps words of another process. Fails unless their memfd is large enough and can't shrink.
     pub fn of(fd: &OwnedFd, count: usize, writable: bool) -> io::Result<SharedWords> {
         use std::os::fd::AsFd;
         memfd::check(fd.as_fd(), count * size_of::<u64>())?;
@@ -156,7 +157,7 @@ impl SharedWords {
         Ok(SharedWords(map(count * size_of::<u64>(), rights, flags, fd.as_raw_fd())?))
     }
 
-    /// Panics beyond the end, as a slice would. Words mapped read-only must only be loaded.
+    /// Panics beyond the end, as a slice does. Words mapped read-only must only be loaded.
     pub fn word(&self, index: usize) -> &AtomicU64 {
         assert!(index < self.0.length / size_of::<u64>(), "no such word");
         // SAFETY: inside the mapping (checked above), aligned because pages are, and never accessed but

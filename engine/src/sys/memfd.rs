@@ -1,6 +1,5 @@
-//! Memory without a name that processes of one host can share: memfds whose size is sealed, so that
-//! nobody can shrink one under a mapping and raise SIGBUS in another process. `mapping` maps them,
-//! `packet` passes them.
+//! Nameless memory that processes of one host can share: memfds with a sealed size, so that no process can shrink one
+//! under a mapping and raise SIGBUS in another process. `mapping` maps them, `packet` passes them.
 
 use std::ffi::CStr;
 use std::io;
@@ -8,8 +7,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 const FIXED_SIZE: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 
-/// A new memfd of this length, all zeros, of which nothing is allocated yet. Close-on-exec. Its size is
-/// sealed; `name` shows in /proc.
+/// Creates a zeroed memfd of this length without allocating its pages. Close-on-exec, with a sealed size; `name` shows
+/// in /proc.
 pub fn create(name: &CStr, length: usize) -> io::Result<OwnedFd> {
     // SAFETY: the name is a C string, borrowed for the call.
     let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
@@ -27,13 +26,12 @@ pub fn create(name: &CStr, length: usize) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Nobody maps it writable any more, except where it is mapped so already (Linux 5.1); and no seal can
-/// be added after this.
+/// Seals the memfd against new writable mappings (Linux 5.1); existing ones stay. No seal can be added afterwards.
 pub fn seal_writes(fd: &OwnedFd) -> io::Result<()> {
     add_seals(fd, libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL)
 }
 
-/// No seal can be added after this.
+/// Seals the seals: none can be added afterwards.
 pub fn seal(fd: &OwnedFd) -> io::Result<()> {
     add_seals(fd, libc::F_SEAL_SEAL)
 }
@@ -46,7 +44,7 @@ fn add_seals(fd: &OwnedFd, seals: libc::c_int) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a descriptor from elsewhere is a memfd of at least this length that can't shrink.
+/// Checks that a descriptor from another process is a memfd of at least this length that can't shrink.
 pub fn check(fd: BorrowedFd<'_>, length: usize) -> io::Result<()> {
     // SAFETY: no memory is involved.
     let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };

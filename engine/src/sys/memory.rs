@@ -1,8 +1,8 @@
-//! Where memory is, and how much of it may be locked.
+//! The NUMA node of memory, and the limit of pinned memory.
 
 use std::io;
 
-/// The NUMA node of the page at `address`, if it is there and the kernel tells.
+/// Returns the NUMA node of the page at `address`, if the page is present and the kernel knows its node.
 pub fn node_of(address: u64) -> Option<u32> {
     const MPOL_F_NODE: libc::c_ulong = 1;
     const MPOL_F_ADDR: libc::c_ulong = 2;
@@ -21,13 +21,13 @@ pub fn node_of(address: u64) -> Option<u32> {
     (result == 0).then(|| u32::try_from(node).ok()).flatten()
 }
 
-/// The size of a page.
+/// Returns the size of a page.
 pub fn page_bytes() -> usize {
     // SAFETY: sysconf takes an integer; this one is always known.
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
 }
 
-/// Bytes that this process may lock (`ulimit -l`); None: as many as it likes.
+/// Returns how many bytes this process may pin (`ulimit -l`); None means no limit.
 pub fn lock_limit() -> io::Result<Option<u64>> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` lives on this stack for the duration of the call.
@@ -43,7 +43,7 @@ mod tests {
     fn a_page_that_is_not_there_has_no_node() {
         assert_eq!(super::node_of(8), None);
         let here = 0u64;
-        // Kernels without NUMA say nothing, others a small number.
+        // Kernels without NUMA return nothing, others a small number.
         assert!(super::node_of(&raw const here as u64).is_none_or(|node| node < 4096));
     }
 }

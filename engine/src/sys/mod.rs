@@ -1,5 +1,5 @@
-//! The operating system's edge: clocks and thin, safe wrappers around system calls that the standard
-//! library lacks. With `transport`, `ffi` and named storage files, the only place with unsafe code.
+//! The interface to the operating system: clocks, and thin, safe wrappers around system calls that the standard
+//! library lacks. Unsafe code is only here, in `transport`, in `ffi`, and in the files that `tests/imports.rs` names.
 
 pub mod acl;
 #[cfg(test)]
@@ -30,13 +30,13 @@ pub mod unix;
 pub mod verbs;
 pub mod vm;
 
-/// A number that nobody can guess.
+/// Returns a number that nobody can guess.
 pub fn random_u64() -> u64 {
-    // The kernel's generator fails only before it is seeded at boot; the clock then tells runs apart.
+    // The kernel's generator fails only before it is seeded at boot. The clock then still tells runs apart.
     random_bytes().map_or_else(|_| clock::boottime_ns().ns().rotate_left(32), u64::from_le_bytes)
 }
 
-/// Bytes from the operating system's generator.
+/// Returns bytes from the operating system's generator.
 pub fn random_bytes<const N: usize>() -> std::io::Result<[u8; N]> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes)?;

@@ -4,7 +4,7 @@ use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// Descriptors in one packet.
+/// The most descriptors in one packet.
 pub const DESCRIPTORS_MAX: usize = 2;
 const SPACE: usize = 64;
 
@@ -12,7 +12,7 @@ const SPACE: usize = 64;
 #[repr(align(8))]
 struct Ancillary([u8; SPACE]);
 
-/// Sends one packet whole, or WouldBlock. The receiver gets duplicates of the descriptors.
+/// Sends one whole packet, or fails with WouldBlock. The receiver gets duplicates of the descriptors.
 pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let count = descriptors.len();
     if count > DESCRIPTORS_MAX {
@@ -47,8 +47,8 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]
     }
 }
 
-/// Receives one packet into `bytes`: its length (0: the other end closed) and its descriptors,
-/// close-on-exec. InvalidData if it was longer, or came with more descriptors than `DESCRIPTORS_MAX`.
+/// Receives one packet into `bytes`. Returns its length (0: the other end closed) and its descriptors, which are
+/// close-on-exec. Fails with InvalidData if the packet was longer or had more than `DESCRIPTORS_MAX` descriptors.
 pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut ancillary = Ancillary([0; SPACE]);
@@ -66,12 +66,15 @@ pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, V
     }
     let descriptors = take_descriptors(&message);
     if message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "a packet that is too large"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "the packet is too large or has too many descriptors",
+        ));
     }
     Ok((received as usize, descriptors))
 }
 
-/// Owns every descriptor that the kernel installed with this message.
+/// Takes ownership of every descriptor that the kernel installed with this message.
 fn take_descriptors(message: &libc::msghdr) -> Vec<OwnedFd> {
     let mut descriptors = Vec::new();
     // SAFETY: the kernel has filled the control buffer that `message` points at, which is still
@@ -92,7 +95,7 @@ fn take_descriptors(message: &libc::msghdr) -> Vec<OwnedFd> {
     descriptors
 }
 
-/// What to wait for on a descriptor, and what came.
+/// The events to wait for on a descriptor, and the events that came.
 #[repr(transparent)]
 pub struct Polled(libc::pollfd);
 

@@ -1,5 +1,5 @@
-//! How a thread waits without a lock: it sleeps, gives its CPU away, or spins. The engine does none of it but here:
-//! `tests/imports.rs` holds that.
+//! How a thread waits without a lock: it sleeps, yields its CPU, or spins. The engine waits only through this file,
+//! which `tests/imports.rs` enforces.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub fn yield_now() {
     std::thread::yield_now();
 }
 
-/// One turn of a loop that polls.
+/// One iteration of a polling loop.
 #[inline]
 pub fn spin() {
     std::hint::spin_loop();

@@ -1,5 +1,5 @@
-//! Another process of this host, proven to be the peer's: `transport::local` proves it, `stage` hands it to the
-//! drivers of devices, which take from this process and from no other.
+//! Another process of this host that was proven to be the peer's. `transport::local` proves it. `stage` passes it to
+//! the device drivers, which take memory from that process and from no other.
 
 use super::unix;
 use std::io;
@@ -8,24 +8,24 @@ use std::sync::Arc;
 
 #[derive(Debug)]
 pub struct Proven {
-    /// Its number in this process's pid namespace; 0 if it has none there.
+    /// The process's pid in this process's pid namespace; 0 if it has none there.
     pub pid: i32,
     pidfd: Arc<OwnedFd>,
 }
 
 impl Proven {
-    /// `pidfd` is of the process that was proven.
+    /// `pidfd` refers to the process that was proven.
     pub fn new(pid: i32, pidfd: Arc<OwnedFd>) -> Proven {
         Proven { pid, pidfd }
     }
 
-    /// Whether it is this very process. A number in our namespace is nobody else's while we live.
+    /// True if this is the current process. No other process has its pid while it lives.
     pub fn is_self(&self) -> bool {
         self.pid == std::process::id() as i32
     }
 
-    /// A copy of a descriptor that is open there, by its number there (pidfd_getfd; Linux 5.6), close-on-exec. EPERM
-    /// where this process may not trace that one.
+    /// Duplicates a descriptor of that process, by its number there (pidfd_getfd; Linux 5.6), close-on-exec. Fails
+    /// with EPERM if this process may not trace that one.
     pub fn descriptor(&self, number: RawFd) -> io::Result<OwnedFd> {
         unix::descriptor_of(self.pidfd.as_fd(), number)
     }
@@ -40,13 +40,13 @@ mod tests {
     fn descriptors_come_from_the_process_behind_the_pidfd_whatever_its_number() {
         let (own, file) = (std::process::id() as i32, std::fs::File::open("/proc/self/stat").unwrap());
         let pidfd = Arc::new(unix::pidfd_of(own).unwrap());
-        // Whoever has this number is not asked.
+        // The process with this pid is not asked.
         let here = Proven::new(1, pidfd.clone());
         assert!(!here.is_self() && Proven::new(own, pidfd.clone()).is_self());
         let copy = here.descriptor(file.as_raw_fd()).unwrap();
         assert_ne!(copy.as_raw_fd(), file.as_raw_fd());
         assert_eq!(here.descriptor(-1).unwrap_err().raw_os_error(), Some(libc::EBADF));
-        // Another process has other descriptors; of one that has ended there are none.
+        // Another process has other descriptors; an ended process has none.
         let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
         let there = Proven::new(own, Arc::new(unix::pidfd_of(child.id() as i32).unwrap()));
         child.kill().unwrap();

@@ -1,17 +1,17 @@
-//! Copies out of and into memory that others write, or read, at the same time: registered memory, which peers reach
-//! whenever they like. What is read then is old or new, each aligned eight bytes on their own; which is the
-//! application's business, but never undefined: no reference to such memory is formed, and each access is a relaxed
-//! atomic of this process. Copies between mapped ranges, where nothing looks at the bytes, are `copy`'s.
+//! Copies from and to memory that others write or read at the same time: registered memory, which peers access at any
+//! time. Each aligned eight bytes read are old or new, which is the application's concern, but never undefined: no
+//! reference to such memory is formed, and each access is a relaxed atomic of this process. `copy` has the copies
+//! between mapped ranges, whose bytes are not looked at.
 
 use std::sync::atomic::{AtomicU64, AtomicU8, Ordering::Relaxed};
 
 const WORD: usize = size_of::<u64>();
-/// Words of one turn: what makes a loop of atomics as fast as the cache is.
+/// Words per loop iteration: enough to make a loop of atomics as fast as the cache.
 const TURN: usize = 8;
-/// A part that `for_each_part` hands out: on the stack, and in the nearest cache when it is looked at.
+/// The size of the parts that `for_each_part` passes on: small enough for the stack and the nearest cache.
 const PART_BYTES: usize = 4096;
 
-/// Copies out.
+/// Copies from shared memory.
 ///
 /// # Safety
 /// `into.len()` bytes from `from` on are mapped for reading until this returns, and `into` is none of them.
@@ -39,7 +39,7 @@ pub unsafe fn copy_out(from: *const u8, into: &mut [u8]) {
     unsafe { bytes_out(from.add(at), words.into_remainder()) };
 }
 
-/// Copies in.
+/// Copies to shared memory.
 ///
 /// # Safety
 /// `from.len()` bytes from `to` on are mapped for writing until this returns, and `from` is none of them.
@@ -67,7 +67,7 @@ pub unsafe fn copy_in(to: *mut u8, from: &[u8]) {
     unsafe { bytes_in(to.add(at), words.remainder()) };
 }
 
-/// Shows the bytes to `look`, part by part, as they were when each was copied out.
+/// Calls `look` with the bytes part by part, each as it was when it was copied.
 ///
 /// # Safety
 /// As for `copy_out`.
@@ -84,8 +84,7 @@ pub unsafe fn for_each_part(from: *const u8, length: usize, mut look: impl FnMut
 }
 
 /// # Safety
-/// A word that is mapped for reading, at a word's start. A relaxed load of a word writes nothing, so it may be one that
-/// can't be written.
+/// A mapped, aligned word. A relaxed load of a word writes nothing, so the word may be read-only.
 #[inline(always)]
 unsafe fn load(from: *const u8) -> u64 {
     // SAFETY: the caller's promise; others of this process access it by atomics only, or in its application's care.
@@ -93,7 +92,7 @@ unsafe fn load(from: *const u8) -> u64 {
 }
 
 /// # Safety
-/// A word that is mapped for writing, at a word's start; `bytes` are as many.
+/// A word that is mapped for writing, aligned; `bytes` has the length of a word.
 #[inline(always)]
 unsafe fn store(to: *mut u8, bytes: &[u8]) {
     let word = u64::from_ne_bytes(std::array::from_fn(|at| bytes[at]));
@@ -129,7 +128,7 @@ mod tests {
         (0..bytes).map(|at| (at ^ at >> 8 ^ 0x5a) as u8).collect()
     }
 
-    /// Every alignment, and every length around words, turns and parts.
+    /// Tries every alignment, and every length around words, turns and parts.
     #[test]
     fn all_bytes_are_copied_and_no_others() {
         const AROUND: usize = 16;
@@ -157,7 +156,7 @@ mod tests {
         }
     }
 
-    /// Words are read and written whole while another thread does the same.
+    /// Words are read and written as a whole while another thread does the same.
     #[test]
     fn a_word_that_is_written_meanwhile_is_old_or_new() {
         const WORDS: usize = 1024;

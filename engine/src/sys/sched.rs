@@ -1,8 +1,9 @@
-//! How the kernel treats a thread: the length of its slices and of its sleeps. Hints that need no privilege.
+//! Scheduler hints for a thread: the length of its time slices and the precision of its sleeps. They need no
+//! privilege.
 
 use std::mem::size_of;
 
-/// Longer than any turn of a lane, and than the few milliseconds that threads have by default.
+/// Longer than any turn of a lane, and than the few milliseconds of the default.
 const SLICE_NS: u64 = 20_000_000;
 const THIS_THREAD: libc::pid_t = 0;
 
@@ -20,15 +21,15 @@ struct SchedAttr {
     period_ns: u64,
 }
 
-/// Gives the calling thread long slices. Its share of the CPU stays what it is, but a thread with slices
-/// of the usual length that wakes up goes first, instead of waiting for this one's slice to end. Kernels
-/// before 6.12 know no such slices and ignore it; a sandbox may refuse it. Either way nothing is lost.
+/// Gives the calling thread long time slices. Its share of the CPU stays the same, but a thread that wakes up with the
+/// default slice runs first instead of waiting for this thread's slice to end. Kernels before 6.12 ignore the hint,
+/// and a sandbox may refuse it. Neither does harm.
 pub fn take_long_slices() {
     let mut attr = SchedAttr::default();
     let size = size_of::<SchedAttr>() as u32;
     // SAFETY: fills `attr`, whose size is given.
     let known = unsafe { libc::syscall(libc::SYS_sched_getattr, THIS_THREAD, &raw mut attr, size, 0u32) };
-    // Another policy is somebody's decision, and has no slices of this kind.
+    // Another policy was chosen on purpose, and has no such slices.
     if known != 0 || attr.policy != libc::SCHED_OTHER as u32 {
         return;
     }
@@ -37,7 +38,7 @@ pub fn take_long_slices() {
     unsafe { libc::syscall(libc::SYS_sched_setattr, THIS_THREAD, &raw const attr, 0u32) };
 }
 
-/// Has sleeps of the calling thread end when they should, rather than up to 50 us later.
+/// Makes sleeps of the calling thread end in time, rather than up to 50 us late.
 pub fn sleep_exactly() {
     // SAFETY: no memory is involved. It can't fail with a slack of 1 ns.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };

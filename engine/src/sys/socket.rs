@@ -1,11 +1,10 @@
-//! Socket system calls that the standard library lacks: vectored send and receive on raw memory,
-//! polling, options of TCP.
+//! Socket system calls that the standard library lacks: vectored send and receive on raw memory, polling, TCP options.
 
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, RawFd};
 
-/// Vectors of one call: the kernel's IOV_MAX.
+/// The most vectors in one call (the kernel's IOV_MAX).
 pub const IOV_MAX: usize = 1024;
 
 /// A `struct iovec`: memory named by address, whose validity the caller of a send or receive vouches for.
@@ -16,7 +15,7 @@ pub struct IoVec(libc::iovec);
 unsafe impl Send for IoVec {}
 
 impl IoVec {
-    /// To fill arrays with.
+    /// Returns an empty vector, to fill arrays.
     pub const fn nothing() -> IoVec {
         IoVec(libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 })
     }
@@ -41,7 +40,7 @@ fn counted(result: isize) -> io::Result<usize> {
     Ok(result as usize)
 }
 
-/// This end's address and the other's, as far as the socket has them.
+/// Returns this end's address and the other end's, if the socket has them.
 pub fn ends(socket: &impl AsFd) -> (Option<SocketAddr>, Option<SocketAddr>) {
     let socket = socket2::SockRef::from(socket);
     let of = |address: io::Result<socket2::SockAddr>| address.ok()?.as_socket();
@@ -58,13 +57,13 @@ pub unsafe fn send_vectors(fd: RawFd, vectors: &[IoVec]) -> io::Result<usize> {
     counted(unsafe { libc::sendmsg(fd, &message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) })
 }
 
-/// Sends bytes that are the caller's own: see `send_vectors`.
+/// Sends bytes that the caller owns: see `send_vectors`.
 pub fn send(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
     // SAFETY: `bytes` is borrowed until the call returns.
     unsafe { send_vectors(fd, &[IoVec::new(bytes.as_ptr() as u64, bytes.len())]) }
 }
 
-/// Receives into memory that is the caller's own: see `receive_vectors`.
+/// Receives into memory that the caller owns: see `receive_vectors`.
 pub fn receive(fd: RawFd, bytes: &mut [u8]) -> io::Result<usize> {
     // SAFETY: `bytes` is borrowed by nobody else until the call returns.
     unsafe { receive_vectors(fd, &[IoVec::new(bytes.as_mut_ptr() as u64, bytes.len())]) }
@@ -81,7 +80,7 @@ pub unsafe fn receive_vectors(fd: RawFd, vectors: &[IoVec]) -> io::Result<usize>
     counted(unsafe { libc::recvmsg(fd, &mut message, libc::MSG_DONTWAIT) })
 }
 
-/// Ends both directions; blocked and later calls on the socket return at once.
+/// Shuts both directions. Blocked and later calls on the socket return at once.
 pub fn shutdown(fd: RawFd) {
     // SAFETY: no memory is involved; a descriptor that is no connected socket is an ignorable error.
     unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
@@ -102,7 +101,7 @@ pub fn poll_readable(fds: &[RawFd], timeout_ns: u64) {
     unsafe { libc::ppoll(polled.as_mut_ptr(), count as libc::nfds_t, &timeout, std::ptr::null()) };
 }
 
-/// The CPU on which the socket's last packet was handled, and the one this thread runs on.
+/// Returns the CPU that handled the socket's last packet, and the CPU that this thread runs on.
 pub fn incoming_and_own_cpu(fd: RawFd) -> (i32, i32) {
     let mut cpu: libc::c_int = -1;
     let mut length = std::mem::size_of_val(&cpu) as libc::socklen_t;
@@ -114,7 +113,7 @@ pub fn incoming_and_own_cpu(fd: RawFd) -> (i32, i32) {
     (cpu, unsafe { libc::sched_getcpu() })
 }
 
-/// Chooses the congestion control; not allowed or not known is an error to be ignored or told.
+/// Sets the congestion control. Fails if the name is unknown or not permitted; callers may ignore that.
 pub fn set_congestion(fd: RawFd, name: &str) -> io::Result<()> {
     // SAFETY: the bytes of `name` are borrowed for the call and their length is given.
     let result = unsafe {
@@ -129,7 +128,7 @@ pub fn set_congestion(fd: RawFd, name: &str) -> io::Result<()> {
     counted(result as isize).map(|_| ())
 }
 
-/// The congestion control in use.
+/// Returns the congestion control in use.
 pub fn congestion(fd: RawFd) -> String {
     let mut name = [0u8; 16];
     let mut length = name.len() as libc::socklen_t;
@@ -144,8 +143,9 @@ pub fn congestion(fd: RawFd) -> String {
     String::from_utf8_lossy(&name[..end]).into_owned()
 }
 
-/// The network namespace that a socket is in, by a number that this boot gives to no other one; of kernels before
-/// 5.14 the inode of the calling thread's, which may come again when that namespace is gone. None: not known.
+/// Returns an id of the socket's network namespace, which no other namespace of this boot has. On kernels before 5.14
+/// returns the inode of the calling thread's namespace, which may be reused after that namespace is gone. None if
+/// unknown.
 pub fn network_namespace(fd: RawFd) -> Option<u64> {
     /// 71 on every architecture that ferry builds for (asm-generic). Not in libc for all of them.
     const SO_NETNS_COOKIE: libc::c_int = 71;
@@ -162,8 +162,8 @@ pub fn network_namespace(fd: RawFd) -> Option<u64> {
     Some(std::os::unix::fs::MetadataExt::ino(&namespace))
 }
 
-/// The interface that a socket is bound to, 0 if to none. A VRF binds them unasked, and then two sockets of one
-/// network namespace can listen at one address.
+/// Returns the interface that a socket is bound to, 0 if none. A VRF binds sockets by itself, and then two sockets of
+/// one network namespace can listen at the same address.
 pub fn bound_interface(fd: RawFd) -> io::Result<u32> {
     /// 62 on every architecture that ferry builds for (asm-generic); Linux 5.0.
     const SO_BINDTOIFINDEX: libc::c_int = 62;
@@ -176,7 +176,7 @@ pub fn bound_interface(fd: RawFd) -> io::Result<u32> {
     counted(result as isize).map(|_| index as u32)
 }
 
-/// Takes the error pending on a socket (SO_ERROR), such as that of a connect in the background.
+/// Takes the pending error of a socket (SO_ERROR), such as a failed connect.
 pub fn pending_error(fd: RawFd) -> Option<io::Error> {
     let mut error: libc::c_int = 0;
     let mut length = std::mem::size_of_val(&error) as libc::socklen_t;
@@ -200,7 +200,7 @@ mod tests {
 
     const ROLE: &str = "FERRY_TEST_SIGPIPE";
 
-    /// Not a test: writes to sockets that nobody reads.
+    /// Not a test: writes to sockets without a reader.
     #[test]
     #[ignore = "the other process of a test"]
     fn writes_to_nobody() {
@@ -219,7 +219,7 @@ mod tests {
         println!("@@ alive");
     }
 
-    /// A peer that ends may not take a program with it that leaves SIGPIPE as it was.
+    /// A program that leaves SIGPIPE at its default must survive the end of a peer.
     #[test]
     fn who_writes_to_nobody_lives() {
         let mut child = Command::new(std::env::current_exe().unwrap());

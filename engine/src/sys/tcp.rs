@@ -1,19 +1,19 @@
-//! How TCP connections come to be: a listener, a connection that is dialed, one that is accepted. All are non-blocking;
-//! `socket` has what is done with them afterwards.
+//! Makes TCP connections: a listener, dialed connections, and accepted ones. All are non-blocking. `socket` has the
+//! operations on them.
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
-/// Connections that come at once: a thousand peers with their lanes. The system's own limit is the lower one.
+/// Connections that may arrive at once: a thousand peers with their lanes. The system's own limit may be lower.
 const BACKLOG: i32 = 4096;
 
 pub struct Listener(TcpListener);
 
 impl Listener {
-    /// `buffer_bytes`: of each direction of the sockets accepted, 0 for the system's choice. Accepted sockets inherit
-    /// them, and with them the window scale that they announce.
+    /// `buffer_bytes` is the size of each buffer of accepted sockets, 0 for the system's default. Accepted sockets
+    /// inherit the size, and with it the window scale that they announce.
     pub fn bind(address: SocketAddr, buffer_bytes: usize) -> io::Result<Listener> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
@@ -42,11 +42,11 @@ impl AsRawFd for Listener {
     }
 }
 
-/// Begins to connect. The socket is writable once the connection stands or has failed.
+/// Starts to connect. The socket becomes writable once the connection is established or has failed.
 pub fn dial(remote: SocketAddr, buffer_bytes: usize) -> io::Result<OwnedFd> {
     let socket = Socket::new(Domain::for_address(remote), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
-    // Otherwise the handshake's small messages wait for delayed acknowledgements, 40 ms at a time.
+    // Without this the small messages of the handshake wait for delayed acknowledgements, 40 ms each.
     socket.set_tcp_nodelay(true)?;
     set_buffers(&socket, buffer_bytes);
     match socket.connect(&remote.into()) {
@@ -55,21 +55,21 @@ pub fn dial(remote: SocketAddr, buffer_bytes: usize) -> io::Result<OwnedFd> {
     }
 }
 
-/// Buffer sizes decide a connection's window scale, so they are set before the connection stands.
+/// Buffer sizes decide a connection's window scale, so they are set before connecting.
 fn set_buffers(socket: &Socket, bytes: usize) {
     if bytes > 0 {
-        // The system may allow less; that is no error.
+        // The system may allow less, which is no error.
         let _ = socket.set_send_buffer_size(bytes);
         let _ = socket.set_recv_buffer_size(bytes);
     }
 }
 
-/// This end's address.
+/// Returns this end's address.
 pub fn local_address(socket: &impl AsFd) -> Option<SocketAddr> {
     SockRef::from(socket).local_addr().ok()?.as_socket()
 }
 
-/// A port of this host that nobody has at this moment.
+/// Returns a port of this host that is free at this moment.
 pub fn free_port(host: IpAddr) -> io::Result<u16> {
     Ok(TcpListener::bind((host, 0))?.local_addr()?.port())
 }

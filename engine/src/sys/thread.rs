@@ -1,6 +1,6 @@
-//! The threads of an engine. They belong to the engine that whoever starts them works for (`health`), which counts
-//! them, and hears of their panics. Whenever they start, they block the signals and run on the CPUs that the thread
-//! which opened the engine did then (`origin`).
+//! The threads of an engine. A new thread belongs to the engine that its starter works for (`health`). The engine
+//! counts its threads and handles their panics. A thread blocks the signals, and runs on the CPUs, that the thread which
+//! opened the engine blocked and ran on then (`origin`), whenever it is started.
 
 use super::health;
 use super::origin::undisturbed;
@@ -8,7 +8,7 @@ use crate::status::{Error, Status};
 use std::io;
 use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
 
-/// Starts a thread that ends with its engine, if it is one of an engine.
+/// Starts a thread. If its starter works for an engine, that engine counts the thread until it ends.
 pub fn spawn(name: impl Into<String>, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     let builder = Builder::new().name(name.into());
     let Some(health) = health::ambient() else { return builder.spawn(body) };
@@ -26,8 +26,8 @@ pub fn not_started(what: &str, error: &io::Error) -> Error {
     Error { status: Status::Limit, ..Error::system(format!("starting {what}"), error) }
 }
 
-/// The same for one that touches no registered memory and runs the program's code, which nobody can stop. When the
-/// engine is broken and over, it goes on with `after`.
+/// Starts a thread that touches no registered memory and runs the program's code, which can't be stopped. Once a
+/// broken engine is over, the thread runs `after`.
 pub fn spawn_apart(
     name: impl Into<String>,
     body: impl FnOnce() + Send + 'static,
@@ -45,7 +45,7 @@ pub fn spawn_apart(
     }
 }
 
-/// A helper that whoever started it waits for; its panic is that thread's.
+/// Starts a helper that its starter waits for. A panic of the helper is the starter's.
 pub fn spawn_scoped<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     name: &str,

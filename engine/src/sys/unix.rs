@@ -1,6 +1,6 @@
-//! The kernel's word on who is at the other end of a local connection: abstract AF_UNIX sockets,
-//! SO_PEERCRED and pidfds. The control loop drives streams of them, over which `session::handshake` speaks
-//! (proof.rs); `transport::local` sequences of packets (`packet`).
+//! Identifies the process at the other end of a local connection by the kernel's data: abstract AF_UNIX sockets,
+//! SO_PEERCRED and pidfds. The control loop uses streams for the proof in `session::handshake` (proof.rs);
+//! `transport::local` uses packets (`packet`).
 
 use crate::limits::HANDSHAKES_MAX;
 pub use socket2::Type;
@@ -11,34 +11,34 @@ use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 
-/// The type of sockets that keep packets apart, and in order.
+/// The type of sockets that preserve packet boundaries and order.
 pub const PACKETS: libc::c_int = libc::SOCK_SEQPACKET;
 
 const NAME_PREFIX: &[u8] = b"ferry-";
 const NAME_RANDOM_BYTES: usize = 16;
 /// 77 on every architecture that ferry builds for (asm-generic); Linux 6.5. Not in libc for all of them.
 const SO_PEERPIDFD: libc::c_int = 77;
-/// What the kernel shows for a user that has no number in our user namespace, unless configured otherwise.
+/// The uid that the kernel shows, by default, for users without a number in our user namespace.
 const OVERFLOW_UID: u32 = 65_534;
 
-/// The process that connected, or that listened, as it was at that moment.
+/// The process that connected or listened, as of that moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
-    /// 0 if the process has no number in our pid namespace.
+    /// 0 if the process has no pid in our pid namespace.
     pub pid: i32,
     pub uid: u32,
 }
 
-/// Whether `name` has the form that `listen_abstract` gives: a peer that sends another one wants us to
-/// connect to somebody else's socket.
+/// True if `name` has the form that `listen_abstract` gives. A peer that sends another name wants us to connect to
+/// another program's socket.
 pub fn is_proof_name(name: &[u8]) -> bool {
     name.strip_prefix(NAME_PREFIX).is_some_and(|hex| {
         hex.len() == 2 * NAME_RANDOM_BYTES && hex.iter().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f'))
     })
 }
 
-/// Listens on a new random name in this network namespace. Non-blocking, close-on-exec; the name goes
-/// away with the last descriptor.
+/// Listens on a new random name in this network namespace. Non-blocking, close-on-exec. The name disappears with the
+/// last descriptor.
 pub fn listen_abstract(kind: Type) -> io::Result<(OwnedFd, Vec<u8>)> {
     let mut random = [0; NAME_RANDOM_BYTES];
     getrandom::fill(&mut random).map_err(|e| {
@@ -54,29 +54,30 @@ pub fn listen_abstract(kind: Type) -> io::Result<(OwnedFd, Vec<u8>)> {
     Ok((socket.into(), name))
 }
 
-/// The next waiting connection; WouldBlock if there is none. Non-blocking, close-on-exec.
+/// Accepts the next waiting connection; WouldBlock if none waits. Non-blocking, close-on-exec.
 pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let (socket, _) = SockRef::from(&listener).accept()?;
     socket.set_nonblocking(true)?;
     Ok(socket.into())
 }
 
-/// Whether accepting failed because this process, or the system, has no descriptor or memory for one more: the
-/// connection still waits, so a listener that is watched goes on saying so.
+/// True if accepting failed because this process or the system has no descriptor or memory left. The connection still
+/// waits, so a poller keeps reporting the listener.
 pub fn is_exhaustion(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
 }
 
-/// Connects without waiting: WouldBlock means that the listener's backlog is full and nothing was begun
-/// (AF_UNIX knows no connection in progress), so try again later. ConnectionRefused: no such name in this
-/// network namespace, most likely because the peer is on another host. Non-blocking, close-on-exec.
+/// Connects without waiting. WouldBlock means that the listener's backlog is full and nothing was started (AF_UNIX has
+/// no connection in progress): try again later. ConnectionRefused means that this network namespace has no such name,
+/// most likely because the peer is on another host. Non-blocking, close-on-exec.
 pub fn connect_abstract(name: &[u8], kind: Type) -> io::Result<OwnedFd> {
     let socket = socket(kind)?;
     socket.connect(&address(name)?)?;
     Ok(socket.into())
 }
 
-/// Who connected (seen from an accepted socket), or who listens (seen from a connected one).
+/// Returns the credentials of the connecting process (on an accepted socket) or the listening one (on a connected
+/// socket).
 pub fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<Credentials> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     // SAFETY: a ucred is three integers: any bytes are a value.
@@ -84,8 +85,8 @@ pub fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<Credentials> {
     Ok(Credentials { pid: found.pid, uid: found.uid })
 }
 
-/// The peer's credentials, provided that it is our effective user; PermissionDenied if not. Both ends of
-/// a proof ask this before they write.
+/// Returns the peer's credentials if the peer runs as our effective user, or PermissionDenied. Both ends of a proof
+/// check this before they write.
 pub fn same_user_credentials(socket: BorrowedFd<'_>) -> io::Result<Credentials> {
     let peer = peer_credentials(socket)?;
     // SAFETY: geteuid takes nothing and cannot fail.
@@ -97,10 +98,9 @@ pub fn same_user_credentials(socket: BorrowedFd<'_>) -> io::Result<Credentials> 
     Ok(peer)
 }
 
-/// A descriptor that becomes readable when the peer's process ends; close-on-exec. From the socket itself
-/// where the kernel can (6.5); an error may mean that the process has ended already. Older kernels go by the pid, which
-/// in the meantime may have become another process's: there, do not trust the descriptor before something secret was
-/// read from that process.
+/// Returns a descriptor that becomes readable when the peer's process ends; close-on-exec. On kernels from 6.5 on it
+/// comes from the socket itself; an error may mean that the process has already ended. Older kernels use the pid,
+/// which another process may have by now: do not trust that descriptor before a secret was read from the process.
 pub fn pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     match attested_pidfd(socket)? {
         Some(pidfd) => Ok(pidfd),
@@ -108,8 +108,7 @@ pub fn pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     }
 }
 
-/// The same, if it comes from the socket: of the process at its other end, whatever number that has. None: the
-/// kernel is older than 6.5.
+/// Like `pidfd`, but only from the socket, so it is certainly the process at the other end. None before Linux 6.5.
 pub fn attested_pidfd(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     let mut fd: libc::c_int = -1;
     // SAFETY: any bytes are an integer.
@@ -121,7 +120,7 @@ pub fn attested_pidfd(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// As `pidfd`, by number. ESRCH if there is no such process, or it is outside our pid namespace (0).
+/// Like `pidfd`, by pid. ESRCH if no such process exists or it is outside our pid namespace (0).
 pub fn pidfd_of(pid: i32) -> io::Result<OwnedFd> {
     if pid <= 0 {
         return Err(io::Error::from_raw_os_error(libc::ESRCH));
@@ -135,15 +134,15 @@ pub fn pidfd_of(pid: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
 }
 
-/// Whether the process of a pidfd has ended, with all its threads.
+/// True if the process of a pidfd has ended, with all its threads.
 pub fn has_exited(process: &OwnedFd) -> bool {
     let mut poll = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one pollfd, alive for the duration of the call, which does not wait.
     unsafe { libc::poll(&mut poll, 1, 0) == 1 && poll.revents & libc::POLLIN != 0 }
 }
 
-/// A copy of a descriptor of another process's, by its number there (pidfd_getfd; Linux 5.6), close-on-exec. EPERM
-/// where this one may not trace that one.
+/// Duplicates a descriptor of another process, by its number there (pidfd_getfd; Linux 5.6), close-on-exec. Fails with
+/// EPERM if this process may not trace that one.
 pub fn descriptor_of(process: BorrowedFd<'_>, number: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: pidfd_getfd takes three integers and no pointers.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0) };
@@ -154,7 +153,7 @@ pub fn descriptor_of(process: BorrowedFd<'_>, number: RawFd) -> io::Result<Owned
     Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
 }
 
-/// For descriptors that others made: programs that this one starts don't get it.
+/// Sets close-on-exec on a descriptor that another library made, so that programs started here do not inherit it.
 pub fn set_close_on_exec(fd: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: this command takes no pointer.
     match unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) } {
@@ -195,8 +194,8 @@ unsafe fn option<T: Copy>(socket: BorrowedFd<'_>, name: libc::c_int, value: &mut
     }
 }
 
-/// Whether a user shown as OVERFLOW_UID is really that one. In a user namespace of its own, a process that
-/// runs as "nobody" sees every unmapped user under its own number; in the initial one all are mapped.
+/// True if a user shown as OVERFLOW_UID really is that user. In a user namespace of its own, a process that runs as
+/// "nobody" sees every unmapped user under its own uid; the initial namespace maps all users.
 fn users_are_distinct() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     map.split_whitespace().eq(["0", "0", "4294967295"])
@@ -243,7 +242,7 @@ mod tests {
             );
             return;
         }
-        // The raw call changes this thread alone, which ends with the closure.
+        // The raw call changes only this thread, which ends with the closure.
         let stranger = |act: fn(&[u8]) -> (OwnedFd, Vec<u8>), name: Vec<u8>| {
             let thread = std::thread::spawn(move || {
                 // SAFETY: setresuid takes three integers.

@@ -23,7 +23,7 @@ pub unsafe fn write(pid: i32, local: &[IoVec], remote: &[IoVec]) -> io::Result<u
     })
 }
 
-/// The same in the other direction.
+/// Copies from the remote vectors to the local ones. Results as for `write`.
 ///
 /// # Safety
 /// Each local vector is writable memory that nothing in this process holds a reference to, until the
@@ -42,9 +42,9 @@ pub unsafe fn read(pid: i32, local: &[IoVec], remote: &[IoVec]) -> io::Result<us
     })
 }
 
-/// Whether the first and the last byte of a range can be read. False for what is not mapped, and for memory of
-/// a device, which the kernel doesn't read. True where it doesn't say, because the call is forbidden. The range
-/// is not empty and ends below 2^64.
+/// True if the first and the last byte of a range can be read. False for unmapped memory and for memory of a device,
+/// which the kernel does not read. True if the call is forbidden. The range must not be empty, and must end below
+/// 2^64.
 pub fn has_ends(address: u64, length: u64) -> bool {
     let mut bytes = [0u8; 2];
     let ends = [IoVec::new(address, 1), IoVec::new(address + length - 1, 1)];
@@ -56,8 +56,8 @@ pub fn has_ends(address: u64, length: u64) -> bool {
     }
 }
 
-/// Lets every process of this user copy from and to this one's memory, where the Yama security module
-/// would allow it only to ancestors. False where the kernel knows no such limit.
+/// Allows every process of this user to copy from and to this process, where the Yama security module would allow only
+/// ancestors. Returns false if the kernel has no such limit.
 pub fn allow_any_tracer() -> bool {
     // SAFETY: PR_SET_PTRACER takes an integer and no pointers.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) == 0 }

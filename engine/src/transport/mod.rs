@@ -1,4 +1,4 @@
-//! The paths to a peer. Each folder is one transport and knows none of the others.
+//! The transports. Each folder is one transport and imports none of the others.
 
 pub mod ascend;
 pub mod cuda;

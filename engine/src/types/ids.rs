@@ -1,4 +1,5 @@
-//! Numbers that name things. One kind of number is none of the others; `raw` is the C ABI's and the wire's.
+//! Handles as types, so that different kinds of numbers cannot be confused. `raw` is the number in the C ABI and on the
+//! wire.
 
 use std::fmt;
 

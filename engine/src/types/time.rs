@@ -1,5 +1,5 @@
-//! Moments on the two clocks. A moment of one is none of the other, and no length of time: lengths are
-//! nanoseconds in a plain `u64`.
+//! Moments on the two clocks, as types, so that the clocks cannot be confused with each other or with a length of time.
+//! Lengths are nanoseconds in a plain `u64`.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
@@ -13,18 +13,18 @@ macro_rules! moment {
         pub struct $Name(u64);
 
         impl $Name {
-            /// When the clock began; also "not yet".
+            /// The start of the clock; also used for "not yet".
             pub const ZERO: $Name = $Name(0);
             /// A moment that never comes.
             pub const NEVER: $Name = $Name(u64::MAX);
 
-            /// The moment this many nanoseconds after the clock began.
+            /// Returns the moment this many nanoseconds after the start of the clock.
             #[inline]
             pub const fn from_ns(ns: u64) -> $Name {
                 $Name(ns)
             }
 
-            /// Nanoseconds since the clock began.
+            /// Returns the nanoseconds since the start of the clock.
             #[inline]
             pub const fn ns(self) -> u64 {
                 self.0
@@ -40,13 +40,13 @@ macro_rules! moment {
                 self.saturating_add(u64::try_from(length.as_nanos()).unwrap_or(u64::MAX))
             }
 
-            /// This many nanoseconds before; the beginning if there are fewer.
+            /// Returns the moment this many nanoseconds earlier, at least the start of the clock.
             #[inline]
             pub const fn saturating_sub_ns(self, ns: u64) -> $Name {
                 $Name(self.0.saturating_sub(ns))
             }
 
-            /// Nanoseconds from `earlier` to here; 0 if it is later.
+            /// Returns the nanoseconds from `earlier` to this moment; 0 if `earlier` is later.
             #[inline]
             pub const fn saturating_sub(self, earlier: $Name) -> u64 {
                 self.0.saturating_sub(earlier.0)
@@ -76,7 +76,7 @@ macro_rules! moment {
             }
         }
 
-        /// Nanoseconds between the two.
+        /// The nanoseconds between two moments.
         impl Sub for $Name {
             type Output = u64;
             #[inline]
@@ -104,6 +104,6 @@ moment! {
 }
 
 moment! {
-    /// A moment on CLOCK_BOOTTIME, which leases use: it also runs while the machine sleeps.
+    /// A moment on CLOCK_BOOTTIME, which leases use because that clock also runs while the machine sleeps.
     Boottime
 }

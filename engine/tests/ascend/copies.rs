@@ -1,4 +1,4 @@
-//! Data from here to there, whole and scattered, and what the program's streams say.
+//! Copies between host and device, contiguous and scattered, and waiting for the program's streams.
 
 use crate::npu::{alone, cause, expect, finish, good, host_slice, pattern, Npu, KIB, MIB, VERSIONS};
 use ferry::device::{Direction, Piece, Start};
@@ -43,7 +43,7 @@ fn bytes_arrive_in_each_direction() {
     }
 }
 
-/// Blocks of a cache that is scattered on the device and side by side in host memory, both ways.
+/// Copies blocks that are scattered on the device and contiguous in host memory, in both directions.
 #[test]
 fn small_blocks_cross_as_one() {
     const BLOCK: usize = 16 * KIB;
@@ -69,7 +69,7 @@ fn small_blocks_cross_as_one() {
                 (read, host_slice(host, COUNT * BLOCK).to_vec())
             })
             .unwrap();
-        // A scratch buffer holds 64 of them: four copies across and one word, each way.
+        // A scratch buffer holds 64 of them: four copies across and one flag, in each direction.
         assert_eq!(npu.calls("aclrtMemcpyAsync") - before, 2 * (COUNT as i64 + 4 + 1));
         let (old, now) = (pattern(2 * COUNT * BLOCK, 3), npu.read_device(device, 2 * COUNT * BLOCK));
         for at in 0..COUNT {
@@ -84,7 +84,7 @@ fn small_blocks_cross_as_one() {
     });
 }
 
-/// What is scattered in host memory can't be gathered: one call where the library has one for many.
+/// Scattered host memory can't be gathered on the device: one batch call replaces many, where the library has it.
 #[test]
 fn blocks_scattered_in_host_memory_take_one_call_where_there_is_one() {
     for (version, batches, copies) in [("8.3", 0, 33), ("8.5", 1, 1)] {
@@ -95,7 +95,7 @@ fn blocks_scattered_in_host_memory_take_one_call_where_there_is_one() {
             host_slice(host, MIB).copy_from_slice(&pattern(MIB, 5));
             let before = npu.calls("aclrtMemcpyAsync");
             npu.with_queue(0, MIB, 2, |queue| {
-                // A gap behind each.
+                // A gap follows each block.
                 let block = |at: u64| piece(device + at * 4096, host + at * 8192, 4096);
                 let pieces: Vec<_> = (0..32).map(block).collect();
                 let batch = queue.copy(Direction::HostToDevice, &pieces).unwrap();
@@ -161,7 +161,7 @@ fn batches_are_bounded_and_end_in_order() {
             assert!(!queue.is_done(third).unwrap());
             finish(queue, second).unwrap();
             finish(queue, third).unwrap();
-            // A batch of nothing ends too.
+            // An empty batch ends too.
             let none = queue.copy(Direction::HostToDevice, &[]).unwrap();
             finish(queue, none).unwrap();
         })
@@ -173,7 +173,7 @@ fn batches_are_bounded_and_end_in_order() {
     });
 }
 
-/// A stream of the program's with a copy in it that hangs, then an event.
+/// Makes a stream of the program's with a copy that hangs, then records an event.
 #[test]
 fn points_are_reached_when_the_programs_stream_is_there() {
     alone(points_are_reached_when_the_programs_stream_is_there, "9.1", &[("HANG", "1")], |mut npu| {
@@ -181,7 +181,7 @@ fn points_are_reached_when_the_programs_stream_is_there() {
         let (device, host) = (npu.device_memory(MIB), npu.host_memory(MIB));
         let (mut stream, mut event) = (null_mut(), null_mut());
         let calls = &npu.program.calls;
-        // SAFETY: results live on this stack; the memory is the test's, and stays until the stream is through.
+        // SAFETY: results live on this stack; the memory is the test's, and stays until the stream has ended.
         unsafe {
             good((npu.others.aclrtCreateStream)(&mut stream));
             good((calls.aclrtCreateEventWithFlag)(&mut event, 2));

@@ -1,4 +1,4 @@
-//! Everything that can fail, does: what is said, and that nothing is left or touched too late.
+//! Fails every call that can fail: checks the reported error, and that nothing is leaked or touched too late.
 
 use crate::npu::{alone, cause, expect, finish, host_slice, pattern, Npu, MIB};
 use ferry::device::{Direction, Job, Limits, Piece, Worker};
@@ -14,7 +14,7 @@ fn piece(to: u64, from: u64, length: usize) -> Piece {
     Piece { to, from, length: length as u64 }
 }
 
-/// Everything that the driver can do, to the first failure.
+/// Makes the driver do everything that it can, up to the first failure.
 fn exercise(npu: &Npu, other: u64, device: u64, host: u64) -> Result<()> {
     npu.with_queue(0, MIB, 2, |queue| {
         let batch = queue.copy(Direction::DeviceToDevice, &[piece(device, other, 4096)])?;
@@ -47,7 +47,7 @@ fn each_call_that_fails_is_named_and_leaves_nothing() {
             ("aclrtMalloc", 2),
             ("aclrtCreateStreamWithConfig", 1),
             ("aclrtSetStreamFailureMode", 1),
-            // A copy, a word, a copy across, one on the device, another.
+            // A copy, a flag, a copy across, a copy on the device, another copy.
             ("aclrtMemcpyAsync", 1),
             ("aclrtMemcpyAsync", 2),
             ("aclrtMemcpyAsync", 3),
@@ -69,7 +69,7 @@ fn each_call_that_fails_is_named_and_leaves_nothing() {
             npu.no_fault();
             exercise(&npu, other, device, host).unwrap();
         }
-        // Only the first time, and only in a process that has not reached the other device.
+        // Only the first time, and only in a process that has not accessed the other device.
         npu.free(device);
         npu.free_host(host);
         npu.set(1);
@@ -110,7 +110,7 @@ fn a_library_that_does_not_begin_says_why() {
     });
 }
 
-/// What the library refuses fails that batch, and no other.
+/// A piece that the library refuses fails its own batch and no other.
 #[test]
 fn a_wrong_piece_fails_its_batch_alone() {
     alone(a_wrong_piece_fails_its_batch_alone, "8.1", &[], |mut npu| {
@@ -118,13 +118,13 @@ fn a_wrong_piece_fails_its_batch_alone() {
         let (device, host) = (npu.device_memory(4 * MIB), npu.host_memory(4 * MIB));
         host_slice(host, 4 * MIB).copy_from_slice(&pattern(4 * MIB, 2));
         npu.with_queue(0, MIB, 2, |queue| {
-            // The second leaves its allocation.
+            // The second piece exceeds its allocation.
             let good = piece(device, host, 2 * MIB);
             let wrong = piece(device + 3 * MIB as u64, host, 2 * MIB);
             let batch = queue.copy(Direction::HostToDevice, &[good, wrong]).unwrap();
             let error = finish(queue, batch).unwrap_err();
             assert_eq!(cause(&error), (Status::Invalid, 107_000));
-            // Nothing of it begun: nothing to wait for.
+            // No copy has begun, so there is nothing to wait for.
             let error = queue.copy(Direction::HostToDevice, &[wrong, good]).unwrap_err();
             assert_eq!(cause(&error), (Status::Invalid, 107_000));
             let batch = queue.copy(Direction::HostToDevice, &[good]).unwrap();
@@ -138,7 +138,7 @@ fn a_wrong_piece_fails_its_batch_alone() {
     });
 }
 
-/// The device itself fails a copy: nothing behind it is taken for good.
+/// The device itself fails a copy: no later copy counts as successful.
 #[test]
 fn a_copy_that_the_device_fails_ends_the_queue() {
     alone(a_copy_that_the_device_fails_ends_the_queue, "9.1", &[("COPY_US", "2000")], |mut npu| {
@@ -147,7 +147,7 @@ fn a_copy_that_the_device_fails_ends_the_queue() {
         host_slice(host, MIB).copy_from_slice(&pattern(MIB, 2));
         npu.with_queue(0, MIB, 4, |queue| {
             let pieces = [piece(device, host, MIB)];
-            // Tasks: a copy, a word, a copy.
+            // Tasks: a copy, a flag, a copy.
             npu.fault("task", "3", CODE);
             let first = queue.copy(Direction::HostToDevice, &pieces).unwrap();
             let second = queue.copy(Direction::HostToDevice, &pieces).unwrap();
@@ -161,7 +161,7 @@ fn a_copy_that_the_device_fails_ends_the_queue() {
             assert_eq!(cause(&refused), (Status::Unavailable, CODE));
         })
         .unwrap();
-        // Another queue is not concerned.
+        // Another queue is not affected.
         npu.with_queue(0, MIB, 1, |queue| {
             let batch = queue.copy(Direction::HostToDevice, &[piece(device, host, MIB)]).unwrap();
             finish(queue, batch).unwrap();
@@ -187,7 +187,7 @@ fn a_copy_that_hangs_is_stopped() {
             }
             assert!(queue.abort());
             assert_eq!(queue.is_done(batch).unwrap_err().status, Status::Unavailable);
-            // The library would complain if anything still named it.
+            // The library would complain if an export or a task still named the memory.
             npu.expect_device(device, MIB, 1);
             npu.free(device);
             npu.free_host(host);
@@ -198,7 +198,7 @@ fn a_copy_that_hangs_is_stopped() {
     });
 }
 
-/// The stream can't be stopped: then its memory is not free, and when it goes on by itself the copy is good.
+/// The stream can't be stopped: its memory is not free, and when the stream continues by itself the copy is good.
 #[test]
 fn what_can_not_be_stopped_stays_under_way() {
     alone(what_can_not_be_stopped_stays_under_way, "9.1", &[("HANG", "1")], |mut npu| {
@@ -223,7 +223,7 @@ fn what_can_not_be_stopped_stays_under_way() {
     });
 }
 
-/// A queue that is dropped meanwhile gives nothing back that the device may still write to.
+/// A queue that is dropped meanwhile keeps all memory that the device may still write to.
 #[test]
 fn a_queue_that_does_not_come_to_rest_is_kept() {
     alone(a_queue_that_does_not_come_to_rest_is_kept, "9.1", &[("HANG", "1")], |mut npu| {
@@ -279,7 +279,7 @@ fn a_worker_gives_a_hanging_copy_up() {
     });
 }
 
-/// Copies from and to memory that is not locked are made before `copy` returns, and are right.
+/// Copies from and to pageable memory are done before `copy` returns, and are correct.
 #[test]
 fn memory_that_is_not_locked_is_copied_too() {
     alone(memory_that_is_not_locked_is_copied_too, "9.1", &[], |mut npu| {

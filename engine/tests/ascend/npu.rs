@@ -19,11 +19,11 @@ pub const KIB: usize = 1 << 10;
 pub const MIB: usize = 1 << 20;
 pub const VERSIONS: [&str; 5] = ["8.1", "8.3", "8.5", "9.0", "9.1"];
 
-/// In a test's own process: which of the calls of `alone` it is for.
+/// Set in a test's own process: the number of the call of `alone` that the process runs.
 const TEST: &str = "FERRY_TEST_ASCEND";
 const LIBRARY: &str = "FERRY_TEST_ASCEND_LIBRARY";
 
-/// What it says in the end.
+/// The line that the process prints at the end.
 const DONE: &str = "@@ the body has run";
 
 thread_local! {
@@ -31,9 +31,9 @@ thread_local! {
     static CALLS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Runs the body of `test`, the function that calls this, in a process of its own that has this version of the
-/// library and these knobs (FERRY_STANDIN_ left out). It fails if the body does, if the library complains, or
-/// if something is left that the library gave out.
+/// Runs the body of `test`, the function that calls this, in a process of its own with this version of the library and
+/// these knobs (without their prefix FERRY_STANDIN_). Fails if the body fails, if the library complains, or if
+/// something that the library gave out is not given back.
 pub fn alone<F>(_test: F, version: &str, knobs: &[(&str, &str)], body: impl FnOnce(Npu)) {
     static SO_FAR: AtomicUsize = AtomicUsize::new(0);
     let name = std::any::type_name::<F>().strip_prefix("ascend::").unwrap();
@@ -71,7 +71,7 @@ pub fn alone<F>(_test: F, version: &str, knobs: &[(&str, &str)], body: impl FnOn
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// Declares functions that the stand-in has and ferry doesn't use.
+/// Declares functions of the stand-in that ferry doesn't use.
 macro_rules! others {
     ($($name:ident($($argument:ty),*);)+) => {
         #[allow(non_snake_case)]
@@ -96,7 +96,7 @@ others! {
     standin_release();
 }
 
-/// Of physical memory: handle type, allocation type, attributes, device, kind of place, reserved.
+/// Describes physical memory: handle type, allocation type, attributes, device, kind of place, reserved.
 #[repr(C)]
 pub struct Physical(i32, i32, i32, u32, i32, u64);
 
@@ -111,7 +111,7 @@ fn symbol(library: &str, name: &str) -> *mut c_void {
     }
 }
 
-/// How often the library was called so.
+/// Returns how often this function of the library was called.
 pub fn calls(path: &str, function: &str) -> i64 {
     // SAFETY: the stand-in's function of this name has this type.
     let count: unsafe extern "C" fn(*const c_char) -> c_long =
@@ -121,7 +121,7 @@ pub fn calls(path: &str, function: &str) -> i64 {
     unsafe { count(name.as_ptr()) as i64 }
 }
 
-/// What a call of the library may answer.
+/// Asserts that a call of the library succeeded.
 #[track_caller]
 pub fn good(code: c_int) {
     assert_eq!(code, 0);
@@ -145,12 +145,12 @@ impl Npu {
         Npu { driver, program: Library::open(&path).unwrap(), others: Others::find(&path), path, set: vec![] }
     }
 
-    /// In a process that a test has started for itself.
+    /// Opens the library in a process that a test has started itself.
     pub fn beside() -> Npu {
         Npu::open()
     }
 
-    /// The program begins the library, and works with this device on this thread.
+    /// Initializes the library for the program, and makes this device current on this thread.
     pub fn start(&mut self, device: i32) {
         // SAFETY: no file of settings is named, which is allowed.
         let code = unsafe { (self.program.calls.aclInit)(std::ptr::null()) };
@@ -175,7 +175,7 @@ impl Npu {
         good(unsafe { (self.others.standin_set)(name.as_ptr(), text.as_ptr()) });
     }
 
-    /// The n-th call from now on, or each ("*"), fails with this code.
+    /// Makes the n-th call from now on, or each call ("*"), fail with this code.
     pub fn fault(&self, function: &str, nth: &str, code: i32) {
         self.knob("FAULT", &format!("{function}:{nth}:{code}"));
     }
@@ -184,12 +184,12 @@ impl Npu {
         self.knob("FAULT", "");
     }
 
-    /// Lets what hangs go on, also if it has yet to begin, until this is so.
+    /// Lets hanging copies continue, later ones too, until `so` is true.
     pub fn release_until(&self, mut so: impl FnMut() -> bool) {
         let begin = Instant::now();
         while !so() {
             assert!(begin.elapsed() < PATIENCE, "what was released still hangs");
-            // SAFETY: it takes nothing and may be called at any time.
+            // SAFETY: the function takes no arguments and may be called at any time.
             unsafe { (self.others.standin_release)() };
             std::thread::yield_now();
         }
@@ -219,7 +219,7 @@ impl Npu {
         good(unsafe { (self.program.calls.aclrtFreeHost)(address as *mut c_void) });
     }
 
-    /// Physical memory of this many bytes, mapped: its address and handle.
+    /// Allocates and maps this many bytes of physical memory; returns the address and the handle.
     pub fn mapped_memory(&self, device: u32, length: usize) -> (u64, *mut c_void) {
         let (mut handle, mut address) = (null_mut(), null_mut());
         let calls = &self.program.calls;
@@ -242,7 +242,7 @@ impl Npu {
         }
     }
 
-    /// Puts a pattern into device memory: each 8 bytes say where they belong.
+    /// Fills device memory with a pattern: each 8 bytes encode their offset.
     pub fn fill_device(&self, address: u64, length: usize, seed: u64) {
         let data = pattern(length, seed);
         let (to, from, kind) = (address as *mut c_void, data.as_ptr().cast(), ACL_COPY_HOST_TO_DEVICE);
@@ -263,7 +263,7 @@ impl Npu {
         expect(&self.read_device(address, length), seed);
     }
 
-    /// A queue of this device on a thread of its own, while `work` is done with it.
+    /// Runs `work` with a queue of this device on a thread of its own.
     pub fn with_queue<T: Send>(
         &self,
         device: i32,
@@ -281,14 +281,14 @@ impl Npu {
         })
     }
 
-    /// The process ends as if it had been killed, and nobody looks for what is left.
+    /// Ends the process as if it had been killed; no audit runs.
     pub fn leave(self) -> ! {
         println!("{DONE}");
         // SAFETY: nothing of this process is needed any more.
         unsafe { libc::_exit(0) }
     }
 
-    /// The program ends the library, which says what is left.
+    /// Finalizes the library for the program; the library then reports leaks.
     pub fn end(mut self) {
         for device in std::mem::take(&mut self.set) {
             // SAFETY: no memory is involved; what was on the device is not used any more.
@@ -300,7 +300,7 @@ impl Npu {
     }
 }
 
-// SAFETY: what the program has of the library may be used on any thread.
+// SAFETY: the library's handles that the program has may be used on any thread.
 unsafe impl Sync for Npu {}
 
 pub fn pattern(length: usize, seed: u64) -> Vec<u8> {
@@ -316,8 +316,8 @@ pub fn expect(data: &[u8], seed: u64) {
 }
 
 pub fn host_slice<'a>(address: u64, length: usize) -> &'a mut [u8] {
-    // SAFETY: host memory of the caller's that is as long and stays for as long as the slice is used. What a device
-    // does to it meanwhile the test waits for before it looks.
+    // SAFETY: host memory of the caller's that is as long and stays for as long as the slice is used. The test waits
+    // for the device's writes before it looks.
     unsafe { std::slice::from_raw_parts_mut(address as *mut u8, length) }
 }
 
@@ -331,7 +331,7 @@ pub fn finish(queue: &mut dyn Queue, batch: Batch) -> Result<()> {
     Ok(())
 }
 
-/// Status and code of a failure.
+/// Returns the status and the library's code of a failure.
 pub fn cause(error: &Error) -> (ferry::Status, i32) {
     (error.status, error.vendor_error)
 }

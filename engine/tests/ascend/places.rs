@@ -1,4 +1,4 @@
-//! Which library, whose it is, and what it knows of an address.
+//! Finds the library, its initialization, and the location of an address.
 
 use crate::npu::{alone, calls, good, Npu, MIB, VERSIONS};
 use ferry::device::{Allocation, Direction, Job, Limits, Piece, Start, Worker};
@@ -23,7 +23,7 @@ fn each_kind_of_memory_is_told_from_the_others() {
         alone(test, version, &[("POINTER", answer)], |mut npu| {
             let plain = vec![0u8; 4096];
             let plain = plain.as_ptr() as u64;
-            // Nobody has begun it: then nothing is on a device, and it stays so.
+            // The library is not initialized: no memory is on a device, and ferry does not initialize the library.
             assert_eq!(npu.driver.locate(plain).unwrap(), None);
             assert_eq!(npu.calls("aclInit"), 0);
             npu.start(1);
@@ -43,7 +43,8 @@ fn each_kind_of_memory_is_told_from_the_others() {
                 assert_eq!((locate(pinned), locate(plain), locate(0)), (None, None, None));
             };
             look();
-            // A thread without a context learns the same, and has none afterwards, whether or not a queue is open.
+            // A thread without a context gets the same answer, and has no context afterwards, whether or not a queue
+            // is open.
             let elsewhere = || {
                 std::thread::scope(|scope| {
                     scope.spawn(|| {
@@ -65,8 +66,8 @@ fn each_kind_of_memory_is_told_from_the_others() {
     }
 }
 
-/// The toolkit is installed, and the program has begun it, where no device is to be had: what the program registers
-/// is the host's.
+/// The toolkit is installed and the program has initialized it on a machine without devices: registered memory counts
+/// as host memory.
 #[test]
 fn without_a_device_all_memory_is_the_hosts() {
     for (devices, fault) in [("0", ""), ("2", "aclInit")] {
@@ -114,9 +115,9 @@ fn a_library_that_is_not_there_or_another_is_unavailable() {
 
         assert!((ascend::library(&npu.path, None).is_loaded)());
         assert!(!(ascend::library("libferry-nobody-has-this.so", None).is_loaded)());
-        // By the name that it says it has.
+        // By the library's SONAME.
         assert!((ascend::library("libascendcl.so", None).is_loaded)());
-        // By nobody: looking must not open it.
+        // The program has not opened it: looking must not open it either.
         let unopened = npu.path.replace("cann-9.1", "cann-8.1");
         assert!(
             !(ascend::library(&unopened, None).is_loaded)()
@@ -125,14 +126,14 @@ fn a_library_that_is_not_there_or_another_is_unavailable() {
     });
 }
 
-/// Whoever has begun the library ends it, and where uses are counted everybody ends their own.
+/// The side that initialized the library finalizes it; where the library counts uses, each side ends its own.
 #[test]
 fn the_library_is_ended_for_nobody_else() {
     for version in ["8.3", "9.1"] {
         alone(the_library_is_ended_for_nobody_else, version, &[], |mut npu| {
             let path = npu.path.clone();
             let ended = || calls(&path, "aclFinalize");
-            // Nobody but ferry.
+            // Only ferry uses the library.
             npu.with_queue(0, MIB, 1, |_| ()).unwrap();
             let again = (ascend::library(&npu.path, None).open)().unwrap();
             again.point(Start::Event(1)).unwrap();
@@ -141,7 +142,7 @@ fn the_library_is_ended_for_nobody_else() {
             npu.driver = (ascend::library(&npu.path, None).open)().unwrap();
             assert_eq!(ended(), 1);
 
-            // The program first: it goes on when ferry is gone.
+            // The program initializes first, and continues when ferry is gone.
             npu.start(0);
             let memory = npu.device_memory(MIB);
             npu.with_queue(0, MIB, 1, |_| ()).unwrap();
@@ -161,7 +162,7 @@ impl Npu {
     }
 }
 
-/// The whole way, beside a program that has a device and a context of its own current.
+/// Does everything beside a program that has a device and a context of its own current.
 #[test]
 fn the_programs_threads_stay_as_they_are() {
     alone(the_programs_threads_stay_as_they_are, "9.1", &[], |mut npu| {
@@ -213,12 +214,12 @@ fn the_programs_threads_stay_as_they_are() {
 }
 
 fn aligned(length: usize) -> u64 {
-    // Stays until the process ends.
+    // The memory stays until the process ends.
     let memory = vec![0u8; length + 4096].leak();
     (memory.as_ptr() as u64).next_multiple_of(4096)
 }
 
-/// As often as it was registered less unregistered with the library.
+/// True while the memory was registered with the library more often than unregistered.
 fn is_locked(npu: &Npu, address: u64) -> bool {
     let mut device = null_mut();
     let memory = address as *mut c_void;
@@ -262,7 +263,7 @@ fn host_memory_is_locked_from_any_thread_and_only_ours_is_unlocked() {
         let wrong = npu.driver.pin(ours + 8, 4096).unwrap_err();
         assert_eq!((wrong.status, wrong.vendor_error), (Status::Invalid, 107_000));
         assert!(wrong.message.contains("aclrtHostRegister"), "{wrong}");
-        // Devices that can't have it copy synchronously.
+        // Devices for which registering fails copy synchronously.
         npu.fault("aclrtHostRegister", "1", 207_000);
         npu.driver.pin(ours, MIB).unwrap();
         npu.driver.unpin(ours);

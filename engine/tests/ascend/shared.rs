@@ -1,4 +1,4 @@
-//! Memory of other processes: one process exports, another that it starts imports, reads and writes.
+//! Memory of other processes: one process exports; another process, which it starts, imports, reads and writes.
 
 use crate::npu::{alone, cause, expect, finish, host_slice, pattern, Npu, MIB};
 use ferry::device::{Borrowed, Direction, Piece};
@@ -14,12 +14,12 @@ use std::sync::Arc;
 
 const IMPORTER: &str = "FERRY_TEST_ASCEND_IMPORTER";
 
-/// The process that imports: this program again. It does what each line says and answers with one.
+/// The process that imports: this program again. It obeys each line and answers with a line.
 struct Importer {
     process: Child,
     input: ChildStdin,
     output: Lines<BufReader<ChildStdout>>,
-    /// As its driver counts it.
+    /// The process's number as its driver counts.
     pid: i32,
 }
 
@@ -53,12 +53,12 @@ impl Importer {
         self.answer()
     }
 
-    /// The number of what it has imported, or status and code.
+    /// Imports an export; returns the import's number, or the status and code.
     fn import(&mut self, exported: &[u8]) -> Result<usize, String> {
         self.import_of(PeerId::from_raw(1), exported, 1)
     }
 
-    /// The same of a peer, with so many bytes wanted.
+    /// Imports `length` bytes of an export of this peer.
     fn import_of(&mut self, peer: PeerId, exported: &[u8], length: u64) -> Result<usize, String> {
         let hex = exported.iter().fold(String::new(), |mut hex, byte| {
             write!(hex, "{byte:02x}").unwrap();
@@ -74,7 +74,7 @@ impl Importer {
     }
 }
 
-/// A process as a same-host path would have proven it.
+/// Returns a process as a same-host path would have proven it.
 fn proven(pid: u32) -> Proven {
     let pid = pid as i32;
     Proven::new(pid, Arc::new(unix::pidfd_of(pid).unwrap()))
@@ -116,7 +116,7 @@ fn importer() {
                             (imported.len() - 1).to_string()
                         })
                 }
-                // WHICH LENGTH SEED: what the exporter has put there.
+                // WHICH LENGTH SEED: checks the bytes that the exporter has written there.
                 "read" => {
                     let length = number(2);
                     let from = imported[number(1)];
@@ -146,7 +146,7 @@ fn importer() {
     println!("@@ ended");
 }
 
-/// From the exporter's bytes to the importer and back, both parts of one allocation.
+/// Copies from the exporter to the importer and back, both parts of one allocation.
 fn both_ways(npu: &Npu, importer: &mut Importer, memory: u64, parts: &[u64]) {
     npu.with_queue(0, MIB, 1, |queue| {
         let exported: Vec<_> = parts
@@ -171,7 +171,7 @@ fn both_ways(npu: &Npu, importer: &mut Importer, memory: u64, parts: &[u64]) {
 
 #[test]
 fn another_process_reads_and_writes_by_key() {
-    // Before 9.0 only what begins an allocation can be exported.
+    // Before 9.0 only the beginning of an allocation can be exported.
     for (version, parts) in
         [("8.3", &[0u64][..]), ("8.5", &[0]), ("9.0", &[0, 4 << 20]), ("9.1", &[0, 4 << 20])]
     {
@@ -182,7 +182,7 @@ fn another_process_reads_and_writes_by_key() {
                 let mut importer = Importer::start(device);
                 both_ways(&npu, &mut importer, memory, parts);
                 importer.end();
-                // Everything is withdrawn: it can go.
+                // Every export is withdrawn, so the memory can be freed.
                 npu.free(memory);
                 npu.end();
             });
@@ -190,7 +190,7 @@ fn another_process_reads_and_writes_by_key() {
     }
 }
 
-/// Memory that was mapped has no key, and a handle that PCIe doesn't mind.
+/// Mapped memory has no key, but a handle that works over PCIe too.
 #[test]
 fn another_process_reads_and_writes_by_handle() {
     for (pcie, device) in [("0", 0), ("1", 0), ("1", 1)] {
@@ -208,7 +208,7 @@ fn another_process_reads_and_writes_by_handle() {
 
 #[test]
 fn what_can_not_be_shared_is_unavailable() {
-    // No key before 8.3, and no handle of memory that was not mapped.
+    // Before 8.3 the library has no keys, and it has no handle of memory that was not mapped.
     alone(what_can_not_be_shared_is_unavailable, "8.1", &[], |mut npu| {
         npu.start(0);
         let memory = npu.device_memory(MIB);
@@ -235,7 +235,7 @@ fn what_can_not_be_shared_is_unavailable() {
     });
 }
 
-/// Whitelists hold the numbers of the driver, which are not those of a container.
+/// Whitelists hold the driver's process numbers, which differ from the numbers in a container.
 #[test]
 fn only_who_was_meant_imports() {
     for offset in ["0", "100000"] {
@@ -262,7 +262,7 @@ fn only_who_was_meant_imports() {
     }
 }
 
-/// An export that its importer has not closed stays, and goes once it has.
+/// An export that its importer has not closed stays, and is freed after the importer closes it.
 #[test]
 fn importers_close_first() {
     alone(importers_close_first, "9.1", &[], |mut npu| {
@@ -276,7 +276,7 @@ fn importers_close_first() {
             queue.withdraw(&exported);
             assert_eq!(importer.ask(&format!("read 0 {MIB} 1")), "read");
             assert_eq!(importer.ask("close 0"), "closed");
-            // Anything that is withdrawn later takes it along.
+            // A later withdrawal also frees this export.
             let before = npu.calls("aclrtIpcMemClose");
             let exported = queue.export(other, MIB as u64, importer.pid).unwrap();
             queue.withdraw(&exported);
@@ -290,8 +290,8 @@ fn importers_close_first() {
     });
 }
 
-/// One that could not end, because somebody still has it open, is left over: memory that comes to lie at the same place
-/// gets one of its own.
+/// An export that could not end, because a process still has it open, is not reused: new memory at the same address
+/// gets its own export.
 #[test]
 fn an_export_that_is_left_over_is_not_found_again() {
     alone(an_export_that_is_left_over_is_not_found_again, "9.1", &[], |mut npu| {
@@ -305,7 +305,7 @@ fn an_export_that_is_left_over_is_not_found_again() {
             importer.import(&first).unwrap();
             queue.withdraw(&again);
             queue.withdraw(&first);
-            // Base and length are what they were; whether the memory is, nobody can tell.
+            // Base and length are the same; the exporter can't tell whether the memory is.
             let fresh = queue.export(memory, MIB as u64, importer.pid).unwrap();
             assert_ne!(first, fresh);
             npu.fill_device(memory, MIB, 1);
@@ -321,7 +321,7 @@ fn an_export_that_is_left_over_is_not_found_again() {
     });
 }
 
-/// Allocations that are exported are bounded; what is withdrawn makes room.
+/// Exported allocations are bounded; withdrawing an export makes room.
 #[test]
 fn exported_allocations_are_bounded() {
     alone(exported_allocations_are_bounded, "9.1", &[], |mut npu| {
@@ -343,7 +343,7 @@ fn exported_allocations_are_bounded() {
     });
 }
 
-/// What was imported stays what it was said to be, whoever says something else later.
+/// An import keeps the length of its first announcement, whatever a later announcement says.
 #[test]
 fn a_second_import_stays_within_the_first() {
     const LENGTH: usize = 14;
@@ -358,7 +358,7 @@ fn a_second_import_stays_within_the_first() {
                 let mut long = exported.clone();
                 long[LENGTH..LENGTH + 8].copy_from_slice(&(2 * size).to_le_bytes());
                 let invalid = || Err("INVALID 0".to_owned());
-                // Less than is wanted; and, where the library tells, less than was said.
+                // Less than is wanted; and, where the library tells, less than was announced.
                 assert_eq!(importer.import_of(PeerId::from_raw(1), &exported, size + 1), invalid());
                 assert!(importer.import_of(PeerId::from_raw(1), &long, size).is_err());
                 let which = importer.import_of(PeerId::from_raw(1), &exported, size).unwrap();
@@ -404,7 +404,7 @@ fn ranges_and_words_that_are_wrong_are_refused() {
                         .unwrap_err(),
                 )
             };
-            // Of this process.
+            // The export is of this process.
             assert_eq!(import(&exported), (Status::System, 507_022));
             exported[0] += 1;
             assert_eq!(import(&exported).0, Status::Invalid);
@@ -417,7 +417,7 @@ fn ranges_and_words_that_are_wrong_are_refused() {
     });
 }
 
-/// Each call of an import that fails is named, and what was made before it is given back.
+/// Each failed call of an import is named, and its earlier steps are undone.
 #[test]
 fn an_import_that_fails_leaves_nothing() {
     alone(an_import_that_fails_leaves_nothing, "9.1", &[], |mut npu| {

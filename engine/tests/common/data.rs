@@ -1,14 +1,14 @@
-//! Bytes that say where they belong, and where a transfer is to put them.
+//! Bytes that encode their own place, and the expected outcome of a transfer.
 
 use ferry::types::{Op, Request};
 use ferry::Memory;
 
-/// The word at `index` of buffer `tag`: no other place of any buffer has the same.
+/// Returns the 8 bytes at `index` of buffer `tag`; no two places have the same value.
 fn word(tag: u32, index: usize) -> u64 {
     u64::from(tag) << 40 | index as u64 | 1 << 63
 }
 
-/// `length` bytes of which each 8 encode the buffer and their offset.
+/// Returns `length` bytes of which each 8 encode the buffer and their offset.
 pub fn pattern(tag: u32, length: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(length + 8);
     (0..length.div_ceil(8)).for_each(|index| bytes.extend_from_slice(&word(tag, index).to_le_bytes()));
@@ -26,7 +26,7 @@ pub fn contents(memory: &Memory) -> Vec<u8> {
     bytes
 }
 
-/// Panics where `found` first differs from `expected`, with the words there taken apart.
+/// Panics where `found` first differs from `expected`, and decodes the bytes there.
 pub fn check(what: &str, found: &[u8], expected: &[u8]) {
     assert_eq!(found.len(), expected.len(), "{what}");
     if found == expected {
@@ -53,8 +53,8 @@ pub struct Work {
 /// Offsets of one request: (local, remote, length).
 pub type Span = (usize, usize, usize);
 
-/// Fills both memories anew and says what `op` over `spans` must make of the destination. Whatever
-/// no request names must keep the destination's own pattern: nothing outside the ranges is touched.
+/// Refills both memories and returns the expected destination after `op` over `spans`. Bytes that no request names
+/// must keep the destination's own pattern: nothing outside the ranges is touched.
 pub fn prepare(op: Op, local: &Memory, remote: &Memory, spans: &[Span]) -> Work {
     fill(local, 1);
     fill(remote, 2);
@@ -71,11 +71,11 @@ pub fn prepare(op: Op, local: &Memory, remote: &Memory, spans: &[Span]) -> Work 
     Work { requests, expected }
 }
 
-/// Small and fast, and the same everywhere: xorshift64*.
+/// A small fast generator, the same on every machine: xorshift64*.
 pub struct Random(u64);
 
 impl Random {
-    /// From `FERRY_TEST_SEED` if set, else from the clock; printed either way.
+    /// Seeds from `FERRY_TEST_SEED` if set, else from the clock; prints the seed either way.
     pub fn new(what: &str) -> Random {
         let seed = match std::env::var("FERRY_TEST_SEED") {
             Ok(text) => text.parse().expect("FERRY_TEST_SEED is a number"),
@@ -85,7 +85,7 @@ impl Random {
         Random::seeded(seed)
     }
 
-    /// For one of several threads, from a seed that was printed.
+    /// Makes a generator for one of several threads, from a seed that was printed.
     pub fn seeded(seed: u64) -> Random {
         Random(seed | 1)
     }
@@ -97,7 +97,7 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// Below `bound`.
+    /// Returns a number below `bound`.
     pub fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound as u64) as usize
     }

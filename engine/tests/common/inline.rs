@@ -1,4 +1,4 @@
-//! An executor that runs a task where it is woken, of one task that is run once.
+//! An executor that runs its task once, on the thread that wakes the task.
 
 use ferry::{Error, Status};
 use std::sync::mpsc::{channel, Receiver, Sender};
@@ -7,7 +7,7 @@ use std::task::{Wake, Waker};
 
 type Outcome = Result<Status, Error>;
 
-/// What the task does when it is woken, and what came of it.
+/// The code that the task runs when it is woken, and its outcome.
 pub struct Next {
     act: Mutex<Option<Box<dyn FnOnce() -> Outcome + Send>>>,
     done: Sender<Outcome>,
@@ -20,12 +20,12 @@ impl Next {
         Arc::new(Next { act: Mutex::new(Some(Box::new(act))), done, outcome: Mutex::new(outcome) })
     }
 
-    /// Whether the task was woken.
+    /// Returns whether the task was woken.
     pub fn has_run(&self) -> bool {
         self.act.lock().unwrap().is_none()
     }
 
-    /// The task was woken, and what it did went well.
+    /// Asserts that the task was woken and succeeded.
     #[track_caller]
     pub fn assert_done(&self) {
         let outcome = self.outcome.lock().unwrap().recv_timeout(2 * super::PATIENCE);

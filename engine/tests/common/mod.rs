@@ -1,5 +1,5 @@
-//! What the functional tests share: engines in pairs, patterns whose every 8 bytes say where they
-//! belong, permutations from a printed seed. Waits are bounded: a test that would hang fails instead.
+//! Shared by the functional tests: pairs of engines, patterns whose every 8 bytes encode their place, permutations
+//! from a printed seed. Waits are bounded: a test that would hang fails instead.
 #![allow(dead_code)]
 
 pub mod data;
@@ -17,18 +17,18 @@ use std::time::{Duration, Instant};
 
 pub type Settings<'a> = &'a [(&'a str, &'a str)];
 
-/// Longer than anything here takes on a busy machine; what is not there by then never comes.
+/// Longer than anything here takes on a busy machine; a wait that lasts longer has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What carries the transfers of tests that don't say: TCP, or what FERRY_TEST_TRANSPORTS names, so that
-/// one suite serves for each path.
+/// Returns the transport for tests that don't choose: TCP, or the one named by FERRY_TEST_TRANSPORTS, so that one
+/// suite serves each transport.
 pub fn transport() -> Transport {
     let Ok(name) = std::env::var("FERRY_TEST_TRANSPORTS") else { return Transport::Tcp };
     let named = Transport::named().find(|transport| transport.name() == name);
     named.unwrap_or_else(|| panic!("FERRY_TEST_TRANSPORTS={name}: there is no such transport here"))
 }
 
-/// How long memory that nobody uses may take to be free: peers that hold RDMA keys have to be asked first.
+/// Returns the time in which unused memory must be free: peers that hold RDMA keys have to be asked first.
 pub fn at_once() -> Duration {
     if transport() == Transport::Rdma {
         PATIENCE
@@ -41,7 +41,7 @@ pub fn config(settings: Settings) -> Config {
     let mut config = Config::new().unwrap();
     config.set("transports", transport().name()).unwrap();
     if transport() == Transport::Rdma {
-        // Of two hosts in the virtual machine, in turn.
+        // The two hosts of the virtual machine, in turn.
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let host = NEXT.fetch_add(1, Ordering::Relaxed) % 2;
         config.set("rdma_devices", ["rva0,rvb0", "rva1,rvb1"][host]).unwrap();
@@ -60,7 +60,7 @@ pub fn engine(settings: Settings) -> Engine {
 pub struct Pair {
     pub a: Engine,
     pub b: Engine,
-    /// `b` as `a` names it, and the reverse.
+    /// The handle of `b` at `a`, and of `a` at `b`.
     pub b_at_a: PeerId,
     pub a_at_b: PeerId,
 }
@@ -76,7 +76,7 @@ impl Pair {
         Pair { a, b, b_at_a, a_at_b }
     }
 
-    /// Memory of `a`, and memory of `b` that `a` has heard of.
+    /// Allocates memory of `a`, and memory of `b` that has been announced to `a`.
     pub fn memories(&self, local_bytes: usize, remote_bytes: usize) -> (Memory, Memory) {
         let options = RegionOptions::default();
         let (local, remote) = (self.a.alloc(local_bytes, &options), self.b.alloc(remote_bytes, &options));
@@ -86,7 +86,7 @@ impl Pair {
     }
 }
 
-/// `whom` as `at` names it, once `whom` has connected there.
+/// Returns the handle of `whom` at `at`, once `whom` has connected there.
 pub fn peer_of(at: &Engine, whom: &Engine) -> PeerId {
     let described = whom.descriptor().ok().map(|descriptor| descriptor.incarnation);
     let live = |peer: &PeerInfo| peer.state != ferry::peer::PeerState::Lost;
@@ -95,7 +95,7 @@ pub fn peer_of(at: &Engine, whom: &Engine) -> PeerId {
         .unwrap()
         .into_iter()
         .map(|peer| at.peer_info(peer).unwrap())
-        // An engine that does not listen cannot be described; it is the one without an address.
+        // An engine that does not listen cannot be described; it is the peer without an address.
         .filter(|peer| live(peer) && described.map_or(peer.address.is_empty(), |it| it == peer.incarnation))
         .map(|peer| peer.handle)
         .collect();
@@ -103,7 +103,7 @@ pub fn peer_of(at: &Engine, whom: &Engine) -> PeerId {
     found[0]
 }
 
-/// Returns when `engine` knows of this region of the peer.
+/// Waits until `engine` knows this region of the peer.
 pub fn hears_of(engine: &Engine, peer: PeerId, region: u64) {
     eventually("the region is announced", || {
         engine.peer_regions(peer).unwrap().iter().any(|known| known.region == region)
@@ -119,7 +119,7 @@ pub fn request(local: &Memory, at: usize, remote: &Memory, to: usize, length: us
     }
 }
 
-/// Submits and waits; however it ends, it ends in time.
+/// Submits and waits, for a bounded time.
 pub fn run(
     engine: &Engine,
     peer: PeerId,
@@ -130,8 +130,8 @@ pub fn run(
     engine.submit(peer, op, requests, options).unwrap().wait(Some(PATIENCE)).unwrap()
 }
 
-/// Waits for a condition that has no event to wait for, by asking again. Only for what another thread
-/// does at its own pace and reports to nobody (a peer's list of regions).
+/// Polls until a condition holds. Only for state that another thread changes at its own pace without an event (a
+/// peer's list of regions).
 pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !is_so() {

@@ -1,8 +1,8 @@
-//! What the kernel says of this process: CPU time, memory, threads; and the descriptors it may have.
+//! The kernel's figures of this process: CPU time, memory, threads; and its descriptor limit.
 
 use std::time::Duration;
 
-/// CPU time of all threads so far, user and system.
+/// Returns the CPU time of all threads so far, user and system.
 pub fn cpu_time() -> Duration {
     // SAFETY: getrusage fills the struct that it is given; zeroes are a valid one.
     let usage = unsafe {
@@ -14,7 +14,7 @@ pub fn cpu_time() -> Duration {
     part(usage.ru_utime) + part(usage.ru_stime)
 }
 
-/// CPU time of the calling thread.
+/// Returns the CPU time of the calling thread.
 pub fn thread_cpu_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: fills one timespec.
@@ -22,7 +22,7 @@ pub fn thread_cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// CPU time that this process takes while the calling thread does nothing for `period`.
+/// Returns the CPU time that this process takes while the calling thread sleeps for `period`.
 pub fn cpu_time_idle(period: Duration) -> Duration {
     let before = cpu_time();
     // A measurement, not a wait for anything.
@@ -30,14 +30,14 @@ pub fn cpu_time_idle(period: Duration) -> Duration {
     cpu_time() - before
 }
 
-/// A line of /proc/self/status as a number: VmRSS in KiB, Threads.
+/// Returns a line of /proc/self/status as a number: VmRSS in KiB, Threads.
 pub fn status(name: &str) -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
     line.split_whitespace().next().unwrap().parse().unwrap()
 }
 
-/// Raises the limit of open descriptors as far as it may go; how far that is.
+/// Raises the limit of open descriptors to its maximum, and returns the maximum.
 pub fn raise_descriptor_limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: both calls take one live rlimit.

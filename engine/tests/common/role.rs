@@ -1,17 +1,17 @@
-//! This test program once more, as another process that runs one of its `#[ignore]`d tests: a role, which is told
-//! what to do line by line and answers with a line that begins with "@@ ".
+//! Runs this test program again as another process, which runs one of the `#[ignore]`d tests: a role. The role gets
+//! its commands line by line and answers each with a line that begins with "@@ ".
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{channel, Receiver};
 
-/// Starts it. It should end with its input, so that none outlives a test.
+/// Starts a role. A role should end at the end of its input, so that no role outlives a test.
 pub fn start(role: &str, set: impl FnOnce(&mut Command)) -> (Child, ChildStdin, Receiver<String>) {
     launch(Command::new(program()), role, set)
 }
 
-/// The same, run by a program: its name and first arguments.
+/// Starts a role under a program, given by its name and first arguments.
 pub fn start_under(
     outer: &[&str],
     role: &str,
@@ -26,7 +26,7 @@ pub fn program() -> PathBuf {
     std::env::current_exe().unwrap()
 }
 
-/// The same by a program that runs this one.
+/// Starts a role by a program that runs this test binary.
 pub fn launch(
     mut command: Command,
     role: &str,
@@ -39,7 +39,7 @@ pub fn launch(
     let output = BufReader::new(process.stdout.take().unwrap());
     std::thread::spawn(move || {
         for line in output.lines().map_while(Result::ok) {
-            // The first answer stands behind the test's name.
+            // The first answer follows the test's name on its line.
             if let Some((_, answer)) = line.split_once("@@ ") {
                 let _ = sender.send(answer.to_owned());
             }

@@ -1,10 +1,10 @@
-//! Where the stand-ins for device libraries are.
+//! Finds the stand-ins for device libraries.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The folder that has them: built once, unless FERRY_TEST_STANDIN names one.
+/// Returns the stand-ins' folder: built once, unless FERRY_TEST_STANDIN names one.
 pub fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {

@@ -1,5 +1,5 @@
-//! The conformance suite: what every transport must do with every shape of transfer. A transport is
-//! a `Setup`, two engines and how they reach each other; the suite knows nothing else about it.
+//! The conformance suite: the duties of every transport for every shape of transfer. A transport is a `Setup`, two
+//! engines and how they reach each other; the suite knows nothing else about the transport.
 //!
 //! Every case fills both memories with patterns, moves, and compares the whole destination: bytes
 //! that are missing, misplaced or outside the named ranges all show.
@@ -13,7 +13,7 @@ use ferry::{Memory, RegionOptions, Status, TransferOptions};
 pub const BOTH: [Op; 2] = [Op::Write, Op::Read];
 const FRAME: usize = 1 << 20;
 
-/// One way to reach a peer, and the two engines to try it with.
+/// Two engines, and the transport between them.
 pub struct Setup {
     pub pair: Pair,
     pub transport: Transport,
@@ -35,7 +35,7 @@ impl Setup {
         Setup::over(Transport::Local, what, settings)
     }
 
-    /// Over Soft-RoCE's devices, in the virtual machine that has them.
+    /// Sets up Soft-RoCE's devices, in the virtual machine that has them.
     pub fn rdma(what: &str, settings: Settings) -> Setup {
         let over = |devices| [settings, &[("transports", "rdma"), ("rdma_devices", devices)]].concat();
         let pair = Pair::of(super::engine(&over("rva0,rvb0")), super::engine(&over("rva1,rvb1")));
@@ -46,12 +46,12 @@ impl Setup {
         let options = RegionOptions::default();
         let (a, b) =
             (self.pair.a.alloc(length, &options).unwrap(), self.pair.b.alloc(length, &options).unwrap());
-        // On this host there is nobody else to know better.
+        // On this host only the session announces the region.
         hears_of(&self.pair.a, self.pair.b_at_a, b.region());
         (a, b)
     }
 
-    /// Moves `spans` and checks the result, the statistics and every byte of the destination.
+    /// Moves `spans`, and checks the result, the statistics and every byte of the destination.
     fn case(
         &self,
         what: &str,
@@ -80,11 +80,11 @@ impl Setup {
         check(&what, &contents(destination), &expected);
     }
 
-    /// Every size class, its neighbours, and both sides at odd addresses.
+    /// Moves every size class and its neighbours, with both sides at odd addresses.
     pub fn sizes(&self, sizes: &[usize]) {
         let most = sizes.iter().max().copied().unwrap_or(0);
         for &length in sizes {
-            // The memory is little more than the transfer, so that the check stays cheap for small ones.
+            // The memory is little more than the transfer, so that the check of small transfers stays cheap.
             let (local, remote) = self.memories((length + 256).min(most + 256));
             for op in BOTH {
                 for (at, to) in [(0, 0), (3, 77), (129, 8)] {
@@ -94,7 +94,7 @@ impl Setup {
         }
     }
 
-    /// Blocks side by side on both sides: any number of requests, few slices.
+    /// Moves blocks that are contiguous on both sides: any number of requests, few slices.
     pub fn contiguous(&self, counts: &[usize], length: usize, options: &TransferOptions) {
         let most = counts.iter().max().copied().unwrap_or(0);
         let (local, remote) = self.memories(most * length + 64);
@@ -104,7 +104,7 @@ impl Setup {
         }
     }
 
-    /// Blocks permuted on both sides, with gaps: none can be merged.
+    /// Moves blocks permuted on both sides, with gaps: no two can be merged.
     pub fn scattered(&mut self, counts: &[usize], length: usize, options: &TransferOptions) {
         let most = counts.iter().max().copied().unwrap_or(0);
         let stride = length + 16;
@@ -117,7 +117,7 @@ impl Setup {
         }
     }
 
-    /// Lengths of all kinds in one transfer, from one byte to several frames.
+    /// Moves lengths of all kinds in one transfer, from one byte to several frames.
     pub fn mixed(&mut self, rounds: usize, options: &TransferOptions) {
         let (local, remote) = self.memories(24 << 20);
         for round in 0..rounds {
@@ -141,7 +141,7 @@ impl Setup {
         }
     }
 
-    /// How far a transfer is: met in the middle of one that can't be over by then, and at its end.
+    /// Checks the progress in the middle of a transfer that can't be final by then, and at its end.
     pub fn progress(&self) {
         const LENGTH: usize = 4 << 20;
         const ROUNDS: usize = 1 << 14;
@@ -173,7 +173,7 @@ impl Setup {
         }
     }
 
-    /// The suite, at a size that every leg can afford.
+    /// Runs the suite at a size that every CI leg can afford.
     pub fn all(&mut self) {
         self.sizes(&[
             1,
@@ -198,7 +198,7 @@ impl Setup {
         self.scattered(&[3, 70], 70_001, &plain());
         self.mixed(1, &plain());
         if self.transport == Transport::Tcp {
-            // Where nothing is sent there is nothing to sum.
+            // A transport that sends nothing computes no checksum.
             self.mixed(1, &TransferOptions { checksum: true, ..plain() });
         }
         self.mixed(1, &no_coalesce());

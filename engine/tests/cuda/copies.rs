@@ -1,4 +1,4 @@
-//! What memory is, and copies of it: each direction, each way, few and many pieces, one device and two.
+//! Kinds of memory, and copies between them: each direction and method, few and many pieces, one device and two.
 
 use crate::gpu::{copy, gpu, host_bytes, pattern, shuffled, standin, standin_of, wait, Gpu, MIB};
 use ferry::device::{Allocation, Direction, Piece, Queue};
@@ -19,7 +19,7 @@ fn managed(gpu: &Gpu, bytes: usize) -> u64 {
 
 fn free(gpu: &Gpu, address: u64) {
     let _entered = gpu.program().enter().unwrap();
-    // SAFETY: allocated by the test, which uses it no more.
+    // SAFETY: allocated by the test, which does not use the memory again.
     assert!(unsafe { gpu.api.mem_free(address) }.is_ok());
 }
 
@@ -45,7 +45,7 @@ fn memory_of_each_kind_is_told_apart() {
     let heap = vec![0u8; MIB];
     assert_eq!(driver.locate(heap.as_ptr() as u64).unwrap(), None);
     assert_eq!(driver.locate(8).unwrap(), None);
-    // A thread that has never heard of CUDA is told the same.
+    // A thread without a CUDA context gets the same answer.
     let address = device.address;
     let found = std::thread::spawn(move || driver.locate(address).unwrap()).join().unwrap();
     assert_eq!(found, at(MemoryKind::Cuda, device.address, 3 * MIB));
@@ -72,12 +72,12 @@ fn host_memory_is_pinned_and_let_go() {
     driver.pin(address, MIB).unwrap();
     let found = driver.locate(address + 77).unwrap().unwrap();
     assert_eq!((found.location.kind, found.base, found.length), (MemoryKind::Pinned, address, MIB as u64));
-    // What the program has pinned is left to it.
+    // Ferry leaves memory alone that the program has pinned.
     let theirs = gpu.pinned(MIB);
     driver.pin(theirs.address + 4096, 4096).unwrap();
     driver.unpin(theirs.address + 4096);
     assert!(driver.locate(theirs.address).unwrap().is_some());
-    // A range that is pinned in part is nobody's.
+    // A range that is pinned only in part can't be used.
     let error = driver.pin(address + MIB as u64 - 4096, 8192).unwrap_err();
     assert_eq!((error.status, error.vendor_error), (Status::Overlap, 712), "{error}");
     driver.unpin(address);
@@ -108,7 +108,7 @@ fn large_copies_arrive_in_every_direction() {
     free(&gpu, unified);
 }
 
-/// Blocks of `length` bytes, in a random order on the device, one after the other on the host.
+/// Returns blocks of `length` bytes, in random order on the device, contiguous on the host.
 fn scattered(
     device: u64,
     host: u64,
@@ -129,7 +129,7 @@ fn scattered(
         .collect()
 }
 
-/// There and back: what is gathered is in place, and so is what is scattered.
+/// Copies there and back; checks the gathered and the scattered bytes.
 fn check_scattered(gpu: &Gpu, queue: &mut dyn Queue, count: usize, length: usize, gap: usize) {
     let (device, host) = (gpu.device(count * length), gpu.pinned(count * (length + gap)));
     let order = shuffled(count, 42);
@@ -163,7 +163,7 @@ fn scattered_blocks_go_through_the_kernel() {
             continue;
         }
         let launches = gpu.count("cuLaunchKernel") - before.0;
-        // With gaps only what comes in is one run: what goes out must leave them alone.
+        // With gaps only the copy to the host is one run: the copy to the device must leave the gaps alone.
         let expected = if count < 8 {
             0
         } else if gap > 0 {
@@ -173,7 +173,7 @@ fn scattered_blocks_go_through_the_kernel() {
         };
         assert_eq!(launches, expected, "{count} blocks of {length} bytes, {gap} apart");
         if expected == 2 {
-            // One of ours, and one by which the test looks at the result.
+            // One copy by ferry, and one by the test to read the result.
             assert_eq!(gpu.count("cuMemcpyDtoHAsync_v2") - before.1, 2);
         }
     }

@@ -1,4 +1,4 @@
-//! Calls of the library's that fail, copies that don't end, memory that is gone.
+//! Calls of the library that fail, copies that don't end, memory that is gone.
 
 use crate::gpu::{copy, host_bytes, pattern, standin, standin_of, wait, Gpu, MIB, PATIENCE};
 use ferry::device::{Direction, Job, Limits, Piece, Worker};
@@ -10,11 +10,11 @@ use std::sync::{mpsc, Arc};
 use std::time::{Duration, Instant};
 
 fn blocks(device: u64, host: u64, count: u64) -> Vec<Piece> {
-    // Every other block, so that none are neighbours.
+    // Every other block, so that no two are neighbours.
     (0..count).map(|at| Piece { from: device + at * 8192, to: host + at * 4096, length: 4096 }).collect()
 }
 
-/// A scattered copy that must work, to show that nothing was left behind.
+/// Makes a scattered copy that must work: nothing of the failed copy is left behind.
 fn still_works(gpu: &Gpu, queue: &mut dyn ferry::device::Queue) {
     let (device, host) = (gpu.device(MIB), gpu.pinned(MIB));
     gpu.put(device.address, &pattern(9, MIB));
@@ -71,7 +71,7 @@ fn a_kernel_that_does_not_start_is_replaced_by_copies() {
     assert!(gpu.count("cuMemcpyBatchAsync") > 0);
 }
 
-/// The copies to scratch memory have been started by then.
+/// The copies to scratch memory have started when the launch fails.
 #[test]
 fn a_scatter_whose_kernel_does_not_start_is_copied_too() {
     for version in ["12.4", "12.8"] {
@@ -101,7 +101,7 @@ fn a_scatter_whose_kernel_does_not_start_is_copied_too() {
                 assert!(got[at * 8192 + 4096..(at + 1) * 8192].iter().all(|byte| *byte == 0));
             }
         }
-        // The copies that follow fail too: what was started before reads host memory until the batch has ended.
+        // The later copies fail too: copies that have started read host memory until the batch has ended.
         let copies = if version == "12.4" { "cuMemcpyHtoDAsync_v2:2:1" } else { "cuMemcpyBatchAsync:1:1" };
         gpu.standin().set("FERRY_STANDIN_COPY_US", "50000");
         gpu.standin().set("FERRY_STANDIN_FAULT", &format!("cuLaunchKernel:1:701,{copies}"));
@@ -179,7 +179,7 @@ fn a_context_that_has_failed_stays_so() {
         let device = gpu.device(MIB);
         gpu.standin().fault("task", "1", code);
         let piece = [Piece { from: device.address, to: host.address, length: 4096 }];
-        // The call itself may know already.
+        // The call itself may return the error already.
         let error = copy(&mut *queue, Direction::DeviceToHost, &piece).unwrap_err();
         assert_eq!((error.status, error.vendor_error), (Status::Unavailable, code));
         assert!(error.message.contains(name), "{error}");
@@ -188,7 +188,7 @@ fn a_context_that_has_failed_stays_so() {
         assert_eq!((later.status, later.vendor_error), (Status::Unavailable, code));
         assert_eq!(gpu.count("cuMemcpyDtoHAsync_v2"), calls);
         assert!(queue.abort(), "a failed context runs nothing");
-        // Neither can it give anything back.
+        // The context can't release anything either.
         gpu.expect_leaks();
     }
 }
@@ -217,7 +217,7 @@ fn memory_that_is_gone_is_refused_and_the_context_lives() {
         let memory = gpu.device(MIB);
         memory.address
     };
-    // One copy, and many that would be the kernel's: that must not be given an address that it can't touch.
+    // One copy, and enough for the kernel, which must not be given an address that it can't touch.
     for count in [1, 32] {
         let error = queue.copy(Direction::DeviceToHost, &blocks(gone, host.address, count)).unwrap_err();
         assert_eq!(error.status, Status::Invalid, "{error}");
@@ -243,7 +243,7 @@ fn what_hangs_is_kept_until_it_has_ended() {
     };
     let (first, ended) = mpsc::channel();
     worker.copy(job(first));
-    // Once the worker has given up it refuses; until then it starts, and the copy waits behind the first.
+    // Once the worker has given up, it refuses; until then it starts copies, which wait behind the first.
     let since = Instant::now();
     loop {
         let (later, refused) = mpsc::channel();
@@ -273,7 +273,7 @@ fn what_hangs_is_kept_until_it_has_ended() {
 #[test]
 fn a_queue_that_hangs_at_its_end_takes_nothing_from_the_device() {
     let Some(gpu) = standin("a_queue_that_hangs_at_its_end_takes_nothing_from_the_device") else { return };
-    // The second device's context is kept for good, and no other test minds.
+    // The second device's context is kept for good; no other test uses it.
     let second = Context::retain(gpu.api, 1).unwrap();
     let (device, host) = (DeviceMemory::new(&second, MIB).unwrap(), gpu.pinned(MIB));
     let mut queue = gpu.driver().open(1, MIB, 1).unwrap();
@@ -296,7 +296,7 @@ fn a_queue_that_hangs_at_its_end_takes_nothing_from_the_device() {
         freed
     );
     gpu.expect_leaks();
-    // The copy may only now begin to hang, so it is let go until its memory is free.
+    // The copy may begin to hang only now, so release it repeatedly until its memory is free.
     let (standin, freed) = (gpu.standin(), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -328,12 +328,12 @@ fn pinning_fails_with_the_driver_s_reason() {
     }
 }
 
-/// What is not the driver's memory needs no context of the program's.
+/// Locating memory that is not the driver's needs no context of the program's.
 #[test]
 fn memory_is_found_on_a_thread_whose_context_is_gone() {
     let Some(gpu) = standin("memory_is_found_on_a_thread_whose_context_is_gone") else { return };
     let (heap, device) = (vec![0u8; 4096], gpu.device(4096));
-    // A device that no test leaves something on.
+    // A device on which no other test leaves anything.
     gpu.standin().set("FERRY_STANDIN_DEVICES", "3");
     let gone = Context::retain(gpu.api, 2).unwrap();
     let entered = gone.enter().unwrap();
@@ -345,7 +345,7 @@ fn memory_is_found_on_a_thread_whose_context_is_gone() {
     let found = gpu.driver().locate(device.address).unwrap().unwrap();
     assert_eq!(found.location, Location { kind: MemoryKind::Cuda, device: 0 });
     drop(entered);
-    // As if there were no context but that one; and as if the one that there is were gone too.
+    // As if there were no other context; then as if that context were gone too.
     gpu.standin().set("FERRY_STANDIN_FAULT", "cuPointerGetAttributes:1:709,cuDeviceGetCount:*:999");
     assert_eq!(gpu.driver().locate(heap.as_ptr() as u64).unwrap(), None);
     gpu.standin().fault("cuPointerGetAttributes", "*", 709);

@@ -1,5 +1,5 @@
-//! The library under test and the program around it: memory of each kind, data that says where it belongs,
-//! and the stand-in's knobs.
+//! The library under test and the program around it: memory of each kind, data that encodes its place, and the
+//! stand-in's knobs.
 
 use crate::standin;
 use ferry::device::{Batch, Direction, Driver, Piece, Queue};
@@ -17,7 +17,7 @@ pub fn is_real() -> bool {
     std::env::var("FERRY_TEST_CUDA").as_deref() == Ok("real")
 }
 
-/// The stand-in of this CUDA version.
+/// Returns the stand-in of this CUDA version.
 pub fn standin_library(version: &str) -> PathBuf {
     standin::folder().join(format!("cuda-{version}/libcuda.so.1"))
 }
@@ -63,7 +63,7 @@ impl Standin {
         assert_eq!(unsafe { (self.set)(name.as_ptr(), text.as_ptr()) }, 0, "{knob}={value}");
     }
 
-    /// The n-th call from now on fails with this code.
+    /// Makes the n-th call from now on fail with this code.
     pub fn fault(&self, function: &str, nth: &str, code: i32) {
         self.set("FERRY_STANDIN_FAULT", &format!("{function}:{nth}:{code}"));
     }
@@ -74,7 +74,7 @@ impl Standin {
     }
 
     pub fn release(&self) {
-        // SAFETY: it takes nothing and may be called at any time.
+        // SAFETY: the function takes no arguments and may be called at any time.
         unsafe { (self.release)() }
     }
 
@@ -84,7 +84,7 @@ impl Standin {
     }
 }
 
-/// Of this program's runs, and of the other process that a test starts.
+/// Returns the folder of this program's runs, and of the other process that a test starts.
 fn folder() -> PathBuf {
     let folder = std::env::temp_dir().join("ferry-cuda-tests");
     std::fs::create_dir_all(&folder).unwrap();
@@ -95,20 +95,20 @@ fn audit_file() -> PathBuf {
     folder().join(format!("audit-{}", std::process::id()))
 }
 
-/// One test's use of the library: one test at a time.
+/// One test's use of the library; tests run one at a time.
 pub struct Gpu {
     pub api: &'static Api,
     pub library: String,
     driver: Option<Arc<dyn Driver>>,
     program: Option<Arc<Context>>,
     standin: Option<Standin>,
-    /// So far, and how many each audit adds.
+    /// The complaints so far, and the number that each audit adds.
     complaints: (i64, i64),
     leaks: std::cell::Cell<bool>,
     _alone: MutexGuard<'static, ()>,
 }
 
-/// The real library's first device, or the stand-in's. None, said aloud: there is none.
+/// Opens the real library's first device, or the stand-in's. Without a device returns None, and prints so.
 pub fn gpu(test: &str) -> Option<Gpu> {
     if !is_real() {
         return Some(open(standin_library("12.8").to_str().unwrap()));
@@ -122,7 +122,7 @@ pub fn gpu(test: &str) -> Option<Gpu> {
     }
 }
 
-/// As `gpu`, for tests that turn the stand-in's knobs.
+/// Opens the stand-in, for tests that turn its knobs.
 pub fn standin(test: &str) -> Option<Gpu> {
     standin_of(test, "12.8")
 }
@@ -157,7 +157,7 @@ fn open(path: &str) -> Gpu {
     let driver = (library.open)().unwrap();
     let api = ferry::sys::cuda::load(path).unwrap();
     let program = Context::retain(api, 0).unwrap();
-    // What is there now: the program's context, and what a context that failed in an earlier test kept.
+    // Complaints at the start: the program's context, and memory that a failed context of an earlier test kept.
     let complaints = standin.as_ref().map_or((0, 0), |standin| {
         let before = standin.audit();
         let now = standin.audit();
@@ -188,7 +188,7 @@ impl Gpu {
         Standin::find(path).unwrap()
     }
 
-    /// The test leaves something behind on purpose, on the device's behalf.
+    /// Expects leaks: the test leaves memory behind on purpose.
     pub fn expect_leaks(&self) {
         self.leaks.set(true);
     }
@@ -197,7 +197,7 @@ impl Gpu {
         self.standin.as_ref().map_or(0, |standin| standin.calls(function))
     }
 
-    /// The program's context of device 0.
+    /// Returns the program's context of device 0.
     pub fn program(&self) -> &Arc<Context> {
         self.program.as_ref().unwrap()
     }
@@ -214,11 +214,11 @@ impl Gpu {
         PinnedMemory::new(self.program(), bytes).unwrap()
     }
 
-    /// Writes device memory behind ferry's back.
+    /// Writes device memory without ferry.
     pub fn put(&self, address: u64, bytes: &[u8]) {
         let _entered = self.program().enter().unwrap();
-        // SAFETY: the bytes are there until the stream is through; the device's memory is the test's, and the driver
-        // refuses what is no such memory.
+        // SAFETY: the bytes live until the stream has ended; the device's memory is the test's, and the driver refuses
+        // any other memory.
         unsafe {
             self.api
                 .memcpy_host_to_device(address, bytes.as_ptr().cast(), bytes.len(), 0)
@@ -228,11 +228,11 @@ impl Gpu {
         }
     }
 
-    /// As `put`, by a stream that no other waits for or holds up.
+    /// Writes as `put` does, on a stream that no other stream waits for.
     pub fn put_async(&self, address: u64, bytes: &[u8]) {
         let stream = Stream::new(self.program()).unwrap();
         let _entered = self.program().enter().unwrap();
-        // SAFETY: as in `put`; the stream lives until the end of this.
+        // SAFETY: as in `put`; the stream lives until the end of this function.
         unsafe {
             self.api
                 .memcpy_host_to_device(address, bytes.as_ptr().cast(), bytes.len(), stream.raw)
@@ -245,7 +245,7 @@ impl Gpu {
     pub fn get(&self, address: u64, length: usize) -> Vec<u8> {
         let _entered = self.program().enter().unwrap();
         let mut bytes = vec![0; length];
-        // SAFETY: as in `put`, the other way round.
+        // SAFETY: as in `put`, in the other direction.
         unsafe {
             self.api
                 .memcpy_device_to_host(bytes.as_mut_ptr().cast(), address, length, 0)
@@ -256,7 +256,7 @@ impl Gpu {
         bytes
     }
 
-    /// A function of the library's that the engine has no use for.
+    /// Returns a function of the library that the engine does not use.
     pub fn symbol(&self, name: &str) -> *mut c_void {
         let library = if self.library.is_empty() { "libcuda.so.1" } else { &self.library };
         let (library, name) = (CString::new(library).unwrap(), CString::new(name).unwrap());
@@ -266,7 +266,7 @@ impl Gpu {
         address
     }
 
-    /// What the caller's thread has current.
+    /// Returns the calling thread's current context.
     pub fn current(&self) -> usize {
         // SAFETY: the driver's function of this name has this type.
         let function: unsafe extern "C" fn(*mut usize) -> i32 =
@@ -297,7 +297,7 @@ impl Drop for Gpu {
     }
 }
 
-/// Bytes of which each 8 say whose they are and where they belong.
+/// Returns bytes of which each 8 encode their owner and their offset.
 pub fn pattern(owner: u32, length: usize) -> Vec<u8> {
     (0..length.div_ceil(8) as u64)
         .flat_map(|at| (u64::from(owner) << 40 | at).to_le_bytes())
@@ -306,8 +306,8 @@ pub fn pattern(owner: u32, length: usize) -> Vec<u8> {
 }
 
 pub fn host_bytes(memory: &PinnedMemory) -> &'static mut [u8] {
-    // SAFETY: the memory is mapped as long as `memory` lives, and each test uses it no longer. What the device does to
-    // it meanwhile the test waits for before it looks.
+    // SAFETY: the memory is mapped as long as `memory` lives, and each test uses it no longer. The test waits for the
+    // device's writes before it looks.
     unsafe { std::slice::from_raw_parts_mut(memory.pointer(), memory.length) }
 }
 
@@ -325,7 +325,7 @@ pub fn copy(queue: &mut dyn Queue, direction: Direction, pieces: &[Piece]) -> Re
     wait(queue, batch)
 }
 
-/// Numbers below `count` in an order that `seed` gives.
+/// Returns the numbers below `count` in an order that `seed` gives.
 pub fn shuffled(count: usize, seed: u64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
     let mut state = seed | 1;

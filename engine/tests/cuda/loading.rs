@@ -1,4 +1,4 @@
-//! Libraries that are not there, too old, or lack something: never a panic, always the reason.
+//! Libraries that are missing, too old or incomplete: never a panic, always the reason.
 
 use crate::gpu::{standin_library, standin_of};
 use ferry::status::Status;
@@ -12,7 +12,7 @@ fn folder(name: &str) -> PathBuf {
     folder
 }
 
-/// A library of one function or two.
+/// Compiles a library of a few functions.
 fn compile(folder: &Path, source: &str) -> String {
     let (text, library) = (folder.join("driver.c"), folder.join("libcuda.so.1"));
     std::fs::write(&text, source).unwrap();
@@ -47,7 +47,7 @@ fn an_old_driver_is_named_with_both_versions() {
     let text = refusal(&path);
     assert!(text.contains("11.4") && text.contains("12.0"), "{text}");
     let new = compile(&folder, "int cuDriverGetVersion(int *v) { *v = 12000; return 0; }\n");
-    // The file is another one now, but the name is still open: another name.
+    // The file has changed, but a library of the old name is still open: use another name.
     let other = folder.join("other.so");
     std::fs::copy(new, &other).unwrap();
     assert!(refusal(other.to_str().unwrap()).contains("lacks cuInit"));
@@ -85,7 +85,7 @@ fn a_driver_without_devices_is_unavailable_and_said_to_be_loaded() {
     let error = (library.open)().err().unwrap();
     assert_eq!((error.status, error.vendor_error), (Status::Unavailable, 100), "{error}");
     assert!(error.message.contains("CUDA_ERROR_NO_DEVICE"), "{error}");
-    // And is asked again when it is wanted again.
+    // The library is asked again when a device is wanted again.
     gpu.standin_at(path).set("FERRY_STANDIN_DEVICES", "3");
     let driver = (library.open)().unwrap();
     let text = driver.describe();

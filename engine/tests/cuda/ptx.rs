@@ -1,5 +1,5 @@
-//! The kernel's text, which no test without a GPU can run: an interpreter for the few instructions that it
-//! has runs it here, thread by thread, and `ptxas` assembles it where that is installed.
+//! The kernel's text, which no test without a GPU can run: an interpreter for its few instructions runs it thread by
+//! thread, and `ptxas` assembles it where that is installed.
 
 use crate::gpu::shuffled;
 use std::collections::HashMap;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 const TEXT: &str = include_str!("../../src/transport/cuda/copy.ptx");
 
-/// Memory from address BASE on; how often each byte was written.
+/// Memory from address BASE on, and how often each byte was written.
 struct Memory {
     bytes: Vec<u8>,
     written: Vec<u32>,
@@ -72,7 +72,7 @@ fn parse(text: &str) -> Program<'_> {
     Program { statements, labels }
 }
 
-/// Runs one thread; `special` has %tid.x and the like.
+/// Runs one thread; `special` has %tid.x and the other special registers.
 fn run(program: &Program, memory: &mut Memory, parameters: [u64; 2], special: &[(&str, u64)]) {
     let mut registers: HashMap<&str, u64> = special.iter().copied().collect();
     let (mut at, mut steps) = (0, 0);
@@ -180,7 +180,7 @@ fn check(pieces: &[(u64, u64, u64)], threads: u64, grid: (u64, u64), length: usi
 
 #[test]
 fn the_kernel_copies_each_byte_once() {
-    // Every place within a vector on both sides, and lengths around what one turn of all threads moves.
+    // Every place within a vector on both sides, and lengths around the amount that one turn of all threads moves.
     let turn = 32 * 16 * 4;
     for (source, target) in [(0, 0), (1, 1), (15, 15), (0, 1), (3, 8), (8, 0)] {
         for length in
@@ -217,7 +217,7 @@ fn ptxas_assembles_the_kernel() {
         return eprintln!("SKIPPED ptxas_assembles_the_kernel: there is no ptxas");
     };
     let text = concat!(env!("CARGO_MANIFEST_DIR"), "/src/transport/cuda/copy.ptx");
-    // What this ptxas still knows; later ones have given up the oldest.
+    // This ptxas knows the oldest architectures; later versions have dropped them.
     for architecture in ["sm_80", "sm_90", "sm_100"] {
         let built =
             Command::new("ptxas").args(["-arch", architecture, "-o", "/dev/null", text]).output().unwrap();

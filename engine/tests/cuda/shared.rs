@@ -1,4 +1,4 @@
-//! Memory of another process: exported here, imported there, and the other way round.
+//! Memory of another process: exported by one process and imported by the other, in both directions.
 
 use crate::gpu::{copy, gpu, host_bytes, is_real, pattern, standin, Gpu, MIB};
 use ferry::device::{Borrowed, Direction, Piece, Queue};
@@ -31,7 +31,7 @@ impl Other {
         Other { child, input, output }
     }
 
-    /// Says a line and reads the answer, past what the test harness prints.
+    /// Sends a line and reads the answer, skipping the test harness's output.
     fn ask(&mut self, line: &str) -> String {
         writeln!(self.input, "{line}").unwrap();
         loop {
@@ -60,13 +60,13 @@ fn unhex(text: &str) -> Vec<u8> {
     (0..text.len() / 2).map(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap()).collect()
 }
 
-/// A process as a same-host path would have proven it.
+/// Returns a process as a same-host path would have proven it.
 fn proven(pid: u32) -> Proven {
     let pid = pid as i32;
     Proven::new(pid, Arc::new(unix::pidfd_of(pid).unwrap()))
 }
 
-/// This process, as if another pid namespace had it: by another number here, or by none (0).
+/// Returns this process as another pid namespace sees it: with another number, or none (0).
 fn numbered(pid: i32) -> Proven {
     Proven::new(pid, Arc::new(unix::pidfd_of(std::process::id() as i32).unwrap()))
 }
@@ -75,7 +75,7 @@ fn import(queue: &mut dyn Queue, exported: &[u8], length: usize, owner: &Proven)
     queue.import(&Borrowed { exported, length: length as u64, peer: PeerId::from_raw(1), owner })
 }
 
-/// Not a test by itself: imports what it is told, checks it, and writes into it.
+/// Not a test: the other process, which imports the exports that it is told, checks them and writes into them.
 #[test]
 fn the_other_process() {
     if std::env::var_os("FERRY_TEST_OTHER").is_none() {
@@ -118,7 +118,7 @@ fn the_other_process() {
     drop((queue, host));
 }
 
-/// Two ranges of one allocation: both reach it, one opening serves both, and each is closed by itself.
+/// Imports two ranges of one allocation: both reach it, one opening serves both, each is closed separately.
 fn check_sharing(gpu: &Gpu, address: u64, opening: &str) {
     let mut queue = gpu.queue(1);
     let mut other = Other::start();
@@ -135,7 +135,7 @@ fn check_sharing(gpu: &Gpu, address: u64, opening: &str) {
         assert_eq!(other.ask(&format!("exchange {there} {length} {ours} {theirs}")), "true", "{opening}");
         assert!(gpu.get(start, length) == pattern(theirs, length), "{opening}");
     }
-    // Who has imported it keeps it when it is withdrawn, and the second range when the first is closed.
+    // An importer keeps the memory when the export is withdrawn, and the second range when the first is closed.
     for (_, exported) in &imported {
         queue.withdraw(exported);
     }
@@ -201,7 +201,7 @@ impl Mapped<'_> {
 impl Drop for Mapped<'_> {
     fn drop(&mut self) {
         let _entered = self.gpu.program().enter().unwrap();
-        // SAFETY: mapped by `new`; the test uses it no more.
+        // SAFETY: mapped by `new`; the test does not use the memory again.
         unsafe {
             assert!(self.gpu.api.mem_unmap(self.address, self.bytes).is_ok());
             assert!(self.gpu.api.mem_address_free(self.address, self.bytes).is_ok());
@@ -215,7 +215,7 @@ fn two_processes_share_memory_that_was_mapped_by_hand() {
         return;
     }
     let Some(gpu) = gpu("two_processes_share_memory_that_was_mapped_by_hand") else { return };
-    // The other is our child, so Yama lets us take from it, and not it from us.
+    // The other process is our child: Yama lets us read its memory, but not the child ours.
     // SAFETY: no memory is involved.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY) };
     let memory = Mapped::new(&gpu, 2 * MIB, 1);
@@ -259,7 +259,7 @@ fn memory_of_the_same_process_is_where_it_is() {
     assert_eq!(importer.close(memory.address + 100).unwrap_err().status, Status::Invalid);
 }
 
-/// Where numbers stand in what is exported.
+/// The offsets of numbers in an export.
 const PID: usize = 4;
 const NUMBER: usize = 8;
 const NAMESPACE: usize = 16;
@@ -268,7 +268,7 @@ const LENGTH: usize = 32;
 const BASE: usize = 40;
 const SPAN: usize = 48;
 
-/// With numbers changed, which a peer may say as it likes.
+/// Returns the export with numbers changed, as a peer could forge them.
 fn forged(exported: &[u8], changes: &[(usize, u64)]) -> Vec<u8> {
     let mut out = exported.to_vec();
     changes.iter().for_each(|(at, number)| out[*at..at + 8].copy_from_slice(&number.to_le_bytes()));
@@ -291,8 +291,8 @@ impl Drop for Stranger {
     }
 }
 
-/// A peer that says that its memory is ours gets no address of this process: neither one that nobody has exported, nor
-/// one that was, since it is not this process.
+/// A peer that claims our memory as its own gets no address of this process, exported or not, since the peer is
+/// another process.
 #[test]
 fn an_export_that_claims_to_be_of_this_process_is_refused() {
     if std::env::var_os("FERRY_TEST_OTHER").is_some() {
@@ -315,7 +315,7 @@ fn an_export_that_claims_to_be_of_this_process_is_refused() {
                 assert!(refused.is_err(), "{address:#x}: {refused:x?}");
             }
         }
-        // This very process says only what its queues export, as they do.
+        // This process itself can import only exact exports of its own queues.
         let wrong = [(ADDRESS, address + 1), (LENGTH, 4095), (NUMBER, 7)];
         for bytes in
             [forged(&exported, &elsewhere)].into_iter().chain(wrong.map(|it| forged(&exported, &[it])))
@@ -330,7 +330,7 @@ fn an_export_that_claims_to_be_of_this_process_is_refused() {
     }
 }
 
-/// What a process says of its memory's size, and of itself, is no more than its word.
+/// A process's claims about its memory's size and its identity are checked.
 #[test]
 fn what_is_imported_is_as_long_as_it_was_said_to_be_and_of_who_was_proven() {
     if std::env::var_os("FERRY_TEST_OTHER").is_some() {
@@ -351,14 +351,14 @@ fn what_is_imported_is_as_long_as_it_was_said_to_be_and_of_who_was_proven() {
         let long = forged(&exported, &[(LENGTH, 4 * MIB as u64), (SPAN, 4 * MIB as u64)]);
         let refused = import(&long, 4096);
         assert!(refused.starts_with("INVALID"), "{address:#x}: {refused}");
-        // Nor does more of it come with a second export of what is open already.
+        // A second export of memory that is open already does not extend the first.
         let there = import(&exported, 4096);
         let again = forged(&exported, &[(ADDRESS, address + 2 * MIB as u64), (SPAN, 4 * MIB as u64)]);
         let refused = import(&again, 4096);
         assert!(refused.starts_with("INVALID"), "{address:#x}: {refused}");
         assert_eq!(other.ask(&format!("close {there}")), "closed");
     }
-    // A handle of a process that has another number, or the same in another namespace.
+    // A handle of a process that has another number, or the same number in another namespace.
     let exported = queue.export(memory.address, 4096, 1).unwrap();
     let mut stranger = exported.clone();
     stranger[PID] ^= 1;
@@ -371,8 +371,7 @@ fn what_is_imported_is_as_long_as_it_was_said_to_be_and_of_who_was_proven() {
     other.end();
 }
 
-/// Each export of memory that was mapped by hand costs a descriptor: there are so many, and what is withdrawn makes
-/// room.
+/// Each export of memory that was mapped by hand costs a descriptor: the count is bounded, and withdrawing makes room.
 #[test]
 fn exports_that_cost_a_descriptor_are_bounded() {
     if std::env::var_os("FERRY_TEST_OTHER").is_some() {

@@ -1,4 +1,4 @@
-//! The program's own streams: waiting for them, and having them wait.
+//! The program's own streams: waiting for them, and making them wait.
 
 use crate::gpu::{copy, gpu, host_bytes, pattern, standin, Gpu, MIB, PATIENCE};
 use ferry::device::{Direction, Piece, Point, Start};
@@ -6,7 +6,7 @@ use ferry::status::Status;
 use ferry::sys::cuda::{DeviceMemory, PinnedMemory, Stream};
 use std::time::Instant;
 
-/// A stream of the program's, and memory by which to see how far it has come.
+/// A stream of the program, and memory that shows the stream's progress.
 struct Program<'a> {
     gpu: &'a Gpu,
     stream: Stream,
@@ -21,10 +21,10 @@ impl Program<'_> {
         Program { gpu, stream: Stream::new(gpu.program()).unwrap(), memory, there: gpu.device(4096) }
     }
 
-    /// Has `stream` wait until `go` is called.
+    /// Makes `stream` wait until `go` is called.
     fn block(&self, stream: usize) {
         let _entered = self.gpu.program().enter().unwrap();
-        // SAFETY: stream and memory are the test's, and outlive what waits: the test ends with `go`.
+        // SAFETY: stream and memory are the test's, and outlive the wait: the test ends with `go`.
         assert!(unsafe { self.gpu.api.stream_wait_value_32(stream, self.memory.address, 1, 0) }.is_ok());
     }
 
@@ -32,13 +32,13 @@ impl Program<'_> {
         host_bytes(&self.memory)[0] = 1;
     }
 
-    /// Has `stream` copy byte 64 to 128, and says whether it has.
+    /// Makes `stream` copy byte 64 to 128; returns a function that tells whether it has copied.
     fn work(&self, stream: usize) {
         host_bytes(&self.memory)[64] = 1;
         let _entered = self.gpu.program().enter().unwrap();
         let address = self.memory.address;
         let there = self.there.address;
-        // SAFETY: both pieces of memory are this object's, which lives until the stream is through.
+        // SAFETY: both pieces of memory are this object's, which lives until the stream has ended.
         let copied = unsafe {
             self.gpu
                 .api
@@ -86,7 +86,7 @@ fn a_point_is_reached_when_the_work_before_it_is_done() {
         // SAFETY: event and stream are the test's, and live.
         assert!(unsafe { gpu.api.event_record(event, program.stream.raw) }.is_ok());
     }
-    // On a thread without a context, and leaving it so.
+    // On a thread without a context, which has none afterwards either.
     let before = gpu.current();
     let by_event = gpu.driver().point(Start::Event(event as u64)).unwrap();
     let by_stream = gpu.driver().point(Start::Stream(program.stream.raw as u64)).unwrap();
@@ -100,7 +100,7 @@ fn a_point_is_reached_when_the_work_before_it_is_done() {
     }
     drop(by_event);
     let _entered = gpu.program().enter().unwrap();
-    // SAFETY: created above, destroyed once; nobody waits for it any more.
+    // SAFETY: created above, destroyed once; nothing waits for it any more.
     assert!(unsafe { gpu.api.event_destroy(event) }.is_ok(), "it stays the program's");
 }
 
@@ -108,7 +108,7 @@ fn a_point_is_reached_when_the_work_before_it_is_done() {
 fn default_streams_have_points_too() {
     let Some(gpu) = gpu("default_streams_have_points_too") else { return };
     for stream in [0, 1, 2] {
-        // Which default stream is meant, nobody knows without a context.
+        // Without a context the default stream is ambiguous.
         assert!(gpu.driver().point(Start::Stream(stream)).is_err());
         let program = Program::new(&gpu);
         let _entered = gpu.program().enter().unwrap();
@@ -159,10 +159,10 @@ fn a_stream_in_capture_is_refused() {
     until("the stream does not go on", || program.stream_is_idle());
 }
 
-/// Holds a stream, sees that its work waits, lets it go in the given way, and sees that it goes on.
+/// Holds a stream, checks that its work waits, releases it in the given manner, and checks that it continues.
 fn check_hold(gpu: &Gpu, drop_it: bool) {
     let program = Program::new(gpu);
-    // Allocating may wait for all of the device's work, so not while a stream is held.
+    // Allocating may wait for all of the device's work, so allocate before a stream is held.
     let (device, host) = (gpu.device(MIB), gpu.pinned(MIB));
     let mut queue = gpu.queue(1);
     let hold = gpu.driver().hold(program.stream.raw as u64).unwrap();
@@ -219,7 +219,7 @@ fn a_hold_that_fails_holds_nothing() {
     }
 }
 
-/// A flag that was given up after a failed record is gone for good: no other has its word, nor that of one in use.
+/// The flag of a failed record is given up for good: no other hold gets that flag or one in use.
 #[test]
 fn a_hold_that_failed_lets_no_other_stream_go() {
     let Some(gpu) = standin("a_hold_that_failed_lets_no_other_stream_go") else { return };
@@ -229,13 +229,13 @@ fn a_hold_that_failed_lets_no_other_stream_go() {
     let second = gpu.driver().hold(stream(1)).unwrap();
     let third = gpu.driver().hold(stream(2)).unwrap();
     [0, 2].into_iter().for_each(|nth| programs[nth].work(programs[nth].stream.raw));
-    // The second's flag is free again, and is what the next one gets.
+    // The second hold's flag is free again, and the next hold gets it.
     second.release();
     until("the stream does not go on", || programs[1].stream_is_idle());
     gpu.standin().fault("cuEventRecord", "1", 400);
     assert_eq!(gpu.driver().hold(stream(3)).err().unwrap().vendor_error, 400);
     until("the stream does not go on", || programs[3].stream_is_idle());
-    // Two that begin and end while the first and the third are held.
+    // Two holds begin and end while the first and the third are held.
     for _ in 0..2 {
         let hold = gpu.driver().hold(stream(4)).unwrap();
         programs[4].work(programs[4].stream.raw);
@@ -261,7 +261,7 @@ fn flags_are_used_again_when_their_streams_have_gone_past() {
         hold.release();
         until("the stream does not go on", || program.stream_is_idle());
     }
-    // One that has been let go may be another's now: dropping it again must not let that one go.
+    // A released flag may belong to another hold: a second drop must not release that hold.
     let first = gpu.driver().hold(program.stream.raw as u64).unwrap();
     first.release();
     until("the stream does not go on", || program.stream_is_idle());

@@ -1,5 +1,5 @@
-//! Ascend devices of two hosts that reach each other by themselves (HIXL). The two processes are on one host, which
-//! they are not told: without the same-host path there is nothing that they could know it by.
+//! Ascend devices of two hosts that reach each other directly (HIXL). The two processes are on one host, which they
+//! can't know: without the same-host path nothing tells them.
 
 use crate::common::data::{Random, Span};
 use crate::common::eventually;
@@ -9,7 +9,7 @@ use ferry::types::{Op, PeerId};
 const ACROSS: &str = "transports=tcp,ascend ascend_fabric=hccs";
 const NPUS: (&str, &str) = ("ascend0", "ascend0");
 
-/// The whole of it moves, carried so.
+/// Moves the whole of both memories, and checks which path carried the transfer.
 #[track_caller]
 fn moves(ends: &mut Ends, what: &str, (local, remote): (Memory, Memory), carrier: &str) {
     for op in BOTH {
@@ -45,14 +45,14 @@ fn every_shape_goes_from_device_to_device() {
     }
     moves(&mut ends, "across", (local, remote), "ascend");
     assert!(why(&mut ends).starts_with("taken where the memory on both sides is of ascend devices"));
-    // One bridge, whatever goes over it.
+    // One bridge serves every transfer.
     assert_eq!(ends.a.calls("hixl", "HixlCSClientConnect"), 1);
     assert!(ends.a.calls("hixl", "HixlCSClientBatchPutAsync") >= 15);
     assert!(ends.a.calls("hixl", "HixlCSClientBatchGetAsync") >= 15);
     ends.end();
 }
 
-/// More than there are slots, several times over; and both ways at once.
+/// More requests than slots, several times over, in both directions at once.
 #[test]
 fn many_at_once_share_the_slots() {
     const LARGE: usize = 6 * MIB;
@@ -60,7 +60,7 @@ fn many_at_once_share_the_slots() {
     let (local, remote) = ends.places(NPUS, 4 * LARGE);
     ends.fill(local, remote);
     let spans: Vec<Span> = (0..4).map(|at| (at * LARGE, at * LARGE, LARGE)).collect();
-    // Two quarters go there and two come from there.
+    // Two quarters are written and two are read.
     let op = |at: usize| [Op::Write, Op::Read][at % 2];
     let begun: Vec<_> = spans
         .iter()
@@ -78,7 +78,7 @@ fn many_at_once_share_the_slots() {
     ends.end();
 }
 
-/// One transfer of all kinds of memory: each pair goes its own way.
+/// One transfer of all kinds of memory: each pair takes its own path.
 #[test]
 fn host_memory_goes_its_own_way() {
     let mut ends = Ends::new(ACROSS);
@@ -94,14 +94,14 @@ fn host_memory_goes_its_own_way() {
             ends.assert_moved(&format!("{pair:?}"), op, *local, *remote, &spans);
         }
     }
-    // What is summed on the way is sent by the hosts.
+    // Transfers with checksums are sent by the hosts.
     let (local, remote) = places[0];
     let ended = ends.attempt(Op::Write, "checksum", local, remote, &whole(local));
     assert_eq!((ended.state.as_str(), ended.carrier.as_str()), ("Done", "tcp"), "{ended:?}");
     ends.end();
 }
 
-/// With nothing else allowed it is that or nothing.
+/// With no other transport allowed, a transfer uses HIXL or fails.
 #[test]
 fn it_may_be_all_that_is_allowed() {
     let mut ends = Ends::new("transports=ascend ascend_fabric=hccs");
@@ -115,7 +115,7 @@ fn it_may_be_all_that_is_allowed() {
     ends.end();
 }
 
-/// What both ends do not want, or can't, goes through the hosts, and the reason is told.
+/// If an end does not want or does not support HIXL, memory goes through the hosts, and the reason is reported.
 #[test]
 fn without_it_memory_is_staged_and_the_reason_told() {
     let hccs = "ascend_fabric=hccs";
@@ -139,7 +139,7 @@ fn without_it_memory_is_staged_and_the_reason_told() {
     }
 }
 
-/// The n-th call fails: what was under way goes through the hosts, and so does what follows.
+/// The n-th call fails: transfers under way and later ones go through the hosts.
 #[test]
 fn each_call_may_fail() {
     for (at_target, function, nth) in [
@@ -167,7 +167,7 @@ fn each_call_may_fail() {
         moves(&mut ends, function, (local, remote), "tcp");
         let told = why(&mut ends);
         assert!(told.contains("503900"), "{function}: {told}");
-        // The audits say that nothing was left; what may still be written, at either end, is kept for good.
+        // The audits check that nothing was left; memory that may still be written, at either end, is kept for good.
         match function.contains("Batch") || function.contains("Query") {
             true => ends.close(),
             false => ends.end(),
@@ -175,7 +175,7 @@ fn each_call_may_fail() {
     }
 }
 
-/// Another port is tried when somebody has taken the first.
+/// If another process has taken the first port, the next port is tried.
 #[test]
 fn a_port_that_is_taken_is_not_the_last() {
     let mut ends = Ends::new(ACROSS);
@@ -185,7 +185,7 @@ fn a_port_that_is_taken_is_not_the_last() {
     ends.end();
 }
 
-/// A put that hangs is given up in time, and what it carried goes through the hosts.
+/// A put that hangs is given up in time, and its data goes through the hosts.
 #[test]
 fn what_hangs_is_given_up() {
     for op in BOTH {
@@ -204,7 +204,7 @@ fn what_hangs_is_given_up() {
     }
 }
 
-/// A transfer is final when its time is over, whatever the devices are at: they move memory of ferry's.
+/// A transfer is final when its deadline is over, even while devices copy: they copy ferry's own memory.
 #[test]
 fn a_transfer_does_not_wait_for_what_hangs() {
     for op in BOTH {
@@ -221,7 +221,7 @@ fn a_transfer_does_not_wait_for_what_hangs() {
         ends.a.ok(&format!("cancel {transfer}"));
         let ended = ends.wait(transfer);
         assert_eq!((ended.state.as_str(), ended.bytes), ("Cancelled", 0), "{op:?} {ended:?}");
-        // Both memories are the program's, and what comes late is lost.
+        // Both memories are the program's, and late data is lost.
         ends.a.fill(local, 7);
         ends.b.fill(remote, 8);
         ends.a.knob("hixl", "HANG", "");
@@ -231,7 +231,7 @@ fn a_transfer_does_not_wait_for_what_hangs() {
     }
 }
 
-/// The bridge outlasts the region, and the regions that come.
+/// The bridge outlasts the region and serves later regions.
 #[test]
 fn regions_come_and_go() {
     let mut ends = Ends::new(ACROSS);
@@ -274,7 +274,7 @@ fn a_target_that_is_killed_fails_the_transfer() {
     }
 }
 
-/// What the target kept for it is given back, and another one's is not touched.
+/// The target frees the slots of the killed initiator, and touches no other initiator's.
 #[test]
 fn an_initiator_that_is_killed_leaves_nothing_behind() {
     for op in BOTH {

@@ -1,4 +1,4 @@
-//! Two processes and what is said to them.
+//! Two processes, and the commands that a test gives them.
 
 use crate::common::data::{check, pattern, Random, Span};
 use crate::common::{role, standin, PATIENCE};
@@ -18,7 +18,7 @@ pub const BOTH: [Op; 2] = [Op::Write, Op::Read];
 pub const NEW: (&str, &str) = ("12.8", "9.1");
 pub const OLD: (&str, &str) = ("12.4", "8.1");
 
-/// The library of a place's device, and whether there is one.
+/// Returns the library of a place's device, or None for host memory.
 pub fn library(place: &str) -> Option<&str> {
     ["cuda", "ascend"].into_iter().find(|library| place.starts_with(library))
 }
@@ -53,7 +53,7 @@ impl End {
         End::started(folder, versions, settings, false)
     }
 
-    /// `apart`: as process 1 of a pid namespace of its own.
+    /// Starts an end; with `apart` as process 1 of a pid namespace of its own.
     pub fn started(folder: &Path, (cuda, ascend): (&str, &str), settings: &str, apart: bool) -> End {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let cuda = standin::folder().join(format!("cuda-{cuda}/libcuda.so.1")).display().to_string();
@@ -93,7 +93,7 @@ impl End {
         self.answers.recv_timeout(2 * PATIENCE).expect("the process must answer")
     }
 
-    /// One command and its answer; an error is answered in words.
+    /// Sends a command and returns the answer; an error's answer is its text.
     #[track_caller]
     pub fn ask(&mut self, command: &str) -> String {
         self.tell(command);
@@ -111,7 +111,7 @@ impl End {
         answer.parse().unwrap_or_else(|_| panic!("{command}: {answer}"))
     }
 
-    /// Memory of the host or a device, or why not.
+    /// Allocates memory of the host or a device, or returns why that failed.
     pub fn try_place(&mut self, place: &str, bytes: usize) -> Result<Memory, String> {
         let answer = self.ask(&format!("place {place} {bytes}"));
         let Some((region, address)) =
@@ -142,7 +142,7 @@ impl End {
         self.ok(&format!("free {}", memory.index));
     }
 
-    /// The next notification's text, and what was in the memory when it had come.
+    /// Returns the next notification's text, and the memory's content when the notification arrived.
     pub fn notified(&mut self, memory: Memory) -> (String, Vec<u8>) {
         let answer = self.ask(&format!("notified {}", memory.index));
         let (text, path) = answer.split_once(' ').unwrap();
@@ -162,7 +162,7 @@ impl End {
         self.process.wait().unwrap();
     }
 
-    /// Has it close its engine and end, having given back all that its libraries gave out.
+    /// Makes the end close its engine and end, having given back all that its libraries gave out.
     pub fn end(mut self) {
         self.ok("close");
         drop(self.input.take());
@@ -185,7 +185,7 @@ fn take(path: &str) -> Vec<u8> {
     bytes
 }
 
-/// A folder that goes with its test.
+/// A folder that is removed with its test.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
@@ -208,7 +208,7 @@ impl Drop for Folder {
 pub struct Ends {
     pub a: End,
     pub b: End,
-    /// `b`, as `a` names it.
+    /// The handle of `b` at `a`.
     pub peer: PeerId,
     pub folder: Folder,
 }
@@ -222,7 +222,7 @@ impl Ends {
         Ends::apart((at_a, at_b), |_| settings.into())
     }
 
-    /// Each with settings of its own.
+    /// Starts the ends, each with settings of its own.
     pub fn apart((at_a, at_b): ((&str, &str), (&str, &str)), settings: impl Fn(usize) -> String) -> Ends {
         let folder = Folder::new();
         let (mut a, b) = (End::new(&folder.0, at_a, &settings(0)), End::new(&folder.0, at_b, &settings(1)));
@@ -230,7 +230,8 @@ impl Ends {
         Ends { a, b, peer: PeerId::from_raw(peer), folder }
     }
 
-    /// Each in a pid namespace of its own, so that both have the same number. None where that may not be.
+    /// Starts the ends in pid namespaces of their own, so that both have the same pid. None where namespaces are not
+    /// allowed.
     pub fn in_namespaces(what: &str, settings: &str) -> Option<Ends> {
         if !unshare().arg("true").status().is_ok_and(|status| status.success()) {
             eprintln!("SKIPPED {what}: this process may make no pid namespaces (unshare)");
@@ -242,7 +243,7 @@ impl Ends {
         Some(Ends { a, b, peer: PeerId::from_raw(peer), folder })
     }
 
-    /// Memory of `a`, and memory of `b` that `a` has heard of.
+    /// Allocates memory of `a`, and memory of `b` that has been announced to `a`.
     #[track_caller]
     pub fn places(&mut self, (here, there): (&str, &str), bytes: usize) -> (Memory, Memory) {
         let (local, remote) = (self.a.place(here, bytes), self.b.place(there, bytes));
@@ -250,13 +251,13 @@ impl Ends {
         (local, remote)
     }
 
-    /// A transfer that has begun, by its number.
+    /// Submits a transfer, and returns its number.
     #[track_caller]
     pub fn submit(&mut self, op: Op, flags: &str, requests: &str) -> u64 {
         self.a.number(&format!("submit {op:?} {} {flags} {requests}", self.peer))
     }
 
-    /// How it ended.
+    /// Waits for a transfer, and returns its outcome.
     #[track_caller]
     pub fn wait(&mut self, transfer: u64) -> Ended {
         Ended::parse(&self.a.ask(&format!("wait {transfer}")))
@@ -289,13 +290,13 @@ impl Ends {
         self.run(op, flags, &list(local, remote, spans))
     }
 
-    /// As `case` and `assert_moved` expect it before a transfer.
+    /// Fills both memories as `case` and `assert_moved` expect before a transfer.
     pub fn fill(&mut self, local: Memory, remote: Memory) {
         self.a.fill(local, 1);
         self.b.fill(remote, 2);
     }
 
-    /// What `spans` name has moved, and no other byte of either memory.
+    /// Asserts that the bytes named in `spans` have moved, and no other byte of either memory has changed.
     #[track_caller]
     pub fn assert_moved(&mut self, what: &str, op: Op, local: Memory, remote: Memory, spans: &[Span]) {
         let (mut here, mut there) = (pattern(1, local.bytes), pattern(2, remote.bytes));
@@ -309,13 +310,13 @@ impl Ends {
         check(&format!("{what}, there"), &self.b.contents(remote), &there);
     }
 
-    /// Both close their engines; what a device may still write to is kept.
+    /// Closes both engines; memory that a device may still write to is kept.
     pub fn close(mut self) {
         self.a.ok("close");
         self.b.ok("close");
     }
 
-    /// Both end in order.
+    /// Ends both processes in order.
     pub fn end(self) {
         let Ends { a, b, folder, .. } = self;
         a.end();
@@ -324,15 +325,15 @@ impl Ends {
     }
 }
 
-/// What a transfer came to.
+/// The outcome of a transfer.
 #[derive(Debug)]
 pub struct Ended {
     pub state: String,
     pub status: String,
     pub bytes: u64,
-    /// Status and library's code of the requests, those side by side that are alike but once.
+    /// Status and library's code of the requests; neighbours with the same values are given once.
     pub requests: String,
-    /// What carried it, last.
+    /// The transport that carried the last data.
     pub carrier: String,
 }
 
@@ -348,14 +349,14 @@ impl Ended {
     }
 }
 
-/// Runs a program as process 1 of a pid namespace, and takes it along when it is killed.
+/// Returns a command that runs a program as process 1 of a pid namespace, and kills the program when it is killed.
 fn unshare() -> Command {
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--kill-child"]);
     command
 }
 
-/// Requests as a process takes them.
+/// Formats requests as a process takes them.
 pub fn list(local: Memory, remote: Memory, spans: &[Span]) -> String {
     let one = |&(at, to, length): &Span| {
         let (here, there) = (local.address + at as u64, remote.address + to as u64);
@@ -364,12 +365,12 @@ pub fn list(local: Memory, remote: Memory, spans: &[Span]) -> String {
     spans.iter().map(one).collect::<Vec<_>>().join(" ")
 }
 
-/// The whole of both memories.
+/// Returns one span that covers the whole memory.
 pub fn whole(memory: Memory) -> Vec<Span> {
     vec![(0, 0, memory.bytes)]
 }
 
-/// Blocks permuted on both sides, at odd places and with gaps: none can be merged.
+/// Returns blocks permuted on both sides, at odd places and with gaps: no two can be merged.
 pub fn scattered(random: &mut Random, count: usize, length: usize) -> Vec<Span> {
     let stride = length + 16;
     let (at, to) = (random.permutation(count), random.permutation(count));

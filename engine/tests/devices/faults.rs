@@ -1,5 +1,5 @@
-//! Calls of the libraries' that fail, copies that hang, contexts that are spoiled. Whatever happens to the device, a
-//! transfer ends, says what the library said, and the engine moves host memory as before.
+//! Library calls that fail, copies that hang, contexts that are spoiled. Whatever happens to the device, a transfer
+//! ends and reports the library's error, and the engine still moves host memory.
 
 use crate::common::eventually;
 use crate::ends::{list, whole, Ends, Memory, BOTH, KIB, MIB};
@@ -12,7 +12,7 @@ fn host_memory_moves(ends: &mut Ends, what: &str, (local, remote): (Memory, Memo
 }
 
 /// The n-th call of the function fails once, at the end that has the device. The transfer fails with that code or is
-/// done all the same; the next one is done.
+/// done all the same; the next transfer is done.
 fn each_call(place: &str, library: &str, faults: &[(&str, u32, i32)]) {
     for at_target in [false, true] {
         let mut ends = Ends::new("transports=auto");
@@ -27,7 +27,7 @@ fn each_call(place: &str, library: &str, faults: &[(&str, u32, i32)]) {
                     "{library} at the {} {op:?} {function}:{nth}",
                     ["initiator", "target"][usize::from(at_target)]
                 );
-                // The last one named is the one that failed.
+                // The last printed line names the fault that failed.
                 println!("{what}");
                 ends.fill(local, remote);
                 let end = if at_target { &mut ends.b } else { &mut ends.a };
@@ -86,8 +86,8 @@ fn each_call_of_acl_may_fail_once() {
     );
 }
 
-/// All that needs the device fails for this reason from the moment on at which the knob is turned, whichever end has it
-/// and whichever way the first transfer goes; host memory moves all the same.
+/// Once the knob is turned, all transfers that need the device fail for this reason, whichever end has it and
+/// whichever direction the first transfer has; host memory still moves.
 fn fails_from_then_on(settings: &str, place: &str, (library, knob, value): (&str, &str, &str), reason: &str) {
     for (pair, at_target) in [((place, "host"), false), (("host", place), true)] {
         for op in BOTH {
@@ -107,14 +107,14 @@ fn fails_from_then_on(settings: &str, place: &str, (library, knob, value): (&str
     }
 }
 
-/// A task fails on the device: its stream does nothing any more, and what needs it says why from then on.
+/// A task fails on the device: its stream stops, and later transfers that need the stream report the cause.
 #[test]
 fn an_ascend_stream_that_failed_is_given_up() {
     let knob = ("ascend", "FAULT", "task:1:507035");
     fails_from_then_on("transports=auto", "ascend0", knob, "UNAVAILABLE/507035");
 }
 
-/// Locking a slot fails: that transfer does, and the next one tries again.
+/// Pinning a slot fails: that transfer fails, and the next transfer pins again.
 #[test]
 fn host_memory_that_can_t_be_locked_fails_the_transfer() {
     for (place, library, function, code) in
@@ -136,7 +136,7 @@ fn host_memory_that_can_t_be_locked_fails_the_transfer() {
     }
 }
 
-/// A device can't be opened when its memory is registered: the reason is said, and the next try works.
+/// A device can't be opened when its memory is registered: the reason is reported, and the next try works.
 #[test]
 fn a_device_that_can_t_be_opened_says_why() {
     for (place, library, function, code) in [
@@ -156,14 +156,15 @@ fn a_device_that_can_t_be_opened_says_why() {
     }
 }
 
-/// A copy hangs for good. AscendCL can stop it: the transfer fails. The device is of no use any more, and says so.
+/// A copy hangs for good. AscendCL can stop the copy: the transfer fails. The device is given up, and the reason is
+/// reported.
 #[test]
 fn an_ascend_device_that_hangs_is_given_up() {
     let settings = "transports=auto device_timeout_ms=200";
     fails_from_then_on(settings, "ascend0", ("ascend", "HANG", "1"), "UNAVAILABLE/0");
 }
 
-/// CUDA can't stop it: what it may still touch is kept until it has ended, and only that.
+/// CUDA can't stop the copy: only the memory that the copy may still touch is kept until the copy has ended.
 #[test]
 fn a_cuda_device_that_hangs_keeps_what_it_has() {
     for (pair, at_target) in [(("cuda0", "host"), false), (("host", "cuda0"), true)] {
@@ -177,9 +178,9 @@ fn a_cuda_device_that_hangs_keeps_what_it_has() {
             end.knob("cuda", "HANG", "1");
             let request = list(local, remote, &whole(local));
             let first = ends.submit(op, "deadline=100", &request);
-            // It is this one that hangs, not a later one on the device's other stream.
+            // This copy hangs, not a later copy on the device's other stream.
             eventually("its deadline is over", || ends.a.ask(&format!("state {first}")) == "Draining");
-            // Until the device is given up, what comes later hangs behind the first.
+            // Until the device is given up, later copies hang behind the first.
             eventually("it is given up", || {
                 let later = ends.submit(op, "deadline=100", &request);
                 let mut state = String::new();
@@ -193,15 +194,15 @@ fn a_cuda_device_that_hangs_keeps_what_it_has() {
             host_memory_moves(&mut ends, "beside a hang", host);
             let end = if at_target { &mut ends.b } else { &mut ends.a };
             end.ok("release cuda");
-            // It may have been its last copy.
+            // The hanging copy may have been the transfer's last.
             let ended = ends.wait(first);
             assert!(["Done", "TimedOut"].contains(&ended.state.as_str()), "{pair:?} {op:?}: {ended:?}");
         }
     }
 }
 
-/// The same at the target, beyond all that a struck transfer may wait for it: the transfer is final, while its memory
-/// at the target stays in use until the device is through.
+/// A hang at the target beyond all that a struck transfer may wait for: the transfer is final, while its memory at the
+/// target stays in use until the device is through.
 #[test]
 fn a_hang_at_the_target_doesn_t_hold_a_struck_transfer_for_ever() {
     for op in BOTH {
@@ -222,7 +223,7 @@ fn a_hang_at_the_target_doesn_t_hold_a_struck_transfer_for_ever() {
     }
 }
 
-/// An error that stays with the context: all that needs the device fails with it from then on.
+/// An error that stays with the context: all later transfers that need the device fail with that error.
 #[test]
 fn a_spoiled_context_says_the_same_every_time() {
     fails_from_then_on("transports=auto", "cuda0", ("cuda", "STICKY", "719"), "UNAVAILABLE/719");

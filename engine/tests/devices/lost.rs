@@ -6,7 +6,7 @@ use ferry::types::{Op, PeerId};
 
 const SETTINGS: &str = "transports=auto lease_ms=400 drain_ms=50 reconnect_timeout_ms=1500 staging_slots=2";
 
-/// The initiator learns of it, and its own device is through with its memory.
+/// The initiator learns that the target ended, and its own device has finished with its memory.
 #[test]
 fn a_target_that_is_killed_fails_the_transfer() {
     for (places, library) in [
@@ -31,7 +31,7 @@ fn a_target_that_is_killed_fails_the_transfer() {
                 ("Failed", "PEER_LOST"),
                 "{places:?} {op:?}"
             );
-            // The memory is the caller's, and the engine as good as new with another peer.
+            // The memory is the caller's again, and the engine works with another peer.
             ends.b = End::new(&ends.folder.0, NEW, SETTINGS);
             ends.peer = PeerId::from_raw(ends.a.number(&format!("connect {}", ends.b.address)));
             let remote = ends.b.place(places.1, 16 * MIB);
@@ -41,7 +41,7 @@ fn a_target_that_is_killed_fails_the_transfer() {
     }
 }
 
-/// The target's slots come back, and nothing of the dead one lands in what another has written.
+/// The target frees the dead initiator's slots, and nothing late overwrites another initiator's data.
 #[test]
 fn an_initiator_that_is_killed_leaves_nothing_behind() {
     for (place, library) in [("cuda0", "cuda"), ("ascend0", "ascend")] {
@@ -60,7 +60,7 @@ fn an_initiator_that_is_killed_leaves_nothing_behind() {
             ends.b.knob(library, "COPY_US", "0");
             let local = ends.a.place("host", 16 * MIB);
             ends.a.ok(&format!("knows {} {}", ends.peer, remote.region));
-            // More than all slots, both ways.
+            // More than all slots, in both directions.
             for op in [Op::Write, Op::Read] {
                 ends.case("by another initiator", op, "-", local, remote, &whole(local));
             }

@@ -1,10 +1,10 @@
-//! Memory of devices between two processes, each with device libraries of its own: what arrives for every pair of
-//! memories, and what becomes of transfers when a device, a library or a process fails.
+//! Memory of devices between two processes, each with device libraries of its own: the bytes that arrive for every
+//! pair of memories, and the outcome of transfers when a device, a library or a process fails.
 //!
-//! The libraries are the stand-ins (`tests/standin`): CUDA's and AscendCL's in every process, so that one end may
-//! have the one and the other end the other. `role` is a process that does as it is told, `program` what the host
-//! program does in it, `ends` two of them and what they tell. What a test states is what transfers promise; how
-//! device memory gets from one process to the other is not its business.
+//! The libraries are the stand-ins (`tests/standin`): CUDA's and AscendCL's in every process, so that the two ends may
+//! use different ones. `role` is a process that obeys commands, `program` plays the host program in it, `ends` has two
+//! such processes and their commands. The tests check the promises of transfers, not how device memory gets from one
+//! process to the other.
 
 #[path = "../common/mod.rs"]
 mod common;

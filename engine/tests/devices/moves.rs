@@ -1,9 +1,10 @@
-//! What arrives: every pair of memories, in every shape, whatever carries it and whichever version of the libraries.
+//! Checks the bytes that arrive: every pair of memories, in every shape, on every path and with every version of the
+//! libraries.
 
 use crate::common::data::{Random, Span};
 use crate::ends::{list, scattered, whole, Ends, BOTH, KIB, MIB, NEW, OLD};
 
-/// Either end has memory of a device, or both do: of one kind, of two, of two devices.
+/// One end or both have device memory: of one kind, of two kinds, of two devices.
 const PAIRS: [(&str, &str); 9] = [
     ("cuda0", "host"),
     ("host", "cuda1"),
@@ -34,7 +35,7 @@ fn every_shape(ends: &mut Ends, places: (&str, &str), random: &mut Random) {
         for spans in &shapes {
             ends.case(&what, op, "-", local, remote, spans);
         }
-        // Each as it was given, and summed on the way.
+        // Each request as given, and with a checksum.
         ends.case(&what, op, "apart", local, remote, &scattered(random, 40, 513));
         ends.case(&what, op, "checksum", local, remote, &scattered(random, 40, 9001));
     }
@@ -69,7 +70,7 @@ fn an_old_library_and_a_new_one_move_the_same() {
     every_pair("old and new", OLD, NEW, "transports=auto staging_slots=2");
 }
 
-/// Several large transfers under way at once, so that every slot is used again and again by all of them.
+/// Several large transfers under way at once, so that all of them reuse every slot many times.
 fn many_at_once(settings: &str) {
     const LARGE: usize = 8 * MIB;
     const COUNT: usize = 4;
@@ -118,7 +119,7 @@ fn many_at_once_by_whatever_there_is() {
     many_at_once("transports=auto");
 }
 
-/// One transfer that has all kinds of memory on both sides.
+/// One transfer with all kinds of memory on both sides.
 #[test]
 fn one_transfer_may_have_every_kind_of_memory() {
     let mut ends = Ends::new("transports=auto");
@@ -142,7 +143,7 @@ fn one_transfer_may_have_every_kind_of_memory() {
     ends.end();
 }
 
-/// A region that has gone is STALE, and its memory is not touched.
+/// An unregistered region is STALE, and its memory is not touched.
 #[test]
 fn a_region_that_has_gone_is_stale() {
     let mut ends = Ends::new("transports=auto");
@@ -156,7 +157,7 @@ fn a_region_that_has_gone_is_stale() {
             ends.b.fill(remote, 2);
             let list = crate::ends::list(local, remote, &whole(local));
             let answer = ends.a.ask(&format!("submit {op:?} {} - {list}", ends.peer));
-            // Known here already, or found out there.
+            // The initiator knows that already, or the target finds out.
             let refused = match answer.parse() {
                 Ok(transfer) => ends.wait(transfer).status,
                 Err(_) => answer,

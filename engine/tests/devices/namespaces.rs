@@ -1,5 +1,5 @@
-//! Two processes in pid namespaces of their own, as in two containers of one pod: each is process 1, so what one says
-//! by numbers of processes and descriptors means something else to the other, or its own memory.
+//! Two processes in pid namespaces of their own, as in two containers of one pod: each is process 1, so a number of a
+//! process or a descriptor that one sends means something else at the other, or the other's own memory.
 
 use crate::common::data::{check, pattern};
 use crate::ends::{list, whole, Ends, BOTH, MIB};
@@ -7,7 +7,7 @@ use ferry::types::Op;
 
 const ROUNDS: u32 = 12;
 
-/// Memory of cuMemCreate is lent by a descriptor's number. Both lend theirs, so the same number is open in both.
+/// A descriptor's number names memory of cuMemCreate. Both sides share theirs, so the same number is open in both.
 #[test]
 fn memory_of_the_other_namespace_is_never_taken_for_one_s_own() {
     let what = "memory_of_the_other_namespace_is_never_taken_for_one_s_own";
@@ -19,7 +19,7 @@ fn memory_of_the_other_namespace_is_never_taken_for_one_s_own() {
         ends.b.ok(&format!("knows {back} {}", local.region));
         ends.a.fill(local, 2 * round);
         ends.b.fill(remote, 2 * round + 1);
-        // Half of it each way: the first quarter of each goes into the second of the other.
+        // Half of the memory in each direction: each first quarter goes into the other side's second quarter.
         let request = |here: u64, there: u64, region| format!("{here}:{}:{MIB}:{region}", there + MIB as u64);
         let written = ends.run(Op::Write, "-", &request(local.address, remote.address, remote.region));
         assert_eq!(written.state, "Done", "{written:?}");
@@ -39,7 +39,7 @@ fn memory_of_the_other_namespace_is_never_taken_for_one_s_own() {
     ends.end();
 }
 
-/// Of a handle nobody knows how it names the process that made it: it is not opened, and says why.
+/// A handle does not tell in which namespace it names its process: it is not opened, and the reason is reported.
 #[test]
 fn a_handle_of_another_namespace_is_not_opened() {
     let what = "a_handle_of_another_namespace_is_not_opened";

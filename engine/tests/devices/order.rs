@@ -1,4 +1,4 @@
-//! ORDERED, and notifications after the data, with devices that take their time.
+//! ORDERED, and notifications after the data, with slow devices.
 
 use crate::common::data::{check, pattern};
 use crate::ends::{list, Ends, KIB};
@@ -7,7 +7,7 @@ use ferry::types::Op;
 const ROUNDS: usize = 12;
 const BLOCK: usize = 16 * KIB;
 
-/// When a notification has come, the bytes of its transfer and of all before it are what the device's owner reads.
+/// When a notification arrives, the device's owner reads the bytes of its transfer and of all earlier ones.
 #[test]
 fn a_notification_comes_after_its_data_and_in_order() {
     for (here, there) in [("host", "cuda0"), ("cuda0", "ascend0"), ("ascend0", "cuda1"), ("cuda0", "host")] {
@@ -41,7 +41,7 @@ fn a_notification_comes_after_its_data_and_in_order() {
     }
 }
 
-/// Each writes all of the same memory: the last one's bytes stay.
+/// Each transfer writes all of the same memory: the last transfer's bytes stay.
 #[test]
 fn ordered_transfers_are_applied_in_their_order() {
     for places in [("host", "cuda0"), ("ascend0", "cuda0"), ("cuda0", "ascend0")] {
@@ -53,7 +53,7 @@ fn ordered_transfers_are_applied_in_their_order() {
         }
         let library = crate::ends::library(places.1).unwrap();
         for _ in 0..3 {
-            // The first takes longest: what does not wait for it is over before it.
+            // The first transfer takes longest: transfers that do not wait for the first are final before it.
             ends.b.knob(library, "COPY_US", "20000");
             let mut transfers = Vec::new();
             for source in &sources {

@@ -1,5 +1,5 @@
-//! The host program in a process of a test: memory of the host and of the stand-ins' devices, made, filled and read
-//! by the libraries' own calls, and the stand-ins' knobs.
+//! Plays the host program in a test's process: allocates, fills and reads memory of the host and of the stand-ins'
+//! devices by the libraries' own calls, and turns the stand-ins' knobs.
 
 use ferry::sys::acl::{self, Library, Runtime, ACL_COPY_DEVICE_TO_HOST, ACL_COPY_HOST_TO_DEVICE};
 use ferry::sys::cuda;
@@ -20,7 +20,7 @@ struct Npu {
 }
 
 pub enum Bytes {
-    /// Allocated by ferry, for others to map.
+    /// Allocated by ferry, so that other processes can map the memory.
     Shared(ferry::Memory),
     Host(Box<[u64]>, usize),
     Cuda(cuda::DeviceMemory, Arc<cuda::Context>, usize),
@@ -69,7 +69,7 @@ impl Program {
         found
     }
 
-    /// `knob` without FERRY_STANDIN_; no value is the initial one.
+    /// Sets `knob`, given without FERRY_STANDIN_; an empty value restores the initial value.
     pub fn set(&self, library: &str, knob: &str, value: &str) {
         let (name, value) =
             (CString::new(format!("FERRY_STANDIN_{knob}")).unwrap(), CString::new(value).unwrap());
@@ -83,7 +83,7 @@ impl Program {
         assert_eq!(code, 0, "{knob}={value:?}");
     }
 
-    /// How often the library was called so.
+    /// Returns how often this function of the library was called.
     pub fn calls(&self, library: &str, function: &str) -> i64 {
         let (name, calls) = (CString::new(function).unwrap(), self.symbol(library, "standin_calls"));
         // SAFETY: as in `set`.
@@ -93,7 +93,7 @@ impl Program {
         }
     }
 
-    /// Lets what hangs go on.
+    /// Lets hanging copies continue.
     pub fn release(&self, library: &str) {
         let release = self.symbol(library, "standin_release");
         // SAFETY: as in `set`.
@@ -101,7 +101,7 @@ impl Program {
     }
 }
 
-/// Memory that the program maps by hand, made to be exported as a descriptor.
+/// Memory that the program maps itself, exportable as a descriptor.
 pub struct Mapped {
     context: Arc<cuda::Context>,
     address: u64,
@@ -145,7 +145,7 @@ impl Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         let _entered = self.context.enter().unwrap();
-        // SAFETY: mapped by `new`; the program uses it no more.
+        // SAFETY: mapped by `new`; the program does not use the memory again.
         unsafe {
             assert!(self.context.api.mem_unmap(self.address, self.bytes).is_ok());
             assert!(self.context.api.mem_address_free(self.address, self.bytes).is_ok());
@@ -168,7 +168,7 @@ impl Bytes {
         let (address, length) = (self.address(), bytes.len());
         match self {
             Bytes::Shared(memory) => memory.write(0, bytes),
-            // SAFETY: as long as that (the test fills whole memories), and Rust refers to none of it.
+            // SAFETY: the memory is that long (the test fills whole memories), and Rust has no reference to it.
             Bytes::Host(..) => unsafe {
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, length)
             },

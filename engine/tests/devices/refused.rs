@@ -1,4 +1,4 @@
-//! What is refused: wrong words, memory that is gone, memory that can't be had.
+//! Refusals: wrong arguments, memory that is gone, memory that can't be allocated.
 
 use crate::ends::{list, whole, Ends, BOTH, KIB, MIB};
 use ferry::types::Op;
@@ -6,7 +6,7 @@ use ferry::types::Op;
 #[test]
 fn a_wrong_place_is_refused_and_named() {
     let mut ends = Ends::new("transports=auto");
-    // Both libraries in use, so that each can be asked.
+    // Both libraries are in use, so that each can be asked.
     ends.places(("cuda0", "ascend0"), 4 * KIB);
     ends.a.place("ascend0", 4 * KIB);
     for (place, kind, device, named) in [
@@ -37,7 +37,7 @@ fn a_library_that_is_switched_off_or_absent_says_so() {
         let mut ends = Ends::new(settings);
         let answer = ends.a.ask("hint cuda0 cuda 0");
         assert!(answer.starts_with(named), "{settings}: {answer}");
-        // Everything else goes on.
+        // Other transfers still work.
         let (local, remote) = ends.places(("host", "host"), MIB);
         ends.case(settings, Op::Write, "-", local, remote, &whole(local));
         ends.end();
@@ -64,7 +64,7 @@ fn no_length_is_an_error_that_names_the_argument() {
     ends.end();
 }
 
-/// The owner frees memory under its region. The library refuses the copy, that transfer fails, and no other.
+/// The owner frees memory under its region. The library refuses the copy: that transfer fails, and no other.
 #[test]
 fn freed_memory_fails_what_names_it_alone() {
     for (place, library) in [("cuda0", "cuda"), ("ascend0", "ascend")] {
@@ -87,8 +87,8 @@ fn freed_memory_fails_what_names_it_alone() {
     }
 }
 
-/// The program has taken all of the device's memory: transfers work without any of ferry's own, or registering
-/// says why not and works when there is room again.
+/// The program has taken all of the device's memory: transfers work without scratch memory of ferry's, or registering
+/// fails with the reason and works when there is room again.
 #[test]
 fn a_full_device_is_no_end() {
     for (place, library) in [("cuda0", "cuda"), ("ascend0", "ascend")] {

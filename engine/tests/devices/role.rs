@@ -1,5 +1,5 @@
-//! A process that does as it is told: this test binary again, running `role` alone. It takes a command a line and
-//! answers each with a line. Without more input it ends.
+//! A process that obeys commands: this test binary again, running `role` alone. Each line of input is a command,
+//! answered with a line. The process ends with its input.
 
 use crate::common::data::pattern;
 use crate::common::{eventually, PATIENCE};
@@ -12,18 +12,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What the parent says in the environment.
+/// The environment variables that the parent sets.
 pub const LIBRARIES: &str = "DEVICES_LIBRARIES";
 pub const FOLDER: &str = "DEVICES_FOLDER";
 
 struct Place {
-    /// None: freed under its region.
+    /// None: the memory was freed under its region.
     bytes: Option<Bytes>,
     region: u64,
 }
 
 struct Role {
-    // In the order in which they go.
+    // Dropped in this order.
     transfers: Vec<Transfer>,
     notifications: Option<Arc<Queue>>,
     engine: Option<Engine>,
@@ -32,7 +32,7 @@ struct Role {
     dumps: u32,
 }
 
-/// Not a test: the other process of one.
+/// Not a test: the other process of a test.
 #[test]
 #[ignore = "the other process of a test"]
 fn role() {
@@ -57,7 +57,7 @@ fn op(word: &str) -> Op {
     [Op::Write, Op::Read].into_iter().find(|op| format!("{op:?}") == word).unwrap()
 }
 
-/// local:remote:length:region
+/// Parses local:remote:length:region.
 fn requests(words: &[&str]) -> Vec<Request> {
     let one = |word: &&str| {
         let numbers: Vec<u64> = word.split(':').map(number).collect();
@@ -92,7 +92,7 @@ impl Role {
         &self.transfers[number(word) as usize]
     }
 
-    /// The bytes of a memory, in a file.
+    /// Writes the bytes of a memory into a file.
     fn dump(&mut self, index: &str) -> String {
         let bytes = self.places[number(index) as usize].bytes.as_ref().unwrap().read();
         self.dumps += 1;
@@ -110,8 +110,8 @@ impl Role {
     ) -> ferry::status::Result<String> {
         let options = RegionOptions { location, ..RegionOptions::default() };
         let address = bytes.address();
-        // SAFETY: the memory is kept until after the engine, or freed by a test that wants to see what then
-        // happens, which with a device's memory is its library's to refuse.
+        // SAFETY: the memory outlives the engine, except where a test frees it early to see the effect; the library
+        // then refuses access to freed device memory.
         let region = unsafe { self.engine().register(address as *mut u8, length as usize, &options) }?;
         self.places.push(Place { bytes: Some(bytes), region });
         Ok(format!("{region} {address}"))
@@ -153,7 +153,7 @@ impl Role {
                 let memory = self.program.allocate(place, number(bytes) as usize)?;
                 self.register(memory, number(bytes), None)
             }
-            // Memory that is said to be somewhere.
+            // Registers memory with a stated place.
             ["hint", place, kind, device] => {
                 let memory = self.program.allocate(place, 4096)?;
                 let kind =
@@ -200,7 +200,7 @@ impl Role {
                 let (bytes, carrier) = (result.bytes_confirmed, result.transport.name());
                 Ok(format!("{state:?} {status} {bytes} {} {carrier}", requests.join(",")))
             }
-            // The next notification's text, and at once what is in the memory.
+            // Answers the next notification's text, and the content of the memory at that moment.
             ["notified", index] => {
                 let queue = self.notifications.clone().unwrap();
                 let mut events = Vec::new();
@@ -222,7 +222,7 @@ impl Role {
                 ok()
             }
             ["calls", library, function] => Ok(self.program.calls(library, function).to_string()),
-            // What is said of a way to the peer.
+            // Answers the state of a path to the peer.
             ["way", peer, transport] => {
                 let paths = self.engine().peer_paths(PeerId::from_raw(number(peer)))?;
                 Ok(paths.into_iter().find(|path| path.transport.name() == transport).unwrap().why)

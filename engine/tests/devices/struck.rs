@@ -1,4 +1,4 @@
-//! Deadlines and cancels while a device copies: when the transfer is final the memory is the caller's.
+//! Deadlines and cancels while a device copies: when the transfer is final, the memory is the caller's.
 
 use crate::common::eventually;
 use crate::ends::{library, list, whole, Ended, Ends, Memory, BOTH, KIB, MIB};
@@ -12,11 +12,11 @@ const PLACES: [(&str, &str); 6] = [
     ("cuda0", "ascend0"),
     ("ascend0", "cuda0"),
 ];
-/// Of each copy, in microseconds: longer than the deadline, so that one is under way when it comes. There are fewer
-/// slots than copies, so that some have not begun.
+/// The time of each copy in microseconds: longer than the deadline, so that a copy is under way at the deadline. The
+/// slots are fewer than the copies, so that some copies have not begun.
 const COPY_US: &str = "250000";
 
-/// All devices of both ends, so slow.
+/// Makes all devices of both ends this slow.
 fn slow(ends: &mut Ends, places: (&str, &str), us: &str) {
     for (end, place) in [(&mut ends.a, places.0), (&mut ends.b, places.1)] {
         if let Some(library) = library(place) {
@@ -25,14 +25,14 @@ fn slow(ends: &mut Ends, places: (&str, &str), us: &str) {
     }
 }
 
-/// Copies that the devices of both ends have begun.
+/// Returns how many copies the devices of both ends have begun.
 fn begun(ends: &mut Ends, places: (&str, &str)) -> u64 {
     let each = [(&mut ends.a, places.0), (&mut ends.b, places.1)];
     each.map(|(end, place)| library(place).map_or(0, |library| end.calls(library, "task"))).iter().sum()
 }
 
-/// Both memories are given other bytes. What then comes late would show in them, once as slow a copy as any
-/// late one has been made by each device after it.
+/// Writes other bytes to both memories, and makes each device do one more copy, as slow as any late copy. A late copy
+/// would have changed the memories by then.
 fn assert_quiet(ends: &mut Ends, what: &str, (local, remote): (Memory, Memory), others: (Memory, Memory)) {
     ends.a.fill(local, 1);
     ends.b.fill(remote, 2);
@@ -79,7 +79,7 @@ fn a_cancel_ends_a_transfer_whose_device_is_slow() {
     });
 }
 
-/// The initiator's lease is over before the target's device is: it waits for the device all the same.
+/// The initiator's lease ends before the target's device does: the transfer still waits for the device.
 #[test]
 fn a_device_that_copies_beyond_the_lease_is_waited_for() {
     strike(

@@ -1,5 +1,5 @@
-//! Engines started anew, and engines that only look alike: who is taken for whom, and when a process is known to
-//! have ended.
+//! Restarted engines, and engines that only look alike: which engine counts as which peer, and when a process is known
+//! to have ended.
 
 use crate::child::Child;
 use crate::support::*;
@@ -14,16 +14,16 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const BYTES: usize = 16 * MIB;
-/// Far beyond what a test may take: whatever waits for it fails the test.
+/// Far beyond the time of a test: a test that waits for the lease fails.
 const LONG_LEASE: (&str, &str) = ("lease_ms", "60000");
-/// The new process is met by connecting again: on a loaded machine it needs more than a second to listen.
+/// The new process is found by connecting again: on a loaded machine it needs more than a second to listen.
 const MANY_TRIES: (&str, &str) = ("reconnect_timeout_ms", "20000");
 
 fn without_deadline() -> TransferOptions<'static> {
     TransferOptions { deadline: Deadline::Never, ..options() }
 }
 
-/// Carries connections to whoever is said at the time, also into the network namespace of another process.
+/// Forwards connections to a target that the test may change, also in the network namespace of another process.
 struct Relay {
     address: String,
     goal: Arc<Mutex<(String, Option<String>)>>,
@@ -55,7 +55,7 @@ impl Relay {
     }
 }
 
-/// Both ways, until one side ends.
+/// Copies in both directions, until one side ends.
 fn pump(near: TcpStream, far: TcpStream) {
     let way = |mut from: TcpStream, mut to: TcpStream| {
         let _ = to.set_nodelay(true);
@@ -68,7 +68,8 @@ fn pump(near: TcpStream, far: TcpStream) {
     way(far, near);
 }
 
-/// This thread alone: what it connects from here on belongs there. Fails when nobody is there any more.
+/// Moves this thread alone into the namespace: its new connections belong there. Fails when no process is there any
+/// more.
 fn enter(namespace: &str) -> std::io::Result<()> {
     let namespace = std::fs::File::open(namespace)?;
     // SAFETY: no memory is involved; the descriptor lives during the call.
@@ -97,7 +98,7 @@ fn wait_for_loss(queue: &Arc<Queue>, peer: PeerId) {
     });
 }
 
-/// Far more than sockets hold, to a process that is then stopped: something is posted and not acknowledged.
+/// Far more data than sockets hold, sent to a process that is then stopped: some of it is posted and not acknowledged.
 struct Posted {
     _engine: Engine,
     events: Arc<Queue>,
@@ -131,8 +132,8 @@ impl Posted {
     }
 }
 
-/// The same machine-id, the same boot, the same address, which is any: two containers of one image. Each is
-/// behind a door of its own.
+/// The same machine-id, boot and address, which is any: two containers of one image. Each is behind a relay of its
+/// own.
 #[test]
 fn clones_that_listen_at_any_address_are_never_taken_for_one_another() {
     let _turn = alone();
@@ -173,7 +174,7 @@ fn clones_that_listen_at_any_address_are_never_taken_for_one_another() {
     assert_ne!(identity(peer), identity(peer2));
 }
 
-/// Its host says that the process is gone, by way of the engine that was started anew there.
+/// Its host says that the process is gone: the engine that was restarted there reports it.
 #[test]
 fn what_was_posted_to_a_process_that_was_started_anew_is_dead_on_its_hosts_word() {
     let _turn = alone();
@@ -188,7 +189,7 @@ fn what_was_posted_to_a_process_that_was_started_anew_is_dead_on_its_hosts_word(
     assert!(started.elapsed() < BOUND, "the lease was waited for");
 }
 
-/// Who has proven nothing is not believed.
+/// A peer without a proof is not believed.
 #[test]
 fn the_word_of_a_peer_that_proves_nothing_is_no_proof() {
     let _turn = alone();
@@ -202,8 +203,8 @@ fn the_word_of_a_peer_that_proves_nothing_is_no_proof() {
     posted.ends_with(Fence::Lease);
 }
 
-/// The first process is only stopped when another engine answers in its place: it is lost at once, and what was
-/// posted waits for the lease, though both are of one host and one user.
+/// The first process is only stopped when another engine answers in its place: the peer is lost at once, but its
+/// posted frames wait for the lease, although both engines are of one host and one user.
 #[test]
 fn a_process_that_lives_is_not_dead_because_another_answers_in_its_place() {
     let _turn = alone();
@@ -214,15 +215,15 @@ fn a_process_that_lives_is_not_dead_because_another_answers_in_its_place() {
         Posted::to(&mut child, &door.address, &[("lease_ms", "3000"), ("progress_timeout_ms", "1000")]);
     let (mut other, there) = Child::engine(settings);
     door.lead_to(&there);
-    // Its silence breaks the connection, and the redial meets the other.
+    // The stopped peer's silence breaks the connection, and the redial reaches the other engine.
     wait_for_loss(&posted.events, posted.peer);
     assert!(!posted.transfer.state().is_final(), "lost at once, and not yet at an end");
     posted.ends_with(Fence::Lease);
-    // The other has been asked: it knew the process to be there.
+    // The other engine was asked: it knew that the process was there.
     assert_eq!(other.ask("peers").split_whitespace().count(), 1);
 }
 
-/// Processes are counted otherwise there: the new engine can't tell of the old process.
+/// The new pid namespace numbers processes differently: the new engine can't tell about the old process.
 #[test]
 fn a_restart_in_another_pid_namespace_ends_by_the_lease() {
     let _turn = alone();
@@ -238,8 +239,8 @@ fn a_restart_in_another_pid_namespace_ends_by_the_lease() {
     posted.ends_with(Fence::Lease);
 }
 
-/// It dialed us, so we can't go and look: that its place has been taken tells, long before the time to reconnect
-/// is over.
+/// The peer dialed us, so we can't dial it: another engine in its place proves the loss, long before the time to
+/// reconnect is over.
 #[test]
 fn a_dialer_that_was_started_anew_is_lost_as_soon_as_it_comes_again() {
     let _turn = alone();
@@ -256,7 +257,7 @@ fn a_dialer_that_was_started_anew_is_lost_as_soon_as_it_comes_again() {
     assert!(started.elapsed() < BOUND);
     let info = b.peer_info(peer).unwrap();
     assert_eq!(info.state, PeerState::Lost);
-    // Another engine at the same address, and a peer of its own.
+    // Another engine at the same address is a separate peer.
     let now = b.peers().unwrap().into_iter().find(|other| *other != peer).unwrap();
     let next = b.peer_info(now).unwrap();
     assert_eq!((next.state, &next.address), (PeerState::Up, &info.address));

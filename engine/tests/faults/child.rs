@@ -30,7 +30,7 @@ impl Child {
         Child { process, input, answers }
     }
 
-    /// A child that is the first process of its own pid namespace.
+    /// Starts a child that is the first process of its own pid namespace.
     pub fn in_pid_namespace() -> Child {
         let unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"];
         let (process, input, answers) = role::start_under(&unshare, "child::child_role", |command| {
@@ -39,7 +39,7 @@ impl Child {
         Child { process, input, answers }
     }
 
-    /// A child with an open engine.
+    /// Starts a child with an open engine.
     pub fn engine(settings: &str) -> (Child, String) {
         let mut child = Child::start();
         let address = child.ask(&format!("open {settings}"));
@@ -56,7 +56,7 @@ impl Child {
         self.answers.recv_timeout(BOUND).expect("the child must answer")
     }
 
-    /// One command and its answer; errors are answered as their status.
+    /// Sends a command and returns the answer; the answer of an error is its status.
     #[track_caller]
     pub fn ask(&mut self, command: &str) -> String {
         self.tell(command);
@@ -69,7 +69,7 @@ impl Child {
         answer.parse().unwrap_or_else(|_| panic!("{command}: {answer}"))
     }
 
-    /// Memory of the child, as (region, address).
+    /// Allocates memory of the child; returns (region, address).
     #[track_caller]
     pub fn alloc(&mut self, bytes: usize, seed: u64) -> (u64, u64) {
         let answer = self.ask(&format!("alloc {bytes} {seed}"));
@@ -81,7 +81,7 @@ impl Child {
         self.process.id() as i32
     }
 
-    /// As `alloc`, of memory that ferry did not allocate.
+    /// Registers memory that ferry did not allocate; returns (region, address).
     #[track_caller]
     pub fn own(&mut self, bytes: usize) -> (u64, u64) {
         let answer = self.ask(&format!("own {bytes}"));
@@ -94,7 +94,7 @@ impl Child {
         assert_eq!(unsafe { libc::kill(self.pid(), signal) }, 0);
     }
 
-    /// SIGSTOP, and every thread has stopped.
+    /// Sends SIGSTOP, and waits until every thread has stopped.
     pub fn stop(&self) {
         self.signal(libc::SIGSTOP);
         crate::support::wait_until("the child has stopped", || {
@@ -154,7 +154,7 @@ impl Drop for Child {
     }
 }
 
-/// What a child holds.
+/// The child's state.
 #[derive(Default)]
 struct Role {
     engine: Option<Engine>,
@@ -170,7 +170,7 @@ fn status(result: ferry::status::Result<impl ToString>) -> String {
         .map_or_else(|error| format!("{} errno {}", error.status, error.os_error), |value| value.to_string())
 }
 
-/// Not a test: the other process of one.
+/// Not a test: the other process of a test.
 #[test]
 #[ignore = "the other process of a test"]
 fn child_role() {
@@ -217,7 +217,7 @@ impl Role {
                     answer
                 }
             },
-            // Memory of the child's own, registered: otherwise as alloc.
+            // Registers memory of the child's own; otherwise like alloc.
             "own" => {
                 let mut memory = vec![0u64; number(1) as usize / 8].into_boxed_slice();
                 let address = memory.as_mut_ptr();
@@ -231,7 +231,7 @@ impl Role {
                     |region| format!("{region} {}", address as u64),
                 )
             }
-            // Which way is chosen, and what is said of the same-host path.
+            // Answers the chosen path, and the state of the same-host path.
             "path" => {
                 let paths = self.engine().peer_paths(PeerId::from_raw(number(1))).unwrap();
                 let chosen =
@@ -289,7 +289,7 @@ impl Role {
                 let peers = self.engine().peers().unwrap();
                 peers.iter().map(PeerId::to_string).collect::<Vec<_>>().join(" ")
             }
-            // The next peer event, waited for.
+            // Waits for the next peer event.
             "event" => {
                 let queue = self.events.clone().unwrap();
                 let mut out = Vec::new();
@@ -312,7 +312,7 @@ impl Role {
                 }
                 .to_string()
             }
-            // At most this many descriptors more than are open now.
+            // Allows at most this many descriptors more than are open now.
             "nofile" => {
                 let open = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64 - 1;
                 let limit = libc::rlimit { rlim_cur: open + number(1), rlim_max: open + 4096 };
@@ -334,12 +334,12 @@ impl Role {
             }
             // A network namespace of its own, with its own loopback.
             "own_network" => own_network().to_string(),
-            // crowd NAME KIND COUNT: so many connections to a socket in the abstract namespace, kept.
+            // crowd NAME KIND COUNT: opens so many connections to a socket in the abstract namespace, and keeps them.
             "crowd" => {
                 let kind = if words[2] == "packets" { unix::PACKETS.into() } else { unix::Type::STREAM };
                 for _ in 0..number(3) {
                     let mut socket = unix::connect_abstract(words[1].as_bytes(), kind);
-                    // A full backlog: they are taken from it all the time.
+                    // The backlog is full; the engine accepts from it all the time.
                     while socket.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock) {
                         std::thread::yield_now();
                         socket = unix::connect_abstract(words[1].as_bytes(), kind);
@@ -352,14 +352,14 @@ impl Role {
                 // SAFETY: no memory is involved.
                 unsafe { libc::setuid(number(1) as u32) }.to_string()
             }
-            // So many processes and threads of this user, of whom root is none.
+            // Limits the processes and threads of this user; the limit does not bind root.
             "nproc" => {
                 let limit = libc::rlimit { rlim_cur: number(1), rlim_max: 4096 };
                 // SAFETY: `limit` is read during the call.
                 unsafe { libc::setrlimit(libc::RLIMIT_NPROC, &limit) }.to_string()
             }
-            // A child that lives until it is killed, with copies of all descriptors but its input and
-            // output, by which the test knows that its child has ended.
+            // Forks a child that lives until it is killed, with copies of all descriptors but its input and output;
+            // the test finds the child's end by those copies.
             "fork" => {
                 // SAFETY: the child closes two descriptors and sleeps; it runs nothing else.
                 let pid = unsafe { libc::fork() };
@@ -382,7 +382,8 @@ impl Role {
     }
 }
 
-/// For this thread and those that it starts. The thread, or the errno as a negative number.
+/// Gives this thread and threads that it starts a network namespace. Returns the thread, or the errno as a negative
+/// number.
 fn own_network() -> i32 {
     // SAFETY: no memory is involved.
     let mut result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
@@ -404,7 +405,7 @@ fn own_network() -> i32 {
     }
 }
 
-/// Descriptors, threads and resident bytes of this process.
+/// Returns descriptors, threads and resident bytes of this process.
 pub fn usage() -> String {
     let count = |what: &str| std::fs::read_dir(format!("/proc/self/{what}")).unwrap().count();
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();

@@ -1,4 +1,4 @@
-//! Limits of the system: descriptors, memory, and nothing that leaks over many lives of an engine.
+//! Limits of the system: descriptors, memory, and no leak over many lives of an engine.
 
 use crate::child::{usage, Child};
 use crate::support::*;
@@ -7,7 +7,7 @@ use ferry::types::{Op, Request};
 use ferry::{Engine, RegionOptions, Status};
 use std::time::Duration;
 
-/// The child has no descriptor left: dialing says so with its errno, accepting waits, and both recover.
+/// The child has no descriptor left: dialing fails with the errno, accepting waits, and both recover.
 #[test]
 fn descriptors_run_out_and_come_back() {
     let _turn = alone();
@@ -23,11 +23,11 @@ fn descriptors_run_out_and_come_back() {
     child.ask("hoard");
     let answer = child.ask(&format!("connect {}", c.address()));
     assert_eq!(answer, format!("SYSTEM errno {}", libc::EMFILE));
-    // Who is connected is served.
+    // A connected peer is served.
     fill(&there, 9);
     assert_eq!(child.number(&write), MIB as u64);
     assert_pattern(&there, 4, 0, MIB);
-    // A newcomer is kept waiting, not turned away, until descriptors are free.
+    // A newcomer waits until descriptors are free; the engine does not turn it away.
     std::thread::scope(|scope| {
         let newcomer = scope.spawn(|| c.connect(&address, Some(BOUND)));
         wait_until("the newcomer is at the door", || !newcomer.is_finished());
@@ -39,12 +39,11 @@ fn descriptors_run_out_and_come_back() {
     assert!(child.ask(&format!("connect {}", c.address())).parse::<u64>().is_ok());
 }
 
-/// A user of whom there is no other process.
+/// A user without other processes.
 const NOBODY_ELSE: u32 = 54_321;
 
-/// An engine that cannot start the threads it is opened with is an error, and one that cannot start those of its first
-/// session opens none, whichever end it is and whichever thread is the first that it lacks: LIMIT, with the cause at
-/// both ends. Neither is in the way of what comes later.
+/// Opening an engine fails when a thread that it needs at once can't be started. The first session fails when a thread
+/// that sessions need can't be, whichever end lacks it: LIMIT, with the cause at both ends. Both work later.
 #[test]
 fn an_engine_without_all_its_threads_is_an_error_and_has_no_sessions() {
     let _turn = alone();
@@ -106,22 +105,22 @@ fn an_engine_without_all_its_threads_is_an_error_and_has_no_sessions() {
     }
 }
 
-/// CPU time of a process so far, in clock ticks.
+/// Returns the CPU time of a process so far, in clock ticks.
 fn ticks(pid: i32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields = stat.rsplit(") ").next().unwrap().split(' ').skip(11).take(2);
     fields.map(|field| field.parse::<u64>().unwrap()).sum()
 }
 
-/// The abstract sockets of engines that listen in this network namespace.
+/// Returns the abstract sockets of engines that listen in this network namespace.
 fn doors() -> Vec<String> {
     let all = std::fs::read_to_string("/proc/net/unix").unwrap();
     let names = all.lines().filter(|line| line.contains(" 00010000 "));
     names.filter_map(|line| Some(line.split_once(" @ferry-")?.1)).map(|hex| format!("ferry-{hex}")).collect()
 }
 
-/// Without a descriptor nobody can be let in, and who knocks at the doors for processes of this host waits: no thread
-/// asks for it again and again meanwhile.
+/// Without descriptors no connection is accepted, and processes that connect to the same-host sockets wait: no thread
+/// retries accept in a loop meanwhile.
 #[test]
 fn who_knocks_while_there_is_no_descriptor_costs_nothing() {
     let _turn = alone();
@@ -136,12 +135,12 @@ fn who_knocks_while_there_is_no_descriptor_costs_nothing() {
         kinds.into_iter().find_map(|kind| unix::connect_abstract(name.as_bytes(), kind).ok()).unwrap()
     };
     let _waiting: Vec<_> = new.iter().map(knock).collect();
-    // A measurement, not a wait for anything: with a thread that asks again it is most of the period.
+    // A measurement, not a wait: a thread that retries would take most of the period.
     let spent = ticks(child.pid());
     std::thread::sleep(Duration::from_millis(1000));
     let spent = ticks(child.pid()) - spent;
     assert!(spent <= 5, "{spent} ticks of a hundred");
-    // Both doors are open again when there are descriptors.
+    // Both sockets accept again when there are descriptors.
     child.ask("release 64");
     let a = engine(&[("transports", "local"), SAME_USER]);
     let (region, remote) = child.alloc(4096, 4);
@@ -175,7 +174,7 @@ fn absurd_lengths_are_errors() {
     a.write(peer, &[request(&local, &remote, 0, MIB)], &crate::support::options()).unwrap();
 }
 
-/// A hundred lives: connect, move, close. Descriptors and threads are as before, memory is bounded.
+/// A hundred lives: connect, move, close. Descriptors and threads are as before; memory is bounded.
 #[test]
 fn a_hundred_lives_leak_nothing() {
     let _turn = alone();
@@ -195,7 +194,7 @@ fn a_hundred_lives_leak_nothing() {
     for _ in 0..4 {
         kinds.iter().for_each(|settings| life(settings));
     }
-    // Threads of the test's own that are ending, and descriptors the kernel closes behind a ring.
+    // Ending threads of the test, and descriptors that the kernel closes later, behind a ring.
     let before = numbers();
     for round in 0..100 {
         life(kinds[round % kinds.len()]);
@@ -208,7 +207,7 @@ fn a_hundred_lives_leak_nothing() {
     assert!(grown < 32 << 20, "{grown} bytes more are resident");
 }
 
-/// A hundred connections of one pair of engines: what a session needed goes with it.
+/// A hundred connections of one pair of engines: each session frees all that it used.
 #[test]
 fn a_hundred_sessions_of_one_engine_leak_nothing() {
     let _turn = alone();

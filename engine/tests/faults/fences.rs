@@ -1,4 +1,4 @@
-//! The target's own fence: when can nothing of that peer land here any more.
+//! The target's own fence: when nothing of that peer can land here any more.
 
 use crate::child::Child;
 use crate::support::*;
@@ -29,7 +29,7 @@ fn peer_fence_under_a_flood_stops_it_for_good_until_lifted() {
         let refused = a.connect(b.address(), Some(BOUND)).unwrap_err();
         assert_eq!(refused.status, Status::Refused, "{refused}");
         assert_pattern(&remote, 9, 0, BYTES);
-        // Connecting from the side that fenced lifts it, for both.
+        // A connect by the side that fenced lifts the fence, for both.
         let back = connect(&b, a.address());
         b.write(back, &[request(&remote, &local, 0, MIB)], &options).unwrap();
         assert_pattern(&local, 9, 0, MIB);
@@ -40,7 +40,7 @@ fn peer_fence_under_a_flood_stops_it_for_good_until_lifted() {
     }
 }
 
-/// Fencing a peer that is stopped: no answer of its is needed, and what it still sends is refused.
+/// Fences a peer that is stopped: the fence needs no answer, and frames that the peer still sends are refused.
 #[test]
 fn peer_fence_of_a_stopped_initiator_returns_and_holds() {
     let _turn = alone();
@@ -62,7 +62,8 @@ fn peer_fence_of_a_stopped_initiator_returns_and_holds() {
     assert_pattern(&target, 9, 0, BYTES);
 }
 
-/// Closing an engine with transfers in flight: they end, their waiters return, the other side learns.
+/// Closes an engine with transfers in flight: the transfers end, their waiters return, the other side learns of the
+/// end.
 #[test]
 fn closing_with_transfers_in_flight_ends_them_all() {
     let _turn = alone();
@@ -94,7 +95,7 @@ fn closing_with_transfers_in_flight_ends_them_all() {
     local.free(Some(Duration::ZERO)).map_err(|(_, error)| error).unwrap();
 }
 
-/// The other end is stopped and will not answer: close still ends, behind the lease.
+/// The other end is stopped and does not answer: close still ends, when the lease is over.
 #[test]
 fn closing_while_the_peer_is_stopped_ends_behind_the_lease() {
     let _turn = alone();

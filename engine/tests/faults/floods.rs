@@ -1,7 +1,7 @@
-//! Many transfers end because of one event: their peer is lost, closed, or lets their deadline pass. That costs
-//! little for each, whatever their number, and other peers don't wait for it.
+//! Many transfers end because of one event: their peer is lost, is closed, or lets their deadline pass. The cost of
+//! each is small, whatever their number, and other peers don't wait.
 //!
-//! What is stated is CPU time of the control thread: the machine's load is not in it.
+//! The tests bound CPU time of the control thread, which the machine's load does not change.
 
 use crate::proxy::{Passing, Proxy, Verdict, Way};
 use crate::support::*;
@@ -14,11 +14,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const FLOOD: usize = 60_000;
-/// At most so many of them are posted before the peer's silence stops that.
+/// At most so many transfers are posted before the peer's silence stops posting.
 const POSTED: usize = 1000;
-/// For each, of the control thread's CPU time; without optimisation everything takes longer.
+/// For each transfer, of the control thread's CPU time; without optimisation everything takes longer.
 const EACH: Duration = Duration::from_nanos(if cfg!(debug_assertions) { 5_000 } else { 1_600 });
-/// For a submit, of its thread's CPU time, a frame's system call included.
+/// For a submit, of its thread's CPU time, including a frame's system call.
 const SUBMIT: Duration = Duration::from_micros(40);
 /// Of the control thread's CPU time while another peer waits for its answer.
 const WAIT: Duration = Duration::from_millis(20);
@@ -37,7 +37,7 @@ fn control_threads() -> HashSet<String> {
 struct Control(String);
 
 impl Control {
-    /// Its CPU time so far.
+    /// Returns the thread's CPU time so far.
     fn spent(&self) -> Duration {
         let text = std::fs::read_to_string(format!("{}/schedstat", self.0)).unwrap();
         Duration::from_nanos(text.split_whitespace().next().unwrap().parse().unwrap())
@@ -52,7 +52,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// An engine with a peer that takes nothing in, and with one that answers.
+/// An engine with a peer that reads nothing, and a peer that answers.
 struct Scene {
     a: Engine,
     control: Control,
@@ -69,7 +69,7 @@ fn scene() -> Scene {
     let settings = [("progress_timeout_ms", "60000"), ("reconnect_timeout_ms", "60000")];
     let others = control_threads();
     let a = engine(&settings);
-    // A thread takes its name when it runs.
+    // A thread sets its name when it first runs.
     wait_until("the control thread runs", || control_threads().len() > others.len());
     let own = control_threads().into_iter().find(|task| !others.contains(task)).unwrap();
     let (deaf, answers) = (engine(&settings), engine(&settings));
@@ -94,20 +94,20 @@ fn scene() -> Scene {
 }
 
 impl Scene {
-    /// Queues them all; some are posted and stay without an answer.
+    /// Queues all transfers; some are posted and get no answer.
     fn flood(&self, deadline: impl Fn() -> Deadline, ordered: bool) -> Vec<Transfer> {
         let one = [request(&self.local, &self.remote, 0, 8)];
         let options = || TransferOptions { deadline: deadline(), ordered, ..options() };
         (0..FLOOD).map(|_| self.a.submit(self.peer, Op::Write, &one, &options()).unwrap()).collect()
     }
 
-    /// Has `event` happen and waits until all of them are final, while the healthy peer is probed.
+    /// Runs `event` and waits until all transfers are final, while the healthy peer is probed.
     fn end(&self, what: &str, transfers: &[Transfer], event: impl FnOnce()) {
         let over = AtomicBool::new(false);
         let before = self.control.spent();
         let started = Instant::now();
         let (probes, longest, waited) = std::thread::scope(|threads| {
-            // Ends the probes whatever becomes of the rest.
+            // Ends the probes even if the rest panics.
             let end = Over(&over);
             let probing = threads.spawn(|| {
                 let (mut probes, mut longest, mut waited) = (0, Duration::ZERO, Duration::ZERO);
@@ -121,7 +121,7 @@ impl Scene {
                 (probes, longest, waited)
             });
             event();
-            // The others wait for fences and leases.
+            // The posted transfers wait for fences and leases.
             for transfer in &transfers[POSTED..] {
                 finish(transfer);
             }
@@ -135,7 +135,7 @@ impl Scene {
             transfers.len(),
             started.elapsed(),
         );
-        // The probes are in it too.
+        // The time includes the probes.
         assert!(spent < EACH * transfers.len() as u32, "{spent:?} for {what} {}", transfers.len());
         assert!(longest < WAIT, "a healthy peer waited for {longest:?} of work");
         for transfer in transfers {
@@ -149,7 +149,7 @@ fn a_lost_peer_with_many_transfers_costs_little_and_nobody_waits() {
     let _alone = alone();
     let scene = scene();
     let transfers = scene.flood(|| Deadline::Never, false);
-    // It says that it goes.
+    // The peer sends a Bye.
     scene.end("losing", &transfers, || scene.deaf.close(None).unwrap());
     assert!(transfers.iter().all(|transfer| transfer.result().unwrap().status == Status::PeerLost));
 }
@@ -159,7 +159,7 @@ fn a_closed_peer_with_many_transfers_costs_little_and_nobody_waits() {
     let _alone = alone();
     let scene = scene();
     let transfers = scene.flood(|| Deadline::Never, false);
-    // What was posted waits for its lease.
+    // Posted transfers wait for their lease.
     scene.end("closing", &transfers, || scene.a.close_peer(scene.peer, Some(BOUND)).unwrap());
     assert!(transfers.iter().all(|transfer| transfer.result().unwrap().status == Status::Closed));
 }
@@ -192,7 +192,7 @@ fn many_ordered_transfers_fail_with_the_first_and_nobody_waits() {
     }
 }
 
-/// What nobody holds any more is forgotten when it is final, and costs no later submit anything.
+/// A transfer without a handle is forgotten when it is final, and costs no later submit anything.
 #[test]
 fn transfers_that_nobody_holds_cost_those_that_follow_nothing() {
     let _alone = alone();
@@ -213,7 +213,7 @@ fn transfers_that_nobody_holds_cost_those_that_follow_nothing() {
     assert_eq!(scene.a.stats().unwrap().transfers, 0, "all are forgotten");
 }
 
-/// An engine that closes strikes them itself, on the thread that closes it.
+/// A closing engine strikes the transfers itself, on the thread that closes it.
 #[test]
 fn closing_the_engine_ends_many_transfers_in_one_go() {
     let _alone = alone();

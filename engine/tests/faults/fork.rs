@@ -8,8 +8,8 @@ use ferry::{Deadline, Engine, Memory, Status, TransferOptions};
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-/// Forks; the child runs `work` and ends with its number, without any of the parent's orderly ends. Only
-/// what is safe in the child of a process with threads may be done: calls of the engine are meant to be.
+/// Forks; the child runs `work` and exits with its result, without the parent's destructors. `work` may do only what
+/// is safe in the forked child of a process with threads: calls of the engine are meant to be.
 fn fork(work: impl FnOnce() -> i32) -> i32 {
     // SAFETY: the child calls `work` and `_exit`; see above.
     match unsafe { libc::fork() } {
@@ -36,7 +36,7 @@ fn join(pid: i32) -> i32 {
     }
 }
 
-/// The number of the first call that does not answer CLOSED, 0 if all do.
+/// Returns the number of the first call that does not answer CLOSED, or 0 if all do.
 fn try_everything(a: &Engine, peer: PeerId, local: &Memory, remote: &Memory) -> i32 {
     let closed =
         |result: ferry::status::Result<()>| matches!(result, Err(error) if error.status == Status::Closed);
@@ -73,8 +73,8 @@ fn a_forked_child_gets_closed_and_the_parent_does_not_notice() {
     assert_pattern(&remote, 4, 0, 8 * MIB);
 }
 
-/// A child that lives on holds copies of all descriptors: ending a session must reach the peer all the
-/// same, and cost the parent nothing afterwards.
+/// A child that lives on holds copies of all descriptors: ending a session must reach the peer all the same, and cost
+/// the parent nothing afterwards.
 #[test]
 fn a_living_child_keeps_no_session_alive() {
     let _turn = alone();
@@ -102,7 +102,7 @@ fn a_living_child_keeps_no_session_alive() {
     a.close_peer(peer, Some(BOUND)).unwrap();
     wait_until("the other side knows", || b.stats().unwrap().peers_up == 0);
     assert!(started.elapsed() < SLACK);
-    // Connected before and after: nothing of the old session turns round in the parent's loops.
+    // Connected before and after: no descriptor of the old session makes the parent's loops spin.
     let peer = connect(&a, b.address());
     a.write(peer, &[request(&local, &remote, 0, MIB)], &options()).unwrap();
     let cpu = || {
@@ -115,7 +115,7 @@ fn a_living_child_keeps_no_session_alive() {
         Duration::new((used.ru_utime.tv_sec + used.ru_stime.tv_sec) as u64, 0)
             + Duration::from_micros((used.ru_utime.tv_usec + used.ru_stime.tv_usec) as u64)
     };
-    // Idle for a while: there is no event for nothing happening.
+    // Idle for a while: nothing must happen, which no event reports.
     let (before, started) = (cpu(), Instant::now());
     let (_hold, idle) = std::sync::mpsc::channel::<()>();
     let _ = idle.recv_timeout(Duration::from_millis(500));
@@ -129,8 +129,8 @@ fn a_living_child_keeps_no_session_alive() {
     assert_eq!(join(pid), 0);
 }
 
-/// The parent is killed while its child lives, and with it copies of every socket: no connection ends,
-/// no address stops answering.
+/// Kills the parent while its child lives, which has copies of every socket: no connection ends, and no address stops
+/// answering.
 fn kill_the_parent(settings: &[(&str, &str)], child_settings: &str, load: bool) {
     let _turn = alone();
     let (mut child, address) = Child::engine(child_settings);

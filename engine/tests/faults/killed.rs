@@ -1,4 +1,4 @@
-//! A process that dies in mid-transfer, and one that comes back in its place.
+//! A process that dies in mid-transfer, and a process that restarts in its place.
 
 use crate::child::Child;
 use crate::support::*;
@@ -52,7 +52,7 @@ fn kill_the_target(settings: &[(&str, &str)], child_settings: &str, fence: Fence
     }
     assert_eq!(results.iter().filter(|r| r.status != Status::Ok).count() as u64, result.requests_failed);
     assert_eq!(wait_for_loss(&queue, peer), Status::PeerLost);
-    // The handle goes on saying why.
+    // Later calls with the handle still report why.
     let refused = a.submit(peer, Op::Write, &requests, &options).map(|_| ()).unwrap_err();
     assert_eq!(refused.status, Status::PeerLost);
     assert_eq!(a.peer_info(peer).unwrap().state, PeerState::Lost);
@@ -67,7 +67,7 @@ fn killed_target_with_a_secret_is_lost_behind_its_lease() {
 
 #[test]
 fn killed_target_of_the_same_user_is_dead_at_once() {
-    // A pidfd tells: the time to reconnect plays no part.
+    // A pidfd reports the death: the time to reconnect plays no part.
     let started = Instant::now();
     kill_the_target(&[SAME_USER, ("reconnect_timeout_ms", "60000")], "secret=", Fence::Dead);
     assert!(started.elapsed() < BOUND);
@@ -86,7 +86,7 @@ fn kill_the_initiator(settings: &[(&str, &str)], child_settings: &str) {
     let peer = b.peers().unwrap()[0];
     child.kill();
     assert_eq!(wait_for_loss(&queue, peer), Status::PeerLost);
-    // Ours from here on: what we write stays.
+    // The memory is ours from here on: our writes stay.
     fill(&target, 8);
     b.unregister(target.region(), Some(Duration::ZERO)).unwrap();
     assert_pattern(&target, 8, 0, BYTES);
@@ -102,7 +102,7 @@ fn killed_initiator_of_the_same_user_leaves_the_target_its_memory() {
     kill_the_initiator(&[SAME_USER], "secret=");
 }
 
-/// The same port, another incarnation: what was named before is refused, and connecting again works.
+/// The same port, another incarnation: old handles are refused, and connecting again works.
 #[test]
 fn restarted_target_is_another_peer() {
     let _turn = alone();
@@ -120,14 +120,14 @@ fn restarted_target_is_another_peer() {
         let (mut child, again) = Child::engine(&format!("{settings} listen_address={address}"));
         assert_eq!(again, address);
         let (region, remote) = child.alloc(MIB, 0);
-        // At once, while the old session may still be sought.
+        // At once, while the engine may still redial for the old session.
         let peer = connect(&a, &address);
         assert_ne!(peer, old_peer);
         let lost = a.submit(old_peer, Op::Write, &old, &options()).map(|_| ()).unwrap_err();
         assert!(matches!(lost.status, Status::PeerLost | Status::Stale), "{lost}");
         let stale = a.submit(peer, Op::Write, &old, &options()).map(|_| ()).unwrap_err();
         assert_eq!(stale.status, Status::Stale);
-        // The old handle, at an address where something lives now.
+        // The old handle, at an address that is registered again now.
         let aimed = rounds(memory.address(), remote, old_region, MIB, 1);
         let stale = a.submit(peer, Op::Write, &aimed, &options()).map(|_| ()).unwrap_err();
         assert_eq!(stale.status, Status::Stale);

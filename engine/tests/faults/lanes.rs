@@ -1,5 +1,5 @@
-//! Lanes that are cut, delayed and altered on their way: transfers end DONE with the right bytes, and
-//! notifications come once and in order.
+//! Lanes whose data is cut, delayed and altered: transfers end DONE with the right bytes, and notifications arrive
+//! once and in order.
 
 use crate::proxy::{Passing, Proxy, Verdict, Way};
 use crate::support::*;
@@ -22,8 +22,8 @@ struct Scene {
     remote: Memory,
 }
 
-/// Two engines with a proxy between them. The lease is long: what counts here is replay, and a machine
-/// that is slow for a moment must not add expired frames.
+/// Two engines with a proxy between them. The lease is long: these tests are about replay, and a machine that is slow
+/// for a moment must not add expired frames.
 fn scene(settings: &[(&str, &str)]) -> Scene {
     let settings = &[&[("lease_ms", "3000"), ("reconnect_timeout_ms", "8000")], settings].concat()[..];
     let (a, b) = (engine(settings), engine(settings));
@@ -42,8 +42,8 @@ fn drain_words(queue: &Queue, into: &mut Vec<u64>) {
     }
 }
 
-/// Transfers with notifications, large and small, while `harm` is done to the lanes; returns how many
-/// lanes were lost. Every transfer must be DONE, its data in place, each notification there once.
+/// Runs transfers with notifications, large and small, while `harm` damages the lanes; returns how many lanes were
+/// lost. Every transfer must be DONE, its data in place, and each notification delivered once.
 fn survive(scene: &Scene, count: u64, mut harm: impl FnMut(&Scene, u64)) -> u64 {
     let queue = scene.b.queue(WHAT_NOTIFICATIONS, 16).unwrap();
     let mut words = Vec::new();
@@ -68,7 +68,7 @@ fn survive(scene: &Scene, count: u64, mut harm: impl FnMut(&Scene, u64)) -> u64 
             let result = finish(transfer);
             assert_eq!(result.state, State::Done, "round {round}: {result:?}");
         }
-        // Done means visible.
+        // Contract 1: done means visible.
         assert_pattern(&scene.remote, round + 1, 0, at);
         let back = request(&scene.local, &scene.remote, 0, at);
         scene.local.write(0, &vec![0; at]);
@@ -131,8 +131,8 @@ fn lanes_cut_at_random_bytes_replay() {
     survive(&scene, 10, |scene, _| scene.proxy.cut(false));
 }
 
-/// Acknowledgements that are swallowed, and the lane cut after it: the data was applied, the initiator
-/// does not know. The repetition must not be applied over what the application has put there since.
+/// Swallows acknowledgements, then cuts the lane: the data was applied, but the initiator does not know. The replay
+/// must not overwrite what the application has written there since.
 #[test]
 fn a_repetition_behind_a_delivered_notification_is_not_applied_again() {
     let _turn = alone();
@@ -157,7 +157,7 @@ fn a_repetition_behind_a_delivered_notification_is_not_applied_again() {
             !words.is_empty()
         });
         assert_pattern(&target, 3, 0, 4096);
-        // The application has its data, takes the region back and unmaps it.
+        // The application has its data, unregisters the region and unmaps the memory.
         target.free(Some(BOUND)).map_err(|(_, error)| error).unwrap();
         scene.proxy.cut(false);
         muffled.store(false, Ordering::SeqCst);
@@ -168,14 +168,14 @@ fn a_repetition_behind_a_delivered_notification_is_not_applied_again() {
     }
 }
 
-/// Data refused in part announces nothing, and a repetition of it, too, says what became of it.
+/// Data refused in part delivers no notification, and its replay gets the same result.
 #[test]
 fn a_repetition_of_refused_data_is_refused_again() {
     let _turn = alone();
     let scene = scene(&[]);
     let target = alloc(&scene.b, 4096);
     let request = request(&scene.local, &target, 0, 4096);
-    // Not known to the planner as gone, because the word of it is held back.
+    // The announcement of the loss is held back, so that the planner does not know.
     let muffled = Arc::new(AtomicBool::new(true));
     let mute = muffled.clone();
     scene.proxy.judge(move |passing: &mut Passing| match passing {
@@ -194,9 +194,8 @@ fn a_repetition_of_refused_data_is_refused_again() {
     assert_eq!((result.state, result.status), (State::Failed, Status::Stale), "{result:?}");
 }
 
-/// Every byte of a lane may be altered. Headers and descriptors carry a MAC, payload a checksum when it is
-/// asked for: a transfer is DONE with the right bytes, or CORRUPT, or ends at its deadline; never more
-/// is touched than it named.
+/// Any byte of a lane may be altered. Headers and descriptors carry a MAC, payload a checksum if asked for: a transfer
+/// is DONE with the right bytes, or CORRUPT, or ends at its deadline; no memory beyond its requests is touched.
 #[test]
 fn altered_lanes_never_harm_memory_nor_hang() {
     let _turn = alone();
@@ -208,7 +207,7 @@ fn altered_lanes_never_harm_memory_nor_hang() {
     scene.proxy.judge(move |passing: &mut Passing| {
         let mut dice = roll.lock().unwrap();
         if passing.is_lane && !passing.bytes.is_empty() && dice.below(12) == 0 {
-            // Near the front as often as anywhere: that is where headers are.
+            // Half of the alterations are near the front, where the headers are.
             let range = if dice.below(2) == 0 { 96 } else { u64::MAX };
             let at = dice.below((passing.bytes.len() as u64).min(range)) as usize;
             passing.bytes[at] ^= 1 << dice.below(8);
@@ -250,12 +249,12 @@ fn altered_lanes_never_harm_memory_nor_hang() {
     }
     println!("{} flips: {done} done, {corrupt} corrupt, {late} late", flips.load(Ordering::Relaxed));
     assert!(done > 0 && flips.load(Ordering::Relaxed) > 0);
-    // Once the wire is sound again so is everything else.
+    // Once the proxy alters nothing, everything works.
     scene.proxy.judge(|_| Verdict::Pass);
     survive(&scene, 1, |_, _| {});
 }
 
-/// While nothing answers, redials are spaced out; when the peer is back, what waited is done.
+/// While nothing answers, redials are spaced out; when the peer is back, waiting transfers are done.
 #[test]
 fn reconnect_backs_off_and_then_finishes_the_work() {
     let _turn = alone();
@@ -266,7 +265,7 @@ fn reconnect_backs_off_and_then_finishes_the_work() {
     let request = request(&scene.local, &scene.remote, 0, MIB);
     let transfer = scene.a.submit(scene.peer, Op::Write, &[request], &options()).unwrap();
     wait_until("the session is lost", || scene.a.stats().unwrap().counts.sessions_lost > 0);
-    // 50 + 100 + 200 + 400 ms of pauses: not final, and only a handful of attempts.
+    // 50 + 100 + 200 + 400 ms of pauses: not final, after only a handful of attempts.
     let early = transfer.wait(Some(Duration::from_millis(750)));
     assert_eq!(early.unwrap_err().status, Status::Timeout);
     scene.proxy.refuse(false);
@@ -275,7 +274,7 @@ fn reconnect_backs_off_and_then_finishes_the_work() {
     assert!(scene.proxy.refused() <= 8, "{} attempts in 750 ms", scene.proxy.refused());
 }
 
-/// A lane number serves once: the recorded greeting, and what followed it, is of no use to anybody.
+/// A lane number serves once: a recorded greeting with the bytes that followed it is useless.
 #[test]
 fn a_recorded_lane_is_not_taken_again() {
     use std::io::{Read, Write};
@@ -308,7 +307,7 @@ fn a_recorded_lane_is_not_taken_again() {
         assert_zero(&remote, 0, 4096);
     };
     play("while the lanes live");
-    // The target's lanes end, and for a moment nobody has told it that their numbers are used up.
+    // The target's lanes end, and for a moment the target has not been told that their numbers are used up.
     proxy.refuse(true);
     proxy.judge(|passing: &mut Passing| match passing {
         Passing { is_lane: false, way: Way::Forth, .. } => Verdict::Swallow,

@@ -1,5 +1,5 @@
-//! The same-host path when things go wrong: processes that die or stop in the midst of a copy, memory
-//! that is not there, users and processes that may not be reached, sessions that break.
+//! Faults of the same-host path: processes that die or stop during a copy, memory that is not there, users and
+//! processes that may not be reached, sessions that break.
 
 use crate::child::Child;
 use crate::proxy::Proxy;
@@ -13,7 +13,7 @@ use std::time::Duration;
 const LOCAL: (&str, &str) = ("transports", "local");
 const AUTO: (&str, &str) = ("transports", "auto");
 const BYTES: usize = 32 * MIB;
-/// A copy is met in its midst almost always; nobody is unlucky this often.
+/// Almost every attempt meets a copy in the middle; so many failures in a row are no bad luck.
 const ATTEMPTS: usize = 200;
 
 fn path(engine: &Engine, peer: PeerId) -> (Transport, String) {
@@ -22,8 +22,8 @@ fn path(engine: &Engine, peer: PeerId) -> (Transport, String) {
     (chosen, paths.into_iter().find(|path| path.transport == Transport::Local).unwrap().why)
 }
 
-/// A child that writes to memory of `engine` all the time and was stopped while it did: the child, its
-/// peer handle here, and the memory, which it still uses.
+/// Starts a child that writes to memory of `engine` all the time, and stops it during a write. Returns the child, its
+/// peer handle here, and the memory, which the child still uses.
 fn stopped_in_a_copy(engine: &Engine) -> (Child, PeerId, Memory) {
     let (mut child, _) = Child::engine("transports=local listen_address=");
     let peer = child.number(&format!("connect {}", engine.address()));
@@ -52,7 +52,7 @@ fn a_stopped_initiator_keeps_memory_busy_until_it_goes_on() {
     let _turn = alone();
     let b = engine(&[LOCAL]);
     let (child, _, memory) = stopped_in_a_copy(&b);
-    // Nothing has changed; then it is revoked, and still somebody's.
+    // Nothing has changed; afterwards the region is revoked, and still in use.
     let (memory, error) = memory.free(Some(Duration::ZERO)).err().unwrap();
     assert_eq!(error.status, Status::Busy);
     let (memory, error) = memory.free(Some(Duration::from_millis(20))).err().unwrap();
@@ -64,7 +64,7 @@ fn a_stopped_initiator_keeps_memory_busy_until_it_goes_on() {
 #[test]
 fn a_killed_initiator_holds_nothing() {
     let _turn = alone();
-    // With a secret too the kernel tells of its end, not a time that runs out.
+    // With a secret too the kernel reports the end; no timeout is involved.
     let b = engine(&[LOCAL, ("reconnect_timeout_ms", "600000")]);
     let queue = b.queue(WHAT_PEERS, 16).unwrap();
     let (mut child, _, memory) = stopped_in_a_copy(&b);
@@ -116,7 +116,7 @@ fn kill_the_target(transports: (&str, &str), own: bool) {
     let transfer = transfer.unwrap();
     wait_until("the first bytes land", || child.peek(remote, 8) != [0; 8]);
     child.kill();
-    // Within `BOUND`, and so long before it would stop trying to reach it again.
+    // Within `BOUND`, and so long before the engine stops trying to reconnect.
     let result = finish(&transfer);
     assert_eq!((result.state, result.status), (State::Failed, Status::PeerLost), "{result:?}");
     let confirmed: u64 = transfer.results().iter().map(|request| request.bytes_confirmed).sum();
@@ -133,7 +133,7 @@ fn a_killed_target_is_lost_at_once() {
     kill_the_target(AUTO, false);
 }
 
-/// The session breaks and comes back: what was on its way goes by TCP, and then this path is back, too.
+/// The session breaks and comes back: transfers under way continue over TCP, and then this path is back, too.
 #[test]
 fn a_broken_session_loses_nothing() {
     let _turn = alone();
@@ -158,8 +158,7 @@ fn a_broken_session_loses_nothing() {
     }
 }
 
-/// What was registered and is not there: the requests that need it fail, each with its errno, the others
-/// are done.
+/// Registered pages are missing: requests that need them fail, each with its errno; the others are done.
 #[test]
 fn missing_pages_fail_the_requests_that_name_them() {
     let _turn = alone();
@@ -203,8 +202,8 @@ fn missing_pages_fail_the_requests_that_name_them() {
     b.unregister(region, Some(Duration::ZERO)).unwrap();
 }
 
-/// The board is what counts: rights, bounds and generation are checked against it, also for what the
-/// session has not told.
+/// The board decides: rights, bounds and generation are checked against it, also for regions that the session has not
+/// announced.
 #[test]
 fn what_is_not_granted_is_not_touched() {
     let _turn = alone();
@@ -252,15 +251,15 @@ fn another_user_goes_by_tcp() {
     let error = a.submit(peer, Op::Write, &one, &only).map(|_| ()).unwrap_err();
     assert!(error.status == Status::Unavailable && error.message.contains("user"), "{error}");
     let there = child.number("peers");
-    // The other side hears of it.
+    // The other side learns the reason.
     wait_until("the reason is known there", || {
         let said = child.ask(&format!("path {there}"));
         said.starts_with("tcp; ") && said.contains("user")
     });
 }
 
-/// Two processes of a user that lost its rights on the way may not trace each other: what ferry allocated
-/// is shared, the rest goes by TCP.
+/// Two processes of a user without the right to trace each other: memory that ferry allocated is shared, other memory
+/// goes over TCP.
 #[test]
 fn processes_that_may_not_be_traced_share_what_ferry_allocated() {
     let _turn = alone();
@@ -285,7 +284,7 @@ fn processes_that_may_not_be_traced_share_what_ferry_allocated() {
     assert_eq!(x.number("stat bytes_local"), 0, "by TCP");
     assert_eq!(x.number(&format!("write {peer} {shared} {shared_at} {MIB}")), MIB as u64);
     assert_eq!(x.number("stat bytes_local"), MIB as u64);
-    // What comes later is shared as soon as it is known, and what goes is not reached any more.
+    // A later region is shared as soon as it is known, and an unregistered one is not reached any more.
     let (later, later_at) = y.alloc(MIB, 0);
     wait_until("it is mapped", || {
         assert_eq!(x.number(&format!("write {peer} {later} {later_at} {MIB}")), MIB as u64);
@@ -313,7 +312,7 @@ fn switched_off_it_is_not_used_and_says_so() {
     }
 }
 
-/// A chain of ORDERED transfers that each finish where they are submitted needs no stack.
+/// A chain of ORDERED transfers that each finish at submit needs no stack.
 #[test]
 fn a_long_chain_of_small_ordered_transfers() {
     let _turn = alone();

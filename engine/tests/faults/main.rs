@@ -1,10 +1,10 @@
-//! What happens when things go wrong: peers stopped, killed and restarted, lanes cut and altered,
-//! strangers at the port, regions that go away, limits of the system. Each contract of DESIGN.md that
-//! speaks of failure has its test here, against real processes and sockets on loopback.
+//! Faults: peers stopped, killed and restarted, lanes cut and altered, strangers at the port, regions that go away,
+//! limits of the system. Each contract about failure (docs/contracts.md) has its test here, against real processes and
+//! sockets on loopback.
 //!
-//! `support` has configurations, positional patterns and bounded waiting; `child` other processes (this
-//! binary again, see `child::child_role`); `proxy` a TCP proxy that does harm on request. The tests run
-//! one at a time (`support::alone`), because most of them state times.
+//! `support` has configurations, positional patterns and bounded waiting; `child` has other processes (this binary
+//! again, see `child::child_role`); `proxy` is a TCP proxy that does harm on request. The tests run one at a time
+//! (`support::alone`), because most of them bound times.
 
 mod child;
 #[path = "../common/proxy/mod.rs"]

@@ -1,5 +1,5 @@
-//! Lanes that are opened on demand, while they are cut and refused from the first moment on: whatever is queued, by
-//! whichever end, is carried by some lane in the end.
+//! Lanes that are opened on demand, while connections are cut and refused from the first moment on: some lane in the
+//! end carries everything that either end queues.
 
 use crate::proxy::{Passing, Proxy, Verdict};
 use crate::support::*;
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 const ROUNDS: usize = 40;
 const SIZES: [usize; 5] = [8, 4096, 100 << 10, MIB, 4 * MIB];
 
-/// One of any size and kind.
+/// Submits a transfer of random size and kind.
 fn submit(at: &Engine, peer: PeerId, dice: &mut Dice, whole: Request) -> Transfer {
     let length = SIZES[dice.below(SIZES.len() as u64) as usize] as u64;
     let op = if dice.below(2) == 0 { Op::Write } else { Op::Read };
@@ -61,7 +61,7 @@ fn whatever_is_queued_while_lanes_come_and_go_is_carried() {
                             _ => (b, back, request(remote, local, 0, 4 * MIB)),
                         };
                         for _ in 0..3 {
-                            // Until all is queued, and whoever else queues something lets them in.
+                            // Refuses until all is queued, or until another thread that queues lets connections pass.
                             proxy.refuse(dice.below(2) == 0);
                             let count = 1 + dice.below(4);
                             let all: Vec<_> =

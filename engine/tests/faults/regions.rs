@@ -1,4 +1,4 @@
-//! What a target refuses, what it takes back in mid-transfer, and that nothing beside a named range is
+//! Refusals by a target, memory that the target takes back in mid-transfer, and that no byte outside a named range is
 //! ever touched.
 
 use crate::support::*;
@@ -16,7 +16,7 @@ fn region(engine: &Engine, address: u64, bytes: usize, access: Access) -> u64 {
     unsafe { engine.register(address as *mut u8, bytes, &options) }.unwrap()
 }
 
-/// Memory that stays mapped, for regions that come and go over it.
+/// Returns memory that stays mapped, for regions that are registered over it and unregistered.
 fn ground(bytes: usize) -> u64 {
     Box::leak(vec![0u64; bytes / 8].into_boxed_slice()).as_mut_ptr() as u64
 }
@@ -33,7 +33,7 @@ fn put(address: u64, bytes: &[u8]) {
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) };
 }
 
-/// The initiator's planner refuses what it knows to be wrong; `hostile/rights.rs` asks the target itself.
+/// The initiator's planner refuses requests that it knows to be wrong; `hostile/rights.rs` asks the target itself.
 #[test]
 fn each_wrong_range_is_refused_and_nothing_else_is_touched() {
     let _turn = alone();
@@ -92,7 +92,7 @@ fn partial_failure_names_the_requests_and_touches_only_the_others() {
         let (a, b, peer) = pair(&[]);
         let (local, remote) = (alloc(&a, 16 * each), alloc(&b, 32 * each));
         fill(&local, 5);
-        // Blocks at every second place, so that each has guards beside it; each third one out of bounds.
+        // Blocks at every second place, so that each has guards beside it; every third block is out of bounds.
         let requests: Vec<Request> = (0..16)
             .map(|i| Request {
                 local: local.address() + (i * each) as u64,
@@ -121,7 +121,7 @@ fn partial_failure_names_the_requests_and_touches_only_the_others() {
     }
 }
 
-/// The storm: several transfers at a time, until told to stop.
+/// Runs several transfers at a time, until told to stop.
 fn storm<'a>(
     scope: &'a std::thread::Scope<'a, '_>,
     a: &'a Engine,
@@ -146,7 +146,7 @@ fn storm<'a>(
     }
 }
 
-/// Unregister returns quickly however much is on its way, and a canary written after it stays.
+/// Unregister returns quickly however much is in flight, and a canary written after it stays (contract 12).
 #[test]
 fn unregister_under_a_storm_returns_quickly_and_nothing_lands_later() {
     let _turn = alone();
@@ -169,7 +169,7 @@ fn unregister_under_a_storm_returns_quickly_and_nothing_lands_later() {
                 b.unregister(id, None).unwrap();
                 assert!(started.elapsed() < SLACK, "unregister took {:?}", started.elapsed());
                 put(at, &pattern(9, 0, BYTES));
-                // The storm ends by itself, refused.
+                // The storm ends by itself: its transfers are refused.
             });
             over.store(true, Ordering::SeqCst);
             a.probe(peer, Some(BOUND)).unwrap();
@@ -179,7 +179,7 @@ fn unregister_under_a_storm_returns_quickly_and_nothing_lands_later() {
     }
 }
 
-/// The same address again, another generation: the old handle never reaches it.
+/// Contract 7: the same address with another generation; the old handle never reaches it.
 #[test]
 fn a_region_registered_anew_at_the_same_address_is_another_one() {
     let _turn = alone();
@@ -209,7 +209,7 @@ fn a_region_registered_anew_at_the_same_address_is_another_one() {
     assert_eq!(status, Status::Stale);
 }
 
-/// READs of a region that goes away end STALE, or whole, and never with bytes of what came after it.
+/// READs of a region that goes away end STALE, or complete, and never with bytes written after unregister.
 #[test]
 fn a_region_unregistered_while_it_is_read_is_stale() {
     let _turn = alone();
@@ -229,8 +229,8 @@ fn a_region_unregistered_while_it_is_read_is_stale() {
         put(at, &pattern(9, 0, BYTES));
         let result = finish(&transfer);
         assert!(matches!(result.status, Status::Stale | Status::Partial), "{result:?}");
-        // What arrived is of the region as it was. A lane that was cut leaves a word half there, if it was the first to
-        // bring it.
+        // The bytes that arrived are of the region as it was. A lane that was cut leaves 8 bytes half written, if no
+        // other lane had written them before.
         let got = read(&local, 0, BYTES);
         let is_cut = |chunk: &[u8], whole: [u8; 8]| {
             (0..=8).any(|here| chunk[..here] == whole[..here] && chunk[here..].iter().all(|byte| *byte == 0))
@@ -241,7 +241,7 @@ fn a_region_unregistered_while_it_is_read_is_stale() {
             .find(|(i, chunk)| !is_cut(chunk, word(5, i * 8).to_le_bytes()))
             .map(|(i, chunk)| (i * 8, chunk, word(5, i * 8).to_le_bytes(), word(9, i * 8).to_le_bytes()));
         assert!(foreign.is_none(), "neither there nor missing (offset, found, before, after): {foreign:x?}");
-        // The peer is as good as before.
+        // The peer still works.
         let id = region(&b, at, BYTES, Access::BOTH);
         a.read(peer, &rounds(local.address(), at, id, BYTES, 1), &options).unwrap();
         assert_pattern(&local, 9, 0, BYTES);
@@ -258,20 +258,20 @@ fn unregistering_local_memory_in_use_is_busy_or_waits() {
     let requests = rounds(local.address(), remote.address(), remote.region(), BYTES, 64);
     let transfer = a.submit(peer, Op::Write, &requests, &options()).unwrap();
     assert_eq!(a.unregister(local.region(), Some(Duration::ZERO)).unwrap_err().status, Status::Busy);
-    // Nothing changed: it can be used.
+    // Nothing changed: the region can be used.
     a.write(peer, &[request(&local, &remote, 0, 8)], &options()).unwrap();
     let waited = a.unregister(local.region(), Some(Duration::from_millis(1))).unwrap_err();
     assert_eq!(waited.status, Status::Busy);
-    // Now it is revoked for new work.
+    // Now the region is revoked for new work.
     let refused = a.submit(peer, Op::Write, &[request(&local, &remote, 0, 8)], &options());
     assert_eq!(refused.map(|_| ()).unwrap_err().status, Status::NotRegistered);
     a.unregister(local.region(), Some(BOUND)).unwrap();
-    // It has left its memory, so that it is final or about to say so.
+    // The transfer no longer uses its memory, so that it is final or about to be.
     assert_eq!(finish(&transfer).state, State::Done);
     assert_pattern(&remote, 5, 0, BYTES);
 }
 
-/// Cancel ends one transfer; those beside it on the same lanes are done, with the right bytes.
+/// Cancel ends one transfer; other transfers on the same lanes are done, with the right bytes.
 #[test]
 fn cancel_in_mid_transfer_leaves_the_neighbours_unharmed() {
     let _turn = alone();
@@ -296,7 +296,7 @@ fn cancel_in_mid_transfer_leaves_the_neighbours_unharmed() {
         let result = finish(&victim);
         assert_eq!((result.state, result.status), (State::Cancelled, Status::Cancelled));
         assert_eq!(result.fence, Fence::Confirmed);
-        // The lease is the promise; without load it is drain_ms at most.
+        // The promised bound is the lease; without load it is drain_ms at most.
         assert!(started.elapsed() < Duration::from_millis(3000) + SLACK, "{:?}", started.elapsed());
         // Final: the victim's range is the target's own again.
         remote.write(BYTES, &pattern(9, BYTES, BYTES));
@@ -307,7 +307,7 @@ fn cancel_in_mid_transfer_leaves_the_neighbours_unharmed() {
             assert_pattern(memory, 5, n * BYTES, BYTES);
         }
         assert_pattern(&remote, 9, BYTES, BYTES);
-        // A second cancel, and one of what is done, change nothing.
+        // A second cancel, and a cancel of a final transfer, change nothing.
         victim.cancel().unwrap();
         before.cancel().unwrap();
         assert_eq!(before.result().unwrap().state, State::Done);

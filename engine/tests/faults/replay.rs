@@ -1,6 +1,6 @@
-//! What was posted with a notification's number and lost its acknowledgement: it goes again as it was, and its
-//! data is never applied over what the target's application did after the notification. And numbers that are
-//! given up: those behind them come, in order and once.
+//! Frames with a notification's number whose acknowledgement is lost: the replay is identical, and its data never
+//! overwrites what the target's application wrote after the notification. And numbers that are skipped: later
+//! notifications arrive, in order and once.
 
 use crate::proxy::{Passing, Proxy, Verdict, Way};
 use crate::support::*;
@@ -16,7 +16,7 @@ const PIECE: usize = 64 << 10;
 const PIECES: usize = 8;
 const BYTES: usize = PIECES * PIECE;
 
-/// Two engines with a proxy between them that can lose what lanes carry, in one direction.
+/// Two engines with a proxy between them that can lose the bytes of lanes, in one direction.
 struct Scene {
     a: Engine,
     b: Engine,
@@ -28,15 +28,15 @@ struct Scene {
     loses: Arc<Loses>,
 }
 
-/// Of lanes with a connection number below the bound what goes that way is lost, but for the greeting.
+/// Selects lost bytes: of lanes with a connection number below the bound, in this direction, except the greeting.
 #[derive(Default)]
 struct Loses {
     forth: AtomicUsize,
     back: AtomicUsize,
-    /// Only on express lanes.
+    /// Loses bytes of express lanes only.
     express_only: AtomicBool,
     control_back: AtomicBool,
-    /// Pieces that were lost on their way forth: on express lanes, on the others.
+    /// Pieces lost in direction `Forth`: on express lanes, on the others.
     lost: [AtomicUsize; 2],
 }
 
@@ -63,7 +63,7 @@ impl Loses {
 }
 
 impl Scene {
-    /// Long leases: what counts here is what is replayed, not what expires on a slow machine.
+    /// Long leases: these tests are about replay, not about expiry on a slow machine.
     fn new() -> Scene {
         let settings =
             &[("lease_ms", "3000"), ("reconnect_timeout_ms", "8000"), ("progress_timeout_ms", "5000")];
@@ -79,14 +79,14 @@ impl Scene {
         Scene { a, b, peer, proxy, local, queue, words: Vec::new(), loses }
     }
 
-    /// The target's memory, known to the initiator: data for what it does not know goes without its number.
+    /// Allocates memory of the target that the initiator knows: data for an unknown region is sent without its number.
     fn target(&self, bytes: usize) -> Memory {
         let remote = alloc(&self.b, bytes);
         self.a.probe(self.peer, None).unwrap();
         remote
     }
 
-    /// The lanes that stand lose all that comes back on them.
+    /// Makes the present lanes lose everything that comes back on them.
     fn lose_answers(&self) {
         self.loses.back.store(self.proxy.connections().len(), Ordering::SeqCst);
     }
@@ -115,7 +115,7 @@ impl Scene {
         assert_eq!(self.words, expected);
     }
 
-    /// Small transfers follow one another, so that large ones are gentle, while `act` runs.
+    /// Sends small transfers one after another while `act` runs, so that large ones are gentle.
     fn while_conversing<T>(&self, act: impl FnOnce() -> T) -> T {
         let (here, there) = (alloc(&self.a, 8), alloc(&self.b, 8));
         let over = AtomicBool::new(false);
@@ -124,7 +124,7 @@ impl Scene {
                 while !over.load(Ordering::SeqCst) {
                     let one = request(&here, &there, 0, 8);
                     let Ok(small) = self.a.submit(self.peer, Op::Write, &[one], &options()) else { return };
-                    // No longer than that: without a lane it would not be said that the conversation goes on.
+                    // No longer: without a lane the conversation would not count as continuing.
                     let _ = small.wait(Some(Duration::from_millis(1)));
                 }
             });
@@ -135,7 +135,7 @@ impl Scene {
     }
 }
 
-/// Pieces that a gentle lane would send in several frames.
+/// Returns requests that a gentle lane would send in several frames.
 fn pieces(local: &Memory, remote: u64, remote_region: u64) -> Vec<Request> {
     let piece = |at: usize| Request {
         local: local.address() + at as u64,
@@ -146,8 +146,8 @@ fn pieces(local: &Memory, remote: u64, remote_region: u64) -> Vec<Request> {
     (0..PIECES).map(|index| piece(index * PIECE)).collect()
 }
 
-/// The acknowledgement of data and notification is lost, and the replay would be cut into small frames: what
-/// the application wrote after its notification stays.
+/// The acknowledgement of data and notification is lost, and the replay would be cut into small frames: bytes that the
+/// application wrote after its notification stay (contract 10).
 #[test]
 fn a_gentle_replay_is_not_applied_over_what_the_application_wrote() {
     let _turn = alone();
@@ -157,7 +157,7 @@ fn a_gentle_replay_is_not_applied_over_what_the_application_wrote() {
         scene.lose_answers();
         let requests = pieces(&scene.local, remote.address(), remote.region());
         let transfer = scene.submit(&requests, 5);
-        // Without an answer it comes only with the data.
+        // The notification without an answer is repeated only with its data.
         scene.wait_for_words(&[5]);
         assert_pattern(&remote, 3, 0, BYTES);
         fill(&remote, 9);
@@ -171,8 +171,8 @@ fn a_gentle_replay_is_not_applied_over_what_the_application_wrote() {
     }
 }
 
-/// Part of the data is refused, nobody hears of it, and the replay is accepted: what the result says of the
-/// notification is what became of it.
+/// Part of the data is refused, the refusal is lost, and the replay is accepted: the result states the true outcome of
+/// the notification.
 #[test]
 fn a_replay_that_is_accepted_after_a_refusal_announces_what_it_says() {
     let _turn = alone();
@@ -207,20 +207,20 @@ fn a_replay_that_is_accepted_after_a_refusal_announces_what_it_says() {
     assert_eq!(misplaced(&found, 3, 0), None);
 }
 
-/// How the first notification is given up.
+/// The manner in which the first notification is given up.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum GivenUp {
-    /// It is posted, and has not come.
+    /// Posted, and not delivered.
     Lost,
-    /// The same, and so is the word that it will not come.
+    /// Posted and not delivered, and the skip is lost too.
     LostTwice,
-    /// It came, and nobody answered.
+    /// Delivered, but the answer is lost.
     Unanswered,
-    /// Its lane is lost, and it waits for another.
+    /// Its lane is lost, and it waits for another lane.
     Waiting,
 }
 
-/// One that is given up while nobody knows what became of it holds up none of those behind it.
+/// A notification that is given up in doubt holds up no later notification.
 #[test]
 fn a_notification_given_up_in_doubt_holds_up_none_behind_it() {
     let _turn = alone();
@@ -232,7 +232,7 @@ fn a_notification_given_up_in_doubt_holds_up_none_behind_it() {
     }
 }
 
-/// `apart`: the notification follows the data, on the express lane, in place of being in one frame with it.
+/// `apart`: the notification follows the data on the express lane, not in one frame with the data.
 fn hold_up(given_up: GivenUp, apart: bool) {
     let mut scene = Scene::new();
     let remote = scene.target(4 * MIB);
@@ -257,7 +257,7 @@ fn hold_up(given_up: GivenUp, apart: bool) {
     if given_up == GivenUp::Waiting {
         scene.proxy.refuse(true);
         scene.proxy.cut(false);
-        // All but one are lanes. When the peer has answered, it has answered the lanes' fences too.
+        // All connections but one are lanes. A peer that has answered has answered the lanes' fences too.
         wait_until("the lanes are lost", || scene.a.stats().unwrap().counts.lanes_lost >= stand as u64 - 1);
         scene.a.probe(scene.peer, None).unwrap();
     }

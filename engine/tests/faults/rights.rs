@@ -1,4 +1,4 @@
-//! A program that runs with rights which whoever starts it does not have.
+//! A program that runs with more rights than the user who starts it.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -8,7 +8,7 @@ use std::process::Command;
 const ROLE: &str = "FAULTS_RIGHTS";
 const NOBODY: u32 = 65_534;
 
-/// Not a test: what such a program's settings become.
+/// Not a test: prints the settings of such a program.
 #[test]
 #[ignore = "the other process of a test"]
 fn says_what_it_heeds() {
@@ -20,7 +20,7 @@ fn says_what_it_heeds() {
     }
 }
 
-/// A copy of this program, for all to run, with these bits of mode.
+/// A copy of this program that every user may run, with these mode bits.
 struct Copy(PathBuf);
 
 impl Copy {

@@ -1,4 +1,4 @@
-//! Sessions that are made from both sides, again and again, and loaded in both directions.
+//! Sessions that both sides make, repeatedly, and load in both directions.
 
 use crate::support::*;
 use ferry::complete::State;
@@ -29,14 +29,14 @@ fn simultaneous_connects_give_both_sides_a_peer_that_works() {
         assert_pattern(&mb, round + 1, 0, 4096);
         b.read(to_a, &[request(&mb, &ma, 0, 4096)], &options())
             .unwrap_or_else(|error| panic!("round {round}, b to a: {error}"));
-        // Connecting again is the same peer, from either side.
+        // A second connect returns the same peer, from either side.
         assert_eq!(connect(&a, b.address()), to_b);
         assert_eq!(connect(&b, a.address()), to_a);
     }
 }
 
-/// By names that they give themselves, by names that others give them, and by numbers: the session that stands is
-/// found by who is at its other end.
+/// By names that engines give themselves, by names that others give them, and by numbers: the engine at the other end
+/// identifies an existing session.
 #[test]
 fn simultaneous_connects_by_name_give_both_sides_the_same_session() {
     let _turn = alone();
@@ -88,7 +88,7 @@ fn an_advertised_port_of_0_is_told_as_the_one_that_is_bound() {
     }
 }
 
-/// "Any address" is where an engine listens, and nowhere to connect to: a peer that was told it would dial its own
+/// "Any address" is an address to listen on, not to connect to: a peer that was told this address would dial its own
 /// host.
 #[test]
 fn any_address_is_listened_on_and_told_to_nobody() {
@@ -114,8 +114,8 @@ fn many_connects_at_once_are_one_peer() {
     assert_eq!(b.peers().unwrap().len(), 1);
 }
 
-/// READ and WRITE in both directions at once over the smallest sockets: nobody waits for the other's
-/// reader, so it ends.
+/// READ and WRITE in both directions at once over the smallest sockets: neither end waits for the other's reader, so
+/// all transfers end.
 #[test]
 fn both_ends_saturating_reads_and_writes_do_not_deadlock() {
     let _turn = alone();
@@ -129,7 +129,7 @@ fn both_ends_saturating_reads_and_writes_do_not_deadlock() {
         ];
         let (a, b, to_b) = pair(&settings);
         let to_a = b.peers().unwrap()[0];
-        // Four quarters each: written from, read into, written to, read from.
+        // Four quarters in each memory: written from, read into, written to, read from.
         let (ma, mb) = (alloc(&a, 4 * BYTES), alloc(&b, 4 * BYTES));
         ma.write(0, &pattern(1, 0, BYTES));
         ma.write(3 * BYTES, &pattern(2, 3 * BYTES, BYTES));
@@ -165,7 +165,7 @@ fn both_ends_saturating_reads_and_writes_do_not_deadlock() {
     }
 }
 
-/// Many threads on the express lane, both ways: no wake-up may be lost.
+/// Many threads on the express lane, in both directions: no wake-up may be lost.
 #[test]
 fn many_threads_of_small_transfers_both_ways_all_end() {
     let _turn = alone();
@@ -184,7 +184,7 @@ fn many_threads_of_small_transfers_both_ways_all_end() {
                     let op = if (round + thread / 2) % 2 == 0 { Op::Read } else { Op::Write };
                     let size = [8, 4096, 60 << 10][round % 3];
                     let at = thread * 2 * MIB + (round % 16) * (64 << 10);
-                    // All ranges hold what belongs there, so that any order is right.
+                    // Every range already holds its final bytes, so that any order is right.
                     let transfers: Vec<_> = (0..8)
                         .map(|_| {
                             engine.submit(peer, op, &[request(mine, theirs, at, size)], &options()).unwrap()

@@ -1,5 +1,5 @@
-//! A process that is stopped and goes on later: what it had been sent must not land once its sender has
-//! been told that it cannot.
+//! A process that is stopped and continues later: data sent to it must not land once the sender was told that it
+//! cannot.
 
 use crate::child::Child;
 use crate::support::*;
@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 const BYTES: usize = 64 * MIB;
 
-/// Submits far more than sockets hold, and stops the target once the first bytes are in place.
-/// The lease outlasts the deadline here, so that there is a time of draining to look at.
+/// Submits far more than sockets hold, and stops the target once the first bytes are in place. The lease outlasts the
+/// deadline here, so that draining takes a while.
 const LEASE: Duration = Duration::from_millis(2500);
 
 fn stop_in_mid_transfer(settings: &[(&str, &str)], child_settings: &str) {
@@ -42,13 +42,13 @@ fn stop_in_mid_transfer(settings: &[(&str, &str)], child_settings: &str) {
     child.stop();
     assert!(submitted.elapsed() < deadline, "this machine is too slow for the test's deadline");
 
-    // The engine serves others meanwhile.
+    // The engine serves other peers meanwhile.
     let there = alloc(&bystander, MIB);
     let other = connect(&a, bystander.address());
     a.write(other, &[request(&memory, &there, 0, MIB)], &options()).unwrap();
     assert_pattern(&there, 7, 0, MIB);
 
-    // Not final before the deadline, and the memory cannot be taken meanwhile.
+    // The transfer is not final before the deadline, and the memory stays in use meanwhile.
     let busy = a.unregister(memory.region(), Some(Duration::ZERO)).unwrap_err();
     assert_eq!(busy.status, Status::Busy);
     wait_until("the transfer drains", || transfer.state() != State::Pending);
@@ -63,8 +63,8 @@ fn stop_in_mid_transfer(settings: &[(&str, &str)], child_settings: &str) {
     let confirmed: u64 = transfer.results().iter().map(|request| request.bytes_confirmed).sum();
     assert_eq!(confirmed, result.bytes_confirmed, "requests and total disagree");
 
-    // Final: our memory is ours, and nothing of it lands there when the target goes on. What is still on the way is
-    // the same as what has landed, and would not show: so the place is emptied first.
+    // Final: our memory is ours, and nothing of the transfer lands there when the target continues. Late bytes equal
+    // those that have landed and would not show, so the test empties the destination first.
     child.empty(remote, BYTES);
     memory.write(0, &pattern(9, 0, BYTES));
     child.resume();
@@ -72,7 +72,7 @@ fn stop_in_mid_transfer(settings: &[(&str, &str)], child_settings: &str) {
     wait_until("the target has dealt with its old lanes", || child.number("stat lanes_lost") >= 2);
     let landed = child.peek(remote, BYTES).iter().filter(|byte| **byte != 0).count();
     let late = child.number("stat late_applies");
-    // What one receive of each bulk lane was at when the process was stopped, and then the application is told.
+    // At most the frame that each bulk lane was receiving when the process was stopped; the application is then told.
     let most = late.min(2) as usize * limits::FRAME_BYTES_MAX as usize;
     assert!(landed <= most, "{landed} bytes landed after the final state, and LATE_APPLY came {late} times");
     assert!(late <= 2, "{late} receives were late, of one in each of two lanes");
@@ -131,8 +131,8 @@ fn read_from_a_stopped_target_gives_the_memory_back() {
     assert_pattern(&memory, 5, 0, BYTES);
 }
 
-/// The initiator sleeps past its lease: what it had in its sockets has expired, is refused unread, and
-/// goes again when it wakes.
+/// The initiator sleeps past its lease: the frames in its sockets have expired, are refused unread, and are replayed
+/// when it wakes.
 #[test]
 fn stopped_initiator_resumes_and_replays() {
     let _turn = alone();
@@ -146,7 +146,7 @@ fn stopped_initiator_resumes_and_replays() {
         let before = child.number("rounds");
         wait_until("the flood flows", || child.number("rounds") > before);
         child.stop();
-        // The clock has to pass the lease; there is no event for that.
+        // The clock has to pass the lease; no event reports that.
         let past = Instant::now() + Duration::from_millis(LEASE_MS + 100);
         wait_until("the lease is over", || Instant::now() > past);
         child.resume();

@@ -1,5 +1,4 @@
-//! What is not a peer in good order: other servers at the address, other versions and secrets, and bytes
-//! of all kinds at our port.
+//! Strangers: other servers at the address, other versions and secrets, and bytes of all kinds at our port.
 
 use crate::child::Child;
 use crate::support::*;
@@ -14,7 +13,7 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Option<Duration> = Some(Duration::from_millis(1500));
 
-/// A server that answers the first bytes with `answer`, and then keeps or closes the connection.
+/// Starts a server that answers the first bytes with `answer`, and then keeps or closes the connection.
 fn server(answer: Vec<u8>, keep: bool) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -39,7 +38,7 @@ fn frame(kind: u8, fields: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A HELLO of another wire version: the versions stand first in all of them.
+/// Builds a HELLO of another wire version; every HELLO begins with the versions.
 fn hello(version: u16) -> Vec<u8> {
     let mut fields = [version.to_le_bytes(), version.to_le_bytes()].concat();
     fields.extend_from_slice(&[7; 16 + 8 + 32]);
@@ -73,7 +72,7 @@ fn each_wrong_address_has_its_own_status() {
         let started = Instant::now();
         let error = a.connect(&address, PATIENCE).unwrap_err();
         let status = if error.status == Status::Timeout && expected == Status::Unreachable {
-            // The caller's own clock may ring first.
+            // The caller's own timeout may come first.
             Status::Unreachable
         } else {
             error.status
@@ -121,7 +120,7 @@ fn another_user_of_the_host_is_refused() {
     assert!(answer.starts_with("REFUSED"), "{answer}");
 }
 
-/// Sends bytes to the port; whether the engine closes the connection by itself, and when.
+/// Sends bytes to the port; returns how long the engine took to close the connection.
 fn throw(address: &str, bytes: &[u8]) -> Duration {
     let mut socket = TcpStream::connect(address).unwrap();
     let started = Instant::now();
@@ -152,7 +151,7 @@ fn garbage_at_the_port_ends_and_disturbs_nobody() {
             1 => preamble(KIND_CONTROL).to_vec(),
             2 => preamble(KIND_LANE).to_vec(),
             3 => preamble(9).to_vec(),
-            // The longest frame there can be, and one byte more.
+            // The longest possible frame, and one byte more.
             4 => [preamble(KIND_CONTROL).to_vec(), 0xffffu16.to_le_bytes().to_vec()].concat(),
             _ => {
                 let mut whole = hello(1);
@@ -173,7 +172,7 @@ fn garbage_at_the_port_ends_and_disturbs_nobody() {
     assert_eq!(b.peers().unwrap().len(), 1);
 }
 
-/// One byte at a time: the deadline of a handshake is not moved by progress.
+/// One byte at a time: progress does not move the deadline of a handshake.
 #[test]
 fn a_slow_handshake_is_dropped_at_its_timeout() {
     let _turn = alone();
@@ -193,8 +192,7 @@ fn a_slow_handshake_is_dropped_at_its_timeout() {
     }
 }
 
-/// Thousands of half-open connections: bounded, and neither those who are connected nor those who
-/// connect are kept out.
+/// Thousands of half-open connections: their number is bounded, connected peers are served, and new peers get in.
 #[test]
 fn half_open_connections_are_bounded_and_others_are_served() {
     let _turn = alone();
@@ -220,7 +218,7 @@ fn half_open_connections_are_bounded_and_others_are_served() {
     assert!(engines < 600, "{engines} descriptors held for strangers");
 }
 
-/// The names of the sockets by which processes of this host reach this one: (name, whether it takes packets).
+/// Returns the sockets by which processes of this host reach this process: (name, whether it takes packets).
 fn names_of_this_process() -> Vec<(String, bool)> {
     let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
     let own: Vec<String> = links
@@ -228,7 +226,7 @@ fn names_of_this_process() -> Vec<(String, bool)> {
         .filter_map(|link| Some(link.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
         .collect();
     let all = std::fs::read_to_string("/proc/net/unix").unwrap();
-    // Num RefCount Protocol Flags Type St Inode Path; 00010000 listens.
+    // Num RefCount Protocol Flags Type St Inode Path; 00010000 marks a listener.
     let lines = all.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     lines
         .filter(|words| {
@@ -238,8 +236,8 @@ fn names_of_this_process() -> Vec<(String, bool)> {
         .collect()
 }
 
-/// Another user of the host takes all the connections that it can get, and says nothing on them: who is of the
-/// engine's user is served.
+/// Another user of the host takes all the connections that it can get, and sends nothing: the engine's own user is
+/// still served.
 #[test]
 fn another_user_takes_no_seat_at_the_sockets_for_this_one() {
     let _turn = alone();
@@ -260,7 +258,7 @@ fn another_user_takes_no_seat_at_the_sockets_for_this_one() {
     let before = open();
     for (name, packets) in &names {
         let kind = if *packets { "packets" } else { "stream" };
-        // More than there are seats.
+        // More than the socket accepts.
         crowd.number(&format!("crowd {name} {kind} 1300"));
     }
     let seats = open() - before;
@@ -272,7 +270,7 @@ fn another_user_takes_no_seat_at_the_sockets_for_this_one() {
     assert!(b.stats().unwrap().counts.handshakes_refused >= 1300);
 }
 
-/// Of one's own user, too, no more come in than the connections at the door can bring.
+/// The number of connections that prove nothing is bounded for the engine's own user, too.
 #[test]
 fn a_crowd_that_proves_nothing_is_bounded() {
     let _turn = alone();
@@ -284,7 +282,7 @@ fn a_crowd_that_proves_nothing_is_bounded() {
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let before = open();
     crowd.number(&format!("crowd {name} stream {}", 2 * HANDSHAKES_MAX + 300));
-    // They are taken in the order in which they come.
+    // Connections are accepted in order.
     let connect = || unix::connect_abstract(name.as_bytes(), unix::Type::STREAM);
     let mut last = connect();
     while last.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock) {
@@ -293,7 +291,7 @@ fn a_crowd_that_proves_nothing_is_bounded() {
     let mut last = UnixStream::from(last.unwrap());
     last.set_nonblocking(false).unwrap();
     last.set_read_timeout(Some(BOUND)).unwrap();
-    // What would be answered with a key.
+    // A key would be sent in answer to this.
     let _ = last.write_all(&[7; 32]);
     let mut answer = Vec::new();
     let ended = last.read_to_end(&mut answer);

@@ -1,4 +1,4 @@
-//! What all fault tests share: quick configurations, data that knows its place, waiting with a bound.
+//! Shared by all fault tests: quick configurations, positional data, bounded waiting.
 
 use ferry::types::{PeerId, Request};
 use ferry::{Config, Engine, Memory, RegionOptions, Transfer, TransferOptions};
@@ -7,22 +7,22 @@ use std::time::{Duration, Instant};
 
 pub const MIB: usize = 1 << 20;
 pub const LEASE_MS: u64 = 400;
-/// What scheduling on a busy machine may add to a time that is stated.
+/// Scheduling delays on a busy machine may add this to a bound.
 pub const SLACK: Duration = Duration::from_millis(1500);
 /// Nothing here takes this long unless it hangs.
 pub const BOUND: Duration = Duration::from_secs(30);
 pub const SECRET: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 
-/// The tests state times and count threads: one at a time.
+/// The tests bound times and count threads, so they run one at a time.
 pub fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Short times, and the shared secret; `extra` overrides.
+/// Returns a configuration with short times and the shared secret; `extra` overrides.
 pub fn config(extra: &[(&str, &str)]) -> Config {
     let mut config = Config::default();
-    // What is tested here is the network between two engines; `tests/local.rs` has its own faults.
+    // These tests are about the network between two engines; `faults/local.rs` has the same-host path's faults.
     config.set("transports", "tcp").unwrap();
     for (key, value) in [
         ("lease_ms", "400"),
@@ -41,7 +41,7 @@ pub fn config(extra: &[(&str, &str)]) -> Config {
     config
 }
 
-/// The same without a secret: peers prove to be the same user.
+/// A setting without a secret: peers prove to be the same user.
 pub const SAME_USER: (&str, &str) = ("secret", "");
 
 pub fn engine(extra: &[(&str, &str)]) -> Engine {
@@ -56,27 +56,27 @@ pub fn connect(from: &Engine, to: &str) -> PeerId {
     from.connect(to, Some(Duration::from_secs(5))).unwrap()
 }
 
-/// Opens every lane to a peer, by a transfer that is not small.
+/// Opens every lane to a peer, with a transfer that is not small.
 pub fn open_lanes(from: &Engine, to: &Engine, peer: PeerId) {
     let remote = alloc(to, MIB);
     open_lanes_to(from, peer, (remote.region(), remote.address()));
 }
 
-/// The same by a region of the peer's, which is read.
+/// Opens every lane to a peer by reading a region of the peer.
 pub fn open_lanes_to(from: &Engine, peer: PeerId, (region, remote): (u64, u64)) {
     let local = alloc(from, MIB);
     from.read(peer, &rounds(local.address(), remote, region, MIB, 1), &options()).unwrap();
     wait_until("every lane is open", || from.peer_info(peer).unwrap().lanes == 3);
 }
 
-/// Two connected engines: (initiator, target, the target as the initiator's peer).
+/// Returns two connected engines: (initiator, target, the target's handle at the initiator).
 pub fn pair(extra: &[(&str, &str)]) -> (Engine, Engine, PeerId) {
     let (a, b) = (engine(extra), engine(extra));
     let peer = connect(&a, b.address());
     (a, b, peer)
 }
 
-/// What belongs at byte `offset` (a multiple of 8) of the pattern `seed`; never 0.
+/// Returns the 8 bytes at `offset` (a multiple of 8) of the pattern `seed`; never 0.
 pub fn word(seed: u64, offset: usize) -> u64 {
     let mut x = (seed << 40 ^ offset as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x ^= x >> 29;
@@ -98,7 +98,7 @@ pub fn read(memory: &Memory, offset: usize, bytes: usize) -> Vec<u8> {
     out
 }
 
-/// The offset of the first of `bytes` (which lie at `offset` of the pattern) that is not in its place.
+/// Returns the offset of the first byte that differs from the pattern; `bytes` lie at `offset` of the pattern.
 pub fn misplaced(bytes: &[u8], seed: u64, offset: usize) -> Option<usize> {
     bytes
         .chunks_exact(8)
@@ -119,7 +119,7 @@ pub fn assert_zero(memory: &Memory, offset: usize, bytes: usize) {
     assert_eq!(wrong, None, "guard bytes at {offset} were touched");
 }
 
-/// The same range of two memories, for a transfer between them.
+/// Returns a request for the same range of two memories.
 pub fn request(local: &Memory, remote: &Memory, offset: usize, bytes: usize) -> Request {
     Request {
         local: local.address() + offset as u64,
@@ -129,7 +129,7 @@ pub fn request(local: &Memory, remote: &Memory, offset: usize, bytes: usize) -> 
     }
 }
 
-/// The whole memory in `rounds` rounds: long enough to be met in the middle.
+/// Returns requests for the whole memory in `rounds` rounds: long enough to be met in the middle.
 pub fn rounds(local: u64, remote: u64, remote_region: u64, bytes: usize, rounds: usize) -> Vec<Request> {
     let one = Request { local, remote, length: bytes as u64, remote_region };
     vec![one; rounds]
@@ -139,7 +139,7 @@ pub fn options() -> TransferOptions<'static> {
     TransferOptions { no_coalesce: true, ..TransferOptions::default() }
 }
 
-/// Polls a condition that some other thread or process makes true.
+/// Polls a condition that another thread or process makes true.
 #[track_caller]
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let started = Instant::now();
@@ -149,13 +149,13 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Waits for a final state, however it ends.
+/// Waits for a final state of any kind.
 #[track_caller]
 pub fn finish(transfer: &Transfer) -> ferry::complete::TransferResult {
     transfer.wait(Some(BOUND)).expect("a transfer must become final")
 }
 
-/// Numbers for a test that plays dice: the seed is printed, and `FAULTS_SEED` repeats it.
+/// Random numbers: the seed is printed, and `FAULTS_SEED` repeats it.
 pub struct Dice(u64);
 
 impl Dice {

@@ -1,4 +1,4 @@
-//! Peers that stand where others stood: what they say of the process before them counts as far as they are proven and
+//! Peers in the place of earlier processes: their reports about the earlier process count only if they are proven and
 //! of its host.
 
 use crate::hostile::{Door, Hostile, HostileLane, Who, PATIENCE};
@@ -13,12 +13,12 @@ use ferry::{Engine, Memory, Transfer, TransferOptions};
 use std::net::TcpStream;
 
 const LEASE: (&str, &str) = ("lease_ms", "1500");
-/// Over the lease before the peer is given up.
+/// The peer is given up only after the lease.
 const MANY_TRIES: (&str, &str) = ("reconnect_timeout_ms", "60000");
 const UNPROVEN: [(&str, &str); 3] =
     [("secret", ""), ("same_user", "false"), ("allow_unauthenticated", "true")];
 
-/// At a place and of a host, as all in one test are.
+/// Returns an identity with this pid; place and host are the same in all of one test.
 fn who(pid: u32) -> Who {
     let mut who = Who::new();
     who.0.place = Some([5; 16]);
@@ -35,12 +35,12 @@ fn unproven(mut who: Who) -> Who {
     who
 }
 
-/// Its word that the first process has ended.
+/// Returns the message that the first process has ended.
 fn ended() -> Message {
     Message::Ended { pid: 10, started: 4 }
 }
 
-/// From another address of this host than 127.0.0.1.
+/// Connects from an address of this host other than 127.0.0.1.
 fn dial_from_elsewhere(engine: &Engine, who: &Who) -> Hostile {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     let from: std::net::SocketAddr = "127.0.0.2:0".parse().unwrap();
@@ -50,7 +50,7 @@ fn dial_from_elsewhere(engine: &Engine, who: &Who) -> Hostile {
     Hostile::over(TcpStream::from(socket), who)
 }
 
-/// An engine that has posted something to the process with number 10, which does not answer.
+/// An engine that has posted frames to the process with number 10, which does not answer.
 struct Posted {
     engine: Engine,
     handle: PeerId,
@@ -85,7 +85,7 @@ impl Posted {
         self.engine.peer_info(self.handle).unwrap().state
     }
 
-    /// Another peer says that the process has ended.
+    /// Lets another peer report that the process has ended; returns the fence.
     #[track_caller]
     fn ends(self, other: &mut Hostile) -> Fence {
         eventually("the peer is lost", || self.state() == PeerState::Lost);
@@ -97,7 +97,7 @@ impl Posted {
     }
 }
 
-/// What all of the others differ from.
+/// The base case; each of the other tests changes a detail.
 #[test]
 fn a_proven_peer_at_the_same_place_and_address_is_believed() {
     let posted = Posted::to(who(10), &[]);
@@ -114,7 +114,7 @@ fn a_peer_that_has_proven_nothing_is_not_believed() {
     assert_eq!(posted.ends(&mut other), Fence::Lease);
 }
 
-/// Clones of one machine are alike in all but their IP addresses.
+/// Clones of one machine differ in their IP addresses only.
 #[test]
 fn a_peer_at_another_address_takes_nobody_s_place() {
     let posted = Posted::to(who(10), &[]);
@@ -126,13 +126,13 @@ fn a_peer_at_another_address_takes_nobody_s_place() {
     assert!(posted.transfer.result().is_none());
 }
 
-/// It has been reached at another address before it answers at this one.
+/// The process was reached at another address before a peer answers at this address.
 #[test]
 fn a_peer_of_another_address_tells_of_no_process_here() {
     let mut posted = Posted::to(who(10), &[]);
     let mut next = who(11);
     next.0.place = None;
-    // Of two sessions the one that this engine dialed stays.
+    // Of two sessions, the session that this engine dialed stays.
     next.0.engine_id = [0; 16];
     let mut other = dial_from_elsewhere(&posted.engine, &next);
     let _lanes = other.up();
@@ -143,7 +143,7 @@ fn a_peer_of_another_address_tells_of_no_process_here() {
     assert_eq!(posted.ends(&mut other), Fence::Lease);
 }
 
-/// Processes of this host are told to those who are proven alone.
+/// Only proven peers are told of processes of this host.
 #[test]
 fn only_the_proven_hear_of_processes() {
     let mut child = std::process::Command::new("true").spawn().unwrap();

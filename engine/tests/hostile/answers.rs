@@ -1,4 +1,4 @@
-//! Answers that are not true: acknowledgements and data for what was not sent, or not asked.
+//! False answers: acknowledgements and data for frames that were not sent, or READs that were not asked.
 
 use crate::hostile::{Door, Who, PATIENCE};
 use crate::support::{alloc, engine, eventually, Attacked, REMOTE, REMOTE_REGION};
@@ -12,14 +12,15 @@ use ferry::{Transfer, TransferOptions};
 use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
-/// Less than a frame fits into the sockets.
+/// The sockets hold less than a frame.
 const SMALL_BUFFERS: (&str, &str) = ("socket_buffer_bytes", "65536");
 
 fn pattern(seed: u64) -> Vec<u8> {
     (0..MIB as u64 / 8).flat_map(|word| (seed << 32 | word).to_le_bytes()).collect()
 }
 
-/// The lane ends while the transfer is what it was before; then the peer behaves, and it is DONE with its data.
+/// Asserts that the lane ends without a change to the transfer; then the peer behaves, and the transfer is DONE with
+/// its data.
 fn assert_ends_the_lane(mut all: Attacked, transfer: &Transfer) {
     let lost = || all.engine.stats().unwrap().counts.lanes_lost;
     eventually("something comes of it", || lost() > 0 || transfer.state() != State::Pending);
@@ -38,7 +39,7 @@ fn an_acknowledgement_of_what_is_not_wholly_sent_ends_the_lane() {
     let memory = alloc(&all.engine, MIB);
     memory.write(0, &pattern(1));
     let transfer = all.submit(Op::Write, &memory, MIB);
-    // Its first bytes are here; the last of them cannot be, since nobody reads.
+    // The first bytes have arrived; the last can't have, since nobody reads.
     let mut first = [0; 16];
     assert_eq!(all.lanes[1].socket.peek(&mut first).unwrap(), 16);
     let header = Header { sequence: 1, ..all.lanes[1].header() };
@@ -86,7 +87,7 @@ fn data_that_nobody_asked_for_ends_the_lane() {
     let asked = all.lanes[1].hear().unwrap().header;
     assert_eq!((asked.kind, asked.sequence), (Kind::Read, 1));
     let header = Header { kind: Kind::Data, sequence: 2, ..all.lanes[1].header() };
-    // The header is enough: the lane may end before all of it is sent.
+    // The header suffices: the lane may end before the whole frame is sent.
     let _ = all.lanes[1].send(header, &[], b"", &pattern(1));
     all.lanes[1].hear_end();
     assert_eq!(transfer.state(), State::Pending);
@@ -100,8 +101,8 @@ fn data_that_nobody_asked_for_ends_the_lane() {
     assert!(found == pattern(1));
 }
 
-/// While its queue is taken no event gets into it, and so a transfer that reports there is not final, although all
-/// that it waited for has come.
+/// While a test holds the queue, no event can enter it, so a transfer that reports there must not be final, even if
+/// all its data has arrived.
 #[test]
 fn a_transfer_is_not_final_before_its_event_is_queued() {
     let mut all = Attacked::new(&[]);
@@ -116,7 +117,7 @@ fn a_transfer_is_not_final_before_its_event_is_queued() {
     queue.push_reserved(Event { peer: PeerId::NONE, body: EventBody::PeerUp, credit: None }, || {
         let ack = Header { sequence: frame.header.sequence, ..all.lanes[0].header() };
         assert!(all.lanes[0].send(ack, &[], b"", b""));
-        // Counted on the way to its end, just before the event.
+        // The counter rises just before the event.
         eventually("it ends", || all.engine.stats().unwrap().counts.transfers_done == 1);
         let since = Instant::now();
         while since.elapsed() < Duration::from_millis(50) {
@@ -129,8 +130,8 @@ fn a_transfer_is_not_final_before_its_event_is_queued() {
     assert_eq!(queue.drain(&mut events, 8), 2);
 }
 
-/// Nobody answers a probe that was asked on a connection which is lost, or while there is none: it is asked again on
-/// the next one, and who waits without a limit does not wait for ever.
+/// A probe on a connection that is lost, or without a connection, gets no answer: it is repeated on the next
+/// connection, so that a caller without a limit does not wait for ever.
 #[test]
 fn a_probe_outlives_the_connection_that_it_was_asked_on() {
     let engine = engine(&[("reconnect_timeout_ms", "60000"), ("connect_timeout_ms", "60000")]);
@@ -148,7 +149,7 @@ fn a_probe_outlives_the_connection_that_it_was_asked_on() {
             std::thread::yield_now();
         }
         let later = scope.spawn(move || engine.probe(peer, None));
-        // The command is taken before whatever the new connection brings.
+        // The control loop takes the command before any input of the new connection.
         engine.probe(peer, Some(Duration::from_millis(20))).unwrap_err();
         let mut second = door.accept();
         (second.association, second.known) = (association, known);

@@ -1,4 +1,4 @@
-//! What a fence promises when a greeting, a welcome or a Start is late: nothing that was fenced lands, ever.
+//! The promise of a fence when a greeting, a welcome or a Start is late: no fenced frame ever lands. Contract 3.
 
 use crate::hostile::{Door, Hostile, HostileLane, Who, PATIENCE};
 use crate::proxy::{Passing, Proxy, Verdict, Way};
@@ -20,7 +20,7 @@ fn contents(memory: &Memory) -> Vec<u8> {
     bytes
 }
 
-/// A WRITE of eight bytes to the front of the memory.
+/// WRITEs eight bytes to the front of the memory.
 fn strike(lane: &mut HostileLane, memory: &Memory, sequence: u64) -> bool {
     let target = Descriptor { address: memory.address(), region: memory.region(), length: 8 };
     let header = Header { kind: Kind::Write, sequence, ..lane.header() };
@@ -28,8 +28,8 @@ fn strike(lane: &mut HostileLane, memory: &Memory, sequence: u64) -> bool {
 }
 
 /// The target dials; the welcome of one of its lanes is held until the initiator has been told that nothing of that
-/// lane can land any more. With a second transfer to the same place the application would see the first one's bytes
-/// after the second was done.
+/// lane can land any more. If it landed, a second transfer to the same place could be overwritten by the first one's
+/// bytes after the second is done.
 #[test]
 fn a_lane_that_is_fenced_before_its_welcome_arrives_is_never_attached() {
     let initiator = engine(&[("drain_ms", "20")]);
@@ -66,7 +66,7 @@ fn a_lane_that_is_fenced_before_its_welcome_arrives_is_never_attached() {
         proxy.release(held.connection, Way::Back);
         connecting.join().unwrap().unwrap();
         assert_eq!(second.wait(Some(PATIENCE)).unwrap().state, State::Done);
-        // What was held has been delivered, or refused, when its connection is at its end.
+        // Held bytes have been delivered, or refused, once their connection has ended.
         proxy.wait_for("the fenced lane is closed", |seen| {
             seen.connection == held.connection && !seen.is_open
         });
@@ -74,7 +74,7 @@ fn a_lane_that_is_fenced_before_its_welcome_arrives_is_never_attached() {
     });
 }
 
-/// The same at an acceptor: the fence comes first, the greeting after it.
+/// At an acceptor: the fence arrives first, the greeting after it.
 #[test]
 fn a_lane_that_is_fenced_before_its_greeting_arrives_is_refused() {
     let target = engine(&[]);
@@ -89,7 +89,7 @@ fn a_lane_that_is_fenced_before_its_greeting_arrives_is_refused() {
     assert!(strike(&mut lane, &memory, 1) && lane.hear().is_some());
 }
 
-/// More fences than an engine remembers by number refuse all numbers up to them.
+/// With more fences than an engine remembers by number, all numbers up to them are refused.
 #[test]
 fn fences_beyond_those_that_are_remembered_refuse_more_and_not_less() {
     let target = engine(&[]);
@@ -104,7 +104,7 @@ fn fences_beyond_those_that_are_remembered_refuse_more_and_not_less() {
     assert!(peer.open_lane(2000, 1).is_some());
 }
 
-/// Two lanes with one number would be one to a fence, and would seal their frames with one key.
+/// A fence could not tell two lanes with one number apart, and both would seal their frames with one key.
 #[test]
 fn a_number_is_taken_by_one_lane_whatever_its_slot() {
     let target = engine(&[]);
@@ -120,7 +120,7 @@ fn a_number_is_taken_by_one_lane_whatever_its_slot() {
     assert!(peer.open_lane(9, 0).is_some());
 }
 
-/// The greeting of a lane that the engine has dialed: the connection, not answered yet.
+/// Accepts a lane that the engine has dialed and reads its greeting; returns the unanswered connection.
 fn greeted(listener: &TcpListener) -> (TcpStream, Greeting) {
     let mut socket = listener.accept().unwrap().0;
     let mut bytes = [0; GREETING_BYTES];
@@ -128,7 +128,7 @@ fn greeted(listener: &TcpListener) -> (TcpStream, Greeting) {
     (socket, Greeting::decode(&bytes).0)
 }
 
-/// A greeting that began before the session lost its connection: the welcome comes when that is noticed, and the
+/// A greeting that began before the session lost its connection: the welcome arrives when the loss is noticed, and the
 /// session is kept for the next connection.
 #[test]
 fn a_greeting_ends_with_its_sessions_connection() {
@@ -154,14 +154,14 @@ fn a_greeting_ends_with_its_sessions_connection() {
     });
 }
 
-/// A handle as the hostile peer would give it out, by its tag.
+/// A handle as the hostile peer would issue it, by its tag.
 const REGION: u64 = 1 << 20 | 7 << 48;
 
 fn lost(engine: &Engine, peer: PeerId) -> bool {
     engine.peer_info(peer).unwrap().state == PeerState::Lost
 }
 
-/// Another connection of the same incarnation is past the handshake, and says Start when the fence has returned.
+/// Another connection of the same incarnation is past the handshake, and sends Start after the fence has returned.
 #[test]
 fn a_fence_is_not_passed_by_who_was_past_the_handshake() {
     let target = engine(&[]);
@@ -181,7 +181,7 @@ fn a_fence_is_not_passed_by_who_was_past_the_handshake() {
     assert_eq!(contents(&memory), vec![0; 4096]);
 }
 
-/// An engine that redials a peer which its application fences meanwhile has not been asked to lift the fence.
+/// An engine redials a peer while its application fences that peer: the redial does not lift the fence.
 #[test]
 fn a_redial_does_not_lift_a_fence() {
     let target = engine(&[("reconnect_timeout_ms", "20000"), ("connect_timeout_ms", "20000")]);
@@ -192,13 +192,13 @@ fn a_redial_does_not_lift_a_fence() {
         let _lanes = session.up();
         let peer = connecting.join().unwrap().unwrap();
         drop(session);
-        // The redial is past the handshake, and the peer has not said Start.
+        // The redial is past the handshake; the peer has not sent Start.
         let mut redialed = door.accept();
         target.fence(peer, Some(PATIENCE)).unwrap();
         redialed.say(&Message::Start { association: 0, known: 0, fresh: 5 });
         redialed.hear_end();
         assert!(target.peers().unwrap().into_iter().all(|peer| lost(&target, peer)));
-        // To connect is how it is lifted.
+        // Only a connect lifts the fence.
         let connecting = scope.spawn(|| target.connect(&door.address, Some(PATIENCE)));
         let mut session = door.accept();
         let _lanes = session.up();
@@ -208,8 +208,7 @@ fn a_redial_does_not_lift_a_fence() {
     });
 }
 
-/// A peer is closed while its redial is past the handshake: the application hears of no new peer that it never asked
-/// for.
+/// A peer is closed while its redial is past the handshake: the application hears of no new peer.
 #[test]
 fn a_redial_of_a_peer_that_was_given_up_makes_no_session() {
     let target = engine(&[("reconnect_timeout_ms", "20000"), ("connect_timeout_ms", "20000")]);
@@ -220,7 +219,7 @@ fn a_redial_of_a_peer_that_was_given_up_makes_no_session() {
         let _lanes = session.up();
         let peer = connecting.join().unwrap().unwrap();
         drop(session);
-        // It has not said Start.
+        // The peer has not sent Start.
         let mut redialed = door.accept();
         target.close_peer(peer, Some(PATIENCE)).unwrap();
         redialed.say(&Message::Start { association: 0, known: 0, fresh: 5 });
@@ -229,7 +228,7 @@ fn a_redial_of_a_peer_that_was_given_up_makes_no_session() {
     });
 }
 
-/// A connect that was asked for before the fence, and whose connection is past the handshake, does not lift it.
+/// A connect from before the fence whose connection is past the handshake does not lift the fence.
 #[test]
 fn a_connect_from_before_a_fence_does_not_lift_it() {
     let target = engine(&[("connect_timeout_ms", "20000")]);
@@ -238,7 +237,7 @@ fn a_connect_from_before_a_fence_does_not_lift_it() {
     std::thread::scope(|scope| {
         let connecting = scope.spawn(|| target.connect(&door.address, Some(PATIENCE)));
         let mut dialed = door.accept();
-        // The same engine comes by itself, and is fenced.
+        // The same engine connects by itself, and is fenced.
         let mut session = Hostile::dial(target.address(), &who);
         let _lanes = session.up();
         let peer = target.peers().unwrap()[0];
@@ -247,13 +246,13 @@ fn a_connect_from_before_a_fence_does_not_lift_it() {
         dialed.say(&Message::Ready { notify_limit: 1024 });
         dialed.hear_end();
         assert!(target.peers().unwrap().into_iter().all(|peer| lost(&target, peer)));
-        // Whatever the call was answered with, there is no session.
+        // Whatever the call returned, no session exists.
         drop(connecting.join().unwrap());
     });
 }
 
-/// Both Starts name the memory that is there, and then one side gives it up: no session is resumed by one side alone,
-/// in which notifications would never agree on their numbers.
+/// Both Starts name the session's association, and then one side gives it up: neither side resumes the session alone,
+/// because the two would never agree on notification numbers.
 #[test]
 fn a_session_that_one_side_has_given_up_is_not_resumed_by_the_other() {
     let target = engine(&[("reconnect_timeout_ms", "20000")]);
@@ -262,7 +261,7 @@ fn a_session_that_one_side_has_given_up_is_not_resumed_by_the_other() {
     first.up();
     let peer = target.peers().unwrap()[0];
     let mut second = Hostile::dial(target.address(), &who);
-    // Resumes the session; but before that is known, the peer ends it.
+    // Resumes the session; but before the engine knows, the peer ends it.
     (second.association, second.known) = (first.association, first.known);
     first.say(&Message::Bye { status: Status::Closed as i32 });
     first.hear_end();
@@ -280,8 +279,8 @@ fn a_session_that_one_side_has_given_up_is_not_resumed_by_the_other() {
     assert_eq!(target.peers().unwrap().len(), 2);
 }
 
-/// The peer begins anew with an engine that remembers it. Its Start may be older than its memory of the session that is
-/// lost by it, whose lanes then stand; only its Ready says that they don't.
+/// The peer starts a new session with an engine that remembers it. Its Start may predate the lanes of the session that
+/// it ends; only its Ready says that those lanes are closed.
 #[test]
 fn a_start_alone_confirms_nothing_of_the_session_that_it_ends() {
     let initiator = engine(&[]);

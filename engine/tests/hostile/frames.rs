@@ -1,4 +1,4 @@
-//! Frames out of their order, and more of them than the window allows.
+//! Frames out of order, and more frames than the window allows.
 
 use crate::hostile::{Hostile, HostileLane, Who, PATIENCE};
 use crate::support::{alloc, engine, eventually, Attacked};
@@ -10,7 +10,7 @@ use ferry::{Engine, Memory};
 
 const DESCRIPTORS: usize = 512;
 
-/// An engine with a page that is all zeros, and a peer that has dialed it.
+/// Opens an engine with a page of zeros, and a peer that has dialed the engine.
 fn scene(settings: &[(&str, &str)]) -> (Engine, Memory, Hostile, Vec<HostileLane>) {
     let engine = engine(settings);
     let memory = alloc(&engine, 4096);
@@ -19,7 +19,7 @@ fn scene(settings: &[(&str, &str)]) -> (Engine, Memory, Hostile, Vec<HostileLane
     (engine, memory, peer, lanes)
 }
 
-/// Where nothing is registered: each is refused.
+/// Returns descriptors of unregistered memory: each is refused.
 fn nowhere() -> Vec<Descriptor> {
     vec![Descriptor { address: 8, region: 0, length: 8 }; DESCRIPTORS]
 }
@@ -50,7 +50,7 @@ fn a_sequence_that_does_not_follow_the_last_one_ends_the_lane() {
     drop(engine);
 }
 
-/// More faults than one acknowledgement takes, all of one sequence: no acknowledgement could ever cover them.
+/// More faults than one acknowledgement holds, all of one sequence: no acknowledgement could ever cover them.
 #[test]
 fn frames_without_a_sequence_leave_the_engine_serving_others() {
     let (engine, memory, _peer, mut lanes) = scene(&[("workers", "1")]);
@@ -69,7 +69,7 @@ fn frames_without_a_sequence_leave_the_engine_serving_others() {
 
 #[test]
 fn who_reads_no_acknowledgements_is_stopped_at_the_window() {
-    // What the sockets hold of acknowledgements comes on top of the window.
+    // The sockets hold acknowledgements beyond the window.
     let (engine, _memory, _peer, mut lanes) = scene(&[("socket_buffer_bytes", "65536")]);
     let lost = || engine.stats().unwrap().counts.lanes_lost;
     let payload = [0; DESCRIPTORS * 8];
@@ -81,7 +81,7 @@ fn who_reads_no_acknowledgements_is_stopped_at_the_window() {
     eventually("the lane ends", || lost() > 0);
 }
 
-/// More or less payload than its descriptors say: whatever came of it would lie where nobody meant it.
+/// With more or less payload than the descriptors say, bytes would land in unintended places.
 #[test]
 fn a_write_whose_payload_is_not_what_it_says_ends_the_lane() {
     let (_engine, memory, mut peer, mut lanes) = scene(&[]);
@@ -89,7 +89,7 @@ fn a_write_whose_payload_is_not_what_it_says_ends_the_lane() {
     for bytes in [7, 9, 0] {
         let header = Header { kind: Kind::Write, sequence: 1, ..lanes[1].header() };
         lanes[1].send(header, &[place(8)], b"", &[0xff; 9][..bytes]);
-        // What would be the rest of it.
+        // Looks like the rest of the frame.
         let header = Header { kind: Kind::Write, sequence: 2, ..lanes[1].header() };
         lanes[1].send(header, &[place(8)], b"", &[0xff; 8]);
         lanes[1].hear_end();
@@ -100,7 +100,7 @@ fn a_write_whose_payload_is_not_what_it_says_ends_the_lane() {
     assert_eq!(found, [0; 16]);
 }
 
-/// The answer to a READ is one frame, so it asks for no more than fits one.
+/// The answer to a READ is one frame, so a READ may not ask for more than a frame holds.
 #[test]
 fn a_read_of_more_than_a_frame_ends_the_lane() {
     let engine = engine(&[]);
@@ -120,7 +120,7 @@ fn a_read_of_more_than_a_frame_ends_the_lane() {
     assert_eq!(lanes[1].hear().unwrap().header.payload_bytes, FRAME_BYTES_MAX);
 }
 
-/// An answer to a READ brings what was asked for, to the byte.
+/// An answer to a READ must have exactly the length that was asked for.
 #[test]
 fn an_answer_of_another_length_ends_the_lane() {
     let mut all = Attacked::new(&[]);
@@ -133,7 +133,7 @@ fn an_answer_of_another_length_ends_the_lane() {
         all.lanes[0].hear_end();
         assert!(!transfer.state().is_final(), "{bytes} bytes for 4096");
         all.replace_lane(0);
-        // It is asked for again, and given.
+        // The engine asks again, and gets the data.
         let asked = all.lanes[0].hear().unwrap().header;
         let header = Header { kind: Kind::Data, sequence: asked.sequence, ..all.lanes[0].header() };
         assert!(all.lanes[0].send(header, &[], b"", &[1; 4096]));

@@ -1,5 +1,5 @@
-//! What has been promised of a lane holds for the connection itself: who has heard a fence's answer, a Ready, a Bye, or
-//! an unregister's OK writes and reads nothing by it any more.
+//! Promises about a lane hold for its connection, too: after a fence's answer, a Ready, a Bye, or an unregister's OK,
+//! the connection neither writes nor reads memory. Contracts 3 and 12.
 
 use crate::hostile::{Hostile, HostileLane, Who, PATIENCE};
 use crate::support::{alloc, engine, eventually};
@@ -39,14 +39,14 @@ impl Scene {
     }
 }
 
-/// Writes what may be taken or not; None when the lane has answered nothing at its end.
+/// Writes a WRITE that the engine may take or not; None when the lane ended without an answer.
 fn strike(lane: &mut HostileLane, place: Descriptor) -> Option<u64> {
     let header = Header { kind: Kind::Write, sequence: 1, ..lane.header() };
     lane.send(header, &[place], b"", &vec![7; place.length as usize]);
     lane.hear().map(|answer| answer.header.sequence)
 }
 
-/// In the midst of a frame, and between two.
+/// In the middle of a frame, and between two frames.
 #[test]
 fn a_fence_is_acknowledged_when_its_lane_is_closed() {
     let mut scene = Scene::new(&[]);
@@ -68,7 +68,7 @@ fn a_fence_is_acknowledged_when_its_lane_is_closed() {
     }
 }
 
-/// Its Ready confirms what was posted on the connections before, whether they are lost or stand.
+/// The engine's Ready confirms frames posted on earlier connections, lost or not.
 #[test]
 fn ready_is_said_when_the_lanes_of_earlier_connections_are_closed() {
     for is_lost in [true, false] {
@@ -88,7 +88,7 @@ fn ready_is_said_when_the_lanes_of_earlier_connections_are_closed() {
     }
 }
 
-/// WRITEs without end of a number that rises, until the engine closes the lane.
+/// Sends WRITEs of a rising number without end, until the engine closes the lane.
 fn flood(lane: &mut HostileLane, place: Descriptor) {
     for batch in 0u64.. {
         let numbers = batch * 64 + 1..=batch * 64 + 64;
@@ -101,8 +101,9 @@ fn flood(lane: &mut HostileLane, place: Descriptor) {
     }
 }
 
-/// Floods the bulk lane, has the engine say a word that promises that the lane is closed, and looks whether anything
-/// lands after that word. Some rounds of it, because an engine that says it too soon closes the lane a moment later.
+/// Floods the bulk lane, makes the engine send a message that promises that the lane is closed, and checks that
+/// nothing lands after that message. Several rounds, because an engine that sends the message too soon closes the lane
+/// a moment later.
 fn nothing_lands_behind(
     scene: &mut Scene,
     ask: impl FnOnce(&mut Hostile, &Engine) + Send,
@@ -127,7 +128,7 @@ fn nothing_lands_behind(
             std::hint::spin_loop();
         }
         control.set_nonblocking(false).unwrap();
-        // Anything else that the engine says comes before that word.
+        // The engine sends all its other messages before that message.
         while !is_word(&peer.hear_any().expect("the engine ended the session")) {}
         let last = number();
         flooding.join().unwrap();
@@ -135,7 +136,7 @@ fn nothing_lands_behind(
     });
 }
 
-/// The Bye says that its sender takes in nothing more.
+/// A Bye promises that its sender takes in nothing more.
 #[test]
 fn a_bye_is_said_when_the_lanes_are_closed() {
     let mut scene = Scene::new(&[]);
@@ -161,16 +162,16 @@ fn a_fence_of_a_lane_that_is_busy_is_acknowledged_when_the_lane_is_closed() {
         let lane = scene.lanes[1].id;
         let fence = |peer: &mut Hostile, _: &Engine| peer.say(&Message::Fence { lane });
         nothing_lands_behind(&mut scene, fence, |word| *word == Message::FenceAck { lane });
-        // The engine asks the same of its peer.
+        // The engine sends its peer a fence, too.
         scene.peer.say(&Message::FenceAck { lane });
         scene.lanes[1] = scene.peer.lane(1);
     }
 }
 
-/// The answer to a READ is held up by its reader; meanwhile the memory becomes the application's again.
+/// The reader holds up the answer to a READ; meanwhile the application gets its memory back.
 #[test]
 fn an_answer_is_not_read_from_memory_that_is_unregistered() {
-    // Less than the answer fits into the sockets.
+    // The sockets hold less than the answer.
     let mut scene = Scene::new(&[("socket_buffer_bytes", "65536")]);
     let place = scene.place(MIB);
     let lane = &mut scene.lanes[1];

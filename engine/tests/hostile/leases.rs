@@ -1,5 +1,5 @@
-//! Frames whose lease is over, or ends while they are received. Leases are words of the peer's: a hostile one is how a
-//! test says exactly when.
+//! Frames whose lease is over, or ends while they are received. The initiator states its leases, so a hostile peer
+//! lets a test choose the exact moment. Contract 4.
 
 use crate::hostile::{Hostile, HostileLane, Who, PATIENCE};
 use crate::support::{alloc, engine, eventually, Attacked};
@@ -44,7 +44,7 @@ impl Scene {
 #[test]
 fn a_frame_whose_lease_is_over_is_not_applied() {
     let mut scene = Scene::new();
-    // In one piece with its head, and more than that.
+    // In one piece with its head, and longer than one piece.
     for length in [8, BYTES] {
         let place = scene.place(length);
         let lane = &mut scene.lanes[1];
@@ -79,8 +79,8 @@ fn what_comes_of_a_frame_after_its_lease_is_not_applied() {
     assert!(last.iter().all(|byte| *byte == 0), "bytes landed after their lease");
 }
 
-/// A receive that begins within the lease and ends after it may have written late: the application is told. The
-/// lease's end is moved until it falls into a receive.
+/// A receive that begins within the lease and ends after it may have written late: the application is told. The test
+/// moves the lease's end until it falls into a receive.
 #[test]
 fn a_receive_that_outlasts_its_lease_is_told() {
     let mut scene = Scene::new();
@@ -120,10 +120,11 @@ fn a_receive_that_outlasts_its_lease_is_told() {
     assert_eq!(late, Some((place.region, place.address, BYTES as u64)));
 }
 
-/// The reader holds its answer up until its lease is over: whoever asked has been told that nothing reads any more.
+/// The reader holds up its answer until its lease is over: the reader was then told that nothing reads the memory any
+/// more.
 #[test]
 fn an_answer_is_not_read_after_its_lease() {
-    // Less than the answer fits into the sockets.
+    // The sockets hold less than the answer.
     let engine = engine(&[("socket_buffer_bytes", "65536")]);
     let memory = alloc(&engine, BYTES);
     let mut peer = Hostile::dial(engine.address(), &Who::new());
@@ -142,7 +143,7 @@ fn an_answer_is_not_read_after_its_lease() {
     assert!(found.len() < BYTES, "all of the answer was sent, after the lease too");
 }
 
-/// A target that says nothing: LEASE says that it refuses what was posted by now, so no frame has a later lease.
+/// The target is silent: LEASE says that the target refuses all frames posted by now, so no frame has a later lease.
 #[test]
 fn lease_is_said_when_the_lease_of_each_frame_is_over() {
     let mut all = Attacked::new(&[("lease_ms", "400"), ("drain_ms", "20")]);

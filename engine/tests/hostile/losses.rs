@@ -1,5 +1,5 @@
-//! Why a lane was lost is told: in the paths of its peer, in the metrics by cause, and in what transfers end with. A
-//! frame that fails a check is never told as a reset, although a reset is what follows.
+//! The cause of a lost lane is reported: in the paths of its peer, in the metrics by cause, and in the results of
+//! transfers. A frame that fails a check is never reported as a reset, although a reset follows.
 
 use crate::hostile::{Hostile, HostileLane, Who};
 use crate::support::{alloc, engine, eventually, Attacked, REMOTE, REMOTE_REGION};
@@ -12,14 +12,14 @@ use ferry::{Engine, Status, TransferOptions};
 use std::io::Write;
 use std::time::Duration;
 
-/// What the paths to the only peer say of TCP.
+/// Returns the state of TCP in the paths to the only peer.
 fn tcp(engine: &Engine) -> String {
     let peer = engine.peers().unwrap()[0];
     let paths = engine.peer_paths(peer).unwrap();
     paths.into_iter().find(|path| path.transport == Transport::Tcp).unwrap().why
 }
 
-/// Losses with causes that this side did not make itself: of this cause, and all.
+/// Returns the losses that this side did not cause: with this cause, and in all.
 fn count(engine: &Engine, cause: &str) -> (u64, u64) {
     let metrics = engine.metrics().unwrap();
     let lines = metrics.lines().filter_map(|line| line.strip_prefix("ferry_losses_total{cause=\""));
@@ -32,14 +32,13 @@ fn count(engine: &Engine, cause: &str) -> (u64, u64) {
     (sum(&|it| it == cause), sum(&|it| it != "ours"))
 }
 
-/// Has `spoil` end a lane of the peer's, and looks at what is told of it. What `spoil` returns stays as it is
-/// meanwhile.
+/// Lets `spoil` end a lane of the peer, and checks the report. The lane that `spoil` returns stays open meanwhile.
 fn told(spoil: impl FnOnce(HostileLane) -> Option<HostileLane>, what: &str, cause: &str) {
     let engine = engine(&[]);
     let mut peer = Hostile::dial(engine.address(), &Who::new());
     let mut lanes = peer.up();
     let lane = lanes.swap_remove(1);
-    // The engine has taken the lanes in.
+    // The engine has taken in the lanes.
     peer.sync();
     assert!(!tcp(&engine).contains("last lost"), "{}", tcp(&engine));
     assert_eq!(count(&engine, cause), (0, 0));
@@ -56,7 +55,7 @@ fn a_forged_frame_is_told_as_forged() {
         let mut frame = lane.frame(lane.header(), &[], b"", b"");
         frame[0] ^= 1;
         lane.socket.write_all(&frame).unwrap();
-        // The reset that follows is not what is told.
+        // The engine must report the first failure, not the reset that follows.
         let _ = lane.socket.write_all(&frame);
         Some(lane)
     };
@@ -99,14 +98,14 @@ fn a_lane_that_the_peer_closes_is_told_as_closed() {
 #[test]
 fn a_reset_is_told_with_its_errno() {
     let reset = |lane: HostileLane| {
-        // Without lingering the kernel resets what is closed.
+        // Without lingering, closing resets the connection.
         socket2::SockRef::from(&lane.socket).set_linger(Some(Duration::ZERO)).unwrap();
         None
     };
     told(reset, "receiving: Connection reset by peer (os error 104)", "system");
 }
 
-/// A transfer that ends because its peer is lost says why that is, with the errno; so does the peer's event.
+/// A transfer that ends because its peer is lost states the cause, with the errno; so does the peer's event.
 #[test]
 fn what_a_lost_peer_leaves_undone_says_why() {
     let mut all = Attacked::new(&[("reconnect_timeout_ms", "100")]);
@@ -135,8 +134,8 @@ fn what_a_lost_peer_leaves_undone_says_why() {
     assert_eq!(count(engine, "forged").0, 1);
 }
 
-/// Who hears of the loss has heard of each transfer that was queued for that peer, however many turns it took to end
-/// them: on one queue their events stand before the loss's.
+/// The event of a loss comes after the events of all transfers that were queued for that peer, however many turns
+/// ending them took: on one queue those events stand before the loss's.
 #[test]
 fn a_loss_is_told_after_the_transfers_that_it_ended() {
     const COUNT: usize = 5000;
@@ -144,7 +143,7 @@ fn a_loss_is_told_after_the_transfers_that_it_ended() {
     let queue = all.engine.queue(WHAT_PEERS | WHAT_TRANSFERS, 2 * COUNT).unwrap();
     let memory = alloc(&all.engine, 8);
     let one = Request { local: memory.address(), remote: REMOTE, length: 8, remote_region: REMOTE_REGION };
-    // One after the other: the first is posted and stays without an answer, the others wait for it.
+    // One after the other: the first is posted and gets no answer, the others wait for the first.
     let options =
         || TransferOptions { ordered: true, queue: Some(queue.clone()), ..TransferOptions::default() };
     let submit = || all.engine.submit(PeerId::from_raw(all.handle), Op::Write, &[one], &options()).unwrap();

@@ -1,6 +1,5 @@
-//! Peers that have the secret and mean harm: what they may say, in which order and how much of it, and that
-//! nobody but themselves is harmed. `common/hostile` is such a peer; `common/proxy` harms what two
-//! engines in good order say to each other.
+//! Hostile peers with the secret: any messages, in any order and amount, harm nobody but the hostile peer.
+//! `common/hostile` is such a peer; `common/proxy` harms the traffic between two correct engines.
 
 #[path = "../common/hostile/mod.rs"]
 mod hostile;

@@ -1,4 +1,4 @@
-//! Data that comes with a notification's number, twice.
+//! Data with a notification's number that arrives twice.
 
 use crate::hostile::{Hostile, Who, PATIENCE};
 use crate::support::{alloc, engine};
@@ -16,8 +16,8 @@ fn bytes_of(memory: &Memory, count: usize) -> Vec<u8> {
     out
 }
 
-/// A peer may repeat on one lane what another still takes in, if that lane's thread stood still for longer than the
-/// lease: were both applied, one of them would be so after the other's notification.
+/// A peer may repeat on one lane data that another lane still takes in, if that lane's thread stood still for longer
+/// than the lease. If both were applied, one would be applied after the other's notification.
 #[test]
 fn what_one_lane_still_takes_in_no_other_takes_in_beside_it() {
     let engine = engine(&[]);
@@ -48,7 +48,7 @@ fn what_one_lane_still_takes_in_no_other_takes_in_beside_it() {
     assert_eq!(lanes[1].hear().unwrap().header.kind, Kind::Ack);
     assert_eq!(queue.pending(), 1);
     assert_eq!(bytes_of(&memory, BYTES), vec![1; BYTES]);
-    // Its lane gone, or the data taken in, the number is known.
+    // With the lane gone, or the data taken in, the number is known.
     let mut lane = peer.open_lane(99, 2).unwrap();
     let header = Header { kind: Kind::Write, flags: flags::NOTIFY, sequence: 1, ..lane.header() };
     assert!(lane.send(header, &[target], &notice, &vec![3; BYTES]));
@@ -56,8 +56,8 @@ fn what_one_lane_still_takes_in_no_other_takes_in_beside_it() {
     assert_eq!(bytes_of(&memory, BYTES), vec![1; BYTES]);
 }
 
-/// Data that was refused in part announces nothing, and decides nothing of its number: until the sender skips it, or
-/// sends all of it again, those behind it wait.
+/// Data that was refused in part delivers no notification, and does not decide its number: later notifications wait
+/// until the sender skips the number or sends all of the data again.
 #[test]
 fn the_number_of_data_that_was_refused_in_part_is_open() {
     for skips in [true, false] {
@@ -86,7 +86,7 @@ fn the_number_of_data_that_was_refused_in_part_is_open() {
             false => assert_eq!(say(3, flags::NOTIFY, memory.region(), &notice(0), b"two two "), 0),
         }
         assert_eq!(queue.pending(), if skips { 1 } else { 2 });
-        // From here on the number is known, whichever it was.
+        // From here on the number is known, whichever data it belongs to.
         assert_eq!(say(4, flags::NOTIFY, memory.region(), &notice(0), b"late lat"), 0);
         let expected = if skips { b"one \0\0\0\0" } else { b"two two " };
         assert_eq!(bytes_of(&memory, 8), expected);

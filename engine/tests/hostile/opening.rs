@@ -1,4 +1,4 @@
-//! Lanes are opened when they are needed: what a peer may do meanwhile that no engine in good order does.
+//! Lanes are opened on demand: messages meanwhile that no correct engine sends.
 
 use crate::hostile::{Door, Hostile, Who, PATIENCE};
 use crate::support::{alloc, engine, eventually, regions, REMOTE, REMOTE_REGION};
@@ -11,7 +11,7 @@ use ferry::{Deadline, Status, TransferOptions};
 use std::io::{Read, Write};
 use std::time::Duration;
 
-/// Only an end that does not dial lanes asks for them.
+/// Only the end that does not dial lanes asks for them.
 #[test]
 fn a_dialer_that_asks_for_lanes_is_sent_off() {
     let engine = engine(&[]);
@@ -21,7 +21,7 @@ fn a_dialer_that_asks_for_lanes_is_sent_off() {
     assert_eq!(peer.hear_end(), Some(Status::Corrupt as i32));
 }
 
-/// Whoever sees a session's number on the way has not its key.
+/// A stranger who saw a session's number on the network lacks its key.
 #[test]
 fn a_greeting_without_the_key_opens_no_lane() {
     let engine = engine(&[]);
@@ -53,7 +53,7 @@ fn a_welcome_without_the_key_opens_no_lane() {
         socket.write_all(&greeting.welcome(&[7; 32])).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         assert_eq!(socket.read(&mut bytes).unwrap(), 0, "a forged welcome is taken");
-        // Another is opened in its place.
+        // Another lane is opened in its place.
         let lane = peer.lane(greeting.slot);
         assert!(lane.id > greeting.lane);
         let handle = connecting.join().unwrap();
@@ -103,7 +103,7 @@ fn a_lane_that_is_fenced_before_it_is_open_is_opened_by_another_number() {
         while last < 6 {
             let mut bytes = [0; GREETING_BYTES];
             let mut socket = listener.accept().unwrap().0;
-            // One of the first may be given up before it has greeted.
+            // The engine may give up an early lane before it has greeted.
             if socket.read_exact(&mut bytes).is_ok() {
                 last = Greeting::decode(&bytes).0.lane;
                 peer.say(&Message::Fence { lane: last });
@@ -122,11 +122,11 @@ fn a_lane_that_is_fenced_before_it_is_open_is_opened_by_another_number() {
     });
 }
 
-/// The lane is dialed, and nobody answers its greeting.
+/// The engine dials the lane, and nobody answers its greeting.
 #[test]
 fn a_session_and_an_engine_end_while_a_lane_is_being_opened() {
     for how in 0..4 {
-        // The greeting ends with its session, and not by itself.
+        // The greeting ends with its session, not by its own timeout.
         let (engine, door) = (engine(&[("handshake_timeout_ms", "600000")]), Door::open(Who::new()));
         std::thread::scope(|scope| {
             let connecting = scope.spawn(|| engine.connect(&door.address, Some(PATIENCE)));
@@ -149,7 +149,7 @@ fn a_session_and_an_engine_end_while_a_lane_is_being_opened() {
                 assert!(word.join().unwrap().is_err() && connecting.join().unwrap().is_err());
                 opening.read_to_end(&mut Vec::new()).unwrap();
             } else {
-                // Connected anew, and the lanes with it.
+                // Control connection and lanes are connected again.
                 opening.read_to_end(&mut Vec::new()).unwrap();
                 let mut again = door.accept();
                 (again.association, again.known) = (peer.association, peer.known);
@@ -165,7 +165,7 @@ fn a_session_and_an_engine_end_while_a_lane_is_being_opened() {
     }
 }
 
-/// Cancelled, or out of time, while it waits for a lane that is never welcomed: final at once.
+/// A transfer that waits for a lane without a welcome is final at once when it is cancelled or times out.
 #[test]
 fn what_waits_for_a_lane_is_cancelled_and_ends_at_its_deadline() {
     let (engine, door) = (engine(&[]), Door::open(Who::new()));

@@ -1,4 +1,4 @@
-//! Proofs of the same user: what an engine shows, and to whom.
+//! Proofs of the same user: the bytes that an engine sends, and to whom.
 
 use crate::hostile::{Who, PATIENCE};
 use crate::support::{engine, eventually};
@@ -10,7 +10,7 @@ use std::net::TcpListener;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-/// A socket at which another user of the host listens, and its name.
+/// Returns a socket at which another user of the host listens, and its name.
 fn listener_of_another_user() -> (OwnedFd, Vec<u8>) {
     let listening = std::thread::spawn(|| {
         // SAFETY: no memory is involved. The system call itself, unlike libc's function, changes this thread alone.
@@ -20,7 +20,7 @@ fn listener_of_another_user() -> (OwnedFd, Vec<u8>) {
     listening.join().unwrap()
 }
 
-/// The nonce stands for the connection on which it is shown: another user would have its proof with it.
+/// The nonce identifies the connection on which it is sent: another user who saw the nonce could use it as a proof.
 #[test]
 fn the_nonce_of_a_proof_is_not_shown_to_another_user() {
     // SAFETY: no arguments, no memory.

@@ -1,5 +1,5 @@
-//! What a target refuses by itself. An engine in good order looks at what it was told of the other's regions before it
-//! asks, so only a peer that does not can show that the target looks too.
+//! A target's own checks. A correct initiator checks its list of the other's regions before it asks, so only a peer
+//! that does not check shows that the target checks too.
 
 use crate::hostile::{Hostile, HostileLane, Who};
 use crate::support::{alloc, engine, eventually};
@@ -49,7 +49,7 @@ struct Asker {
 }
 
 impl Asker {
-    /// What the engine says to one descriptor: OK, or the fault's status.
+    /// Returns the engine's answer to one descriptor: OK, or the fault's status.
     fn ask(&mut self, op: Op, place: Descriptor) -> Status {
         let kind = if op == Op::Write { Kind::Write } else { Kind::Read };
         let sequence = &mut self.sequences[(op == Op::Write) as usize];
@@ -86,7 +86,7 @@ fn a_target_reaches_what_is_granted_and_nothing_else() {
         (Op::Write, page(1), whole, 0, Status::Access),
         (Op::Read, page(3), whole, writable, Status::Access),
         (Op::Read, page(3), whole, 0, Status::Access),
-        // One byte beyond either end, of a region that is named and of whichever is there.
+        // One byte beyond either end, of a named region and of whichever region is there.
         (Op::Write, page(4) - 8, 9, writable, Status::Invalid),
         (Op::Write, page(3) - 1, 8, writable, Status::Invalid),
         (Op::Write, page(4) - 8, 9, 0, Status::NotRegistered),
@@ -95,14 +95,14 @@ fn a_target_reaches_what_is_granted_and_nothing_else() {
         (Op::Read, page(1) - 1, 8, readable, Status::Invalid),
         (Op::Read, page(2) - 8, 9, 0, Status::NotRegistered),
         (Op::Read, page(1) - 1, 8, 0, Status::NotRegistered),
-        // Where another region is than the one that is named.
+        // At another region than the named one.
         (Op::Write, page(3), 8, readable, Status::Invalid),
         (Op::Read, page(1), 8, writable, Status::Invalid),
         (Op::Write, page(6), 8, 0, Status::NotRegistered),
         (Op::Write, u64::MAX - 7, 9, writable, Status::Invalid),
         (Op::Write, u64::MAX - 7, 9, 0, Status::Invalid),
         (Op::Write, page(3), 0, writable, Status::Invalid),
-        // Not there any more, another engine's, of a generation to come.
+        // Unregistered, of another engine, of a future generation.
         (Op::Write, page(5), 8, gone, Status::Stale),
         (Op::Read, page(5), 8, gone, Status::Stale),
         (Op::Write, page(3), 8, foreign.region(), Status::Stale),
@@ -120,7 +120,7 @@ fn a_target_reaches_what_is_granted_and_nothing_else() {
     assert_eq!(touched, (4 * PAGE - 8..4 * PAGE).collect::<Vec<_>>());
 }
 
-/// In the midst of a frame, of which some is in place.
+/// Unregistered in the middle of a frame, of which a part is in place.
 #[test]
 fn what_comes_for_memory_that_is_unregistered_meanwhile_is_thrown_away() {
     const MIB: usize = 1 << 20;

@@ -1,5 +1,5 @@
-//! That the tools can behave: a hostile peer that does what an engine's peer does in good order, either way
-//! round, and a proxy that holds bytes and lets them go.
+//! Checks the tools: a hostile peer that behaves as a correct engine, in both directions, and a proxy that holds bytes
+//! and releases them.
 
 use crate::hostile::{Hostile, Who, PATIENCE};
 use crate::proxy::{Passing, Proxy, Verdict, Way};

@@ -1,4 +1,4 @@
-//! What the tests of hostile peers share: engines that such a peer can talk to.
+//! Shared by the tests of hostile peers: engines that such a peer can talk to.
 
 use crate::hostile::{Door, Hostile, HostileLane, Who, PATIENCE, SECRET};
 use ferry::region::RemoteRegion;
@@ -7,7 +7,7 @@ use ferry::types::{Access, Location, Op, PeerId, Request};
 use ferry::{Config, Engine, Memory, RegionOptions, Transfer, TransferOptions};
 use std::time::Instant;
 
-/// Over TCP, with the secret that the hostile peer has too, and times that a slow machine keeps; `extra` overrides.
+/// Opens an engine over TCP, with the hostile peer's secret and times that a slow machine keeps; `extra` overrides.
 pub fn engine(extra: &[(&str, &str)]) -> Engine {
     let mut config = Config::default();
     let own =
@@ -22,7 +22,7 @@ pub fn alloc(engine: &Engine, bytes: usize) -> Memory {
     engine.alloc(bytes, &RegionOptions::default()).unwrap()
 }
 
-/// An announcement of regions of host memory: (handle, address, length).
+/// Returns an announcement of regions of host memory: (handle, address, length).
 pub fn regions(all: &[(u64, u64, u64)]) -> Message {
     let region = |&(id, address, length): &(u64, u64, u64)| RemoteRegion {
         id,
@@ -39,7 +39,7 @@ pub fn regions(all: &[(u64, u64, u64)]) -> Message {
 /// An engine that has connected to a hostile peer, and may WRITE and READ 64 MiB at `REMOTE` there.
 pub struct Attacked {
     pub engine: Engine,
-    /// The hostile peer, as the engine names it.
+    /// The hostile peer's handle at the engine.
     pub handle: u64,
     #[allow(dead_code)]
     door: Door,
@@ -71,14 +71,14 @@ impl Attacked {
         all
     }
 
-    /// The express lane carries everything until the engine has taken in another.
+    /// The express lane carries everything until the engine has taken in a bulk lane.
     fn wait_for_lanes(&self) {
         let stand =
             || self.engine.peer_info(PeerId::from_raw(self.handle)).unwrap().lanes == self.lanes.len();
         eventually("all lanes stand", stand);
     }
 
-    /// The first `length` bytes of the memory, from or to the peer's.
+    /// Submits a transfer of the first `length` bytes of the memory, from or to the peer's memory.
     pub fn submit(&self, op: Op, memory: &Memory, length: usize) -> Transfer {
         let request = Request {
             local: memory.address(),
@@ -91,8 +91,7 @@ impl Attacked {
             .unwrap()
     }
 
-    /// The engine has given up the lane in this slot: fences it as a peer in good order does, and takes the
-    /// next one.
+    /// The engine has given up the lane in this slot: fences it as a correct peer does, and takes the next lane.
     pub fn replace_lane(&mut self, slot: usize) {
         let lost = self.lanes[slot].id;
         self.peer.hear_until(|message| (*message == Message::Fence { lane: lost }).then_some(()));
@@ -103,7 +102,7 @@ impl Attacked {
     }
 }
 
-/// Waits for what some other thread does at its own pace and reports to nobody.
+/// Polls for a state that another thread reaches at its own pace without an event.
 #[track_caller]
 pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;

@@ -1,5 +1,5 @@
-//! Words on the control channel that no engine in good order says, and more of them than it says: the session ends,
-//! with CORRUPT, and others are served as before.
+//! Messages on the control channel that no correct engine sends, and more messages than it sends: the session ends
+//! with CORRUPT, and other peers are served as before.
 
 use crate::hostile::{Hostile, HostileLane, Who, PATIENCE};
 use crate::support::{engine, eventually, regions};
@@ -13,19 +13,19 @@ use std::io::{Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// With its lanes, which the engine would fence if they ended.
+/// Returns a session with its lanes, which the engine would fence if they ended.
 fn session(engine: &Engine) -> (Hostile, Vec<HostileLane>) {
     let mut peer = Hostile::dial(engine.address(), &Who::new());
     let lanes = peer.up();
     (peer, lanes)
 }
 
-/// A word for the part of the engine that moves memory of devices.
+/// Returns a message for the staging service.
 fn staged(body: Vec<u8>) -> Message {
     Message::Transport { transport: Transport::Staged as u8, why: String::new(), body }
 }
 
-/// WANT, by its number among the stage's words.
+/// Returns a WANT, by its number among staging's messages.
 fn want(op: u64) -> Vec<u8> {
     [&[1][..], &op.to_le_bytes()].concat()
 }
@@ -49,7 +49,7 @@ fn what_was_not_asked_is_not_answered_and_what_is_said_once_is_not_said_twice() 
     assert_eq!(peer.hear_end(), Some(Status::Corrupt as i32), "no message at all");
 }
 
-/// A Bye confirms what was posted, and one that comes behind the end of the session confirms nothing.
+/// A Bye confirms posted frames; a Bye after the end of the session confirms nothing.
 #[test]
 fn what_is_said_behind_the_word_that_ended_the_session_is_not_heard() {
     let mut all = crate::support::Attacked::new(&[("lease_ms", "1000")]);
@@ -63,7 +63,7 @@ fn what_is_said_behind_the_word_that_ended_the_session_is_not_heard() {
     assert_eq!(all.peer.hear_end(), Some(Status::Corrupt as i32));
 }
 
-/// Any clock may be said with a good answer; it is the peer's own frames that come too late then.
+/// A good answer may state any clock; only the peer's own frames are then too late.
 #[test]
 fn a_clock_at_its_end_harms_nobody() {
     for clock_ns in [0, u64::MAX, 1 << 63, i64::MAX as u64] {
@@ -119,12 +119,12 @@ fn who_asks_and_does_not_read_the_answers_is_sent_off() {
     }
 }
 
-/// BORROW of a region that there is not, by its number among the stage's words: a short question with a long answer.
+/// Returns a BORROW of an unknown region, by its number among staging's messages: a short question with a long answer.
 fn borrow() -> Vec<u8> {
     [&[12][..], &77u64.to_le_bytes(), &(MemoryKind::Cuda as u32).to_le_bytes(), &1u32.to_le_bytes()].concat()
 }
 
-/// The same of what transports' services answer, which is more than the question.
+/// Floods transports' services with questions; their answers are longer.
 #[test]
 fn who_asks_services_and_does_not_read_their_answers_loses_its_connection() {
     let engine = engine(&[("socket_buffer_bytes", "65536")]);
@@ -141,7 +141,7 @@ fn who_asks_services_and_does_not_read_their_answers_loses_its_connection() {
     let _ = written.join();
 }
 
-/// Answers wait for the news of regions, which it does not read either.
+/// Answers wait behind announcements of regions, which the peer does not read either.
 #[test]
 fn who_asks_services_and_does_not_read_the_news_loses_its_connection() {
     const REGIONS: usize = 20_000;
@@ -180,7 +180,7 @@ const PINGS: usize = 150_000;
 /// Length, kind, nonce, clock and tag.
 const PONG_BYTES: usize = 2 + 1 + 8 + 8 + 16;
 
-/// One peer asks as fast as it can; another is answered in time throughout.
+/// One peer asks as fast as it can; another peer gets its answers in time throughout.
 #[test]
 fn a_flood_of_one_peer_does_not_hold_up_another() {
     let victim = engine(&[]);
@@ -193,7 +193,7 @@ fn a_flood_of_one_peer_does_not_hold_up_another() {
     let mut times: Vec<Duration> = Vec::new();
     let begun = Instant::now();
     std::thread::scope(|scope| {
-        // Who is sent off can't; the count of answers says so.
+        // A peer whose connection was ended can't send; the count of answers shows it.
         scope.spawn(|| drop(tell.write_all(&flood)));
         scope.spawn(|| {
             let mut sink = vec![0; 1 << 20];
@@ -216,7 +216,7 @@ fn a_flood_of_one_peer_does_not_hold_up_another() {
     assert!(middle < Duration::from_millis(20), "{middle:?}");
 }
 
-/// Regions in any number that an engine can have; what is announced beyond that ends the session.
+/// Any number of regions that an engine can have is accepted; more announcements end the session.
 #[test]
 fn regions_that_make_no_sense_cost_only_themselves() {
     let engine = engine(&[]);

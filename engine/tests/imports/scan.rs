@@ -1,10 +1,10 @@
-//! A scanner for Rust sources that is just good enough for `imports.rs`: tokens without comments and
-//! without what only tests compile, and the paths that start at a crate's root.
+//! A scanner for Rust sources that is just good enough for `imports.rs`: tokens without comments and without code that
+//! only tests compile, and the paths that start at a crate's root.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Word,
-    /// The text is what stands between the quotes.
+    /// The text is between the quotes.
     Literal,
     /// One character, or `::`.
     Mark,
@@ -23,7 +23,7 @@ impl Token {
     }
 }
 
-/// A path that a file names, without the crate in front.
+/// A path that a file names, without the leading crate.
 #[derive(Debug)]
 pub struct Named {
     pub parts: Vec<String>,
@@ -39,8 +39,8 @@ impl Scan {
         Scan { tokens: without_tests(tokens(text)).0 }
     }
 
-    /// Paths from this crate's root in a file that is module `module`: `crate::…`, and `super::…` as far
-    /// as it leads out of the file's own folder.
+    /// Returns paths from this crate's root in a file that is module `module`: `crate::…`, and `super::…` as far as it
+    /// leads out of the file's own folder.
     pub fn paths(&self, module: &[String]) -> Vec<Named> {
         let mut paths = self.paths_of("crate");
         for at in 0..self.tokens.len() {
@@ -51,18 +51,18 @@ impl Scan {
             while self.is(at + 2 * ups - 1, "::") && self.is(at + 2 * ups, "super") {
                 ups += 1;
             }
-            // An inline module may climb more than there is: then it is still in this file's own.
+            // An inline module may climb more levels than there are: the path is then still in this file.
             let base = &module[..module.len().saturating_sub(ups)];
             if self.is(at + 2 * ups - 1, "::") {
                 self.tree(at + 2 * ups, base, &mut paths);
             }
         }
-        // `super::*` of a top-level module's file names nothing in particular.
+        // `super::*` in a top-level module's file names no particular module.
         paths.retain(|path| path.parts.first().is_some_and(|first| first != "*"));
         paths
     }
 
-    /// Paths that start with the crate `name`, which they leave out.
+    /// Returns paths that start with the crate `name`, without that name.
     pub fn paths_of(&self, name: &str) -> Vec<Named> {
         let mut paths = Vec::new();
         for at in 0..self.tokens.len() {
@@ -114,7 +114,7 @@ impl Scan {
     }
 }
 
-/// The files of modules that only tests compile, as paths like `path`, the file that declares them.
+/// Returns the files of modules that only tests compile, as paths like `path`, the declaring file.
 pub fn test_files(path: &str, text: &str) -> Vec<String> {
     let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
     let stem = name.trim_end_matches(".rs");
@@ -130,7 +130,7 @@ pub fn test_files(path: &str, text: &str) -> Vec<String> {
     files
 }
 
-/// Tokens without items under `#[cfg(test)]`, and the (name, `#[path]`) of file modules among those.
+/// Returns tokens without items under `#[cfg(test)]`, and the (name, `#[path]`) of file modules among those items.
 fn without_tests(tokens: Vec<Token>) -> (Vec<Token>, Vec<(String, Option<String>)>) {
     let (mut kept, mut modules) = (Vec::new(), Vec::new());
     let mut at = 0;
@@ -159,19 +159,19 @@ fn without_tests(tokens: Vec<Token>) -> (Vec<Token>, Vec<(String, Option<String>
     (kept, modules)
 }
 
-/// What follows the attribute `#[…]` at `at`, if there is one.
+/// Returns the position after the attribute `#[…]` at `at`, if there is an attribute.
 fn attribute_end(tokens: &[Token], at: usize) -> Option<usize> {
     (tokens.get(at)?.is("#") && tokens.get(at + 1)?.is("[")).then(|| closed(tokens, at + 1))
 }
 
-/// `cfg(test)` or `cfg(all(test, …))`; not `not(…)` nor `any(…)` around the test.
+/// True for `cfg(test)` or `cfg(all(test, …))`; not for `not(…)` or `any(…)` around the test.
 fn is_test_only(attribute: &[Token]) -> bool {
     let plain = attribute.len() > 4 && attribute[2].is("cfg") && attribute[4].is("test");
     let all = attribute.len() > 6 && attribute[4].is("all") && attribute[6].is("test");
     plain || all && attribute[2].is("cfg")
 }
 
-/// What follows the item at `at`: its `;`, or its braces when those come first.
+/// Returns the position after the item at `at`: after its `;`, or its braces when those come first.
 fn item_end(tokens: &[Token], mut at: usize) -> usize {
     let is_use = tokens.get(at).is_some_and(|token| token.is("use"));
     while at < tokens.len() {
@@ -186,7 +186,7 @@ fn item_end(tokens: &[Token], mut at: usize) -> usize {
     at
 }
 
-/// What follows the bracket that closes the one at `at`.
+/// Returns the position after the bracket that closes the bracket at `at`.
 fn closed(tokens: &[Token], mut at: usize) -> usize {
     let mut depth = 0;
     while at < tokens.len() {
@@ -223,7 +223,7 @@ fn tokens(text: &str) -> Vec<Token> {
     tokens
 }
 
-/// Where the token at `at` ends; no kind for space and comments.
+/// Returns the end of the token at `at`; space and comments have no kind.
 fn token_end(chars: &[char], at: usize) -> (Option<Kind>, usize) {
     let starts = |text: &str| chars[at..].iter().take(text.len()).copied().eq(text.chars());
     let word = |c: &char| c.is_alphanumeric() || *c == '_';
@@ -272,7 +272,7 @@ fn comment_end(chars: &[char], mut at: usize) -> usize {
     at
 }
 
-/// Where the string at `at` ends, if there is one: "", b"", c"", r"", r#""#, br#""#.
+/// Returns the end of the string at `at`, if there is a string: "", b"", c"", r"", r#""#, br#""#.
 fn text_end(chars: &[char], at: usize) -> Option<usize> {
     let mut from = at;
     while matches!(chars.get(from), Some('b' | 'c')) && from == at {

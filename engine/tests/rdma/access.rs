@@ -1,4 +1,4 @@
-//! What the target's rights allow, regions in pieces, and limits of memory that may be locked.
+//! Rights of the target's regions, regions in pieces, and the limit of memory that may be pinned.
 
 use crate::guest::{self, elsewhere, enter, knows, leads_over, memories, pair};
 use crate::support::*;
@@ -53,7 +53,7 @@ fn a_region_without_the_right_is_refused_and_nothing_moves() {
         assert_zero(memory, 0, PAGE);
     }
     assert_pattern(&local, 5, 0, PAGE);
-    // The rights that there are. The WRITE is proven visible although its region may not be READ.
+    // Accesses that are granted. The WRITE is proven visible although its region may not be READ.
     a.write(peer, &[request(&local, &write_only, 0, PAGE)], &options()).unwrap();
     assert_pattern(&write_only, 5, 0, PAGE);
     fill(&read_only, 6);
@@ -75,7 +75,7 @@ fn transfers_cross_the_pieces_of_a_region() {
         let (local, remote) = memories(&a, &b, peer, BYTES, 5);
         a.write(peer, &[request(&local, &remote, 0, BYTES)], &options()).unwrap();
         assert_pattern(&remote, 5, 0, BYTES);
-        // Small ones across each end, shifted against each other.
+        // Small transfers across each piece's end, shifted against each other.
         fill(&remote, 6);
         local.write(0, &vec![0; BYTES]);
         let ends: Vec<Request> = (1..=5)
@@ -99,7 +99,7 @@ fn transfers_cross_the_pieces_of_a_region() {
 fn too_little_lockable_memory_is_named_and_leaves_nothing_behind() {
     let name = "access::too_little_lockable_memory_is_named_and_leaves_nothing_behind";
     let Some(_guest) = enter(name) else { return };
-    // Whoever may lock what it likes has no limit.
+    // A process with CAP_IPC_LOCK has no limit.
     let unprivileged = ["setpriv", "--inh-caps", "-ipc_lock", "--bounding-set", "-ipc_lock"];
     elsewhere(&unprivileged, "access::with_a_limit_of_locked_memory");
 }
@@ -110,7 +110,7 @@ fn limit_locked(bytes: u64) {
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) }, 0);
 }
 
-/// Bytes that this process has pinned for devices.
+/// Returns the bytes that this process has pinned for devices.
 fn pinned() -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("VmPin:")).unwrap();

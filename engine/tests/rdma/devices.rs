@@ -1,5 +1,5 @@
-//! Devices that are not there, or not as configured: said by name when the engine opens, or as the reason why
-//! there is no RDMA path.
+//! Devices that are missing or not as configured: reported by name when the engine opens, or as the reason why there
+//! is no RDMA path.
 
 use crate::guest::{self, connect, elsewhere, engine, enter, memories, path};
 use crate::support::*;
@@ -31,7 +31,7 @@ fn wrong_names_and_gids_are_refused_by_name() {
         assert_eq!(error.status, Status::Invalid);
         assert!(error.message.contains(key), "{error}");
     }
-    // The last valid one.
+    // The last valid index.
     let index = (0..200).take_while(|index| has_gid(*index)).last().unwrap().to_string();
     let a = engine(0, &[("rdma_gid_index", &index)]);
     let b = engine(1, &[]);
@@ -43,8 +43,8 @@ fn has_gid(index: u32) -> bool {
     std::fs::read_to_string(path).is_ok_and(|gid| gid.chars().any(|it| !matches!(it, '0' | ':' | '\n')))
 }
 
-/// What an engine without RDMA does: it opens, has peers, says why; TCP carries what may go by it, and
-/// RDMA alone is UNAVAILABLE. The reason.
+/// Checks an engine without RDMA: it opens, has peers and reports why; TCP carries transfers that may use TCP, and
+/// RDMA alone is UNAVAILABLE. Returns the reason.
 fn reason_of_an_engine_without_rdma(extra: &[(&str, &str)]) -> String {
     let mut why = String::new();
     for transports in ["rdma,tcp", "rdma"] {
@@ -73,7 +73,7 @@ fn rdma_that_is_switched_off_says_so() {
     assert!(why.contains("switched off"), "{why}");
 }
 
-/// Where there is no virtual machine there is no device either, most often; and perhaps no library.
+/// Outside the virtual machine most hosts have no device, and perhaps no library.
 #[test]
 fn a_host_without_devices_says_so() {
     if guest::is_here()

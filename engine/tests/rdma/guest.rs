@@ -1,4 +1,4 @@
-//! The virtual machine: whether this is it, its links and NICs (tests/rdma/network.sh), and engines on its two
+//! The virtual machine: whether this is the guest, its links and NICs (tests/rdma/network.sh), and engines on its two
 //! hosts.
 
 use crate::support::{self, alone, wait_until};
@@ -16,8 +16,8 @@ pub const RDMA: (&str, &str) = ("transports", "rdma");
 
 pub const LEASE: Duration = Duration::from_millis(1500);
 pub const DRAIN: Duration = Duration::from_millis(100);
-/// Times for an emulated machine that shares its two cores. The lease is longer than a queue pair takes to
-/// give up (about 0.5 s), and than the network may hold packets (1 s).
+/// Times for an emulated machine that shares its two cores. The lease is longer than a queue pair takes to give up
+/// (about 0.5 s), and longer than the network may hold packets (1 s).
 const TIMES: [(&str, &str); 7] = [
     ("lease_ms", "1500"),
     ("drain_ms", "100"),
@@ -28,12 +28,12 @@ const TIMES: [(&str, &str); 7] = [
     ("workers", "1"),
 ];
 
-/// One test's time with the machine; its links are up again afterwards, however the test ended.
+/// A test's exclusive use of the machine; the drop brings its links up again, however the test ended.
 pub struct Guest {
     _turn: MutexGuard<'static, ()>,
 }
 
-/// Whether this is the virtual machine. If it isn't, says so for `test`, past libtest's capture.
+/// Returns a guest in the virtual machine. Elsewhere prints for `test` that it is skipped, past libtest's capture.
 pub fn enter(test: &str) -> Option<Guest> {
     if !is_here() {
         let reason = "make test-rdma runs this in its virtual machine";
@@ -75,7 +75,7 @@ pub fn down(interface: &str) {
     wait_until("the port is down", || !port_state(&format!("r{interface}")).contains("ACTIVE"));
 }
 
-/// And up again, with the neighbour that it forgot.
+/// Brings an interface up again, with the neighbour entry that it forgot.
 pub fn up(interface: &str) {
     command(&format!("ip link set {interface} up"));
     let (net, end) = (&interface[..2], &interface[2..]);
@@ -91,7 +91,7 @@ pub fn up(interface: &str) {
     }
 }
 
-/// What leaves this interface is delayed or lost, as `tc netem` has it.
+/// Delays or drops packets that leave this interface, as `tc netem` specifies.
 pub fn disturb(interface: &str, how: &str) {
     command(&format!("tc qdisc replace dev {interface} root netem {how}"));
 }
@@ -100,25 +100,25 @@ pub fn calm(interface: &str) {
     command(&format!("tc qdisc del dev {interface} root"));
 }
 
-/// Bytes that left the interface so far.
+/// Returns the bytes that left the interface so far.
 pub fn sent(interface: &str) -> u64 {
     let path = format!("/sys/class/net/{interface}/statistics/tx_bytes");
     std::fs::read_to_string(path).unwrap().trim().parse().unwrap()
 }
 
-/// Queue pairs that a device has, the driver's own included.
+/// Returns the number of queue pairs of a device, the driver's own included.
 pub fn queue_pairs(device: &str) -> usize {
     let output = Command::new("rdma").args(["resource", "show", "qp", "link", device]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     output.stdout.iter().filter(|byte| **byte == b'\n').count()
 }
 
-/// Settings of an engine on a host, RDMA alone unless `extra` says otherwise.
+/// Returns settings of an engine on a host, RDMA alone unless `extra` says otherwise.
 pub fn settings<'a>(host: usize, extra: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     [&TIMES[..], &[RDMA, HOST[host]], extra].concat()
 }
 
-/// The same, for a child.
+/// Returns these settings as words for a child.
 pub fn words(host: usize, extra: &[(&str, &str)]) -> String {
     settings(host, extra).iter().map(|(key, value)| format!(" {key}={value}")).collect()
 }
@@ -131,14 +131,14 @@ pub fn connect(from: &Engine, to: &str) -> PeerId {
     from.connect(to, Some(Duration::from_secs(15))).unwrap()
 }
 
-/// Engines on both hosts: (initiator on host 0, target on host 1, the target as the initiator's peer).
+/// Opens engines on both hosts: (initiator on host 0, target on host 1, the target's handle at the initiator).
 pub fn pair(extra: &[(&str, &str)]) -> (Engine, Engine, PeerId) {
     let (a, b) = (engine(0, extra), engine(1, extra));
     let peer = connect(&a, b.address());
     (a, b, peer)
 }
 
-/// Memory of both, the local one filled with pattern `seed`, the remote one known to the initiator.
+/// Allocates memory of both; the local one is filled with pattern `seed`, the remote one is known to the initiator.
 pub fn memories(a: &Engine, b: &Engine, peer: PeerId, bytes: usize, seed: u64) -> (Memory, Memory) {
     let (local, remote) = (support::alloc(a, bytes), support::alloc(b, bytes));
     support::fill(&local, seed);
@@ -146,21 +146,21 @@ pub fn memories(a: &Engine, b: &Engine, peer: PeerId, bytes: usize, seed: u64) -
     (local, remote)
 }
 
-/// Returns when `engine` knows of this region of the peer.
+/// Waits until `engine` knows this region of the peer.
 pub fn knows(engine: &Engine, peer: PeerId, region: u64) {
     wait_until("the region is announced", || {
         engine.peer_regions(peer).unwrap().iter().any(|known| known.region == region)
     });
 }
 
-/// Whether RDMA is the chosen path, and what is said of it.
+/// Returns whether RDMA is the chosen path, and the path's state in words.
 pub fn path(engine: &Engine, peer: PeerId) -> (bool, String) {
     let paths = engine.peer_paths(peer).unwrap();
     let path = paths.into_iter().find(|path| path.transport == Transport::Rdma).unwrap();
     (path.chosen, path.why)
 }
 
-/// Returns when the path to the peer leads over these devices of ours, and no others.
+/// Waits until the path to the peer uses these devices of ours, and no others.
 pub fn leads_over(engine: &Engine, peer: PeerId, devices: &[&str]) {
     let mut last = String::new();
     let started = Instant::now();
@@ -181,7 +181,7 @@ pub fn leads_over(engine: &Engine, peer: PeerId, devices: &[&str]) {
     }
 }
 
-/// Watches memory for a while: nobody writes to it. There is no event for what doesn't happen.
+/// Watches memory for a while and asserts that nobody writes to it; no event reports that.
 #[track_caller]
 pub fn is_quiet(memory: impl Fn() -> Vec<u8>, period: Duration) {
     let before = memory();
@@ -192,8 +192,8 @@ pub fn is_quiet(memory: impl Fn() -> Vec<u8>, period: Duration) {
     }
 }
 
-/// Runs one ignored test of this binary in a process of its own, behind `prefix`: another user's rights, or
-/// another view of the file system. It must pass.
+/// Runs an ignored test of this binary in a process of its own, behind `prefix`: with another user's rights, or
+/// another view of the file system. The test must pass.
 pub fn elsewhere(prefix: &[&str], test: &str) {
     let program = std::env::current_exe().unwrap();
     let arguments = ["--exact", test, "--ignored", "--nocapture", "--test-threads=1"];
@@ -202,7 +202,7 @@ pub fn elsewhere(prefix: &[&str], test: &str) {
     let output = Command::new(line[0]).args(&line[1..]).args(arguments).output().unwrap();
     let text =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    // Indented, so that nobody counts its results beside ours.
+    // Indented, so that the results are not counted beside ours.
     text.lines().for_each(|line| println!("    {line}"));
     assert!(output.status.success() && text.contains("1 passed"), "{test} failed behind {prefix:?}");
 }

@@ -1,4 +1,4 @@
-//! Answers that come after they were asked for again: each byte arrives, and stays as it is.
+//! Answers that arrive after the READ was asked again: each byte arrives, and stays as it is.
 
 use crate::guest::{calm, connect, disturb, engine, enter, memories};
 use crate::support::*;

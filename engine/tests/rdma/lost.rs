@@ -1,5 +1,5 @@
-//! Peers that die or stop in mid-transfer. A stopped process is not a lost one: its NIC goes on serving, which
-//! is why WRITEs to it are done and why giving memory back must not wait for it.
+//! Peers that die or stop in mid-transfer. A stopped process is not a lost one: its NIC still serves, so WRITEs to it
+//! are done, and giving memory back must not wait for the process.
 
 use crate::child::Child;
 use crate::guest::{connect, engine, enter, is_quiet, knows, words};
@@ -28,7 +28,7 @@ fn wait_for_loss(queue: &Arc<Queue>, peer: PeerId) -> Status {
     lost.unwrap()
 }
 
-/// The last time that the child can be reached at all, and slack for a busy machine.
+/// The last moment at which the child can be reached, and slack for a busy machine.
 const LOST_WITHIN: Duration = Duration::from_millis(3000 + 1500 + 3000);
 
 #[test]
@@ -58,7 +58,7 @@ fn transfers_to_a_killed_target_fail_in_time() {
         let took = started.elapsed();
         println!("{op:?}: final {took:?} after the target was killed: {:?}", result.fence);
         assert_eq!((result.state, result.status), (State::Failed, Status::PeerLost));
-        // What of a READ was under way may have come back in full; the rest was never posted.
+        // The posted part of a READ may have arrived completely; the rest was never posted.
         let known = matches!(result.fence, Fence::Lease | Fence::Dead)
             || (op == Op::Read && result.fence == Fence::Confirmed);
         assert!(known, "{:?}", result.fence);
@@ -66,7 +66,7 @@ fn transfers_to_a_killed_target_fail_in_time() {
         let confirmed: u64 = transfer.results().iter().map(|request| request.bytes_confirmed).sum();
         assert_eq!(confirmed, result.bytes_confirmed);
         assert_eq!(wait_for_loss(&queue, peer), Status::PeerLost);
-        // Ours again: nobody holds its keys, and nothing of the READ lands.
+        // The memory is ours again: no peer holds its keys, and nothing of the READ lands.
         memory.write(0, &pattern(9, 0, BYTES));
         is_quiet(|| read(&memory, 0, BYTES), Duration::from_millis(300));
         drop(transfer);
@@ -93,7 +93,7 @@ fn a_killed_initiator_is_lost_and_leaves_the_target_its_memory() {
     assert_eq!(wait_for_loss(&queue, peer), Status::PeerLost);
     println!("told of the loss after {:?}", started.elapsed());
     assert!(started.elapsed() < LOST_WITHIN);
-    // Ours from here on: what we write stays.
+    // The memory is ours from here on: our writes stay.
     fill(&target, 8);
     is_quiet(|| read(&target, 0, BYTES), Duration::from_millis(500));
     b.unregister(target.region(), Some(Duration::ZERO)).unwrap();
@@ -123,7 +123,7 @@ fn transfers_with_a_stopped_target_are_done() {
     child.number("rounds");
 }
 
-/// A fence against a stopped peer doesn't need its answer: our queue pairs are gone when it returns.
+/// A fence against a stopped peer doesn't need its answer: our queue pairs are destroyed when the fence returns.
 #[test]
 fn a_fence_against_a_stopped_initiator_returns_and_nothing_lands_behind_it() {
     let name = "lost::a_fence_against_a_stopped_initiator_returns_and_nothing_lands_behind_it";
@@ -142,7 +142,7 @@ fn a_fence_against_a_stopped_initiator_returns_and_nothing_lands_behind_it() {
     println!("fenced after {:?}", started.elapsed());
     assert!(started.elapsed() < LOST_WITHIN);
     target.write(0, &pattern(9, 0, BYTES));
-    // What it had posted would land now, stopped or not.
+    // Frames that the peer had posted would land now, stopped or not.
     is_quiet(|| read(&target, 0, BYTES), Duration::from_millis(500));
     child.resume();
     is_quiet(|| read(&target, 0, BYTES), Duration::from_millis(1000));

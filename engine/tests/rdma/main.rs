@@ -1,9 +1,8 @@
-//! RDMA between two hosts with two NICs each, and what happens when it goes wrong. The hosts and the NICs are
-//! those of the virtual machine that `make test-rdma` starts (scripts/rdma-vm.sh); elsewhere each test says
-//! that it was skipped.
+//! RDMA between two hosts with two NICs each, and its faults. The hosts and the NICs are those of the virtual machine
+//! that `make test-rdma` starts (scripts/rdma-vm.sh); elsewhere each test reports that it was skipped.
 //!
-//! `guest` is the machine: its links go down and up, its NICs count bytes. Sessions are TCP's over loopback,
-//! which none of this touches. Other processes and patterns are those of the fault tests over TCP.
+//! `guest` is the machine: its links go down and up, its NICs count bytes. Sessions use TCP over loopback, which the
+//! tests leave alone. Other processes and patterns are those of the fault tests over TCP.
 
 #[path = "../faults/child.rs"]
 #[allow(dead_code)]

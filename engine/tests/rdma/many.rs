@@ -1,4 +1,4 @@
-//! Many peers at one time, and none that has anything to do.
+//! Many peers at one time, all of them idle.
 
 use crate::common::process::cpu_time_idle;
 use crate::guest::{engine, enter, knows, leads_over, memories, pair};
@@ -7,7 +7,7 @@ use ferry::types::{Op, PeerId};
 use ferry::Engine;
 use std::time::{Duration, Instant};
 
-/// Two endpoints each: one on each network.
+/// Each peer has two endpoints: one on each network.
 const PEERS: usize = 32;
 const PIECE: usize = 64 << 10;
 
@@ -16,7 +16,7 @@ fn sixty_four_endpoints_are_made_at_once_and_each_one_carries() {
     let Some(_guest) = enter("many::sixty_four_endpoints_are_made_at_once_and_each_one_carries") else {
         return;
     };
-    // One small queue pair for the rest each, so that the machine's memory suffices.
+    // A small queue pair for each of the others, so that the machine's memory suffices.
     let small = [("rdma_qps", "1"), ("lanes", "1")];
     let hub = engine(1, &small);
     let target = alloc(&hub, PEERS * PIECE);
@@ -75,9 +75,9 @@ fn idle_endpoints_take_no_cpu() {
             finish(&a.submit(peer, op, &[request(&local, &remote, 0, length)], &options()).unwrap());
         }
     }
-    // Of two, in case the first still sees the end of the exchange.
+    // The lesser of two, in case the first still includes the end of the exchange.
     let least = cpu_time_idle(PERIOD).min(cpu_time_idle(PERIOD));
     println!("two idle engines took {least:?} of {PERIOD:?}");
-    // The machine is emulated, and the time when it did not run itself counts.
+    // The machine is emulated, and time during which the host did not run it counts, too.
     assert!(least < PERIOD / 25, "{least:?} of {PERIOD:?}");
 }

@@ -1,5 +1,5 @@
-//! Ports that go down and come back in mid-transfer: the other device carries on, then TCP where that is
-//! allowed, and what came back is used again.
+//! Ports that go down and come back in mid-transfer: the other device carries on, then TCP where that is allowed, and
+//! a port that is back is used again.
 
 use crate::guest::{self, connect, down, engine, enter, leads_over, memories, pair, path, sent, up};
 use crate::proxy::Proxy;
@@ -13,7 +13,7 @@ const BYTES: usize = 8 * MIB;
 /// `reconnect_timeout_ms` of these tests.
 const PATIENCE: Duration = Duration::from_millis(3000);
 
-/// The whole memory again and again: long enough to be met in the middle.
+/// Moves the whole memory again and again: long enough to be met in the middle.
 fn start(a: &Engine, peer: PeerId, local: &Memory, remote: &Memory, times: usize) -> Transfer {
     let requests = rounds(local.address(), remote.address(), remote.region(), BYTES, times);
     let options = TransferOptions { deadline: Deadline::After(BOUND), ..options() };
@@ -23,8 +23,8 @@ fn start(a: &Engine, peer: PeerId, local: &Memory, remote: &Memory, times: usize
     transfer
 }
 
-/// A transfer that is under way and far from done. One that was done before this thread got its turn, on a
-/// busy machine, is made again.
+/// Starts a transfer that is under way and far from done. If the transfer was done before this thread ran again, on a
+/// busy machine, starts another.
 fn start_and_meet(a: &Engine, peer: PeerId, local: &Memory, remote: &Memory, times: usize) -> Transfer {
     for _ in 0..10 {
         remote.write(0, &[0; 8]);
@@ -98,7 +98,7 @@ fn with_all_devices_down_tcp_takes_over_and_rdma_returns() {
     let peer = connect(&a, b.address());
     leads_over(&a, peer, &["rva0", "rvb0"]);
     let (local, remote) = memories(&a, &b, peer, BYTES, 5);
-    // One that was done before both were down is made again.
+    // A transfer that was done before both ports were down is repeated.
     let down_in_time = || {
         let transfer = start_and_meet(&a, peer, &local, &remote, TIMES);
         ["va0", "vb0"].into_iter().for_each(down);
@@ -132,8 +132,8 @@ fn with_all_devices_down_tcp_takes_over_and_rdma_returns() {
     assert_eq!(result.transport, Transport::Rdma);
 }
 
-/// Where only RDMA is allowed, ports that don't come back within `reconnect_timeout_ms` are waited for no longer:
-/// what is under way ends UNAVAILABLE, and so does what is submitted from then on, with the reason.
+/// If only RDMA is allowed, the engine waits `reconnect_timeout_ms` for the ports: then transfers under way and later
+/// ones end UNAVAILABLE, with the reason.
 #[test]
 fn with_all_devices_down_and_rdma_alone_transfers_are_unavailable() {
     let name = "ports::with_all_devices_down_and_rdma_alone_transfers_are_unavailable";
@@ -150,7 +150,7 @@ fn with_all_devices_down_and_rdma_alone_transfers_are_unavailable() {
     println!("final after {took:?}: {:?} {}", result.state, result.status);
     assert_eq!((result.state, result.status), (State::Failed, Status::Unavailable));
     assert!(took >= PATIENCE, "{took:?}");
-    // It is final: nothing of it lands any more.
+    // The transfer is final: nothing of it lands any more.
     remote.write(0, &pattern(9, 0, BYTES));
     let request = [request(&local, &remote, 0, BYTES)];
     let refused = a.submit(peer, Op::Write, &request, &options()).map(|_| ()).unwrap_err();
@@ -166,13 +166,13 @@ fn with_all_devices_down_and_rdma_alone_transfers_are_unavailable() {
     assert_pattern(&remote, 5, 0, BYTES);
 }
 
-/// All ports go down and come back: what only RDMA may carry goes on where it was, whichever side's ports they
-/// were, and so does what is submitted meanwhile.
+/// All ports go down and come back: transfers that only RDMA may carry continue, whichever side's ports they were, and
+/// so do transfers that are submitted meanwhile.
 #[test]
 fn a_flap_of_all_ports_is_waited_out() {
     const TIMES: usize = 12;
     let Some(_guest) = enter("ports::a_flap_of_all_ports_is_waited_out") else { return };
-    // Links come and go slowly on a busy machine, and so do endpoints, on whose end the session waits.
+    // On a busy machine links change slowly, and endpoints close slowly; the session waits for both.
     let (a, b, peer) = pair(&[("reconnect_timeout_ms", "30000"), ("progress_timeout_ms", "30000")]);
     leads_over(&a, peer, &["rva0", "rvb0"]);
     let (local, remote) = memories(&a, &b, peer, BYTES, 5);
@@ -190,7 +190,8 @@ fn a_flap_of_all_ports_is_waited_out() {
     }
 }
 
-/// The session is lost and made anew while all ports are down. They are waited for as if it had stood.
+/// The session is lost and reconnected while all ports are down. The engine waits for the ports as if the session had
+/// stood.
 #[test]
 fn a_session_made_anew_between_ports_that_went_down_waits_for_them_too() {
     const TIMES: usize = 12;
@@ -222,7 +223,7 @@ fn a_large_request_is_shared_by_both_devices() {
     let (a, b, peer) = pair(&[]);
     leads_over(&a, peer, &["rva0", "rvb0"]);
     let (local, remote) = memories(&a, &b, peer, LARGE, 5);
-    // Of three: which device is faster at the moment, a busy machine decides.
+    // The best of three: a busy machine decides which device is faster at the moment.
     let shares = (0..3).map(|_| {
         remote.write(0, &vec![0; LARGE]);
         let before = [sent("va0"), sent("vb0")];

@@ -1,4 +1,4 @@
-//! Endpoints that nobody uses are given up, and made again for whoever wants them.
+//! Idle endpoints are closed, and opened again on demand.
 
 use crate::guest::{enter, leads_over, memories, pair, path, queue_pairs};
 use crate::support::*;
@@ -28,7 +28,7 @@ fn idle_endpoints_are_given_up_and_made_again_for_either_side() {
     for (round, forth) in [true, false, true, false].into_iter().enumerate() {
         println!("round {round}");
         at_rest([(&a, at_a.raw()), (&b, at_b.raw())], before);
-        // RDMA alone: it waits for them.
+        // RDMA alone: the transfer waits for the endpoints.
         let (engine, peer, from, into) =
             if forth { (&a, at_a, &local, &remote) } else { (&b, at_b, &remote, &local) };
         fill(from, 5 + round as u64);
@@ -53,7 +53,7 @@ fn endpoints_in_use_stay_whichever_side_uses_them() {
         for _ in 0..15 {
             let one = [request(from, into, 0, 4096)];
             engine.write(peer, &one, &options()).unwrap();
-            // Less than they may be idle.
+            // Less than the idle time.
             std::thread::sleep(Duration::from_millis(150));
         }
     }

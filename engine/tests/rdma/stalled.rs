@@ -1,5 +1,5 @@
-//! Transfers that come to a standstill and are struck, by their deadline or by cancel: final in time, and
-//! whatever the network still holds lands in nobody's memory.
+//! Stalled transfers that are struck, by their deadline or by cancel: final in time, and bytes that the network still
+//! holds never overwrite a memory's new content.
 
 use crate::child::Child;
 use crate::guest::{
@@ -12,7 +12,7 @@ use ferry::{Deadline, Engine, Memory, Status, Transfer, TransferOptions};
 use std::time::{Duration, Instant};
 
 const BYTES: usize = 2 * MIB;
-/// One device, so that there is no other to go on with.
+/// One device, so that no other can continue.
 const ONE: [[(&str, &str); 1]; 2] = [[("rdma_devices", "rva0")], [("rdma_devices", "rva1")]];
 
 struct Stalled {
@@ -38,8 +38,8 @@ impl Stalled {
         self.a.submit(self.peer, op, &requests, &options).unwrap()
     }
 
-    /// Both memories are their owners' again: what these write stays, while the network may hold
-    /// packets (`held`), and when it has come back.
+    /// Both memories are their owners' again: bytes that these write stay, while the network may hold packets
+    /// (`held`), and after the network has recovered.
     fn is_over(&self, held: Duration, come_back: impl FnOnce()) {
         self.local.write(0, &pattern(8, 0, BYTES));
         self.remote.write(0, &pattern(9, 0, BYTES));
@@ -48,7 +48,7 @@ impl Stalled {
         is_quiet(|| read(&self.remote, 0, BYTES), Duration::from_millis(1000));
         assert_pattern(&self.local, 8, 0, BYTES);
         assert_pattern(&self.remote, 9, 0, BYTES);
-        // And it goes on.
+        // The path works again.
         leads_over(&self.a, self.peer, &["rva0"]);
         let again = [request(&self.local, &self.remote, 0, BYTES)];
         wait_until("it goes on", || self.a.write(self.peer, &again, &options()).is_ok());
@@ -68,7 +68,7 @@ fn final_in_time(transfer: &Transfer, since: Instant, deadline: Duration) {
     assert_eq!(confirmed, result.bytes_confirmed);
 }
 
-/// Packets take longer than the deadline: they arrive when the transfer has long been final.
+/// Packets take longer than the deadline: they arrive long after the transfer is final.
 #[test]
 fn a_deadline_while_the_network_holds_packets_and_nothing_lands_late() {
     let name = "stalled::a_deadline_while_the_network_holds_packets_and_nothing_lands_late";
@@ -78,24 +78,24 @@ fn a_deadline_while_the_network_holds_packets_and_nothing_lands_late() {
         if op == Op::Read {
             fill(&it.remote, 6);
         }
-        // What carries the payload is slow.
+        // The side that sends the payload is slow.
         let slow = if op == Op::Write { "va0" } else { "va1" };
         disturb(slow, "delay 2000ms limit 100000");
         let (since, deadline) = (Instant::now(), Duration::from_millis(300));
         let transfer = it.start(op, deadline);
         final_in_time(&transfer, since, deadline);
-        // Taking the delay away would take away what it holds.
+        // Removing the delay would drop the packets that it holds.
         it.is_over(Duration::from_millis(2500), || calm(slow));
     }
 }
 
-/// The target is stopped and can't acknowledge the fence, but its NIC would take what the network holds: the
-/// transfer is final only when that is over.
+/// The target is stopped and can't acknowledge the fence, but its NIC would accept packets that the network holds: the
+/// transfer is final only when no packet can arrive any more.
 #[test]
 fn a_deadline_while_the_target_is_stopped_waits_for_the_network() {
     let name = "stalled::a_deadline_while_the_target_is_stopped_waits_for_the_network";
     let Some(_guest) = enter(name) else { return };
-    // Silence on the session is not what is tested here.
+    // This test is not about silence on the session.
     let patient = ("progress_timeout_ms", "20000");
     let (mut child, address) = Child::engine(&words(1, &[ONE[1][0], patient]));
     let (region, remote) = child.alloc(BYTES, 0);
@@ -119,7 +119,7 @@ fn a_deadline_while_the_target_is_stopped_waits_for_the_network() {
     child.resume();
     child.number("rounds");
     assert!(child.peek(remote, BYTES) == before, "bytes landed after the final state");
-    // And it goes on.
+    // The path works again.
     let again = rounds(local.address(), remote, region, BYTES, 1);
     wait_until("it goes on", || a.write(peer, &again, &options()).is_ok());
     assert_eq!(misplaced(&child.peek(remote, BYTES), 5, 0), None);
@@ -137,7 +137,7 @@ fn a_deadline_while_packets_are_lost() {
     it.is_over(Duration::ZERO, || calm("va0"));
 }
 
-/// What the peer's NIC says is lost: the bytes land, and no acknowledgement comes.
+/// The acknowledgements of the peer's NIC are lost: the bytes land, but the initiator does not learn of it.
 #[test]
 fn a_cancel_while_acknowledgements_are_lost() {
     let Some(_guest) = enter("stalled::a_cancel_while_acknowledgements_are_lost") else { return };

@@ -1,5 +1,5 @@
-//! Small transfers for whose end nobody sleeps, which the device does not announce: somebody finds them
-//! done all the same, and who does sleep is woken at once.
+//! Small transfers that no thread waits for, and whose completion raises no event: they are found done all the same,
+//! and a thread that does wait is woken at once.
 
 use crate::guest::{enter, leads_over, memories, pair};
 use crate::support::*;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// More than an endpoint takes at a time.
 const MANY: usize = 200;
-/// What nobody asks for is found after this long at the earliest, and twice this at the latest.
+/// A completion that no thread asks for is found after this long at the earliest, and twice this at the latest.
 const TICK: Duration = Duration::from_millis(5);
 
 #[test]
@@ -25,7 +25,7 @@ fn what_nobody_asks_for_is_done_and_what_waits_for_room_is_posted() {
     wait_until("all are done", || a.stats().unwrap().counts.transfers_done == MANY as u64);
     assert_pattern(&remote, 5, 0, MANY * 64);
     transfers.iter().for_each(|it| assert_eq!(it.result().unwrap().status, Status::Ok));
-    // The one beyond the last, with nothing to push it.
+    // One more than an endpoint takes, which no later transfer pushes.
     let one = [request(&local, &remote, 0, 64)];
     let _last = a.submit(peer, Op::Read, &one, &options()).unwrap();
     wait_until("one alone is done", || a.stats().unwrap().counts.transfers_done == MANY as u64 + 1);
@@ -59,8 +59,8 @@ fn who_sleeps_is_woken_at_once() {
     });
 }
 
-/// A transfer that its caller meant to wait for, and stops instead: it has been done for a while, which is seen at
-/// once, and not when `drain_ms` is over and its endpoint has been closed for it.
+/// A transfer that its caller cancels instead of waiting: it has been done for a while, which is seen at once, not
+/// when `drain_ms` is over and its endpoint has been closed.
 #[test]
 fn what_is_stopped_is_looked_at_first() {
     let Some(_guest) = enter("unattended::what_is_stopped_is_looked_at_first") else { return };
@@ -78,7 +78,7 @@ fn what_is_stopped_is_looked_at_first() {
     assert_eq!(a.stats().unwrap().counts.lanes_lost, 0);
 }
 
-/// The quickest of some rounds, on an engine of their own, did not have to wait for a tick.
+/// Asserts that the quickest of some rounds, on an engine of their own, did not wait for a tick.
 fn quickest(what: &str, mut round: impl FnMut(&Engine, u64, &[ferry::types::Request])) {
     let (a, b, peer) = pair(&[("spin_us", "0")]);
     let (local, remote) = memories(&a, &b, peer, 64, 5);

@@ -1,5 +1,5 @@
-//! Memory that is taken back: keys are revoked, or the endpoints of who keeps them destroyed, before the
-//! devices forget it. After OK nothing changes it any more.
+//! Memory that is taken back: its keys are revoked, or the endpoints of peers that keep keys destroyed, before the
+//! devices deregister it. After OK nothing changes the memory any more. Contract 12.
 
 use crate::child::Child;
 use crate::guest::{engine, enter, is_quiet, knows, memories, pair, words, LEASE};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 const BYTES: usize = 2 * MIB;
 
-/// However the test ends, the storm ends with it.
+/// Ends the storm however the test ends.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -21,7 +21,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Transfers of all sizes until the region is gone, or something else goes wrong.
+/// Submits transfers of all sizes until the region is gone, or another error occurs.
 fn storm<'a>(
     scope: &'a std::thread::Scope<'a, '_>,
     a: &'a Engine,
@@ -80,7 +80,7 @@ fn unregister_at_the_target_under_a_storm_returns_and_nothing_lands_later() {
         is_quiet(|| read(&remote, 0, BYTES), Duration::from_millis(200));
         assert_pattern(&remote, 9, 0, BYTES);
         assert_eq!(b.unregister(remote.region(), None).unwrap_err().status, Status::Stale);
-        // The peer is as good as before.
+        // The peer still works.
         a.write(peer, &[request(&local, &other, 0, BYTES)], &options()).unwrap();
         assert_pattern(&other, 5, 0, BYTES);
         other.write(0, &vec![0; BYTES]);
@@ -97,13 +97,13 @@ fn unregister_at_the_initiator_waits_for_the_transfer() {
     let requests = rounds(local.address(), remote.address(), remote.region(), BYTES, 16);
     let transfer = a.submit(peer, Op::Write, &requests, &options()).unwrap();
     assert_eq!(a.unregister(local.region(), Some(Duration::ZERO)).unwrap_err().status, Status::Busy);
-    // Nothing has changed: it can be used.
+    // Nothing has changed: the region can be used.
     let more = a.submit(peer, Op::Write, &[request(&local, &remote, 0, 8)], &options()).unwrap();
     assert_eq!(
         a.unregister(local.region(), Some(Duration::from_millis(1))).unwrap_err().status,
         Status::Busy
     );
-    // Now it is revoked for new work.
+    // Now the region is revoked for new work.
     let refused = a.submit(peer, Op::Write, &[request(&local, &remote, 0, 8)], &options());
     assert_eq!(refused.map(|_| ()).unwrap_err().status, Status::NotRegistered);
     a.unregister(local.region(), Some(BOUND)).unwrap();
@@ -111,13 +111,13 @@ fn unregister_at_the_initiator_waits_for_the_transfer() {
     assert_pattern(&remote, 5, 0, BYTES);
 }
 
-/// A peer that is stopped in the midst of writing can't let go of its keys: after the lease its endpoints go,
-/// and the memory is the target's. Going on, it finds that out, and the session is as good as before.
+/// A peer that is stopped while it writes can't give up its keys: after the lease its endpoints are closed, and the
+/// memory is the target's. The resumed peer finds that out, and its session works again.
 #[test]
 fn unregister_while_a_writer_is_stopped_takes_the_lease_and_nothing_lands_later() {
     let name = "unregister::unregister_while_a_writer_is_stopped_takes_the_lease_and_nothing_lands_later";
     let Some(_guest) = enter(name) else { return };
-    // Silence on the session is not what is tested here.
+    // This test is not about silence on the session.
     let patient = [("progress_timeout_ms", "20000")];
     let b = engine(1, &patient);
     let (remote, other) = (alloc(&b, BYTES), alloc(&b, BYTES));
@@ -143,8 +143,8 @@ fn unregister_while_a_writer_is_stopped_takes_the_lease_and_nothing_lands_later(
     is_quiet(|| read(&remote, 0, BYTES), Duration::from_millis(500));
 }
 
-/// One transfer is cancelled in its midst; those beside it on the same queue pairs are done with the right
-/// bytes, and the cancelled one leaves its memory.
+/// Cancels one transfer: other transfers on the same queue pairs are done with the right bytes, and the cancelled one
+/// no longer uses its memory.
 #[test]
 fn cancel_in_mid_transfer_leaves_the_neighbours_unharmed() {
     let Some(_guest) = enter("unregister::cancel_in_mid_transfer_leaves_the_neighbours_unharmed") else {

@@ -1,5 +1,5 @@
-//! Executors that run a task where it is woken: it may submit to the same peer there, and wait for that, on
-//! whichever thread it was that settled what it waited for.
+//! Executors that run a task on the thread that wakes it: the task may submit to the same peer there, and wait,
+//! whichever thread settled its transfer.
 
 use crate::common::inline::{waker, Next};
 use crate::guest::{enter, leads_over, memories, pair};
@@ -11,10 +11,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// This takes its time.
+/// A transfer of this size takes a while.
 const ALL: usize = MIB;
 const SMALL: usize = 64;
-/// The first that it is tried with may be too early, or too late.
+/// A single round may meet the settling thread too early, or too late.
 const ROUNDS: usize = 50;
 
 struct Setting {
@@ -26,7 +26,7 @@ struct Setting {
 }
 
 impl Setting {
-    /// Nobody spins: who waits for another thread's completions leaves them to it.
+    /// No thread spins: a thread that waits for another thread's completions leaves them to that thread.
     fn new() -> Setting {
         let (a, b, peer) = pair(&[("spin_us", "0")]);
         leads_over(&a, peer, &["rva0", "rvb0"]);
@@ -42,7 +42,7 @@ impl Setting {
         [request(&self.local, &self.remote, 0, ALL)]
     }
 
-    /// What a task does next: one more transfer, with a notification if `notify`.
+    /// Returns the task's next step: another transfer, with a notification if `notify`.
     fn next(&self, notify: bool) -> Arc<Next> {
         let (a, peer, all) = (self.a.clone(), self.peer, self.all());
         Next::new(move || {
@@ -52,8 +52,8 @@ impl Setting {
         })
     }
 
-    /// A transfer whose completion nobody is told of, with a task to be woken: as a future's is in the midst of
-    /// its first poll.
+    /// Submits a transfer whose completion raises no event, with a task to be woken: the state of a future in the
+    /// middle of its first poll.
     fn unattended(&self, next: &Arc<Next>) -> u64 {
         let core = self.a.submit_core(self.peer, Op::Write, &self.one(), &options().awaited()).unwrap();
         core.waiter.register_waker(&waker(next));
@@ -63,7 +63,7 @@ impl Setting {
         core.handle
     }
 
-    /// Whoever settles the transfer, its task is woken, and comes to its end.
+    /// Asserts that the transfer's task is woken, whichever thread settles the transfer, and that the task ends.
     #[track_caller]
     fn ends(&self, first: u64, next: &Next) {
         self.a.wait(&self.a.transfer(first).unwrap(), Some(BOUND)).unwrap();
@@ -72,7 +72,7 @@ impl Setting {
     }
 }
 
-/// A transfer is settled by the thread that posts the next one, before it does so.
+/// The thread that posts the next transfer settles earlier ones first.
 #[test]
 fn a_task_woken_by_who_posts_may_wait_there() {
     let Some(_guest) = enter("wakers::a_task_woken_by_who_posts_may_wait_there") else { return };
@@ -91,7 +91,7 @@ fn a_task_woken_by_who_posts_may_wait_there() {
     assert!(inside > 0);
 }
 
-/// The same, by a thread that waits for another transfer.
+/// A thread that waits for another transfer settles this one.
 #[test]
 fn a_task_woken_by_who_waits_may_wait_there() {
     let Some(_guest) = enter("wakers::a_task_woken_by_who_waits_may_wait_there") else { return };
@@ -105,7 +105,7 @@ fn a_task_woken_by_who_waits_may_wait_there() {
     }
 }
 
-/// The same, by the device's thread: for a WRITE, and for a notification, which it takes in.
+/// The device's thread settles: a WRITE, and a notification, which that thread takes in.
 #[test]
 fn a_task_woken_by_the_devices_thread_may_wait_there() {
     let Some(_guest) = enter("wakers::a_task_woken_by_the_devices_thread_may_wait_there") else { return };

@@ -1,9 +1,9 @@
-//! The references of the same-host path: the least a program can do to move bytes between two processes
-//! of one machine.
+//! The references of the same-host path: the least that a program can do to move bytes between two processes of one
+//! machine.
 //!
-//! `vm` has the kernel copy between the two address spaces; `shared` maps the target's memory and copies
-//! itself. Both move whole transfers from several threads without a word to the target, which only
-//! prepares and checks its memory: a child of this same binary, as the target of the TCP reference is.
+//! `vm` lets the kernel copy between the two address spaces; `shared` maps the target's memory and copies itself. Both
+//! move whole transfers from several threads without messages to the target, which only prepares and checks its
+//! memory. The target is a child of this same binary, like the target of the TCP reference.
 
 mod shared;
 mod target;
@@ -32,12 +32,12 @@ pub type VmEngine = Reference<SameHost<vm::Vm>>;
 /// Memory that both processes map.
 pub type SharedEngine = Reference<SameHost<shared::Shared>>;
 
-/// Of both ends' memory.
+/// The kind of both ends' memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
-    /// Anonymous and private: what an application brings.
+    /// Anonymous and private, like an application's own memory.
     Own,
-    /// A memory file that others can map: what ferry allocates.
+    /// A memory file that others can map, like memory that ferry allocates.
     Shared,
 }
 
@@ -57,7 +57,7 @@ impl Kind {
     }
 }
 
-/// Where the target's memory is, in its own terms: its first line.
+/// The place of the target's memory, as the target's first line states it.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Place {
     pub address: u64,
@@ -65,18 +65,18 @@ pub struct Place {
     pub fd: Option<i32>,
 }
 
-/// How a thread of the initiator reaches the target's memory.
+/// The access of an initiator's thread to the target's memory.
 pub trait Mover: Sized + Sync {
-    /// What `Engine::name` says.
+    /// The engine's name.
     const NAME: &'static str;
     const KIND: Kind;
-    /// Settings worth trying for a workload; the first serves what was not prepared.
+    /// Settings worth trying for a workload; the first serves workloads that were not prepared.
     const SETTINGS: &'static [usize];
 
     /// `pid` is the target, which has `bytes` of memory at `place`.
     fn reach(pid: u32, place: Place, bytes: usize) -> io::Result<Self>;
 
-    /// Moves all of transfer `number` and returns when it is in place.
+    /// Moves all of transfer `number` and returns when the data is in place.
     fn carry(
         &self,
         walk: &Walk,
@@ -99,7 +99,7 @@ pub struct Scratch {
 
 #[derive(Clone, Debug)]
 pub struct SameHostConfig {
-    /// The ferry-bench binary; the running one, except in tests.
+    /// The ferry-bench binary: the running one, except in tests.
     pub program: PathBuf,
     /// Memory on each side: no workload may walk more.
     pub memory_bytes: usize,

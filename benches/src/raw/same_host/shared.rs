@@ -1,11 +1,11 @@
-//! The target's memory mapped here: this process copies by itself, with ferry's own kernel or `memcpy`,
-//! whichever is faster for the workload.
+//! Maps the target's memory: this process copies by itself, with ferry's own kernel or `memcpy`, whichever is faster
+//! for the workload.
 
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::AsFd;
 
-/// ferry's own, so that the reference has the best copy that we know of.
+/// ferry's own, the best copy that we know of.
 use ferry::sys::copy;
 pub use ferry::sys::copy::Piece;
 use ferry::sys::memory::page_bytes;
@@ -31,7 +31,7 @@ impl Mover for Shared {
         let fd = place.fd.ok_or(io::ErrorKind::InvalidData)?;
         let file = OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/fd/{fd}"))?;
         let remote = Memory::of(file.as_fd(), bytes, true)?;
-        // No run pays for the pages.
+        // Touch the pages before any run.
         (0..bytes).step_by(page_bytes()).for_each(|offset| remote.copy_out(offset, &mut [0]));
         Ok(Shared { remote })
     }

@@ -1,5 +1,5 @@
-//! The passive process: holds memory, fills it before a run and checks it afterwards. In between it
-//! sleeps. It ends when its control pipe does.
+//! The passive process: holds memory, fills it before a run and checks it afterwards. In between it sleeps. It ends
+//! when its control pipe is closed.
 
 use std::io::{BufRead, Write};
 use std::os::fd::AsRawFd;
@@ -10,14 +10,14 @@ use super::{Kind, Place};
 use crate::child::write_line;
 use crate::raw::passive;
 
-/// What the parent starts it with.
+/// The options with which the parent starts the target.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SameHostTargetOptions {
     pub kind: Kind,
     pub memory_bytes: usize,
 }
 
-/// Serves one parent, over the given control pipe, until it closes the pipe.
+/// Serves one parent, over the given control pipe, until the parent closes the pipe.
 pub fn serve(options: &SameHostTargetOptions, from: impl BufRead, mut to: impl Write) -> anyhow::Result<()> {
     let mut memory = options.kind.map(options.memory_bytes)?;
     let fd = memory.memfd().map(|file| file.as_raw_fd());

@@ -42,8 +42,8 @@ impl Mover for Vm {
             there.push(IoVec::new(self.address + other as u64, bytes));
         }
         for (here, there) in here.chunks(setting).zip(there.chunks(setting)) {
-            // SAFETY: `here` lies in our own memory, which a walk stays within and which outlives the run;
-            // nobody has a reference to its bytes meanwhile. The kernel checks the target's addresses.
+            // SAFETY: `here` lies in our own memory, which a walk stays within and which outlives the run; no
+            // reference to its bytes exists meanwhile. The kernel checks the target's addresses.
             let moved = unsafe {
                 match walk.workload().operation {
                     Operation::Write => vm::write(self.pid, here, there),

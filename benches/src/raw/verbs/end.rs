@@ -1,5 +1,4 @@
-//! What one process has of its device: an open port, registered memory, and queue pairs that share a
-//! completion queue.
+//! One process's part of a device: an open port, registered memory, and queue pairs that share a completion queue.
 
 use std::io;
 use std::sync::Arc;
@@ -12,19 +11,19 @@ use ferry::sys::verbs::{
 use super::{Address, Port};
 use crate::memory::Memory;
 
-/// The first of a device, as in perftest.
+/// The first port of a device, as in perftest.
 const PORT_NUMBER: u8 = 1;
-/// perftest's, all of them: 67 ms until a packet is sent again, seven times.
+/// perftest's values: 67 ms until a packet is sent again, seven times.
 const TIMEOUT_LOG2: u8 = 14;
 const RETRIES: u8 = 7;
 const RNR_TIMER: u8 = 12;
-/// Asked for; a device that cannot has less.
+/// The size that is requested; some devices offer less.
 const INLINE_BYTES: u32 = 220;
 
-/// Room for those that one look finds.
+/// Room for the completions of one poll.
 pub type Completed = [Completion; 16];
 
-/// Queue pairs go before what they were made with.
+/// Queue pairs are dropped before the objects that they were made with.
 pub struct End {
     queues: Vec<Queue>,
     completions: Arc<Cq>,
@@ -40,8 +39,8 @@ struct Queue {
 }
 
 impl End {
-    /// `requests`, or as many as the device takes, may be under way on each queue pair, and so many completions
-    /// wait.
+    /// Opens a port. `requests`, or as many as the device takes, may be under way on each queue pair, and
+    /// `completions` completions may wait.
     pub fn open(port: &Port, requests: usize, completions: usize) -> anyhow::Result<End> {
         let Port { device, gid_index, .. } = port;
         let there = device_names().map_err(|why| anyhow!("listing RDMA devices: {why}"))?;
@@ -54,7 +53,7 @@ impl End {
         let pd = Pd::new(&context).context("a protection domain")?;
         let completions =
             Cq::new(&context, u32::try_from(completions)?, None, 0).context("a completion queue")?;
-        // Nothing is ever sent to it.
+        // No message is ever sent to this queue.
         let receives = Srq::new(&pd, 1).context("a receive queue")?;
         let send_wr = context.limits().qp_wr_max.min(u32::try_from(requests)?);
         let queue = |_| {
@@ -69,10 +68,10 @@ impl End {
         Ok(End { queues, completions, pd, gid, mtu, gid_index: *gid_index })
     }
 
-    /// The other end may read and write it.
+    /// Registers memory that the other end may read and write.
     pub fn register(&self, memory: &Memory) -> anyhow::Result<Mr> {
         let (address, length) = (memory.address() as u64, memory.length() as u64);
-        // SAFETY: a live mapping of as many bytes. Each owner drops its registrations before the memory.
+        // SAFETY: a live mapping of that many bytes. Each owner drops its registrations before the memory.
         let region = unsafe { self.pd.register(address, length, true, true, false) };
         region.with_context(|| format!("registering {length} bytes (ulimit -l?)"))
     }
@@ -93,12 +92,12 @@ impl End {
         self.queues.len()
     }
 
-    /// As many bytes as a WRITE may carry inline.
+    /// Returns the bytes that a WRITE may carry inline.
     pub fn inline_bytes(&self) -> u32 {
         self.queues.iter().map(|queue| queue.pair.inline_bytes().min(INLINE_BYTES)).min().unwrap_or(0)
     }
 
-    /// Posts all of the chain; its last work request reports.
+    /// Posts all of the chain; its last work request is signalled.
     ///
     /// # Safety
     /// The memory that the chain names stays registered, and is left alone, until the chain is done or this end
@@ -108,7 +107,7 @@ impl End {
         unsafe { self.queues[queue].pair.post(chain) }.map_err(|(_, error)| error)
     }
 
-    /// Hands the numbers of the chains that are done to `done`; an error if one failed.
+    /// Passes the numbers of completed chains to `done`; fails if a chain failed.
     pub fn poll(&self, into: &mut Completed, mut done: impl FnMut(u64)) -> io::Result<()> {
         let count = self.completions.poll(into)?;
         for entry in &into[..count] {
@@ -121,7 +120,7 @@ impl End {
         Ok(())
     }
 
-    /// Joined to the queue pairs at the other end, which have to be told of these.
+    /// Connects to the queue pairs at the other end, which must know the addresses of these.
     pub fn connect(&self, others: &[Address]) -> anyhow::Result<()> {
         ensure!(others.len() == self.queues.len(), "{} queue pairs for {}", others.len(), self.queues.len());
         let limits = self.pd.context().limits();
@@ -132,7 +131,7 @@ impl End {
                 mtu_bytes: self.mtu.min(other.mtu),
                 gid: other.gid,
                 lid: 0,
-                // By GID, whatever the link.
+                // Addresses are GIDs, on InfiniBand too.
                 is_ethernet: true,
                 gid_index: self.gid_index.into(),
                 port: PORT_NUMBER,

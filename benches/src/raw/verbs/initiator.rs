@@ -1,4 +1,4 @@
-//! The initiator: the child process, the queue pairs, and how lists of blocks go over them.
+//! The initiator: the child process, the queue pairs, and the posting of lists of blocks.
 //!
 //! ```text
 //! WRITE ─▶ WRITE ─▶ … ─▶ WRITE ─▶ READ of 8 bytes, signalled      proven visible
@@ -23,43 +23,43 @@ use crate::role::Role;
 use crate::walk::Walk;
 use crate::workload::{LatencyWorkload, Operation, Workload};
 
-/// Work requests under way on all queue pairs together, as perftest's -t: more only wait in line.
+/// Work requests under way on all queue pairs together, as perftest's -t: more would only queue.
 const REQUESTS: usize = 128;
-/// Room for that in each queue pair, with two of the longest lists and their flushes.
+/// Room for `REQUESTS` in each queue pair, with two of the longest lists and their flushes.
 const REQUESTS_MAX: usize = 4_096;
 /// While one list moves, the next is posted.
 const LISTS_MIN: usize = 2;
-/// What is read back to prove that everything before it is in place.
+/// The bytes read back to prove that all earlier bytes are in place.
 const FLUSH_BYTES: u32 = 8;
 
 #[derive(Clone, Debug)]
 pub struct VerbsConfig {
-    /// The ferry-bench binary; the running one, except in tests.
+    /// The ferry-bench binary: the running one, except in tests.
     pub program: PathBuf,
     /// Memory on each side: no workload may walk more.
     pub memory_bytes: usize,
     pub initiator: Port,
-    /// With as many queue pairs.
+    /// The target's port, with as many queue pairs.
     pub target: Port,
 }
 
-/// The fields' order is the order in which they go: queue pairs before the memory that they reach.
+/// Fields are dropped in this order: queue pairs before the memory that they reach.
 pub struct Verbs {
     end: End,
     registered: Mr,
     flushed_region: Mr,
-    /// Where flushes read to.
+    /// The destination of flushes.
     flushed: Memory,
     remote: Place,
     path: String,
-    /// Lists of WRITEs are proven visible by a READ behind each.
+    /// If true, a READ behind each list of WRITEs proves it visible.
     flush: bool,
 }
 
 pub type VerbsEngine = Reference<Verbs>;
 
 impl VerbsEngine {
-    /// With a READ behind each list of WRITEs that proves it visible, or as `set_flush` says.
+    /// Starts with a READ behind each list of WRITEs that proves it visible; `set_flush` changes that.
     pub fn start(config: &VerbsConfig) -> anyhow::Result<VerbsEngine> {
         let VerbsConfig { program, memory_bytes, initiator: port, target } = config;
         ensure!(port.queues > 0 && port.queues == target.queues, "as many queue pairs at each end");
@@ -81,13 +81,13 @@ impl VerbsEngine {
         Ok(Reference::new(way, child, memory))
     }
 
-    /// Whether lists of WRITEs are proven visible, or acknowledged only.
+    /// Chooses whether lists of WRITEs are proven visible, or acknowledged only.
     pub fn set_flush(&mut self, flush: bool) {
         self.way_mut().flush = flush;
     }
 }
 
-/// Chains of work requests, each for one list, and room for what a look at the completions finds.
+/// Chains of work requests, each for one list, and room for the completions of one poll.
 pub struct Run {
     chains: Vec<Chain>,
     inline: bool,
@@ -96,7 +96,7 @@ pub struct Run {
 
 impl Verbs {
     fn lists(&self, workload: &Workload) -> usize {
-        // No two of them move the same memory.
+        // No two lists move the same memory.
         (REQUESTS / workload.blocks).max(LISTS_MIN * self.end.queues()).min(workload.slots())
     }
 
@@ -119,8 +119,8 @@ impl Verbs {
             chain.read(id, flushed, self.flushed_region.lkey(), there, rkey, FLUSH_BYTES);
         }
         chain.signal_last();
-        // SAFETY: a walk stays within the memory of both ends, which stays registered here until the queue
-        // pairs are gone; nobody touches it before the run is over. The target's keys guard the other end.
+        // SAFETY: a walk stays within the memory of both ends, which stays registered here until the queue pairs are
+        // gone; nothing touches it before the run is over. The target's keys guard the other end.
         unsafe { self.end.post(index % self.end.queues(), chain) }
     }
 }

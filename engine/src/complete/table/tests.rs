@@ -60,7 +60,7 @@ fn freed_rows_are_reused_oldest_first_in_a_new_generation() {
     assert_eq!(second, first.iter().map(|&handle| index(handle)).collect());
     assert!(first.iter().all(|&handle| table.get(handle).is_err()));
 
-    // Within one shard: rows 0, 1, 2 are freed as 2, 0, 1 and come back so.
+    // Within a shard, rows 0, 1, 2 are freed as 2, 0, 1 and are reused in that order.
     let mut rows = Rows::<u64> { rows: Vec::new(), free: VecDeque::from([2, 0, 1]) };
     rows.rows.extend((0..3).map(|_| Row { generation: 1, value: None }));
     assert_eq!(rows.next_row(3), Some(2));
@@ -96,7 +96,7 @@ fn threads_share_a_crowded_table_without_losing_or_doubling_a_row() {
             scope.spawn(|| {
                 let mut mine = Vec::new();
                 for _ in 0..2000 {
-                    // As many rows as threads and one row each: never full.
+                    // Every thread needs one row at a time and there are as many rows, so the table is never full.
                     let handle = insert(&table).unwrap();
                     assert_eq!(*table.get(handle).unwrap(), handle);
                     table.remove(handle).unwrap();
@@ -110,7 +110,7 @@ fn threads_share_a_crowded_table_without_losing_or_doubling_a_row() {
     assert!(table.is_empty());
 }
 
-/// Not an assertion on time: `cargo test --release table_cost -- --ignored --nocapture` shows it.
+/// Prints the cost and asserts nothing about time: `cargo test --release table_cost -- --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 fn table_cost() {
@@ -121,7 +121,7 @@ fn table_cost() {
         let start = Instant::now();
         std::thread::scope(|scope| {
             for _ in 0..threads {
-                // A value per thread: its reference count is not what is measured.
+                // Each thread has its own value, so that the reference count is not measured.
                 let (table, value) = (&table, Arc::new(*value));
                 scope.spawn(move || {
                     for _ in 0..ROUNDS {

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Barrier, Mutex};
 
-/// A callback that passes on the number of each event.
+/// A callback that forwards the number of each event.
 fn sender() -> (Callback, Receiver<u64>) {
     let (sender, receiver) = channel();
     (Arc::new(move |event: &Event| sender.send(number(event)).unwrap()), receiver)
@@ -15,7 +15,7 @@ fn receive<T>(receiver: &Receiver<T>) -> T {
     receiver.recv_timeout(std::time::Duration::from_secs(60)).expect("the callback ran")
 }
 
-/// Has the callback thread run `body` once, inside the callback of a queue of its own.
+/// Runs `body` once on the callback thread, inside the callback of a queue of its own.
 fn inside<T: Send + 'static>(hub: &Arc<Hub>, body: impl Fn(&Hub, u64) -> T + Send + Sync + 'static) -> T {
     let queue = hub.create(WHAT_TRANSFERS, 1).unwrap();
     let (result, receiver): (Sender<T>, _) = channel();
@@ -84,7 +84,7 @@ fn a_callback_feeds_its_own_queue_and_ends_itself() {
     hub.set_callback(queue.handle(), Some(callback)).unwrap();
     submit(&queue, 0);
     receive(&receiver);
-    // From out here, unsetting waits for the turn that is ending.
+    // Outside a callback, unsetting waits for the turn that is ending.
     hub.set_callback(queue.handle(), None).unwrap();
     assert_eq!(numbers(&queue), [1001], "the event after the last call waits");
 }
@@ -152,7 +152,7 @@ fn no_call_begins_after_unsetting_has_returned() {
             let (may_run, calls) = (may_run.clone(), calls.clone());
             Arc::new(move |_| {
                 calls.fetch_add(1, Ordering::SeqCst);
-                // Counted as far too many: an assertion here would be caught.
+                // Reported by a count that is far too high, because an assertion here would be caught.
                 if !may_run.load(Ordering::SeqCst) {
                     calls.fetch_add(1 << 30, Ordering::SeqCst);
                 }
@@ -220,7 +220,7 @@ fn closing_inside_a_callback_does_not_wait_for_itself() {
         hub.close();
         hub.in_callback()
     }));
-    // From outside it does wait; and the thread is then gone.
+    // Outside a callback, the call waits, and the thread is gone afterwards.
     hub.close();
 }
 

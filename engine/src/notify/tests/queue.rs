@@ -3,7 +3,7 @@
 use super::*;
 use crate::types::PeerId;
 
-/// Long enough that only a lost wake-up reaches it.
+/// So long that only a lost wake-up exceeds it.
 const FOREVER_MS: i32 = 60_000;
 
 #[test]
@@ -84,8 +84,9 @@ fn an_eventfd_asked_for_late_knows_what_came_before() {
     assert!(!readable(queue.eventfd(), 0), "asking again does not raise an empty queue's");
 }
 
-/// Four threads push; one polls and drains in small bites, as an event loop does. Every poll that
-/// says readable is worth it, no event is lost or out of its thread's order, and the end is quiet.
+/// Four threads push; one thread polls and drains in small steps, as an event loop does. Every poll that returns
+/// readable is followed by a drain with events, no event is lost or out of its thread's order, and in the end the
+/// eventfd is not readable.
 #[test]
 fn no_event_is_lost_and_no_wake_up_is_idle_under_concurrent_producers() {
     const PRODUCERS: u64 = 4;

@@ -1,4 +1,4 @@
-//! The hub: creating and destroying queues, and which events go where.
+//! The hub: creating and destroying queues, and the routing of events.
 
 use super::*;
 use crate::types::PeerId;

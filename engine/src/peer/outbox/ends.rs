@@ -1,5 +1,5 @@
-//! What of an outbox somebody has to come back to: transfers that have to be struck, and runs whose transport
-//! carries nothing any more. Each call does a bounded piece of it, for `Peer::sweep`.
+//! Work of an outbox that the control loop sweeps: transfers to strike, and runs of transports that carry nothing any
+//! more. Each call does a bounded part of it, for `Peer::sweep`.
 
 use super::{Outbox, Spot};
 use crate::complete::transfer::Strike;
@@ -9,7 +9,7 @@ use crate::types::{Monotonic, Transport};
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// Where `relocate` is: one of a lineup's queues, and the last spot in it that was looked at.
+/// The position of `relocate`: one queue of a lineup, and the last spot in it that was visited.
 #[derive(Clone, Copy, Default)]
 pub struct Stray {
     class: usize,
@@ -18,8 +18,8 @@ pub struct Stray {
 }
 
 impl Outbox {
-    /// Looks at runs of transports that carry nothing any more, `count` of them at most, and has them go another
-    /// way if they may. Whether it came to the end.
+    /// Visits at most `count` runs of transports that carry nothing any more, and moves each to another path if that is
+    /// allowed. Returns whether no run is left to visit.
     pub fn relocate(&mut self, mut count: usize) -> bool {
         for transport in 0..Transport::COUNT {
             while let Some(stray) = self.lineups[transport].strays {
@@ -33,7 +33,7 @@ impl Outbox {
         true
     }
 
-    /// Looks at the run after this spot; returns where to go on.
+    /// Visits the run after this spot. Returns where to continue.
     fn relocate_one(&mut self, transport: usize, at: Stray) -> Option<Stray> {
         let queue = &self.lineups[transport].runs[at.class][at.side];
         let after = at.after.map_or(Bound::Unbounded, Bound::Excluded);
@@ -54,17 +54,17 @@ impl Outbox {
         Some(Stray { after: Some(spot), ..at })
     }
 
-    /// Whether something cannot go any way.
+    /// Returns whether transfers have no path that may carry them.
     pub fn has_stranded(&self) -> bool {
         !self.stranded.is_empty()
     }
 
-    /// Whether something waits for a transport that carries nothing any more, and may go another way.
+    /// Returns whether runs wait for a transport that carries nothing any more, and may move.
     pub fn has_strays(&self) -> bool {
         self.lineups.iter().any(|lineup| lineup.strays.is_some())
     }
 
-    /// Whether `next_end` has something, or `relocate`. `lost`: the peer is.
+    /// Returns whether `next_end` or `relocate` has work. `lost`: the peer is lost.
     pub fn has_ends(&self, lost: bool, now_ns: Monotonic) -> bool {
         self.ordered.has_doomed()
             || self.has_stranded()
@@ -72,8 +72,8 @@ impl Outbox {
             || self.live.next_ns().is_some_and(|at_ns| lost || at_ns <= now_ns)
     }
 
-    /// The next transfer that has to be struck, with the reason: an earlier ORDERED one failed, it has no way to
-    /// go, the peer is lost (`lost` strikes it), or its deadline is past.
+    /// Returns the next transfer to strike, with the reason: an earlier ORDERED transfer failed, no path may carry it,
+    /// the peer is lost (`lost` is the strike), or its deadline is past.
     pub fn next_end(&mut self, lost: Option<Strike>, now_ns: Monotonic) -> Option<(Arc<Transfer>, Strike)> {
         let strike = |status| Strike { status, os_error: 0 };
         if let Some(transfer) = self.ordered.pop_doomed() {

@@ -1,6 +1,6 @@
-//! Notifications that go apart from data, and the numbers that will carry none. Their numbers are the order
-//! in which the peer takes them, so the lowest that waits goes first, and what the peer has not granted
-//! yet holds up nothing that it has.
+//! Notifications that are posted apart from data, and numbers that were given up. The peer delivers notifications in
+//! the order of their numbers, so the lowest number goes first. A number that the peer has not granted yet delays none
+//! that it has granted.
 
 use crate::complete::Transfer;
 use crate::limits::RDMA_WORD_BYTES_MAX;
@@ -14,18 +14,19 @@ pub enum Queued {
     Skip,
 }
 
-/// By number, those that may go by RDMA apart. They do while there is such a path, whatever carried their
-/// data, and by TCP otherwise, as all others do. The target puts them in order.
+/// Notifications by number. `mail` may be posted by RDMA: they are while an RDMA path is open, regardless of the path
+/// of their data, and by TCP otherwise. `others` are posted by TCP. The target restores the order.
 #[derive(Default)]
 pub struct Notifications {
     mail: BTreeMap<u64, Arc<Transfer>>,
     others: BTreeMap<u64, Arc<Transfer>>,
-    /// Numbers that will carry none, from the first to before the last of each stretch: an application that gives up
-    /// notifications without end, towards a peer that takes none, has as many stretches as notifications that wait.
+    /// Given-up numbers: the first of each contiguous range, and the number after its last. Even if an application
+    /// gives up notifications without end, towards a peer that takes none, the ranges are at most as many as waiting
+    /// notifications.
     skips: BTreeMap<u64, u64>,
 }
 
-/// Whether it may go by RDMA: where that is not ruled out and it is short enough.
+/// Returns whether the notification may be posted by RDMA: RDMA is allowed and the notification is short enough.
 fn is_mail(transfer: &Transfer) -> bool {
     transfer.spec.allowed & Transport::Rdma.bit() != 0 && bytes_of(transfer) <= RDMA_WORD_BYTES_MAX
 }
@@ -34,7 +35,7 @@ fn bytes_of(transfer: &Transfer) -> usize {
     transfer.spec.notify.as_ref().map_or(0, |bytes| bytes.len())
 }
 
-/// In which list a word is.
+/// The list that holds a number.
 #[derive(Clone, Copy)]
 enum List {
     Mail,
@@ -52,7 +53,7 @@ impl Notifications {
     pub fn push_skip(&mut self, sequence: u64) {
         let before = self.skips.range(..=sequence).next_back().map(|(first, end)| (*first, *end));
         let first = match before {
-            Some((_, end)) if end > sequence => return, // it is there
+            Some((_, end)) if end > sequence => return, // already queued
             Some((first, end)) if end == sequence => first,
             _ => sequence,
         };
@@ -60,7 +61,7 @@ impl Notifications {
         self.skips.insert(first, end);
     }
 
-    /// Takes back a notification that is queued; whether it was.
+    /// Removes a queued notification. Returns whether it was queued.
     pub fn drop_notify(&mut self, transfer: &Transfer) -> bool {
         let sequence = transfer.notify_sequence.load(Ordering::Relaxed);
         for list in [&mut self.mail, &mut self.others] {
@@ -72,7 +73,7 @@ impl Notifications {
         false
     }
 
-    /// Takes the first one for this transport, if the peer has granted it and it fits; with its number.
+    /// Pulls the transport's first notification or skip with its number, if the peer has granted it and it fits.
     pub fn pull(
         &mut self,
         transport: Transport,
@@ -106,7 +107,7 @@ impl Notifications {
         self.mail.is_empty() && self.others.is_empty() && self.skips.is_empty()
     }
 
-    /// This transport's next one, and the list in which it is. `rdma`: that path is open.
+    /// Returns the transport's next number and its list. `rdma`: the RDMA path is open.
     fn first_of(&self, transport: Transport, rdma: bool) -> Option<(u64, List)> {
         let first = |list: &BTreeMap<u64, Arc<Transfer>>| list.keys().next().copied();
         let mail = first(&self.mail).map(|sequence| (sequence, List::Mail));
@@ -128,7 +129,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    /// However they come and go, each number is pulled once, the lowest first, and none that was not granted.
+    /// For any order of pushes and pulls, each number is pulled once, the lowest first, and only if it was granted.
     fn check(pushed: &[u64], limit: u64) -> Result<(), TestCaseError> {
         let (mut words, mut model) = (Notifications::default(), BTreeSet::new());
         for (at, sequence) in pushed.iter().enumerate() {
@@ -143,7 +144,7 @@ mod tests {
             let held: u64 = words.skips.iter().map(|(first, end)| end - first).sum();
             prop_assert_eq!(held, model.len() as u64);
             let stretches: Vec<_> = words.skips.iter().collect();
-            prop_assert!(stretches.windows(2).all(|two| two[0].1 < two[1].0), "two that touch are one");
+            prop_assert!(stretches.windows(2).all(|two| two[0].1 < two[1].0), "adjacent ranges merge");
         }
         Ok(())
     }

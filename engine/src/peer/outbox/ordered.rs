@@ -1,5 +1,5 @@
-//! ORDERED transfers: one at a time has its turn, the others wait behind it. When one fails, those behind
-//! it fail with it, and what is submitted from then on does not.
+//! ORDERED transfers: one at a time is active, the others wait behind it. When one fails, those that wait
+//! behind it fail too; transfers submitted later do not.
 
 use crate::complete::position::Place;
 use crate::complete::Transfer;
@@ -8,17 +8,17 @@ use std::sync::Arc;
 
 #[derive(Default)]
 pub struct Ordered {
-    /// The handle of the one that has its turn.
+    /// The handle of the active transfer.
     active: Option<u64>,
     /// In order of submission.
     behind: VecDeque<Arc<Transfer>>,
-    /// Were behind one that failed, and are about to be struck for it. Apart, so that none of them starts and
-    /// nothing submitted from here on fails with them. Struck for another reason they stay until their turn.
+    /// Transfers behind a failed one, to be struck for that. Kept apart, so that none of them starts and no later
+    /// transfer fails with them. A transfer that is struck for another reason stays until its turn.
     doomed: VecDeque<Arc<Transfer>>,
 }
 
 impl Ordered {
-    /// Whether this one has its turn now; it waits otherwise.
+    /// Adds a transfer. Returns true if it is active now; otherwise it waits.
     pub fn submit(&mut self, transfer: &Arc<Transfer>) -> bool {
         if self.active.is_some() {
             transfer.position.set_place(Place::Behind);
@@ -29,11 +29,11 @@ impl Ordered {
         true
     }
 
-    /// One that stood behind others is struck: it will not be done, nor will those behind it. A transfer fails
-    /// once, and those behind it with it, so the moves come to one for each.
+    /// Removes a struck transfer that waited, and dooms those behind it, because it will not be done. Each transfer is
+    /// doomed at most once, so the total number of moves is linear.
     pub fn drop_one(&mut self, transfer: &Transfer) {
         let order = transfer.position.order();
-        // Not among them: it is doomed already.
+        // Not found: the transfer is doomed already.
         let Ok(place) = self.behind.binary_search_by_key(&order, |other| other.position.order()) else {
             return;
         };
@@ -42,7 +42,7 @@ impl Ordered {
         self.doom(failed);
     }
 
-    /// One that had its turn is final. When it is done the next one has its turn, and is returned.
+    /// Ends the active transfer. If it is `done`, the next one becomes active and is returned.
     pub fn ended(&mut self, handle: u64, done: bool) -> Option<Arc<Transfer>> {
         if self.active != Some(handle) {
             return None;
@@ -65,7 +65,7 @@ impl Ordered {
         }
     }
 
-    /// The next one to be struck because an earlier one failed.
+    /// Returns the next transfer to strike because an earlier one failed.
     pub fn pop_doomed(&mut self) -> Option<Arc<Transfer>> {
         self.doomed.pop_front()
     }

@@ -1,6 +1,6 @@
-//! A peer's outbox against a simple model of it: whatever comes in whatever order, each unit is settled once
-//! (`Transfer::settle` asserts that), frames leave in their order, ORDERED transfers one after the other, and in
-//! the end nothing is left. Above 500 lines: the model, its wishes and the world around it are shared by all.
+//! A peer's outbox against a simple model of it. For any order of operations, each unit is settled once
+//! (`Transfer::settle` asserts that), frames leave in their order, ORDERED transfers run one after the other, and in
+//! the end nothing is left. Above 500 lines because all tests share the model, its wishes and its world.
 
 use super::{Class, Outbox, PullLimits, Pulled};
 use crate::command::{Command, Commands};
@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 const SLICE_BYTES: u32 = 1000;
 
-/// A way that posts nothing by itself: the test pulls.
+/// A path that posts nothing by itself: the test pulls.
 struct Silent;
 
 impl Path for Silent {
@@ -127,7 +127,7 @@ const LIMITS: PullLimits = PullLimits {
     write: true,
 };
 
-/// What was pulled and not yet answered.
+/// A frame that was pulled and is not answered.
 enum Out {
     Run(Arc<Transfer>, (u32, u32), bool),
     Queued(Arc<Transfer>),
@@ -168,7 +168,7 @@ impl World {
         true
     }
 
-    /// The frame was acknowledged, or its lane was lost and fenced.
+    /// Answers a frame: it was acknowledged, or (`lost`) its lane was lost and fenced.
     fn answer(&mut self, at: usize, lost: bool) {
         match (self.out.swap_remove(at), lost) {
             (Out::Run(transfer, run, notified), false) => {
@@ -189,13 +189,13 @@ impl World {
         }
     }
 
-    /// As the control loop does it, but for the turns of others in between.
+    /// Sweeps as the control loop does, without the turns of other peers in between.
     fn sweep(&mut self) {
         self.peer.around().commands.take();
         while self.peer.sweep(self.now_ns) {}
     }
 
-    /// Answers all that can be pulled until nothing is left; everything is final then but what is held.
+    /// Pulls and answers until nothing is left. Then every transfer is final, except held ones.
     fn run_dry(&mut self) {
         loop {
             self.sweep();
@@ -239,7 +239,7 @@ fn what_a_lost_lane_carried_goes_where_it_stood_before() {
     let first = world.submit(&Wish { slices: 9, ..PLAIN });
     let second = world.submit(&Wish { slices: 9, ..PLAIN });
     assert!(world.pull(Transport::Tcp, false) && world.pull(Transport::Tcp, false));
-    // In the order in which the records are given back, and in the other.
+    // The records are released in their order, and in the reverse order.
     world.answer(0, true);
     world.answer(0, true);
     let mut seen = Vec::new();
@@ -252,7 +252,7 @@ fn what_a_lost_lane_carried_goes_where_it_stood_before() {
     assert_eq!(seen, runs);
 }
 
-/// No other transport's frame has room for both.
+/// Only a TCP frame has room for both.
 #[test]
 fn data_and_its_notification_go_in_one_frame_by_tcp_alone() {
     for transport in [Transport::Tcp, Transport::Local] {
@@ -266,9 +266,9 @@ fn data_and_its_notification_go_in_one_frame_by_tcp_alone() {
     }
 }
 
-/// Data that was posted with its notification, and whose lane was lost, goes with it again by TCP, whatever way the
-/// transfer goes by then: no other transport carries both in one frame, and the target takes data behind a number that
-/// it has had for a repetition.
+/// Data that was posted with its notification on a lost lane is posted with it again by TCP, regardless of
+/// the transfer's path by then. No other transport carries both in one frame, and the target takes data behind a number
+/// that it already has for a repetition.
 #[test]
 fn a_replay_with_its_notification_goes_by_tcp_alone() {
     let mut outbox = Outbox::new();
@@ -307,7 +307,7 @@ fn those_behind_an_ordered_transfer_fail_with_it_and_later_ones_do_not() {
     assert_eq!(late.state(), State::Done);
 }
 
-/// The same when the target refuses the first one's data, so that it ends by itself.
+/// Those behind an ORDERED transfer also fail if the target refuses its data, so that it ends without a strike.
 #[test]
 fn those_behind_an_ordered_transfer_that_is_refused_fail_with_it() {
     let mut world = World::new();
@@ -321,7 +321,7 @@ fn those_behind_an_ordered_transfer_that_is_refused_fail_with_it() {
     assert_eq!(states, [State::Failed, State::Cancelled, State::Cancelled]);
 }
 
-/// One of those that wait to be struck is struck by somebody else meanwhile.
+/// A doomed transfer is struck by a cancel before the sweep strikes it.
 #[test]
 fn a_doomed_transfer_that_is_cancelled_first_is_settled_once() {
     let mut world = World::new();
@@ -360,7 +360,7 @@ fn what_waits_for_a_transport_that_goes_away_goes_another_way_a_turn_at_a_time()
     assert!(all.iter().all(|it| it.state() == State::Done));
 }
 
-/// The cost of one turn does not grow with what waits: that is what other peers wait for.
+/// The cost of one turn does not grow with the number of waiting transfers, because other peers wait for the turn.
 #[test]
 fn a_turn_of_a_lost_peer_strikes_a_few() {
     let mut world = World::new();
@@ -430,17 +430,16 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What is queued as a list, searched through: the slices of each that have not been pulled, in the order in
-/// which they go.
+/// The queue as a list that is searched: the slices that have not been pulled, in posting order.
 #[derive(Default)]
 struct Model {
     slices: Vec<(Arc<Transfer>, u32)>,
-    /// Those that have been in it.
+    /// Transfers that were added before.
     seen: HashSet<u64>,
 }
 
 impl Model {
-    /// Takes in what has had its turn since, and drops what was struck.
+    /// Adds transfers that have been queued since, and removes struck ones.
     fn catch_up(&mut self, all: &[Arc<Transfer>]) {
         for transfer in all {
             if transfer.position.place() == Place::Out && self.seen.insert(transfer.handle) {
@@ -455,7 +454,7 @@ impl Model {
         (std::cmp::Reverse(transfer.spec.priority), transfer.handle, slice)
     }
 
-    /// A run left: it must begin with the first of its kind.
+    /// Removes a pulled run, which must begin with the first slice of its kind.
     fn pulled(
         &mut self,
         transfer: &Arc<Transfer>,
@@ -512,7 +511,7 @@ proptest! {
                     };
                     world.answer(at, lost);
                     if let Some((transfer, run)) = run.filter(|(it, _)| lost && it.is_pending()) {
-                        // Once the transfer is known there, or it would come in twice.
+                        // Only after the model knows the transfer; otherwise its slices would be added twice.
                         model.catch_up(&world.all);
                         model.queue(&transfer, run.0..run.1);
                     }
@@ -531,7 +530,7 @@ proptest! {
                         _ => PathStatus::Shut(String::new()),
                     };
                     world.peer.set_path(Transport::Local, status);
-                    // The model knows no runs on their way.
+                    // The model has no runs that are being moved.
                     world.sweep();
                 }
                 Step::Grant => world.peer.grant(1 << 20),

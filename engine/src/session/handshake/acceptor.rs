@@ -1,5 +1,5 @@
-//! The accepting side's half of the handshake (`mod.rs` has the picture; `dialer` is the other half).
-//! Everything here works for strangers until an OPEN has verified, so it keeps little and computes less.
+//! The accepting side of the handshake (`mod.rs` has the picture; `dialer` is the other side). Until an OPEN has
+//! verified, the other end is not authenticated. So the acceptor keeps little state and computes little before.
 
 use super::hello::{Agreement, Hello, Mode, Role};
 use super::key::Key;
@@ -10,10 +10,10 @@ use crate::session::channel::Channel;
 use crate::status::Result;
 use crate::types::Boottime;
 
-/// Finds, and uses up, the same-user proof for a dialer's nonce; `ProofTable::take` behind a closure.
+/// Takes the same-user proof for a dialer's nonce: a closure around `ProofTable::take`.
 pub type Proofs<'a> = dyn FnMut(&Nonce) -> Option<Proof> + 'a;
 
-/// One handshake. Any error ends it; every call after the end answers CLOSED.
+/// One handshake. Any error ends the handshake; every later call returns CLOSED.
 #[derive(Debug)]
 pub struct Acceptor {
     local: Local,
@@ -47,14 +47,14 @@ struct Answered {
 }
 
 impl Acceptor {
-    /// INVALID if `local` can't be put on the wire.
+    /// Creates an acceptor. INVALID if `local` cannot be encoded.
     pub fn new(local: &Local) -> Result<Acceptor> {
         identity::check(local)?;
         Ok(Acceptor { local: local.clone(), frames: Frames::default(), state: State::AwaitHello })
     }
 
-    /// Takes what was received, preamble included, in pieces of any size up to `INPUT_BYTES_MAX`. `proofs`
-    /// is asked at most once in a handshake. `boottime_ns` is now.
+    /// Takes received bytes, including the preamble, in pieces of any size up to `INPUT_BYTES_MAX`. `proofs` is called
+    /// at most once in a handshake. `boottime_ns` is the current time.
     pub fn input(
         &mut self,
         bytes: &[u8],
@@ -68,7 +68,7 @@ impl Acceptor {
         result
     }
 
-    /// After `Done`: bytes received behind the handshake, which are the channel's first.
+    /// Returns, after `Done`, the bytes received behind the handshake: the channel's first bytes.
     pub fn leftover(&mut self) -> Vec<u8> {
         self.frames.take()
     }
@@ -103,8 +103,8 @@ impl Acceptor {
         Ok(Step { output, next: Next::More })
     }
 
-    /// Answers with our HELLO even where nothing comes of it: from both, the dialer finds out for itself
-    /// what is wrong (another version, no common way to authenticate, an engine that dialed itself).
+    /// Answers with our HELLO, even if the handshake fails: from both HELLOs the dialer derives the reason (another
+    /// version, no common authentication mode, an engine that dialed itself).
     fn on_hello(&mut self, raw: &[u8], output: &mut Vec<u8>) -> HandshakeResult<Next> {
         let hello = Hello::new(&self.local, Role::Acceptor)?;
         let agreed = Hello::decode(raw).and_then(|dialer| Ok((hello.agree(&dialer)?, dialer)));
@@ -124,6 +124,7 @@ impl Acceptor {
     ) -> HandshakeResult<Next> {
         let Negotiated { hello, dialer, agreement } = negotiated;
         let mode = fields.first().and_then(|number| Mode::from_number(*number));
+        // Contract 16: the dialer may not weaken the mode that both HELLOs determine.
         let Some(mode) = mode.filter(|mode| agreement.permits(*mode)) else {
             return Err(HandshakeError::malformed("OPEN in a mode that was not agreed"));
         };

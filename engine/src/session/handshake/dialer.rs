@@ -1,4 +1,4 @@
-//! The dialing side's half of the handshake (`mod.rs` has the picture; `acceptor` is the other half).
+//! The dialing side of the handshake (`mod.rs` has the picture; `acceptor` is the other side).
 
 use super::hello::{Agreement, Hello, Mode, Role};
 use super::key::Key;
@@ -8,7 +8,7 @@ use super::{identity, noise, Auth, Established, Local, Next, Proof, Step};
 use crate::status::{Error, Result};
 use crate::types::Boottime;
 
-/// One handshake. Any error ends it; every call after the end answers CLOSED.
+/// One handshake. Any error ends the handshake; every later call returns CLOSED.
 #[derive(Debug)]
 pub struct Dialer {
     local: Local,
@@ -20,7 +20,7 @@ pub struct Dialer {
 #[derive(Debug)]
 enum State {
     AwaitHello,
-    /// The driver is at the AF_UNIX socket.
+    /// The driver fetches the one-time key from the AF_UNIX socket.
     AwaitProof(Negotiated),
     AwaitAnswer(Box<Opened>),
     AwaitWelcome(Box<Established>),
@@ -43,7 +43,7 @@ struct Opened {
 }
 
 impl Dialer {
-    /// A handshake and its first bytes. INVALID if `local` can't be put on the wire.
+    /// Returns a handshake and its first bytes. INVALID if `local` cannot be encoded.
     pub fn start(local: &Local) -> Result<(Dialer, Vec<u8>)> {
         identity::check(local)?;
         let hello = Hello::new(local, Role::Dialer)?;
@@ -54,7 +54,7 @@ impl Dialer {
         ))
     }
 
-    /// Takes what was received, in pieces of any size up to `INPUT_BYTES_MAX`. `boottime_ns` is now.
+    /// Takes received bytes, in pieces of any size up to `INPUT_BYTES_MAX`. `boottime_ns` is the current time.
     pub fn input(&mut self, bytes: &[u8], boottime_ns: Boottime) -> HandshakeResult<Step> {
         self.ending_on_error(|dialer| {
             if matches!(dialer.state, State::Over) {
@@ -65,8 +65,8 @@ impl Dialer {
         })
     }
 
-    /// What came of `ProveSameUser`. Without a proof the handshake goes on only if both ends allow an
-    /// unauthenticated session; else it is refused as SameUserFailed. CLOSED if no proof was asked for.
+    /// Takes the result of `ProveSameUser`. Without a proof, the handshake continues only if both ends allow an
+    /// unauthenticated session; else it ends as SameUserFailed. CLOSED if no proof was asked for.
     pub fn proof(&mut self, proof: Result<Proof>, boottime_ns: Boottime) -> HandshakeResult<Step> {
         self.ending_on_error(|dialer| {
             let State::AwaitProof(negotiated) = std::mem::replace(&mut dialer.state, State::Over) else {
@@ -82,12 +82,12 @@ impl Dialer {
                 }
                 Err(cause) => return Err(unproven(cause)),
             }
-            // A refusal may have come meanwhile.
+            // A refusal may have arrived meanwhile.
             dialer.advance(output, boottime_ns)
         })
     }
 
-    /// Who says to be at the other end, once it has said so: engine id and incarnation. It may not have proven it.
+    /// Returns the engine id and incarnation that the other end claims, once they are known. They may be unproven.
     pub fn other_end(&self) -> Option<([u8; 16], u64)> {
         match &self.state {
             State::AwaitHello | State::Over => None,
@@ -101,7 +101,7 @@ impl Dialer {
         }
     }
 
-    /// After `Done`: bytes received behind the handshake, which are the channel's first.
+    /// Returns, after `Done`, the bytes received behind the handshake: the channel's first bytes.
     pub fn leftover(&mut self) -> Vec<u8> {
         self.frames.take()
     }
@@ -140,8 +140,8 @@ impl Dialer {
         output: &mut Vec<u8>,
     ) -> HandshakeResult<Next> {
         match (std::mem::replace(&mut self.state, State::Over), kind) {
-            // The refusal itself is in plain text, and who may have written it between us and the other end can
-            // close the connection as well.
+            // The refusal is plaintext. A third party that can forge a refusal could also close the connection, so
+            // trusting the refusal adds no risk.
             (State::AwaitWelcome(established), FrameType::Refusal) => {
                 let by = Some((established.peer.engine_id, established.peer.incarnation));
                 Err(HandshakeError { by, ..HandshakeError::received(fields) })
@@ -218,7 +218,7 @@ fn on_welcome(mut established: Box<Established>, fields: &[u8]) -> HandshakeResu
     }
 }
 
-/// The peer is told that there was no proof, the caller also why.
+/// Returns the refusal for a missing proof. Only the caller's error has the cause.
 fn unproven(cause: Error) -> HandshakeError {
     let code = RefusalCode::SameUserFailed;
     let mut refused = HandshakeError::refuse(code, code.text());

@@ -1,12 +1,12 @@
-//! HELLO, the plaintext first frame of each side, and what two of them agree on: a wire version and how
-//! to authenticate. Decides only; `noise` then binds both HELLOs and the chosen mode into the keys, so
-//! that whoever changes a HELLO on the way gets two ends that do not understand each other.
+//! HELLO, the plaintext first frame of each side, and the agreement of two HELLOs: a wire version and an
+//! authentication mode. `noise` then binds both HELLOs and the mode into the keys. If a HELLO is altered in transit,
+//! the two ends derive different keys, and the handshake fails.
 //!
 //! ```text
 //! version_min:u16 version_max:u16 | engine_id:16 incarnation:u64 nonce:32 offers:u8 unix_name:u8+n
 //! ```
-//! The versions stand first in every version to come. Bytes behind the known fields are a later version's
-//! and are ignored here (but authenticated).
+//! The versions come first in every future wire version. Bytes behind the known fields belong to a later version; they
+//! are ignored but authenticated.
 
 use super::refusal::{HandshakeError, HandshakeResult, RefusalCode};
 use super::wire::{self, Fields, FrameType, WIRE_VERSION, WIRE_VERSION_MIN};
@@ -14,7 +14,7 @@ use super::{key, Local};
 use crate::status::{Error, Result};
 use crate::sys::unix::is_proof_name;
 
-/// Ways to authenticate that a side accepts: a bit set.
+/// The authentication modes that a side accepts: a bit set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Offers(u8);
 
@@ -28,7 +28,7 @@ impl Offers {
     }
 }
 
-/// How a session is authenticated; the numbers are the wire's.
+/// The authentication mode of a session. The numbers belong to the wire format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Mode {
@@ -47,13 +47,13 @@ impl Mode {
 pub(super) struct Agreement {
     pub version: u16,
     pub mode: Mode,
-    /// The mode is SameUser, and both sides would rather have a session without proof than none: two
-    /// hosts can't prove it, and neither end knows beforehand that there are two.
+    /// True if the mode is SameUser and both sides allow a session without proof. Ends on two hosts cannot prove
+    /// SameUser, and neither end knows beforehand that the hosts differ.
     pub unproven_allowed: bool,
 }
 
 impl Agreement {
-    /// Whether the dialer may open in `mode`.
+    /// Returns whether the dialer may open in `mode`.
     pub fn permits(&self, mode: Mode) -> bool {
         mode == self.mode || (self.unproven_allowed && mode == Mode::None)
     }
@@ -70,12 +70,12 @@ pub(super) struct Hello {
     versions: (u16, u16),
     pub engine_id: [u8; 16],
     pub incarnation: u64,
-    /// Fresh for each handshake: with it in the prologue no recorded message can be used again. The
-    /// dialer's also names its same-user proof.
+    /// New for each handshake. It is part of the prologue, so recorded messages cannot be used again. The dialer's
+    /// nonce also identifies its same-user proof.
     pub nonce: [u8; 32],
     offers: Offers,
     pub unix_name: Option<Vec<u8>>,
-    /// The fields as they crossed the wire, for the prologue.
+    /// The encoded fields, for the prologue.
     pub raw: Vec<u8>,
 }
 
@@ -85,7 +85,7 @@ impl Hello {
         if local.auth.secret.is_some() {
             offers |= Offers::SECRET.0;
         }
-        // The proof is made at the acceptor's socket; a dialer needs none of its own.
+        // The proof uses the acceptor's socket; a dialer needs no socket of its own.
         if local.auth.same_user && (role == Role::Dialer || local.unix_name.is_some()) {
             offers |= Offers::SAME_USER.0;
         }
@@ -105,7 +105,7 @@ impl Hello {
         Ok(hello)
     }
 
-    /// Preamble and frame: the first bytes of this side.
+    /// Returns the preamble and the frame: the first bytes of this side.
     pub fn opening(&self) -> Vec<u8> {
         let mut out = wire::preamble(wire::KIND_CONTROL).to_vec();
         wire::put_frame(&mut out, FrameType::Hello, &self.raw);
@@ -126,7 +126,8 @@ impl Hello {
         out
     }
 
-    /// VERSION without looking further if the ranges don't meet: what follows may have another layout.
+    /// Decodes the peer's HELLO. VERSION if the version ranges have no version in common: the rest is not read then,
+    /// because its layout may differ.
     pub fn decode(raw: &[u8]) -> HandshakeResult<Hello> {
         let mut fields = Fields(raw);
         let versions = fields.u16().zip(fields.u16());
@@ -134,9 +135,11 @@ impl Hello {
         common_version(versions)?;
         let hello = Hello::decode_rest(raw, versions, fields);
         let hello = hello.ok_or_else(|| HandshakeError::malformed("HELLO is truncated"))?;
-        // The dialer connects to what is named here, so nothing but a proof socket may be named.
+        // The dialer connects to this name, so only the name of a proof socket is accepted.
         if !hello.unix_name.as_deref().is_none_or(is_proof_name) {
-            return Err(HandshakeError::malformed("HELLO names a socket that is not ferry's"));
+            return Err(HandshakeError::malformed(
+                "HELLO names a socket that is not a proof socket of ferry",
+            ));
         }
         Ok(hello)
     }
@@ -153,8 +156,8 @@ impl Hello {
         })
     }
 
-    /// What this HELLO of ours and one from the peer lead to; both ends reach the same answer. INVALID if
-    /// the peer is this very engine.
+    /// Returns the agreement of our HELLO and the peer's. Both ends reach the same result. INVALID if the peer is this
+    /// engine itself.
     pub fn agree(&self, theirs: &Hello) -> HandshakeResult<Agreement> {
         if (self.engine_id, self.incarnation) == (theirs.engine_id, theirs.incarnation) {
             return Err(Error::invalid("the address leads back to this engine itself").into());
@@ -163,8 +166,8 @@ impl Hello {
         let (ours, theirs) = (self.offers, theirs.offers);
         let Some(mode) = choose(ours, theirs) else {
             let text = match (ours.has(Offers::SECRET), theirs.has(Offers::SECRET)) {
-                (true, _) => "one end has a shared secret, its peer has none",
-                (_, true) => "one end has none, its peer requires a shared secret",
+                (true, _) => "one end has a shared secret, its peer has no secret",
+                (_, true) => "one end has no secret, its peer requires a shared secret",
                 _ => "neither a shared secret nor a same-user proof that both ends offer",
             };
             let text = format!("{}: {text}", RefusalCode::AuthRequired.text());
@@ -175,8 +178,8 @@ impl Hello {
     }
 }
 
-/// The strongest mode that both accept. A side with a secret settles for less only if both ends were told
-/// to allow it.
+/// Returns the strongest mode that both sides accept. A side with a secret accepts less only if both ends are
+/// configured to allow sessions without proof.
 fn choose(a: Offers, b: Offers) -> Option<Mode> {
     let both = Offers(a.0 & b.0);
     let either = Offers(a.0 | b.0);
@@ -194,7 +197,7 @@ fn common_version((min, max): (u16, u16)) -> HandshakeResult<u16> {
     if min <= max && version >= min.max(WIRE_VERSION_MIN) {
         return Ok(version);
     }
-    // Worded so that it is true at either end.
+    // The text must be true at either end.
     let text = format!(
         "no wire version in common: one end speaks {min} to {max}, the other {WIRE_VERSION_MIN} to {WIRE_VERSION}"
     );

@@ -1,11 +1,11 @@
-//! What each side tells the other about itself once the keys stand: the encrypted payload of the two
-//! Noise messages. Engine id and incarnation come from the HELLO, which the same keys authenticate.
+//! The identity that each side sends in the encrypted payload of its Noise message. Engine id and incarnation come
+//! from the HELLO, which the same keys authenticate.
 //!
 //! ```text
 //! tag:u16 lanes_max:u32 frame_bytes_max:u32 reads_max:u32 notify_credits:u32 boottime_ns:u64
 //! place:16 | boot:16 pids:u64 times:u64 pid:u32 started:u64 | address:u8+n
 //! ```
-//! Zeros stand for a place that there is none of, and for a process that is not told.
+//! Zeros mean that the engine has no place, or does not tell its process.
 
 use super::hello::Hello;
 use super::wire::Fields;
@@ -17,12 +17,12 @@ use crate::sys::host::Process;
 use crate::sys::unix::is_proof_name;
 use crate::types::Boottime;
 
-/// A peer as it describes itself. Limits are its own; the session takes the smaller of the two sides'.
+/// A peer's description of itself. The limits are the peer's own; a session uses the smaller limit of both sides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub engine_id: [u8; 16],
     pub incarnation: u64,
-    /// `host:port` that others can dial; may be empty. Printable ASCII, at most 255 bytes.
+    /// `host:port` that other engines can dial; may be empty. Printable ASCII, at most 255 bytes.
     pub address: String,
     /// The tag in the peer's handles: 1 to 2^14 - 1.
     pub tag: u16,
@@ -30,22 +30,22 @@ pub struct Identity {
     pub frame_bytes_max: u32,
     pub reads_max: u32,
     pub notify_credits: u32,
-    /// The peer's CLOCK_BOOTTIME when it wrote this.
+    /// The peer's CLOCK_BOOTTIME when it encoded the identity.
     pub boottime_ns: Boottime,
-    /// Where it listens, as no two sockets of one kernel do at one time.
+    /// Identifies the listening socket: unique among the sockets of a kernel at any time.
     pub place: Option<[u8; 16]>,
-    /// The process that it lives in, if its kernel says which.
+    /// The process of the engine, if its kernel can identify the process.
     pub process: Option<Process>,
 }
 
-/// INVALID for what could not be put on the wire, so that it shows where it was configured and not as a
-/// refusal by the peer.
+/// Returns INVALID for values that cannot be encoded, so that a wrong configuration fails here and not as a refusal
+/// by the peer.
 pub(super) fn check(local: &Local) -> Result<()> {
     if !is_address(local.address.as_bytes()) {
         return Err(Error::invalid("address: printable ASCII without spaces, at most 255 bytes"));
     }
     if !is_tag(local.tag) {
-        return Err(Error::invalid(format!("engine tag {:#x} is not one", local.tag)));
+        return Err(Error::invalid(format!("engine tag {:#x}: 1 to 0x3fff are allowed", local.tag)));
     }
     if !local.unix_name.as_deref().is_none_or(is_proof_name) {
         return Err(Error::invalid("unix_name: not a name that sys::unix::listen_abstract makes"));
@@ -66,14 +66,14 @@ pub(super) fn encode(local: &Local, boottime_ns: Boottime, out: &mut Vec<u8>) {
     out.extend_from_slice(local.address.as_bytes());
 }
 
-/// None unless `fields` is one identity and nothing else: the version, and so the layout, is agreed.
+/// Decodes an identity. None unless `fields` is exactly one identity: the version, and so the layout, is agreed.
 pub(super) fn decode(hello: &Hello, mut fields: Fields<'_>) -> Option<Identity> {
     let identity = Identity {
         engine_id: hello.engine_id,
         incarnation: hello.incarnation,
         tag: fields.u16().filter(|tag| is_tag(*tag))?,
         lanes_max: fields.u32()?,
-        // Smaller ones would leave slices that fit no frame.
+        // With a smaller limit some slices would fit into no frame.
         frame_bytes_max: fields.u32().filter(|bytes| *bytes >= FRAME_BYTES_MIN)?,
         reads_max: fields.u32().filter(|reads| *reads > 0)?,
         notify_credits: fields.u32()?,

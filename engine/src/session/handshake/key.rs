@@ -1,13 +1,13 @@
-//! Secret bytes of the handshake: the key derived from the shared secret, one-time keys, lane keys.
-//! Everything random in the handshake that is not Noise's own is drawn here.
+//! Secret bytes of the handshake: the key derived from the shared secret, one-time keys, lane keys. All random bytes
+//! of the handshake are drawn here, except those of Noise.
 
 use crate::status::{Error, Result};
 
-/// Input shorter than this is no secret but a password, which an eavesdropper could try out offline.
+/// Minimum length of the shared secret. An eavesdropper could guess a shorter secret offline, like a password.
 pub const SECRET_BYTES_MIN: usize = 32;
 
-/// 32 secret bytes. Not printed by Debug, and overwritten when dropped, as far as safe code can: copies
-/// that the compiler or the cipher library made are beyond its reach.
+/// 32 secret bytes. Debug does not print them. Drop overwrites them, but not the copies that the compiler or the
+/// cipher library made.
 #[derive(Clone)]
 pub struct Key([u8; 32]);
 
@@ -20,8 +20,8 @@ impl Key {
         &self.0
     }
 
-    /// A key for one purpose (`context` is a constant, never input) from secret material, whose parts must
-    /// each have one possible length where there are several.
+    /// Derives a key for one purpose from secret material. `context` is a constant, never input. If `material` has
+    /// several parts, each must have a fixed length.
     pub(super) fn derive(context: &str, material: &[&[u8]]) -> Key {
         let mut hasher = blake3::Hasher::new_derive_key(context);
         for part in material {
@@ -51,8 +51,8 @@ impl std::fmt::Debug for Key {
     }
 }
 
-/// The handshake's key from the shared secret as configured or read from a file; every byte counts, a
-/// trailing newline too. INVALID for less than `SECRET_BYTES_MIN` bytes.
+/// Derives the handshake's key from the shared secret, as configured or read from a file. Every byte counts, also a
+/// trailing newline. INVALID for less than `SECRET_BYTES_MIN` bytes.
 pub fn derive_secret(bytes: &[u8]) -> Result<Key> {
     if bytes.len() < SECRET_BYTES_MIN {
         let length = bytes.len();
@@ -63,7 +63,7 @@ pub fn derive_secret(bytes: &[u8]) -> Result<Key> {
     Ok(Key::derive("ferry 2026 session handshake: shared secret", &[bytes]))
 }
 
-/// 32 bytes from the operating system's generator.
+/// Returns 32 bytes from the operating system's generator.
 pub(super) fn random() -> Result<[u8; 32]> {
     crate::sys::random_bytes().map_err(|error| Error::system("drawing random bytes", &error))
 }

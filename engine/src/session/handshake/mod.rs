@@ -1,5 +1,5 @@
-//! The handshake of a control connection: bytes in, bytes out; no sockets and no clock inside. The
-//! control loop drives a `Dialer` or an `Acceptor`, and gets a session's keys and `Channel` from it.
+//! The handshake of a control connection: bytes in, bytes out; no sockets and no clock. The control loop drives a
+//! `Dialer` or an `Acceptor`, which returns the session's keys and `Channel`.
 //!
 //! ```text
 //! dialer                                  acceptor
@@ -9,15 +9,15 @@
 //!   OPEN    mode, Noise psk,e {identity} ->   a wrong secret ends here
 //!                                        <-  ANSWER   Noise e,ee {share, identity}
 //!   CONFIRM {share}                      ->   Done
-//!                        Done            <-  WELCOME  {}, or a refusal after all
+//!                        Done            <-  WELCOME  {}, or a refusal
 //! ```
-//! Braces: encrypted. The mode follows from both HELLOs (`hello.rs`); HELLOs and mode are the Noise
-//! prologue, so a change to either breaks OPEN. The HELLOs' nonces make a recorded OPEN useless, and the
-//! acceptor does no public-key arithmetic before an OPEN has verified.
+//! Braces: encrypted. Both HELLOs determine the mode (`hello.rs`). HELLOs and mode are the Noise prologue, so a change
+//! to either breaks OPEN. The nonces of the HELLOs make a recorded OPEN useless. The acceptor does no public-key
+//! arithmetic before an OPEN has verified.
 //!
-//! WELCOME costs half a round trip and buys certainty: the dialer's session exists only if the acceptor's
-//! does. Up to then the driver may send `refusal(code)` instead, at any moment, and the dialer learns why.
-//! There is no deadline in here; the driver has one for each half-open connection.
+//! WELCOME costs half a round trip. In return, the dialer's session exists only if the acceptor's does. Until WELCOME
+//! is sent, the acceptor's driver may send `refusal(code)` instead, and the dialer learns the reason. The driver has a
+//! deadline for each half-open connection; the handshake has none.
 
 mod acceptor;
 mod dialer;
@@ -46,12 +46,12 @@ pub use wire::{
 use super::channel::Channel;
 use crate::sys::host::Process;
 
-/// This engine, as handshakes present it.
+/// The data of this engine that handshakes send or use.
 #[derive(Clone, Debug)]
 pub struct Local {
     pub engine_id: [u8; 16],
     pub incarnation: u64,
-    /// `host:port` that others can dial; may be empty. Printable ASCII, at most 255 bytes.
+    /// `host:port` that other engines can dial; may be empty. Printable ASCII, at most 255 bytes.
     pub address: String,
     /// The tag in this engine's handles.
     pub tag: u16,
@@ -59,17 +59,17 @@ pub struct Local {
     pub frame_bytes_max: u32,
     pub reads_max: u32,
     pub notify_credits: u32,
-    /// Where this engine answers same-user proofs (`sys::unix::listen_abstract`); without it an acceptor
-    /// does not offer them.
+    /// The socket where this engine answers same-user proofs (`sys::unix::listen_abstract`). Without this socket, an
+    /// acceptor does not offer such proofs.
     pub unix_name: Option<Vec<u8>>,
-    /// Where this engine listens, and the process that it is in: see `Identity`.
+    /// Where this engine listens, and its process: see `Identity`.
     pub place: Option<[u8; 16]>,
     pub process: Option<Process>,
     pub auth: AuthPolicy,
 }
 
-/// What this engine accepts. With a secret, nothing less; without, a same-user proof; sessions without
-/// either only if both ends allow them.
+/// The authentication that this engine accepts: with a secret, only the secret; without a secret, a same-user proof.
+/// A session with neither needs the permission of both ends.
 #[derive(Clone, Debug, Default)]
 pub struct AuthPolicy {
     /// From `derive_secret`.
@@ -78,33 +78,33 @@ pub struct AuthPolicy {
     pub allow_unauthenticated: bool,
 }
 
-/// How the peer proved itself.
+/// The proof that authenticated the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Auth {
     Secret,
-    /// By the kernel's word on the AF_UNIX connection. `pid` 0: not visible from our pid namespace.
+    /// By the kernel's credentials of the AF_UNIX connection. `pid` 0: not visible from our pid namespace.
     SameUser {
         pid: i32,
         uid: u32,
     },
-    /// Not at all; both ends allow that. The channel is still encrypted, to whoever it may be.
+    /// Not at all; both ends allow that. The channel is encrypted, but the peer's identity is not proven.
     None,
 }
 
-/// A session, equal at both ends but for the perspective.
+/// An established session. Both ends have the same values, except `peer` and `auth`, which describe the other end.
 #[derive(Debug)]
 pub struct Established {
     pub peer: Identity,
     pub channel: Channel,
     pub session_id: [u8; 16],
-    /// From which the keys of the session's lanes are derived.
+    /// The key from which the keys of the session's lanes are derived.
     pub lane_key: Key,
     pub auth: Auth,
     /// The wire version agreed on.
     pub version: u16,
 }
 
-/// What the driver does next: write `output` (may be empty), then see `next`.
+/// The driver's next step: write `output` (may be empty), then do `next`.
 #[derive(Debug)]
 #[must_use]
 pub struct Step {
@@ -114,12 +114,12 @@ pub struct Step {
 
 #[derive(Debug)]
 pub enum Next {
-    /// Bring more input.
+    /// Wait for more input.
     More,
     /// Dialer only. Connect to this abstract socket, check that its owner is our user, write the nonce,
-    /// read 32 key bytes (see `proof.rs`), and call `Dialer::proof` with them or with what went wrong.
+    /// read 32 key bytes (see `proof.rs`), and call `Dialer::proof` with the key or with the error.
     ProveSameUser { name: Vec<u8>, nonce: Nonce },
-    /// Over, well. Bytes behind the handshake wait in `leftover`. At the acceptor, `output` is what tells
-    /// the dialer so; to turn it down after all, send `refusal(code)` instead.
+    /// The handshake has succeeded. Bytes behind the handshake are in `leftover`. At the acceptor, `output` is the
+    /// WELCOME; to refuse the session instead, send `refusal(code)`.
     Done(Box<Established>),
 }

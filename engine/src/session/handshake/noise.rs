@@ -1,6 +1,5 @@
-//! The cryptography's edge: which Noise handshake runs (NNpsk0), what it is bound to, and the keys that
-//! come out. The primitives are `snow`'s and `blake3`'s; this file only chooses their inputs. Used by
-//! `dialer` and `acceptor`.
+//! Runs the Noise handshake (NNpsk0): its prologue, its pre-shared key, and the session's keys. `snow` and `blake3`
+//! have the primitives; this file only chooses their inputs. Used by `dialer` and `acceptor`.
 
 use super::hello::{Hello, Mode, Role};
 use super::key::Key;
@@ -12,10 +11,10 @@ use crate::status::{Error, Result, Status};
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 const PROLOGUE: &[u8] = b"ferry session handshake 1";
-/// The pre-shared key where there is nothing to share. Encrypts against listeners, proves nothing.
+/// The pre-shared key of a session without proof. Protects against passive eavesdroppers, proves nothing.
 const NO_KEY: [u8; 32] = [0; 32];
 
-/// The pre-shared key of `mode` and what the session may claim for it; None if its ingredient is missing.
+/// Returns the pre-shared key of `mode` and the proof that it stands for. None if the secret or the proof is missing.
 pub(super) fn credentials(mode: Mode, local: &Local, proof: Option<Proof>) -> Option<(Key, Auth)> {
     match mode {
         Mode::Secret => Some((local.auth.secret.clone()?, Auth::Secret)),
@@ -24,8 +23,8 @@ pub(super) fn credentials(mode: Mode, local: &Local, proof: Option<Proof>) -> Op
     }
 }
 
-/// Both HELLOs, as sent and as received, and the mode: if the two ends saw different ones, not even the
-/// first message decrypts. `ours` and `theirs` are put into the order of the roles.
+/// Starts the Noise handshake. The prologue is the dialer's HELLO, the acceptor's HELLO and the mode: if the two ends
+/// saw different ones, the first message does not decrypt.
 pub(super) fn start(
     role: Role,
     ours: &Hello,
@@ -57,8 +56,8 @@ pub(super) fn write(noise: &mut snow::HandshakeState, payload: &[u8], out: &mut 
     Ok(())
 }
 
-/// The payload of the peer's handshake message. What does not decrypt was made with another key or for
-/// another conversation; Noise does not let these be told apart, so the likelier one is named.
+/// Returns the payload of the peer's handshake message. A message that does not decrypt was made with another key or
+/// for another handshake. Noise cannot distinguish the two, so the error names the likelier cause.
 pub(super) fn read(noise: &mut snow::HandshakeState, message: &[u8], mode: Mode) -> HandshakeResult<Vec<u8>> {
     let mut payload = vec![0; message.len()];
     match noise.read_message(message, &mut payload) {
@@ -70,22 +69,22 @@ pub(super) fn read(noise: &mut snow::HandshakeState, message: &[u8], mode: Mode)
                     RefusalCode::SameUserFailed,
                     "the same-user key does not fit this handshake",
                 ),
-                Mode::None => HandshakeError::malformed("the handshake was altered on the way"),
+                Mode::None => HandshakeError::malformed("the handshake was altered in transit"),
             })
         }
     }
     Ok(payload)
 }
 
-/// The channel of a finished handshake, and the hash of all that was said.
+/// Returns the channel of a finished handshake, and the hash of all its messages.
 pub(super) fn finish(noise: snow::HandshakeState) -> Result<(Channel, [u8; 32])> {
     let mut hash = [0; 32];
     hash.copy_from_slice(noise.get_handshake_hash());
     Ok((Channel::new(noise.into_transport_mode().map_err(failed)?), hash))
 }
 
-/// Session id and lane key. The shares crossed encrypted under the ephemeral keys, so the result is as
-/// secret as those and, with the hash, belongs to this conversation alone.
+/// Derives the session id and the lane key. The shares were encrypted under the ephemeral keys, so the results are as
+/// secret as those keys. The hash binds the results to this handshake.
 pub(super) fn session_keys(hash: &[u8; 32], dialer: &Key, acceptor: &Key) -> ([u8; 16], Key) {
     let material: [&[u8]; 3] = [hash, dialer.bytes(), acceptor.bytes()];
     let id = Key::derive("ferry 2026 session handshake: session id", &material);
@@ -95,7 +94,7 @@ pub(super) fn session_keys(hash: &[u8; 32], dialer: &Key, acceptor: &Key) -> ([u
     (session_id, lane_key)
 }
 
-/// Not the peer's doing: randomness ran out, or the library and this file disagree.
+/// Converts an error that the peer did not cause: no random bytes, or wrong use of the library.
 fn failed(error: snow::Error) -> Error {
     Error::new(Status::System, format!("noise: {error}"))
 }

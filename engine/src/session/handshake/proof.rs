@@ -1,6 +1,6 @@
-//! Same-user proofs between their two halves. On the AF_UNIX socket the acceptor's driver has checked who
-//! connected, and answered the dialer's nonce with a one-time key; on the TCP connection the `Acceptor`
-//! asks which key goes with the nonce in the HELLO. Pure: the sockets are `sys::unix`'s.
+//! Keeps same-user proofs between their two halves. On the AF_UNIX socket the acceptor's driver has checked the
+//! dialer's user, and answered the dialer's nonce with a one-time key. On the TCP connection the `Acceptor` asks for
+//! the key of the nonce in the HELLO. Pure: `sys::unix` has the sockets.
 //!
 //! ```text
 //! dialer                                   acceptor
@@ -16,11 +16,11 @@ use crate::status::{Error, Result, Status};
 use crate::types::Monotonic;
 use std::collections::HashMap;
 
-/// The nonce in the dialer's HELLO, by which its proof is found.
+/// The nonce in the dialer's HELLO, which identifies its proof.
 pub type Nonce = [u8; 32];
 
-/// The one-time key, and who is at the other end of the AF_UNIX connection as the kernel tells it. `pid`
-/// is 0 if that process has no number in our pid namespace.
+/// The one-time key, and the process at the other end of the AF_UNIX connection, as the kernel reports it. `pid` is 0
+/// if the process is not visible in our pid namespace.
 #[derive(Clone, Debug)]
 pub struct Proof {
     pub key: Key,
@@ -28,8 +28,8 @@ pub struct Proof {
     pub uid: u32,
 }
 
-/// Proofs that the acceptor's driver issued and no handshake has used yet. One per engine; bounded in
-/// number (`HANDSHAKES_MAX`) and time.
+/// Proofs that the acceptor's driver issued and no handshake has used yet. Each engine has one table. Proofs are
+/// bounded in number (`HANDSHAKES_MAX`) and time.
 #[derive(Debug)]
 pub struct ProofTable {
     issued: HashMap<Nonce, (Proof, Monotonic)>,
@@ -37,13 +37,13 @@ pub struct ProofTable {
 }
 
 impl ProofTable {
-    /// A proof may be used for `lifetime_ns` from its insertion; give it the handshake's own deadline.
+    /// Creates a table whose proofs are valid for `lifetime_ns` after insertion: the time limit of a handshake.
     pub fn new(lifetime_ns: u64) -> ProofTable {
         ProofTable { issued: HashMap::new(), lifetime_ns }
     }
 
-    /// Keeps a proof. Insert before the key is written to the dialer, which may use it at once. INVALID if
-    /// the nonce is taken: whoever comes second must not replace the first one's key. LIMIT if full.
+    /// Adds a proof. Call it before the key is written to the dialer, which may use the key at once. INVALID if the
+    /// nonce is taken: a second proof must not replace the first key. LIMIT if the table is full.
     pub fn insert(&mut self, nonce: Nonce, proof: Proof, now_ns: Monotonic) -> Result<()> {
         self.expire(now_ns);
         if self.issued.contains_key(&nonce) {
@@ -56,13 +56,13 @@ impl ProofTable {
         Ok(())
     }
 
-    /// The proof for this nonce, once.
+    /// Removes and returns the proof for this nonce, if it is still valid.
     pub fn take(&mut self, nonce: &Nonce, now_ns: Monotonic) -> Option<Proof> {
         let (proof, expires_ns) = self.issued.remove(nonce)?;
         (now_ns < expires_ns).then_some(proof)
     }
 
-    /// Forgets what is out of date. `insert` does so too; call it from a timer to drop keys sooner.
+    /// Removes expired proofs. `insert` does so too; a timer may call this function to drop keys sooner.
     pub fn expire(&mut self, now_ns: Monotonic) {
         self.issued.retain(|_, (_, expires_ns)| now_ns < *expires_ns);
     }

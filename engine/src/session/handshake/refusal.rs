@@ -1,16 +1,16 @@
-//! Why a handshake ended: the reason codes of the wire, and the error that carries one together with
-//! what the other end should still be told. Used by `dialer`, `acceptor`, and by the control loop, which
-//! may refuse for reasons of its own (DUPLICATE, TOO_MANY, FENCED).
+//! Refusals of handshakes: the reason codes of the wire format, and the error with its code and the bytes to send to
+//! the other end. Used by `dialer`, `acceptor`, and the control loop, which refuses for reasons of its own
+//! (DUPLICATE, TOO_MANY, FENCED).
 
 use super::wire::{self, FrameType};
 use crate::status::{Error, Status};
 
-/// Bytes of a refusal's text that are looked at; the peer is not authenticated when it says why.
+/// Bytes of a refusal's text that are sent or read. Bounded, because the peer is not authenticated.
 const TEXT_BYTES_MAX: usize = 200;
 
 macro_rules! refusal_codes {
     ($($(#[$doc:meta])* $name:ident = $number:literal, $status:ident, $text:literal;)*) => {
-        /// Reason codes; the numbers are the wire's and are never reused.
+        /// Reason codes. The numbers belong to the wire format and are never reused.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum RefusalCode { $($(#[$doc])* $name = $number,)* }
@@ -20,9 +20,9 @@ macro_rules! refusal_codes {
             pub fn from_number(number: u8) -> Option<RefusalCode> {
                 match number { $($number => Some(RefusalCode::$name),)* _ => None }
             }
-            /// The reason in words, as it is sent.
+            /// Returns the reason as text, as it is sent.
             pub fn text(self) -> &'static str { match self { $(RefusalCode::$name => $text),* } }
-            /// What the side that was refused reports.
+            /// Returns the status that the refused side reports.
             pub fn status(self) -> Status { match self { $(RefusalCode::$name => Status::$status),* } }
         }
     };
@@ -30,16 +30,16 @@ macro_rules! refusal_codes {
 
 refusal_codes! {
     BadSecret = 1, Refused, "wrong secret";
-    /// One side wants more than the other can offer; usually only one of them has a secret.
+    /// One side requires more than the other offers; usually only one side has a secret.
     AuthRequired = 2, Refused, "authentication required";
     SameUserFailed = 3, Refused, "not proven to be the same user on the same host";
-    /// A session between these two engines exists, or is being made from the other side.
+    /// A session between these two engines exists, or the other side dials one.
     Duplicate = 4, Refused, "duplicate session";
     TooMany = 5, Refused, "too many handshakes in progress";
     /// The acceptor has declared this incarnation of the dialer dead.
     Fenced = 6, Refused, "this incarnation has been fenced";
     Version = 7, Version, "no wire version in common";
-    /// What arrived is not a handshake, or was altered on the way.
+    /// The input is not a handshake, or was altered in transit.
     Malformed = 8, Refused, "malformed handshake";
     /// The text says which, and why.
     NoThread = 9, Limit, "a thread that sessions need cannot be started";
@@ -52,8 +52,8 @@ impl RefusalCode {
     }
 }
 
-/// The bytes that refuse, valid at any point where the acceptor has not yet announced the session: before
-/// an `Acceptor` exists, between its steps, and instead of the output that came with its `Done`.
+/// Returns the bytes of a refusal. They are valid until the acceptor has sent WELCOME: before an `Acceptor` exists,
+/// between its steps, and instead of the output that came with its `Done`.
 pub fn refusal(code: RefusalCode) -> Vec<u8> {
     refusal_with(code, code.text())
 }
@@ -62,30 +62,30 @@ pub fn refusal_with(code: RefusalCode, text: &str) -> Vec<u8> {
     let text = &text.as_bytes()[..text.len().min(TEXT_BYTES_MAX)];
     let mut body = vec![code as u8];
     body.extend_from_slice(text);
-    // With its own preamble, so that the sender need not know whether one went out before.
+    // A refusal has its own preamble, so the sender need not know whether a preamble was sent before.
     let mut out = wire::preamble(wire::KIND_CONTROL).to_vec();
     wire::put_frame(&mut out, FrameType::Refusal, &body);
     out
 }
 
-/// A handshake that is over without a session. Close the connection once `reply` is written.
+/// The error of a failed handshake. Close the connection once `reply` is written.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct HandshakeError {
     /// REFUSED, VERSION, NOT_FERRY, CORRUPT, INVALID, LIMIT, CLOSED or SYSTEM.
     pub error: Error,
-    /// The reason, received or sent; None where the connection ended without one.
+    /// The reason, received or sent; None if the connection ended without a reason.
     pub refusal: Option<RefusalCode>,
-    /// Who refused, where it had proven itself before: engine id and incarnation.
+    /// Engine id and incarnation of the engine that refused, if it was authenticated before.
     pub by: Option<([u8; 16], u64)>,
-    /// What to send before closing so that the other side can say why; may be empty.
+    /// Bytes to send before closing, so that the other side can report the reason; may be empty.
     pub reply: Vec<u8>,
 }
 
 pub type HandshakeResult<T> = std::result::Result<T, HandshakeError>;
 
 impl HandshakeError {
-    /// This side refuses: the other one is told code and text.
+    /// Returns the error for a refusal by this side. Code and text are sent to the other end.
     pub(super) fn refuse(code: RefusalCode, text: impl Into<String>) -> HandshakeError {
         let text = text.into();
         let reply = refusal_with(code, &text);
@@ -97,26 +97,26 @@ impl HandshakeError {
         HandshakeError::refuse(RefusalCode::Malformed, text)
     }
 
-    /// The other end doesn't speak this protocol, so nothing is said to it.
+    /// Returns the error for an end that does not speak this protocol. Nothing is sent to such an end.
     pub(super) fn not_ferry() -> HandshakeError {
         Error::new(Status::NotFerry, "the other end is not a ferry engine").into()
     }
 
-    /// Something goes out ahead of the refusal.
+    /// Puts `output` before the refusal.
     pub(super) fn after(mut self, mut output: Vec<u8>) -> HandshakeError {
         output.append(&mut self.reply);
         self.reply = output;
         self
     }
 
-    /// The peer refused; `body` is its reason.
+    /// Returns the error for a refusal by the peer; `body` has the reason.
     pub(super) fn received(body: &[u8]) -> HandshakeError {
         let (number, text) = match body.split_first() {
             Some((&number, text)) => (number, &text[..text.len().min(TEXT_BYTES_MAX)]),
             None => (0, &[][..]),
         };
         let refusal = RefusalCode::from_number(number);
-        // Escaped: this ends up in logs and on terminals, and anyone on the way may have written it.
+        // Escaped: the text is printed in logs and on terminals, and a third party may have written it.
         let text = String::from_utf8_lossy(text).escape_debug().to_string();
         let message = match refusal {
             Some(code) if text.is_empty() || text == code.text() => format!("peer refused: {}", code.text()),

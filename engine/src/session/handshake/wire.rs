@@ -1,11 +1,11 @@
-//! Bytes of the handshake: the preamble that opens every ferry connection, the frames behind it, and the
-//! bounded buffer that finds them again in a stream. Below `hello`, `refusal`, `dialer` and `acceptor`.
+//! Bytes of the handshake: the preamble of every ferry connection, the frames behind it, and the bounded buffer that
+//! splits a stream into frames. Used by `hello`, `refusal`, `dialer` and `acceptor`.
 //!
 //! ```text
 //! "FERRY\0" kind:u8 | length:u16 type:u8 fields | length:u16 type:u8 fields | ...
 //! ```
-//! A refusal brings its own preamble wherever it stands. That is unambiguous, because "FE" read as a
-//! length is beyond what any handshake frame may have.
+//! A refusal always has its own preamble. This is unambiguous: "FE", read as a length, exceeds the length of every
+//! handshake frame.
 
 use super::refusal::{HandshakeError, HandshakeResult};
 use crate::limits::HANDSHAKE_BYTES_MAX;
@@ -15,11 +15,11 @@ pub const MAGIC: [u8; 6] = *b"FERRY\0";
 /// The kind of a connection: control (this handshake), or a data lane of an existing session.
 pub const KIND_CONTROL: u8 = 1;
 pub const KIND_LANE: u8 = 2;
-/// The wire version that this engine speaks, and the oldest one it still does.
-/// 2: lanes are opened when they are needed, and an acceptor asks for them. An engine that speaks 1 waits for them all.
+/// The wire version that this engine speaks, and the oldest version that it accepts.
+/// Version 2: lanes are opened when they are needed, and an acceptor asks for lanes. Version 1 waits for all lanes.
 pub const WIRE_VERSION: u16 = 2;
 pub const WIRE_VERSION_MIN: u16 = 2;
-/// Bytes that one `input` may bring. What a peer may send behind the handshake comes along with it.
+/// Bytes that one `input` may take. Input may include bytes that the peer sent behind the handshake.
 pub const INPUT_BYTES_MAX: usize = 64 << 10;
 
 const PREAMBLE_BYTES: usize = MAGIC.len() + 1;
@@ -27,7 +27,7 @@ const LENGTH_BYTES: usize = 2;
 const BUFFER_BYTES_MAX: usize = INPUT_BYTES_MAX + PREAMBLE_BYTES + LENGTH_BYTES + HANDSHAKE_BYTES_MAX;
 const _: () = assert!(u16::from_le_bytes([MAGIC[0], MAGIC[1]]) as usize > HANDSHAKE_BYTES_MAX);
 
-/// What the first bytes of an inbound connection say it is.
+/// The kind of an inbound connection, as far as its first bytes tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peek {
     NeedMore,
@@ -36,8 +36,8 @@ pub enum Peek {
     NotFerry,
 }
 
-/// Looks without consuming: the handshake, or the lane, parses the preamble again. Says NotFerry at the
-/// first wrong byte, so that a stray client is not waited for.
+/// Returns the kind without consuming bytes: the handshake, or the lane, parses the preamble again. Returns NotFerry
+/// at the first wrong byte, so that the engine does not wait for a stray client.
 pub fn peek_kind(bytes: &[u8]) -> Peek {
     let seen = bytes.len().min(MAGIC.len());
     if bytes[..seen] != MAGIC[..seen] {
@@ -66,9 +66,9 @@ pub(super) enum FrameType {
     Open = 2,
     /// Noise `e, ee`, from the acceptor.
     Answer = 3,
-    /// The dialer's proof that it holds the keys now.
+    /// The dialer's proof that it has the keys.
     Confirm = 4,
-    /// The acceptor's word that the session exists.
+    /// The acceptor's confirmation that the session exists.
     Welcome = 5,
     Refusal = 255,
 }
@@ -80,7 +80,7 @@ impl FrameType {
     }
 }
 
-/// Appends a frame. `fields` is bounded by its few callers, which all write fields of bounded length.
+/// Appends a frame. The callers bound `fields`.
 pub(super) fn put_frame(out: &mut Vec<u8>, kind: FrameType, fields: &[u8]) {
     let length = 1 + fields.len();
     assert!(length <= HANDSHAKE_BYTES_MAX, "a handshake frame of {length} bytes");
@@ -89,7 +89,7 @@ pub(super) fn put_frame(out: &mut Vec<u8>, kind: FrameType, fields: &[u8]) {
     out.extend_from_slice(fields);
 }
 
-/// A stream's bytes, cut into frames.
+/// Splits the bytes of a stream into frames.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
     buffer: Vec<u8>,
@@ -97,17 +97,17 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    /// LIMIT if the driver brings more than `INPUT_BYTES_MAX` at once, or keeps bringing input while the
+    /// Appends input. LIMIT if the driver passes more than `INPUT_BYTES_MAX` at once, or keeps passing input while the
     /// dialer waits for a proof.
     pub fn push(&mut self, bytes: &[u8]) -> HandshakeResult<()> {
         if self.buffer.len() + bytes.len() > BUFFER_BYTES_MAX {
-            return Err(Error::new(Status::Limit, "more handshake input than can be in order").into());
+            return Err(Error::new(Status::Limit, "more handshake input than a handshake can need").into());
         }
         self.buffer.extend_from_slice(bytes);
         Ok(())
     }
 
-    /// The next frame's type and fields, or None until it is complete.
+    /// Returns the next frame's type and fields, or None until the frame is complete.
     pub fn next(&mut self) -> HandshakeResult<Option<(FrameType, Vec<u8>)>> {
         if !self.skip_preamble()? {
             return Ok(None);
@@ -127,12 +127,13 @@ impl Frames {
         Ok(Some((kind, fields)))
     }
 
-    /// Takes what is buffered behind the last frame.
+    /// Takes the bytes behind the last frame.
     pub fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.buffer)
     }
 
-    /// Whether a frame may be looked for: the preamble has been seen, and none stands in front.
+    /// Removes a preamble at the front. Returns false until the first preamble is complete, or while a later preamble
+    /// is not.
     fn skip_preamble(&mut self) -> HandshakeResult<bool> {
         if self.preamble_seen && !self.buffer.starts_with(&MAGIC[..LENGTH_BYTES]) {
             return Ok(true);
@@ -157,7 +158,7 @@ impl Frames {
     }
 }
 
-/// Fields of a frame, read from the front. Every method answers None past the end.
+/// Fields of a frame, read from the front. Every method returns None past the end.
 pub(super) struct Fields<'a>(pub &'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -183,7 +184,7 @@ impl<'a> Fields<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// Bytes behind a u8 that says how many.
+    /// Reads bytes whose number precedes them as a u8.
     pub fn short(&mut self) -> Option<&'a [u8]> {
         let length = self.u8()? as usize;
         let (bytes, rest) = self.0.split_at_checked(length)?;

@@ -1,5 +1,5 @@
-//! What AscendCL hands out, given back when it is dropped: contexts, streams, events, memory. All but a context
-//! are made and dropped under a context of the same device.
+//! Guards for AscendCL's objects, which release them when dropped: contexts, streams, events, memory. All except
+//! contexts must be made and dropped under a context of the same device.
 
 use super::bindings as ffi;
 use super::library::Runtime;
@@ -9,21 +9,21 @@ use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// Calls a required function and makes an error of what it returns.
+/// Calls a required function and turns its result into an error.
 macro_rules! call {
     ($runtime:expr, $name:ident($($argument:expr),*)) => {
         $runtime.check(stringify!($name), ($runtime.calls.$name)($($argument),*))
     };
 }
 
-/// A context of its own on a device. What the program has current on its threads is not concerned.
+/// A context that ferry creates on a device. The program's current contexts are not affected.
 pub struct Context {
     runtime: Arc<Runtime>,
     raw: *mut c_void,
 }
 
 impl Context {
-    /// It is the calling thread's current one from now on.
+    /// Creates a context, which becomes the calling thread's current one.
     pub fn create(runtime: &Arc<Runtime>, device: i32) -> Result<Context> {
         let mut raw = null_mut();
         // SAFETY: the pointer outlives the call.
@@ -54,7 +54,7 @@ impl DeviceMemory {
         DeviceMemory::with(runtime, length, ffi::ACL_MALLOC_HUGE_FIRST)
     }
 
-    /// Of huge pages alone: it begins at a multiple of 2 MiB.
+    /// Allocates huge pages only, so the memory begins at a multiple of 2 MiB.
     pub fn huge(runtime: &Arc<Runtime>, length: usize) -> Result<DeviceMemory> {
         DeviceMemory::with(runtime, length, ffi::ACL_MALLOC_HUGE_ONLY)
     }
@@ -66,7 +66,7 @@ impl DeviceMemory {
         Ok(DeviceMemory { runtime: runtime.clone(), address })
     }
 
-    /// With this in it.
+    /// Allocates memory with this content.
     pub fn holding(runtime: &Arc<Runtime>, bytes: &[u8]) -> Result<DeviceMemory> {
         let memory = DeviceMemory::new(runtime, bytes.len())?;
         let (to, length) = (memory.address, bytes.len());
@@ -83,12 +83,12 @@ impl DeviceMemory {
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        // SAFETY: from `new`; whoever drops it knows that nothing under way names it.
+        // SAFETY: from `new`; the owner drops it only once no outstanding work names it.
         unsafe { (self.runtime.calls.aclrtFree)(self.address) };
     }
 }
 
-/// Host memory that the library has locked.
+/// Pinned host memory.
 pub struct PinnedMemory {
     runtime: Arc<Runtime>,
     address: *mut c_void,
@@ -109,19 +109,20 @@ impl PinnedMemory {
 
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
-        // SAFETY: from `new`; whoever drops it knows that nothing under way names it.
+        // SAFETY: from `new`; the owner drops it only once no outstanding work names it.
         unsafe { (self.runtime.calls.aclrtFreeHost)(self.address) };
     }
 }
 
-/// A stream of the context that is current when it is made. Its calls are made under that.
+/// A stream of the context that was current when it was made. Its calls must be made under that context.
 pub struct Stream {
     runtime: Arc<Runtime>,
     raw: *mut c_void,
 }
 
 impl Stream {
-    /// One that does nothing more behind a task that has failed: what ends in order has also succeeded.
+    /// Creates a stream that stops at the first task that fails: if a later task ends in order, all earlier ones have
+    /// succeeded.
     pub fn create(runtime: &Arc<Runtime>) -> Result<Stream> {
         let mut raw = null_mut();
         let flags = (ffi::ACL_STREAM_FAST_LAUNCH | ffi::ACL_STREAM_FAST_SYNC) as u32;
@@ -144,7 +145,7 @@ impl Stream {
         unsafe { call!(self.runtime, aclrtMemcpyAsync(to, length, from, length, kind, self.raw)) }
     }
 
-    /// Adds copies in one call, between the host and this device. UNSUPPORTED where the library can't.
+    /// Adds copies between the host and this device in one call. UNSUPPORTED if the library lacks the function.
     ///
     /// # Safety
     ///
@@ -180,7 +181,7 @@ impl Stream {
         self.runtime.check("aclrtMemcpyBatchAsync", code)
     }
 
-    /// Whether everything added so far has ended.
+    /// True if everything added so far has ended.
     pub fn is_idle(&self) -> Result<bool> {
         let mut status = ffi::ACL_STREAM_NOT_READY;
         // SAFETY: the number outlives the call.
@@ -188,13 +189,13 @@ impl Stream {
         Ok(status == ffi::ACL_STREAM_COMPLETE)
     }
 
-    /// Waits until everything has ended, at most so long. An error: that, or the first task that failed.
+    /// Waits until everything has ended, at most `timeout_ms`. Fails on a time-out, or with the first task's error.
     pub fn wait(&self, timeout_ms: i32) -> Result<()> {
         // SAFETY: no memory is involved.
         unsafe { call!(self.runtime, aclrtSynchronizeStreamWithTimeout(self.raw, timeout_ms)) }
     }
 
-    /// Stops what runs and drops the rest.
+    /// Stops the running task and drops the rest.
     pub fn abort(&self) -> Result<()> {
         // SAFETY: no memory is involved.
         unsafe { call!(self.runtime, aclrtStreamAbort(self.raw)) }
@@ -203,12 +204,12 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // SAFETY: from `create`; whoever drops it knows that nothing is under way.
+        // SAFETY: from `create`; the owner drops it only once no work is outstanding.
         unsafe { (self.runtime.calls.aclrtDestroyStream)(self.raw) };
     }
 }
 
-/// An event: ferry's own, or the program's, which it is not to destroy.
+/// An event that ferry created, or one of the program's, which must not be destroyed here.
 pub struct Event {
     runtime: Arc<Runtime>,
     raw: *mut c_void,
@@ -219,13 +220,13 @@ pub struct Event {
 unsafe impl Send for Event {}
 
 impl Event {
-    /// The program's.
+    /// Wraps an event of the program.
     pub fn of_program(runtime: &Arc<Runtime>, raw: u64) -> Event {
         Event { runtime: runtime.clone(), raw: raw as *mut c_void, own: false }
     }
 
-    /// Where the program's stream is now. UNSUPPORTED if the calling thread's current context is not the
-    /// stream's.
+    /// Records an event at the current end of the program's stream. UNSUPPORTED if the calling thread's current
+    /// context is not the stream's.
     pub fn record(runtime: &Arc<Runtime>, stream: u64) -> Result<Event> {
         let explain = |error: Error| match error.vendor_error {
             ffi::ACL_NO_CONTEXT | ffi::ACL_STREAM_OF_OTHER_CONTEXT => Error {

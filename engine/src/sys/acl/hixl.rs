@@ -1,6 +1,6 @@
-//! HIXL: memory of devices that devices of other hosts read and write by themselves. A library of its own, opened
-//! when it is first wanted; what it hands out is given back when it is dropped. Each call is made under a context of
-//! the device whose memory it is.
+//! HIXL: device memory that devices of other hosts read and write directly. A library of its own, opened when it is
+//! first needed; its objects are released when dropped. Each call is made under a context of the device whose memory
+//! it uses.
 
 use super::bindings as ffi;
 use super::handles::DeviceMemory;
@@ -14,9 +14,9 @@ use std::ptr::null_mut;
 use std::time::Duration;
 
 const NAME: &str = "libcann_hixl.so";
-/// Clients that may wait for the server to accept them; there is one.
+/// Clients that may wait for the server to accept them; there is only one.
 const BACKLOG: u32 = 1;
-/// What the memory is called.
+/// The name of the registered memory.
 const TAG: &CStr = c"ferry";
 
 calls! {
@@ -29,13 +29,13 @@ calls! {
 
 pub struct Hixl {
     pub calls: Calls,
-    /// As it was opened.
+    /// The name under which the library was opened.
     name: String,
 }
 
 impl Hixl {
-    /// Opens `wanted`, or if that is empty what the system has; once. UNAVAILABLE with the reason, which for a
-    /// library before 9.1 is the function that it lacks.
+    /// Opens `wanted`, or the system's library if `wanted` is empty, once. Fails with UNAVAILABLE and the reason; for
+    /// a library before 9.1 that is a missing function.
     pub fn open(wanted: &str) -> Result<&'static Hixl> {
         static OPEN: Mutex<Vec<&'static Hixl>> = Mutex::new(Vec::new());
         let name = if wanted.is_empty() { NAME } else { wanted };
@@ -49,7 +49,7 @@ impl Hixl {
         Ok(library)
     }
 
-    /// UNAVAILABLE for every failure but a wrong parameter: nothing more can be done with what failed.
+    /// UNAVAILABLE for every failure except a wrong parameter: the failed object can't be used any more.
     fn check(&self, function: &str, code: u32) -> Result<()> {
         let status = match code as i32 {
             0 => return Ok(()),
@@ -71,22 +71,21 @@ fn of_device(memory: &DeviceMemory, length: u64) -> ffi::hixl_memory {
 }
 
 fn host_name(host: IpAddr) -> CString {
-    // An address has no zero in it.
+    // The text of an address contains no NUL.
     CString::new(host.to_string()).unwrap_or_default()
 }
 
-/// Memory that one client reads and writes by itself.
+/// Memory that one client reads and writes directly.
 pub struct Server {
     library: &'static Hixl,
     raw: *mut c_void,
     registered: *mut c_void,
-    /// None: given away, because the server could not be ended.
+    /// None after the memory was leaked because the server could not be ended.
     memory: Option<DeviceMemory>,
 }
 
 impl Server {
-    /// Lets clients come to `endpoint` by asking at this port of the host. The memory begins at a multiple of its
-    /// pages.
+    /// Listens at this port of the host, and offers `memory` at `endpoint`. The memory must begin at a page boundary.
     pub fn open(
         library: &'static Hixl,
         endpoint: &ffi::hixl_endpoint,
@@ -120,7 +119,7 @@ impl Server {
         self.memory.as_ref().map_or(0, DeviceMemory::address)
     }
 
-    /// Ends it, and frees the memory. False: a client is still there.
+    /// Ends the server and frees the memory. Returns false while a client is still connected.
     pub fn end(&mut self) -> bool {
         let calls = &self.library.calls;
         if !self.registered.is_null() {
@@ -145,28 +144,28 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if !self.end() {
-            // A client may still write to it.
+            // A client may still write to the memory, so leak it.
             std::mem::forget(self.memory.take());
         }
     }
 }
 
-/// A piece on its way.
+/// A piece that is being moved.
 pub struct Moving(*mut c_void);
 
-/// Memory here, and a server's.
+/// A connection between memory here and a server's memory.
 pub struct Client {
     library: &'static Hixl,
     raw: *mut c_void,
     memory: Option<DeviceMemory>,
-    /// Where the server's memory begins, as its device knows it, and its length.
+    /// The start of the server's memory, as its device addresses it, and its length.
     remote: (u64, u64),
-    /// What is under way was not seen to end.
+    /// A started piece was not seen to end.
     failed: bool,
 }
 
 impl Client {
-    /// Takes at most twice `patience`.
+    /// Connects. Takes at most twice `patience`.
     pub fn connect(
         library: &'static Hixl,
         (local, remote): (&ffi::hixl_endpoint, &ffi::hixl_endpoint),
@@ -181,7 +180,7 @@ impl Client {
             remote,
             host: host.as_ptr(),
             port: port.into(),
-            // As the library likes them.
+            // Zero means the library's defaults.
             traffic_class: u8::MAX,
             service_level: u8::MAX,
             reserved: [0; 98],
@@ -223,7 +222,7 @@ impl Client {
         self.remote
     }
 
-    /// Begins to move a piece; what is returned is asked for with `is_done`.
+    /// Starts to move a piece. `is_done` tells when it has been moved.
     ///
     /// # Safety
     ///
@@ -249,11 +248,11 @@ impl Client {
         Ok(Moving(complete))
     }
 
-    /// An error: it has failed, and the client is of no use any more.
+    /// True when the piece has been moved. An error means that the client can't be used any more.
     ///
     /// # Safety
     ///
-    /// It was not said to be done, nor to have failed, before.
+    /// The piece was not reported as done or failed before.
     pub unsafe fn is_done(&mut self, moving: &Moving) -> Result<bool> {
         let mut status = ffi::HIXL_WAITING;
         let query = self.library.calls.HixlCSClientQueryCompleteStatus;
@@ -273,15 +272,15 @@ impl Client {
         told.inspect_err(|_| self.failed = true)
     }
 
-    /// What is under way may go on at both ends, for all that is known.
+    /// Notes that started pieces may still be moving at both ends.
     pub fn give_up(&mut self) {
         self.failed = true;
     }
 }
 
 impl Drop for Client {
-    /// Where something has failed the client stays connected, so that the server keeps its memory, and ours is kept:
-    /// both until the process ends.
+    /// After a failure the client stays connected, so that the server keeps its memory, and this end's memory is
+    /// leaked: both stay until the process ends.
     fn drop(&mut self) {
         // SAFETY: from `connect`, and not used any more.
         let ended = !self.failed && unsafe { (self.library.calls.HixlCSClientDestroy)(self.raw) } == 0;

@@ -1,5 +1,5 @@
-//! Opens AscendCL and looks up its functions; begins and ends its use in this process; makes errors of its
-//! codes. Once open it stays open: it has threads of its own.
+//! Opens AscendCL and looks up its functions, initialises and finalises it in this process, and turns its codes into
+//! errors. The library stays open because it has threads of its own.
 
 use super::bindings as ffi;
 use super::object::{calls, unavailable, Object};
@@ -10,9 +10,9 @@ use std::ffi::{c_char, c_int, c_void, CStr};
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// What it is called, in the order of trial: before and after the runtime became a library of its own.
+/// Its file names in the order of trial: before and after the runtime became a library of its own.
 const NAMES: [&str; 2] = ["libascendcl.so", "libacl_rt.so"];
-/// Of the library's own words in an error.
+/// The most characters of the library's own text in an error.
 const TEXT_CHARS_MAX: usize = 300;
 
 calls! {
@@ -31,11 +31,11 @@ calls! {
         aclrtIpcMemGetExportKey, aclrtIpcMemSetImportPid, aclrtIpcMemImportByKey, aclrtIpcMemClose;
 }
 
-/// AscendCL, open but perhaps not yet begun: without `Runtime` only what the program itself has begun can
-/// be asked.
+/// AscendCL, open but perhaps not initialised: without a `Runtime`, calls work only if the program itself has
+/// initialised the library.
 pub struct Library {
     pub calls: Calls,
-    /// As it was opened.
+    /// The name under which the library was opened.
     pub name: String,
     uses: Mutex<Uses>,
 }
@@ -43,13 +43,13 @@ pub struct Library {
 #[derive(Default)]
 struct Uses {
     count: usize,
-    /// Whether the last of them ends what the first has begun.
+    /// Whether the last use finalises the library.
     ends: bool,
 }
 
 impl Library {
-    /// Opens `wanted`, or if it is empty what the system has. UNAVAILABLE with the reason. Of each name there is
-    /// one library in the process.
+    /// Opens `wanted`, or the system's library if `wanted` is empty. Fails with UNAVAILABLE and the reason. The
+    /// process has one `Library` for each name.
     pub fn open(wanted: &str) -> Result<&'static Library> {
         static OPEN: Mutex<Vec<&'static Library>> = Mutex::new(Vec::new());
         let mut open = OPEN.lock();
@@ -65,19 +65,19 @@ impl Library {
                     open.push(library);
                     return Ok(library);
                 }
-                // The first reason is about the library that was wanted most.
+                // The first reason concerns the preferred library.
                 Err(error) => drop(reason.get_or_insert(error)),
             }
         }
         Err(reason.unwrap_or_else(|| unavailable("no name to open".into())))
     }
 
-    /// Whether the program has it open already. Opens nothing.
+    /// True if the program has the library open already. Opens nothing.
     pub fn is_loaded(wanted: &str) -> bool {
         candidates(wanted).into_iter().any(Object::is_loaded)
     }
 
-    /// An error of `function` if the code is one.
+    /// Returns an error of `function` if the code is not success.
     pub fn check(&self, function: &str, code: c_int) -> Result<()> {
         if code == 0 {
             return Ok(());
@@ -89,7 +89,7 @@ impl Library {
         Err(Error { vendor_error: code, ..error }.over(Transport::Ascend))
     }
 
-    /// UNSUPPORTED if this version lacks the function.
+    /// Returns an optional function, or UNSUPPORTED if this version lacks it.
     pub fn need<F>(&self, function: &str, there: Option<F>) -> Result<F> {
         there.ok_or_else(|| {
             let text = format!("{} has no {function}", self.name);
@@ -97,7 +97,7 @@ impl Library {
         })
     }
 
-    /// The name of the device's kind, where the library says one.
+    /// Returns the name of the device model, if the library has one.
     pub fn soc_name(&self) -> Option<String> {
         // SAFETY: NULL, or a C string that stays.
         unsafe { text_of((self.calls.aclrtGetSocName)()) }
@@ -110,7 +110,7 @@ impl Library {
         Ok(i32::try_from(count).unwrap_or(i32::MAX))
     }
 
-    /// The calling thread's current context, if it has one.
+    /// Returns the calling thread's current context, if it has one.
     pub fn current_context(&self) -> Option<*mut c_void> {
         let mut context = std::ptr::null_mut();
         // SAFETY: the pointer outlives the call.
@@ -123,8 +123,8 @@ impl Library {
     }
 }
 
-/// The library, begun. Programs begin it themselves, before or after this one does, and none must end it
-/// for the other.
+/// The initialised library. The program may initialise it too, before or after ferry; neither may finalise it for the
+/// other.
 pub struct Runtime(&'static Library);
 
 impl Runtime {
@@ -136,7 +136,8 @@ impl Runtime {
             if code != ffi::ACL_INITIALISED_BEFORE {
                 library.check("aclInit", code)?;
             }
-            // Where uses are counted this one is, whoever was first. Else whoever was first ends it.
+            // If the library counts its uses, this use is counted and must be undone. Otherwise only the first user
+            // finalises.
             uses.ends = code == 0 || library.calls.aclFinalizeReference.is_some();
         }
         uses.count += 1;
@@ -190,7 +191,7 @@ unsafe fn text_of(text: *const c_char) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// What a caller can do about it. UNAVAILABLE: the device, or the library, is of no use any more.
+/// Returns the status for a code. UNAVAILABLE means that the device or the library can't be used any more.
 fn status_of(code: c_int) -> Status {
     match code {
         ffi::ACL_INVALID | ffi::ACL_PARAMETER | ffi::ACL_DEVICE_ID | ffi::ACL_HANDLE => Status::Invalid,
@@ -200,7 +201,7 @@ fn status_of(code: c_int) -> Status {
         ffi::ACL_HOST_REGISTERED_BEFORE => Status::Busy,
         ffi::ACL_HOST_NOT_REGISTERED => Status::NotRegistered,
         ffi::ACL_IPC => Status::System,
-        // The program has ended the library, or reset the device.
+        // The program has finalised the library, or reset the device.
         ffi::ACL_UNINITIALISED | ffi::ACL_NO_CONTEXT | ffi::ACL_STREAM_OF_OTHER_CONTEXT => {
             Status::Unavailable
         }

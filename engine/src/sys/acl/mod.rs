@@ -1,10 +1,10 @@
-//! Ascend's NPUs through AscendCL, as far as `transport::ascend` needs them. `library` opens it when it is
-//! first wanted and looks up its functions (`object`); `held` has guards for what it hands out, `hixl` for what the
-//! library of that name does. `bindings` is made from `facts.h`, which says in our own words what is documented;
-//! nothing is built against a vendor's header.
+//! Ascend's NPUs through AscendCL, as far as `transport::ascend` needs them. `library` opens AscendCL when it is first
+//! needed and looks up its functions (`object`). `handles` has guards for AscendCL's objects, `hixl` those for HIXL's.
+//! `bindings` is generated from `facts.h`, which states the documented interface in our own words; nothing is built
+//! against a vendor's header.
 //!
-//! AscendCL is thread-safe. What belongs to a thread is its current context: most calls need one, streams
-//! take work only under theirs. Whose thread it is decides `transport::ascend`.
+//! AscendCL is thread-safe. Each thread has its own current context: most calls need one, and a stream accepts work
+//! only under its own context. `transport::ascend` decides which thread uses which context.
 
 #[rustfmt::skip]
 mod bindings;
@@ -18,7 +18,7 @@ pub use handles::{Context, DeviceMemory, Event, PinnedMemory, Stream};
 pub use hixl::{Client, Hixl, Moving, Server};
 pub use library::{Library, Runtime};
 
-// As documented, and as a C compiler has them on 64-bit machines.
+// Layouts as documented, and as a C compiler computes them on 64-bit machines.
 const _: () = assert!(size_of::<acl_location>() == 8 && std::mem::offset_of!(acl_location, type_) == 4);
 const _: () = assert!(size_of::<acl_pointer_attributes>() == 28);
 const _: () = assert!(std::mem::offset_of!(acl_pointer_attributes, page_size) == 8);

@@ -1,5 +1,5 @@
-//! A shared object of Ascend's and tables of its functions, which are looked up when it is opened. Once open it stays
-//! open: it has threads of its own.
+//! A shared object of Ascend's and tables of its functions, which are looked up when it is opened. An object stays
+//! open because it has threads of its own.
 
 use crate::status::{Error, Result, Status};
 use crate::types::Transport;
@@ -7,7 +7,8 @@ use std::ffi::{c_int, c_void, CStr, CString};
 
 macro_rules! calls {
     ($table:ident required: $($name:ident),+; $(optional: $($maybe:ident),+;)?) => {
-        /// The library's functions. Fields have their names, which errors repeat; versions lack the optional ones.
+        /// The library's functions. Fields have the functions' names, which errors repeat; some versions lack the
+        /// optional ones.
         #[allow(non_snake_case)]
         pub struct $table {
             $(pub $name: <ffi::$name as IntoIterator>::Item,)+
@@ -15,7 +16,7 @@ macro_rules! calls {
         }
 
         impl $table {
-            /// UNAVAILABLE names the function that is not there.
+            /// Fails with UNAVAILABLE and the name of a required function that is missing.
             fn look_up(object: Object, library: &str) -> Result<$table> {
                 $(
                     // SAFETY: the type is that of the function of this name.
@@ -32,7 +33,7 @@ macro_rules! calls {
             }
 
             $(
-                /// The optional functions that this version lacks.
+                /// Returns the optional functions that this version lacks.
                 pub fn absent(&self) -> Vec<&'static str> {
                     let all = [$((stringify!($maybe), self.$maybe.is_some())),+];
                     all.into_iter().filter(|(_, there)| !there).map(|(name, _)| name).collect()
@@ -44,7 +45,7 @@ macro_rules! calls {
 
 pub(super) use calls;
 
-/// Of libraries of Ascend's.
+/// Makes an UNAVAILABLE error about one of Ascend's libraries.
 pub fn unavailable(text: String) -> Error {
     Error::new(Status::Unavailable, format!("Ascend: {text}")).over(Transport::Ascend)
 }
@@ -54,12 +55,12 @@ pub fn unavailable(text: String) -> Error {
 pub struct Object(*mut c_void);
 
 impl Object {
-    /// UNAVAILABLE with the reason.
+    /// Opens a shared object. Fails with UNAVAILABLE and the reason.
     pub fn open(name: &str) -> Result<Object> {
         Object::open_with(name, 0)
     }
 
-    /// Whether it is open already. Opens nothing.
+    /// True if the object is open already. Opens nothing.
     pub fn is_loaded(name: &str) -> bool {
         match Object::open_with(name, libc::RTLD_NOLOAD) {
             Ok(object) => {
@@ -74,7 +75,7 @@ impl Object {
     fn open_with(name: &str, flags: c_int) -> Result<Object> {
         let path = CString::new(name)
             .map_err(|_| Error::invalid(format!("{name:?} can't be the name of a library")))?;
-        // SAFETY: a C string, borrowed for the call. Whoever names a library lets it run its constructors.
+        // SAFETY: a C string, borrowed for the call. Naming a library allows its constructors to run.
         let object = unsafe { libc::dlopen(path.as_ptr(), flags | libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if !object.is_null() {
             return Ok(Object(object));

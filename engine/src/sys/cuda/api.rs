@@ -12,8 +12,8 @@ use std::ffi::{c_char, c_void, CStr, CString};
 /// asked for, and streams can wait for values on every device.
 pub const VERSION_MIN: i32 = 12_000;
 
-/// Makes the table, its search and a method for each function from one list. What stands under `optional`
-/// may be missing; calling it then is NOT_SUPPORTED, as by a driver that has it and can't do it.
+/// Generates the table, its look-up and a method for each function from one list. Functions under `optional` may be
+/// missing; calling one then returns NOT_SUPPORTED, as a driver without the feature does.
 macro_rules! functions {
     (
         required { $($name:ident = $symbol:literal ($($arg:ident: $type:ty),*);)* }
@@ -25,7 +25,7 @@ macro_rules! functions {
         }
 
         impl Table {
-            /// The first function that is missing and must not be.
+            /// Fails with the name of the first required function that is missing.
             fn find(library: &Opened) -> Result<Table, &'static str> {
                 Ok(Table {
                     $($name: match library.symbol(concat!($symbol, "\0")) {
@@ -145,9 +145,9 @@ functions! {
 /// A driver library that is open, new enough and initialised.
 pub struct Api {
     table: Table,
-    /// As VERSION_MIN.
+    /// Encoded like VERSION_MIN.
     pub version: i32,
-    /// What it was opened as.
+    /// The name under which the library was opened.
     pub name: String,
 }
 
@@ -159,7 +159,7 @@ impl Api {
         Err(Failure { api: self, function, code })
     }
 
-    /// What the driver calls this result, and its sentence on it.
+    /// Returns the driver's name of this result, and its description.
     pub(super) fn explain(&self, code: i32) -> (String, String) {
         let read = |ask: unsafe extern "C" fn(i32, *mut *const c_char) -> i32, otherwise: &str| {
             let mut text = std::ptr::null();
@@ -176,7 +176,7 @@ impl Api {
     }
 }
 
-/// The name that every driver installs its library under.
+/// The file name under which every driver installs its library.
 const LIBRARY: &str = "libcuda.so.1";
 
 fn name_or_default(path: &str) -> &str {
@@ -187,7 +187,7 @@ fn name_or_default(path: &str) -> &str {
     }
 }
 
-/// Whether the program has the driver library open. Opens nothing.
+/// True if the program has the driver library open. Opens nothing.
 pub fn is_loaded(path: &str) -> bool {
     let Ok(name) = CString::new(name_or_default(path)) else { return false };
     // SAFETY: with RTLD_NOLOAD nothing is loaded, and none of the library's code runs.
@@ -227,14 +227,14 @@ fn open(name: &str) -> Result<&'static Api> {
         )));
     }
     let table = Table::find(&library).map_err(|symbol| unavailable(format!("{name} lacks {symbol}")))?;
-    // Kept for good, once for each name: the library is not closed either.
+    // Kept for good, once for each name, because the library is not closed either.
     let api: &'static Api = Box::leak(Box::new(Api { table, version, name: name.into() }));
     // SAFETY: takes no pointers. Further calls, also the program's, do nothing.
     unsafe { api.init(0) }?;
     Ok(api)
 }
 
-/// What dlopen gave.
+/// The handle that dlopen returned.
 struct Opened(*mut c_void);
 
 impl Opened {
@@ -254,7 +254,7 @@ impl Opened {
         Err(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
     }
 
-    /// Asked before all else: an old driver may lack other functions for its age.
+    /// Checked first: an old driver may lack other functions because of its age.
     fn version(&self) -> Option<i32> {
         let address = self.symbol("cuDriverGetVersion\0")?;
         // SAFETY: the driver's function of this name has this signature in every version.

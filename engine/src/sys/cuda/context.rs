@@ -1,12 +1,12 @@
-//! Primary contexts of devices, which ferry shares with the program's runtime library, and the context that
-//! is current on a thread for the length of a call.
+//! Primary contexts of devices, which ferry shares with the program's runtime library, and guards that make a context
+//! current on a thread for the length of a call.
 
 use super::{Api, Failure, Handle};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// A device's primary context, retained: it lives at least as long as this. It is never reset, and the
-/// program's own references to it are not touched.
+/// A retained primary context of a device: the context lives at least as long as this object. It is never reset, and
+/// the program's own references to it are not touched.
 pub struct Context {
     pub api: &'static Api,
     pub ordinal: i32,
@@ -16,7 +16,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// Creates the context if the program has not yet done so, which takes long and memory on the device.
+    /// Retains the context. Creates it if the program has not done so yet, which takes time and device memory.
     pub fn retain(api: &'static Api, ordinal: i32) -> Result<Arc<Context>, Failure> {
         let (mut device, mut raw) = (0, 0);
         // SAFETY: the results live on this stack.
@@ -26,7 +26,7 @@ impl Context {
         Ok(Arc::new(Context { api, ordinal, device, raw }))
     }
 
-    /// Whether somebody has retained the device's context, the program for one. Creates nothing.
+    /// True if the device's context is retained, by the program for example. Creates nothing.
     pub fn is_active(api: &'static Api, ordinal: i32) -> bool {
         let (mut device, mut flags, mut active) = (0, 0, 0);
         // SAFETY: the results live on this stack.
@@ -41,13 +41,13 @@ impl Context {
         self.raw
     }
 
-    /// Makes it current on this thread until the guard goes.
+    /// Makes the context current on this thread until the guard is dropped.
     pub fn enter(&self) -> Result<Entered, Failure> {
-        // SAFETY: retained, and borrowed by who enters; the program never destroys a primary context.
+        // SAFETY: retained, and borrowed by the caller; the program never destroys a primary context.
         unsafe { Entered::new(self.api, self.raw) }
     }
 
-    /// Lets work of this context read and write memory of `peer`'s. False: the hardware can't.
+    /// Lets work of this context access memory of `peer`. Returns false if the hardware can't.
     pub fn enable_peer(&self, peer: &Context) -> Result<bool, Failure> {
         let mut can = 0;
         // SAFETY: the result lives on this stack.
@@ -73,21 +73,20 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // Fails when the driver has shut down before us, at the process's end.
+        // Fails if the driver has shut down earlier, at the end of the process.
         // SAFETY: retained by `retain`, released once; what was made in it holds an Arc and is gone.
         let _ = unsafe { self.api.primary_ctx_release(self.device) };
     }
 }
 
-/// A context that is current on this thread. What was current before, or that nothing was, comes back when
-/// this is dropped.
+/// A context that is current on this thread. Dropping the guard restores the previous one, or none.
 ///
-/// Meanwhile the thread may make calls while the program captures a graph on another thread. Without that
-/// they fail, and spoil the program's capture (`cuThreadExchangeStreamCaptureMode`).
+/// Meanwhile the thread may make calls while another thread of the program captures a graph. Otherwise such calls
+/// would fail and spoil the capture (`cuThreadExchangeStreamCaptureMode`).
 pub struct Entered {
     api: &'static Api,
     capture_mode: i32,
-    /// Of this thread alone.
+    /// Bound to this thread.
     _thread: PhantomData<*const ()>,
 }
 

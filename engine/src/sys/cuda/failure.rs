@@ -1,10 +1,10 @@
-//! Results of the driver's calls as errors: what each means for who asked, with the driver's own number,
-//! name and sentence.
+//! Turns results of the driver's calls into errors: a status for the caller, and the driver's own number, name and
+//! description.
 
 use super::{result, Api};
 use crate::status::{Error, Status};
 
-/// A call that failed. Becomes an `Error` by `?`, and only then is its text made.
+/// A call that failed. `?` turns it into an `Error`, and only then builds its text.
 #[derive(Clone, Copy)]
 pub struct Failure {
     pub(super) api: &'static Api,
@@ -13,8 +13,8 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Whether the context has failed with it. It runs nothing any more, what it ran has ended, and every
-    /// later call in it fails the same way, until the process ends or resets the context.
+    /// True if the context has failed with this error. It runs nothing more, all its work has ended, and every later
+    /// call fails in the same manner until the process ends or resets the context.
     pub fn is_sticky(&self) -> bool {
         use result::*;
         matches!(
@@ -38,7 +38,7 @@ impl Failure {
         match self.code {
             OUT_OF_MEMORY => Status::NoMemory,
             INVALID_VALUE | INVALID_HANDLE | INVALID_DEVICE => Status::Invalid,
-            // The results of capture: the call would have become part of a graph, or destroyed it.
+            // Errors of capture: the call would have become part of a graph, or would have destroyed it.
             STREAM_CAPTURE_UNSUPPORTED..=CAPTURED_EVENT => Status::Invalid,
             _ => Status::Unavailable,
         }

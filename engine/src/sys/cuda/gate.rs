@@ -1,5 +1,5 @@
-//! A function of the host's that a stream runs and that returns only when it is let: how a stream is held
-//! where the device can't wait for a value.
+//! A host function that a stream runs and that returns only when the gate opens. It holds up a stream on devices that
+//! can't wait for a value.
 
 use super::{Api, Failure, Handle};
 use crate::sys::lock::{Condvar, Mutex};
@@ -13,8 +13,8 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Has the stream wait here. The driver runs such functions on a thread of its own, which then waits
-    /// too, and with it those of other streams.
+    /// Makes the stream wait here. The driver runs host functions on a thread of its own. That thread waits too, and
+    /// so do the host functions of other streams.
     ///
     /// # Safety
     /// The stream exists.
@@ -36,7 +36,7 @@ impl Gate {
     }
 }
 
-/// Makes no call of the driver's, as it must not.
+/// Makes no call into the driver, which host functions must not do.
 unsafe extern "C" fn wait(data: *mut c_void) {
     // SAFETY: `close` gave this reference away, and the driver calls once.
     let gate = unsafe { Arc::from_raw(data.cast::<Gate>().cast_const()) };

@@ -1,4 +1,4 @@
-//! Memory of ferry's own: on the device, and pinned on the host.
+//! Memory that ferry allocates: on the device, and pinned on the host.
 
 use super::{Context, Failure};
 use std::ffi::c_void;
@@ -23,14 +23,14 @@ impl DeviceMemory {
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
         if let Ok(_entered) = self.context.enter() {
-            // SAFETY: allocated by `new`, freed once; who drops it has seen that nothing uses it.
+            // SAFETY: allocated by `new`, freed once; the owner drops it only once nothing uses it.
             let _ = unsafe { self.context.api.mem_free(self.address) };
         }
     }
 }
 
-/// Host memory that every device of the process reaches at the address that the CPU knows it by (unified
-/// addressing gives that to memory that the driver allocates, not to memory that is registered later).
+/// Host memory that every device of the process reaches at its CPU address. (Unified addressing guarantees that for
+/// memory that the driver allocates, but not for memory that is registered later.)
 pub struct PinnedMemory {
     pub address: u64,
     pub length: usize,
@@ -56,7 +56,7 @@ impl PinnedMemory {
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
         if let Ok(_entered) = self.context.enter() {
-            // SAFETY: allocated by `new`, freed once; who drops it has seen that nothing uses it.
+            // SAFETY: allocated by `new`, freed once; the owner drops it only once nothing uses it.
             let _ = unsafe { self.context.api.mem_free_host(self.pointer()) };
         }
     }

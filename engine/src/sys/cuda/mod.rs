@@ -1,12 +1,12 @@
-//! NVIDIA's driver library (libcuda.so.1), as far as `transport::cuda` needs it: `api` finds its functions,
-//! `failure` makes errors of its results, `context`, `stream` and `memory` give back what they took,
-//! `gate` is the one function that the driver calls.
+//! NVIDIA's driver library (libcuda.so.1), as far as `transport::cuda` needs it. `api` looks up its functions,
+//! `failure` turns results into errors, `context`, `stream` and `memory` hold objects and release them when dropped,
+//! and `gate` has the one function that the driver calls.
 //!
-//! Nothing links against it: it is opened when memory of its kind is first heard of. Where it is absent, too
-//! old, or lacks a function, that is an error with the reason; nothing is printed and nothing panics.
+//! Nothing links against the library: it is opened when device memory of its kind is first used. If the library is
+//! absent, too old, or lacks a function, the error says so; nothing is printed and nothing panics.
 //!
-//! The library is thread-safe. Most calls work in the context that is current on the calling thread, so each
-//! object here enters its own for as long as a call lasts, and leaves the thread as it was.
+//! The library is thread-safe. Most calls work in the thread's current context, so each object here enters its own
+//! context for the length of a call, and then restores the thread's previous one.
 
 mod api;
 mod context;
@@ -24,11 +24,11 @@ pub use stream::{is_event_reached, Event, Stream};
 
 use std::ffi::{c_int, c_void};
 
-/// A pointer to something of the library's own: a context, a stream, an event, a module or a function. As a
-/// number, because nothing here follows it.
+/// A pointer to an object of the library: a context, stream, event, module or function. A number, because nothing here
+/// dereferences it.
 pub type Handle = usize;
 
-/// Results of calls (`CUresult`). A number, not an enum: newer drivers have more.
+/// Results of calls (`CUresult`). Numbers rather than an enum, because newer drivers have more results.
 pub mod result {
     pub const SUCCESS: i32 = 0;
     pub const INVALID_VALUE: i32 = 1;
@@ -82,8 +82,8 @@ pub const ATTRIBUTE_PCI_DEVICE: i32 = 34;
 pub const ATTRIBUTE_PCI_DOMAIN: i32 = 50;
 pub const ATTRIBUTE_RDMA_WRITES_ORDERING: i32 = 118;
 pub const ATTRIBUTE_DMA_BUF_SUPPORTED: i32 = 124;
-/// `CUGPUDirectRDMAWritesOrdering`: the device sees what NICs have written without being told; the next higher one
-/// says so of all devices, 0 of none.
+/// `CUGPUDirectRDMAWritesOrdering`: the device sees NICs' writes without a flush. The next higher value says so of all
+/// devices, 0 of none.
 pub const RDMA_WRITES_ORDERED_FOR_OWNER: i32 = 100;
 
 /// `CUmemAllocationHandleType`.
@@ -91,9 +91,9 @@ pub const HANDLE_TYPE_POSIX_FD: i32 = 1;
 /// `CUmemRangeHandleType`.
 pub const RANGE_HANDLE_DMA_BUF_FD: i32 = 1;
 
-/// `cuIpcOpenMemHandle` takes no other flag: peer access is enabled as it needs it.
+/// The only flag of `cuIpcOpenMemHandle`: enables peer access when the mapping needs it.
 pub const IPC_LAZY_ENABLE_PEER_ACCESS: u32 = 1;
-/// The default stream that waits for all others of its context, and each thread's own one.
+/// The default stream, which waits for all others of its context, and the default stream of each thread.
 pub const STREAM_LEGACY: u64 = 1;
 pub const STREAM_PER_THREAD: u64 = 2;
 
@@ -129,7 +129,7 @@ impl MemAccess {
     }
 }
 
-/// `CUmemcpyAttributes`: all zero but for the order in which sources are read.
+/// `CUmemcpyAttributes`: all zero except for the order in which sources are read.
 #[repr(C)]
 pub struct CopyAttributes {
     pub source_order: i32,
@@ -139,7 +139,7 @@ pub struct CopyAttributes {
 }
 
 impl CopyAttributes {
-    /// Sources are read when the stream gets there.
+    /// Sources are read when the stream reaches the copy.
     pub fn in_stream_order() -> CopyAttributes {
         let none = MemLocation { kind: 0, id: 0 };
         CopyAttributes { source_order: 1, source_hint: none, target_hint: none, flags: 0 }
@@ -149,6 +149,6 @@ impl CopyAttributes {
 /// `CUhostFn`.
 pub type HostFn = unsafe extern "C" fn(*mut c_void);
 
-// As a C compiler has them.
+// Sizes as a C compiler computes them.
 const _: () = assert!(size_of::<IpcHandle>() == 64 && size_of::<MemAccess>() == 12);
 const _: () = assert!(size_of::<CopyAttributes>() == 24 && size_of::<c_int>() == 4);

@@ -1,11 +1,11 @@
-//! Streams and events of ferry's own.
+//! Streams and events that ferry creates.
 
 use super::{result, Api, Context, Entered, Failure, Handle};
 use std::sync::Arc;
 
-/// Does not wait for the default stream, nor that for it: the program's work and ferry's are independent.
+/// No implicit ordering with the default stream: the program's work and ferry's are independent.
 const NON_BLOCKING: u32 = 1;
-/// Events without a time are the cheap ones.
+/// Events without timing are cheaper.
 const DISABLE_TIMING: u32 = 2;
 
 pub struct Stream {
@@ -22,7 +22,7 @@ impl Stream {
         Ok(Stream { raw, context: context.clone() })
     }
 
-    /// Whether everything in it has ended.
+    /// True if all work in the stream has ended.
     pub fn is_idle(&self) -> Result<bool, Failure> {
         // SAFETY: the stream lives.
         ready(unsafe { self.context.api.stream_query(self.raw) })
@@ -32,23 +32,23 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         if let Ok(_entered) = self.context.enter() {
-            // Work that is still in it goes on; who drops it has seen to that.
+            // Outstanding work in it would continue; the owner drops it only when that is safe.
             // SAFETY: made by `new`, destroyed once.
             let _ = unsafe { self.context.api.stream_destroy(self.raw) };
         }
     }
 }
 
-/// A place in a stream, recorded anew each time it is used.
+/// A position in a stream, recorded anew for each use.
 pub struct Event {
     api: &'static Api,
     raw: Handle,
-    /// Of a stream's; ferry need not have retained it.
+    /// The context of the stream. Ferry need not have retained it.
     context: Handle,
 }
 
 impl Event {
-    /// In `context`, which is current on this thread.
+    /// Makes an event in `context`, which must be current on this thread.
     pub fn new(api: &'static Api, context: Handle) -> Result<Event, Failure> {
         let mut raw = 0;
         // SAFETY: the result lives on this stack; Drop destroys the event.
@@ -63,7 +63,7 @@ impl Event {
         unsafe { self.api.event_record(self.raw, stream) }
     }
 
-    /// Whether everything before it has ended, or it was never recorded.
+    /// True if all work before the event has ended, or the event was never recorded.
     pub fn is_reached(&self) -> Result<bool, Failure> {
         // SAFETY: the event lives.
         ready(unsafe { self.api.event_query(self.raw) })
@@ -75,14 +75,14 @@ impl Drop for Event {
         // A context that its owner has destroyed refuses to be entered, and has taken the event along.
         // SAFETY: the driver checks the handle.
         if let Ok(_entered) = unsafe { Entered::new(self.api, self.context) } {
-            // One that is not yet reached is destroyed by the driver when it is.
+            // The driver destroys an event that is not reached yet once it is reached.
             // SAFETY: made by `new`, destroyed once.
             let _ = unsafe { self.api.event_destroy(self.raw) };
         }
     }
 }
 
-/// The same of an event of the program's.
+/// Like `Event::is_reached`, for an event of the program.
 ///
 /// # Safety
 /// The event exists.
@@ -91,7 +91,7 @@ pub unsafe fn is_event_reached(api: &'static Api, event: Handle) -> Result<bool,
     ready(unsafe { api.event_query(event) })
 }
 
-/// Queries answer NOT_READY for "not yet".
+/// Queries return NOT_READY while work is outstanding.
 fn ready(result: Result<(), Failure>) -> Result<bool, Failure> {
     match result {
         Ok(()) => Ok(true),

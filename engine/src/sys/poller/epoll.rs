@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(super) struct Epoll {
     fd: OwnedFd,
-    /// The kernel (before 5.11) or a sandbox has no `epoll_pwait2`. A hint that only saves a failing
-    /// call: no ordering with anything.
+    /// The kernel (before 5.11) or a sandbox has no `epoll_pwait2`. Only a hint that saves a failing call, so its
+    /// order does not matter.
     coarse: AtomicBool,
 }
 
@@ -40,13 +40,13 @@ impl Epoll {
         self.control(libc::EPOLL_CTL_MOD, fd, token, interest)
     }
 
-    /// ENOENT and EBADF mean that the kernel has already forgotten it, which is all that was asked.
+    /// Ignores ENOENT and EBADF: the kernel has already forgotten the descriptor.
     pub(super) fn remove(&self, fd: RawFd) {
         let _ = self.control(libc::EPOLL_CTL_DEL, fd, 0, Interest::default());
     }
 
-    /// Appends what is ready, up to `READY_MAX` in all, of which `out` must hold fewer; true if the wake
-    /// eventfd is. A signal is nothing ready.
+    /// Appends ready registrations until `out`, which must hold fewer, has `READY_MAX`. Returns true if the wake
+    /// eventfd is ready. A signal counts as nothing ready.
     pub(super) fn wait(&self, out: &mut Vec<Ready>, timeout_ns: Option<u64>) -> io::Result<bool> {
         // On the stack and not cleared: 3 KiB that only the kernel writes.
         let mut events = [const { MaybeUninit::<libc::epoll_event>::uninit() }; READY_MAX];
@@ -77,7 +77,7 @@ impl Epoll {
             Some(ns) => {
                 if !self.coarse.load(Ordering::Relaxed) {
                     match self.wait_precise(events, ns) {
-                        // EPERM too: old container sandboxes answer so to calls they do not know, and
+                        // EPERM too: old container sandboxes return EPERM for calls they do not know, and
                         // the call itself never does.
                         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
                             self.coarse.store(true, Ordering::Relaxed);
@@ -141,8 +141,7 @@ impl AsRawFd for Epoll {
     }
 }
 
-/// The events to ask for; the same bits mean the same to poll and to epoll. The kernel adds errors and
-/// hang-ups.
+/// Returns the events to ask for; poll and epoll use the same bits. The kernel adds errors and hang-ups.
 pub(super) fn mask(interest: Interest) -> u32 {
     let mut mask = 0;
     if interest.read {
@@ -164,7 +163,7 @@ pub(super) fn ready(token: u64, events: u32) -> Ready {
     }
 }
 
-/// Rounded up, so that a wait never ends early; longer than 24 days waits that long.
+/// Rounds up, so that a wait never ends early. Longer timeouts than 24 days are cut to that.
 fn milliseconds(timeout_ns: u64) -> libc::c_int {
     timeout_ns.div_ceil(1_000_000).min(libc::c_int::MAX as u64) as libc::c_int
 }

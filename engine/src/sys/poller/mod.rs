@@ -1,12 +1,11 @@
-//! Readiness of many descriptors for one waiting thread. The lanes and the control plane register
-//! their sockets here and move the bytes themselves; `epoll` and `uring` are the two ways of asking
-//! the kernel, with the same level-triggered meaning.
+//! Waits for readiness of many descriptors on one thread. The lanes and the control plane register their sockets here
+//! and move the bytes themselves. `epoll` and `uring` are the two kernel interfaces, with the same level-triggered
+//! meaning.
 //!
-//! The bytes go through plain `sendmsg`/`recvmsg` whatever the kind. `Auto` means epoll: for 4 KiB
-//! answered by 64 B over loopback both kinds measured within 3 % of each other (one CPU, two CPUs
-//! asleep, two CPUs spinning), since the wake-up costs and not the interface. Epoll is in every kernel
-//! and sandbox, applies `set` in one system call from any thread, releases a removed file at once, and
-//! does not mind which thread waits.
+//! Both kinds move bytes with plain `sendmsg`/`recvmsg`. `Auto` means epoll: for 4 KiB answered by 64 B over loopback
+//! both kinds measured within 3 % of each other (one CPU, two CPUs asleep, two CPUs spinning), because the wake-up
+//! dominates and not the interface. Epoll is in every kernel and sandbox, applies `set` in one system call from any
+//! thread, releases a removed file at once, and lets any thread wait.
 
 mod epoll;
 mod registry;
@@ -21,28 +20,28 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Readiness that one `wait` hands out at most; the rest comes with the next one.
+/// The most readiness that one `wait` returns; the next wait returns the rest.
 const READY_MAX: usize = 256;
 /// The token under which the wake eventfd is registered; no caller may use it.
 const TOKEN_WAKE: u64 = u64::MAX;
 
-/// Which kernel interface to wait with.
+/// The kernel interface to wait with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PollerKind {
-    /// Epoll (the module's comment says why).
+    /// Epoll (the head of this file says why).
     Auto,
     Epoll,
     IoUring,
 }
 
-/// What a registration wants to hear of. Errors and hang-ups are reported even with neither.
+/// The events that a registration wants. Errors and hang-ups are reported in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Interest {
     pub read: bool,
     pub write: bool,
 }
 
-/// What a wait found out about one registration.
+/// The readiness of one registration.
 #[derive(Clone, Copy, Debug)]
 pub struct Ready {
     pub token: u64,
@@ -67,8 +66,8 @@ enum Backend {
 }
 
 impl Poller {
-    /// `Unavailable`, with the reason, where io_uring is asked for and the kernel or a sandbox refuses
-    /// it; `System` where descriptors run out.
+    /// Makes a poller. Fails with `Unavailable` and the reason if io_uring is asked for but the kernel or a sandbox
+    /// refuses it, and with `System` if no descriptor is left.
     pub fn new(kind: PollerKind) -> Result<Poller> {
         let doorbell = Doorbell::new().map_err(|error| Error::system("eventfd", &error))?;
         let backend = match kind {
@@ -88,13 +87,13 @@ impl Poller {
         Ok(Poller { backend, doorbell })
     }
 
-    /// Whether `PollerKind::IoUring` works here, and if not, why. Builds and drops a ring: not for hot
-    /// paths.
+    /// Checks whether `PollerKind::IoUring` works here, or returns why not. Builds and drops a ring, so it is not for
+    /// hot paths.
     pub fn probe_io_uring() -> Result<(), String> {
         uring::probe()
     }
 
-    /// The kind in use: `Epoll` or `IoUring`, never `Auto`.
+    /// Returns the kind in use: `Epoll` or `IoUring`, never `Auto`.
     pub fn kind(&self) -> PollerKind {
         match &self.backend {
             Backend::Epoll(_) => PollerKind::Epoll,
@@ -112,8 +111,7 @@ impl Poller {
         }
     }
 
-    /// Replaces the token and interest of `fd`, for a wait in progress too. ENOENT if `fd` is not
-    /// registered.
+    /// Replaces the token and interest of `fd`, also for a wait in progress. ENOENT if `fd` is not registered.
     pub fn set(&self, fd: RawFd, token: u64, interest: Interest) -> io::Result<()> {
         refuse_reserved(token)?;
         match &self.backend {
@@ -122,10 +120,9 @@ impl Poller {
         }
     }
 
-    /// Forgets `fd`, which is registered with `token`. Readiness that a concurrent wait has already
-    /// collected may still come out once. With io_uring the kernel lets go of the file only at the next
-    /// wait (or in the one in progress): what must be seen by the peer at once needs `shutdown(2)`
-    /// rather than `close(2)`.
+    /// Forgets `fd`, which is registered with `token`. Readiness that a concurrent wait has already collected may
+    /// still be returned once. With io_uring the kernel releases the file only at the next wait (or in the one in
+    /// progress): use `shutdown(2)` rather than `close(2)` if the peer must notice at once.
     pub fn remove(&self, fd: RawFd, token: u64) {
         match &self.backend {
             Backend::Epoll(epoll) => epoll.remove(fd),
@@ -133,12 +130,12 @@ impl Poller {
         }
     }
 
-    /// Replaces the contents of `out` with what is ready, at most 256 entries and one per descriptor;
-    /// sleeps until there is some, a wake, a signal or the timeout. `None` sleeps without limit,
-    /// `Some(0)` only looks. A timeout is never cut short, except by what is named here.
+    /// Replaces the contents of `out` with the ready registrations, at most 256 entries and one per descriptor. Sleeps
+    /// until there is one, a wake, a signal or the timeout. `None` sleeps without limit, `Some(0)` does not sleep.
+    /// Nothing else cuts a timeout short.
     ///
-    /// With io_uring a change of the waiting thread is allowed and costs a new ring. A thread whose engine is broken
-    /// stops here.
+    /// With io_uring the waiting thread may change, which costs a new ring. A thread whose engine is broken stops
+    /// here.
     pub fn wait(&self, out: &mut Vec<Ready>, timeout_ns: Option<u64>) -> io::Result<()> {
         health::check();
         out.clear();
@@ -153,9 +150,8 @@ impl Poller {
         }
     }
 
-    /// Makes the wait in progress return, or else the next one. Wakes that no wait has consumed yet
-    /// count as one and cost one atomic operation. What the caller wrote before is visible to the
-    /// thread whose wait returns.
+    /// Makes the wait in progress return, or else the next one. Wakes that no wait has consumed yet count as one and
+    /// cost one atomic operation. The waiting thread sees what the caller wrote before.
     pub fn wake(&self) {
         self.doorbell.ring(Doorbell::WAKE);
     }
@@ -171,8 +167,7 @@ fn refuse_reserved(token: u64) -> io::Result<()> {
 /// The eventfd that interrupts a wait, and the reasons it was raised for.
 struct Doorbell {
     event: EventFd,
-    /// Reasons not yet consumed. Whoever makes it non-zero raises the eventfd; `ring` pairs with
-    /// `consume`.
+    /// Reasons not yet consumed. The thread that makes it non-zero raises the eventfd; `ring` pairs with `consume`.
     pending: AtomicU8,
 }
 
@@ -194,8 +189,8 @@ impl Doorbell {
         }
     }
 
-    /// Lowers the eventfd and takes the reasons. The eventfd first: the other way round, a ring in
-    /// between would be lowered with its reason left pending, and no later one would raise it again.
+    /// Lowers the eventfd, then takes the reasons. In the other order, a ring in between would be lowered with its
+    /// reason left pending, and no later ring would raise the eventfd again.
     fn consume(&self) -> u8 {
         self.event.clear();
         self.pending.swap(0, Ordering::AcqRel)

@@ -1,6 +1,6 @@
-//! What `uring` knows about each descriptor: the interest wished for, and the poll that the ring holds.
-//! Any thread writes wishes; the waiting thread turns them into cancels and oneshot polls before it
-//! sleeps, and completions into `Ready`. No system calls here.
+//! The state of each descriptor for `uring`: the wanted interest (the wish), and the poll that the ring holds. Any
+//! thread writes wishes. The waiting thread turns them into cancels and oneshot polls before it sleeps, and turns
+//! completions into `Ready`. No system calls here.
 //!
 //! ```text
 //!  add, set ──► changed ──plan──► armed ──complete──► handed out, and changed again: the next wait
@@ -8,8 +8,8 @@
 //!                  └──set, remove───┘ (plan cancels the poll of the older version)
 //! ```
 //!
-//! Each wish has a version. A poll carries slot and version in its user data, so the completion of a
-//! poll that a later wish overtook is recognised and dropped, even where its slot serves another file.
+//! Each wish has a version. A poll carries slot and version in its user data, so the completion of a poll for an older
+//! wish is recognised and dropped, even if its slot serves another file by now.
 
 use super::epoll::{mask, ready};
 use super::{Interest, Ready};
@@ -26,7 +26,7 @@ pub(super) struct Registry {
     free: Vec<u32>,
     /// Slots that `plan` must look at, each once.
     changed: Vec<u32>,
-    /// The waiting thread has planned and may be asleep: who changes something must ring for it.
+    /// The waiting thread has planned and may be asleep: a thread that changes something must ring the doorbell.
     pub(super) sleeping: bool,
 }
 
@@ -34,19 +34,19 @@ struct Slot {
     fd: RawFd,
     token: u64,
     interest: Interest,
-    /// Of the wish; never 0, and never reset when the slot is used again.
+    /// The version of the wish; never 0, and never reset when the slot is used again.
     version: u32,
     /// The version that the ring polls for, or 0.
     armed: u32,
     /// False from `remove` until the slot is used again.
     live: bool,
-    /// In `changed`.
+    /// True while the slot is in `changed`.
     queued: bool,
     /// Watched by the side epoll instead of the ring (see `Completion::Park`).
     parked: bool,
 }
 
-/// What to submit; `key` is the poll's user data.
+/// A step to submit to the ring; `key` is the poll's user data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Arm { fd: RawFd, events: u32, key: u64 },
@@ -57,8 +57,8 @@ pub(super) enum Step {
 pub(super) enum Completion {
     Stale,
     Ready(Ready),
-    /// The peer has ended its stream, which a ring's poll reports whether asked to or not, and nothing
-    /// wanted is ready: polling anew would complete at once for ever. An epoll must watch `fd`.
+    /// The peer has ended its stream, which a ring's poll always reports, and no wanted event is ready: a new poll
+    /// would complete at once, for ever. An epoll must watch `fd` instead.
     Park {
         fd: RawFd,
         interest: Interest,
@@ -81,7 +81,7 @@ impl Registry {
         Ok(())
     }
 
-    /// True if `fd` was parked and has left the side epoll's care.
+    /// Returns true if `fd` was parked; the side epoll must then drop it.
     pub(super) fn set(&mut self, fd: RawFd, token: u64, interest: Interest) -> io::Result<bool> {
         let Some(&index) = self.by_fd.get(&fd) else {
             return Err(io::Error::from_raw_os_error(libc::ENOENT));
@@ -94,7 +94,7 @@ impl Registry {
         Ok(self.wish_changed(index))
     }
 
-    /// As `set`. The slot is free only once `plan` has cancelled its poll.
+    /// Removes `fd`; returns as `set`. The slot is free only once `plan` has cancelled its poll.
     pub(super) fn remove(&mut self, fd: RawFd, token: u64) -> bool {
         match self.by_fd.get(&fd) {
             Some(&index) if self.slots[index as usize].token == token => {
@@ -106,7 +106,7 @@ impl Registry {
         }
     }
 
-    /// Brings the ring up to date. A step that cannot be submitted now stays for the next call.
+    /// Submits the steps that bring the ring up to date. A step that can't be submitted now stays for the next call.
     pub(super) fn plan(&mut self, mut submit: impl FnMut(Step) -> io::Result<()>) -> io::Result<()> {
         while let Some(&index) = self.changed.last() {
             let slot = &mut self.slots[index as usize];
@@ -128,7 +128,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Takes note that the poll `key` is over, with its events or a negative errno.
+    /// Notes that the poll `key` has ended, with its events or a negative errno.
     pub(super) fn complete(&mut self, key: u64, result: i32) -> Completion {
         let (index, version) = ((key >> 32) as u32, key as u32);
         let slot = &mut self.slots[index as usize];
@@ -140,8 +140,8 @@ impl Registry {
         }
         let token = slot.token;
         if result < 0 {
-            // EBADF: closed without `remove`; said once, for polling again would say it for ever.
-            // ECANCELED, which nobody asked for at this version: poll again.
+            // EBADF: closed without `remove`. Reported once, because another poll would report it for ever. ECANCELED,
+            // unasked for at this version: poll again.
             if result != -libc::EBADF {
                 self.queue(index);
             }
@@ -158,14 +158,14 @@ impl Registry {
         Completion::Ready(ready(token, events))
     }
 
-    /// The token of the wish that `key` stands for, unless a later one overtook it.
+    /// Returns the token of the wish that `key` stands for, unless a later wish has replaced it.
     pub(super) fn token(&self, key: u64) -> Option<u64> {
         let slot = &self.slots[(key >> 32) as usize];
         (slot.live && slot.version == key as u32).then_some(slot.token)
     }
 
-    /// The side epoll refused `key`: back to the ring, and the caller hears of the half-closed stream
-    /// with every wait rather than never of anything else.
+    /// Returns `key` to the ring because the side epoll refused it. The caller then hears of the half-closed stream
+    /// with every wait, but does not miss other events.
     pub(super) fn unpark(&mut self, key: u64) -> Ready {
         let index = (key >> 32) as u32;
         self.slots[index as usize].parked = false;
@@ -174,7 +174,7 @@ impl Registry {
         Ready { token, readable: false, writable: false, hangup: true }
     }
 
-    /// The ring is gone and a new one holds nothing yet.
+    /// Notes that the ring is gone: a new ring holds no polls yet.
     pub(super) fn forget_ring(&mut self) {
         for index in 0..self.slots.len() as u32 {
             self.slots[index as usize].armed = 0;

@@ -1,10 +1,10 @@
-//! The io_uring kind of `Poller`: one oneshot poll per descriptor (`registry` says which), submitted
-//! and collected by the one system call that also sleeps.
+//! The io_uring kind of `Poller`: one oneshot poll per descriptor (`registry` decides which). The system call that
+//! sleeps also submits polls and collects completions.
 //!
-//! The ring is created by the first wait, on the waiting thread: SINGLE_ISSUER lets no other thread
-//! submit. Other threads only write wishes into the registry and ring the doorbell, which the ring
-//! polls too. When another thread waits, it replaces the ring by its own: a shared one would have the
-//! kernel interrupt the thread that submitted a poll, whatever it is doing by then.
+//! The first wait creates the ring on the waiting thread: SINGLE_ISSUER lets no other thread submit. Other threads
+//! only write wishes into the registry and ring the doorbell, which the ring polls too. If another thread waits, it
+//! replaces the ring by its own: with a shared ring the kernel would interrupt the thread that submitted a poll,
+//! whatever that thread is doing by then.
 
 use super::epoll::Epoll;
 use super::registry::{Completion, Registry, Step};
@@ -19,7 +19,7 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 const SUBMISSIONS_MAX: u32 = 256;
-/// Completions beyond these wait in the kernel's overflow list (NODROP), at the price of a system call.
+/// More completions wait in the kernel's overflow list (NODROP), which costs a system call.
 const COMPLETIONS_MAX: u32 = 4096;
 
 // User data of the entries that are not the registry's; no slot index comes near.
@@ -28,11 +28,11 @@ const KEY_SIDE: u64 = u64::MAX - 1;
 const KEY_CANCEL: u64 = u64::MAX - 2;
 
 pub(super) struct Uring {
-    /// Locked for the whole of a wait, and by nothing else. Before `registry`.
+    /// Locked during a whole wait, and by nothing else. Taken before `registry`.
     ring: Mutex<Option<Ring>>,
-    /// Locked for moments only.
+    /// Locked only briefly.
     registry: Mutex<Registry>,
-    /// Watches the descriptors that the registry parks; itself polled by the ring.
+    /// Watches the descriptors that the registry parks. The ring polls it.
     side: Epoll,
 }
 
@@ -43,7 +43,7 @@ struct Ring {
     side_armed: bool,
 }
 
-/// What one pass over the completion queue found, besides `Ready`.
+/// The result of one pass over the completion queue, besides `Ready`.
 struct Reaped {
     count: usize,
     doorbell: u8,
@@ -82,8 +82,8 @@ impl Uring {
         let mut left_ns = timeout_ns;
         let mut ring = self.ring.lock();
         let ring = self.own_ring(&mut ring)?;
-        // Goes round again only after completions that concern nobody (cancels, stale polls, changes by
-        // other threads), each of which is consumed by its round.
+        // Repeats only after completions that lead to no readiness (cancels, stale polls, changes by other threads),
+        // each of which is consumed by its round.
         loop {
             let entered = self.prepare(ring, doorbell, sleeps).and_then(|()| ring.enter(left_ns));
             let reaped = self.reap(ring, doorbell, out);
@@ -113,8 +113,7 @@ impl Uring {
         }
     }
 
-    /// Applies `edit`, which says whether `fd` was parked, and rouses a waiting thread that has already
-    /// planned without it.
+    /// Applies `edit`, which returns whether `fd` was parked, and wakes a waiting thread that has already planned.
     fn change(
         &self,
         doorbell: &Doorbell,
@@ -133,7 +132,7 @@ impl Uring {
         Ok(())
     }
 
-    /// The ring of the calling thread, replacing any other thread's.
+    /// Returns the ring of the calling thread, and replaces any other thread's ring.
     fn own_ring<'a>(&self, ring: &'a mut Option<Ring>) -> io::Result<&'a mut Ring> {
         let owner = thread::current().id();
         if ring.as_ref().is_some_and(|ring| ring.owner != owner) {
@@ -149,7 +148,7 @@ impl Uring {
         }
     }
 
-    /// Queues every poll that is due. From here on, changes ring the doorbell if this wait `sleeps`.
+    /// Queues every poll that is due. After this, changes ring the doorbell if this wait `sleeps`.
     fn prepare(&self, ring: &mut Ring, doorbell: &Doorbell, sleeps: bool) -> io::Result<()> {
         if !ring.doorbell_armed {
             ring.push(&poll(doorbell.event.as_raw_fd(), libc::POLLIN as u32, KEY_DOORBELL))?;
@@ -203,7 +202,7 @@ impl Uring {
 
     fn reap_side(&self, registry: &Registry, out: &mut Vec<Ready>) {
         let first = out.len();
-        // It cannot fail but by exhausted memory, and is polled again with the next wait.
+        // Fails only if memory is exhausted. The next wait polls it again.
         let _ = self.side.wait(out, Some(0));
         let mut index = first;
         while index < out.len() {
@@ -229,7 +228,7 @@ impl Ring {
         unsafe { self.io.submission().push(entry) }.map_err(|_| io::Error::from_raw_os_error(libc::EBUSY))
     }
 
-    /// Submits what is queued and, unless completions are there already, sleeps for one.
+    /// Submits the queue and, unless completions are there already, sleeps for one.
     fn enter(&mut self, timeout_ns: Option<u64>) -> io::Result<()> {
         let submissions = self.io.submission();
         let idle = submissions.is_empty() && !submissions.taskrun() && !submissions.cq_overflow();
@@ -262,8 +261,8 @@ pub(super) fn probe() -> Result<(), String> {
     Ok(())
 }
 
-/// For the calling thread alone where the kernel can (6.1): readiness then costs no interrupt, only a
-/// flag, and is worked off when this thread waits. The kernel makes the descriptor close-on-exec.
+/// Builds a ring for the calling thread alone if the kernel can (6.1): readiness then costs no interrupt, only a flag,
+/// and is handled when this thread waits. The kernel makes the descriptor close-on-exec.
 fn build() -> io::Result<IoUring> {
     let mut builder = IoUring::builder();
     builder.setup_cqsize(COMPLETIONS_MAX);

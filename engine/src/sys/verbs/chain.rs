@@ -1,5 +1,5 @@
-//! Work requests in a row, which `Qp::post` hands over in one call. All memory is from `Chain::new`, and
-//! all links are made there: building one sets only what differs from request to request.
+//! A list of work requests that `Qp::post` posts in one call. `Chain::new` allocates all memory and sets all links;
+//! adding a request sets only the fields that differ.
 //!
 //! ```text
 //! entries:   [ wr | sge ]→[ wr | sge ]→[ wr | sge ]→[ wr | sge ]→null
@@ -9,14 +9,14 @@
 use rdma_mummy_sys as ffi;
 use std::ptr::{addr_of_mut, NonNull};
 
-/// A work request, and the one piece of local memory that it names.
+/// A work request, and the one piece of local memory that it uses.
 #[repr(C)]
 struct Entry {
     wr: ffi::ibv_send_wr,
     sge: ffi::ibv_sge,
 }
 
-/// Up to `capacity` requests. Building one is safe: nobody follows the addresses before `Qp::post`.
+/// Up to `capacity` requests. Adding a request is safe: nothing follows its addresses before `Qp::post`.
 pub struct Chain {
     /// A boxed slice of `capacity` entries; by pointer, because they point to each other.
     first: NonNull<Entry>,
@@ -29,7 +29,7 @@ unsafe impl Send for Chain {}
 // SAFETY: shared references give out only numbers.
 unsafe impl Sync for Chain {}
 
-/// What requests have in common.
+/// The fields that all requests have.
 struct Part {
     id: u64,
     local: u64,
@@ -57,7 +57,7 @@ impl Chain {
         chain
     }
 
-    /// Forgets all requests.
+    /// Removes all requests.
     #[inline]
     pub fn clear(&mut self) {
         self.length = 0;
@@ -82,8 +82,8 @@ impl Chain {
         self.capacity
     }
 
-    /// RDMA WRITE from `local` to `remote`. Inline: the bytes are copied while posting, and no key is
-    /// needed; only up to `Qp::inline_bytes`. Panics, like the others, if the chain is full.
+    /// Adds an RDMA WRITE from `local` to `remote`. Inline: posting copies the bytes, and no key is needed; only up to
+    /// `Qp::inline_bytes`. Panics, like the other methods, if the chain is full.
     #[allow(clippy::too_many_arguments)]
     #[inline]
     pub fn write(
@@ -100,21 +100,21 @@ impl Chain {
         self.push(part, ffi::ibv_wr_opcode::IBV_WR_RDMA_WRITE, Some((remote, rkey)), None);
     }
 
-    /// RDMA READ from `remote` to `local`.
+    /// Adds an RDMA READ from `remote` to `local`.
     #[inline]
     pub fn read(&mut self, id: u64, local: u64, lkey: u32, remote: u64, rkey: u32, length: u32) {
         let part = Part { id, local, lkey, length, flags: 0 };
         self.push(part, ffi::ibv_wr_opcode::IBV_WR_RDMA_READ, Some((remote, rkey)), None);
     }
 
-    /// SEND, into the next receive of the peer's SRQ.
+    /// Adds a SEND, which takes the next receive of the peer's SRQ.
     #[inline]
     pub fn send(&mut self, id: u64, local: u64, lkey: u32, length: u32, inline: bool) {
         let part = Part { id, local, lkey, length, flags: if inline { INLINE } else { 0 } };
         self.push(part, ffi::ibv_wr_opcode::IBV_WR_SEND, None, None);
     }
 
-    /// As `write`; it also takes a receive from the peer's SRQ, whose completion carries `immediate`.
+    /// Like `write`, but also takes a receive from the peer's SRQ, whose completion carries `immediate`.
     #[allow(clippy::too_many_arguments)]
     #[inline]
     pub fn write_immediate(
@@ -133,7 +133,7 @@ impl Chain {
         self.push(part, opcode, Some((remote, rkey)), Some(immediate));
     }
 
-    /// The last request, which there must be, gets a completion. Others get one only if they fail.
+    /// Makes the last request signalled; panics if there is none. Other requests complete only if they fail.
     #[inline]
     pub fn signal_last(&mut self) {
         assert!(self.length > 0, "no request to signal");
@@ -149,7 +149,7 @@ impl Chain {
         entry.wr.wr_id = part.id;
         entry.wr.opcode = opcode;
         entry.wr.send_flags = part.flags;
-        // A piece of no bytes is no piece: some devices take a length of 0 for 2 GiB.
+        // No bytes means no piece: some devices take a length of 0 for 2 GiB.
         entry.wr.num_sge = libc::c_int::from(part.length != 0);
         if let Some((address, rkey)) = remote {
             entry.wr.wr.rdma = ffi::rdma_t { remote_addr: address, rkey };
@@ -161,13 +161,13 @@ impl Chain {
         self.length += 1;
     }
 
-    /// The address of an entry, which must be below the capacity to be used.
+    /// Returns the address of an entry. It may be dereferenced only below the capacity.
     #[inline(always)]
     fn entry(&self, index: usize) -> *mut Entry {
         self.first.as_ptr().wrapping_add(index)
     }
 
-    /// Makes the entry point to the next one, if there is one.
+    /// Links the entry to the next one, if there is one.
     #[inline]
     fn link(&self, index: usize) {
         let next = if index + 1 < self.capacity { self.entry(index + 1) } else { std::ptr::null_mut() };
@@ -175,7 +175,7 @@ impl Chain {
         unsafe { (*self.entry(index)).wr.next = next.cast() };
     }
 
-    /// Calls `post` with the first request of a list that ends with the last one. None if it is empty.
+    /// Calls `post` with a list of exactly the chain's requests. Returns None if the chain is empty.
     #[inline]
     pub(super) fn with_list<T>(&mut self, post: impl FnOnce(*mut ffi::ibv_send_wr) -> T) -> Option<T> {
         let last = self.length.checked_sub(1)?;
@@ -186,7 +186,7 @@ impl Chain {
         Some(result)
     }
 
-    /// Which entry a request of this chain is.
+    /// Returns the index of a request of this chain.
     pub(super) fn index_of(&self, wr: *const ffi::ibv_send_wr) -> usize {
         (wr as usize - self.first.as_ptr() as usize) / size_of::<Entry>()
     }
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
     use ffi::ibv_wr_opcode as opcode;
 
-    /// Ids of what `post` would hand over.
+    /// Returns the ids that `post` would get.
     fn ids(chain: &mut Chain) -> Vec<u64> {
         let list = |first: *mut ffi::ibv_send_wr| {
             let (mut ids, mut next) = (Vec::new(), first);
@@ -235,7 +235,7 @@ mod tests {
     fn lists_end_where_the_chain_does() {
         let mut chain = Chain::new(4);
         assert!(chain.is_empty() && ids(&mut chain).is_empty());
-        // Each length after each other one: links are mended.
+        // Each length after a different one, so that links must be restored.
         for length in [1, 4, 2, 3, 4, 1, 4] {
             chain.clear();
             for id in 0..length {
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn requests_are_what_was_asked() {
         let mut chain = Chain::new(4);
-        // Twice, so that what the first round left behind would show.
+        // Twice, so that leftovers of the first round would show.
         for _ in 0..2 {
             chain.clear();
             chain.write(1, 0x1000, 10, 0x2000, 20, 300, true);

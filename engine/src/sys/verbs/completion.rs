@@ -1,4 +1,4 @@
-//! Completion queues, and the channels that make them wake a poller.
+//! Completion queues, and the channels through which they wake a poller.
 //!
 //! A sleeper arms the queue and then polls it once more: a completion from before arming raises no event.
 
@@ -9,11 +9,11 @@ use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// A descriptor that is readable when an armed queue got a completion.
+/// A descriptor that is readable when an armed queue has a completion.
 #[derive(Debug)]
 pub struct Channel {
     raw: NonNull<ffi::ibv_comp_channel>,
-    /// Goes after the channel.
+    /// Dropped after the channel.
     _context: Arc<Context>,
 }
 
@@ -31,13 +31,13 @@ impl Channel {
         Ok(Arc::new(channel))
     }
 
-    /// Non-blocking; the channel's own.
+    /// Returns the descriptor: non-blocking, and owned by the channel.
     pub fn fd(&self) -> RawFd {
         // SAFETY: a live channel.
         unsafe { self.raw.as_ref().fd }
     }
 
-    /// The cookie of a queue that has an event, if there is one. The queue is no longer armed.
+    /// Returns the cookie of a queue that has an event, if there is one. The queue is no longer armed.
     pub fn next(&self) -> io::Result<Option<u64>> {
         let mut cq = std::ptr::null_mut();
         let mut cookie = std::ptr::null_mut();
@@ -67,7 +67,7 @@ impl Drop for Channel {
 #[derive(Debug)]
 pub struct Cq {
     raw: NonNull<ffi::ibv_cq>,
-    /// These go after the queue.
+    /// Dropped after the queue.
     _channel: Option<Arc<Channel>>,
     _context: Arc<Context>,
 }
@@ -78,8 +78,8 @@ unsafe impl Send for Cq {}
 unsafe impl Sync for Cq {}
 
 impl Cq {
-    /// For at least this many completions: one more than there is room for breaks the queue and every QP
-    /// on it. `cookie` is what the channel says of it.
+    /// Makes a queue for at least this many completions. One more than fits breaks the queue and every QP on it.
+    /// `cookie` identifies the queue on its channel.
     pub fn new(
         context: &Arc<Context>,
         entries: u32,
@@ -99,18 +99,18 @@ impl Cq {
         self.raw.as_ptr()
     }
 
-    /// Takes up to as many completions as `out` has room for; how many, they are the first ones there.
+    /// Takes up to as many completions as `out` has room for. Returns their number.
     #[inline]
     pub fn poll(&self, out: &mut [Completion]) -> io::Result<usize> {
         let room = libc::c_int::try_from(out.len()).unwrap_or(libc::c_int::MAX);
         // SAFETY: a live queue; `out` is exclusively ours for the call, as long as we say, and its
         // elements are `ibv_wc` by another name.
         let count = unsafe { ffi::ibv_poll_cq(self.raw(), room, out.as_mut_ptr().cast()) };
-        // The drivers' own numbers, and not always errno: all mean a broken queue.
+        // Errors are the drivers' own numbers, not always errno. All mean a broken queue.
         usize::try_from(count).map_err(|_| io::Error::from_raw_os_error(libc::EIO))
     }
 
-    /// The next completion raises one event on the channel.
+    /// Arms the queue: the next completion raises one event on the channel.
     pub fn arm(&self) -> io::Result<()> {
         // SAFETY: a live queue.
         check(unsafe { ffi::ibv_req_notify_cq(self.raw(), 0) })
@@ -119,13 +119,13 @@ impl Cq {
 
 impl Drop for Cq {
     fn drop(&mut self) {
-        // Waits for the events that another thread has taken and is about to acknowledge.
+        // Waits for events that another thread has taken and is about to acknowledge.
         // SAFETY: made by `new`; QPs that use it hold an Arc, so none is left.
         unsafe { library::ibv_destroy_cq(self.raw()) };
     }
 }
 
-/// How one work request ended. Also a slot for `poll` to fill.
+/// The result of one work request. Also a slot for `poll` to fill.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct Completion(ffi::ibv_wc);
@@ -136,7 +136,7 @@ impl Completion {
         self.0.wr_id
     }
 
-    /// One of `wc`.
+    /// Returns one of `wc`.
     #[inline]
     pub fn status(&self) -> u32 {
         self.0.status
@@ -157,25 +157,25 @@ impl Completion {
         self.0.qp_num
     }
 
-    /// Only on success, as verbs.h counts them.
+    /// Valid only on success; numbered as in verbs.h.
     #[inline]
     pub fn opcode(&self) -> u32 {
         self.0.opcode
     }
 
-    /// Whether it took a receive from the SRQ. Only on success: after a failure the id has to tell.
+    /// True if the completion is of a receive. Valid only on success: after a failure only the id tells.
     #[inline]
     pub fn is_receive(&self) -> bool {
         self.0.opcode & ffi::ibv_wc_opcode::IBV_WC_RECV != 0
     }
 
-    /// Only on success: how many bytes came, for receives and READs.
+    /// Valid only on success: the number of bytes received or read.
     #[inline]
     pub fn bytes(&self) -> u32 {
         self.0.byte_len
     }
 
-    /// What came with a WRITE, as a number. None after failures.
+    /// Returns the immediate of a WRITE, as a number. None after failures.
     #[inline]
     pub fn immediate(&self) -> Option<u32> {
         let present = self.is_success() && self.0.wc_flags & ffi::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
@@ -198,7 +198,7 @@ impl std::fmt::Debug for Completion {
     }
 }
 
-/// How work ends: the numbers of verbs.h.
+/// The status numbers of verbs.h.
 pub mod wc {
     pub const SUCCESS: u32 = 0;
     pub const LOC_LEN_ERR: u32 = 1;
@@ -218,7 +218,7 @@ pub mod wc {
     pub const RESP_TIMEOUT_ERR: u32 = 20;
     pub const GENERAL_ERR: u32 = 21;
 
-    /// In the words of libibverbs, as its tools print them.
+    /// Returns the name that libibverbs's tools print.
     pub fn name(status: u32) -> &'static str {
         match status {
             SUCCESS => "success",

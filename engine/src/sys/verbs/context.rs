@@ -1,4 +1,4 @@
-//! An open RDMA device: its limits and events. `port` has what its ports say.
+//! An open RDMA device, its limits and its events. `port` has its ports.
 
 use super::device::{name_of, DeviceList};
 use super::{check, created, library, set_nonblocking};
@@ -10,7 +10,7 @@ use std::os::fd::RawFd;
 use std::ptr::{addr_of, NonNull};
 use std::sync::Arc;
 
-/// What the device said when it was opened.
+/// The device's limits, read when it was opened.
 #[derive(Clone, Debug)]
 pub struct Limits {
     pub qp_wr_max: u32,
@@ -20,7 +20,7 @@ pub struct Limits {
     pub srq_wr_max: u32,
     /// RDMA READs that one QP serves at a time.
     pub rd_atom_target_max: u8,
-    /// RDMA READs that one QP has under way at a time.
+    /// RDMA READs that one QP may have in flight at a time.
     pub rd_atom_initiator_max: u8,
     pub mr_bytes_max: u64,
     pub vendor_id: u32,
@@ -29,19 +29,19 @@ pub struct Limits {
     pub is_iwarp: bool,
 }
 
-/// What a device tells unasked.
+/// An asynchronous event of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     PortActive(u8),
     PortError(u8),
-    /// Nothing that was made of this context works any more.
+    /// No object of this context works any more.
     DeviceFatal,
-    /// By number. It is in its error state, or about to be.
+    /// The QP with this number is in its error state, or about to be.
     QpError(u32),
-    /// One was full when a completion came, or is broken.
+    /// A completion queue is broken, or was full when a completion came.
     CqError,
     GidChange(u8),
-    /// The number that verbs.h has for it.
+    /// The event's number in verbs.h.
     Other(i32),
 }
 
@@ -59,14 +59,14 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// ENODEV if there is no such device.
+    /// Opens a device by name. ENODEV if there is no such device.
     pub fn open(name: &str) -> io::Result<Arc<Context>> {
         let list = DeviceList::new()?;
         let found = list.devices().find(|device| name_of(*device) == Some(name));
         let device = found.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?;
         // SAFETY: the device is in a live list.
         let raw = created(unsafe { library::ibv_open_device(device.as_ptr()) })?;
-        // From here on the guard closes it.
+        // From here on dropping `context` closes the device.
         let mut context = Context { raw, name: name.to_owned(), limits: Limits::nothing() };
         context.limits = query_limits(raw)?;
         set_nonblocking(context.event_fd())?;
@@ -85,7 +85,7 @@ impl Context {
         self.raw.as_ptr()
     }
 
-    /// Readable when `next_event` has something. Non-blocking; the context's own.
+    /// Readable when `next_event` has an event. Non-blocking, and owned by the context.
     pub fn event_fd(&self) -> RawFd {
         // SAFETY: the context is open.
         unsafe { (*self.raw()).async_fd }

@@ -1,4 +1,4 @@
-//! Which RDMA devices there are, or why that can't be known.
+//! Lists the RDMA devices, or says why it can't.
 
 use super::{created, library};
 use rdma_mummy_sys as ffi;
@@ -6,7 +6,7 @@ use std::ffi::CStr;
 use std::io;
 use std::ptr::NonNull;
 
-/// The names of all RDMA devices; none is an answer too. The error says why nobody can be asked: no
+/// Returns the names of all RDMA devices, of which there may be none. The error says why they can't be listed: no
 /// libibverbs, or a kernel without RDMA.
 pub fn device_names() -> Result<Vec<String>, String> {
     library::open()?;
@@ -17,7 +17,7 @@ pub fn device_names() -> Result<Vec<String>, String> {
     Ok(list.devices().filter_map(|device| name_of(device).map(str::to_owned)).collect())
 }
 
-/// The array that libibverbs allocates, and its length.
+/// The array of devices that libibverbs allocates, and its length.
 pub(super) struct DeviceList {
     first: NonNull<*mut ffi::ibv_device>,
     count: usize,
@@ -46,7 +46,7 @@ impl Drop for DeviceList {
     }
 }
 
-/// Of a device in a live list.
+/// Returns the name of a device in a live list.
 pub(super) fn name_of<'a>(device: NonNull<ffi::ibv_device>) -> Option<&'a str> {
     // SAFETY: the callers hold the list that the device is in, and copy the name before they let go.
     let name = unsafe { library::ibv_get_device_name(device.as_ptr()) };

@@ -1,13 +1,13 @@
-//! libibverbs itself, opened when somebody first asks for devices, and never closed: its calls by name. Types,
-//! and the calls that are inline functions in verbs.h, are `rdma-mummy-sys`'s. Its other calls are not used
-//! here, because a program that has one of them opens the library as it starts, wanted or not.
+//! Opens libibverbs when devices are first asked for, and never closes it. Functions are looked up by name.
+//! `rdma-mummy-sys` has the types and the inline functions of verbs.h. Its other functions are not used here: a
+//! program that references one of them opens the library at its start, wanted or not.
 //!
-//! Fork: a child shares the parent's pages until one of them writes, and the copy is the writer's. So without
-//! help the memory that the parent goes on using after a fork is not what its NIC reads and writes any more.
-//! Linux copies pinned pages for the child at once since 5.12, and says so (RDMA_NLDEV_SYS_ATTR_COPY_ON_FORK);
-//! ibv_fork_init(3) then has nothing to do (IBV_FORK_UNNEEDED, ibv_is_fork_initialized(3), rdma-core 35). On an
-//! older kernel it has registered pages left out of children (MADV_DONTFORK): the parent is safe, and a child
-//! that touches such a page dies. It must come before anything is registered in the process.
+//! Fork: a child shares the parent's pages until one of them writes, and the writer gets the copy. Without help,
+//! memory that the parent uses after a fork is not the memory that its NIC reads and writes any more. Since 5.12 Linux
+//! copies pinned pages for the child at once, and reports that (RDMA_NLDEV_SYS_ATTR_COPY_ON_FORK); ibv_fork_init(3)
+//! then does nothing (IBV_FORK_UNNEEDED, ibv_is_fork_initialized(3), rdma-core 35). On older kernels it keeps
+//! registered pages out of children (MADV_DONTFORK): the parent is safe, and a child that touches such a page dies.
+//! The call must come before any registration in the process.
 
 use rdma_mummy_sys::*;
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr, CString};
@@ -16,7 +16,7 @@ use std::sync::OnceLock;
 
 static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
 
-/// Opens libibverbs unless that was done. Why it can't be used, in the loader's words where they are its.
+/// Opens libibverbs once. The error says why it can't be used, in the loader's words if the loader failed.
 pub fn open() -> Result<(), &'static str> {
     LIBRARY.get_or_init(load).as_ref().map(|_| ()).map_err(String::as_str)
 }
@@ -42,7 +42,7 @@ fn load() -> Result<Library, String> {
     }
 }
 
-/// Of the loader's last failure in this thread.
+/// Returns the text of the loader's last failure in this thread.
 fn why(unknown: &str) -> String {
     // SAFETY: no arguments.
     let reason = unsafe { libc::dlerror() };
@@ -63,16 +63,16 @@ fn find(handle: *mut c_void, name: &str) -> Result<*mut c_void, String> {
     Ok(symbol)
 }
 
-/// Whoever has something to call with has it from the library.
+/// Returns the table. Every object that a call needs came from the library, so it is open.
 fn library() -> &'static Library {
     match LIBRARY.get() {
         Some(Ok(library)) => library,
-        _ => unreachable!("libibverbs is called before it was opened"),
+        _ => unreachable!("libibverbs was called before it was opened"),
     }
 }
 
-/// The calls, by verbs.h's names and types: those that every supported libibverbs has, and those that a newer one
-/// has, with what they answer where they are missing.
+/// Declares the functions, by verbs.h's names and types: those of every supported libibverbs, and newer ones, with the
+/// result to return if the function is missing.
 macro_rules! calls {
     (
         $(fn $name:ident($($arg:ident: $type:ty),*) $(-> $result:ty)?;)*
@@ -158,7 +158,7 @@ calls! {
     ) -> *mut ibv_mr = not_supported();
 }
 
-/// For who is asked for a pointer.
+/// Returns NULL and sets errno, for a missing function that returns a pointer.
 fn not_supported<T>() -> *mut T {
     // SAFETY: this thread's own errno.
     unsafe { *libc::__errno_location() = libc::EOPNOTSUPP };

@@ -1,5 +1,4 @@
-//! Protection domains and the memory registered in them. Keys are what work requests, here and at the
-//! peer, name memory by.
+//! Protection domains and the memory registered in them. Work requests, here and at the peer, refer to memory by keys.
 
 use super::{created, library, Context};
 use rdma_mummy_sys as ffi;
@@ -8,7 +7,7 @@ use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// What belongs together: a QP reaches only memory of its own domain.
+/// A protection domain: a QP reaches only memory of its own domain.
 #[derive(Debug)]
 pub struct Pd {
     raw: NonNull<ffi::ibv_pd>,
@@ -35,10 +34,9 @@ impl Pd {
         self.raw.as_ptr()
     }
 
-    /// Pins memory and lets this device write it; peers only as far as asked. With `relaxed` its writes
-    /// may become visible in any order until a completion says that they are all there; a wish, which
-    /// what can't do it ignores. ENOMEM often means RLIMIT_MEMLOCK, EFAULT memory that is not mapped
-    /// writable.
+    /// Pins memory and lets this device write it, and peers access it only as far as asked. With `relaxed`, writes may
+    /// become visible in any order until a completion reports them; devices that can't do that ignore it. ENOMEM often
+    /// means RLIMIT_MEMLOCK, EFAULT memory that is not mapped writable.
     ///
     /// # Safety
     ///
@@ -62,16 +60,15 @@ impl Pd {
             })
         };
         let raw = match register(if relaxed { required | wished } else { required }) {
-            // A libibverbs that does not know optional rights at all.
+            // An old libibverbs knows no optional access flags.
             Err(error) if relaxed && error.raw_os_error() == Some(libc::EOPNOTSUPP) => register(required)?,
             result => result?,
         };
         Ok(Mr { raw, _pd: self.clone() })
     }
 
-    /// Like `register`, for memory of another device that is behind a dma-buf: `length` bytes from
-    /// `offset` on, which work requests name by addresses from `iova` on. EOPNOTSUPP where the library, the
-    /// kernel or the driver has no such thing.
+    /// Like `register`, for memory of another device behind a dma-buf: `length` bytes from `offset` on, which work
+    /// requests address from `iova` on. EOPNOTSUPP if the library, the kernel or the driver can't do that.
     ///
     /// # Safety
     ///
@@ -111,11 +108,11 @@ fn access(remote_read: bool, remote_write: bool) -> u32 {
     access
 }
 
-/// Registered memory. Once it is dropped no device touches the memory any more, and its keys are refused.
+/// Registered memory. Once it is dropped, no device touches the memory any more, and its keys are refused.
 #[derive(Debug)]
 pub struct Mr {
     raw: NonNull<ffi::ibv_mr>,
-    /// Goes after the registration.
+    /// Dropped after the registration.
     _pd: Arc<Pd>,
 }
 
@@ -139,7 +136,7 @@ impl Mr {
 impl Drop for Mr {
     fn drop(&mut self) {
         // Waits for no requests: those that still need it fail. Fails itself only for memory windows,
-        // which nobody here makes, and devices that are gone.
+        // which ferry does not create, and devices that are gone.
         // SAFETY: made by `Pd`, ended once.
         unsafe { library::ibv_dereg_mr(self.raw.as_ptr()) };
     }

@@ -1,15 +1,14 @@
-//! RDMA devices through libibverbs, as far as `transport::rdma` needs them: handles that keep alive what
-//! they depend on and go in the right order, errors with their errno, and a data path that neither
-//! allocates nor copies. `context` opens devices, `memory` registers, `completion` and `queue_pair` are
-//! what work goes through, `chain` is the work.
+//! RDMA devices through libibverbs, as far as `transport::rdma` needs them. Handles keep alive what they depend on and
+//! are dropped in the right order; errors have their errno; the data path neither allocates nor copies. `context`
+//! opens devices, `memory` registers memory, `completion` and `queue_pair` have the queues, and `chain` has the work
+//! requests.
 //!
-//! Nothing links against libibverbs: `library` opens it when devices are first asked for. Where it is absent
-//! that says why; nothing is printed. (libibverbs itself prints a warning when it first lists devices for a user
-//! other than root who may lock 32 KiB or less.)
+//! Nothing links against libibverbs: `library` opens it when devices are first asked for. If it is absent, the error
+//! says so; nothing is printed. (libibverbs itself prints a warning when it first lists devices for a user other than
+//! root who may pin 32 KiB or less.)
 //!
-//! The library is thread-safe: any thread may use any object, in parallel with others that use the same
-//! one. That is the reason behind each `Send` and `Sync` here; what must not overlap is destruction, and
-//! `Arc` sees to that.
+//! The library is thread-safe: any thread may use any object, in parallel with others that use the same object. Each
+//! `Send` and `Sync` here relies on that. Only destruction must not overlap with use, which `Arc` ensures.
 
 mod chain;
 mod completion;
@@ -45,7 +44,7 @@ const _: () = assert!(size_of::<ffi::ibv_send_wr>() == 128 && offset_of!(ffi::ib
 const _: () = assert!(size_of::<ffi::ibv_gid_entry>() == 32 && size_of::<ffi::ibv_async_event>() == 16);
 const _: () = assert!(size_of::<ffi::ibv_ah_attr>() == 32 && size_of::<ffi::ibv_global_route>() == 24);
 
-/// For calls that return a number. Most return an errno; drivers may also answer as system calls do.
+/// Checks calls that return a number. Most return an errno; drivers may also return -1 and set errno.
 fn check(result: libc::c_int) -> io::Result<()> {
     match result {
         0 => Ok(()),
@@ -54,7 +53,7 @@ fn check(result: libc::c_int) -> io::Result<()> {
     }
 }
 
-/// For calls that create something: NULL and errno on failure.
+/// Checks calls that create an object: NULL and errno on failure.
 fn created<T>(object: *mut T) -> io::Result<NonNull<T>> {
     NonNull::new(object).ok_or_else(io::Error::last_os_error)
 }

@@ -1,5 +1,4 @@
-//! The ports of a device and their addresses: which of them packets may come from, and how large these
-//! may be.
+//! The ports of a device: their state, addresses and packet sizes.
 
 use super::{check, library, Context};
 use rdma_mummy_sys as ffi;
@@ -17,11 +16,11 @@ pub enum PortState {
 #[derive(Clone, Copy, Debug)]
 pub struct Port {
     pub state: PortState,
-    /// The active one.
+    /// The active MTU.
     pub mtu_bytes: u32,
     pub is_ethernet: bool,
     pub lid: u16,
-    /// Slots of the GID table, used or not.
+    /// Entries of the GID table, used or not.
     pub gids: u32,
 }
 
@@ -40,7 +39,7 @@ pub struct Gid {
 }
 
 impl Context {
-    /// Ports count from 1.
+    /// Returns the state of a port. Ports count from 1.
     pub fn port(&self, number: u8) -> io::Result<Port> {
         // SAFETY: all-zero is a valid answer: numbers only.
         let mut port: ffi::ibv_port_attr = unsafe { std::mem::zeroed() };
@@ -61,7 +60,7 @@ impl Context {
         })
     }
 
-    /// Entries that are in use. Empty too if the port can't be asked.
+    /// Returns the GIDs in use; none if the port can't be queried.
     pub fn gids(&self, port: u8) -> Vec<Gid> {
         let Ok(attributes) = self.port(port) else { return Vec::new() };
         let mut gids = self.gid_table(port).unwrap_or_else(|| self.gids_one_by_one(port, attributes.gids));
@@ -72,7 +71,7 @@ impl Context {
         gids
     }
 
-    /// One system call for all ports; libibverbs has it since 33.
+    /// Reads the GIDs of all ports by one system call; libibverbs has it since 33.
     fn gid_table(&self, port: u8) -> Option<Vec<Gid>> {
         let slots: u32 =
             (1..=self.limits().ports).filter_map(|port| self.port(port).ok()).map(|port| port.gids).sum();
@@ -107,7 +106,7 @@ impl Context {
         )
     }
 
-    /// For an older libibverbs; the kinds are from sysfs.
+    /// Reads the GIDs with an older libibverbs, and their kinds from sysfs.
     pub(super) fn gids_one_by_one(&self, port: u8, slots: u32) -> Vec<Gid> {
         let mut gids = Vec::new();
         for index in 0..slots {
@@ -124,7 +123,7 @@ impl Context {
             let path = format!("/sys/class/infiniband/{}/ports/{port}/gid_attrs/types/{index}", self.name());
             let kind = match std::fs::read_to_string(path) {
                 Ok(kind) if kind.trim() == "RoCE v2" => GidKind::RoceV2,
-                // The kernel's word for both; `gids` knows the link layer.
+                // The kernel uses this name for both kinds; `gids` knows the link layer.
                 _ => GidKind::RoceV1,
             };
             gids.push(Gid { index, raw, kind });
@@ -133,12 +132,12 @@ impl Context {
     }
 }
 
-/// 1 is 256 bytes, each next one twice as much, up to 5.
+/// 1 stands for 256 bytes, each further code for twice as many, up to 5.
 pub(super) fn mtu_bytes(mtu: ffi::ibv_mtu::Type) -> u32 {
     128 << mtu.clamp(ffi::ibv_mtu::IBV_MTU_256, ffi::ibv_mtu::IBV_MTU_4096)
 }
 
-/// The largest that is not above.
+/// Returns the code of the largest MTU that is not above `bytes`.
 pub(super) fn mtu_of(bytes: u32) -> ffi::ibv_mtu::Type {
     match bytes {
         4096.. => ffi::ibv_mtu::IBV_MTU_4096,

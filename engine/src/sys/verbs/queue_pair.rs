@@ -13,11 +13,11 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Receives that several QPs share.
+/// A receive queue that several QPs share.
 #[derive(Debug)]
 pub struct Srq {
     raw: NonNull<ffi::ibv_srq>,
-    /// Goes after the queue.
+    /// Dropped after the queue.
     pd: Arc<Pd>,
 }
 
@@ -27,7 +27,7 @@ unsafe impl Send for Srq {}
 unsafe impl Sync for Srq {}
 
 impl Srq {
-    /// For at least this many receives of one piece each.
+    /// Makes a queue for at least this many receives of one piece each.
     pub fn new(pd: &Arc<Pd>, entries: u32) -> io::Result<Arc<Srq>> {
         let mut attributes = ffi::ibv_srq_init_attr {
             srq_context: std::ptr::null_mut(),
@@ -38,7 +38,7 @@ impl Srq {
         Ok(Arc::new(Srq { raw, pd: pd.clone() }))
     }
 
-    /// ENOMEM if the queue is full.
+    /// Posts a receive. ENOMEM if the queue is full.
     ///
     /// # Safety
     ///
@@ -66,53 +66,53 @@ impl Drop for Srq {
 #[derive(Clone, Copy, Debug)]
 pub struct QpSpec {
     pub send_wr: u32,
-    /// A wish: `Qp::inline_bytes` is what came of it.
+    /// A wish: `Qp::inline_bytes` has the result.
     pub inline_bytes: u32,
 }
 
-/// The other end, and the way to it.
+/// The other end, and how packets reach it.
 #[derive(Clone, Copy, Debug)]
 pub struct Remote {
     pub qp_number: u32,
-    /// Of its first packet; 24 bits.
+    /// Packet sequence number of its first packet; 24 bits.
     pub psn: u32,
     pub mtu_bytes: u32,
     pub gid: [u8; 16],
     pub lid: u16,
-    /// Addressed by GID; otherwise by LID.
+    /// Addressed by GID if true, by LID otherwise.
     pub is_ethernet: bool,
-    /// Ours: the address that packets come from.
+    /// Index of the local GID that packets come from.
     pub gid_index: u32,
     pub port: u8,
-    /// READs from there that are served at a time.
+    /// READs of the other end that are served at a time.
     pub rd_atom: u8,
-    /// What a sender that finds no receive is told to wait: the code of InfiniBand.
+    /// How long a sender waits when there is no receive, in InfiniBand's code.
     pub min_rnr_timer: u8,
     pub traffic_class: u8,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub struct LocalSide {
-    /// Of our first packet; 24 bits.
+    /// Packet sequence number of our first packet; 24 bits.
     pub psn: u32,
-    /// READs that are under way at a time.
+    /// READs that may be in flight at a time.
     pub rd_atom: u8,
     /// 4.096 us × 2^timeout until a packet counts as lost; 0 is forever.
     pub timeout: u8,
-    /// At most 7. Soft-RoCE takes 7 for no end of them: 6 is the most that gives up everywhere.
+    /// At most 7. Soft-RoCE retries without end at 7, so 6 is the most that ends everywhere.
     pub retries: u8,
     /// 7 is forever.
     pub rnr_retries: u8,
 }
 
-/// One end of a reliable connection. Only requests that were signalled complete, and those that failed.
+/// One end of a reliable connection. Only signalled and failed requests complete.
 #[derive(Debug)]
 pub struct Qp {
     raw: NonNull<ffi::ibv_qp>,
     number: u32,
     send_wr: u32,
     inline_bytes: u32,
-    /// These go after the QP.
+    /// Dropped after the QP.
     _cqs: [Arc<Cq>; 2],
     _srq: Arc<Srq>,
     _pd: Arc<Pd>,
@@ -124,7 +124,7 @@ unsafe impl Send for Qp {}
 unsafe impl Sync for Qp {}
 
 impl Qp {
-    /// Sends and receives both complete on `cq`. Asks for less inline data until the device agrees.
+    /// Makes a QP whose sends complete on `cq`. Asks for less inline data until the device agrees.
     pub fn new(
         pd: &Arc<Pd>,
         cq: &Arc<Cq>,
@@ -154,7 +154,7 @@ impl Qp {
             // SAFETY: domain and queues live, and are kept so by the Arcs; the attributes live for the
             // call.
             let raw = match created(unsafe { library::ibv_create_qp(pd.raw(), &mut attributes) }) {
-                // Drivers do not agree on an errno for too much.
+                // Drivers return different errnos for too much inline data.
                 Err(_) if inline_bytes > 0 => {
                     inline_bytes /= 2;
                     continue;
@@ -178,12 +178,12 @@ impl Qp {
         self.number
     }
 
-    /// How many requests fit; at least what was asked.
+    /// Returns how many requests fit, at least as many as asked.
     pub fn send_wr(&self) -> u32 {
         self.send_wr
     }
 
-    /// How many bytes an inline request may have.
+    /// Returns how many bytes an inline request may have.
     pub fn inline_bytes(&self) -> u32 {
         self.inline_bytes
     }
@@ -193,7 +193,7 @@ impl Qp {
         check(unsafe { library::ibv_modify_qp(self.raw.as_ptr(), attributes, fields.0 as libc::c_int) })
     }
 
-    /// Peers may read and write what their keys allow.
+    /// To INIT. Peers may read and write as far as their keys allow.
     pub fn to_init(&self, port: u8) -> io::Result<()> {
         let access = ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
             | ffi::ibv_access_flags::IBV_ACCESS_REMOTE_READ
@@ -208,7 +208,7 @@ impl Qp {
         self.modify(&mut attributes, fields)
     }
 
-    /// Ready to receive. The peer's packets are answered from here on.
+    /// To RTR (ready to receive). From here on the QP answers the peer's packets.
     pub fn to_rtr(&self, to: &Remote) -> io::Result<()> {
         let gid_index = u8::try_from(to.gid_index).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
         let mut attributes = no_attributes(ffi::ibv_qp_state::IBV_QPS_RTR);
@@ -225,7 +225,7 @@ impl Qp {
                 dgid: ffi::ibv_gid { raw: to.gid },
                 flow_label: 0,
                 sgid_index: gid_index,
-                // The packets' time to live; routers between RoCE hosts are not counted.
+                // The time to live of packets; the number of routers between RoCE hosts is unknown.
                 hop_limit: u8::MAX,
                 traffic_class: to.traffic_class,
             };
@@ -240,7 +240,7 @@ impl Qp {
         self.modify(&mut attributes, fields)
     }
 
-    /// Ready to send.
+    /// To RTS (ready to send).
     pub fn to_rts(&self, from: &LocalSide) -> io::Result<()> {
         let mut attributes = no_attributes(ffi::ibv_qp_state::IBV_QPS_RTS);
         attributes.sq_psn = from.psn & 0xff_ffff;
@@ -257,20 +257,20 @@ impl Qp {
         self.modify(&mut attributes, fields)
     }
 
-    /// Ends the connection: requests that are left complete, flushed.
+    /// Ends the connection: outstanding requests complete as flushed.
     pub fn to_error(&self) -> io::Result<()> {
         self.modify(&mut no_attributes(ffi::ibv_qp_state::IBV_QPS_ERR), Fields::IBV_QP_STATE)
     }
 
-    /// Hands a chain over; it is not cleared. On an error: how many of its requests, from the first on,
-    /// the device has, and ENOMEM if the queue was full. Where the driver does not say, that is all of
-    /// them: they may be under way, and a flush tells.
+    /// Posts a chain, which is not cleared. An error carries the number of requests, from the first on, that the
+    /// device has taken, and ENOMEM if the queue was full. If the driver does not report a number, all count as taken:
+    /// they may be in flight, and a flush tells.
     ///
     /// # Safety
     ///
     /// The memory that the chain names stays registered and mapped until the completion that covers it,
-    /// or until the `Qp` has been dropped. Until then nobody writes what is sent from, or uses what is
-    /// read into. Memory of inline requests only needs to be there for the call.
+    /// or until the `Qp` has been dropped. Until then nobody writes memory that is sent, or uses memory that
+    /// is read into. Memory of inline requests only needs to be there for the call.
     #[inline]
     pub unsafe fn post(&self, chain: &mut Chain) -> Result<(), (usize, io::Error)> {
         let mut bad: *mut ffi::ibv_send_wr = std::ptr::null_mut();

@@ -1,4 +1,4 @@
-//! What holds without a device.
+//! Tests that need no device.
 
 use super::*;
 

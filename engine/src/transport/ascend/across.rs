@@ -1,6 +1,6 @@
-//! Memory of devices of other hosts, by HIXL: one device writes to and reads from another's memory by itself. It asks
-//! nobody who comes to a port of its, and nothing on the way is sealed; so what it is shown is memory of
-//! ferry's own, never the program's, and only if the settings say so.
+//! Memory of devices of other hosts, by HIXL: one device writes to and reads from another's memory directly. A port of
+//! HIXL accepts every client, and the data is not sealed. So only memory of ferry's own is exposed, never the
+//! program's, and only if the settings allow it (contract 9).
 //!
 //! ```text
 //! exposing end    Shown: memory, a server, a port ──── offer, by the sealed channel ───▶ attaching end
@@ -20,36 +20,36 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where the network addresses of the devices are.
+/// The file with the devices' network addresses.
 const ADDRESSES: &str = "/etc/hccn.conf";
-/// Of an offer, before what it says.
+/// The first byte of an offer.
 const VERSION: u8 = 1;
-/// A port that was free may be somebody else's by the time the server wants it.
+/// A free port may be taken by another process before the server opens it, so several are tried.
 const PORTS_TRIED: u32 = 3;
-/// Pieces of memory that can't be freed, before no more are exposed.
+/// The most pieces of memory that cannot be freed; beyond this no more are exposed.
 const ENDING_MAX: usize = 16;
-/// How long the end of a queue waits for those that are still attached.
+/// The time for which the end of a queue waits for clients that are still attached.
 const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What carries it between the devices. Both ends have the same.
+/// The interconnect between the devices. Both ends must use the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     Hccs,
     Roce,
 }
 
-/// By what devices reach those of other hosts.
+/// The settings by which devices reach those of other hosts.
 #[derive(Clone, Debug)]
 pub struct Fabric {
     pub protocol: Protocol,
-    /// HIXL's library, or "".
+    /// The path of HIXL's library; empty for the default.
     pub library: String,
-    /// For connecting.
+    /// The time limit for connecting.
     pub patience: Duration,
 }
 
-/// What the exposing end says of its device.
+/// The exposing end's description of its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Offer {
     protocol: Protocol,
@@ -99,7 +99,7 @@ fn endpoint(protocol: Protocol, address: Ipv4Addr, physical: u32) -> acl::hixl_e
     out
 }
 
-/// The device's own address on the network, which HCCS has no need of.
+/// Returns the device's own network address, which HCCS does not need.
 fn network_address(protocol: Protocol, physical: u32) -> Result<Ipv4Addr> {
     if protocol == Protocol::Hccs {
         return Ok(Ipv4Addr::UNSPECIFIED);
@@ -117,13 +117,13 @@ fn address_in(text: &str, physical: u32) -> Option<Ipv4Addr> {
     lines.filter(|(name, _)| name.trim() == wanted).find_map(|(_, value)| value.trim().parse().ok())
 }
 
-/// What one queue exposes. Used and dropped under its context.
+/// The memory that one queue exposes. Used and dropped under the queue's context.
 pub struct Shown {
     runtime: Arc<Runtime>,
     device: i32,
     fabric: Option<Fabric>,
     servers: Vec<Server>,
-    /// Those that are to end, whose clients have not gone yet.
+    /// Servers to be ended, whose clients are still attached.
     ending: Vec<Server>,
 }
 
@@ -161,7 +161,7 @@ impl Shown {
         self.tidy();
     }
 
-    /// Ends those whose clients have gone; whether some are left.
+    /// Ends the servers whose clients have gone. Returns whether some are left.
     pub fn tidy(&mut self) -> bool {
         self.ending.retain_mut(|server| !server.end());
         !self.ending.is_empty()
@@ -185,21 +185,21 @@ fn wanted(fabric: Option<&Fabric>) -> Result<&Fabric> {
     })
 }
 
-/// A port of the host that nobody has at this moment: the library takes no 0.
+/// Returns a port of the host that is free at this moment; the library does not accept 0.
 fn free_port(host: IpAddr) -> Result<u16> {
     tcp::free_port(host).map_err(|error| Error::system("looking for a free port", &error))
 }
 
-/// The client and what it moves, for one thread.
+/// The client and its operations, used by one thread.
 struct Attached {
-    // In the order in which they go.
+    // In the order in which they must be dropped.
     client: Client,
     _context: Context,
     local: (u64, u64),
-    /// What is under way, from batch `first` on.
+    /// The operations under way, from batch `first` on.
     running: VecDeque<Moving>,
     first: u64,
-    /// Why nothing is moved any more.
+    /// The reason why no operation is started any more.
     lost: Option<Error>,
 }
 
@@ -234,7 +234,7 @@ pub fn attach(
 }
 
 impl Attached {
-    /// Nothing more is begun or asked for.
+    /// Records the failure; afterwards nothing is started or queried.
     fn lose(&mut self, error: Error) -> Error {
         self.client.give_up();
         self.lost.get_or_insert(error).clone()
@@ -262,7 +262,7 @@ impl Queue for Attached {
         Ok(Batch(self.first + self.running.len() as u64 - 1))
     }
 
-    /// Once one has failed all have, for all that is known.
+    /// After one operation has failed, the state of the others is unknown, and all count as failed.
     fn is_done(&mut self, batch: Batch) -> Result<bool> {
         while self.first <= batch.0 {
             if let Some(lost) = &self.lost {
@@ -280,7 +280,7 @@ impl Queue for Attached {
         Ok(true)
     }
 
-    /// Whatever goes on, it goes on in memory that is kept for good.
+    /// Operations that cannot be stopped go on in memory that is kept for good.
     fn abort(&mut self) -> bool {
         if !self.running.is_empty() {
             self.lose(Error::new(Status::Unavailable, "what the devices moved was given up"));

@@ -1,5 +1,5 @@
-//! Calls that need a context, for threads that have none. One can't be taken off a thread again, so such a call
-//! is made on a thread that ends with it, under the context of an open queue, or else under one made for it.
+//! Calls that need a context, for threads without one. A context cannot be taken off a thread again, so such a call
+//! runs on a thread of its own, under the context of an open queue, or else under a new one.
 
 use crate::status::{Error, Result, Status};
 use crate::sys::acl::{Context, Runtime};
@@ -25,18 +25,18 @@ impl Contexts {
         self.lock().push(Shared(context.raw()));
     }
 
-    /// After this nobody else has it current.
+    /// Removes a context. Afterwards no other thread has it current.
     pub fn remove(&self, context: &Context) {
         self.lock().retain(|shared| *shared != Shared(context.raw()));
     }
 
-    /// Calls `work` on a thread that has a context: the calling one if it does. UNAVAILABLE if there is no
-    /// device to have one on.
+    /// Calls `work` on a thread that has a context: the calling thread, if it has one. UNAVAILABLE if no device gives
+    /// one.
     pub fn run<T: Send>(&self, runtime: &Arc<Runtime>, work: impl FnOnce() -> T + Send) -> Result<T> {
         if runtime.current_context().is_some() {
             return Ok(work());
         }
-        // Held, so that the context outlives its use.
+        // Held so that the context outlives its use.
         let open = self.lock();
         let shared = open.first().copied();
         std::thread::scope(|scope| {
@@ -57,7 +57,7 @@ impl Contexts {
     }
 }
 
-/// Gives the calling thread a context: this one, or one of its own on the first device that takes it.
+/// Gives the calling thread a context: the given one, or a new one on the first device that allows it.
 fn enter(runtime: &Arc<Runtime>, shared: Option<Shared>) -> Result<Option<Context>> {
     if let Some(Shared(context)) = shared {
         // SAFETY: it stands as long as `Contexts` is locked.

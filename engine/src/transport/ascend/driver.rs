@@ -1,4 +1,5 @@
-//! Ascend as `device` knows it: where memory is, host memory locked, queues opened, the program's events.
+//! The Ascend driver as a `device::Driver`: locates memory, pins host memory, opens queues, waits for the program's
+//! events.
 
 use super::across::{self, Fabric};
 use super::contexts::Contexts;
@@ -19,9 +20,9 @@ pub struct Ascend {
     library: &'static Library,
     contexts: Arc<Contexts>,
     fabric: Option<Fabric>,
-    /// Begun when it is first needed, which is after the program has if there is any memory of its devices.
+    /// Initialised on first use. If memory of its devices exists, the program has initialised the library before.
     runtime: Mutex<Option<Arc<Runtime>>>,
-    /// What `pin` has locked: what the program had locked before stays so.
+    /// The addresses that `pin` has pinned. Memory that the program pinned before stays pinned.
     pinned: Mutex<HashSet<u64>>,
 }
 
@@ -49,8 +50,8 @@ impl Ascend {
         self.pinned.lock()
     }
 
-    /// What lies there, for a thread that has a context. Whatever the library doesn't know, or not as a
-    /// device's, is host memory.
+    /// Returns the allocation at an address, on a thread that has a context. Memory that the library does not know as
+    /// a device's is host memory.
     fn look_up(&self, address: u64) -> Result<Option<Allocation>> {
         let location = match location_of(self.library, address) {
             Ok(location) if matches!(location.type_, acl::ACL_AT_DEVICE | acl::ACL_AT_MANAGED) => location,
@@ -80,8 +81,8 @@ impl Driver for Ascend {
 
     fn locate(&self, address: u64) -> Result<Option<Allocation>> {
         match self.look_up(address) {
-            // This thread has no context. Where none can be had there is no device whose memory it could be: the
-            // toolkit may be installed, and begun, without one.
+            // This thread has no context. If no context can be had, no device exists whose memory it could be: the
+            // toolkit may be installed, and initialised, without devices.
             Err(_) => {
                 let Ok(runtime) = self.runtime() else { return Ok(None) };
                 match self.contexts.run(&runtime, || self.look_up(address)) {
@@ -93,8 +94,8 @@ impl Driver for Ascend {
         }
     }
 
-    /// Where the system can't lock memory that the library has not allocated nothing is done, and copies
-    /// are synchronous.
+    /// If the system cannot pin memory that the library did not allocate, this does nothing, and copies are
+    /// synchronous.
     fn pin(&self, address: u64, length: usize) -> Result<()> {
         if !can_lock(&kernel()) {
             return Ok(());
@@ -110,7 +111,7 @@ impl Driver for Ascend {
         })?;
         match locked {
             Ok(()) => drop(self.pinned().insert(address)),
-            // By the program, or by no device of this kind.
+            // Pinned by the program, or not supported by the devices.
             Err(error) if matches!(error.status, Status::Busy | Status::Unsupported) => {}
             Err(error) => return Err(error),
         }
@@ -151,7 +152,8 @@ impl Driver for Ascend {
     }
 
     fn hold(&self, _stream: u64) -> Result<Box<dyn Hold>> {
-        // A stream waits for an event only once that is recorded in another stream, and none waits for the host.
+        // A stream waits only for events that are already recorded in another stream, and no stream waits for the
+        // host.
         let text = "AscendCL has no way to hold a stream from the host";
         Err(Error::new(Status::Unsupported, text).over(Transport::Ascend))
     }
@@ -175,11 +177,11 @@ impl Driver for Ascend {
 }
 
 impl Ascend {
-    /// AscendCL lets those import that stand in a list of numbers, and wants them as the driver counts processes: as
-    /// the host does, in whichever container they are (aclrtDeviceGetBareTgid). Outside of containers that is the
-    /// number which the kernel shows here of the process that was proven, and no other is let in. In a container, `own`
-    /// differs from what the kernel calls this process, the kernel says nothing of the host's numbers: there the
-    /// proven process, which could hand the memory on anyway, is taken at its word, but for our own number.
+    /// AscendCL takes a list of processes that may import, numbered as the driver counts them: as the host does, in
+    /// any container (aclrtDeviceGetBareTgid). Outside of containers this is the number that the kernel shows for the
+    /// proven process, and no other number is accepted. In a container `own` differs from the kernel's number of this
+    /// process, and the kernel does not show the host's numbers. Then the proven process, which could pass the memory
+    /// on anyway, is trusted, except if it names this engine's own process.
     fn check_borrower(own: i32, said: i32, proven: &Proven) -> Result<i32> {
         let is_known_here = own == std::process::id() as i32;
         let fits = match is_known_here {
@@ -200,7 +202,7 @@ impl Point for Event {
     }
 }
 
-/// Where memory is. An error: the library doesn't know it, or the calling thread has no context.
+/// Returns the location of memory. An error: the library does not know it, or the calling thread has no context.
 pub fn location_of(library: &Library, address: u64) -> Result<acl::acl_location> {
     let location = acl::acl_location { id: 0, type_: acl::ACL_AT_UNREGISTERED };
     let mut found = acl::acl_pointer_attributes { location, page_size: 0, reserved: [0; 4] };
@@ -210,7 +212,7 @@ pub fn location_of(library: &Library, address: u64) -> Result<acl::acl_location>
     Ok(found.location)
 }
 
-/// The device as the machine numbers it.
+/// Returns the device's number on the machine.
 pub fn physical_device(library: &Library, device: i32) -> Result<i32> {
     let mut physical = 0;
     // SAFETY: the number outlives the call.
@@ -219,7 +221,7 @@ pub fn physical_device(library: &Library, device: i32) -> Result<i32> {
     Ok(physical)
 }
 
-/// Base and length of the allocation, where the library tells.
+/// Returns base and length of the allocation, if the library tells.
 pub fn range_of(library: &Library, address: u64) -> Option<(u64, u64)> {
     let range = library.calls.aclrtMemGetAddressRange?;
     let (mut base, mut length) = (null_mut(), 0);
@@ -228,7 +230,7 @@ pub fn range_of(library: &Library, address: u64) -> Option<(u64, u64)> {
     (code == 0 && length > 0).then_some((base as u64, length as u64))
 }
 
-/// The running kernel's release.
+/// Returns the release of the running kernel.
 fn kernel() -> String {
     // SAFETY: zeros are valid, and uname fills the struct with C strings.
     let name = unsafe {
@@ -239,7 +241,8 @@ fn kernel() -> String {
     name
 }
 
-/// Up to 5.10 the driver locks only memory of its own, and other memory must not be given to it.
+/// Returns whether the driver can pin memory it did not allocate. Before 5.10 and on it, it must not be given such
+/// memory.
 fn can_lock(release: &str) -> bool {
     let mut numbers =
         release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));
@@ -264,7 +267,7 @@ mod tests {
         for (said, proven) in [(own, &other), (own + 2, &other), (own + 1, &me), (0, &hidden), (7, &hidden)] {
             assert_eq!(check(own, said, proven), Err(Status::Access), "{said} {proven:?}");
         }
-        // In one, which the host counts from somewhere else.
+        // In a container, where the host numbers processes differently.
         let bare = own + 1000;
         assert_eq!(
             (check(bare, bare + 1, &other), check(bare, bare + 1, &hidden)),

@@ -1,7 +1,7 @@
-//! Which copies a batch between host and device becomes. A copy across costs about as much for 4 KiB as for
-//! 1 MiB, so small blocks that lie side by side in host memory go across as one, and are gathered or spread
-//! on the device through a scratch buffer. Imported memory can be copied on the device only, so what the
-//! host exchanges with it goes through the scratch buffer too, whatever its size.
+//! Decides which copies a batch between host and device becomes. A copy across the bus costs about as much for 4 KiB
+//! as for 1 MiB. So small blocks that are adjacent in host memory cross as one copy, and are gathered or spread on the
+//! device through a scratch buffer. Imported memory can only be copied on the device, so copies between it and the
+//! host use the scratch buffer too, whatever their size.
 //!
 //! ```text
 //! device  [a]   [c]  [b]          to the host: three copies on the device, one across
@@ -12,7 +12,7 @@
 
 use crate::device::Piece;
 
-/// Blocks of this size go across by themselves.
+/// Blocks of at least this size are copied singly.
 const GATHER_BELOW: u64 = 2 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub enum Across {
     ToHost,
 }
 
-/// The device's own buffer. Copies follow one another, so each use of it may begin at its start.
+/// The device's own buffer. Copies run in order, so each use of it may begin at its start.
 #[derive(Clone, Copy, Debug)]
 pub struct Scratch {
     pub address: u64,
@@ -37,12 +37,12 @@ pub enum Step {
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Straight across, in any order.
+    /// Directly across, in any order.
     pub direct: Vec<Piece>,
     pub steps: Vec<Step>,
 }
 
-/// Part of a piece, by the side of its addresses.
+/// A part of a piece, with its addresses by side.
 #[derive(Clone, Copy)]
 struct Part {
     host: u64,
@@ -50,7 +50,7 @@ struct Part {
     length: u64,
 }
 
-/// Parts that are adjacent in host memory and fit into the scratch buffer together.
+/// Parts that are adjacent in host memory and together fit into the scratch buffer.
 #[derive(Default)]
 struct Run {
     parts: Vec<Part>,
@@ -93,7 +93,7 @@ impl Run {
         adjacent && self.length + part.length <= room
     }
 
-    /// Adds the copies of this run to the plan, and begins a new one.
+    /// Adds the copies of this run to the plan, and begins a new run.
     fn finish(&mut self, across: Across, scratch: Scratch, plan: &mut Plan) {
         let run = std::mem::take(self);
         let Some(first) = run.parts.first() else { return };
@@ -166,11 +166,11 @@ mod tests {
         let at = |host, length| made(Across::ToHost, host, DEVICE, length);
         let large = [at(HOST, 2 * MIB), at(HOST + 2 * MIB, 2 * MIB)];
         assert_eq!(plan(Across::ToHost, &large, SCRATCH, is_imported).direct, large);
-        // A gap of a byte parts two blocks.
+        // A gap of a byte separates two blocks.
         let lone = [at(HOST, KIB), at(HOST + KIB + 1, KIB)];
         let found = plan(Across::ToHost, &lone, SCRATCH, is_imported);
         assert_eq!(found, Plan { direct: lone.to_vec(), steps: vec![] });
-        // One below the threshold beside another is gathered, one at it is not.
+        // A block below the threshold is gathered with its neighbour; a block at the threshold is not.
         let mixed = [at(HOST, 2 * MIB - 1), at(HOST + 2 * MIB - 1, KIB)];
         assert_eq!(plan(Across::ToHost, &mixed, SCRATCH, is_imported).direct, []);
     }

@@ -1,9 +1,9 @@
-//! Ascend NPUs. `driver` is what `device` knows of them, `queue` one device's copies; `gather` decides which
-//! copies a batch becomes, `share` reaches memory of other processes of this host, `across` that of other hosts,
-//! `contexts` makes calls for threads that have no context.
+//! Ascend NPUs. `driver` implements `device::Driver`, `queue` the copies of one device. `gather` decides which copies
+//! a batch becomes, `share` reaches memory of other processes of this host, `across` memory of other hosts, and
+//! `contexts` makes calls for threads without a context.
 //!
-//! The program's devices, contexts and streams stay as they are: a queue has a context of its own on its own
-//! thread, no device is ever set or reset, and the library is ended only if ferry has begun it.
+//! Contract 14: the program's devices, contexts and streams stay as they are. A queue has a context of its own on its
+//! own thread, no device is ever set or reset, and the library is finalised only if ferry initialised it.
 
 mod across;
 mod contexts;
@@ -19,8 +19,8 @@ use std::sync::Arc;
 
 pub use across::{Fabric, Protocol};
 
-/// AscendCL: the library of this name or path, or the system's if it is empty. `fabric`: if there is one, by what
-/// its devices reach those of other hosts.
+/// Opens AscendCL: the library of this name or path, or the system's if it is empty. `fabric`: the settings by which
+/// its devices reach those of other hosts, if any.
 pub fn library(wanted: &str, fabric: Option<Fabric>) -> Library {
     let (loaded, opened) = (wanted.to_owned(), wanted.to_owned());
     Library {

@@ -1,9 +1,8 @@
 //! The copies of one device: one stream in a context of ferry's own, on one thread.
 //!
-//! A batch ends with a copy of the number 1 from the device into a word of locked host memory: to look
-//! whether the batch is done is to read that word. The stream does nothing behind a task that has failed, so the
-//! word also means that all before it is good. Now and then the stream itself is asked, which tells
-//! of failures.
+//! A batch ends with a copy of the number 1 from the device to a flag in pinned host memory. Polling a batch reads its
+//! flag. The stream runs nothing after a failed task, so a set flag also means that all tasks before it succeeded.
+//! From time to time the stream itself is queried, to find failures.
 //!
 //! ```text
 //! stream:   … copies of batch 7 │ word 7 = 1 │ copies of batch 8 │ word 8 = 1 …
@@ -24,11 +23,11 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// Between two words: one cache line each.
+/// The distance between two flags: a cache line.
 const WORD_STRIDE: usize = 64;
-/// Looks at a word before the stream is asked.
+/// The number of looks at a flag before the stream is queried.
 const LOOKS: u32 = 256;
-/// For a stream that was stopped to come to rest.
+/// The time in which a stopped stream must become idle.
 const REST_MS: i32 = 100;
 
 pub struct AscendQueue {
@@ -37,21 +36,21 @@ pub struct AscendQueue {
     device: i32,
     depth: usize,
     scratch: Scratch,
-    /// Kept for good, with the memory in it, if the stream can't be brought to rest.
+    /// Leaked with its memory, if the stream cannot be stopped.
     held: ManuallyDrop<Held>,
-    /// Other devices of this process that this one reaches.
+    /// Other devices of this process that this device reaches.
     reached: HashSet<i32>,
-    /// The next batch, and the first that is not known to have ended.
+    /// The number of the next batch, and of the first batch that is not known to have ended.
     next: u64,
     first: u64,
-    /// Why batches under way will fail when they have ended, by place.
+    /// For each slot, the error with which its batch under way will fail when it has ended.
     failures: Vec<Option<Error>>,
     looks: u32,
-    /// Why there are no copies any more; nothing is under way.
+    /// The reason why no copies are accepted any more; nothing is under way then.
     lost: Option<Error>,
 }
 
-/// In the order in which it goes.
+/// The fields are in the order in which they must be dropped.
 struct Held {
     stream: Stream,
     _scratch: DeviceMemory,
@@ -63,7 +62,7 @@ struct Held {
 }
 
 impl AscendQueue {
-    /// The calling thread's current context is the queue's from now on.
+    /// Opens a queue. The calling thread's current context is the queue's from now on.
     pub fn open(
         runtime: Arc<Runtime>,
         (contexts, fabric): (Arc<Contexts>, Option<Fabric>),
@@ -109,7 +108,7 @@ impl AscendQueue {
         unsafe { AtomicU64::from_ptr(word.cast()) }
     }
 
-    /// Adds what the batch copies to the stream. `begun`: some of it was.
+    /// Adds the batch's copies to the stream. `begun` is set when some of them were added.
     fn begin(&mut self, direction: Direction, pieces: &[Piece], begun: &mut bool) -> Result<()> {
         let across = match direction {
             Direction::HostToDevice => Across::ToDevice,
@@ -131,7 +130,7 @@ impl AscendQueue {
         let plan = gather::plan(across, pieces, self.scratch, |address| sharing.is_imported(address));
         if plan.direct.len() > 1 && self.runtime.calls.aclrtMemcpyBatchAsync.is_some() {
             let list: Vec<_> = plan.direct.iter().map(|piece| (piece.to, piece.from, piece.length)).collect();
-            // It may fail behind some of them.
+            // The call may fail after it has added some copies.
             *begun = true;
             // SAFETY: memory of the engine or of a region that the transfer has entered, until the batch ends.
             unsafe { self.held.stream.copy_batch(kind, self.device, &list)? };
@@ -159,12 +158,12 @@ impl AscendQueue {
         Ok(())
     }
 
-    /// Lets this device reach the one that the memory is on. UNSUPPORTED if it can't.
+    /// Enables access to the device that owns the memory. UNSUPPORTED if that is impossible.
     fn reach(&mut self, address: u64) -> Result<()> {
         if self.held.sharing.is_imported(address) {
             return Ok(());
         }
-        // What the library doesn't know the copy will refuse.
+        // The copy itself will refuse memory that the library does not know.
         let Ok(location) = location_of(&self.runtime, address) else { return Ok(()) };
         let (other, calls) = (location.id as i32, &self.runtime.calls);
         if location.type_ != acl::ACL_AT_DEVICE || self.reached.contains(&other) {
@@ -185,14 +184,14 @@ impl AscendQueue {
         Ok(())
     }
 
-    /// Asks the stream. An error: it has failed, and nothing is under way.
+    /// Queries the stream. An error: the stream has failed, and nothing is under way.
     fn ask(&mut self, batch: u64) -> Result<bool> {
         let idle = self.held.stream.is_idle();
         match &idle {
             Ok(false) => return Ok(false),
-            // The word may have been written since it was looked at.
+            // The flag may have been written after the last look.
             Ok(true) if self.word(self.place(batch)).load(Ordering::Acquire) == 1 => return Ok(true),
-            // Its word could not be added behind it.
+            // The flag's copy could not be added to the stream.
             Ok(true) if self.failures[self.place(batch)].is_some() => return Ok(true),
             _ => {}
         }
@@ -208,8 +207,8 @@ impl AscendQueue {
         Err(lost)
     }
 
-    /// Whether nothing is under way any more, with what there was stopped. That stopping took too long doesn't
-    /// mean that it has happened, nor does an error of it.
+    /// Stops the stream, and returns whether nothing is under way any more. A time-out or an error of stopping proves
+    /// nothing.
     fn rest(&self) -> bool {
         let stream = &self.held.stream;
         if matches!(stream.is_idle(), Ok(true)) {
@@ -242,7 +241,7 @@ impl Queue for AscendQueue {
         if !begun {
             return marked.map(|()| Batch(batch));
         }
-        // What was begun ends like other batches, and fails then.
+        // The copies that began end like other batches, and the batch fails then.
         if result.is_ok() {
             result = marked;
         }
@@ -256,7 +255,7 @@ impl Queue for AscendQueue {
         if batch.0 < self.first {
             return Ok(true);
         }
-        // Partner: the device, whose copies before the word's are visible when that is.
+        // Pairs with the device, whose copies before the flag are visible once the flag is.
         let mut done = self.word(place).load(Ordering::Acquire) == 1;
         if !done {
             if let Some(lost) = &self.lost {

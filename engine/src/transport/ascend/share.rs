@@ -1,12 +1,12 @@
-//! Device memory between processes of one host: what `export` says and `import` follows. What was allocated
-//! as one is exported as one, with the offset of what is meant.
+//! Shares device memory between processes of one host: `export` describes it, `import` maps it. An allocation is
+//! exported as a whole, with the offset of the range.
 //!
-//! There are two ways, and what is exported names those that the exporter could take. A key (from CANN 8.3
-//! on) is for memory from aclrtMalloc; importing one fails where the NPUs hang on PCIe. A shareable handle is
-//! for physical memory that was mapped. Where neither works transfers are staged.
+//! Two methods exist, and an export names those that worked for the exporter. A key (from CANN 8.3 on) is for memory
+//! from aclrtMalloc; importing a key fails if the NPUs are on PCIe. A shareable handle is for mapped physical memory.
+//! If neither works, transfers are staged.
 //!
-//! Before CANN 9.0 nobody tells where an allocation begins. Then the range asked for is exported as if it
-//! were the whole, and the library refuses what doesn't begin an allocation.
+//! Before CANN 9.0 the library does not tell where an allocation begins. Then the range is exported as if it were the
+//! whole allocation, and the library refuses a range that does not begin one.
 
 use super::driver::{physical_device, range_of};
 use crate::device::Borrowed;
@@ -21,7 +21,7 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 
 const KEY_BYTES: usize = acl::ACL_IPC_KEY_BYTES as usize;
-/// Of what `export` says: a version, which ways there are, device, offset, length, key, handle.
+/// An export: version, available methods, device, offset, length, key, handle.
 const BYTES: usize = 2 + 4 + 8 + 8 + KEY_BYTES + 8;
 const VERSION: u8 = 1;
 const HAS_KEY: u8 = 1;
@@ -29,7 +29,7 @@ const HAS_HANDLE: u8 = 2;
 
 type Key = [u8; KEY_BYTES];
 
-/// The ways to an allocation.
+/// The methods by which an allocation can be imported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ways {
     /// A C string.
@@ -38,7 +38,7 @@ struct Ways {
 }
 
 impl Ways {
-    /// Whether one of them leads to the same.
+    /// Returns whether both name the same allocation by some method.
     fn meets(&self, other: &Ways) -> bool {
         let same_key = self.key.is_some() && self.key == other.key;
         same_key || self.handle.is_some() && self.handle == other.handle
@@ -47,10 +47,10 @@ impl Ways {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Exported {
-    /// The number of the device that has the memory, as the whole host counts them.
+    /// The device that has the memory, by its number on the whole host.
     device: i32,
     offset: u64,
-    /// Of the allocation.
+    /// The allocation's length.
     length: u64,
     ways: Ways,
 }
@@ -68,7 +68,7 @@ impl Exported {
         out
     }
 
-    /// INVALID for anything that `encode` doesn't make.
+    /// INVALID for bytes that `encode` does not make.
     fn decode(bytes: &[u8]) -> Result<Exported> {
         let wrong = || Error::invalid("exported Ascend memory: not what this version of ferry exports");
         let bytes: &[u8; BYTES] = bytes.try_into().map_err(|_| wrong())?;
@@ -92,13 +92,13 @@ impl Exported {
     }
 }
 
-/// Whether so many bytes from `base` on are within the allocation there. Before CANN 9.0 nobody tells, and the device
-/// refuses what lies beyond.
+/// Returns whether `length` bytes from `base` on are inside the allocation. Before CANN 9.0 the bounds are unknown
+/// (None), and the device refuses access beyond them.
 fn is_all_there(allocation: Option<(u64, u64)>, base: u64, length: u64) -> bool {
     allocation.is_none_or(|(at, whole)| range_contains(at, whole, base, length))
 }
 
-/// The next bytes of a list that has them.
+/// Takes the next N bytes of a list that has them.
 fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
     let (mut out, (first, left)) = ([0; N], rest.split_at(N));
     out.copy_from_slice(first);
@@ -106,7 +106,7 @@ fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
     out
 }
 
-/// What one queue exports and imports. Used and dropped under its context.
+/// The exports and imports of one queue. Used and dropped under the queue's context.
 pub struct Sharing {
     runtime: Arc<Runtime>,
     device: i32,
@@ -121,16 +121,16 @@ struct Export {
     ways: Ways,
     /// The reference behind `ways.handle`.
     physical: *mut c_void,
-    /// Calls of `export` that were not withdrawn. With none it goes when its importers let it.
+    /// Calls of `export` that were not withdrawn. At 0 the export ends as soon as its importers allow it.
     users: u32,
 }
 
 struct Import {
-    /// Of the allocation, and who lends it.
+    /// The allocation's length, and the peer that lends it.
     length: u64,
     peer: PeerId,
     ways: Ways,
-    /// How it was opened: by handle if there is one here, else by key.
+    /// The handle by which it was opened; None if it was opened by key.
     physical: Option<*mut c_void>,
     users: u32,
 }
@@ -148,8 +148,8 @@ impl Sharing {
                 format!("{length} bytes at {address:#x} are not within one allocation of Ascend memory");
             return Err(Error::invalid(text).over(Transport::Ascend));
         }
-        // One that nobody uses is left over, since somebody had it open when it was to end: its memory may have been
-        // freed, and be another's by now that lies at the same place.
+        // An unused export is left over because an importer still had it open. Its memory may have been freed, and
+        // another allocation may be at the same place by now.
         let in_use = |one: &Export| one.users > 0 && (one.base, one.length) == (base, whole);
         let at = match self.exports.iter().position(in_use) {
             Some(at) => at,
@@ -184,7 +184,7 @@ impl Sharing {
         self.end_unused();
     }
 
-    /// What an allocation was said to be when it was first imported it stays.
+    /// Imports memory. An allocation's properties stay as they were at its first import.
     pub fn import(&mut self, borrowed: &Borrowed<'_>) -> Result<u64> {
         let peer = borrowed.peer;
         let Exported { device, offset, length, ways } = Exported::decode(borrowed.exported)?;
@@ -207,7 +207,7 @@ impl Sharing {
             Some(Err(error)) if ways.handle.is_none() || error.status == Status::Access => {
                 return Err(error);
             }
-            // No key, or one that can't be imported here: PCIe.
+            // No key, or a key that cannot be imported here (PCIe).
             _ => {
                 let (base, physical) = self.import_handle(ways.handle.unwrap_or(0), length, device)?;
                 (base, Some(physical))
@@ -245,7 +245,7 @@ impl Sharing {
         (address - base < import.length).then_some((*base, import))
     }
 
-    /// Both ways, as far as they work. UNAVAILABLE with the reasons if neither does.
+    /// Exports by both methods, as far as they work. UNAVAILABLE with the reasons if neither does.
     fn begin_export(&self, base: u64, length: u64) -> Result<Export> {
         let (key, handle) = (self.export_key(base, length), self.export_handle(base));
         if let (Err(key), Err(handle)) = (&key, &handle) {
@@ -261,7 +261,7 @@ impl Sharing {
         let calls = &self.runtime.calls;
         let export = self.runtime.need("aclrtIpcMemGetExportKey", calls.aclrtIpcMemGetExportKey)?;
         let mut key = [0u8; KEY_BYTES];
-        // Only processes that are allowed one by one: no flag.
+        // Flag 0: only processes that are allowed one by one may import.
         // SAFETY: the key has room for as many bytes as it says; the library refuses what is no memory of its.
         let code =
             unsafe { export(base as *mut c_void, length as usize, key.as_mut_ptr().cast(), KEY_BYTES, 0) };
@@ -287,7 +287,7 @@ impl Sharing {
         Ok((physical, handle))
     }
 
-    /// Lets a process import it.
+    /// Allows a process to import the memory.
     fn allow(&self, ways: &Ways, pid: i32) -> Result<()> {
         let (runtime, calls) = (&self.runtime, &self.runtime.calls);
         let mut pids = [pid];
@@ -305,7 +305,7 @@ impl Sharing {
         Ok(())
     }
 
-    /// `same`: the memory is of this queue's device.
+    /// Imports by key. `same`: the memory is of this queue's device.
     fn import_key(&self, key: &Key, same: bool) -> Result<u64> {
         let calls = &self.runtime.calls;
         let import = self.runtime.need("aclrtIpcMemImportByKey", calls.aclrtIpcMemImportByKey)?;
@@ -347,7 +347,7 @@ impl Sharing {
         }
     }
 
-    /// Lets this queue's device reach another one of the host, if this process knows it.
+    /// Lets this queue's device reach another device of the host, if this process can use that device.
     fn reach(&self, physical: i32) -> Result<()> {
         for device in 0..self.runtime.device_count()? {
             if device != self.device && physical_device(&self.runtime, device)? == physical {
@@ -383,7 +383,7 @@ impl Sharing {
         self.runtime.check("aclrtIpcMemClose", unsafe { close(key.as_ptr().cast()) })
     }
 
-    /// Ends exports that nobody uses. One that somebody still has open stays for the next time.
+    /// Ends unused exports. An export that an importer still has open is tried again next time.
     fn end_unused(&mut self) {
         let mut exports = std::mem::take(&mut self.exports);
         exports.retain_mut(|export| export.users > 0 || !self.end_export(export));
@@ -433,7 +433,7 @@ mod tests {
         }
     }
 
-    /// The length is a peer's word, and may be one that no sum holds.
+    /// The length is the peer's claim, and may be larger than any sum can hold.
     #[test]
     fn an_allocation_that_is_shorter_than_was_said_is_not_all_there() {
         let (at, whole) = (1 << 40, 8192);
@@ -458,11 +458,11 @@ mod tests {
             Exported::decode(&bytes)
         };
         assert!(with(0, 2).is_err() && with(1, 0).is_err() && with(1, 4).is_err());
-        // The offset is the length's last valid byte, and one more.
+        // The offset is the allocation's last valid byte, and the byte behind it.
         let last = Exported { offset: 8191, ..example() };
         assert!(Exported::decode(&last.encode()).is_ok());
         assert!(Exported::decode(&Exported { offset: 8192, ..example() }.encode()).is_err());
-        // A key without an end, and an empty one.
+        // A key without an end, and an empty key.
         assert!(with(22 + KEY_BYTES - 1, b'k').is_err() && with(22, 0).is_err());
     }
 }

@@ -1,6 +1,6 @@
-//! What work of one device may touch: its own memory, other devices' once peer access is on, what was
-//! imported. A copy of the driver's finds a wrong address out and refuses it; a kernel that is given one
-//! destroys the context, the program's work with it. So each allocation is asked for before a kernel is.
+//! The memory that work of one device may touch: its own, that of other devices with peer access, and imported memory.
+//! The driver's copy calls refuse a wrong address. A kernel with a wrong address destroys the context, and the
+//! program's work with it. So each allocation is checked before a kernel starts.
 
 use super::contexts::Contexts;
 use super::locate;
@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 pub struct Reach {
     contexts: Arc<Contexts>,
-    /// Other devices that were asked for: with their context, if the hardware can.
+    /// Other devices, with their context if peer access is possible.
     peers: HashMap<i32, Option<Arc<Context>>>,
-    /// Of the batch at hand; it is not asked twice. Not kept: memory is freed, and comes back as another's.
+    /// Allocations checked for the current batch only: freed memory may become another device's.
     known: Vec<(u64, u64, bool)>,
 }
 
@@ -23,12 +23,12 @@ impl Reach {
         Reach { contexts: contexts.clone(), peers: HashMap::new(), known: Vec::new() }
     }
 
-    /// Forgets what was asked for the batch before.
+    /// Forgets the allocations that were checked for the batch before.
     pub fn begin(&mut self) {
         self.known.clear();
     }
 
-    /// Whether a kernel in `context` may touch this range. INVALID if it is no device's memory.
+    /// Returns whether a kernel in `context` may touch this range. INVALID if no device owns it.
     pub fn includes(&mut self, context: &Context, address: u64, length: u64) -> Result<bool> {
         let within = |start: u64, end: u64| {
             address >= start && end.checked_sub(address).is_some_and(|room| room >= length)

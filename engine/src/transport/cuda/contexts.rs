@@ -1,4 +1,4 @@
-//! The primary contexts in use, each retained once, for as long as something needs it.
+//! The primary contexts in use. Each is retained once, while something needs it.
 
 use crate::status::Result;
 use crate::sys::cuda::{result, Api, Context, Entered, Failure, Handle, STREAM_LEGACY, STREAM_PER_THREAD};
@@ -26,14 +26,14 @@ impl Contexts {
         Ok(context)
     }
 
-    /// Some context, for what concerns all devices: one that ferry or the program has if possible.
+    /// Returns a context for calls that concern all devices: one that ferry or the program has, if possible.
     pub fn any(&self) -> Result<Arc<Context>> {
         self.active().map_or_else(|| self.get(0), Ok)
     }
 
-    /// Makes a call that some drivers refuse where no context is current (`cuPointerGetAttributes` does, on
-    /// threads that have not used CUDA yet), or one that the program has destroyed, whichever it is. Creates no
-    /// context: where there is none the driver knows no memory and no streams either.
+    /// Makes a call that some drivers refuse on a thread without a current context (`cuPointerGetAttributes`, on
+    /// threads that have not used CUDA yet) or with a destroyed one. Creates no context: without any context the
+    /// driver knows no memory and no streams either.
     pub fn with_some<T>(&self, call: impl Fn() -> Result<T, Failure>) -> Result<T, Failure> {
         use result::*;
         match call() {
@@ -46,18 +46,18 @@ impl Contexts {
         }
     }
 
-    /// Enters the context of one of the program's streams, or of the default stream of the one that is
-    /// current here.
+    /// Enters the context of a stream of the program's; for the default stream, the context that is current on this
+    /// thread.
     ///
     /// # Safety
-    /// The stream exists, and its context with it until the guard goes.
+    /// The stream and its context exist until the guard is dropped.
     pub unsafe fn enter_stream(&self, stream: Handle) -> Result<(Entered, Handle)> {
         let ask = || {
             let mut context = 0;
             // SAFETY: the stream is the caller's promise, the result lives on this stack.
             unsafe { self.api.stream_get_ctx(stream, &mut context) }.map(|()| context)
         };
-        // A default stream is another one in each context, so any context won't do for it.
+        // Each context has its own default stream, so another context cannot replace the current one.
         let is_default = [0, STREAM_LEGACY, STREAM_PER_THREAD].contains(&(stream as u64));
         let context = if is_default { ask() } else { self.with_some(ask) }?;
         // SAFETY: as above.

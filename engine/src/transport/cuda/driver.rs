@@ -1,4 +1,4 @@
-//! The driver as `device` sees it: what concerns no queue.
+//! The CUDA driver as a `device::Driver`: the calls that do not belong to a queue.
 
 use super::contexts::Contexts;
 use super::hold::{self, Flags};
@@ -25,9 +25,9 @@ struct Cuda {
     flags: Flags,
 }
 
-/// Whether a NIC may read and write memory of this device by itself. Where the device doesn't see by itself what was
-/// written, `cuFlushGPUDirectRDMAWrites` has to be called in its process; but who writes is another one, and says that
-/// it is done before this one knows.
+/// Checks that a NIC may read and write memory of this device directly. If the device does not see the written data
+/// without a flush, its own process has to call `cuFlushGPUDirectRDMAWrites`; but the writer is another process, which
+/// reports the end before this process knows of it.
 fn check_direct(context: &Context) -> Result<()> {
     let refuse = |text: String| Err(Error::new(Status::Unavailable, text));
     if context.attribute(ATTRIBUTE_DMA_BUF_SUPPORTED)? == 0 {
@@ -98,7 +98,7 @@ impl Driver for Cuda {
         hold::hold(&self.contexts, &self.flags, stream)
     }
 
-    /// A GPU is function 0 of its PCI device.
+    /// A GPU is always function 0 of its PCI device.
     fn pci_address(&self, device: i32) -> Option<String> {
         let context = self.contexts.get(device).ok()?;
         let [domain, bus, device] = [ATTRIBUTE_PCI_DOMAIN, ATTRIBUTE_PCI_BUS, ATTRIBUTE_PCI_DEVICE]
@@ -106,8 +106,8 @@ impl Driver for Cuda {
         Some(format!("{:04x}:{:02x}:{:02x}.0", domain?, bus?, device?))
     }
 
-    /// Addresses and lengths that the call takes are multiples of the host's page, so whole pages are asked
-    /// for; they must be of the same allocation.
+    /// The driver takes addresses and lengths in multiples of the host's page, so whole pages are requested. All of
+    /// them must be of the same allocation.
     fn dmabuf(&self, address: u64, length: u64) -> Result<DmaBuf> {
         let allocation = self.locate(address)?.filter(|found| found.location.kind == MemoryKind::Cuda);
         let Some(allocation) = allocation else {

@@ -1,14 +1,13 @@
-//! What another process needs to reach device memory of this one: a handle of the driver's for memory from
-//! cuMemAlloc, a file descriptor for memory that was mapped by hand (cuMemCreate) and made to be exported.
-//! Other memory, that of cudaMallocAsync's pools for one, can't be reached from elsewhere.
+//! Exports device memory to another process: by a handle of the driver's for memory from cuMemAlloc, by a file
+//! descriptor for mapped memory (cuMemCreate) that was created as exportable. Other memory, such as that of
+//! cudaMallocAsync's pools, cannot be exported.
 //!
 //! ```text
 //! 0 kind | 1..4 zero | 4 pid | 8 number | 16 namespace | 24 address | 32 length
 //! 40 base | 48 span | 56 descriptor | 60 handle | 124
 //! ```
-//! Little-endian. `number` names the export and no other; `pid` is the exporting process's in its own pid
-//! `namespace`; `base` and `span` are of the allocation. All of it is a peer's word to who imports: `import` takes
-//! none of it for a proof.
+//! Little-endian. `number` names this export only; `pid` is the exporting process's in its own pid `namespace`; `base`
+//! and `span` are of the allocation. The importing side trusts none of it: see `import`.
 
 use super::contexts::Contexts;
 use super::locate::attributes;
@@ -46,20 +45,20 @@ pub struct Exported {
     pub handle: IpcHandle,
 }
 
-/// What the queues of this process export at this moment, by number: address and length.
+/// The exports of this process's queues, by number: address and length.
 static OWN: Mutex<Option<HashMap<u64, (u64, u64)>>> = Mutex::new(None);
 
 fn own() -> MutexGuard<'static, Option<HashMap<u64, (u64, u64)>>> {
     OWN.lock()
 }
 
-/// The pid namespace of this process, 0 if that is not to be known.
+/// Returns the pid namespace of this process, or 0 if that is unknown.
 pub fn pid_namespace() -> u64 {
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino())
 }
 
 impl Exported {
-    /// Whether a queue of this process exports exactly this.
+    /// Returns whether a queue of this process exports exactly this.
     pub fn is_own(&self) -> bool {
         own().as_ref().is_some_and(|all| all.get(&self.number) == Some(&(self.address, self.length)))
     }
@@ -76,7 +75,7 @@ impl Exported {
         out
     }
 
-    /// INVALID for anything that `encode` can't have made.
+    /// INVALID for bytes that `encode` cannot have made.
     pub fn decode(bytes: &[u8]) -> Result<Exported> {
         let wrong = || Error::invalid("exported: this is not what a queue for CUDA exports");
         if bytes.len() != EXPORTED_BYTES {
@@ -112,13 +111,12 @@ impl Exported {
     }
 }
 
-/// What one queue exports, by number, with the descriptors that there are. Each of those keeps its memory from being
-/// given back.
+/// The exports of one queue, by number, with their descriptors. An open descriptor keeps its memory allocated.
 #[derive(Default)]
 pub struct Exports(HashMap<u64, Option<OwnedFd>>);
 
 impl Exports {
-    /// See `Queue::export`. Calls that need a context find the queue's current on this thread.
+    /// See `Queue::export`. The queue's context is current on this thread.
     pub fn export(&mut self, contexts: &Contexts, address: u64, length: u64) -> Result<Vec<u8>> {
         use pointer::*;
         let api = contexts.api;
@@ -152,7 +150,7 @@ impl Exports {
             );
             return Err(Error::new(Status::Unavailable, text));
         }
-        // The range is what was reserved, of which a part is mapped.
+        // The range is the reserved one, of which a part is mapped.
         let (mut base, mut span) = (0, 0);
         // SAFETY: the results live on this stack; the driver checks the address.
         unsafe { api.mem_get_address_range(&mut base, &mut span, address) }?;
@@ -207,7 +205,7 @@ impl Exported {
     }
 }
 
-/// A descriptor for the allocation that is mapped at `base`.
+/// Returns a descriptor for the allocation that is mapped at `base`.
 fn descriptor_of(api: &'static Api, base: u64) -> Result<OwnedFd> {
     let mut allocation = 0;
     // SAFETY: the result lives on this stack; the driver checks the address.
@@ -217,7 +215,7 @@ fn descriptor_of(api: &'static Api, base: u64) -> Result<OwnedFd> {
     let exported = unsafe {
         api.mem_export_to_shareable_handle((&raw mut fd).cast(), allocation, HANDLE_TYPE_POSIX_FD, 0)
     };
-    // SAFETY: gives back what was retained.
+    // SAFETY: releases the retained allocation.
     let _ = unsafe { api.mem_release(allocation) };
     exported?;
     // SAFETY: a fresh descriptor that the driver made for us.
@@ -269,7 +267,7 @@ mod tests {
         assert!(Exported::decode(&Exported { span: u64::MAX, ..example() }.encode()).is_err());
     }
 
-    /// What is our own is known by more than what a peer says.
+    /// The process's own exports are recognised by its own list, not by the peer's claim alone.
     #[test]
     fn an_export_is_own_while_it_is_kept_and_as_it_was_made() {
         let (mut exports, exported) = (Exports::default(), Exported { number: random_u64(), ..example() });

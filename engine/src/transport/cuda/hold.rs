@@ -1,9 +1,9 @@
-//! Has a stream of the program's wait until ferry lets it go on.
+//! Makes a stream of the program's wait until ferry releases it.
 //!
-//! The device waits for a 32-bit flag in pinned memory to be 1 (cuStreamWaitValue32, which every device has
-//! since CUDA 12.0; NOT_SUPPORTED says where not). Behind it an event is recorded: a flag is used again only
-//! when its event is reached, since a device that has not yet looked would miss that it was let go. Where the
-//! device can't wait, the stream runs a function of the host's that does (`sys::cuda::Gate`).
+//! The device waits for a 32-bit flag in pinned memory to become 1 (cuStreamWaitValue32; every device has it since
+//! CUDA 12.0, others answer NOT_SUPPORTED). An event is recorded behind the wait. A flag is used again only after its
+//! event is reached, because a device that has not yet looked would miss the release. If the device cannot wait, the
+//! stream runs a host function that waits (`sys::cuda::Gate`).
 
 use super::contexts::Contexts;
 use crate::device::Hold;
@@ -14,7 +14,7 @@ use crate::sys::lock::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
-/// The flags of a driver, made as they are needed.
+/// The flags of a driver, made on demand.
 pub struct Flags {
     api: &'static Api,
     made: Mutex<Made>,
@@ -26,8 +26,8 @@ struct Made {
     words: Words,
 }
 
-/// The words of the newest page that no flag has had. Each is given out once: a stream may wait for it for as long as
-/// it likes, also when its flag is in the list no more.
+/// The unused flags of the newest page. Each is given out once: a stream may wait for a flag without bound, even after
+/// the flag has left the list.
 #[derive(Default)]
 struct Words {
     page: Option<Arc<PinnedMemory>>,
@@ -50,7 +50,7 @@ impl Words {
 }
 
 struct Flag {
-    /// Of the stream's context: events are recorded in streams of their own context only.
+    /// Of the stream's context, because events can only be recorded in streams of their own context.
     event: Event,
     context: Handle,
     at: usize,
@@ -68,12 +68,12 @@ impl Flag {
         unsafe { &*self.page.pointer::<AtomicU32>().add(self.at) }
     }
 
-    /// Release: what ferry wrote before is visible to what the stream does next.
+    /// Release: what ferry wrote before is visible to the stream's next work.
     fn let_go(&self) {
         self.word().store(1, Ordering::Release);
     }
 
-    /// Whether no stream waits for it or will.
+    /// Returns whether no stream waits for the flag, or will.
     fn is_free(&self) -> bool {
         self.word().load(Ordering::Relaxed) == 1 && self.event.is_reached().unwrap_or(false)
     }
@@ -84,7 +84,7 @@ impl Flags {
         Flags { api, made: Mutex::default() }
     }
 
-    /// One that nobody uses. Its word is 0 from here on.
+    /// Returns a free flag. Its value is 0 from here on.
     fn take(&self, contexts: &Contexts, context: Handle) -> Result<Arc<Flag>> {
         let mut made = self.lock();
         let free = made.list.iter().find(|flag| flag.context == context && flag.is_free()).cloned();
@@ -118,15 +118,15 @@ impl Drop for Flags {
             // SAFETY: the driver checks the handle, which may be of a context that its owner has destroyed.
             let entered = unsafe { Entered::new(self.api, flag.context) };
             if entered.is_ok() && !flag.is_free() {
-                // A device may still read it.
+                // A device may still read the flag, so its memory is kept.
                 std::mem::forget(flag);
             }
         }
     }
 }
 
-/// See `Driver::hold`. What `point` says of default streams holds here too. While a stream is held, calls
-/// of the program's that wait for all of the device's work wait for it.
+/// See `Driver::hold`. Default streams count as in `point`. While a stream is held, the program's calls that wait for
+/// all work of the device wait for the hold too.
 pub fn hold(contexts: &Contexts, flags: &Flags, stream: u64) -> Result<Box<dyn Hold>> {
     let (api, stream) = (contexts.api, stream as Handle);
     // SAFETY: the program's promise is that the stream exists until the transfer is final.
@@ -147,8 +147,8 @@ pub fn hold(contexts: &Contexts, flags: &Flags, stream: u64) -> Result<Box<dyn H
         return Ok(Box::new(AtGate(gate)));
     }
     let held = AtFlag { flag, released: AtomicBool::new(false) };
-    // An error lets the stream go, for `held` is dropped. The flag then counts as free too early only if
-    // the event was never recorded, so it stays unused.
+    // On an error the stream is released, because `held` is dropped. If the event was never recorded, the flag would
+    // count as free too early; so it stays unused.
     // SAFETY: the event is of the stream's context, which is current.
     if let Err(failure) = unsafe { held.flag.event.record(stream) } {
         flags.lock().list.retain(|flag| !Arc::ptr_eq(flag, &held.flag));
@@ -159,8 +159,8 @@ pub fn hold(contexts: &Contexts, flags: &Flags, stream: u64) -> Result<Box<dyn H
     Ok(Box::new(held))
 }
 
-/// INVALID for a stream whose work becomes part of a graph: there would be nothing to wait for, or the wait
-/// would be repeated with each launch.
+/// INVALID for a stream that is being captured into a graph: the wait would not happen now, and would be repeated with
+/// each launch.
 pub fn refuse_capture(api: &'static Api, stream: Handle) -> Result<()> {
     let mut status = 0;
     // SAFETY: the result lives on this stack, the stream exists.
@@ -173,7 +173,7 @@ pub fn refuse_capture(api: &'static Api, stream: Handle) -> Result<()> {
 
 struct AtFlag {
     flag: Arc<Flag>,
-    /// The flag may be another stream's once this is set.
+    /// The flag may belong to another stream once this is set.
     released: AtomicBool,
 }
 

@@ -1,9 +1,9 @@
-//! Memory that another process exported, mapped for one device. What was exported as one is opened once, however
-//! many ranges of it are imported.
+//! Maps memory that another process exported, for one device. Each exported allocation is opened once, even if several
+//! ranges of it are imported.
 //!
-//! Numbers of processes and descriptors mean something only where they were said: in another pid namespace, that of
-//! another container, the same number is somebody else's, or our own. So descriptors are taken from the process that
-//! the same-host path has proven, by its pidfd; and what is this process's own is known by its own list.
+//! Numbers of processes and descriptors are valid only in the pid namespace of their process: in another container the
+//! same number may be another process, or this one. So descriptors are taken from the process that the same-host path
+//! has proven, by its pidfd, and this process's own exports are recognised by its own list.
 
 use super::export::{pid_namespace, Exported, Kind};
 use crate::device::Borrowed;
@@ -20,13 +20,13 @@ use std::sync::Arc;
 pub struct Imports {
     context: Arc<Context>,
     opened: HashMap<Key, Opened>,
-    /// Ranges by the address that `import` gave: what each is of, and how often it was imported. None:
-    /// memory of this process.
+    /// Ranges by the address that `import` returned: the allocation, and the count of imports. None: memory of this
+    /// process.
     ranges: HashMap<u64, (Option<Key>, usize)>,
 }
 
-/// Tells allocations apart, each among those of its peer. The driver makes a new handle when memory comes back at the
-/// same address; descriptors are numbered anew, so there the export counts.
+/// The key of an allocation, within its peer. The driver makes a new handle when memory is allocated at the same
+/// address again. Descriptors are numbered anew, so for them the export's number counts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Key {
     Handle { peer: PeerId, handle: IpcHandle },
@@ -73,7 +73,7 @@ impl Imports {
         Ok(address)
     }
 
-    /// The driver refuses handles of the same process, and none is needed.
+    /// The driver refuses handles of its own process, which needs none.
     fn import_own(&mut self, exported: &Exported) -> Result<u64> {
         if !exported.is_own() {
             return Err(Error::invalid("exported: no queue of this process exports it"));
@@ -112,8 +112,8 @@ impl Imports {
         Ok(Opened { address, span, kind, uses: 0 })
     }
 
-    /// A handle holds what the driver likes. NVIDIA doesn't say how it names the exporting process; so only one
-    /// whose number is the same to both of us is opened.
+    /// The content of a handle is the driver's, and NVIDIA does not document how it names the exporting process. So a
+    /// handle is opened only if that process has the same number on both sides.
     fn open_handle(&self, exported: &Exported, owner: &Proven) -> Result<u64> {
         let api = self.context.api;
         let here = pid_namespace();
@@ -138,7 +138,7 @@ impl Imports {
         Err(Error::invalid(format!("exported: {} bytes of memory that has {bytes}", exported.span)))
     }
 
-    /// Takes the descriptor out of the other process and maps what is behind it.
+    /// Takes the descriptor out of the other process and maps its memory.
     fn map(&self, exported: &Exported, owner: &Proven) -> Result<u64> {
         let api = self.context.api;
         let span = exported.span as usize;

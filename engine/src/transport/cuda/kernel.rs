@@ -1,7 +1,7 @@
-//! The kernel that copies many pieces at once: text in PTX, of which the driver makes the device's own code
-//! when it is loaded. PTX ISA 6.0 for sm_70 is the oldest that any driver here has to do with, and every
-//! later device takes it; `ptxas` of CUDA 12.9 and 13.5 assembles it for sm_75 to sm_120
-//! (`engine/tests/cuda/ptx.rs`, which also runs it, instruction by instruction).
+//! The kernel that copies many pieces at once, as PTX text, which the driver compiles when it is loaded. PTX ISA 6.0
+//! for sm_70 is the oldest version that any supported driver needs, and every later device takes it. `ptxas` of CUDA
+//! 12.9 and 13.5 assembles it for sm_75 to sm_120 (`engine/tests/cuda/ptx.rs`, which also interprets it, instruction
+//! by instruction).
 
 use super::shape;
 use crate::sys::cuda::{Context, Failure, Handle};
@@ -12,7 +12,7 @@ const TEXT: &str = concat!(include_str!("copy.ptx"), "\0");
 const NAME: &std::ffi::CStr = c"ferry_copy_pieces";
 const THREADS: u32 = 256;
 
-/// What the kernel reads for each piece.
+/// The kernel's entry for each piece.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Entry {
@@ -29,8 +29,8 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Compiles and loads it, and runs it once over no pieces: drivers load code when it is first started,
-    /// and may wait for all of the device's work to do so.
+    /// Compiles and loads the kernel, and runs it once over no pieces: drivers load code at its first start, and may
+    /// wait for all work of the device then.
     pub fn load(context: &Arc<Context>, stream: Handle) -> Result<Kernel, Failure> {
         let _entered = context.enter()?;
         let multiprocessors = context.attribute(crate::sys::cuda::ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
@@ -49,8 +49,8 @@ impl Kernel {
     }
 
     /// # Safety
-    /// `table` is `count` entries in memory that the device reaches, and so is all that they name, until
-    /// the stream has done it.
+    /// `table` has `count` entries in memory that the device reaches, as is all memory that they name, until the
+    /// stream has run the kernel.
     pub unsafe fn launch(&self, table: u64, count: usize, bytes: u64, stream: Handle) -> Result<(), Failure> {
         let (x, y) = shape::grid(count, bytes, self.multiprocessors);
         let (mut table, mut number) = (table, count as u32);

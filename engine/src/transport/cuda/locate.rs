@@ -1,4 +1,4 @@
-//! What lies at an address, as the driver knows it.
+//! Finds the allocation at an address, by the driver.
 
 use super::contexts::Contexts;
 use crate::device::Allocation;
@@ -7,8 +7,8 @@ use crate::sys::cuda::{pointer, result, Failure, MEMORY_TYPE_DEVICE, MEMORY_TYPE
 use crate::types::{Location, MemoryKind};
 use std::ffi::c_void;
 
-/// Asks for several attributes of a pointer in one call. Each is 64 bits or fewer, so that zeros stand above
-/// what is shorter. None: not the driver's memory.
+/// Queries several attributes of a pointer in one call. Each has at most 64 bits; shorter values are padded with
+/// zeros. None: not the driver's memory.
 pub fn attributes<const N: usize>(
     contexts: &Contexts,
     names: [i32; N],
@@ -29,15 +29,15 @@ pub fn attributes<const N: usize>(
             | result::NOT_INITIALIZED
             | result::DEINITIALIZED
             | result::INVALID_CONTEXT => Ok(None),
-            // This thread's, and there is no other.
+            // The thread has no context, and no other exists.
             result::CONTEXT_IS_DESTROYED if contexts.active().is_none() => Ok(None),
             _ => Err(failure),
         },
     }
 }
 
-/// See `Driver::locate`. Of memory that was mapped by hand (cuMemMap) it tells the reserved range that it
-/// lies in, of which parts may have nothing behind them.
+/// See `Driver::locate`. For memory that was mapped by hand (cuMemMap) the result is the reserved range, parts of
+/// which may not be mapped.
 pub fn locate(contexts: &Contexts, address: u64) -> Result<Option<Allocation>> {
     use pointer::*;
     let names = [MEMORY_TYPE, IS_MANAGED, DEVICE_ORDINAL, RANGE_START_ADDR, RANGE_SIZE, MAPPED];

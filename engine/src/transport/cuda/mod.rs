@@ -1,16 +1,16 @@
-//! Memory of CUDA devices, by the driver's library alone: no runtime library, nothing linked. Implements
-//! what `device` asks for; `stage` and the threads of `device` drive it.
+//! Memory of CUDA devices, by the driver's library only: no runtime library, nothing linked. Implements the interface
+//! of `device`; `stage` and the device threads use it.
 //!
 //! ```text
 //! driver ─ what a pointer is (`locate`), host memory pinned (`pins`), contexts retained (`contexts`)
 //!    ├ queue ─ copies on one device: `shape` decides how, `kernel` gathers and scatters, `access` says what
 //!    │         a kernel may touch
 //!    │  └ export, import ─ memory of another process of this host
-//!    └ point, hold ─ the program's own streams: where they are, and having them wait
+//!    └ point, hold ─ the program's own streams: points in them, and holding them
 //! ```
-//! The program's contexts are never reset or destroyed, and what is current on its threads is as it was
-//! after every call. No call that may wait for all of a device's work (allocation, release) is made while
-//! copies are started, because one of the program's streams may be held until they end.
+//! Contract 14: the program's contexts are never reset or destroyed, and each call restores the current context of its
+//! thread. While copies are being started, no call is made that may wait for all work of a device (allocation,
+//! release), because a stream of the program's may be held until the copies end.
 
 mod access;
 mod contexts;
@@ -29,7 +29,7 @@ use crate::device::Library;
 use crate::sys::cuda;
 use crate::types::MemoryKind;
 
-/// The driver's library: `path`, or libcuda.so.1 where that is empty.
+/// Opens the driver's library: `path`, or libcuda.so.1 if that is empty.
 pub fn library(path: &str) -> Library {
     let (loaded, opened) = (path.to_owned(), path.to_owned());
     Library {

@@ -10,14 +10,14 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// By address. A registration ends with its context, so that is kept.
+/// By address. A registration ends with its context, so the context is kept.
 #[derive(Default)]
 pub struct Pins(Mutex<HashMap<u64, Arc<Context>>>);
 
 const PORTABLE: u32 = 1;
 
 impl Pins {
-    /// Memory that the program has pinned itself is left to it: it must stay so until `unpin`.
+    /// Memory that the program has pinned itself is left as it is, and must stay pinned until `unpin`.
     pub fn pin(&self, contexts: &Contexts, address: u64, length: usize) -> Result<()> {
         let context = contexts.any()?;
         let _entered = context.enter()?;

@@ -1,4 +1,4 @@
-//! Where the program's own work is: an event that it recorded, or one of ferry's in one of its streams.
+//! A point in the program's own work: an event that it recorded, or an event that ferry records in one of its streams.
 
 use super::contexts::Contexts;
 use super::hold::refuse_capture;
@@ -6,17 +6,16 @@ use crate::device::{Point, Start};
 use crate::status::Result;
 use crate::sys::cuda::{is_event_reached, Api, Event, Handle};
 
-/// An event of the program's. It keeps it until the transfer that waits for it is final.
+/// An event of the program's, which must exist until the transfer that waits for it is final.
 struct Theirs {
     api: &'static Api,
     event: Handle,
 }
 
-/// Recorded here, where the stream was then.
+/// An event of ferry's, recorded at the stream's current end.
 struct Ours(Event);
 
-/// See `Driver::point`. The default streams count too: 1 is the legacy one and 2 the calling thread's own;
-/// 0 is the legacy one.
+/// See `Driver::point`. Default streams are valid too: 0 and 1 are the legacy one, 2 is the calling thread's own.
 pub fn point(contexts: &Contexts, at: Start) -> Result<Box<dyn Point>> {
     let api = contexts.api;
     let stream = match at {

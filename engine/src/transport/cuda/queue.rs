@@ -1,8 +1,8 @@
-//! Copies on one device: batches take turns on two streams, so that a gather runs while the copy before it
-//! does, and both directions of the bus are used.
+//! Copies on one device. Batches take turns on two streams, so that a gather overlaps the copy before it, and both
+//! directions of the bus are used.
 //!
-//! Each batch has a slot: a part of the scratch memory and of the kernel's table, and an event behind its
-//! last call. All of it is made when the device is opened; starting a batch allocates nothing.
+//! Each batch has a slot: a part of the scratch memory and of the kernel's table, and an event behind its last call.
+//! All are made when the device is opened; starting a batch allocates nothing.
 
 use super::access::Reach;
 use super::contexts::Contexts;
@@ -19,14 +19,14 @@ use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-/// Bytes of a batch for each entry of its table: what is finer is copied piece by piece.
+/// The least average bytes of a batch for each table entry. Finer batches are copied piece by piece.
 const ENTRY_COVERS_BYTES: usize = 256;
 const ENTRIES_MAX: usize = 1 << 16;
 
 pub struct CudaQueue {
-    /// Leaves the thread's context as it was. First, because what follows may end the context.
+    /// Restores the thread's context when dropped. The first field, because dropping the next may end the context.
     _entered: Entered,
-    /// Not dropped while the device may still use it.
+    /// Not dropped while the device may still use them.
     parts: ManuallyDrop<Parts>,
 }
 
@@ -42,15 +42,15 @@ struct Parts {
     imports: Imports,
     exports: Exports,
     batch_bytes: u64,
-    /// The number of the next batch, and of the first that has not ended.
+    /// The number of the next batch, and of the first batch that has not ended.
     next: u64,
     ended: u64,
-    /// The context has failed: so does everything from here on.
+    /// The context has failed, so every later call fails with this error.
     broken: Option<Error>,
     lists: Lists,
 }
 
-/// What the kernel needs.
+/// The parts that the kernel needs.
 struct Gather {
     kernel: Kernel,
     scratch: DeviceMemory,
@@ -61,13 +61,13 @@ struct Gather {
 
 struct Slot {
     event: Event,
-    /// The event could not be recorded or asked: the batch has ended when its stream is idle.
+    /// The event could not be recorded or queried: the batch has ended when its stream is idle.
     by_stream: bool,
-    /// A call failed after others had been started: the batch has failed when those have ended.
+    /// A call failed after others had been started: the batch fails when those have ended.
     failed: Option<Error>,
 }
 
-/// Room that batches use one after the other.
+/// Lists that all batches reuse.
 #[derive(Default)]
 struct Lists {
     joined: Vec<Piece>,
@@ -77,7 +77,7 @@ struct Lists {
     bytes: Vec<usize>,
 }
 
-/// Calls of one batch: those that succeeded, and the one that didn't.
+/// The calls of one batch: the count of successful ones, and the failure that ended them.
 struct Calls {
     started: usize,
     failed: Option<Failure>,
@@ -166,8 +166,8 @@ impl Queue for CudaQueue {
         Ok(true)
     }
 
-    /// CUDA has no call that stops what is under way, so this only finds out what has ended. A context that
-    /// has failed runs nothing.
+    /// CUDA cannot stop what is under way, so this only finds out whether all has ended. A failed context runs
+    /// nothing.
     fn abort(&mut self) -> bool {
         self.parts.have_all_ended()
     }
@@ -213,7 +213,7 @@ impl Parts {
         &self.streams[(batch % 2) as usize]
     }
 
-    /// Starts the joined pieces, the best way that works. An error: nothing was started.
+    /// Starts the joined pieces by the best method that works. An error means that nothing was started.
     fn start(&mut self, direction: Direction) -> Result<Calls> {
         let stream = self.stream_of(self.next).raw;
         let at = self.slot_of(self.next);
@@ -233,8 +233,8 @@ impl Parts {
         if let Some(gather) = self.gather.as_ref().filter(|_| by_kernel) {
             if gather.takes(direction, lists) {
                 let calls = gather.start(&self.context, direction, lists, at, stream);
-                // A kernel that could not be started has done nothing, and copies may do. On the way from the host
-                // what was started before it writes scratch memory alone.
+                // A kernel that failed to start has done nothing, so copies may replace it. From the host, the calls
+                // before it wrote only scratch memory.
                 let nothing_written = calls.started == 0 || direction == Direction::HostToDevice;
                 match calls.failed {
                     Some(failure) if nothing_written && !failure.is_sticky() => before = calls.started,
@@ -247,7 +247,7 @@ impl Parts {
         Ok(calls)
     }
 
-    /// Without the kernel.
+    /// Starts the joined pieces without the kernel.
     fn start_copies(&mut self, direction: Direction, stream: Handle) -> Calls {
         if self.has_batches && self.lists.joined.len() > 1 {
             let calls = self.lists.copy_batch(&self.context, stream);
@@ -259,7 +259,7 @@ impl Parts {
         self.lists.copy_each(&self.context, direction, stream)
     }
 
-    /// Puts the batch's end behind what was started.
+    /// Records the batch's end behind its calls.
     fn close(&mut self, calls: Calls) -> Result<Batch> {
         let (number, at) = (self.next, self.slot_of(self.next));
         if let Some(failure) = calls.failed {
@@ -282,8 +282,8 @@ impl Parts {
         Ok(Batch(number))
     }
 
-    /// Makes an error of a failure; remembers one that is the context's. Any other is of the batch alone, so it is not
-    /// UNAVAILABLE, which would be the device's end.
+    /// Makes an error of a failure, and remembers a context's failure. Another failure concerns its batch only, so its
+    /// status must not be UNAVAILABLE, which would end the use of the device.
     fn note(&mut self, failure: Failure) -> Error {
         let mut error = Error::from(failure);
         if failure.is_sticky() {
@@ -294,7 +294,8 @@ impl Parts {
         error
     }
 
-    /// An error: the context has failed, so the batch has ended. What can't be found out has not.
+    /// Returns whether a batch has ended. An error: the context has failed, so the batch has ended. If the state
+    /// cannot be queried, the batch counts as not ended.
     fn has_ended(&mut self, batch: u64) -> Result<bool> {
         if let Some(error) = &self.broken {
             return Err(error.clone());
@@ -323,7 +324,7 @@ impl Parts {
 impl Gather {
     fn new(context: &Arc<Context>, stream: Handle, batch_bytes: usize, depth: usize) -> Result<Gather> {
         let entries = (batch_bytes / ENTRY_COVERS_BYTES).clamp(shape::KERNEL_PIECES_MIN, ENTRIES_MAX);
-        // Room for what aligns the runs, and each batch's part at a multiple of 256.
+        // Includes room to align the runs, and each batch's part begins at a multiple of 256.
         let scratch_bytes = (batch_bytes + batch_bytes / 8 + 512) & !255;
         Ok(Gather {
             kernel: Kernel::load(context, stream)?,
@@ -334,14 +335,14 @@ impl Gather {
         })
     }
 
-    /// Whether the joined pieces go by the kernel; lays their runs out.
+    /// Returns whether the kernel can move the joined pieces, and lays their runs out.
     fn takes(&self, direction: Direction, lists: &mut Lists) -> bool {
         lists.joined.len() <= self.entries
             && (direction == Direction::DeviceToDevice
                 || shape::runs(direction, &lists.joined, self.scratch_bytes, &mut lists.runs))
     }
 
-    /// The kernel, with one copy for each run: behind it on the way to the host, before it from there.
+    /// Starts the kernel and a copy for each run: copies after it to the host, before it from the host.
     fn start(
         &self,
         context: &Context,
@@ -409,7 +410,7 @@ impl Gather {
 }
 
 impl Calls {
-    /// Counts a call; whether to go on.
+    /// Counts a call. Returns whether to go on.
     fn take(&mut self, call: Result<(), Failure>) -> bool {
         match call {
             Ok(()) => self.started += 1,
@@ -430,7 +431,7 @@ impl Lists {
         calls
     }
 
-    /// All in one call. What it had started when it failed is not told.
+    /// Copies all pieces in one call. If the call fails, the number of copies it started is unknown.
     fn copy_batch(&mut self, context: &Context, stream: Handle) -> Calls {
         self.to.clear();
         self.from.clear();

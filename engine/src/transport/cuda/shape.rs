@@ -1,8 +1,8 @@
-//! How a batch is copied: one call for each piece, or many pieces by one kernel. Pure.
+//! Decides how a batch is copied: by one call for each piece, or by one kernel for many pieces. Pure.
 //!
-//! A call costs the CPU and the device a microsecond or two, whatever it moves. So pieces that are small and
-//! scattered on the device, and lie one after the other on the host, cross the bus as one copy, from or to
-//! scratch memory on the device, and a kernel gathers or scatters them there:
+//! A call costs the CPU and the device a microsecond or two, whatever its size. So small pieces that are scattered on
+//! the device but adjacent on the host cross the bus as one copy, from or to scratch memory on the device. A kernel
+//! gathers or scatters them there:
 //!
 //! ```text
 //! device   ▒▒  ▒▒    ▒▒ ▒▒      pieces
@@ -14,21 +14,21 @@
 
 use crate::device::{Direction, Piece};
 
-/// Fewer pieces than this are copied one by one: a kernel's start costs as much as some copies.
+/// Fewer pieces than this are copied one by one: starting a kernel costs as much as some copies.
 pub const KERNEL_PIECES_MIN: usize = 8;
 /// From this size on a copy takes longer than its call. An estimate from the bus's 50 GB/s.
 pub const DIRECT_BYTES_MIN: u64 = 256 << 10;
-/// The kernel moves vectors of this size where both sides have the same place within one.
+/// The kernel moves vectors of this size if both sides are equally aligned to it.
 const VECTOR_BYTES: u64 = 16;
 
-/// Pieces that lie one after the other on the host: `first` to `first + count - 1`, in `length` bytes.
+/// Pieces that are adjacent on the host: `first` to `first + count - 1`, in `length` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     pub first: usize,
     pub count: usize,
     pub host: u64,
     pub length: u64,
-    /// Where in the scratch memory the run lies; the same place within a vector as on the host.
+    /// The run's offset in the scratch memory, with the same alignment to vectors as on the host.
     pub scratch: u64,
 }
 
@@ -46,7 +46,7 @@ pub fn device_side(direction: Direction, piece: &Piece) -> u64 {
     }
 }
 
-/// Joins pieces that follow one another on both sides; drops empty ones. `out` is reused.
+/// Joins pieces that are adjacent on both sides, and drops empty ones. Reuses `out`.
 pub fn join(pieces: &[Piece], out: &mut Vec<Piece>) {
     out.clear();
     for piece in pieces.iter().filter(|piece| piece.length > 0) {
@@ -59,17 +59,17 @@ pub fn join(pieces: &[Piece], out: &mut Vec<Piece>) {
     }
 }
 
-/// Whether pieces of this number and size are worth a kernel.
+/// Returns whether pieces of this number and size are worth a kernel.
 pub fn are_scattered(pieces: &[Piece]) -> bool {
     let bytes: u64 = pieces.iter().map(|piece| piece.length).sum();
     pieces.len() >= KERNEL_PIECES_MIN && bytes / (pieces.len() as u64) < DIRECT_BYTES_MIN
 }
 
-/// The runs on the host, laid out in scratch memory. False if they don't fit into `scratch_bytes`, or there
-/// are too many for it to pay.
+/// Lays the runs on the host out in scratch memory. False if they do not fit into `scratch_bytes`, or are too many for
+/// the kernel to pay off.
 ///
-/// What comes from the host may have gaps of less than a vector, by which its blocks are aligned: they are
-/// read along. What goes there may not, for they would be written.
+/// A run from the host may have gaps smaller than a vector (alignment of its blocks), which are copied along. A run to
+/// the host may not, because the copy would overwrite the gaps.
 pub fn runs(direction: Direction, pieces: &[Piece], scratch_bytes: u64, out: &mut Vec<Run>) -> bool {
     out.clear();
     let gap_max = if direction == Direction::HostToDevice { VECTOR_BYTES - 1 } else { 0 };
@@ -93,10 +93,9 @@ pub fn runs(direction: Direction, pieces: &[Piece], scratch_bytes: u64, out: &mu
     used <= scratch_bytes && out.len() * 4 <= pieces.len()
 }
 
-/// Blocks of the kernel's grid: x over pieces, y over one piece's bytes, as many together as keep the device
-/// busy.
+/// Returns the kernel's grid: x over pieces, y over the bytes of a piece; as many blocks as keep the device busy.
 pub fn grid(pieces: usize, bytes: u64, multiprocessors: u32) -> (u32, u32) {
-    /// What is worth a block: its 256 threads, four vectors each.
+    /// The least work for a block: four vectors for each of its 256 threads.
     const BLOCK_BYTES: u64 = 16 << 10;
     let x = (pieces as u32).min(1 << 16);
     let per_piece = (bytes / pieces.max(1) as u64).div_ceil(BLOCK_BYTES).clamp(1, 64) as u32;

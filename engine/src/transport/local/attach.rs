@@ -1,25 +1,25 @@
-//! What two services say over AF_UNIX: packets, and the proof that the other end is the engine of the
+//! The packets that two same-host services exchange over AF_UNIX, and the proof that the other end is the engine of the
 //! session. Pure; `session` drives it.
 //!
-//! Both sides send ATTACH: the session's id, a MAC under a key that only the session's two ends know, and
-//! the address at which the sender keeps a value derived from that key. Who can read that value at that
-//! address, in the process that the kernel says is at the other end, reaches the right memory.
+//! Both sides send ATTACH: the session's id, a MAC under a key that only the session's two ends know, and the address
+//! at which the sender keeps a value derived from that key. If the receiver can read that value at that address, in the
+//! process that the kernel names as the other end, the receiver reaches the right memory.
 
 use crate::sys::packet::DESCRIPTORS_MAX;
 
 pub const PACKET_BYTES_MAX: usize = 96;
 pub const PROOF_BYTES: usize = 32;
-const _: () = assert!(DESCRIPTORS_MAX >= 2, "ATTACH carries two");
+const _: () = assert!(DESCRIPTORS_MAX >= 2, "ATTACH carries two descriptors");
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Packet {
-    /// First on each side; with the board and the receiver's tally.
+    /// The first packet of each side; carries the board and the receiver's tally.
     Attach { session: [u8; 16], mac: [u8; PROOF_BYTES], value_at: u64 },
-    /// A region that can be mapped; with its memfd.
+    /// A region that can be mapped; carries its memfd.
     Region { id: u64, address: u64, length: u64 },
-    /// It is not registered any more.
+    /// The region is not registered any more.
     Gone { id: u64 },
-    /// Every region so far has been told.
+    /// All regions that exist so far were announced.
     Settled,
 }
 
@@ -46,7 +46,7 @@ impl Packet {
         out
     }
 
-    /// The session that an ATTACH is for.
+    /// Returns the session that an ATTACH names.
     pub fn session(&self) -> Option<[u8; 16]> {
         match self {
             Packet::Attach { session, .. } => Some(*session),
@@ -54,7 +54,7 @@ impl Packet {
         }
     }
 
-    /// None for anything that `encode` does not make.
+    /// Decodes a packet. None for all bytes that `encode` does not produce.
     pub fn decode(bytes: &[u8]) -> Option<Packet> {
         let (kind, rest) = bytes.split_first()?;
         let number = |bytes: &[u8]| Some(u64::from_le_bytes(bytes.try_into().ok()?));
@@ -76,7 +76,7 @@ impl Packet {
     }
 }
 
-/// What the two ends of a session know, and nobody else.
+/// The secret of the two ends of a session.
 pub struct Keys {
     key: [u8; 32],
     session: [u8; 16],
@@ -87,7 +87,7 @@ impl Keys {
         Keys { key: blake3::derive_key("ferry same-host path v1", session_key), session }
     }
 
-    /// The value that the side which dialed the session, or the other one, keeps in its memory.
+    /// Returns the value that a side keeps in its memory as its proof. `dialer`: the side that dialed the session.
     pub fn value(&self, dialer: bool) -> [u8; PROOF_BYTES] {
         self.hash(b"value", dialer, 0)
     }
@@ -96,14 +96,14 @@ impl Keys {
         Packet::Attach { session: self.session, mac: self.hash(b"attach", dialer, value_at), value_at }
     }
 
-    /// The address in a true ATTACH of the side that dialed, or of the other one.
+    /// Returns the address in an ATTACH if its MAC is the given side's.
     pub fn check(&self, packet: &Packet, dialer: bool) -> Option<u64> {
         let Packet::Attach { session, mac, value_at } = packet else { return None };
         if *session != self.session {
             return None;
         }
         let expected = blake3::Hash::from_bytes(self.hash(b"attach", dialer, *value_at));
-        // A comparison in constant time.
+        // Compared in constant time.
         (expected == blake3::Hash::from_bytes(*mac)).then_some(*value_at)
     }
 
@@ -156,7 +156,7 @@ mod tests {
         let keys = Keys::new(&[1; 32], [2; 16]);
         let attach = keys.attach(true, 4096);
         assert_eq!(keys.check(&attach, true), Some(4096));
-        assert_eq!(keys.check(&attach, false), None, "its own, sent back");
+        assert_eq!(keys.check(&attach, false), None, "its own ATTACH, sent back");
         assert_eq!(Keys::new(&[1; 32], [3; 16]).check(&attach, true), None);
         assert_eq!(Keys::new(&[9; 32], [2; 16]).check(&attach, true), None);
         let Packet::Attach { session, mac, .. } = attach else { unreachable!() };

@@ -1,5 +1,5 @@
-//! One piece of a transfer, copied: region by region, each entered by the peer's grant for as long as the
-//! copy takes. `path` hands it pieces; it settles their slices with the peer.
+//! Copies one piece of a transfer, region by region. Each region is entered by the peer's grant while the copy takes
+//! place. `path` passes the pieces; the copier settles their slices with the peer.
 
 use super::mappings::{Mapped, Mappings};
 use super::process::Process;
@@ -20,37 +20,37 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-/// Vectors of one system call on either side. More gain nothing, measured.
+/// Vectors of one system call on each side. Measurements showed no gain from more.
 const VECTORS: usize = 64;
 
-/// All that a copy needs of the peer.
+/// The parts of a peer's path that copies need.
 pub struct Copier {
     pub grant: Arc<Grant>,
     pub process: Process,
-    /// The same, if it is known to be the peer's.
+    /// The process, if it is proven to be the peer's.
     pub proven: Option<Arc<Proven>>,
     pub mappings: Mappings,
-    /// Whether the process's memory can be reached by system call, or why not.
+    /// Ok if system calls reach the process's memory; otherwise the reason.
     pub by_call: Result<(), String>,
 }
 
-/// The peer can't be reached this way any more.
+/// The path does not reach the peer any more.
 #[derive(Debug)]
 pub struct Broken;
 
-/// What a run of slices of one region came to.
+/// The result of copying slices of one region.
 enum Outcome {
     Copied,
-    /// From this slice on nothing was copied, and the slice is to blame.
+    /// Nothing was copied from this slice on; this slice is at fault.
     Failed(usize, Status, i32),
-    /// From this slice on nothing is known to be copied: the session or the process has ended, or the
-    /// kernel does not allow it any more.
+    /// Nothing is known to be copied from this slice on: the session or the process has ended, or the kernel no longer
+    /// allows the copy.
     Broken(usize),
 }
 
 impl Copier {
-    /// Copies slices [first, end) and settles them, whatever becomes of them. Broken: those that were not
-    /// copied have been queued again.
+    /// Copies slices [first, end) and settles them. Broken: the slices that were not copied were released to the
+    /// outbox.
     pub fn run(
         &self,
         peer: &Peer,
@@ -108,7 +108,7 @@ impl Copier {
         Ok(())
     }
 
-    /// One slice of no transfer. False unless all of it was copied.
+    /// Copies one slice that belongs to no transfer. Returns true only if all of it was copied.
     pub fn copy_one(&self, peer: &Peer, op: Op, slice: &Slice, now_ns: Monotonic) -> bool {
         let known = Known { peer, map: OnceCell::new() };
         let Some(region) = known.region_of(slice) else { return false };
@@ -127,11 +127,11 @@ impl Copier {
             };
         };
         health::check_seen();
-        // Inside, the region is registered; what remains to be known is whether its process lives.
+        // The region cannot be unregistered while it is entered. Its process may still have ended.
         if self.process.has_ended(now_ns) {
             return Outcome::Broken(0);
         }
-        // What the peer told over the session may be old or missing; what its board says is true.
+        // The board is authoritative. Announcements over the session may be old or missing.
         let (address, length, access) = inside.region();
         if !access.allows(op) {
             return Outcome::Failed(0, Status::Access, 0);
@@ -143,7 +143,7 @@ impl Copier {
         let outcome = match (self.mappings.get(region), &self.by_call) {
             (Some(mapping), _) => copy_mapped(op, &mapping, run),
             (None, Ok(())) => self.copy_by_call(op, run),
-            // Its mapping has gone since this was submitted: so has the region, or it is about to.
+            // The mapping was removed after the submit: the region is unregistered, or about to be.
             (None, Err(_)) => Outcome::Failed(0, Status::Stale, 0),
         };
         drop(inside);
@@ -167,7 +167,7 @@ impl Copier {
                     let whole = whole.count();
                     done += whole;
                     if whole < batch.len() {
-                        // The kernel stops at the first page that is not there, on either side.
+                        // The kernel stops at the first missing page on either side.
                         return Outcome::Failed(done, Status::System, libc::EFAULT);
                     }
                 }
@@ -179,7 +179,7 @@ impl Copier {
 
     fn call(&self, op: Op, batch: &[Slice]) -> io::Result<usize> {
         if let [one] = batch {
-            // The small synchronous transfer: no arrays to fill.
+            // The fast path for one slice: no arrays to fill.
             let length = one.length as usize;
             return self.call_with(op, &[IoVec::new(one.local, length)], &[IoVec::new(one.remote, length)]);
         }
@@ -193,9 +193,9 @@ impl Copier {
     }
 
     fn call_with(&self, op: Op, local: &[IoVec], remote: &[IoVec]) -> io::Result<usize> {
-        // SAFETY: the local ranges lie in regions that the transfer entered at submit and holds until it
-        // is final, which it is not before this piece is settled. The process is the peer's: its pidfd
-        // was looked at within a millisecond, and the kernel checks its memory.
+        // SAFETY: the transfer entered the regions of the local ranges at submit and leaves them when it is final,
+        // which it cannot be before this piece is settled. The process is the peer's: its pidfd was checked within a
+        // millisecond, and the kernel checks its memory.
         unsafe {
             match op {
                 Op::Write => vm::write(self.process.pid, local, remote),
@@ -232,14 +232,14 @@ fn copy_mapped(op: Op, mapped: &Mapped, run: &[Slice]) -> Outcome {
     Outcome::Copied
 }
 
-/// The peer's regions, looked up only for slices that name none.
+/// The peer's regions, loaded only if a slice names no region.
 struct Known<'a> {
     peer: &'a Peer,
     map: OnceCell<Arc<RemoteMap>>,
 }
 
 impl Known<'_> {
-    /// The region that a slice names or, if it names none, the one at its address now.
+    /// Returns the region that a slice names. If the slice names none, returns the region at its address now.
     fn region_of(&self, slice: &Slice) -> Option<u64> {
         if slice.region != 0 {
             return Some(slice.region);

@@ -1,5 +1,5 @@
-//! Threads that copy for one peer. They are the peer's own because a copy may have to wait for a page of
-//! its process; they come when there is work for them and go when there has been none for a while.
+//! The threads that copy for one peer. Each peer has its own threads because a copy may wait for a page of the peer's
+//! process. They start when there is work and end after a time without work.
 
 use crate::sys::health;
 use crate::sys::lock::{Condvar, Mutex, MutexGuard};
@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long a thread without work stays.
+/// A thread without work ends after this time.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 pub struct CopyThreads {
-    /// How many may copy at one time, callers that wait included.
+    /// How many threads may copy at one time, including callers that wait.
     threads_max: usize,
     state: Mutex<State>,
     called: Condvar,
@@ -20,12 +20,12 @@ pub struct CopyThreads {
 
 #[derive(Default)]
 struct State {
-    /// Threads that exist, of them those that sleep.
+    /// The threads that exist, and how many of them sleep.
     alive: usize,
     asleep: usize,
-    /// Calls that no thread has answered yet.
+    /// Calls that no thread has taken yet.
     calls: usize,
-    /// Who is copying: threads of the crew and callers.
+    /// The number of threads that copy: copy threads and callers.
     copying: usize,
     threads: Vec<JoinHandle<()>>,
     closed: bool,
@@ -40,7 +40,7 @@ impl CopyThreads {
         self.state.lock()
     }
 
-    /// A place among those who copy, if there is one.
+    /// Takes a place to copy. False if all places are taken.
     pub fn take_place(&self) -> bool {
         let mut state = self.lock();
         let free = state.copying < self.threads_max;
@@ -52,8 +52,8 @@ impl CopyThreads {
         self.lock().copying -= 1;
     }
 
-    /// Has up to `wanted` threads look for work: `work` is what each of them runs whenever it is called.
-    /// False when there is none and none could be started.
+    /// Calls up to `wanted` threads; each runs `work` once for a call. Returns false if no thread exists and none could
+    /// be started.
     pub fn call(
         &self,
         wanted: usize,
@@ -89,7 +89,7 @@ impl CopyThreads {
         state.alive > 0
     }
 
-    /// No thread begins anything from here on; those that there are, to be joined by who may wait.
+    /// Closes: no thread begins any work from here on. Returns the threads for a caller that may block to join them.
     pub fn close(&self) -> Vec<JoinHandle<()>> {
         let mut state = self.lock();
         state.closed = true;

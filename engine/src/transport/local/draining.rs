@@ -1,5 +1,5 @@
-//! Paths that are over while their processes still copied here, or had memory of a device mapped: they are looked at
-//! until nothing of them is left.
+//! Paths that have ended while the peer's process still copied in this process, or had device memory mapped. They are
+//! checked until neither is true.
 
 use super::path::LocalPath;
 use super::service::{Service, RETRY};
@@ -14,12 +14,12 @@ use std::time::Instant;
 pub struct Draining {
     pub tally: Arc<Tally>,
     pub path: Option<Arc<LocalPath>>,
-    /// It copies nothing any more.
+    /// The process does not copy here any more.
     pub quiet: bool,
 }
 
 impl Service {
-    /// Whether, after `shut`, neither a thread of this process copies by a path any more nor another process here.
+    /// Returns whether, after `shut`, no thread of this process copies by a path and no other process copies here.
     pub fn is_still(&self) -> bool {
         let now_ns = clock::monotonic_ns();
         let mut paths = self.lock();
@@ -36,7 +36,7 @@ impl Service {
         self.grants.all_quiet() && links.iter().all(|path| path.copier().grant.is_quiet())
     }
 
-    /// Whether nothing of this process is left here.
+    /// Returns whether the peer's process neither copies here nor has memory mapped.
     pub(super) fn is_over(&self, draining: &mut Draining) -> bool {
         if draining.path.as_ref().is_some_and(|path| path.copier().process.has_ended(clock::monotonic_ns())) {
             self.grants.bury(&draining.tally);
@@ -45,7 +45,7 @@ impl Service {
         self.grants.forget(&draining.tally)
     }
 
-    /// Looks at a peer's paths that are over, and forgets those on which nothing moves any more.
+    /// Checks a peer's ended paths, and forgets those on which nothing moves any more.
     pub(super) fn let_go(&self, paths: &mut Sessions, peer: PeerId, now: Instant) {
         let Some(all) = paths.draining.get_mut(&peer) else { return };
         let mut changed = false;
@@ -66,7 +66,7 @@ impl Service {
 }
 
 impl Sessions {
-    /// Whether something of this peer still copies here.
+    /// Returns whether a process of this peer still copies here.
     pub fn fades(&self, peer: PeerId) -> bool {
         self.draining.get(&peer).is_some_and(|all| all.iter().any(|it| !it.quiet))
     }

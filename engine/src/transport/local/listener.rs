@@ -1,5 +1,5 @@
-//! The AF_UNIX listener of the service, at which the processes of this host knock. Where the system has no descriptor
-//! for one more it rests: asked again at once, it would say the same again, and the thread would do nothing else.
+//! The AF_UNIX listener of the service, to which processes of this host connect. If the system has no descriptors left,
+//! the listener pauses: an immediate retry would fail again and keep the thread busy.
 
 use crate::sys::clock;
 use crate::sys::lock::{Mutex, MutexGuard};
@@ -9,19 +9,19 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// After it ran into a limit of the system the listener rests for this long.
+/// The pause after a limit of the system was reached.
 const REST: Duration = Duration::from_millis(100);
 
 pub struct Listener {
     listener: OwnedFd,
     pub name: String,
     token: u64,
-    /// Until when it rests. The service's thread's own.
+    /// The end of the pause. Used only by the service's thread.
     rests: Mutex<Option<Instant>>,
 }
 
 impl Listener {
-    /// Listens on a new name, and has the poller say so when somebody knocks.
+    /// Listens on a new name, and registers the socket with the poller.
     pub fn open(poller: &Poller, token: u64) -> io::Result<Listener> {
         let (listener, name) = unix::listen_abstract(unix::PACKETS.into())?;
         poller.add(listener.as_raw_fd(), token, Interest { read: true, write: false })?;
@@ -29,7 +29,7 @@ impl Listener {
         Ok(Listener { listener, name, token, rests: Mutex::new(None) })
     }
 
-    /// The next who waits, if there is one and he can be let in.
+    /// Accepts the next connection. None if none waits or it cannot be accepted now.
     pub fn accept(&self, poller: &Poller) -> Option<OwnedFd> {
         let accepted = unix::accept(self.listener.as_fd());
         if accepted.as_ref().is_err_and(unix::is_exhaustion) {
@@ -39,7 +39,7 @@ impl Listener {
         accepted.ok()
     }
 
-    /// How long it rests yet; not at all any more, when that is over.
+    /// Ends the pause if it is over. Returns how long the pause still lasts; None if the listener does not pause.
     pub fn accept_again(&self, poller: &Poller) -> Option<Duration> {
         let mut rests = self.rests();
         let left = (*rests)?.saturating_duration_since(clock::now());
@@ -55,7 +55,7 @@ impl Listener {
     }
 
     fn watch(&self, poller: &Poller, read: bool) {
-        // Failing to watch shows as sessions without this path.
+        // If this fails, sessions get no same-host path.
         let _ = poller.set(self.listener.as_raw_fd(), self.token, Interest { read, write: false });
     }
 }

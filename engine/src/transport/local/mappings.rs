@@ -1,5 +1,5 @@
-//! A peer's regions as they are mapped here, where its engine allocated them so. Filled by `session` as
-//! they are announced, read by `copier`.
+//! The peer's regions that are mapped in this process, because its engine allocated them as shareable memory. `session`
+//! adds them as they are announced; `copier` reads them.
 
 use crate::limits::PEER_MAPS_MAX;
 use crate::sys::lock::RwLock;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// One region of the peer, mapped.
 pub struct Mapped {
-    /// Where it is in the peer's memory.
+    /// The region's address in the peer's process.
     address: u64,
     mapping: Mapping,
 }
@@ -19,7 +19,7 @@ impl Mapped {
         Mapped { address, mapping }
     }
 
-    /// Where `length` bytes at the peer's `address` are here; None outside the region.
+    /// Returns the local address of `length` bytes at the peer's `address`; None outside the region.
     pub fn find(&self, address: u64, length: u32) -> Option<*mut u8> {
         let offset = address.checked_sub(self.address)?;
         let end = offset.checked_add(length as u64)?;
@@ -31,7 +31,7 @@ impl Mapped {
 pub struct Mappings(RwLock<HashMap<u64, Arc<Mapped>>>);
 
 impl Mappings {
-    /// False when the peer has more of them than an engine can have.
+    /// Adds a mapping. Returns false if the peer exceeds the number of mappings that an engine may have.
     #[must_use]
     pub fn add(&self, region: u64, mapped: Mapped) -> bool {
         let mut all = self.0.write();
@@ -39,7 +39,7 @@ impl Mappings {
         all.len() <= PEER_MAPS_MAX
     }
 
-    /// Unmapped when the last copy under way is over.
+    /// Removes a mapping. The memory is unmapped when the last copy that uses it ends.
     pub fn remove(&self, region: u64) {
         self.0.write().remove(&region);
     }
@@ -70,7 +70,7 @@ mod tests {
         let mappings = Mappings::default();
         let mapped = || Mapped::new(1 << 40, Mapping::private(4096).unwrap());
         assert!((0..PEER_MAPS_MAX as u64).all(|region| mappings.add(region, mapped())));
-        assert!(mappings.add(0, mapped()), "again is not one more");
+        assert!(mappings.add(0, mapped()), "a repeated region counts once");
         assert!(!mappings.add(u64::MAX, mapped()));
     }
 }

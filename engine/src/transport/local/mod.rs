@@ -1,14 +1,14 @@
-//! The same host: this process copies from and to the peer's memory by itself, by system call
-//! (`process_vm_readv`, `process_vm_writev`), or by plain copies where the peer's memory can be mapped.
+//! The same-host transport: this process copies from and to the peer's memory, by system calls (`process_vm_readv`,
+//! `process_vm_writev`), or by plain copies if the peer's memory can be mapped.
 //!
 //! ```text
 //! service ─ proves host, user and process over AF_UNIX (`attach`), passes grants and memfds
-//!    └▶ link ─ a peer's path: the submitter copies what is small, `copy_threads` and waiters the rest
-//!         └▶ copier ─ one piece: in by the grant, copy, out; settles its slices
-//!              └ maps, process: what of the peer is mapped here; whether it is still the same process
+//!    └▶ path ─ one to each peer: the submitter copies small transfers; `copy_threads` and waiters copy others
+//!         └▶ copier ─ one piece: enters by the grant, copies, leaves, settles the piece's slices
+//!              └ mappings, process: the peer's memory that is mapped here; whether its process still lives
 //! ```
-//! `draining` looks after paths that are over. Sessions are the TCP transport's; it keeps this one as a
-//! `peer::TransportService`. Notifications go over the session, after the data.
+//! `draining` watches paths that have ended. `control` begins and ends the paths with the sessions
+//! (`peer::TransportService`). Notifications go over the other transports, after the data.
 
 mod attach;
 mod copier;

@@ -1,5 +1,5 @@
-//! The same-host path to one peer, as `peer` sees it. Who submits something small copies it there and
-//! then; larger transfers are cut into pieces that the crew and the threads that wait for them copy.
+//! The same-host path to one peer. The submitter copies a small transfer in the submit call. Larger transfers are cut
+//! into pieces, which copy threads and waiting threads copy.
 
 use super::copier::{Broken, Copier};
 use super::copy_threads::CopyThreads;
@@ -17,19 +17,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 
-/// Bytes of one piece: small enough that two threads end together, large enough that taking one costs
-/// nothing beside copying it.
+/// Bytes of one piece: small enough that two threads end together, large enough that taking a piece costs little beside
+/// copying it.
 pub const PIECE_BYTES: u32 = 256 << 10;
 const ALL: PullLimits = PullLimits::data(PIECE_BYTES);
 
-/// What is called when the path turns out to be broken.
+/// Called when the path turns out to be broken.
 pub type OnBroken = Box<dyn Fn() + Send + Sync>;
 
 pub struct LocalPath {
     peer: Arc<Peer>,
     copier: Copier,
     copy_threads: Arc<CopyThreads>,
-    /// What a thread of the crew does when it is called. Set once, right after the link was made.
+    /// The work of a copy thread when it is called. Set once, when the path is made.
     work: OnceLock<Arc<dyn Fn() + Send + Sync>>,
     spin_ns: u64,
     closed: AtomicBool,
@@ -49,7 +49,7 @@ impl LocalPath {
             copier,
             copy_threads: Arc::new(CopyThreads::new(threads)),
             work: OnceLock::new(),
-            // With one CPU, who copies can't do so while another looks on.
+            // If only one thread may copy, as on a single CPU, a spinning thread would take its CPU.
             spin_ns: if threads > 1 { spin_ns } else { 0 },
             closed: AtomicBool::new(false),
             on_broken,
@@ -67,15 +67,15 @@ impl LocalPath {
         &self.copier
     }
 
-    /// Begins nothing from here on. Pieces under way are finished and settled; the threads are to be
-    /// joined by who may wait.
+    /// Begins no piece from here on; pieces in progress are finished and settled. Returns the copy threads for a caller
+    /// that may block to join them.
     pub fn close(&self) -> Vec<JoinHandle<()>> {
         self.closed.store(true, Ordering::SeqCst);
         self.copy_threads.close()
     }
 
-    /// Takes one piece and copies it. False when there is none. `submitted_ns`: what was submitted then was so by this
-    /// thread a moment ago, in the call that it is still in.
+    /// Pulls one piece and copies it. False if none waits. `submitted_ns`: this thread submitted a transfer at that
+    /// time and is still in that call.
     fn step(&self, express: bool, submitted_ns: Option<Monotonic>, after: &mut After) -> bool {
         if self.closed.load(Ordering::SeqCst) {
             return false;
@@ -85,8 +85,8 @@ impl LocalPath {
         else {
             return false;
         };
-        // Anything else may have waited: for its turn, for an event, or for this path to be made again. That its
-        // process lived when it was submitted says nothing about now.
+        // Another transfer may have waited, for its turn, for an event, or for this path. That the process lived at its
+        // submit does not prove that it lives now.
         let now_ns = submitted_ns
             .filter(|submitted_ns| *submitted_ns == transfer.spec.submitted_ns)
             .unwrap_or_else(clock::monotonic_ns);
@@ -98,21 +98,21 @@ impl LocalPath {
         true
     }
 
-    /// What a called thread does: everything that waits, as long as there is a place for it.
+    /// Runs a called copy thread: copies EXPRESS pieces, and bulk pieces if a place to copy is free.
     fn work(&self) {
         let mut after = self.peer.after();
         self.copy_express(|| false, &mut after);
         self.copy_bulk(|| false, &mut after);
     }
 
-    /// Copies what is EXPRESS until nothing is left, or `enough`.
+    /// Copies EXPRESS pieces until none is left or `enough` returns true.
     fn copy_express(&self, enough: impl Fn() -> bool, after: &mut After) {
         while !enough() && self.step(true, None, after) {
             after.flush();
         }
     }
 
-    /// Copies pieces until there are none, or `enough`. False when nobody may join those who copy.
+    /// Copies bulk pieces until none is left or `enough` returns true. False if no place to copy is free.
     fn copy_bulk(&self, enough: impl Fn() -> bool, after: &mut After) -> bool {
         if !self.copy_threads.take_place() {
             return false;
@@ -122,7 +122,7 @@ impl LocalPath {
         }
         self.copy_threads.leave_place();
         if self.peer.has_work(Transport::Local, false) {
-            // Who came meanwhile found no place, and nobody else may be left.
+            // Threads that found no place meanwhile have left, and no other thread may be copying.
             self.call(1);
         }
         true
@@ -132,7 +132,7 @@ impl LocalPath {
         [true, false].iter().any(|express| self.peer.has_work(Transport::Local, *express))
     }
 
-    /// Has threads of the crew look for work. False when there are none, and none could be started.
+    /// Calls copy threads. Returns false if no thread exists and none could be started.
     fn call(&self, threads: usize) -> bool {
         let Some(work) = self.work.get().filter(|_| !self.closed.load(Ordering::SeqCst)) else { return true };
         self.copy_threads.call(threads, work, &self.copy_threads)
@@ -146,8 +146,8 @@ impl Path for LocalPath {
             if last.is_some_and(|(id, named)| named && id == range.region) {
                 return true;
             }
-            // Its board knows whether the region is there, where, and what it grants; only what has no name
-            // must be found, and for memory that can't be reached by system call a mapping must be here.
+            // The peer's board knows whether a named region exists, where it is, and what it grants. Only an unnamed
+            // range must be found in the announced regions. Memory that system calls don't reach must be mapped here.
             let id = match range.region {
                 0 => known.find(range.remote, range.length).map(|region| region.id),
                 id => Some(id),
@@ -160,12 +160,13 @@ impl Path for LocalPath {
 
     fn post(&self, class: Class, submitted_ns: Option<Monotonic>, after: &mut After) {
         if class == Class::Express {
-            // The copy of the first takes time: the moment is good for that one alone.
+            // The first copy takes time, so the submit time is valid for that piece only.
             let mut first = submitted_ns;
             while self.step(true, first.take(), after) {}
             return;
         }
-        // A thread for each piece or two; who waits takes part. Without threads, better here than never.
+        // Two threads for a MEDIUM transfer, all for a LARGE one; waiting threads help. If no thread can be started,
+        // copy here.
         let threads = if class == Class::Large { usize::MAX } else { 2 };
         if !self.call(threads) {
             self.work();
@@ -188,8 +189,8 @@ impl Path for LocalPath {
         if transfer.is_final() || !joined {
             return;
         }
-        // Others copy the last pieces: they are done before this thread could sleep and wake. Who found no
-        // place leaves its CPU to those who have one.
+        // Other threads copy the last pieces. They finish sooner than this thread could sleep and wake. A thread
+        // without a place does not spin and leaves its CPU to those that copy.
         let spin_end_ns = clock::monotonic_ns().saturating_add(self.spin_ns).min(deadline_ns);
         while !transfer.is_final() && clock::monotonic_ns() < spin_end_ns {
             pause::spin();

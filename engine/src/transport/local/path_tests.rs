@@ -1,4 +1,4 @@
-//! What a link believes of the peer's process when something that had to wait is copied at last.
+//! Whether a path still trusts the peer's process when work that had to wait is copied at last.
 
 use super::*;
 use crate::complete::transfer::{Strike, TransferSpec};
@@ -26,7 +26,7 @@ fn engine() -> Engine {
     Engine::open(config).unwrap()
 }
 
-/// A WRITE that goes by the local path or not at all.
+/// A WRITE that only the local path may carry.
 fn write(peer: &Peer, (local, remote, region): (u64, u64, u64)) -> Arc<Transfer> {
     let length = BYTES as u32;
     let spec = TransferSpec {
@@ -50,8 +50,8 @@ fn write(peer: &Peer, (local, remote, region): (u64, u64, u64)) -> Arc<Transfer>
     Arc::new(Transfer::new(1, spec))
 }
 
-/// The process ends while a transfer waits, and its number becomes another's: ours, so that what would be written there
-/// is seen. That it lived when the transfer was submitted is no reason to write.
+/// The process ends while a transfer waits, and another process gets its pid: this test's own, so that a wrong write
+/// would show. That the process lived at submit is no reason to write.
 #[test]
 fn what_has_waited_is_not_written_to_a_process_that_has_ended_since() {
     let (a, b) = (engine(), engine());
@@ -81,7 +81,7 @@ fn what_has_waited_is_not_written_to_a_process_that_has_ended_since() {
         BROKEN.fetch_add(1, Ordering::SeqCst);
     };
     let path = LocalPath::new(peer.clone(), copier, 1, 0, Box::new(on_broken));
-    // No thread of the crew takes it: it is copied where it is posted.
+    // No copy thread takes the piece: the posting thread copies it.
     assert!(path.copy_threads.close().is_empty());
     peer.set_path(Transport::Local, PathStatus::Pending("it broke, and is being made again".into()));
     assert!(!path.copier.process.has_ended(clock::monotonic_ns()), "seen alive when it is submitted");
@@ -98,7 +98,7 @@ fn what_has_waited_is_not_written_to_a_process_that_has_ended_since() {
     let mut found = [0; BYTES];
     there.read(0, &mut found);
     assert_eq!(found, [0; BYTES], "it was written to whoever has the number now");
-    // Nothing else takes it.
+    // No other thread takes the piece.
     peer.strike(&transfer, Strike { status: Status::Cancelled, os_error: 0 });
     assert!(transfer.is_final());
 }

@@ -1,4 +1,4 @@
-//! The peer's process: its number, and whether that number still is this process's.
+//! The peer's process: its pid, and whether that pid is still this process's.
 
 use crate::sys::packet::{poll, Polled};
 use crate::sys::proven::Proven;
@@ -10,27 +10,27 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// How long "it lives" may be believed. Its number is given to another process only when all others
-/// were given out in between, which takes far longer.
+/// How long a check that the process lives is trusted. The kernel gives its pid to another process only after it has
+/// given out all others, which takes far longer.
 const BELIEF_NS: u64 = 1_000_000;
 
 #[derive(Debug)]
 pub struct Process {
-    /// 0 if it has no number in our pid namespace.
+    /// 0 if the process has no pid in our pid namespace.
     pub pid: i32,
     pidfd: Arc<OwnedFd>,
-    /// The pidfd is the socket's own word, not a number's.
+    /// True if the kernel took the pidfd from the socket, not from a pid.
     attested: bool,
     ended: AtomicBool,
     seen_alive_ns: AtomicU64,
 }
 
-/// Why the peer's memory can't be reached by system call.
+/// Why system calls don't reach the peer's memory.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Obstacle {
-    /// It can't be read, so nothing is said of whose it is.
+    /// The memory cannot be read, so nothing is known about its owner.
     Unreadable(String),
-    /// It is not the peer's.
+    /// The memory is not the peer's.
     Strange(String),
 }
 
@@ -43,7 +43,7 @@ impl Obstacle {
 }
 
 impl Process {
-    /// The process at the other end of an AF_UNIX connection.
+    /// Returns the process at the other end of an AF_UNIX connection.
     pub fn of(socket: BorrowedFd<'_>) -> io::Result<Process> {
         let attested = unix::attested_pidfd(socket)?;
         Ok(Process {
@@ -55,7 +55,7 @@ impl Process {
         })
     }
 
-    /// A process by one number, whose end another one's tells.
+    /// Returns a process with pid `pid` and the pidfd of `watched`.
     #[cfg(test)]
     pub fn numbered(pid: i32, watched: i32) -> Process {
         let pidfd = Arc::new(unix::pidfd_of(watched).unwrap());
@@ -63,16 +63,16 @@ impl Process {
         Process { pid, pidfd, attested: true, ended, seen_alive_ns }
     }
 
-    /// Readable once the process has ended.
+    /// Returns the descriptor that becomes readable when the process ends.
     pub fn pidfd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
 
-    /// Whether it has ended, as of at most a millisecond before `now_ns`, which is the time at which this is called
+    /// Returns whether the process has ended, as of at most a millisecond before `now_ns`, the time of the call
     /// (CLOCK_MONOTONIC).
     pub fn has_ended(&self, now_ns: Monotonic) -> bool {
         let seen_ns = self.seen_alive_ns.load(Ordering::Relaxed);
-        // Who comes with a time before the last look may come with any old one.
+        // A time before the last check may be any old time, so it requires a new check.
         if now_ns.ns().checked_sub(seen_ns).is_none_or(|age_ns| age_ns > BELIEF_NS) {
             let mut polled = [Polled::new(self.pidfd(), true, false)];
             poll(&mut polled, 0);
@@ -85,16 +85,17 @@ impl Process {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Whether its memory can be read from here, and is the memory meant: `expected` is at `address`.
+    /// Checks that the process's memory can be read, and that `expected` is at `address`, which proves that it is the
+    /// peer's.
     pub fn prove(&self, address: u64, expected: &[u8]) -> Result<(), Obstacle> {
         if self.pid <= 0 {
-            let why = "the peer's process has no number in this pid namespace";
+            let why = "the peer's process has no pid in this pid namespace";
             return Err(Obstacle::Unreadable(why.into()));
         }
         let mut found = vec![0u8; expected.len()];
         let local = [IoVec::new(found.as_mut_ptr() as u64, found.len())];
         let remote = [IoVec::new(address, expected.len())];
-        // SAFETY: `found` is ours alone; reading the wrong process shows in what is read.
+        // SAFETY: only this call uses `found`; reading the wrong process shows in the bytes.
         match unsafe { vm::read(self.pid, &local, &remote) } {
             Ok(count) if count == expected.len() && found == expected => Ok(()),
             Ok(_) => Err(Obstacle::Strange("the peer's process is not where the kernel says it is".into())),
@@ -104,9 +105,10 @@ impl Process {
         }
     }
 
-    /// The process, for who takes descriptors or memory of devices from it: `found` is what `prove` said. None unless
-    /// its own memory has shown that it is the peer's, or the kernel has for the socket on which the peer proved its
-    /// session. A number is no proof: it may have become another's before it was looked at.
+    /// Returns the process, for callers that take descriptors or device memory from it; `found` is the result of
+    /// `prove`. Contract 9: only if its memory has shown that it is the peer's, or the kernel has attested it for the
+    /// socket on which the peer proved its session. A pid proves nothing: another process may have got it before the
+    /// check.
     pub fn proven(&self, found: &Result<(), Obstacle>) -> Option<Arc<Proven>> {
         let is_known = match found {
             Ok(()) => true,
@@ -117,7 +119,7 @@ impl Process {
     }
 }
 
-/// What may stand behind "not permitted".
+/// Explains a "not permitted".
 fn ptrace_hint(error: &io::Error) -> String {
     if error.raw_os_error() != Some(libc::EPERM) {
         return String::new();
@@ -152,7 +154,7 @@ mod tests {
         assert!(!process.has_ended(Monotonic::NEVER));
     }
 
-    /// What takes descriptors of the process takes them of the peer's alone.
+    /// Descriptors are taken from the peer's process only.
     #[test]
     fn a_process_is_proven_by_its_memory_or_by_the_socket_and_by_no_number() {
         let (mut process, _theirs) = own();
@@ -169,7 +171,7 @@ mod tests {
         assert!(matches!(process.prove(8, &[0; 32]), Err(Obstacle::Unreadable(_))));
     }
 
-    /// A time from before the last look is no reason to believe that look.
+    /// A time from before the last check is no reason to trust that check.
     #[test]
     fn an_old_time_is_no_belief_that_it_lives() {
         const LOOK_NS: u64 = 1_000_000_000;
@@ -183,7 +185,7 @@ mod tests {
         for (process, old_ns) in &all {
             assert!(
                 !process.has_ended(Monotonic::from_ns(LOOK_NS + BELIEF_NS)),
-                "a look is believed for so long"
+                "a check is trusted for this long"
             );
             assert!(process.has_ended(Monotonic::from_ns(*old_ns)), "{old_ns}");
         }

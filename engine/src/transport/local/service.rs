@@ -1,6 +1,6 @@
-//! The service behind same-host paths: one thread that meets other engines over AF_UNIX. The control loop
-//! tells it which sessions stand (`TransportService`); it makes a path for each, or says why there is none, and
-//! watches the processes behind them. It copies nothing.
+//! The service of the same-host transport: one thread that meets other engines over AF_UNIX. The control loop reports
+//! sessions (`TransportService`). For each session the service establishes a path, or reports why none exists, and it
+//! watches the process of the path. It copies nothing.
 
 use super::attach::Packet;
 use super::draining::Draining;
@@ -27,24 +27,23 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How soon what could not be done at once is tried again: a full backlog, a copy of a process that is
-/// about to be let go.
+/// Delay before a retry of what could not be done at once: a full backlog, a process that still copies here.
 pub(super) const RETRY: Duration = Duration::from_millis(2);
-/// A path is made by two processes of one machine; it takes microseconds.
+/// Time to establish a path. Two processes of one machine need microseconds.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long the acceptor may take to say where it listens; its session says so when it stands.
+/// Time for the acceptor's message about its listener. The acceptor sends it when its session is up.
 const OFFER_PATIENCE: Duration = Duration::from_secs(5);
-/// Connections accepted in one go, before others get their turn.
+/// Connections accepted in one turn.
 const ACCEPTS_PER_TURN: usize = 64;
 const LISTENER: u64 = 1;
 const READ: Interest = Interest { read: true, write: false };
 
 pub struct Settings {
-    /// Threads that copy for one peer at one time.
+    /// How many threads may copy for one peer at one time.
     pub threads: usize,
     pub spin_ns: u64,
     pub any_tracer: bool,
-    /// Without one, this engine can only go to others.
+    /// False: this engine connects to others but does not listen.
     pub listen: bool,
 }
 
@@ -56,12 +55,12 @@ pub struct Service {
     listener: Option<Listener>,
     poller: Poller,
     stopping: AtomicBool,
-    /// A leaf: nothing else is locked under it but the grants.
+    /// A leaf lock, except that the grants are locked under it.
     paths: Mutex<Sessions>,
-    /// Every path that a thread may still copy on.
+    /// Every path on which a thread may still copy.
     pub(super) links: Mutex<Vec<Weak<LocalPath>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// How many sessions were looked after.
+    /// How many times a session was looked after.
     #[cfg(test)]
     looked: std::sync::atomic::AtomicU64,
 }
@@ -117,7 +116,7 @@ impl Service {
         }
     }
 
-    /// How long nothing has to be done unless something comes.
+    /// Returns the time until the next timer.
     fn next_timer(&self) -> Option<Duration> {
         let paths = self.lock();
         let now = clock::now();
@@ -162,12 +161,13 @@ impl Service {
         let Some(listener) = &self.listener else { return };
         for _ in 0..ACCEPTS_PER_TURN {
             let Some(socket) = listener.accept(&self.poller) else { return };
-            // The kernel knew who it is before anything was said: other users of this host get no seat.
+            // The kernel knows the other end's user before any packet: other users of this host are
+            // refused.
             if session::check_user(socket.as_fd()).is_err() {
                 continue;
             }
             if paths.strangers.len() == HANDSHAKES_MAX {
-                continue; // turned away: its session goes on without this path
+                continue; // refused: its session has no same-host path
             }
             let token = paths.token();
             if self.poller.add(socket.as_raw_fd(), token, READ).is_ok() {
@@ -177,7 +177,7 @@ impl Service {
         }
     }
 
-    /// Someone who says which session it belongs to.
+    /// Admits a connection to the session that its first packet names.
     fn admit(
         &self,
         paths: &mut Sessions,
@@ -207,7 +207,7 @@ impl Service {
         }
     }
 
-    /// What time asks for.
+    /// Does the work of timers, and looks after sessions that have work.
     fn look_around(&self, paths: &mut Sessions) {
         let now = clock::now();
         for token in paths.strangers_times.take_due(now) {
@@ -240,7 +240,7 @@ impl Service {
         paths.times.set(peer, next);
     }
 
-    /// Reads and writes what can be. True when the path is ready to be opened.
+    /// Sends and receives what the socket allows. Returns true when the path can be opened.
     fn advance(&self, paths: &mut Sessions, peer: PeerId) -> std::result::Result<bool, Why> {
         let path = paths.open.get(&peer).cloned();
         self.connect(paths, peer)?;
@@ -272,7 +272,7 @@ impl Service {
         }
     }
 
-    /// The dialer goes to the other side, if it has not yet.
+    /// Connects to the acceptor, if this side dials and has not connected yet.
     fn connect(&self, paths: &mut Sessions, peer: PeerId) -> std::result::Result<(), Why> {
         let token = paths.token();
         let Some(session) = paths.sessions.get_mut(&peer).filter(|session| session.wants_to_connect()) else {
@@ -322,14 +322,14 @@ impl Service {
         }
     }
 
-    /// There is no path to this peer, or none any more.
+    /// Ends the path of a session, or the attempt to establish it.
     fn fail(&self, paths: &mut Sessions, peer: PeerId, why: Why) {
         let Some(session) = self.take(paths, peer) else { return };
         if session.deadline.is_none() {
             return self.commands.push(Command::PathBroken { peer, transport: Transport::Local });
         }
         if session.session_info.dialer {
-            // It waits for us.
+            // The acceptor waits for this side.
             session.session_info.tell(Transport::Local, Vec::new(), why.clone());
         }
         self.settled(peer, Some(why));
@@ -340,8 +340,8 @@ impl Service {
         self.commands.push(Command::PathSettled { peer, transport, why, pending: false });
     }
 
-    /// Takes a path out of use: nothing is posted on it from here on, and no new access of the peer is let
-    /// in. What still copies here fades.
+    /// Ends a path: nothing is posted on it from here on, and no new access of the peer is admitted. Copies in progress
+    /// drain.
     fn take(&self, paths: &mut Sessions, peer: PeerId) -> Option<Session> {
         let mut session = paths.sessions.remove(&peer)?;
         paths.by_id.remove(&session.session_info.session_id);
@@ -405,7 +405,7 @@ impl TransportService for Service {
         self.forget_process(&mut paths, peer);
         let patience = if dialer { OFFER_PATIENCE } else { PATIENCE };
         let session = Session::new(session_info, clock::now() + patience);
-        // The dialer comes to the acceptor, so where it listens itself does not matter.
+        // The dialer connects to the acceptor, so only the acceptor names its listener.
         match &self.listener {
             Some(listener) if !dialer => {
                 session.session_info.tell(Transport::Local, listener.name.clone().into_bytes(), String::new())
@@ -419,13 +419,13 @@ impl TransportService for Service {
         paths.sessions.insert(peer, session);
         paths.work.insert(peer);
         if !dialer && self.listener.is_none() {
-            self.fail(&mut paths, peer, "this engine does not listen".into());
+            self.fail(&mut paths, peer, "this engine has no AF_UNIX listener".into());
         }
         drop(paths);
         self.poller.wake();
     }
 
-    /// Nonsense costs the peer this path.
+    /// An invalid message costs the peer this path, not the session.
     fn message(&self, peer: PeerId, body: &[u8]) -> bool {
         let mut paths = self.lock();
         let waits = |session: &&mut Session| session.session_info.dialer && session.name.is_empty();
@@ -435,7 +435,7 @@ impl TransportService for Service {
             session.deadline = Some(clock::now() + PATIENCE);
             paths.work.insert(peer);
         } else {
-            self.fail(&mut paths, peer, "the peer's offer makes no sense".into());
+            self.fail(&mut paths, peer, "the peer sent an invalid name of its AF_UNIX listener".into());
         }
         drop(paths);
         self.poller.wake();
@@ -469,7 +469,7 @@ impl TransportService for Service {
         Vec::new()
     }
 
-    /// The thread tells them: the caller has all its peers to look after.
+    /// The service's thread tells the peers: the caller is the control loop, which has other work.
     fn regions_removed(&self, ids: &[u64]) {
         let mut paths = self.lock();
         if !paths.sessions.is_empty() {
@@ -480,7 +480,7 @@ impl TransportService for Service {
 
     fn end(&self, peer: PeerId) -> Vec<(u32, Closed)> {
         let ended = self.take(&mut self.lock(), peer);
-        // Its descriptors close outside the lock.
+        // Close the session's descriptors outside the lock.
         drop(ended);
         self.poller.wake();
         Vec::new()

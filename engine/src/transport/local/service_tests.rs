@@ -1,5 +1,5 @@
-//! What an event costs where there are many sessions: those that it concerns. The thread is not started, its turns
-//! are called.
+//! An event costs only the sessions that it concerns, however many there are. The thread is not started; the tests call
+//! its turns.
 
 use super::*;
 use crate::handle::Tag;
@@ -7,7 +7,7 @@ use crate::peer::tests::peer_with;
 
 const PEERS: u64 = 1000;
 
-/// A service with so many sessions that wait for their acceptors to say where they listen.
+/// Returns a service with this many sessions that wait for their acceptors' messages.
 fn service() -> Arc<Service> {
     let settings = Settings { threads: 1, spin_ns: 0, any_tracer: false, listen: true };
     let grants = Arc::new(Grants::new().unwrap());
@@ -27,7 +27,7 @@ fn service() -> Arc<Service> {
     service
 }
 
-/// A turn of the thread: how many sessions were looked after.
+/// Does one turn of the thread. Returns how many sessions it looked after.
 fn turn(service: &Service) -> u64 {
     let before = service.looked.load(Ordering::Relaxed);
     service.look_around(&mut service.lock());

@@ -1,5 +1,5 @@
-//! One peer's same-host path while it is being made, and what there is to tell over it afterwards.
-//! `service` calls in when the socket is ready; nothing here waits.
+//! One peer's same-host path while it is established, and the announcements that follow. `service` calls when the
+//! socket is ready; no method blocks.
 //!
 //! ```text
 //! dialer    connects ─▶ ATTACH ─▶         ◀─ ATTACH, REGION …, SETTLED     ─▶ open
@@ -22,13 +22,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Why a path is not to be had, for `ferry_peer_paths`.
+/// Why a path is not available, for `ferry_peer_paths`.
 pub type Why = String;
 
-/// The peer announces more than an engine can have.
-pub const TOO_MANY: &str = "the peer announces more memory than there can be";
+/// The peer announces more regions than an engine may have.
+pub const TOO_MANY: &str = "the peer announces more regions than an engine may have";
 
-/// A packet that waits for room in the socket, with what it carries.
+/// A packet that waits for room in the socket, with its descriptors.
 struct Outgoing {
     bytes: Vec<u8>,
     descriptors: Vec<Arc<OwnedFd>>,
@@ -36,34 +36,34 @@ struct Outgoing {
 
 pub struct Session {
     pub session_info: SessionInfo,
-    /// Where the acceptor listens; "" until it has said so.
+    /// The name of the acceptor's listener; "" until its message arrives.
     pub name: String,
     pub keys: Keys,
-    /// The value that proves to the other side that it reads our memory. It stays where it is.
+    /// The value that proves to the other side that it reads our memory. Boxed, so that its address does not change.
     value: Box<[u8; PROOF_BYTES]>,
     pub socket: Option<OwnedFd>,
-    /// Under which the poller knows the socket; 0 before.
+    /// The poller's token of the socket; 0 before it has one.
     pub socket_token: u64,
-    /// Set while the path is not settled.
+    /// Set until the path is open.
     pub deadline: Option<Instant>,
     pub tally: Option<Arc<Tally>>,
-    /// The other side has attached; until it has SETTLED, this is being filled.
+    /// Set when the other side has attached. Filled until SETTLED arrives, then moved to the path.
     pub copier: Option<Copier>,
-    /// By their numbers, which rise.
+    /// By number, in sending order.
     outgoing: BTreeMap<u64, Outgoing>,
     next_number: u64,
-    /// The system lets no more descriptors be in flight now; it does not say when it will.
+    /// The system allows no more descriptors in flight now, and will not report when it does: retried by time.
     pub is_stalled: bool,
-    /// Regions announced, and registered as far as is known here; with the numbers of their packets.
+    /// The regions announced to the other side and still registered, with the numbers of their packets.
     told: HashMap<u64, u64>,
 }
 
-/// What a packet led to.
+/// The effect of a packet.
 pub enum Step {
     Nothing,
-    /// The other side has told everything: the path can be opened.
+    /// The other side has announced all its regions: the path can be opened.
     Settled,
-    /// A region came after that.
+    /// A region was announced after SETTLED.
     Mapped(u64, Mapped),
     Unmapped(u64),
 }
@@ -93,23 +93,23 @@ impl Session {
         self.session_info.dialer && !self.name.is_empty() && self.socket.is_none() && self.deadline.is_some()
     }
 
-    /// Whether this packet is the one with which the dialer comes.
+    /// Returns whether this packet is the dialer's ATTACH for this session.
     pub fn expects(&self, packet: &Packet) -> bool {
         let waits = !self.session_info.dialer && self.socket.is_none() && self.deadline.is_some();
         waits && self.keys.check(packet, true).is_some()
     }
 
-    /// What it means that the path was not settled in time.
+    /// Returns why the path was not established in time.
     pub fn late(&self) -> Why {
         match (&self.socket, self.session_info.dialer) {
-            (None, false) => "the peer has not come over AF_UNIX".into(),
-            (None, true) if self.name.is_empty() => "the peer does not say where it listens".into(),
-            (None, true) => "the peer's process takes no connection over AF_UNIX".into(),
+            (None, false) => "the peer has not connected over AF_UNIX".into(),
+            (None, true) if self.name.is_empty() => "the peer has not named its AF_UNIX listener".into(),
+            (None, true) => "the peer's process does not accept connections over AF_UNIX".into(),
             (Some(_), _) => "the peer's process does not answer over AF_UNIX".into(),
         }
     }
 
-    /// The dialer's first step. False: the other side's backlog is full, try again later.
+    /// Connects to the acceptor. False: its backlog is full; try again later.
     pub fn connect(&mut self, grants: &Grants) -> Result<bool, Why> {
         let socket = match unix::connect_abstract(self.name.as_bytes(), unix::PACKETS.into()) {
             Ok(socket) => socket,
@@ -125,7 +125,7 @@ impl Session {
         Ok(true)
     }
 
-    /// Lets the other process in, and tells it how.
+    /// Admits the other process to the grants, and sends ATTACH.
     pub fn attach(&mut self, grants: &Grants) -> Result<(), Why> {
         let (tally, fd) = grants.admit().map_err(|error| format!("grants: {error}"))?;
         self.tally = Some(tally);
@@ -134,13 +134,13 @@ impl Session {
         Ok(())
     }
 
-    /// Tells every region that can be mapped, and that these were all.
+    /// Announces every region that can be mapped, then SETTLED.
     pub fn tell_all(&mut self, regions: &RegionMap) {
         regions.shared().iter().for_each(|region| self.tell(region));
         self.push(&Packet::Settled, Vec::new());
     }
 
-    /// Before the other side is here nothing is told: `tell_all` comes with it.
+    /// Announces a region. Does nothing before the other side is connected: `tell_all` follows then.
     pub fn tell(&mut self, region: &Region) {
         let Some(memfd) = region.memfd.as_ref().filter(|_| self.socket.is_some()) else { return };
         if let Entry::Vacant(told) = self.told.entry(region.id) {
@@ -150,8 +150,8 @@ impl Session {
         }
     }
 
-    /// A region that was told is not registered any more. What has not left yet never leaves, so that
-    /// nothing heaps up here while the other process is stopped.
+    /// Announces that a region is not registered any more. An announcement that is still queued is dropped instead, so
+    /// that the queue stays small while the other process is stopped.
     pub fn tell_gone(&mut self, id: u64) {
         let Some(number) = self.told.remove(&id) else { return };
         if self.outgoing.remove(&number).is_none() {
@@ -168,7 +168,7 @@ impl Session {
         !self.outgoing.is_empty()
     }
 
-    /// Sends what the socket takes.
+    /// Sends packets until the socket is full.
     pub fn flush(&mut self) -> Result<(), Why> {
         let Some(socket) = &self.socket else { return Ok(()) };
         self.is_stalled = false;
@@ -188,7 +188,7 @@ impl Session {
         Ok(())
     }
 
-    /// The next packet, if there is one.
+    /// Receives the next packet, if one has arrived.
     pub fn receive(&mut self) -> Result<Option<(Packet, Vec<OwnedFd>)>, Why> {
         let Some(socket) = &self.socket else { return Ok(None) };
         receive(socket.as_fd())
@@ -208,7 +208,7 @@ impl Session {
                         false => Err(TOO_MANY.into()),
                     },
                     (_, None) => Ok(Step::Mapped(id, mapped)),
-                    (None, _) => Err("the peer's packets come in a wrong order".into()),
+                    (None, _) => Err("the peer sent AF_UNIX packets in a wrong order".into()),
                 }
             }
             (Packet::Gone { id }, Some(copier)) => {
@@ -217,16 +217,16 @@ impl Session {
             }
             (Packet::Gone { id }, None) if self.deadline.is_none() => Ok(Step::Unmapped(id)),
             (Packet::Settled, Some(_)) => Ok(Step::Settled),
-            _ => Err("the peer's packets come in a wrong order".into()),
+            _ => Err("the peer sent AF_UNIX packets in a wrong order".into()),
         }
     }
 
-    /// The other side's ATTACH: the proof that it is the session's peer, and what its grants allow here.
+    /// Checks the other side's ATTACH, which proves that it is the session's peer, and opens its grants.
     fn attached(&self, attach: &Packet, descriptors: &[OwnedFd]) -> Result<Copier, Why> {
         let theirs = !self.session_info.dialer;
         let value_at = self.keys.check(attach, theirs).ok_or("the peer could not prove its session")?;
         let ([board, tally], Some(socket)) = (descriptors, &self.socket) else {
-            return Err("the peer sent no grants".into());
+            return Err("the peer's ATTACH carries no grants".into());
         };
         let grant = Arc::new(Grant::new(board, tally).map_err(|error| format!("grants: {error}"))?);
         let process = Process::of(socket.as_fd()).map_err(|error| format!("pidfd: {error}"))?;
@@ -242,7 +242,7 @@ impl Session {
     }
 }
 
-/// The same effective user at the other end, or why not.
+/// Checks that the other end has the same effective user.
 pub fn check_user(socket: BorrowedFd<'_>) -> Result<(), Why> {
     unix::same_user_credentials(socket).map(|_| ()).map_err(|error| error.to_string())
 }
@@ -253,7 +253,7 @@ pub fn receive(socket: BorrowedFd<'_>) -> Result<Option<(Packet, Vec<OwnedFd>)>,
         Ok((0, _)) => Err("the peer has ended the path".into()),
         Ok((length, descriptors)) => match Packet::decode(&bytes[..length]) {
             Some(packet) => Ok(Some((packet, descriptors))),
-            None => Err("the peer speaks another protocol".into()),
+            None => Err("the peer sent an unknown packet over AF_UNIX".into()),
         },
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
         Err(error) => Err(format!("AF_UNIX: {error}")),

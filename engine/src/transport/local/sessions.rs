@@ -1,4 +1,4 @@
-//! What the service behind same-host paths keeps of each, under one lock.
+//! The state of all same-host sessions, under one lock.
 
 use super::draining::Draining;
 use super::path::LocalPath;
@@ -11,42 +11,42 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// Sessions told of a region that has gone, before whoever waits for the lock gets it.
+/// Sessions told of removed regions in one turn, before the lock is released to other threads.
 const TOLD_PER_TURN: usize = 4096;
 
 pub struct Sessions {
-    /// By the peer's handle, from the session's beginning to its end.
+    /// By the peer's handle, from the session's begin to its end.
     pub sessions: HashMap<PeerId, Session>,
-    /// The same by the session's id, with which the dialer comes.
+    /// The peers by session id, which the dialer's ATTACH names.
     pub by_id: HashMap<[u8; 16], PeerId>,
-    /// Those that have something to look at: whoever changes one puts it here, but for who looks after it.
+    /// Sessions that have work: a thread that changes a session adds it, except in `look_after`.
     pub work: BTreeSet<PeerId>,
-    /// When the others are looked at next, as they stood when they were last looked after.
+    /// When the other sessions are looked after next.
     pub times: Schedule<Instant, PeerId>,
-    /// Regions that have gone, and that no session was told of yet.
+    /// Removed regions that the sessions were not told of yet.
     pub gone: VecDeque<u64>,
     pub open: HashMap<PeerId, Arc<LocalPath>>,
-    /// What was said about an open path.
+    /// The text on each open path, for `ferry_peer_paths`.
     pub how: HashMap<PeerId, String>,
-    /// The processes of paths that were opened, until their sessions end.
+    /// The processes of opened paths with their tokens, until another session begins or the peer is forgotten.
     pub processes: HashMap<PeerId, (u64, Arc<LocalPath>)>,
-    /// Over, but its process was still copying here, or had memory of a device mapped; by peer.
+    /// Ended paths whose process still copied here, or had device memory mapped; by peer.
     pub draining: HashMap<PeerId, Vec<Draining>>,
-    /// When they are looked at again.
+    /// When the draining paths are checked next.
     pub fading_times: Schedule<Instant, PeerId>,
-    /// Copying threads of paths that are over.
+    /// Copy threads of paths that have ended.
     pub leaving: Vec<JoinHandle<()>>,
-    /// Came, and have not said for which session.
+    /// Accepted connections that have not sent a packet yet, by token.
     pub strangers: HashMap<u64, OwnedFd>,
-    /// How long they may take.
+    /// When their time is over.
     pub strangers_times: Schedule<Instant>,
-    /// Whose socket or process a token stands for.
+    /// The peer whose socket or process a token stands for.
     pub tokens: HashMap<u64, PeerId>,
     pub next_token: u64,
 }
 
 impl Sessions {
-    /// None yet. Tokens begin after this one.
+    /// Returns an empty state. Tokens begin above `next_token`.
     pub fn new(next_token: u64) -> Sessions {
         Sessions {
             sessions: HashMap::new(),
@@ -72,7 +72,7 @@ impl Sessions {
         self.next_token
     }
 
-    /// When something has to be done unless something comes.
+    /// Returns when the next timer is due; `now` if work waits.
     pub fn next_look(&self, now: Instant) -> Option<Instant> {
         if !self.work.is_empty() || !self.gone.is_empty() {
             return Some(now);
@@ -83,7 +83,7 @@ impl Sessions {
             .min()
     }
 
-    /// Tells sessions which regions have gone, a turn of it.
+    /// Tells sessions which regions were removed, one turn of it.
     pub fn tell_gone(&mut self) {
         let mut told = 0;
         while told < TOLD_PER_TURN {

@@ -1,14 +1,14 @@
-//! Runs of slices as work requests: `Builder` lays them into a chain for one queue pair, with a READ behind
-//! them that proves the WRITEs visible. A `Batch` is what of one run is under way.
+//! Turns slices into work requests. A `Builder` adds runs of slices to a chain for one queue pair, and ends the chain
+//! with a READ that proves its WRITEs visible. A `Batch` is the part of a chain that belongs to one run.
 //!
 //! ```text
 //! chain:  WRITE WRITE WRITE │ WRITE │ READ of the last region written, signalled
 //! batch:  └──── run 7 ────┘ └run 8┘     its completion settles both
 //! ```
-//! A READ proves what was written to the same memory: the host's, or one GPU's. So where a chain goes on to another
-//! there is one before that, too.
+//! A READ proves only WRITEs to the same memory: the host's, or one GPU's. If a chain writes to several memories, a
+//! READ follows the WRITEs to each of them.
 //!
-//! The identity of a work request says all that a completion needs:
+//! The identity of a work request holds all that its completion needs:
 //! `[receive 1][queue pair 6][batch 41][slice within the run 16]`.
 
 use super::device::Device;
@@ -27,9 +27,9 @@ use std::sync::Arc;
 
 const SLICE_BITS: u32 = 16;
 const BATCH_BITS: u32 = 41;
-/// The place of a slice in the identity of a flush.
+/// The slice field of a flush.
 const FLUSH: u64 = (1 << SLICE_BITS) - 1;
-/// The same for one in the midst of a chain: what settles the chain must have an identity of its own.
+/// The slice field of a flush within a chain. The identity that settles the chain must be unique.
 const FLUSH_BETWEEN: u64 = FLUSH - 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl WrId {
         WrId((qp as u64) << (SLICE_BITS + BATCH_BITS) | batch << SLICE_BITS | slice)
     }
 
-    /// A READ for its own sake, or behind WRITEs.
+    /// The identity of a READ that only proves: a probe, or the READ behind WRITEs.
     pub fn flush(qp: usize, batch: u64) -> WrId {
         WrId::new(qp, batch, FLUSH)
     }
@@ -54,8 +54,8 @@ impl WrId {
         (self.0 >> (SLICE_BITS + BATCH_BITS)) as usize & 63
     }
 
-    /// Whether batch number `sequence` was posted with this one or before. Numbers wrap; far fewer than
-    /// half of them are ever under way.
+    /// True if batch `sequence` was posted before this work request or with it. Numbers wrap; far fewer than half of
+    /// them are ever in flight.
     pub fn covers(self, sequence: u64) -> bool {
         self.batch().wrapping_sub(sequence) & ((1 << BATCH_BITS) - 1) < 1 << (BATCH_BITS - 1)
     }
@@ -68,14 +68,14 @@ impl WrId {
         self.0 >> SLICE_BITS & ((1 << BATCH_BITS) - 1)
     }
 
-    /// The slice's place in its run; None for a flush.
+    /// Returns the slice's index in its run; None for a flush.
     pub fn slice(self) -> Option<u32> {
         let slice = self.0 & FLUSH;
         (slice < FLUSH_BETWEEN).then_some(slice as u32)
     }
 }
 
-/// Slices [first, end) of a transfer.
+/// The slices [first, end) of a transfer.
 pub struct Run {
     pub transfer: Arc<Transfer>,
     pub first: u32,
@@ -83,21 +83,21 @@ pub struct Run {
     pub bytes: u32,
 }
 
-/// What was posted, or is about to be: a run, or a notification.
+/// A run or a notification that is posted or about to be posted.
 pub struct Batch {
-    /// Its number on its endpoint.
+    /// The batch's number on its endpoint.
     pub sequence: u64,
     pub run: Option<Run>,
-    /// Slices that could not be posted at all.
+    /// Slices that could not be posted.
     pub failures: Vec<Failure>,
-    /// Where a notification waits until it has left.
+    /// The slot that holds a notification until it has left.
     pub slot: Option<u32>,
-    /// Since when a new chain waits for its completion; CLOCK_MONOTONIC.
+    /// When the batch was posted, CLOCK_MONOTONIC; NEVER without a run.
     pub posted_ns: Monotonic,
 }
 
 impl Batch {
-    /// It has left, and a run is done: tells the peer's bookkeeping.
+    /// Settles a completed batch: frees its slot and confirms its run to the peer.
     pub fn settle(self, peer: &Peer, words: &Notifications, after: &mut After) {
         self.slot.into_iter().for_each(|slot| words.give_back(slot));
         if let Some(Run { transfer, first, end, bytes }) = &self.run {
@@ -106,10 +106,10 @@ impl Batch {
     }
 }
 
-/// Lays runs into one chain. Borrows what holds for the time of one post.
+/// Adds runs to one chain. Borrows the maps and keys for the time of one post.
 pub struct Builder<'a> {
     pub device: &'a Device,
-    /// The peer's end.
+    /// The peer's device.
     pub remote: &'a DeviceOffer,
     pub local_regions: &'a RegionMap,
     pub remote_regions: &'a RemoteMap,
@@ -121,14 +121,14 @@ pub struct Builder<'a> {
     last_id: WrId,
 }
 
-/// Where the last WRITE that has to be proven ended.
+/// The last byte of the last WRITE that is not proven yet.
 struct Unproven {
     keys: Arc<RegionKeys>,
     place: Location,
     at: u64,
 }
 
-/// A region of the peer's.
+/// A region of the peer, with its keys.
 #[derive(Clone, Copy)]
 struct Target<'a> {
     region: u64,
@@ -160,7 +160,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds slices [first, end) of a transfer as batch number `sequence`; what can't be posted is returned.
+    /// Adds slices [first, end) of a transfer as batch `sequence`. Returns the slices that can't be posted.
     pub fn add(&mut self, transfer: &Transfer, (first, end): (u32, u32), sequence: u64) -> Vec<Failure> {
         let mut failures = Vec::new();
         let (mut local, mut remote): (Option<&Pinned>, Option<Target>) = (None, None);
@@ -201,15 +201,15 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// What comes next is for memory at `locality`: proves what was written elsewhere. One work request at most.
+    /// Proves earlier WRITEs if the next slice is for memory at another `place`. Adds at most one work request.
     fn leave_for(&mut self, place: Location, sequence: u64) {
         if self.unproven.as_ref().is_some_and(|last| last.place != place) {
             self.prove(WrId::new(self.qp, sequence, FLUSH_BETWEEN));
         }
     }
 
-    /// A READ behind the WRITEs: from the region last written, or from the target's own page where that may not be
-    /// read, which is said of host memory alone. False: there is nothing to prove.
+    /// Adds a READ behind the WRITEs: of the region last written or, if peers may not READ that region, of the
+    /// target's own page. The latter occurs for host memory only. Returns false if there is nothing to prove.
     fn prove(&mut self, id: WrId) -> bool {
         let Some(Unproven { keys, at, .. }) = self.unproven.take() else { return false };
         let device = self.remote.index as usize;
@@ -227,7 +227,7 @@ impl<'a> Builder<'a> {
         self.chain.send(self.last_id.0, address, lkey, length, length <= self.inline_bytes);
     }
 
-    /// The region that a slice names, or the one that is there now.
+    /// Finds the region that a slice names or, if it names none, the region that is at its address now.
     fn target_of(&self, slice: &Slice) -> Option<Target<'a>> {
         let region = match slice.region {
             0 => Some(self.remote_regions.find(slice.remote, slice.length as u64)?),
@@ -238,7 +238,7 @@ impl<'a> Builder<'a> {
         Some(Target { region: slice.region, keys: self.keys.get(id)?, place })
     }
 
-    /// One work request, or more where a registration ends in the midst of the slice.
+    /// Adds one work request, or more if pieces of a registration end within the slice.
     fn add_slice(
         &mut self,
         op: Op,
@@ -258,7 +258,7 @@ impl<'a> Builder<'a> {
             let length = left.min(there).min(here) as u32;
             match op {
                 Op::Write => {
-                    // Inline, the CPU reads it.
+                    // The CPU copies inline data, so inline is for memory that the CPU can read.
                     let inline = length <= self.inline_bytes && !pinned.is_device;
                     self.chain.write(id.0, local, lkey, remote, rkey, length, inline)
                 }
@@ -270,12 +270,13 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Ends the chain, with a READ behind WRITEs that are to be proven: the identity of its last work request, whose
-    /// completion settles all.
+    /// Ends the chain with a READ if there are WRITEs to prove. Returns the identity of the last work request, whose
+    /// completion settles the whole chain.
     pub fn finish(&mut self, sequence: u64) -> Option<WrId> {
         if self.chain.is_empty() {
             return None;
         }
+        // Contract 1: WRITEs to be proven complete only with this READ, which proves them visible at the target.
         let proof = WrId::flush(self.qp, sequence);
         if self.prove(proof) {
             self.last_id = proof;

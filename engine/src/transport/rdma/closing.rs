@@ -1,6 +1,6 @@
-//! The end of an endpoint: its queue pairs are put into their error state, every completion that they owe is
-//! reaped, they are destroyed; then nothing of it moves on this side. What was not confirmed is handed over,
-//! to be released behind a fence. `flushing` calls in, for the control loop or afterwards.
+//! Closes an endpoint: puts its queue pairs into their error state, reaps every owed completion, and destroys them.
+//! After that nothing of the endpoint moves at this end. Unconfirmed work becomes records, which are released behind a
+//! fence. `flushing` calls this code, for the control loop or on the service's thread.
 
 use super::batch::{Batch, Run, WrId};
 use super::endpoint::Endpoint;
@@ -17,13 +17,14 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What may be under way in the network when an endpoint is gone, at the longest.
+/// Upper bound on how long a packet may still be in the network after its endpoint is gone.
 const FABRIC_DRAIN_NS: u64 = 1_000_000_000;
-/// How often a transfer's requests may be taken for invalid until one of them is.
+/// How many REM_INV_REQ_ERR errors a transfer may get before one settles a request.
 const INVALID_MAX: u32 = 3;
 
 impl Service {
-    /// The engine is broken: no device moves anything of it when this returns.
+    /// Destroys all endpoints because the engine is broken. When this returns, no device moves anything for the
+    /// engine.
     pub fn destroy_all(&self) {
         let endpoints = self.devices.iter().flat_map(|device| device.all_endpoints());
         endpoints.for_each(|endpoint| endpoint.destroy());
@@ -31,28 +32,28 @@ impl Service {
 }
 
 impl Endpoint {
-    /// The engine is broken: the queue pairs are destroyed with all that they have under way, and nobody settles it.
+    /// Destroys the queue pairs with all posted work because the engine is broken. Nothing is settled.
     pub fn destroy(&self) {
         self.broken.store(true, Ordering::Release);
         let mut sender = self.send.lock();
         sender.closing = true;
         for qp in &sender.qps {
-            let _ = qp.to_error(); // destroyed below, whatever it says
+            let _ = qp.to_error(); // destroyed below in any case
         }
         sender.qps.clear();
     }
 
-    /// Nothing more is posted, and the queue pairs flush from here on.
+    /// Stops posting, and starts to flush the queue pairs.
     pub fn begin_close(&self) {
         self.broken.store(true, Ordering::Release);
         let mut sender = self.send.lock();
         sender.closing = true;
         for qp in &sender.qps {
-            let _ = qp.to_error(); // destroyed in the end, whatever it says
+            let _ = qp.to_error(); // destroyed in the end in any case
         }
     }
 
-    /// Reaps what the queue pairs owe, until then at the latest. True when they owe nothing any more.
+    /// Reaps owed completions, at most until `until`. Returns true once no completion is owed.
     pub fn flush(&self, until: Instant) -> bool {
         let mut after = self.peer.after();
         let owed = || self.flights.iter().any(|flight| flight.state.lock().last.is_some());
@@ -70,14 +71,14 @@ impl Endpoint {
         }
     }
 
-    /// Ends the endpoint: nothing of it moves on this side any more. What was not confirmed comes back, to
-    /// be released behind a fence; a request that the target's device refused is settled here.
+    /// Ends the endpoint: nothing of it moves at this end any more. Returns unconfirmed work as records, to be
+    /// released behind a fence. Settles a request that the target's device refused.
     pub fn end_close(&self) -> Vec<Posted> {
         let mut after = self.peer.after();
-        // What was received and acknowledged here is taken in.
+        // Take in notifications and acknowledgements that have arrived.
         self.device.receive();
         self.send.lock().qps.clear();
-        // Waits for a thread that applies what it has taken.
+        // Taking the lock waits for a thread that still settles what it reaped.
         self.reap_with(self.reaper.lock(), &mut after);
         self.device.remove(self.cookie, &self.qp_numbers);
         let lease_ns = self.peer.clock.lease_ns().max(FABRIC_DRAIN_NS);
@@ -140,7 +141,8 @@ impl Endpoint {
         }
     }
 
-    /// The target's device refused a slice: because its region has gone, or because it never granted that.
+    /// Returns the status for a slice that the target's device refused: its region is gone, or did not grant the
+    /// access.
     fn why_refused(&self, transfer: &Transfer, slice: u32) -> Status {
         let slice = &transfer.spec.slices[slice as usize];
         match slice.region != 0 && self.keys.snapshot().get(slice.region).is_none() {
@@ -150,10 +152,10 @@ impl Endpoint {
     }
 }
 
-/// The slice of a transfer that an error settles, and the error. An error of the request alone is one, because sending
-/// it again is of no use. REM_INV_REQ_ERR isn't at first: the target didn't expect the packet where it came, as after
-/// others were sent again, and keys are another matter. A target that says so again and again means it. The READ behind
-/// WRITEs stands for the first of them.
+/// Returns the slice that an error settles, and the error. An error of the request alone settles the slice, because
+/// sending the request again is of no use. The first REM_INV_REQ_ERRs do not: the target did not expect the packet at
+/// that point, which happens after retransmissions, and bad keys cause another error. A target that repeats
+/// REM_INV_REQ_ERR means it. An error of the READ behind WRITEs counts for the first slice.
 fn refused(transfer: &Transfer, first: u32, (id, status, _): (WrId, u32, u32)) -> Option<(u32, i32)> {
     let alone = matches!(status, wc::REM_ACCESS_ERR | wc::LOC_PROT_ERR | wc::LOC_LEN_ERR);
     if !alone && status != wc::REM_INV_REQ_ERR {

@@ -1,5 +1,5 @@
-//! One RDMA device of this host: opened once with the engine, with all that its endpoints share. Whether it
-//! can be reached now, and at which address, changes with its port.
+//! One RDMA device of this host, opened with the engine, and all that its endpoints share. Whether peers can reach the
+//! device, and at which address, changes with its port.
 
 use super::endpoint::Endpoint;
 use super::locality::{Place, SYSFS};
@@ -21,15 +21,15 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// The cookie of the queue for what is received.
+/// The cookie of the completion queue for receives.
 pub const RECEIVED: u64 = 0;
-/// What can have been received and not been looked at.
+/// Capacity of the completion queue for receives.
 const RECEIVED_MAX: u32 = 1024;
 const PAGE: usize = 4096;
-/// Where in the page the answers of flushes land; peers read its first half.
+/// Offset in the page at which the answers of flushes land. Peers read the page's first half.
 const SCRATCH: u64 = 2048;
 
-/// How a device can be reached now.
+/// The address at which peers reach a device now.
 #[derive(Clone, Copy, Debug)]
 pub struct Address {
     pub gid: Gid,
@@ -38,51 +38,51 @@ pub struct Address {
     pub mtu: u32,
 }
 
-/// One device: whether it can be reached, and what it has moved for this engine as the initiator.
+/// Statistics of a device: whether it is up, and the payload and requests that this engine posted as initiator.
 pub struct DeviceStats<'a> {
     pub name: &'a str,
     pub is_up: bool,
     pub bytes: u64,
-    /// Flushes and notifications included.
+    /// Includes flushes and notifications.
     pub work_requests: u64,
 }
 
 pub struct Device {
-    /// Its number in this engine, and in what peers are told.
+    /// The device's number in this engine and in messages to peers.
     pub index: usize,
     pub pd: Arc<Pd>,
-    /// Where its completion queues report.
+    /// The completion channel of all its completion queues.
     pub channel: Arc<Channel>,
     pub words: Notifications,
-    /// What has been received, by whichever endpoint.
+    /// Completions of receives on any endpoint.
     pub received: Arc<Cq>,
     receiver: Mutex<Vec<Completion>>,
     pub port: u8,
     pub place: Place,
     settings: DeviceSettings,
-    /// Or why it can't be reached.
+    /// The error says why peers can't reach the device.
     address: RwLock<Result<Address, String>>,
-    /// Goes before the page that it names.
+    /// Declared before `page`, so that the registration is dropped first.
     page_key: Mr,
     page: Mapping,
-    /// By the cookie of their completion queues.
+    /// Endpoints by the cookie of their completion queue.
     endpoints: Mutex<HashMap<u64, Weak<Endpoint>>>,
-    /// By the numbers of their queue pairs.
+    /// Endpoints by the numbers of their queue pairs.
     by_qp: Mutex<HashMap<u32, Weak<Endpoint>>>,
     next_cookie: AtomicU64,
     splits: AtomicBool,
-    /// Whether its thread looks at it every now and then. Partner: the endpoints' counts of what is under way.
+    /// Whether the device's thread ticks. Ordered with the endpoints' counts of chains in flight.
     ticking: AtomicBool,
-    /// What its thread sleeps on.
+    /// The device's thread sleeps on this.
     pub poller: Poller,
-    /// Payload moved from here.
+    /// Payload that this engine moved as initiator.
     pub bytes: AtomicU64,
     pub work_requests: AtomicU64,
 }
 
 impl Device {
     pub fn open(index: usize, name: &str, settings: &DeviceSettings) -> Result<Device, String> {
-        let context = Context::open(name).map_err(|error| format!("{name}: opening it: {error}"))?;
+        let context = Context::open(name).map_err(|error| format!("{name}: opening the device: {error}"))?;
         if context.limits().is_iwarp {
             return Err(format!("{name}: iWARP is not supported"));
         }
@@ -110,7 +110,7 @@ impl Device {
             port: ports.clone().find(is_active).unwrap_or(1),
             place: Place::of_nic(Path::new(SYSFS), context.name()),
             settings: settings.clone(),
-            address: RwLock::new(Err("its port was not looked at yet".into())),
+            address: RwLock::new(Err("its port was not checked yet".into())),
             page_key,
             page,
             endpoints: Mutex::default(),
@@ -140,13 +140,13 @@ impl Device {
         }
     }
 
-    /// Has the poller say so when the device has an event.
+    /// Registers the device's events with the poller.
     pub fn report_to(&self, poller: &Poller, token: u64) -> Result<(), Error> {
         let added = poller.add(self.pd.context().event_fd(), token, Interest { read: true, write: false });
         added.map_err(|error| Error::system("watching RDMA devices", &error))
     }
 
-    /// How it can be reached now, or why it can't.
+    /// Returns the device's address, or why peers can't reach it.
     pub fn address(&self) -> Result<Address, String> {
         self.address.read().clone()
     }
@@ -155,7 +155,7 @@ impl Device {
         self.address.read().is_ok()
     }
 
-    /// Looks at the port anew. True when peers must be told.
+    /// Reads the state of the port again. Returns true if peers must be told.
     pub fn look(&self) -> bool {
         let found = self.find_address().map_err(|why| format!("{} port {}: {why}", self.name(), self.port));
         let mut address = self.address.write();
@@ -181,7 +181,7 @@ impl Device {
         Ok(Address { gid, lid: port.lid, is_ethernet: port.is_ethernet, mtu })
     }
 
-    /// Bytes of one registration at most.
+    /// Returns the largest length of one registration.
     pub fn piece_bytes(&self) -> u64 {
         let most = self.pd.context().limits().mr_bytes_max.max(SPLIT_BYTES_MIN);
         match self.settings.mr_bytes_max {
@@ -190,7 +190,7 @@ impl Device {
         }
     }
 
-    /// Whether any region came to be registered in several pieces.
+    /// True if any region was registered in several pieces.
     pub fn splits(&self) -> bool {
         self.splits.load(Ordering::Relaxed)
     }
@@ -201,13 +201,13 @@ impl Device {
         }
     }
 
-    /// Work requests that one queue pair may have.
+    /// Returns the number of work requests that one queue pair may have.
     pub fn send_wr(&self, wanted: u32) -> u32 {
         wanted.min(self.pd.context().limits().qp_wr_max)
     }
 
-    /// How long a packet may go unacknowledged, in InfiniBand's code (4.096 us times 2 to the power of it),
-    /// and how often it is sent again.
+    /// Returns how long a packet may go unacknowledged, as InfiniBand's exponent (4.096 us times two to that power),
+    /// and the number of retransmissions.
     pub fn patience(&self) -> (u8, u8) {
         let units = u64::from(self.settings.ack_timeout_ms) * 1_000_000 / 4096;
         (units.next_power_of_two().trailing_zeros().clamp(1, 31) as u8, self.settings.retries as u8)
@@ -217,12 +217,12 @@ impl Device {
         self.settings.inline_bytes
     }
 
-    /// Where flushes land, and with which key.
+    /// Returns the address at which flushes land, and its key.
     pub fn scratch(&self) -> (u64, u32) {
         (self.page.address() as u64 + SCRATCH, self.page_key.lkey())
     }
 
-    /// What peers are told of it, while it can be reached.
+    /// Returns the description of the device for peers, while they can reach it.
     pub fn offer(&self) -> Result<DeviceOffer, String> {
         let address = self.address()?;
         Ok(DeviceOffer {
@@ -242,7 +242,7 @@ impl Device {
         self.endpoints.lock()
     }
 
-    /// A name for a completion queue that is about to be made.
+    /// Returns a new cookie for a completion queue.
     pub fn cookie(&self) -> u64 {
         self.next_cookie.fetch_add(1, Ordering::Relaxed)
     }
@@ -253,14 +253,14 @@ impl Device {
         by_qp.extend(qps.iter().map(|number| (*number, Arc::downgrade(endpoint))));
     }
 
-    /// The endpoint is closed. What it has received was taken in: `receive`.
+    /// Removes a closed endpoint. The caller has taken in its notifications (`receive`).
     pub fn remove(&self, cookie: u64, qps: &[u32]) {
         self.lock().remove(&cookie);
         let mut by_qp = self.by_qp.lock();
         qps.iter().for_each(|number| drop(by_qp.remove(number)));
     }
 
-    /// The same for one that is being dropped. Where it was closed long ago others have its numbers.
+    /// Removes an endpoint that is being dropped. If it was closed long ago, other endpoints have its numbers by now.
     pub fn forget(&self, cookie: u64, qps: &[u32], endpoint: *const Endpoint) {
         self.lock().remove(&cookie);
         let mut by_qp = self.by_qp.lock();
@@ -271,8 +271,8 @@ impl Device {
         }
     }
 
-    /// Takes in all that has been received until now, for whichever endpoint, and not what goes on coming meanwhile:
-    /// who closes one peer's endpoint does not stay for another peer's flood. Whether there may be more.
+    /// Takes in notifications received up to now on any endpoint, but at most RECEIVED_MAX: a thread that closes an
+    /// endpoint of one peer must not stay for another peer's flood. Returns true if more may have arrived.
     pub fn receive(&self) -> bool {
         let mut completions = self.receiver.lock();
         let (mut heard, mut taken) = (Vec::new(), 0);
@@ -286,14 +286,14 @@ impl Device {
             }
         }
         drop(completions);
-        // Without the lock: a thread that closes an endpoint receives, too.
+        // Not under the lock: a thread that closes an endpoint receives, too.
         for (endpoint, left) in heard {
             After::resume(&endpoint.peer, left).flush();
         }
         taken >= RECEIVED_MAX as usize
     }
 
-    /// The endpoint that this is for, and what is left to do for its peer.
+    /// Handles one receive. Returns its endpoint and the work that is left for the endpoint's peer.
     fn hear(&self, completion: &Completion) -> Option<(Arc<Endpoint>, Left)> {
         let mut heard = None;
         let slot = completion.id() as u32;
@@ -312,18 +312,18 @@ impl Device {
                 (endpoint, left)
             });
         }
-        // A queue that takes no more is broken with its device, and its port or endpoints tell.
+        // An error here means that the device is broken, which its port or its endpoints report.
         let _ = self.words.feed(slot);
         heard
     }
 
-    /// The endpoint whose completion queue has this cookie, if it still lives.
+    /// Returns the endpoint whose completion queue has this cookie, if the endpoint still exists.
     pub fn endpoint(&self, cookie: u64) -> Option<Arc<Endpoint>> {
         self.lock().get(&cookie).and_then(Weak::upgrade)
     }
 
-    /// Something small was posted for whose end nobody sleeps: it will be asked for, or settled at the
-    /// second tick from now.
+    /// Notes small work whose completion no thread sleeps for. Its caller asks for it, or the second tick from now
+    /// settles it.
     pub fn look_later(&self) {
         if !self.ticking.load(Ordering::SeqCst) && !self.ticking.swap(true, Ordering::SeqCst) {
             self.poller.wake();
@@ -334,14 +334,13 @@ impl Device {
         self.ticking.load(Ordering::SeqCst)
     }
 
-    /// A tick: what was under way at the last one, too, is looked after from here on. The ticks end with the
-    /// work.
+    /// Ticks: arms endpoints whose work has not moved since the last tick. Stops ticking when nothing moves.
     pub fn tick(&self) {
         let endpoints = self.all_endpoints();
         let moves = endpoints.iter().filter(|endpoint| endpoint.tick(&mut endpoint.peer.after())).count() > 0;
         if !moves {
             self.ticking.store(false, Ordering::SeqCst);
-            // Who posted before that, and found the ticking on, is looked after here.
+            // A thread that posted before the store found the ticks on, and relies on them.
             endpoints.iter().filter(|endpoint| endpoint.has_work()).for_each(|it| {
                 it.ensure_watched(&mut it.peer.after());
             });

@@ -1,6 +1,6 @@
-//! GPUDirect RDMA: memory of a GPU or NPU that the NICs read and write by themselves. The device's driver gives a
-//! dma-buf, which is registered with every NIC like host memory (`memory`). Where any of that is refused nothing fails:
-//! the region is staged, and `why_staged` says why.
+//! GPUDirect RDMA: memory of a GPU or NPU that the NICs read and write directly. The device's driver exports a
+//! dma-buf, which is registered with every NIC like host memory (`memory`). A refusal is no error: the region is
+//! staged, and `why_staged` returns the reason.
 
 use super::locality::{Place, SYSFS};
 use super::memory::Pinned;
@@ -11,27 +11,27 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-/// Where dma-bufs come from.
+/// The source of dma-bufs.
 pub struct Direct {
     drivers: Option<Arc<Drivers>>,
 }
 
-/// What a region is registered from.
+/// The memory that a region is registered from.
 pub struct Source {
     buffer: Option<DmaBuf>,
-    /// Of the device whose memory it is.
+    /// The place of the device that owns the memory.
     place: Option<Place>,
-    /// Why the NICs don't reach it, as the first of them said.
+    /// The reason why the NICs don't reach the memory, from the first NIC that refused.
     why: OnceLock<String>,
 }
 
 impl Direct {
-    /// None: memory of devices is staged, as the settings say.
+    /// `None` means that the settings want all device memory to be staged.
     pub fn new(drivers: Option<Arc<Drivers>>) -> Direct {
         Direct { drivers }
     }
 
-    /// Host memory is its own source.
+    /// Returns the source of a region: host memory as it is, device memory as a dma-buf.
     pub fn source(&self, spec: &RegionSpec) -> Source {
         let host = Source { buffer: None, place: None, why: OnceLock::new() };
         match spec.location.kind.is_device() {
@@ -43,9 +43,9 @@ impl Direct {
     fn of_device(&self, spec: &RegionSpec) -> Result<Source, String> {
         let Some(drivers) = &self.drivers else { return Err("rdma_gpudirect is false".into()) };
         let has = |right: Access| spec.access.0 & right.0 != 0;
-        // The READ behind WRITEs must be of the memory itself: one of host memory says nothing of a GPU's.
+        // Only a READ of the memory itself proves the WRITEs: a READ of host memory proves nothing about a GPU's.
         if has(Access::REMOTE_WRITE) && !has(Access::REMOTE_READ) {
-            return Err("peers may WRITE but not READ it, and a READ is what proves a WRITE visible".into());
+            return Err("peers may WRITE but not READ it, and only a READ proves a WRITE visible".into());
         }
         let driver = drivers.get(spec.location.kind).map_err(|error| error.message)?;
         let buffer = driver.dmabuf(spec.address, spec.length).map_err(|error| error.message)?;
@@ -60,7 +60,7 @@ impl Source {
         self.buffer.as_ref()
     }
 
-    /// None: it is host memory, or nobody knows.
+    /// Returns the place of the device; None for host memory or if the place is unknown.
     pub fn place(&self) -> Option<&Place> {
         self.place.as_ref()
     }
@@ -69,7 +69,7 @@ impl Source {
         self.why.get().cloned()
     }
 
-    /// A NIC has refused it. False: it is host memory, without which there is no region.
+    /// Notes that a NIC refused the memory. Returns false for host memory, which every NIC must accept.
     pub fn refused(&self, nic: &str, error: &io::Error) -> bool {
         if self.buffer.is_some() {
             let _ = self.why.set(format!("{nic} refuses its dma-buf: {error}"));
@@ -78,7 +78,7 @@ impl Source {
     }
 }
 
-/// Why a region of device memory is staged; None for one that the NICs reach by themselves.
+/// Returns why a region of device memory is staged; None if the NICs reach it directly.
 pub fn why_staged(region: &Region) -> Option<&str> {
     match Pinned::of(region) {
         None => Some("there is no RDMA device"),

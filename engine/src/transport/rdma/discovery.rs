@@ -1,4 +1,4 @@
-//! Which of the host's RDMA devices an engine uses, or why there are none. Once, when it opens.
+//! Finds the RDMA devices of the host that an engine uses, once, when the engine opens.
 
 use super::device::Device;
 use super::service::Settings;
@@ -7,7 +7,7 @@ use crate::status::{Error, Result};
 use crate::sys::verbs;
 use std::sync::Arc;
 
-/// The devices to use. The inner error says why there are none.
+/// Opens the devices to use. The inner error says why there are none.
 pub fn open(settings: &Settings) -> Result<std::result::Result<Vec<Arc<Device>>, String>> {
     let there = match verbs::device_names() {
         Ok(names) if names.is_empty() => return Ok(Err(why_none())),
@@ -15,7 +15,8 @@ pub fn open(settings: &Settings) -> Result<std::result::Result<Vec<Arc<Device>>,
         Err(why) => return Ok(Err(why)),
     };
     if let Some(unknown) = settings.names.iter().find(|name| !there.contains(name)) {
-        let text = format!("rdma_devices: there is no device {unknown:?}; there are {}", there.join(", "));
+        let text =
+            format!("rdma_devices: this host has no RDMA device {unknown:?}, only {}", there.join(", "));
         return Err(Error::invalid(text));
     }
     let wanted = if settings.names.is_empty() { &there } else { &settings.names };
@@ -26,7 +27,7 @@ pub fn open(settings: &Settings) -> Result<std::result::Result<Vec<Arc<Device>>,
             Err(why) => whys.push(why),
         }
     }
-    // An address that was asked for and is nowhere is a mistake, not a device that is down.
+    // A configured address that no device has is an error of the settings, not a device that is down.
     if settings.devices.gid_index.is_some() && devices.iter().all(|device| !device.is_up()) {
         let wrong = devices.iter().filter_map(|device| device.address().err());
         if let Some(why) = wrong.filter(|why| why.contains("rdma_gid_index")).min() {
@@ -39,7 +40,7 @@ pub fn open(settings: &Settings) -> Result<std::result::Result<Vec<Arc<Device>>,
     Ok(Ok(devices))
 }
 
-/// Why libibverbs shows no device: the kernel may have some, of which a container lacks the files.
+/// Explains why libibverbs shows no device: the kernel may have devices whose files a container lacks.
 fn why_none() -> String {
     let listed = std::fs::read_dir("/sys/class/infiniband").into_iter().flatten().flatten();
     let mut names: Vec<String> = listed.map(|it| it.file_name().to_string_lossy().into_owned()).collect();

@@ -1,10 +1,10 @@
-//! An endpoint: reliable-connection queue pairs between one of our devices and one of the peer's. The first
-//! carries what is small, the others the rest. One completion queue serves all of them; whoever has time
-//! reaps it: a waiting thread, or the device's poller.
+//! An endpoint: reliable-connection queue pairs between one device of this engine and one of the peer's. The first
+//! queue pair is for small (express) work, the others for bulk. All share one completion queue, which is reaped by a
+//! waiting thread or by the device's poller.
 //!
-//! A chain of work requests has one signalled completion, the last; each queue pair has a few chains under
-//! way. Closing is local quiescence: the queue pairs are put into their error state, every completion that
-//! is owed is reaped, they are destroyed, and what was not confirmed is handed over as records.
+//! Only the last work request of a chain is signalled, and each queue pair has at most a few chains in flight. Closing
+//! makes the endpoint quiet at this end: the queue pairs enter their error state, every owed completion is reaped, the
+//! queue pairs are destroyed, and unconfirmed work is handed over as records.
 
 use super::batch::{Batch, Builder, Run, WrId};
 use super::device::Device;
@@ -28,18 +28,18 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Chains under way on one queue pair: while one is confirmed the others keep the device busy.
+/// Chains in flight on one queue pair: while one completes, the others keep the device busy.
 const CHAINS_MAX: u32 = 4;
-/// Work requests of one chain: of the queue pair for what is small, and of the others.
+/// Work requests of one chain: on the express queue pair, and on a bulk queue pair.
 const EXPRESS_WRS: u32 = 64;
 const BULK_WRS: u32 = 257;
-/// Payload after which a chain is closed.
+/// Payload bytes after which a chain is complete.
 pub const CHAIN_BYTES: u32 = 1 << 20;
-/// 0.64 ms, in InfiniBand's code.
+/// The code of InfiniBand for 0.64 ms.
 const RNR_TIMER: u8 = 12;
 const RNR_RETRIES: u8 = 6;
 
-/// What an endpoint is made of, besides its queue pairs.
+/// The arguments of `Endpoint::new`.
 pub struct Parts {
     pub lane: u32,
     pub device: Arc<Device>,
@@ -61,33 +61,33 @@ pub struct Endpoint {
     pub(super) commands: Arc<Commands>,
     pub(super) cookie: u64,
     pub(super) qp_numbers: Box<[u32]>,
-    /// Queue pairs that both ends have.
+    /// Number of queue pairs that both ends have.
     pub(super) qps_used: AtomicUsize,
     pub(super) cq: Arc<Cq>,
     pub(super) send: Mutex<Sender>,
     pub(super) flights: Box<[Flight]>,
     pub(super) reaper: Mutex<Reaper>,
-    /// Chains under way. Partner: `watch`, so that what is owed is always looked after.
+    /// Chains in flight. Ordered with `watch`, so that some thread always sees the completions that are owed.
     pub(super) chains: AtomicU32,
     pub(super) watch: AtomicU32,
     pub(super) unacknowledged: Unacknowledged,
-    /// Chains settled so far; says whether polling pays.
+    /// Chains settled so far; also the sign that polling makes progress.
     pub settled: AtomicU64,
-    /// That, at the last tick.
+    /// The value of `settled` at the last tick.
     pub(super) ticked: AtomicU64,
-    /// Payload under way, and what was seen to move in a second, for `path` to choose by.
+    /// Payload in flight, and the measured bytes per second, by which `path` chooses.
     pub(super) bytes_out: AtomicU64,
     pub(super) rate: AtomicU64,
-    /// Nothing is posted any more, and the loss has been told; why, if it was not on purpose.
+    /// Nothing more is posted, and the loss was reported. `why` is unset if the endpoint did not fail.
     pub(super) broken: AtomicBool,
     pub(super) why: OnceLock<String>,
-    /// Its device is slow.
+    /// Tests only: the device is slow to flush.
     #[cfg(test)]
     held: AtomicBool,
 }
 
 pub(super) struct Sender {
-    /// Set before the queue pairs flush, under this lock: who waited for it meanwhile posts nothing behind that.
+    /// Set under this lock before the queue pairs flush: a thread that waited for the lock posts nothing after that.
     pub(super) closing: bool,
     pub(super) qps: Vec<Qp>,
     pub(super) chains: Vec<Chain>,
@@ -95,7 +95,7 @@ pub(super) struct Sender {
     pub(super) next_sequence: u64,
 }
 
-/// What one queue pair has under way.
+/// The chains in flight on one queue pair.
 #[derive(Default)]
 pub(super) struct Flight {
     pub(super) state: Mutex<FlightState>,
@@ -105,9 +105,9 @@ pub(super) struct Flight {
 #[derive(Default)]
 pub(super) struct FlightState {
     pub(super) batches: VecDeque<Batch>,
-    /// The last work request posted, and whether its completion, good or bad, has come.
+    /// The last work request posted, until its completion has come, good or bad.
     pub(super) last: Option<WrId>,
-    /// The first completion that was an error of its own.
+    /// The first completion with an error other than a flush.
     pub(super) error: Option<(WrId, u32, u32)>,
 }
 
@@ -117,7 +117,7 @@ pub(super) struct Reaper {
     pub(super) done: Vec<Batch>,
 }
 
-/// One that came to nothing was not closed, and its device knows of it yet.
+/// An endpoint that never opened is dropped without being closed, and its device still lists it.
 impl Drop for Endpoint {
     fn drop(&mut self) {
         self.device.forget(self.cookie, &self.qp_numbers, self);
@@ -125,12 +125,12 @@ impl Drop for Endpoint {
 }
 
 impl Endpoint {
-    /// Queue pairs that know of no other end yet.
+    /// Makes the queue pairs. They are not connected yet.
     pub fn new(parts: Parts) -> io::Result<Arc<Endpoint>> {
         let Parts { lane, device, remote, peer, keys, registry, commands, qps } = parts;
         let cookie = device.cookie();
         let wrs = |at: u32| device.send_wr(CHAINS_MAX * if at == 0 { EXPRESS_WRS } else { BULK_WRS });
-        // Flushed work requests report one by one, so there must be room for all of them.
+        // Flushed work requests complete one by one, so there must be room for all of them.
         let entries: u32 = (0..=qps).map(wrs).sum::<u32>() + 64;
         let entries = entries.min(device.pd.context().limits().cqe_max);
         let cq = Cq::new(device.pd.context(), entries, Some(&device.channel), cookie)?;
@@ -186,7 +186,7 @@ impl Endpoint {
         Ok(endpoint)
     }
 
-    /// What the other end must know of this one; `psn` is its first packet's number on each queue pair.
+    /// Returns the data that the other end needs to connect; `psn` is the first packet's number on each queue pair.
     pub fn side(&self, psn: u32) -> Result<Side, String> {
         let address = self.device.address()?;
         let qps = self.send.lock().qps.iter().map(|qp| (qp.number(), psn)).collect();
@@ -194,14 +194,18 @@ impl Endpoint {
         Ok(Side { mtu: address.mtu as u16, reads_max, qps })
     }
 
-    /// Ties the queue pairs to the other end's: they can be used from here on.
+    /// Connects the queue pairs to the other end's. They can be used from then on.
     pub fn connect(&self, own: &Side, other: &Side) -> Result<(), String> {
         let address = self.device.address()?;
         let mut sender = self.send.lock();
-        // The end that was asked may have made fewer.
+        // The acceptor may have made fewer queue pairs.
         sender.qps.truncate(other.qps.len());
         if sender.qps.len() != other.qps.len() || sender.qps.len() < 2 {
-            return Err(format!("{} queue pairs here, {} there", sender.qps.len(), other.qps.len()));
+            return Err(format!(
+                "the numbers of queue pairs must agree and be at least 2: {} here, {} there",
+                sender.qps.len(),
+                other.qps.len()
+            ));
         }
         self.qps_used.store(sender.qps.len(), Ordering::Release);
         let limits = self.device.pd.context().limits();
@@ -233,7 +237,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// READs from the other end through every queue pair; `is_proven` tells when that was answered.
+    /// Posts a READ from the other end on every queue pair; `is_proven` tells when all were answered.
     pub fn probe(&self) {
         let mut sender = self.send.lock();
         if sender.closing {
@@ -252,7 +256,7 @@ impl Endpoint {
         self.ensure_watched(&mut self.peer.after());
     }
 
-    /// Whether each queue pair has had an answer.
+    /// True if each queue pair has completed a chain.
     pub fn is_proven(&self) -> bool {
         self.settled.load(Ordering::Acquire) >= self.qps_used.load(Ordering::Acquire) as u64
     }
@@ -261,7 +265,7 @@ impl Endpoint {
         self.broken.load(Ordering::Acquire)
     }
 
-    /// Whether a chain can be posted: on the queue pair for what is small, or on another; which.
+    /// Returns a queue pair with room for a chain, of the express or the bulk ones.
     pub fn room(&self, express: bool) -> Option<usize> {
         if self.is_broken() {
             return None;
@@ -274,19 +278,19 @@ impl Endpoint {
         (1..self.qps_used.load(Ordering::Acquire)).min_by_key(emptiest).filter(free)
     }
 
-    /// Nanoseconds after which one more chain would have left, at so many bytes a second.
+    /// Returns the nanoseconds after which one more chain would have left, at `rate` bytes per second.
     pub fn delay_with(&self, rate: u64) -> u64 {
         let queued = self.bytes_out.load(Ordering::Relaxed) + u64::from(CHAIN_BYTES);
         ((queued as u128 * 1_000_000_000) / rate.max(1) as u128).min(u64::MAX as u128 / 2) as u64
     }
 
-    /// What was seen to move in a second; 0 before anything has.
+    /// Returns the measured bytes per second; 0 before the first measurement.
     pub fn rate(&self) -> u64 {
         self.rate.load(Ordering::Relaxed)
     }
 
-    /// Posts one chain on queue pair `qp`: the first run that `pull` gives, and what follows it while there is
-    /// room. False when there was none. `pull` is asked for at most so many slices and bytes.
+    /// Posts one chain on queue pair `qp`: all that `pull` returns, while there is room. Returns false if `pull`
+    /// returned nothing. Each call of `pull` is limited to the slices and bytes that still fit.
     pub fn post(
         &self,
         qp: usize,
@@ -296,7 +300,7 @@ impl Endpoint {
         if self.is_broken() {
             return false;
         }
-        // Others hold it for moments.
+        // Other threads hold this lock only briefly.
         let sender = &mut *self.send.lock();
         if sender.closing {
             return false;
@@ -309,12 +313,13 @@ impl Endpoint {
         let capacity = chain.capacity();
         let mut builder =
             Builder::new(&self.device, &self.remote, &local, &remote, &keys, chain, (qp, inline_bytes));
-        // Registrations end every MiB or further apart, and no slice is longer: it crosses one end a side. And each
-        // slice may be for other memory than the one before.
+        // A slice is at most 1 MiB and pieces of a registration are at least that long, so a slice crosses at most one
+        // piece's end at each side. With device memory at the peer, each slice may also need a READ before it
+        // (`Builder::leave_for`).
         let [here, there] = [self.device.splits(), self.keys.splits()].map(usize::from);
         let wrs_per_slice = 1 + here + there + usize::from(remote.has_devices());
         let (mut total, mut slot) = (0u32, None);
-        // The only transfer in the chain, whose end nobody may be waiting for yet.
+        // The transfer, if it is the only one in the chain: perhaps no thread waits for its end yet.
         let mut only: Option<Arc<Transfer>> = None;
         if qp == 0 {
             self.add_acks(&mut builder, &mut sender.next_sequence, &mut sender.staged);
@@ -325,7 +330,7 @@ impl Endpoint {
                 break;
             }
             let descriptors_max = slices.min(FRAME_DESCRIPTORS_MAX);
-            // Before a word is taken there must be a place for it.
+            // A notification may only be pulled if there is a slot for it.
             slot = slot.or_else(|| if qp == 0 { self.device.words.take() } else { None });
             let limits = PullLimits {
                 frame_bytes_max: CHAIN_BYTES - total,
@@ -341,7 +346,7 @@ impl Endpoint {
                 Batch { sequence, run: None, failures: Vec::new(), slot: None, posted_ns: Monotonic::NEVER };
             match pulled {
                 Pulled::Slices { transfer, first, end, bytes, .. } => {
-                    // What its caller waits for was submitted a moment ago, and the clock is not free.
+                    // The caller submitted this transfer a moment ago and waits for it. Avoid reading the clock again.
                     batch.posted_ns = match transfer.spec.flags.has(TransferFlags::AWAITED)
                         && !transfer.is_attended()
                         && qp == 0
@@ -371,14 +376,14 @@ impl Endpoint {
             Some(id) => {
                 self.bytes_out.fetch_add(u64::from(total), Ordering::Relaxed);
                 self.commit(sender, qp, id);
-                // After it was counted: who is about to sleep looks at the count last.
+                // After the chain was counted: a thread that is about to sleep checks the count last.
                 match only.filter(|transfer| !transfer.is_attended()) {
                     Some(transfer) if transfer.spec.flags.has(TransferFlags::AWAITED) => {}
                     Some(_) if qp == 0 => self.device.look_later(),
                     _ => self.ensure_watched(after),
                 }
             }
-            // Nothing of it could be posted, and it says so.
+            // Nothing of it could be posted. The batches settle with their failures.
             None => {
                 sender.staged.drain(..).for_each(|batch| batch.settle(&self.peer, &self.device.words, after))
             }
@@ -386,10 +391,10 @@ impl Endpoint {
         true
     }
 
-    /// Hands the chain of a queue pair to the device, with the batches staged for it.
+    /// Posts the chain of a queue pair, and enters the staged batches for it.
     fn commit(&self, sender: &mut Sender, qp: usize, last: WrId) {
         {
-            // First entered, then posted: the completion may come at once.
+            // Enter the batches before posting: the completion may come at once.
             let mut state = self.flights[qp].state.lock();
             state.last = Some(last);
             state.batches.extend(sender.staged.drain(..));
@@ -398,15 +403,15 @@ impl Endpoint {
         self.chains.fetch_add(1, Ordering::SeqCst);
         self.device.work_requests.fetch_add(sender.chains[qp].len() as u64, Ordering::Relaxed);
         let Sender { qps, chains, .. } = sender;
-        // SAFETY: the local regions that the chain names were entered for their transfers, which are not
-        // final before their batches are settled: by a completion, or after the queue pair was destroyed.
-        // The scratch page is the device's, which the endpoint holds.
+        // SAFETY: the local regions that the chain names were entered for their transfers. The transfers are not final
+        // before their batches are settled: by a completion, or after the queue pair was destroyed. The scratch page
+        // belongs to the device, which the endpoint holds.
         if let Err((_, error)) = unsafe { qps[qp].post(&mut chains[qp]) } {
-            self.fail(format!("posting: {error}"));
+            self.fail(format!("posting a chain: {error}"));
         }
     }
 
-    /// The endpoint is of no use any more: once, the control loop is told to close it.
+    /// Marks the endpoint as broken and, the first time, asks the control loop to close it.
     pub fn fail(&self, why: String) {
         if !self.broken.swap(true, Ordering::AcqRel) {
             let why =
@@ -417,7 +422,7 @@ impl Endpoint {
         }
     }
 
-    /// Why it broke, if it did.
+    /// Returns why the endpoint failed, if it did.
     pub fn why(&self) -> &str {
         self.why.get().map_or("the peer gave it up", String::as_str)
     }
@@ -426,7 +431,7 @@ impl Endpoint {
         self.chains.load(Ordering::SeqCst) > 0
     }
 
-    /// What has been posted so far: once `is_past` says so, none of it is under way.
+    /// Returns the sequence of the last batch. Once `is_past` returns true for it, none of these batches is in flight.
     pub fn mark(&self) -> u64 {
         self.send.lock().next_sequence
     }
@@ -447,7 +452,7 @@ impl Endpoint {
         }
     }
 
-    /// Has its device take as long to flush it as the test wants.
+    /// Lets the device take as long to flush as the test wants.
     #[cfg(test)]
     pub fn hold(&self, held: bool) {
         self.held.store(held, Ordering::SeqCst);
@@ -460,7 +465,7 @@ impl Endpoint {
         false
     }
 
-    /// Whether it is ended although it owes completions: it had time, and nobody knows more.
+    /// True if the endpoint may be ended although it owes completions, because its time is over.
     pub(super) fn ends_late(&self, is_late: bool) -> bool {
         is_late && !self.is_held()
     }

@@ -1,5 +1,5 @@
-//! What can't be done to a path through the interface: queue pairs that break, keys that are wrong. Over
-//! Soft-RoCE's devices in the virtual machine of `make test-rdma`; elsewhere each test says that it was skipped.
+//! Faults that the public interface can't cause: queue pairs that break, and keys that are wrong. Runs over
+//! Soft-RoCE's devices in the virtual machine of `make test-rdma`; elsewhere each test reports that it was skipped.
 
 #[path = "late_tests.rs"]
 mod late;
@@ -69,7 +69,7 @@ impl Two {
         (local, remote)
     }
 
-    /// The lanes of both pairs of devices, once both stand at both ends and none of them is one of `old`.
+    /// Returns the lanes of both pairs of devices, once both are open at both ends and none is in `old`.
     fn lanes_without(&self, old: &[u32]) -> Vec<u32> {
         let lanes = |path: &RdmaPath| -> Vec<u32> { path.endpoints().iter().map(|it| it.lane).collect() };
         until("both endpoints stand", || {
@@ -91,7 +91,7 @@ impl Two {
     }
 }
 
-/// However the test ends, those who wait for its end see it.
+/// Sets the flag however the test ends, so that the threads that wait for it stop.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -108,7 +108,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Each 8 bytes say where they belong.
+/// Makes data in which each 8 bytes name their position.
 fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
     (0..bytes as u64 / 8).flat_map(|at| (seed << 48 | at | 1 << 47).to_le_bytes()).collect()
 }
@@ -128,8 +128,8 @@ fn request(local: &Memory, remote: &Memory, at: usize, bytes: usize) -> Request 
     }
 }
 
-/// Transfers of all sizes run while queue pairs break, at either end and one after the other: each ends done
-/// and right, and the pairs of devices are joined anew.
+/// Transfers of all sizes run while queue pairs break, at either end and one after the other. Each transfer must end
+/// done with the right bytes, and the pairs of devices get new endpoints.
 #[test]
 fn queue_pairs_that_break_lose_nothing_and_are_made_anew() {
     const KILLS: usize = 6;
@@ -174,8 +174,8 @@ fn queue_pairs_that_break_lose_nothing_and_are_made_anew() {
         for kill in 0..KILLS {
             let lanes = two.lanes_without(&old);
             let path = if kill % 2 == 0 { &two.here } else { &two.there };
-            // The one for what is small, or the first of the others, which is in use all the time. The next takes
-            // what the first has no room for, and a queue pair that carries nothing breaks unseen.
+            // The express queue pair, or the first bulk one, which is always in use. The next bulk one carries only
+            // overflow, and a queue pair that carries nothing breaks unnoticed.
             path.endpoints()[kill / 2 % 2].kill(kill.min(1));
             old.push(lanes[kill / 2 % 2]);
         }
@@ -187,7 +187,7 @@ fn queue_pairs_that_break_lose_nothing_and_are_made_anew() {
     println!("transfers done: {done:?}");
 }
 
-/// The service's thread and a device's poller panic while a WRITE is under way.
+/// The service's thread and a device's poller panic during a WRITE.
 #[test]
 fn threads_that_panic_end_the_engine_and_nothing_before_the_fabric_is_still() {
     if !is_here("threads_that_panic_end_the_engine_and_nothing_before_the_fabric_is_still") {
@@ -198,8 +198,8 @@ fn threads_that_panic_end_the_engine_and_nothing_before_the_fabric_is_still() {
     }
 }
 
-/// One request with a wrong key: its device refuses it. It ends ACCESS, and alone: those beside it in the chain
-/// go again behind the fence, on an endpoint made anew.
+/// A device refuses one request because of its wrong key. Only that request ends with ACCESS; the others in the chain
+/// are sent again behind the fence, on a new endpoint.
 #[test]
 fn a_wrong_key_costs_its_request_alone() {
     const EACH: usize = 4096;
@@ -237,14 +237,14 @@ fn a_wrong_key_costs_its_request_alone() {
         local.write(0, &pattern(7, COUNT * EACH));
     }
     assert!(contents(&other, 0, COUNT * EACH).iter().all(|byte| *byte == 0), "the refused one was touched");
-    // With the right key it is as good as ever.
+    // With the right key the region works as before.
     right.into_iter().for_each(|offer| two.here.keys.add(offer));
     let (result, _) = two.run(Op::Write, &[request(&local, &other, 0, COUNT * EACH)]);
     assert_eq!((result.state, result.transport), (State::Done, Transport::Rdma));
     assert!(contents(&other, 0, COUNT * EACH) == pattern(7, COUNT * EACH));
 }
 
-/// Gives a region keys that open nothing, on both devices of the peer; what they were.
+/// Replaces a region's keys by wrong ones, on both devices of the peer. Returns the right ones.
 fn spoil(path: &RdmaPath, region: u64) -> Vec<KeysOffer> {
     let keys = path.keys.snapshot().get(region).unwrap().clone();
     let offers = (0..2u8).map(|device| KeysOffer {

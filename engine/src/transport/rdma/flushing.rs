@@ -1,7 +1,7 @@
-//! Endpoints whose device is not through with them when they are closed. The control loop, which closes them, waits for
-//! a moment only; the rest is the service's: it looks at them until what they owe is reaped, destroys them, and has
-//! the control loop come for what they carried. Until then nothing of that is final, the peer is told of no end, its
-//! keys stay held, and it is not quiet here.
+//! Closed endpoints whose device has not flushed them yet. The control loop closes endpoints and waits only briefly.
+//! The service checks the rest until their completions are reaped, destroys them, and asks the control loop to collect
+//! their records. Until then no transfer on them is final, no fence is acknowledged, the peer's keys stay held, and
+//! the peer is not quiet here.
 
 use super::endpoint::Endpoint;
 use super::service::Service;
@@ -18,27 +18,27 @@ use std::time::{Duration, Instant};
 
 /// How long the control loop waits for the completions that queue pairs in error owe. Devices flush in microseconds.
 const FLUSH_NOW: Duration = Duration::from_millis(2);
-/// How long they may take in all. A queue pair that owes some yet is destroyed, which ends it, too.
+/// How long flushing may take in all. Then the queue pairs are destroyed, which ends their work requests, too.
 const FLUSH_PATIENCE: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(1);
 
-/// A lane: its peer, and its number.
+/// A lane: its peer and its number.
 type Key = (PeerId, u32);
 
 struct Left {
     endpoint: Arc<Endpoint>,
     until: Instant,
-    /// Somebody was told that it is gone soon.
+    /// The control loop was told that the lane will be closed soon.
     is_asked: bool,
 }
 
 pub struct Flushing {
     endpoints: BTreeMap<Key, Left>,
-    /// When the service looks at them; not while who closes them does.
+    /// When the service checks each endpoint. Unset while the closing thread still waits for it.
     times: Schedule<Instant, Key>,
-    /// What those carried that are gone since.
+    /// Records of endpoints that have ended since, until the control loop collects them.
     records: HashMap<Key, Vec<Posted>>,
-    /// Regions whose keys a peer has let go of meanwhile: by peer.
+    /// Regions that a peer has given up meanwhile, by peer.
     let_go: HashMap<PeerId, Vec<u64>>,
 }
 
@@ -52,12 +52,12 @@ impl Flushing {
         }
     }
 
-    /// Whether some of this peer are not gone yet.
+    /// True if closed endpoints of this peer still exist.
     pub fn has(&self, peer: PeerId) -> bool {
         self.endpoints.range((peer, 0)..=(peer, u32::MAX)).next().is_some()
     }
 
-    /// What has become of a lane, if it was left here.
+    /// Returns the state of a lane that was left here: Soon, or Quiet with its records. None for any other lane.
     pub fn ask(&mut self, peer: PeerId, lane: u32) -> Option<Closed> {
         if let Some(left) = self.endpoints.get_mut(&(peer, lane)) {
             left.is_asked = true;
@@ -70,12 +70,12 @@ impl Flushing {
         self.times.first()
     }
 
-    /// The peer holds these keys no more, and endpoints through which it could use them go.
+    /// Notes regions whose keys the peer has given up. Its closed endpoints could still use the keys.
     pub fn let_go(&mut self, peer: PeerId, regions: &[u64]) {
         self.let_go.entry(peer).or_default().extend(regions);
     }
 
-    /// These are being closed. To be called before nobody else knows of them.
+    /// Enters endpoints that are being closed. Must be called before the sessions' lock is released.
     fn begin(&mut self, peer: PeerId, endpoints: &[Arc<Endpoint>]) {
         for endpoint in endpoints {
             let until = clock::now() + FLUSH_PATIENCE;
@@ -92,8 +92,8 @@ impl Flushing {
 }
 
 impl Service {
-    /// Closes endpoints side by side, which have just been taken out of the sessions. What their devices are through
-    /// with at once is over when this returns.
+    /// Closes endpoints that were just taken out of their session. Endpoints that flush quickly have ended when this
+    /// returns.
     pub(super) fn close(
         &self,
         mut sessions: MutexGuard<'_, Sessions>,
@@ -101,7 +101,7 @@ impl Service {
         endpoints: Vec<Arc<Endpoint>>,
     ) -> Vec<(u32, Closed)> {
         sessions.leaving.begin(peer, &endpoints);
-        // Waited for once, for all that are late.
+        // If other endpoints flush late already, don't wait again.
         let is_late = sessions.leaving.next().is_some();
         drop(sessions);
         endpoints.iter().for_each(|endpoint| endpoint.begin_close());
@@ -113,6 +113,7 @@ impl Service {
                 self.poller.wake();
                 return (endpoint.lane, Closed::Soon);
             }
+            // Contract 3: a lane is Quiet only once its queue pairs are destroyed.
             let records = endpoint.end_close();
             let mut sessions = self.lock();
             match sessions.leaving.endpoints.remove(&key).is_some_and(|left| left.is_asked) {
@@ -129,8 +130,8 @@ impl Service {
         closed
     }
 
-    /// Once no endpoint of the peer is left that was closed, keys that wait for that are released, whoever closed the
-    /// last one; and all of them if its session is over.
+    /// Once the peer's last closed endpoint is gone, releases the keys that waited for that, and all of the peer's
+    /// keys if its session has ended.
     fn release_left(&self, sessions: &mut Sessions, peer: PeerId) {
         if sessions.leaving.has(peer) {
             return;
@@ -139,12 +140,12 @@ impl Service {
         self.key_holders.release(&let_go, peer);
         if !sessions.all.contains_key(&peer) {
             self.key_holders.release_all(peer);
-            // After the records: what they belong to ends first.
+            // After the records: the transfers that they belong to end first.
             self.commands.push(Command::TransportQuiet { peer });
         }
     }
 
-    /// Looks at those that were left, and ends those whose devices are through with them.
+    /// Checks the endpoints that are due, and ends those that have flushed or whose time is over.
     pub(super) fn end_leaving(&self, now: Instant) {
         let due = self.lock().leaving.take_due(now);
         for ((peer, lane), endpoint, is_late) in due {

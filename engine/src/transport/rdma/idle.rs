@@ -1,5 +1,6 @@
-//! Endpoints that neither side uses: given up when both say so, made again by the dialer for whoever wants
-//! them. On the service's thread; `session` keeps who rests, `path` says who is wanted.
+//! Endpoints that neither side uses: both sides agree to give them up, and the dialer makes them again when either
+//! side wants them. Runs on the service's thread. `session` keeps the state, and `path` notes when endpoints are
+//! wanted.
 
 use super::service::Service;
 use super::wire::Word;
@@ -7,8 +8,8 @@ use crate::sys::clock;
 use crate::types::PeerId;
 
 impl Service {
-    /// The other side has had nothing to post for a while. If that is so here, too, the endpoints go; the
-    /// dialer hears that it is.
+    /// Handles IDLE: the peer has posted nothing for a while. If this side is idle, too, the dialer gives up the
+    /// endpoints, and an acceptor answers IDLE.
     pub(super) fn heard_idle(&self, peer: PeerId, id: [u8; 16]) {
         let now = clock::now();
         let lanes = self.with(peer, id, |session| {
@@ -25,7 +26,7 @@ impl Service {
         lanes.into_iter().flatten().for_each(|lane| self.give_up(peer, lane));
     }
 
-    /// Endpoints that were given up are wanted: the dialer makes them.
+    /// Makes given-up endpoints again; an acceptor asks the dialer for them.
     pub(super) fn wake(&self, peer: PeerId, id: [u8; 16]) {
         self.with(peer, id, |session| {
             if session.wake(&self.devices) && !session.session_info.dialer {
@@ -35,7 +36,7 @@ impl Service {
         self.say_state(peer);
     }
 
-    /// The session, if something is queued for endpoints that it had given up.
+    /// Returns the session's id if something is queued while the session's endpoints are given up.
     pub(super) fn wanted(&self, peer: PeerId) -> Option<[u8; 16]> {
         let sessions = self.lock();
         let session = sessions.all.get(&peer).filter(|session| session.is_wanted())?;

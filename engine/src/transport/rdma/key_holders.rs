@@ -1,5 +1,5 @@
-//! Which peers hold keys of which regions, so that unregister can take them back: asked for, answered, or
-//! made worthless by destroying the endpoints of who does not answer.
+//! Tracks which peers hold keys of which regions, so that unregister can revoke them. A peer gives its keys up when
+//! asked, or loses its endpoints if it does not answer.
 
 use super::device::Device;
 use super::direct::Direct;
@@ -24,7 +24,7 @@ pub struct KeyHolders {
     direct: Direct,
     state: Mutex<State>,
     released: Condvar,
-    /// Has the holders of a region asked. Set once, before the first session.
+    /// Asks the holders of a region to give up its keys. Set once, before the first session.
     ask: OnceLock<Box<dyn Fn(u64) + Send + Sync>>,
 }
 
@@ -32,9 +32,9 @@ pub struct KeyHolders {
 struct State {
     /// Peers by region.
     holders: HashMap<u64, HashSet<PeerId>>,
-    /// Regions by peer: the same, seen from the other end. Nothing empty is kept in either.
+    /// Regions by peer, the inverse of `holders`. Neither map keeps empty sets.
     regions: HashMap<PeerId, HashSet<u64>>,
-    /// Regions whose keys are given to nobody any more.
+    /// Regions whose keys are given to no further peer.
     revoked: HashSet<u64>,
 }
 
@@ -57,7 +57,7 @@ impl KeyHolders {
         self.state.lock()
     }
 
-    /// The peer is about to be told the region's keys. False: it must not be.
+    /// Enters the peer as a holder of the region's keys. Returns false if the peer must not get them.
     pub fn give(&self, region: u64, peer: PeerId) -> bool {
         let mut state = self.lock();
         let may = !state.revoked.contains(&region);
@@ -68,12 +68,12 @@ impl KeyHolders {
         may
     }
 
-    /// Peers that hold keys of the region.
+    /// Returns the peers that hold keys of the region.
     pub fn holders(&self, region: u64) -> Vec<PeerId> {
         self.lock().holders.get(&region).map(|peers| peers.iter().copied().collect()).unwrap_or_default()
     }
 
-    /// The peer can't reach these regions any more.
+    /// Notes that the peer can't reach these regions any more.
     pub fn release(&self, regions: &[u64], peer: PeerId) {
         let mut state = self.lock();
         for region in regions {
@@ -83,7 +83,7 @@ impl KeyHolders {
         self.released.notify_all();
     }
 
-    /// The peer can reach nothing any more.
+    /// Notes that the peer can't reach any region any more.
     pub fn release_all(&self, peer: PeerId) {
         let mut state = self.lock();
         for region in state.regions.remove(&peer).unwrap_or_default() {
@@ -93,7 +93,7 @@ impl KeyHolders {
     }
 }
 
-/// Takes `what` from the set of `of`, and the set away with the last.
+/// Removes `what` from the set of `of`, and the set once it is empty.
 fn take<A: Eq + std::hash::Hash, B: Eq + std::hash::Hash>(sets: &mut HashMap<A, HashSet<B>>, of: A, what: B) {
     if let Entry::Occupied(mut set) = sets.entry(of) {
         set.get_mut().remove(&what);
@@ -165,13 +165,14 @@ impl Holder for KeyHolders {
 }
 
 impl Service {
-    /// What a peer is told of a region: nothing, if it is on its way out.
+    /// Returns the keys of a region as messages for a peer; none if the region is being unregistered.
     pub(super) fn keys_of(&self, region: &Region, peer: PeerId) -> Vec<Word> {
         let Some(pinned) = Pinned::of(region) else { return Vec::new() };
         if region.is_revoked() || !self.key_holders.give(region.id, peer) {
             return Vec::new();
         }
-        // Revoked between the two, it may even be gone: then nobody asks for what was given last.
+        // If the region was revoked between the two checks, it may be gone already, and nobody would ask for these
+        // keys.
         if region.is_revoked() {
             self.key_holders.release(&[region.id], peer);
             return Vec::new();
@@ -208,8 +209,7 @@ impl Service {
         let now = clock::now();
         for (peer, regions) in by_peer {
             let Some(session) = sessions.all.get_mut(&peer) else {
-                // Its session has ended since: it has no endpoint any more, once those are gone that were closed for
-                // it.
+                // Its session has ended. It has no endpoint once its closed endpoints are gone.
                 if !sessions.leaving.has(peer) {
                     self.key_holders.release(&regions, peer);
                 }
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(held.holders(8), [PeerId::from_raw(1)]);
     }
 
-    /// What a peer that goes costs is what it holds, not what there is.
+    /// A lost peer costs as much as it holds, not as much as there is.
     #[test]
     fn a_peer_is_found_by_what_it_holds() {
         let (held, _) = held();
@@ -280,7 +280,7 @@ mod tests {
         assert!(state.holders.is_empty() && state.regions.is_empty(), "nothing is left");
     }
 
-    /// The engine closes while a peer holds keys: what is gone is held by nobody, seen from either end.
+    /// If the engine closes while a peer holds keys, unpinned regions leave both maps.
     #[test]
     fn a_region_that_is_gone_is_held_by_nobody() {
         let (held, _) = held();

@@ -1,5 +1,5 @@
-//! The keys of one peer's regions, by which its devices let ours in. The service adds and removes them as
-//! the peer says; who posts looks them up in a snapshot.
+//! The keys of one peer's regions, which its devices demand of ours. The service adds and removes keys as the peer's
+//! messages say; posting threads look them up in a snapshot.
 
 use super::wire::KeysOffer;
 use crate::limits::{DEVICES_MAX, PEER_RKEYS_MAX, SPLIT_BYTES_MIN};
@@ -10,19 +10,19 @@ use crate::types::end_of;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
-/// One remote region, as far as its keys are known.
+/// A remote region, with the keys known so far.
 #[derive(Clone, Debug, Default)]
 pub struct RegionKeys {
     region: u64,
     pub address: u64,
     pub length: u64,
-    /// Whether peers may READ it, so that a READ of it can prove a WRITE visible.
+    /// Whether peers may READ the region, so that a READ of it can prove a WRITE visible.
     pub readable: bool,
-    /// With the number of the peer's device.
+    /// By the number of the peer's device.
     devices: Vec<(u8, Pieces)>,
 }
 
-/// A region as registered with one device, piece by piece.
+/// A region as it is registered with one device, in pieces.
 #[derive(Clone, Debug)]
 struct Pieces {
     bytes: u64,
@@ -30,7 +30,7 @@ struct Pieces {
     rkeys: Vec<u32>,
 }
 
-/// Keys by region. A change of it costs little, however many there are and whoever looks at the map before.
+/// Keys by region. A change costs little, however many keys there are and whether or not a snapshot is in use.
 pub type KeyMap = Tree<ByRegion>;
 
 pub struct ByRegion;
@@ -46,7 +46,7 @@ impl Order for ByRegion {
 #[derive(Debug, Default)]
 pub struct Keys {
     map: RwLock<Arc<KeyMap>>,
-    /// Keys of all regions. Changed under the map's lock.
+    /// The number of keys of all regions. Changed under the map's lock.
     count: Mutex<usize>,
     /// Whether any region came in several pieces.
     splits: AtomicBool,
@@ -57,7 +57,7 @@ impl RegionKeys {
         self.devices.iter().find(|(number, _)| usize::from(*number) == device).map(|(_, pieces)| pieces)
     }
 
-    /// The key for `remote` on a device of the peer's, and how many bytes from there on it is good for.
+    /// Returns the key for `remote` on a device of the peer, and the number of bytes from there that the key covers.
     pub fn find(&self, device: usize, remote: u64) -> Option<(u32, u64)> {
         let pieces = self.pieces(device)?;
         let offset = remote.checked_sub(self.address)?;
@@ -67,17 +67,17 @@ impl RegionKeys {
         Some((rkey, end.checked_sub(offset)?))
     }
 
-    /// Keys of all devices.
+    /// Returns the number of keys on all devices.
     fn count(&self) -> usize {
         self.devices.iter().map(|(_, pieces)| pieces.rkeys.len()).sum()
     }
 
-    /// How much longer than the shortest the way from this device of the peer's to the region is.
+    /// Returns how much farther this device of the peer is from the region than the nearest could be (`locality`).
     pub fn detour(&self, device: usize) -> u8 {
         self.pieces(device).map_or(0, |pieces| pieces.detour)
     }
 
-    /// Whether all of a range can be reached through this device.
+    /// True if this device reaches the whole range.
     pub fn covers(&self, device: usize, remote: u64, length: u64) -> bool {
         range_contains(self.address, self.length, remote, length)
             && length > 0
@@ -95,8 +95,8 @@ impl Keys {
         self.splits.load(Ordering::Relaxed)
     }
 
-    /// Takes in what the peer says. Nonsense is ignored, and so are more keys than are kept of one peer: it costs
-    /// the peer's region this path.
+    /// Takes in keys from the peer. Invalid keys and keys beyond the bound for a peer are ignored: the region is then
+    /// not reachable over RDMA.
     pub fn add(&self, offer: KeysOffer) {
         if !is_sane(&offer) {
             return;
@@ -106,7 +106,7 @@ impl Keys {
         }
         self.change(|map, count| {
             let known = map.get(offer.region).and_then(|region| region.pieces(offer.device.into()));
-            // Parts come in order; a first part begins anew.
+            // Parts come in order; a first part replaces the region's keys on this device.
             let (kept, gone) = match known {
                 Some(pieces) if offer.first > 0 && pieces.bytes == offer.piece_bytes => {
                     (pieces.rkeys.len(), 0)
@@ -119,7 +119,7 @@ impl Keys {
                 return;
             }
             *count = after;
-            // Out of the map, so that what nobody looks at is changed where it is.
+            // Removed from the map first, so that a region in no snapshot is changed in place.
             let mut taken = map.remove(offer.region).unwrap_or_default();
             let region = Arc::make_mut(&mut taken);
             region.region = offer.region;
@@ -148,7 +148,7 @@ impl Keys {
     }
 }
 
-/// Whether the keys can be those of a region on a device, in pieces.
+/// True if the keys can be those of a region on a device, in pieces.
 fn is_sane(offer: &KeysOffer) -> bool {
     let KeysOffer { address, length, piece_bytes, first, .. } = *offer;
     let end = u64::from(first) + offer.rkeys.len() as u64;
@@ -230,7 +230,7 @@ mod tests {
         ] {
             keys.add(nonsense.clone());
             assert!(keys.snapshot().is_empty(), "{nonsense:?}");
-            // What is in the map divides by nothing either.
+            // A region with such keys in the map does not divide by zero either.
             let pieces = Pieces { bytes: nonsense.piece_bytes, detour: 0, rkeys: nonsense.rkeys };
             let region =
                 RegionKeys { length: nonsense.length, devices: vec![(1, pieces)], ..RegionKeys::default() };
@@ -247,7 +247,7 @@ mod tests {
         let most = (PEER_RKEYS_MAX / 8192) as u64;
         let has = |region| keys.snapshot().get(region).is_some();
         (0..most).for_each(|region| keys.add(many(region)));
-        keys.add(many(0)); // again is not one more
+        keys.add(many(0)); // replaces, so it does not count twice
         keys.add(many(most));
         assert!(has(0) && has(most - 1) && !has(most));
         keys.remove(&[3]);

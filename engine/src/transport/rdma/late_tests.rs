@@ -1,5 +1,5 @@
-//! The end of endpoints, above all of those whose devices take long to flush them: nobody is told that they are closed
-//! before they are. Which queue pair breaks, and when its device is through with it, a test can only say from within.
+//! Tests of closing endpoints, above all endpoints whose devices flush late: nothing may count as closed before it is.
+//! Only a test inside the crate can choose which queue pair breaks, and when its device has flushed it.
 
 use super::*;
 use crate::command::Command;
@@ -9,11 +9,11 @@ use crate::peer::{Closed, PeerState, TransportService};
 use crate::transport::rdma::endpoint::Endpoint;
 use crate::Transfer;
 
-/// Longer than a test takes: nothing here ends because a lease is over.
+/// Longer than a test takes: nothing here ends because its lease is over.
 const LEASE_MS: &str = "60000";
 const SHORT: Duration = Duration::from_millis(200);
 
-/// Endpoints whose devices are slow, until the test says otherwise or fails: their engine could not close.
+/// Endpoints whose devices flush late until this is dropped. (Otherwise a failing test's engine could not close.)
 struct Slow(Vec<Arc<Endpoint>>);
 
 impl Slow {
@@ -33,8 +33,9 @@ fn two() -> Two {
     Two::with_lease(LEASE_MS)
 }
 
-/// A long WRITE of which the first pair of devices carries something until it is given up: the target's queue pairs
-/// have broken unseen, and answer nothing. Soft-RoCE is else done with a WRITE before the call that posts it returns.
+/// Starts a long WRITE of which the first pair of devices carries a part until its endpoint is given up: the target's
+/// queue pairs are broken, unnoticed, and answer nothing. Otherwise Soft-RoCE completes a WRITE before the posting
+/// call returns.
 fn carried(two: &Two, local: &Memory, remote: &Memory, bytes: usize) -> Transfer {
     let (ours, theirs) = (two.here.endpoints()[0].clone(), two.there.endpoints()[0].clone());
     assert_eq!(ours.lane, theirs.lane);
@@ -46,7 +47,7 @@ fn carried(two: &Two, local: &Memory, remote: &Memory, bytes: usize) -> Transfer
     transfer
 }
 
-/// Returns when all that can go has gone: what is left of the transfer are the records of a lost endpoint.
+/// Waits until nothing is queued or in flight: only records of a lost endpoint are left of the transfer.
 fn run_dry(two: &Two) {
     let peer = two.a.whole().peers.get(two.peer).unwrap();
     until("nothing is queued or under way", || {
@@ -55,7 +56,7 @@ fn run_dry(two: &Two) {
     });
 }
 
-/// At either end: the transfer waits for its endpoint, and nothing else does.
+/// At either end, only the transfer waits for its endpoint.
 #[test]
 fn what_an_endpoint_carried_is_not_final_before_it_is_gone() {
     const BYTES: usize = 8 * MIB;
@@ -71,21 +72,21 @@ fn what_an_endpoint_carried_is_not_final_before_it_is_gone() {
         let slow = Slow::new(vec![if held_here { ours.clone() } else { theirs }]);
         let transfer = carried(&two, &local, &remote, BYTES);
         ours.kill(1);
-        // Whose end is not held may have the old one, too: it has heard nothing of it yet.
+        // The other end may still list the old endpoint, because it has heard nothing of the loss yet.
         until("the devices are paired anew", || {
             let (here, there) = (two.here.endpoints(), two.there.endpoints());
             let stands = |lane: u32| lane != lanes[0] && there.iter().any(|it| it.lane == lane);
             here.len() == 2 && here.iter().all(|it| stands(it.lane))
         });
-        // The control threads look after everything else meanwhile.
+        // The control threads serve everything else meanwhile.
         for _ in 0..3 {
             let (result, _) = two.run(Op::Write, &[request(&small, &there, 0, 4096)]);
             assert_eq!(result.state, State::Done);
             two.a.probe(two.peer, Some(BOUND)).unwrap();
         }
         run_dry(&two);
-        // The peer lets go of keys, which an endpoint that is not gone may be using; and a lane that is lost once more
-        // owes the answers that it owed.
+        // Keys that the peer gives up stay held, because an endpoint that still exists may use them. A lane that is
+        // lost a second time still owes its answers.
         let initiator = two.b.peers().unwrap()[0];
         if !held_here {
             let loss = Loss::told(Cause::Ours, "once more");
@@ -100,13 +101,13 @@ fn what_an_endpoint_carried_is_not_final_before_it_is_gone() {
         assert_eq!(transfer.wait(Some(BOUND)).unwrap().state, State::Done);
         assert!(contents(&remote, 0, BYTES) == pattern(7, BYTES));
         two.b.unregister(there.region(), Some(BOUND)).unwrap();
-        // A fence without an answer would have ended the session in time.
+        // An unacknowledged fence would have ended the session in time.
         let lost = [&two.a, &two.b].map(|it| it.whole().stats.sessions_lost.load(Ordering::Relaxed));
         assert_eq!(lost, [0, 0], "held here: {held_here}");
     }
 }
 
-/// Whoever closes an endpoint that is late is kept for a moment only; what its device takes is the service's time.
+/// A thread that closes a late endpoint is held up only briefly; the service waits for the device.
 #[test]
 fn a_late_endpoint_keeps_who_closes_it_for_a_moment() {
     if !is_here("late::a_late_endpoint_keeps_who_closes_it_for_a_moment") {
@@ -124,7 +125,7 @@ fn a_late_endpoint_keeps_who_closes_it_for_a_moment() {
     two.lanes_without(&[endpoint.lane]);
 }
 
-/// The peer may let go of keys while one of its endpoints is being closed, which is over a moment later.
+/// The peer may give up keys while one of its endpoints closes. They are released when it has ended.
 #[test]
 fn keys_let_go_of_while_an_endpoint_closes_are_released_with_it() {
     if !is_here("late::keys_let_go_of_while_an_endpoint_closes_are_released_with_it") {
@@ -140,7 +141,7 @@ fn keys_let_go_of_while_an_endpoint_closes_are_released_with_it() {
     assert!(service.key_holders.holders(REGION).is_empty());
 }
 
-/// Who found an endpoint whole, and waited for its lock while it began to close, posts nothing behind what is flushed.
+/// A thread that waited for an endpoint's lock while the endpoint began to close posts nothing behind the flush.
 #[test]
 fn nothing_is_posted_behind_the_beginning_of_the_end() {
     if !is_here("late::nothing_is_posted_behind_the_beginning_of_the_end") {
@@ -162,7 +163,7 @@ fn nothing_is_posted_behind_the_beginning_of_the_end() {
     };
     assert!(asks());
     endpoint.begin_close();
-    // As who looked before saw it.
+    // As a thread sees it that read `broken` earlier.
     endpoint.broken.store(false, Ordering::SeqCst);
     assert!(!asks());
     endpoint.probe();
@@ -170,7 +171,7 @@ fn nothing_is_posted_behind_the_beginning_of_the_end() {
     endpoint.broken.store(true, Ordering::SeqCst);
 }
 
-/// At the target: the peer's fence, its loss, its keys and the word that ends the session wait for that.
+/// At the target, the peer's fence and its keys, and the transfer's end, wait for the endpoints to end.
 #[test]
 fn a_peer_is_fenced_when_its_endpoints_are_gone() {
     const BYTES: usize = 8 * MIB;
@@ -197,8 +198,8 @@ fn a_peer_is_fenced_when_its_endpoints_are_gone() {
     assert_eq!((result.state, result.fence), (State::Failed, Fence::Confirmed), "{result:?}");
 }
 
-/// A connection that is made anew says Ready when the lanes of the one before are closed, which the other side takes
-/// for the answer to all its fences.
+/// A new connection sends Ready once the lanes of the earlier connection are closed. The other side takes Ready as the
+/// acknowledgement of all its fences.
 #[test]
 fn a_session_goes_on_when_the_endpoints_before_it_are_gone() {
     const BYTES: usize = 8 * MIB;
@@ -221,8 +222,8 @@ fn a_session_goes_on_when_the_endpoints_before_it_are_gone() {
         until("the endpoints are given up at both ends", || {
             ours.iter().chain(&theirs).all(|it| it.is_broken())
         });
-        // The lanes of the new connection stand, and what was said before the answer to a probe was heard: all that is
-        // missing is that Ready.
+        // The lanes of the new connection are open, and earlier messages were handled before the probe's answer: only
+        // Ready is missing.
         until("the connection is made anew", || {
             waiting.probe(held, Some(SHORT)).is_ok()
                 && object.tcp_path().is_some_and(|it| it.lanes() == lanes)

@@ -1,46 +1,46 @@
-//! Where devices sit, as sysfs has it, and how much longer than the shortest the way from one to memory is: of the
-//! host, by NUMA nodes; of a GPU, by the bridges between the two. `memory` asks when a region is registered, and `path`
-//! chooses by the answer.
+//! Where devices are, according to sysfs, and how much farther a device is from memory than the nearest could be: from
+//! host memory by NUMA nodes, from a GPU's memory by the PCI bridges in between. `memory` computes these distances
+//! when a region is registered, and `path` chooses endpoints by them.
 
 use std::fs;
 use std::path::Path;
 
-/// Where the kernel says so.
+/// The root of sysfs.
 pub const SYSFS: &str = "/sys";
 
-/// What a detour is counted in: parts of the whole way.
+/// The unit of detours: a detour of this many units doubles the cost of a transfer.
 pub const DETOUR_UNIT: u64 = 4;
 
-/// Where a device sits.
+/// The position of a device in the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// Its folder, which names all bridges above it; empty if nobody knows.
+    /// The device's folder, which names all bridges above it; empty if unknown.
     path: String,
     node: Option<u32>,
 }
 
-/// The way between two PCI devices, in the words of nvidia-smi and NCCL.
+/// The distance of two PCI devices, in the terms of nvidia-smi and NCCL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Distance {
-    /// One switch, or one port of the host's.
+    /// Below one switch or one port of the host.
     Pix,
-    /// Several switches below one port of the host's.
+    /// Below one port of the host, with several switches in between.
     Pxb,
-    /// The host bridge that both are below.
+    /// Below one host bridge.
     Phb,
-    /// Two host bridges of one NUMA node, or of nodes that nobody knows.
+    /// Below two host bridges of one NUMA node, or of unknown nodes.
     Node,
-    /// Two NUMA nodes.
+    /// On two NUMA nodes.
     Sys,
 }
 
 impl Place {
-    /// Of the RDMA device with this name; it is nowhere, if it is made of software.
+    /// Returns the place of the RDMA device with this name. A software device has no place.
     pub fn of_nic(sysfs: &Path, name: &str) -> Place {
         Place::at(&sysfs.join("class/infiniband").join(name).join("device"))
     }
 
-    /// Of the PCI function with this address ("0000:3b:00.0").
+    /// Returns the place of the PCI function with this address ("0000:3b:00.0").
     pub fn of_pci(sysfs: &Path, address: &str) -> Place {
         Place::at(&sysfs.join("bus/pci/devices").join(address))
     }
@@ -52,7 +52,7 @@ impl Place {
         Place { path: path.unwrap_or_default(), node: node.and_then(|node| u32::try_from(node).ok()) }
     }
 
-    /// How much longer the way to host memory on this NUMA node is: not at all, if nobody knows.
+    /// Returns the detour to host memory on this NUMA node; zero if either node is unknown.
     pub fn detour_to_node(&self, node: Option<u32>) -> u8 {
         match (self.node, node) {
             (Some(here), Some(there)) if here != there => 1,
@@ -60,8 +60,8 @@ impl Place {
         }
     }
 
-    /// The same for memory of a device that sits at `other`. What passes no host bridge is as good as the shortest;
-    /// the rest are estimates, for want of a machine to measure.
+    /// Returns the detour to memory of the device at `other`. The values are estimates: no machine was available to
+    /// measure them. Below one switch there is none.
     pub fn detour_to(&self, other: &Place) -> u8 {
         match distance([&self.path, &other.path], [self.node, other.node]) {
             None | Some(Distance::Pix) => 0,
@@ -73,7 +73,7 @@ impl Place {
     }
 }
 
-/// None: one of them is no PCI device.
+/// Returns None if one of the devices is no PCI device.
 fn distance(paths: [&str; 2], nodes: [Option<u32>; 2]) -> Option<Distance> {
     let [a, b] = [pci_path(paths[0])?, pci_path(paths[1])?];
     let shared = a.iter().zip(&b).take_while(|(a, b)| a == b).count();
@@ -81,13 +81,13 @@ fn distance(paths: [&str; 2], nodes: [Option<u32>; 2]) -> Option<Distance> {
         0 if nodes[0] == nodes[1] => Distance::Node,
         0 => Distance::Sys,
         1 => Distance::Phb,
-        // Below one switch there are a port of it and the device.
+        // Two devices below one switch differ in the switch's port and the device itself.
         _ if a.len().max(b.len()) <= shared + 2 => Distance::Pix,
         _ => Distance::Pxb,
     })
 }
 
-/// The host bridge and the PCI functions below it, down to the device. What a driver made of that is left out.
+/// Returns the host bridge and the PCI functions below it, down to the device. Leaves out a driver's subdevices.
 fn pci_path(path: &str) -> Option<Vec<&str>> {
     let is_bridge = |part: &str| part.starts_with("pci") && part.contains(':');
     let is_function = |part: &&str| part.matches(':').count() == 2 && part.contains('.');
@@ -115,13 +115,13 @@ mod tests {
     fn each_class_is_told_by_the_bridges_that_are_shared() {
         let same = [Some(0), Some(0)];
         let below = |rest: &str| to(&format!("/sys/devices/pci0000:00/{rest}"), same);
-        // Another port of the switch; the switch has a bridge of its own below; another function of the device.
+        // Another port of the switch; another function of the device; another port with a switch below.
         assert_eq!(below("0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:04:00.0"), Some(Distance::Pix));
         assert_eq!(below("0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.1"), Some(Distance::Pix));
         let deep = "0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:04:00.0/0000:05:00.0/0000:06:00.0";
         assert_eq!(below(deep), Some(Distance::Pxb));
         assert_eq!(below("0000:00:01.0/0000:01:01.0/0000:07:00.0/0000:08:00.0"), Some(Distance::Pxb));
-        // Another port of the host's, and nothing between it and the host bridge.
+        // Another port of the host; directly below the host bridge.
         assert_eq!(below("0000:00:02.0/0000:09:00.0"), Some(Distance::Phb));
         assert_eq!(below("0000:00:1f.0"), Some(Distance::Phb));
         let elsewhere = "/sys/devices/pci0000:80/0000:80:01.0/0000:81:00.0";
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(to(elsewhere, [None, None]), Some(Distance::Node));
         assert_eq!(to(elsewhere, [Some(0), Some(1)]), Some(Distance::Sys));
         assert_eq!(to(elsewhere, [Some(0), None]), Some(Distance::Sys));
-        // What is made of a function sits where it does; what is made of nothing, nowhere.
+        // A subdevice of a function is where the function is. A virtual device is nowhere.
         assert_eq!(to(&format!("{GPU}/mlx5_core.sf.4"), same), Some(Distance::Pix));
         for nowhere in ["", "/sys/devices/virtual/net/rxe0", "/sys/devices/pci0000:00"] {
             assert_eq!(to(nowhere, same), None, "{nowhere}");
@@ -138,7 +138,7 @@ mod tests {
         assert!(rising.is_sorted());
     }
 
-    /// A tree like sysfs: (link, folder below `devices`, NUMA node).
+    /// Makes a tree like sysfs: (symbolic link, folder below `devices`, NUMA node).
     fn tree(name: &str, links: &[(&str, &str, &str)]) -> PathBuf {
         let root = std::env::temp_dir().join(format!("ferry-place-{name}-{}", std::process::id()));
         for (path, folder, node) in links {
@@ -176,7 +176,7 @@ mod tests {
         let detour = |name: &str| nic(name).detour_to(&gpu);
         let all = ["pix", "pxb", "phb", "node", "sys"].map(detour);
         assert!(all[0] == 0 && all.windows(2).all(|two| two[0] < two[1]), "{all:?}");
-        // Nobody knows: the same as if it were near.
+        // An unknown place counts as near.
         assert_eq!((detour("soft"), detour("absent")), (0, 0));
         assert_eq!(nic("sys").detour_to(&Place::of_pci(&root, "0000:ff:00.0")), 0);
 

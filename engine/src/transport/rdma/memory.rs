@@ -1,6 +1,6 @@
-//! Registered memory as the devices know it: every region on every device, all or nothing, by a few threads
-//! at a time, in pieces where a device takes no more. Memory of a GPU or NPU that they can't reach is staged instead,
-//! and says why: see `direct`.
+//! Registers memory with the devices: every region on every device, all or nothing, by a few threads at a time, in
+//! pieces if a device's registrations have a maximum length. Memory of a GPU or NPU that the NICs can't reach is
+//! staged instead, and its region keeps the reason (`direct`).
 
 use super::device::Device;
 use super::direct::{Direct, Source};
@@ -15,27 +15,27 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 
-/// Threads that register at one time: pinning pages scales that far.
+/// Threads that register at the same time: pinning pages scales up to that number.
 const THREADS_MAX: usize = 4;
 
 /// A region's memory on all devices.
 pub struct Pinned {
     pub address: u64,
     pub length: u64,
-    /// By device; empty where they don't reach it.
+    /// By device; empty if the NICs don't reach the memory.
     pub devices: Vec<Pieces>,
-    /// Whether the CPU can't read it.
+    /// True for device memory, which the CPU can't read.
     pub is_device: bool,
     /// Why memory of a GPU or NPU is staged.
     pub staged: Option<String>,
-    /// Taken out when the region is unpinned.
+    /// Emptied when the region is unpinned.
     registrations: Mutex<Vec<Mr>>,
 }
 
 /// One region on one device.
 pub struct Pieces {
     pub bytes: u64,
-    /// How much longer than the shortest the device's way to it is (`locality`).
+    /// How much farther the device is from the memory than the nearest could be (`locality`).
     pub detour: u8,
     pub keys: Box<[PieceKeys]>,
 }
@@ -46,12 +46,12 @@ pub struct PieceKeys {
     pub rkey: u32,
 }
 
-/// One call of `ibv_reg_mr`, or `ibv_reg_dmabuf_mr`.
+/// One call of `ibv_reg_mr` or `ibv_reg_dmabuf_mr`.
 struct Job {
     spec: usize,
     device: usize,
     piece: usize,
-    /// Of the piece in its region.
+    /// The offset of the piece in its region.
     offset: u64,
     address: u64,
     length: u64,
@@ -59,12 +59,12 @@ struct Job {
 }
 
 impl Pinned {
-    /// What a region was pinned as.
+    /// Returns the registrations of a region.
     pub fn of(region: &Region) -> Option<&Pinned> {
         region.pin.as_ref()?.downcast_ref()
     }
 
-    /// The local key for `address` on this device, and how many bytes from there on it is good for.
+    /// Returns the local key for `address` on this device, and the number of bytes from there that the key covers.
     pub fn find(&self, device: usize, address: u64) -> Option<(u32, u64)> {
         let pieces = self.devices.get(device)?;
         let offset = address.checked_sub(self.address)?;
@@ -74,20 +74,20 @@ impl Pinned {
         Some((keys.lkey, end.checked_sub(offset)?))
     }
 
-    /// How much longer than the shortest this device's way to it is (`locality`).
+    /// Returns how much farther this device is from the memory than the nearest could be (`locality`).
     pub fn detour(&self, device: usize) -> u8 {
         self.devices.get(device).map_or(0, |pieces| pieces.detour)
     }
 
-    /// Takes the memory off the devices; nobody uses its keys any more.
+    /// Deregisters the memory. Nothing may use its keys any more.
     pub fn unpin(&self) {
         let registrations = std::mem::take(&mut *self.registrations.lock());
         drop(registrations);
     }
 }
 
-/// Registers all of `specs` with all devices, or none with any. Errors name the spec. What is memory of a GPU or NPU
-/// fails alone, and is no error.
+/// Registers all of `specs` with all devices, or none with any. Errors name the spec. Device memory that a NIC refuses
+/// is staged, which is no error and concerns only its own region.
 pub fn pin(devices: &[Arc<Device>], direct: &Direct, specs: &[RegionSpec]) -> Result<Vec<Arc<Pinned>>> {
     let sources: Vec<Source> = specs.iter().map(|spec| direct.source(spec)).collect();
     let jobs = jobs(devices, specs, &sources);
@@ -112,13 +112,13 @@ pub fn pin(devices: &[Arc<Device>], direct: &Direct, specs: &[RegionSpec]) -> Re
     };
     std::thread::scope(|scope| {
         for _ in 1..THREADS_MAX.min(jobs.len()) {
-            // One thread less is no failure: this one does all that is left.
+            // If no thread can be started, this thread does all the work.
             let _ = crate::sys::thread::spawn_scoped(scope, "ferry-register", work);
         }
         work();
     });
     if let Some(error) = failure.into_inner() {
-        return Err(error); // what was registered goes with `made`
+        return Err(error); // dropping `made` deregisters
     }
     Ok(gather(devices, specs, &sources, jobs, made))
 }
@@ -150,8 +150,8 @@ fn register(devices: &[Arc<Device>], job: &Job, source: &Source) -> io::Result<M
     let has = |right: Access| job.access.0 & right.0 != 0;
     let (read, write) = (has(Access::REMOTE_READ), has(Access::REMOTE_WRITE));
     let pd = &devices[job.device].pd;
-    // SAFETY, of both: who registers a region promises that its memory stays until unregister has returned OK,
-    // and unregister ends the registration first.
+    // SAFETY, of both calls: the caller who registers a region promises that its memory stays until unregister has
+    // returned OK, and unregister ends the registration first.
     match source.buffer() {
         None => {
             // SAFETY: as above.
@@ -165,7 +165,7 @@ fn register(devices: &[Arc<Device>], job: &Job, source: &Source) -> io::Result<M
     }
 }
 
-/// Says what a person can do about it.
+/// Adds advice to the error of a failed registration.
 fn explain(device: &Device, job: &Job, error: &io::Error) -> Error {
     let what = format!("registering {} bytes at {:#x} with {}", job.length, job.address, device.name());
     let no_room = matches!(error.raw_os_error(), Some(libc::ENOMEM) | Some(libc::EAGAIN));
@@ -208,7 +208,7 @@ fn gather(
         let Some(mr) = mr.into_inner() else { continue };
         let region = &mut pinned[job.spec];
         if region.staged.is_some() {
-            continue; // one device has refused it: the others give it back
+            continue; // refused by one device: deregister it from the others
         }
         region.devices[job.device].keys[job.piece] = PieceKeys { lkey: mr.lkey(), rkey: mr.rkey() };
         region.registrations.get_mut().push(mr);
@@ -216,9 +216,9 @@ fn gather(
     pinned.into_iter().map(Arc::new).collect()
 }
 
-/// A region on each device, before its keys are known.
+/// Prepares a region's pieces on each device. Their keys are filled in later.
 fn pieces(devices: &[Arc<Device>], spec: &RegionSpec, source: &Source) -> Vec<Pieces> {
-    // Of its first page.
+    // The NUMA node of the first page.
     let node = (!spec.location.kind.is_device()).then(|| node_of(spec.address)).flatten();
     let detour = |device: &Device| match source.place() {
         Some(place) => device.place.detour_to(place),

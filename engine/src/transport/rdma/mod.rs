@@ -1,19 +1,19 @@
-//! RDMA: the NIC reads and writes registered memory on both sides, and no CPU takes part at the target.
+//! RDMA: the NIC reads and writes registered memory on both sides. The target's CPU takes no part in it.
 //!
 //! ```text
-//! service ─ one thread: what peers' services say (`wire`), endpoints made, given up or put to `idle`; `transport` is
-//!           how the control loop calls it
-//!    └ session ─ one peer: its devices and keys, which pairs of devices have an endpoint; `setup` makes one
-//! link ─ a peer's endpoints as one path: which of them posts what
-//!    └▶ endpoint ─ queue pairs between two devices: `batch`es are posted, `reaping` settles them, `closing` flushes,
-//!                `flushing` has those that flush late
-//! poller ─ a thread per device: polls while there is work, sleeps on the completion channel otherwise
-//! discovery, device, memory, keys, topology: what is found, opened, registered, told by peers, and paired with what
-//! place: how far a device is from memory
-//! direct: memory of GPUs and NPUs that the NICs reach by themselves
+//! service ─ one thread: handles the messages of peers' services (`wire`), makes endpoints, and gives them up when
+//!           `idle`; `transport` is its interface to the control loop
+//!    └ session ─ one peer: its devices and keys, and the pairs of devices with an endpoint; `setup` makes endpoints
+//! path ─ all endpoints to one peer: chooses the endpoint for each chain of work requests
+//!    └▶ endpoint ─ queue pairs between two devices: posts `batch`es, `reaping` settles them, `closing` flushes them,
+//!                `flushing` has the closed endpoints that still flush
+//! poller ─ a thread per device: polls while requests are posted, otherwise sleeps on the completion channel
+//! discovery, device, memory, keys, topology: find and open devices, register memory, keep peers' keys, pair devices
+//! locality: how far a device is from memory
+//! direct: memory of GPUs and NPUs that the NICs access directly
 //! ```
-//! Sessions are the TCP transport's, which keeps this one as a `peer::TransportService`: an endpoint is a lane to
-//! it, fenced as such. Short notifications go by SEND (`notifications`), when their data is known to be visible.
+//! The control loop keeps the sessions and uses this transport as a `peer::TransportService`. An endpoint is a lane and
+//! is fenced like one. A SEND carries a short notification (`notifications`) once its data is proven visible.
 
 mod batch;
 mod closing;
@@ -47,7 +47,7 @@ pub use device::DeviceStats;
 pub use direct::{why_staged, Direct};
 pub use service::{Service, Settings};
 
-/// What a device is opened with.
+/// Settings of the RDMA devices that an engine opens.
 #[derive(Clone, Debug)]
 pub struct DeviceSettings {
     pub gid_index: Option<u32>,

@@ -1,6 +1,6 @@
-//! Notifications between devices: small SENDs into the other end's receive queue, which all endpoints of a
-//! device share and its poller keeps fed. Each waits in a slot of registered memory until it has left, and
-//! is acknowledged by another when the target's engine has taken it in (`unacknowledged`).
+//! Notifications between devices: small SENDs into the other end's shared receive queue. A device's endpoints share
+//! one such queue, and its poller keeps the queue fed. Each notification stays in a slot of registered memory until
+//! its SEND has completed. The target's engine acknowledges notifications by another SEND (`unacknowledged`).
 
 use crate::limits::RDMA_WORD_BYTES_MAX;
 use crate::sys::lock::Mutex;
@@ -14,26 +14,26 @@ const SKIP: u8 = 2;
 const ACKS: u8 = 3;
 const HEADER_BYTES: usize = 9;
 const SLOT_BYTES: usize = RDMA_WORD_BYTES_MAX + HEADER_BYTES;
-/// Slots to receive into, and to send from.
+/// Slots to receive into, and slots to send from.
 const RECEIVES: u32 = 512;
 const SENDS: u32 = 256;
 
-/// What one SEND says.
+/// The content of one SEND.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Word<'a> {
-    /// A notification with its number among the sender's.
+    /// A notification, with its number among the sender's.
     Notify(u64, &'a [u8]),
-    /// The one with this number will not come.
+    /// Gives up this number: no notification with it will come.
     Skip(u64),
-    /// Those with these numbers were taken in.
+    /// Acknowledges the notifications and skips with these numbers.
     Acks(Vec<u64>),
 }
 
-/// Numbers that one message can acknowledge.
+/// Numbers that one SEND can acknowledge.
 pub const ACKS_MAX: usize = RDMA_WORD_BYTES_MAX / 8;
 
 pub struct Notifications {
-    /// Goes before the memory that it names.
+    /// Declared before the memory, so that the registration is dropped first.
     key: Mr,
     memory: Mapping,
     pub srq: Arc<Srq>,
@@ -45,7 +45,7 @@ impl Notifications {
         let receives = RECEIVES.min(pd.context().limits().srq_wr_max);
         let length = (receives + SENDS) as usize * SLOT_BYTES;
         let memory = Mapping::private(length)?;
-        // SAFETY: the mapping is kept beside its registration, which goes first.
+        // SAFETY: the mapping is kept beside its registration, which is dropped first.
         let key = unsafe { pd.register(memory.address() as u64, length as u64, false, false, false) }?;
         let free = Mutex::new((receives..receives + SENDS).collect());
         let words = Notifications { key, memory, srq: Srq::new(pd, receives)?, free };
@@ -57,21 +57,21 @@ impl Notifications {
         self.memory.address() as u64 + slot as u64 * SLOT_BYTES as u64
     }
 
-    /// Has the next word that comes received into this slot.
+    /// Posts this slot to the receive queue.
     pub fn feed(&self, slot: u32) -> io::Result<()> {
-        // SAFETY: a slot of our own memory, which outlives the queue; nobody looks into it before it was
-        // received into.
+        // SAFETY: the slot is in our own memory, which outlives the queue. Nothing reads the slot before its receive
+        // has completed.
         unsafe { self.srq.post_receive(slot as u64, self.address(slot), SLOT_BYTES as u32, self.key.lkey()) }
     }
 
-    /// What was received into a slot.
+    /// Copies the content of a slot that was received into, and returns its length.
     pub fn read(&self, slot: u32, length: u32, into: &mut [u8; SLOT_BYTES]) -> usize {
         let length = (length as usize).min(SLOT_BYTES);
         self.memory.read(slot as usize * SLOT_BYTES, &mut into[..length]);
         length
     }
 
-    /// A slot to send from, if one is free.
+    /// Takes a free slot to send from, if there is one.
     pub fn take(&self) -> Option<u32> {
         self.free.lock().pop()
     }
@@ -80,7 +80,7 @@ impl Notifications {
         self.free.lock().push(slot);
     }
 
-    /// Writes a word into a slot: its address, length and key.
+    /// Writes the content of a SEND into a slot. Returns its address, length and key.
     pub fn write(&self, slot: u32, word: &Word) -> (u64, u32, u32) {
         let mut bytes = [0; SLOT_BYTES];
         let length = word.encode(&mut bytes);
@@ -89,7 +89,7 @@ impl Notifications {
     }
 }
 
-/// Room for what `read` reads.
+/// A buffer for `read`.
 pub fn buffer() -> [u8; SLOT_BYTES] {
     [0; SLOT_BYTES]
 }
@@ -119,7 +119,7 @@ impl<'a> Word<'a> {
             }
     }
 
-    /// None for what is no word.
+    /// Returns None if the bytes are not valid.
     pub fn decode(bytes: &'a [u8]) -> Option<Word<'a>> {
         let (header, body) = bytes.split_at_checked(HEADER_BYTES)?;
         let number = |bytes: &[u8]| Some(u64::from_le_bytes(bytes.try_into().ok()?));

@@ -1,7 +1,6 @@
-//! A peer's endpoints as one path. One thread at a time hands out work: each run goes to the endpoint from
-//! which it will have left soonest, near memory before far; what one can't take another does. So a large
-//! transfer spreads over all devices in the measure in which they move it, and a device that fails gets
-//! nothing more.
+//! The endpoints of a peer as one path. One thread at a time dispatches: each chain goes to the endpoint with room
+//! that is expected to finish it first, with a penalty for devices far from the memory. A large transfer therefore
+//! spreads over all devices in proportion to their speed, and a device that fails gets nothing more.
 
 use super::endpoint::Endpoint;
 use super::keys::{Keys, RegionKeys};
@@ -20,9 +19,9 @@ use crate::types::{Monotonic, Range, Slice, Transport};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
-/// Looks at the completion queues between two at the clock.
+/// Polls of the completion queues between two readings of the clock.
 const CLOCK_ROUNDS: u32 = 8;
-/// What one thread posts before it looks whether another can go on.
+/// Chains that one thread posts before it checks whether another thread can continue.
 const TURN_CHAINS: usize = 16;
 
 pub struct RdmaPath {
@@ -33,9 +32,9 @@ pub struct RdmaPath {
     dispatch: Mutex<()>,
     /// Something was queued since the dispatcher last looked. Set before trying the lock, cleared under it.
     wanted: AtomicBool,
-    /// Endpoints were given up, and nobody has asked for them yet.
+    /// The endpoints were given up because they were idle, and nothing has been queued since.
     rests: AtomicBool,
-    /// Has the service look at what is wanted.
+    /// Wakes the service's thread, which then makes the endpoints again.
     call: Box<dyn Fn() + Send + Sync>,
     spin_ns: u64,
 }
@@ -60,18 +59,18 @@ impl RdmaPath {
         }
     }
 
-    /// The endpoints are given up until something is to be posted.
+    /// Notes that the endpoints were given up until something is to be posted.
     pub fn rest(&self) {
         self.rests.store(true, Ordering::SeqCst);
         self.peer.note_change();
     }
 
-    /// Whether something was to be posted since.
+    /// True unless the endpoints were given up and nothing has been queued since.
     pub fn is_wanted(&self) -> bool {
         !self.rests.load(Ordering::SeqCst)
     }
 
-    /// Something is to be posted, and there is no endpoint.
+    /// Asks the service for endpoints if they were given up.
     fn want(&self) {
         if self.rests.swap(false, Ordering::SeqCst) {
             self.peer.note_change();
@@ -79,7 +78,7 @@ impl RdmaPath {
         }
     }
 
-    /// Keys are what the link reaches.
+    /// Adds keys. The keys decide which requests the path can carry.
     pub fn add_keys(&self, keys: KeysOffer) {
         self.keys.add(keys);
         self.peer.note_change();
@@ -99,7 +98,7 @@ impl RdmaPath {
         self.peer.note_change();
     }
 
-    /// Posts what is queued, as far as there is room. Whoever finds another thread at it leaves it to that.
+    /// Posts queued work while there is room. Returns at once if another thread is posting: that thread sees `wanted`.
     pub fn pump(&self, after: &mut After) {
         self.wanted.store(true, Ordering::SeqCst);
         let mut chains = 0;
@@ -111,8 +110,8 @@ impl RdmaPath {
             {
                 self.want();
             }
-            // Who posts again and again settles what it posted before, and wakes nobody for that. What this
-            // brings up is posted below.
+            // A caller that posts repeatedly settles its earlier chains here, so that no thread must be woken for
+            // them. Work that this queues is posted below.
             endpoints.iter().filter(|endpoint| endpoint.is_unwatched()).for_each(|it| {
                 it.reap(after);
             });
@@ -127,14 +126,14 @@ impl RdmaPath {
                     chains += 1;
                 }
             }
-            // What waits for room is posted by whoever sees it come.
+            // Work without room is posted by the thread that reaps next. Make sure that a thread will reap.
             if endpoints.iter().any(|it| it.device.is_ticking()) && self.peer.has_work(Transport::Rdma, true)
             {
                 self.attend(after);
             }
             drop(turn);
-            // Room comes while this thread posts, and who submits would stay for the whole transfer. What is
-            // under way now will be reaped after the lock was let go, and brings another thread.
+            // Stop here, or a submitter would stay for as long as the transfer lasts. Chains in flight are reaped
+            // after the lock is released, and the reaping thread continues.
             if chains >= TURN_CHAINS {
                 if endpoints.iter().any(|endpoint| endpoint.has_work()) {
                     return;
@@ -145,8 +144,8 @@ impl RdmaPath {
         }
     }
 
-    /// For a task that waits where it is woken. Who looks after completions, and who takes in notifications, may
-    /// be further out on this very stack: this thread does both until the end, and sleeps for neither.
+    /// Drives RDMA for a task that waits on the thread that woke it. Its callers may already be reaping completions or
+    /// receiving notifications, so that no other thread does: this thread does both until the end and never sleeps.
     fn drive_alone(&self, transfer: &Transfer, deadline_ns: Monotonic) {
         while !transfer.is_final() && clock::monotonic_ns() < deadline_ns {
             self.endpoints().iter().for_each(|endpoint| {
@@ -157,14 +156,14 @@ impl RdmaPath {
         }
     }
 
-    /// One chain. False when there is nothing to post, or no room.
+    /// Posts one chain. Returns false if nothing is queued or no endpoint has room.
     fn dispatch(&self, endpoints: &[Arc<Endpoint>], express: bool, after: &mut After) -> bool {
-        // With one endpoint there is nothing to choose.
+        // With one endpoint there is no choice to make.
         let front = (endpoints.len() > 1).then(|| self.peer.front(Transport::Rdma, express)).flatten();
         let (here, there) = front.map_or((None, None), |(slice, _)| self.ends_of(&slice));
         let may_wait = !express && front.is_some_and(|(_, alone)| alone);
         let pinned = here.as_deref().and_then(Pinned::of);
-        // Who has not moved anything yet counts as being as fast as the fastest.
+        // An endpoint without a measured rate counts as fast as the fastest.
         let fastest = endpoints.iter().map(|endpoint| endpoint.rate()).max().unwrap_or(0);
         let candidates = endpoints.iter().map(|endpoint| {
             let own = if endpoint.rate() == 0 { fastest } else { endpoint.rate() };
@@ -181,7 +180,7 @@ impl RdmaPath {
         endpoints[at].post(qp, |limits| self.peer.pull(Transport::Rdma, express, limits), after)
     }
 
-    /// The memory at both ends of a slice, which knows how near the devices are.
+    /// Finds the memory at both ends of a slice, for the distances of the devices to it.
     fn ends_of(&self, slice: &Slice) -> (Option<Arc<Region>>, Option<Arc<RegionKeys>>) {
         let here = self.registry.snapshot().find(slice.local, 1).cloned();
         let there = match slice.region {
@@ -192,15 +191,15 @@ impl RdmaPath {
     }
 }
 
-/// An endpoint, for the next chain.
+/// An endpoint as a candidate for the next chain.
 #[derive(Clone, Copy)]
 struct Candidate {
-    /// Until the chain would have left, were the ways to the memory at both ends the shortest.
+    /// Nanoseconds until the chain would have left if the device were as near as possible to the memory at both ends.
     delay_ns: u64,
     detour: u8,
-    /// The queue pair that has room.
+    /// The queue pair with room.
     qp: Option<usize>,
-    /// Whether room will come by itself.
+    /// True if chains in flight will free room without further action.
     moves: bool,
 }
 
@@ -210,10 +209,10 @@ impl Candidate {
     }
 }
 
-/// The endpoint that will have moved one more chain soonest, of those with room, and its queue pair. None: there is
-/// none, or, if it may wait, one that is nearer to the memory will have moved it sooner once it has room. That is for
-/// what is large and waits alone: it would fill the farther one, too, and leave the chains to whichever has room, near
-/// or far. What waits behind it may be near the other one, so it doesn't keep that from it.
+/// Returns the endpoint with room that will finish one more chain first, and its queue pair. Returns None if no
+/// endpoint has room. If `may_wait`, also returns None when a nearer endpoint without room would still finish the
+/// chain sooner. Only large work that is queued alone may wait: otherwise it would fill the farther endpoint too.
+/// Other work behind it may be near the farther endpoint, so it must not block that endpoint.
 fn choose(mut candidates: impl Iterator<Item = Candidate> + Clone, may_wait: bool) -> Option<(usize, usize)> {
     let with_room = candidates.clone().enumerate().filter_map(|(at, it)| Some((at, it.qp?, it)));
     let (at, qp, best) = with_room.min_by_key(|(_, _, it)| (it.cost(), it.detour))?;
@@ -235,7 +234,7 @@ impl Path for RdmaPath {
             };
             match id.and_then(|id| keys.get(id)) {
                 Some(region) => region.covers(device, range.remote, range.length),
-                // Whoever is left with it says of each request what is wrong.
+                // The last path that is left reports an error for each request.
                 None => alone,
             }
         })
@@ -262,11 +261,11 @@ impl Path for RdmaPath {
             let settled: usize = endpoints.iter().map(|endpoint| endpoint.reap(&mut after)).sum();
             if settled > 0 {
                 spin_end_ns = Monotonic::ZERO;
-                // Even if this thread is done: nobody else may look at what waits for the room.
+                // Even if this transfer is final: perhaps no other thread would post the work that waited for room.
                 self.pump(&mut after);
                 after.flush();
             }
-            // Reading the clock may cost more than a look at a completion queue.
+            // Reading the clock may cost more than polling a completion queue.
             rounds = rounds.wrapping_add(1);
             if rounds.is_multiple_of(CLOCK_ROUNDS) {
                 let now_ns = clock::monotonic_ns();
@@ -287,7 +286,7 @@ impl Path for RdmaPath {
                 endpoint.rest(&mut after);
             }
         }
-        // One that came meanwhile may have been posted on while this thread was about to leave.
+        // A thread that found these endpoints watched may have relied on this thread, which leaves now.
         self.attend(&mut after);
     }
 
@@ -327,7 +326,7 @@ mod tests {
 
     const FREE: Candidate = Candidate { delay_ns: 1000, detour: 0, qp: Some(1), moves: false };
 
-    /// So many chains are under way, of eight at most; `detour` is in quarters.
+    /// A candidate with this many chains in flight, of eight at most; `detour` is in quarters.
     fn with(chains: u64, detour: u8) -> Candidate {
         let (delay_ns, qp) = ((chains + 1) * 1000, Some(1).filter(|_| chains < 8));
         Candidate { delay_ns, detour, qp, moves: chains > 0 }
@@ -341,7 +340,7 @@ mod tests {
     fn among_equals_the_one_with_the_least_to_do() {
         assert_eq!(chosen(&[with(0, 0), with(0, 0)], true), Some(0));
         assert_eq!(chosen(&[with(3, 0), with(2, 0)], true), Some(1));
-        // Only room counts, however much sooner the other would be.
+        // An endpoint without room is not chosen, however fast it is.
         assert_eq!(chosen(&[Candidate { delay_ns: 1, ..with(8, 0) }, with(7, 0)], true), Some(1));
         assert_eq!(chosen(&[with(8, 0), with(8, 0)], true), None);
         assert_eq!(chosen(&[], true), None);
@@ -354,10 +353,10 @@ mod tests {
         for (chains, expected) in [(0, 1), (3, 1), (4, 0)] {
             assert_eq!(chosen(&[with(0, 12), with(chains, 0)], true), Some(expected), "{chains}");
         }
-        // Without room it is waited for as long as it would be sooner nevertheless.
+        // A nearer endpoint without room is waited for while it would still finish sooner.
         assert_eq!(chosen(&[with(1, 12), with(8, 0)], true), Some(0));
         assert_eq!(chosen(&[with(2, 12), with(8, 0)], true), None);
-        // Host memory on the other node is near enough to be used at the same time.
+        // Host memory on the other NUMA node is near enough for both endpoints to be used at once.
         assert_eq!(chosen(&[with(6, 1), with(8, 0)], true), Some(0));
     }
 

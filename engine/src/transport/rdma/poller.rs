@@ -1,6 +1,6 @@
-//! A device's thread: sleeps until a completion queue reports, then polls that endpoint as long as it pays,
-//! and posts what waits for the room. What was posted with nobody sleeping for it is not announced; a tick
-//! looks after it. With nothing under way it costs nothing.
+//! A device's thread. It sleeps until a completion queue reports, polls that endpoint while completions keep coming,
+//! and posts work that waited for room. Chains whose completion no thread sleeps for are not announced; ticks settle
+//! them. The thread uses no CPU time while nothing is posted.
 
 use super::device::{Device, RECEIVED};
 use super::endpoint::Endpoint;
@@ -16,9 +16,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 const CHANNEL: u64 = 1;
-/// Rounds of polling between two looks at what else has reported.
+/// Rounds of polling between two checks of the completion channel.
 const ROUNDS: u32 = 64;
-/// What nobody sleeps for is settled after two of these at the latest.
+/// Two ticks bound the time until work that no thread sleeps for is settled.
 const TICK_NS: u64 = 5_000_000;
 
 pub struct Polling {
@@ -28,7 +28,7 @@ pub struct Polling {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// An endpoint that is being polled.
+/// An endpoint that this thread polls.
 struct Watched {
     endpoint: Arc<Endpoint>,
     until_ns: Monotonic,
@@ -53,7 +53,7 @@ impl Polling {
         Ok(polling)
     }
 
-    /// Ends the thread. No endpoint is left.
+    /// Ends the thread. No endpoint may be left.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
         self.device.poller.wake();
@@ -85,7 +85,7 @@ impl Polling {
         }
     }
 
-    /// Takes in what has reported.
+    /// Takes the reports of the completion channel.
     fn collect(&self, watched: &mut Vec<Watched>) {
         while let Ok(Some(cookie)) = self.device.channel.next() {
             if cookie == RECEIVED {
@@ -101,16 +101,16 @@ impl Polling {
         }
     }
 
-    /// Takes in notifications, and has the next ones reported.
+    /// Takes in notifications, and arms the queue for the next ones.
     fn receive(&self) {
         while self.device.receive() {}
         if self.device.received.arm().is_ok() {
-            // What came before it was armed is not announced.
+            // Arming does not announce what arrived before.
             while self.device.receive() {}
         }
     }
 
-    /// One look. False when it is left to the channel again.
+    /// Polls an endpoint once. Returns false when the endpoint is left to the completion channel again.
     fn poll(&self, it: &mut Watched) -> bool {
         let mut after = it.endpoint.peer.after();
         let settled = it.endpoint.reap(&mut after);

@@ -1,13 +1,13 @@
-//! Completions of an endpoint: who looks after them, and what they settle. A thread that waits for a transfer
-//! reaps by itself; otherwise the completion channel wakes the device's `poller`.
+//! Reaps the completions of an endpoint and settles its batches. A thread that waits for a transfer reaps by itself;
+//! otherwise the completion channel wakes the device's `poller`.
 //!
 //! ```text
-//! ASLEEP ─ something is posted that nobody drives ─▶ ARMED ─ the channel reports ─▶ WATCHED by the poller
+//! ASLEEP ─ a chain is posted that no thread drives ─▶ ARMED ─ the channel reports ─▶ WATCHED by the poller
 //!    ▲ └────────── a thread begins to drive ──────────────────▶ WATCHED by it            │
 //!    └── nothing is under way ◀─ rest ──────────────────────────────────────────────────┘
 //! ```
-//! What is under way is counted before it is posted, and looked at after `watch` has changed, so that one of
-//! two threads always sees the other.
+//! Chains are counted before they are posted, and the count is read after `watch` has changed, so that one of two
+//! threads always sees the other.
 
 use super::batch::{Batch, WrId};
 use super::endpoint::{Endpoint, Reaper, CHAIN_BYTES};
@@ -18,14 +18,14 @@ use crate::sys::verbs::{wc, Completion};
 use crate::types::{Monotonic, Transport};
 use std::sync::atomic::Ordering;
 
-/// Who looks after completions: nobody, because none is owed or their owner drives; the completion channel;
-/// a thread that polls.
+/// States of `watch`, which says what sees the next completion: nothing, because none is owed or their owner reaps
+/// them; the completion channel; a polling thread.
 pub(super) const ASLEEP: u32 = 0;
 const ARMED: u32 = 1;
 const WATCHED: u32 = 2;
 
 impl Endpoint {
-    /// Reaps what has completed, and settles it. How many chains; 0, too, while another thread reaps.
+    /// Reaps and settles completions. Returns the number of settled chains; 0 while another thread reaps.
     pub fn reap(&self, after: &mut After) -> usize {
         self.reaper.try_lock().map_or(0, |reaper| self.reap_with(reaper, after))
     }
@@ -45,15 +45,15 @@ impl Endpoint {
                 break;
             }
         }
-        // Under the lock: what completed is settled in its order, and who closes the endpoint waits for it (contract
-        // 3).
+        // Under the lock: batches settle in the order of their completions, and the thread that closes the endpoint
+        // waits for this lock (contract 3).
         reaper.done.drain(..).for_each(|batch| batch.settle(&self.peer, &self.device.words, after));
         drop(reaper);
         self.settled.fetch_add(settled as u64, Ordering::Release);
         settled
     }
 
-    /// One completion; 1 if it settles a chain.
+    /// Handles one completion. Returns 1 if it settles a chain.
     fn completed(&self, completion: &Completion, done: &mut Vec<Batch>) -> usize {
         let id = WrId(completion.id());
         let Some(flight) = self.flights.get(id.qp()).filter(|_| !id.is_receive()) else { return 0 };
@@ -89,7 +89,8 @@ impl Endpoint {
     fn moved(&self, bytes: u64, posted_ns: Monotonic) {
         let out = self.bytes_out.fetch_sub(bytes, Ordering::Relaxed);
         self.device.bytes.fetch_add(bytes, Ordering::Relaxed);
-        // All that was out left in the time that this took, more or less; what is small says nothing.
+        // About everything in flight has left in the time that this chain took. Small chains say nothing about the
+        // rate.
         if bytes >= u64::from(CHAIN_BYTES) / 4 {
             let took_ns = clock::monotonic_ns().saturating_sub(posted_ns).max(1);
             let seen = (out as u128 * 1_000_000_000 / took_ns as u128).min(u64::MAX as u128) as u64;
@@ -99,12 +100,12 @@ impl Endpoint {
         }
     }
 
-    /// Whether something is under way, and nobody will notice its end unasked.
+    /// True if chains are in flight whose completion nothing will notice unasked.
     pub fn is_unwatched(&self) -> bool {
         self.has_work() && self.watch.load(Ordering::SeqCst) == ASLEEP
     }
 
-    /// Whether something has moved since the last tick; if nothing has, the next completion is announced.
+    /// Returns true if something has moved since the last tick. Otherwise has the next completion announced.
     pub fn tick(&self, after: &mut After) -> bool {
         let settled = self.settled.load(Ordering::Acquire);
         let moves = self.ticked.swap(settled, Ordering::Relaxed) != settled;
@@ -114,7 +115,7 @@ impl Endpoint {
         moves
     }
 
-    /// Makes sure that somebody will see the next completion.
+    /// Makes sure that some thread will see the next completion.
     pub fn ensure_watched(&self, after: &mut After) {
         let asleep = self.watch.compare_exchange(ASLEEP, ARMED, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         if asleep {
@@ -126,25 +127,26 @@ impl Endpoint {
         if self.cq.arm().is_err() {
             return self.fail("its completion queue can't be armed".into());
         }
-        // What came before it was armed is not announced, and who is reaping now may have missed it.
+        // Arming does not announce what completed before, and a thread that reaps now may have missed it.
         let reaper = self.reaper.lock();
         if self.reap_with(reaper, after) > 0 {
-            // There may be room again for what waits.
+            // The settled chains may have made room for queued work.
             after.nudge(Transport::Rdma);
         }
     }
 
-    /// The calling thread polls from here on, until `idle`. False: another does, or the channel reports.
+    /// Makes the calling thread the poller until `rest`. Returns false if another thread polls or the channel is
+    /// armed.
     pub fn watch(&self) -> bool {
         self.watch.compare_exchange(ASLEEP, WATCHED, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// The channel has reported: the calling thread polls until `idle`.
+    /// Makes the calling thread the poller until `rest`, after the channel has reported.
     pub fn watch_reported(&self) {
         self.watch.store(WATCHED, Ordering::SeqCst);
     }
 
-    /// Ends the polling: what is still owed is left to the channel.
+    /// Ends the polling. The channel announces completions that are still owed.
     pub fn rest(&self, after: &mut After) {
         self.watch.store(ASLEEP, Ordering::SeqCst);
         if self.chains.load(Ordering::SeqCst) > 0 {

@@ -1,5 +1,5 @@
-//! When the dialer tries pairs of devices again that have no endpoint: after a pause that doubles each time that
-//! nothing comes of it, and is short again once an endpoint has been open.
+//! When the dialer tries a pair of devices without an endpoint again: after a pause, which doubles with each failure
+//! and is reset once an endpoint of the pair opens.
 
 use super::session::Pair;
 use std::collections::HashMap;
@@ -11,35 +11,35 @@ pub const PAUSE_MAX: Duration = Duration::from_secs(5);
 #[derive(Default)]
 pub struct Retries {
     due: HashMap<Pair, Instant>,
-    /// The last pause of pairs of which nothing has come since.
+    /// The last pause of each pair whose attempts have failed since its endpoint was last open.
     pauses: HashMap<Pair, Duration>,
 }
 
 impl Retries {
-    /// Of others there is to be no endpoint any more.
+    /// Forgets all pairs but these.
     pub fn keep(&mut self, wanted: &[Pair]) {
         self.due.retain(|pair, _| wanted.contains(pair));
         self.pauses.retain(|pair, _| wanted.contains(pair));
     }
 
-    /// Something has changed: it is tried at once.
+    /// Makes the pair due at once.
     pub fn now(&mut self, pair: Pair, now: Instant) {
         self.due.insert(pair, now);
     }
 
-    /// It is being tried.
+    /// Notes that the pair is being tried.
     pub fn begun(&mut self, pair: Pair) {
         self.due.remove(&pair);
     }
 
-    /// Nothing came of it.
+    /// Schedules the next attempt after a longer pause.
     pub fn failed(&mut self, pair: Pair, now: Instant) {
         let pause = self.pauses.get(&pair).map_or(PAUSE_MIN, |pause| (*pause * 2).min(PAUSE_MAX));
         self.pauses.insert(pair, pause);
         self.due.insert(pair, now + pause);
     }
 
-    /// An endpoint is open.
+    /// Resets the pause of a pair whose endpoint opened.
     pub fn opened(&mut self, pair: Pair) {
         self.pauses.remove(&pair);
     }
@@ -52,7 +52,7 @@ impl Retries {
         self.due.values().min().copied()
     }
 
-    /// Those that are to be tried.
+    /// Returns the pairs that are scheduled.
     pub fn pairs(&self) -> impl Iterator<Item = &Pair> {
         self.due.keys()
     }
@@ -76,7 +76,7 @@ mod tests {
             assert_eq!(retries.next(), Some(now + pause), "round {round}");
             now += pause;
         }
-        // Another pair has a pause of its own, and what changes shortens the wait for the next try, not the pause.
+        // Another pair has its own pause. `now` shortens the wait for the next try, but not the pause.
         retries.failed(other, now);
         assert_eq!(retries.next(), Some(now));
         retries.now(pair, now);

@@ -1,6 +1,6 @@
-//! The service behind RDMA paths: one thread that listens to the devices and to what peers' services say,
-//! makes endpoints and gives them up. The control loop tells it which sessions stand (`TransportService`), and has it
-//! close endpoints as it closes lanes. No payload passes here.
+//! The service behind RDMA paths. Its one thread handles device events and the messages of peers' services, makes
+//! endpoints and gives them up. The control loop tells it when sessions begin and end (`TransportService`), and closes
+//! endpoints through it as lanes. It touches no payload.
 
 use super::device::{Device, DeviceStats};
 use super::direct::Direct;
@@ -36,15 +36,15 @@ const FIRST_DEVICE: u64 = 16;
 #[derive(Clone)]
 pub struct Settings {
     pub devices: DeviceSettings,
-    /// Names of the devices to use; all, if there are none.
+    /// Names of the devices to use; empty means all.
     pub names: Vec<String>,
     pub qps: u32,
     pub spin_ns: u64,
-    /// How long a peer may hold keys that it was asked to let go of.
+    /// How long a peer may keep keys after it was asked for them.
     pub lease_ns: u64,
-    /// How long devices that are down are waited for where there was a path.
+    /// How long to wait for devices that are down, if the peer had an endpoint.
     pub patience: Duration,
-    /// How long endpoints are kept with nothing to do; zero is for ever.
+    /// How long unused endpoints are kept; zero means for ever.
     pub idle: Duration,
 }
 
@@ -57,18 +57,18 @@ pub struct Service {
     pub(super) poller: Arc<Poller>,
     pollings: Mutex<Vec<Arc<Polling>>>,
     sessions: Mutex<Sessions>,
-    /// Peers for which something was queued while their endpoints rest. A leaf: whoever queues may hold other locks.
+    /// Peers for which something was queued while their endpoints were given up. A leaf lock: callers may hold others.
     pub(super) wanted: Arc<Mutex<Vec<PeerId>>>,
     stopping: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// How many sessions were looked after.
+    /// Number of sessions that were looked after.
     #[cfg(test)]
     looked: std::sync::atomic::AtomicU64,
 }
 
 impl Service {
-    /// Opens the devices that there are, or says why RDMA can't be used here. The outer error is of the
-    /// settings, or of the system.
+    /// Opens the devices of this host, or returns why RDMA can't be used here. The outer error is an error of the
+    /// settings or of the system.
     pub fn new(
         settings: Settings,
         registry: Arc<Registry>,
@@ -135,7 +135,7 @@ impl Service {
         Ok(())
     }
 
-    /// Ends the threads. The sessions have ended before.
+    /// Ends the threads. All sessions must have ended before.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
         self.poller.wake();
@@ -146,13 +146,13 @@ impl Service {
         pollings.into_iter().for_each(|polling| polling.stop());
     }
 
-    /// The paths to all peers.
+    /// Returns the paths to all peers.
     #[cfg(test)]
     pub fn links(&self) -> Vec<Arc<RdmaPath>> {
         self.lock().all.values().map(|session| session.path.clone()).collect()
     }
 
-    /// Each device as it is now.
+    /// Returns the current state of each device.
     pub fn devices(&self) -> impl Iterator<Item = DeviceStats<'_>> {
         self.devices.iter().map(|device| device.stats())
     }
@@ -178,7 +178,7 @@ impl Service {
         }
     }
 
-    /// What others, and time, have left to be done.
+    /// Handles pending work: suspected devices, revoked keys, closed endpoints, and sessions that are due.
     fn turn(&self) {
         let suspected = std::mem::take(&mut self.lock().suspected);
         suspected.into_iter().for_each(|index| self.look_at(&self.devices[index]));
@@ -219,7 +219,7 @@ impl Service {
         Word::Offer { devices: devices.into_iter().flatten().collect(), why: whys.join("; ") }
     }
 
-    /// A device says something: its port may have come or gone.
+    /// Drains the events of a device and looks at its port, which may have come up or gone down.
     fn device_event(&self, index: usize) {
         let Some(device) = self.devices.get(index) else { return };
         while let Ok(Some(_)) = device.pd.context().next_event() {}
@@ -243,7 +243,8 @@ impl Service {
         }
         let peers: Vec<PeerId> = all.keys().copied().collect();
         drop(sessions);
-        // With the last port gone what waits for an endpoint waits in vain, whoever closed the last one.
+        // If the last port is down, transfers that wait for an endpoint wait in vain, whichever thread closed the last
+        // one.
         peers.into_iter().for_each(|peer| self.say_state(peer));
         self.poller.wake();
     }
@@ -259,7 +260,7 @@ impl Service {
         self.plan(peer);
     }
 
-    /// Notes when time asks for this session next.
+    /// Schedules the next check of this session.
     fn plan(&self, peer: PeerId) {
         let mut sessions = self.lock();
         let next = |session: &Session| session.next_look(clock::now(), self.silence(), self.settings.idle);
@@ -273,7 +274,7 @@ impl Service {
         Some((session.inbox.pop_front()?, session.session_info.session_id))
     }
 
-    /// The session, if it is still that one.
+    /// Calls `act` with the session, if it is still the session with this id.
     pub(super) fn with<T>(
         &self,
         peer: PeerId,
@@ -297,7 +298,7 @@ impl Service {
                 let asked = self.with(peer, id, |session| session.let_go(&regions)).unwrap_or_default();
                 self.release(&mut self.lock().leaving, &asked, peer);
             }
-            // Taken in as they came: `message`.
+            // `message` has taken these in on arrival.
             Word::Keys(_) | Word::Revoke(_) => {}
             Word::Connect { lane, own, other, side } => self.answer(peer, id, lane, (other, own), side),
             Word::Accept { lane, side } => self.accepted(peer, id, lane, side),
@@ -315,7 +316,7 @@ impl Service {
         }
     }
 
-    /// The peer can't use the keys of these regions any more, once all endpoints of it that were closed are gone.
+    /// Releases the peer's keys of these regions, as soon as all its closed endpoints are destroyed.
     fn release(&self, leaving: &mut Flushing, regions: &[u64], peer: PeerId) {
         match leaving.has(peer) {
             true => leaving.let_go(peer, regions),
@@ -323,13 +324,13 @@ impl Service {
         }
     }
 
-    /// Has the control loop close an endpoint, and fence what it carries.
+    /// Asks the control loop to close an endpoint and to fence its lane.
     pub(super) fn give_up(&self, peer: PeerId, lane: u32) {
         let loss = Loss::told(Cause::Ours, format!("RDMA lane {lane} was given up")).over(Transport::Rdma);
         self.commands.push(Command::LaneLost { peer, lane, loss });
     }
 
-    /// What time, and completions, ask for.
+    /// Handles timeouts and probes that were answered.
     fn time(&self, peer: PeerId, now: Instant) {
         if let Some(id) = self.wanted(peer) {
             self.wake(peer, id);
@@ -366,7 +367,7 @@ impl Service {
         let overdue: Vec<u64> =
             session.asked.iter().filter(|(since, _)| *since + silence <= now).map(|(_, it)| *it).collect();
         if !overdue.is_empty() {
-            // A peer that does not let go loses the endpoints through which it could use the keys.
+            // A peer that keeps its keys for too long loses the endpoints through which it could use them.
             stuck.extend(session.entries.keys());
             if session.entries.is_empty() {
                 session.asked.retain(|(_, region)| !overdue.contains(region));
@@ -380,7 +381,7 @@ impl Service {
         Some((session.session_info.session_id, session.due(now), stuck, proven))
     }
 
-    /// Says, once, what became of the first attempts.
+    /// Reports once, after the first attempts, that their result is known.
     fn settle(&self, peer: PeerId) {
         let mut sessions = self.lock();
         let Some(session) = sessions.all.get_mut(&peer).filter(|session| !session.is_settled) else { return };
@@ -395,8 +396,7 @@ impl Service {
         }
     }
 
-    /// Tells the control loop whether there is a path. Before the first attempts are over it has to wait,
-    /// unless there is one.
+    /// Tells the control loop whether there is a path. Reports nothing before the first attempts are over.
     pub(super) fn say_state(&self, peer: PeerId) {
         let sessions = self.lock();
         let Some(session) = sessions.all.get(&peer) else { return };

@@ -1,5 +1,5 @@
-//! The service without devices: what an event costs where there are many sessions, and which endpoints are refused. The
-//! thread is not started; the tests call its turns.
+//! Tests of the service without devices: the cost of an event with many sessions, and endpoints that are refused. The
+//! service's thread is not started; the tests call its turns.
 
 use super::super::wire::Side;
 use super::*;
@@ -42,7 +42,7 @@ fn service() -> Arc<Service> {
     service
 }
 
-/// A turn of the thread: how many sessions were looked after.
+/// Runs a turn of the service's thread. Returns the number of sessions that were looked after.
 fn turn(service: &Service) -> u64 {
     let before = service.looked.load(Ordering::Relaxed);
     service.turn();
@@ -70,7 +70,7 @@ fn an_event_costs_the_sessions_that_it_concerns() {
     assert!(service.key_holders.holders(70).is_empty(), "it has none any more");
 }
 
-/// What the service answers to a CONNECT of this lane.
+/// Returns the service's reason for refusing a CONNECT of this lane, if it refuses.
 fn refusal(service: &Service, peer: PeerId, lane: u32) -> Option<String> {
     let side = Side { mtu: 1024, reads_max: 1, qps: vec![(1, 1), (2, 2)] };
     service.commands.take();
@@ -85,7 +85,7 @@ fn refusal(service: &Service, peer: PeerId, lane: u32) -> Option<String> {
     })
 }
 
-/// A lane of whichever transport has a number of its own, and none opens behind its fence.
+/// Lanes of all transports share one sequence of numbers, and no lane opens after its number was fenced.
 #[test]
 fn an_endpoint_whose_number_is_taken_or_fenced_is_refused() {
     let service = service();

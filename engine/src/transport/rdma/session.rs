@@ -1,13 +1,13 @@
-//! One peer as the service knows it: what it offered, which pairs of devices have an endpoint and in which
-//! state, and what it was asked to let go of. Decides; `service` makes and closes endpoints.
+//! One peer as the service knows it: the devices it offered, the pairs of devices that have an endpoint and their
+//! stages, and the regions it revokes. This file decides; `service` makes and closes endpoints.
 //!
 //! ```text
 //! dialer    IDLE ─ CONNECT ─▶ ASKED ─ ACCEPT ─▶ PROBING ─ a READ came back ─▶ OPEN      ESTABLISHED ─▶
 //! acceptor       CONNECT ─▶ ANSWERED ─ ESTABLISHED ─▶ OPEN
-//! either         closed, refused or too slow ─▶ IDLE, tried again by the dialer after a pause
+//! either         closed, refused or timed out ─▶ IDLE; the dialer tries again after a pause
 //! ```
-//! When neither side has posted anything for a while the endpoints are given up, `idle`: whoever wants them
-//! back is posted for by TCP, or waits, until the dialer has made them again.
+//! When neither side has posted anything for a while, both give up the endpoints (`idle`). New transfers then take
+//! another path or wait until the dialer has made the endpoints again.
 
 use super::device::Device;
 use super::endpoint::Endpoint;
@@ -22,10 +22,10 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long one step of making an endpoint may take.
+/// Time limit for one step of making an endpoint.
 pub const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Two devices: ours and the peer's, by their numbers.
+/// A pair of devices: this engine's and the peer's, by number.
 pub type Pair = (u8, u8);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,19 +41,19 @@ pub struct Entry {
     pub pair: Pair,
     pub own: Side,
     pub stage: Stage,
-    /// For every stage but the last.
+    /// Applies to every stage except Open.
     pub deadline: Instant,
 }
 
-/// Regions that the peer takes back, and up to where each endpoint must get before none of their keys is in use. An
-/// endpoint that has not got past a mark of the first has not got past its marks of the others either, which are no
-/// lower; so they are answered in their order, and only the first is looked at, however many a peer takes back.
+/// Regions that the peer revokes, each with a mark for every endpoint that may use their keys. Marks of one endpoint
+/// never decrease, so an endpoint that has not passed its mark in the first entry has not passed any later one.
+/// Entries are therefore answered in order, and only the first is checked, however many regions a peer revokes.
 struct LettingGo<E>(VecDeque<(Vec<u64>, Marks<E>)>);
 
 type Marks<E> = Vec<(E, u64)>;
 
 impl<E> LettingGo<E> {
-    /// The first ones that every endpoint is past.
+    /// Takes the leading entries whose marks every endpoint has passed.
     fn take(&mut self, is_past: impl Fn(&E, u64) -> bool) -> Vec<Vec<u64>> {
         let mut taken = Vec::new();
         while let Some((regions, marks)) = self.0.pop_front() {
@@ -70,35 +70,35 @@ impl<E> LettingGo<E> {
 pub struct Session {
     pub session_info: SessionInfo,
     pub path: Arc<RdmaPath>,
-    /// What the peer said and nobody has looked at: `hear` bounds it.
+    /// Messages from the peer that are not handled yet. `hear` bounds their number.
     pub inbox: VecDeque<Word>,
-    /// The peer's devices, once it has said so; and what it says of others.
+    /// The peer's devices, once the peer has offered them, and its reason why others are missing.
     theirs: Option<(Vec<DeviceOffer>, String)>,
     pub entries: HashMap<u32, Entry>,
     retries: Retries,
-    /// Pairs that were tried at least once since the session began.
+    /// The last error of each pair that was tried since the session began; empty if its endpoint opened.
     tried: HashMap<Pair, String>,
-    /// Both sides know what came of the first attempts.
+    /// Both sides know the result of the first attempts.
     pub is_settled: bool,
     begun: Instant,
-    /// Since when there has been no endpoint where there was one.
+    /// When the last endpoint was lost, if the peer had one.
     parted: Option<Instant>,
-    /// How long devices that are down are waited for, from then on.
+    /// How long to wait, from then on, for devices that are down.
     patience: Duration,
-    /// Regions whose keys the peer was asked to let go of, and since when.
+    /// Regions whose keys the peer was asked to give up, and when it was asked.
     pub asked: Vec<(Instant, u64)>,
-    /// Regions that the peer asks us to let go of, and what is under way with them.
+    /// Regions that the peer revokes and that posted work may still use.
     acks: LettingGo<Arc<Endpoint>>,
-    /// What was posted when that was last seen to have changed, and when that was.
+    /// The sum of the endpoints' marks when it last changed, and the time of that change.
     posted: (u64, Instant),
-    /// When the other side was last asked whether it is idle, too.
+    /// When the peer was last asked whether it is idle, too.
     idle_asked: Instant,
-    /// No endpoints are wanted before something is queued.
+    /// The endpoints were given up, and are made again only when something is queued.
     rests: bool,
 }
 
 impl Session {
-    /// `parted`: since when there has been no endpoint, if the session before this one had some.
+    /// `parted`: when the last endpoint was lost, if an earlier session with this peer had one.
     pub fn new(
         session_info: SessionInfo,
         path: Arc<RdmaPath>,
@@ -125,14 +125,14 @@ impl Session {
         }
     }
 
-    /// Whether the peer may open an endpoint with this lane number. Takes the number.
+    /// Checks whether the peer may open an endpoint with this lane number, and takes the number.
     pub fn admit(&self, lane: u32, theirs: &Side) -> std::result::Result<(), String> {
         if self.session_info.dialer || theirs.qps.len() < 2 {
-            return Err("it asks for an endpoint that makes no sense".into());
+            return Err("only the dialer asks for endpoints, and each has at least two queue pairs".into());
         }
-        // Each endpoint costs queue pairs. There can't be more endpoints than pairs of devices.
+        // Each endpoint costs queue pairs, and there are never more endpoints than pairs of devices.
         if self.entries.len() >= RDMA_ENDPOINTS_MAX {
-            return Err(format!("more than {RDMA_ENDPOINTS_MAX} endpoints"));
+            return Err(format!("there are {RDMA_ENDPOINTS_MAX} endpoints already, which is the most"));
         }
         match self.session_info.lane_numbers.take(lane) {
             true => Ok(()),
@@ -140,7 +140,7 @@ impl Session {
         }
     }
 
-    /// Whether nothing was posted here for so long. Zero is never.
+    /// True if nothing was posted here for `period`. Zero means never.
     pub fn is_idle(&mut self, now: Instant, period: Duration) -> bool {
         let posted = self.entries.values().map(|entry| entry.endpoint.mark()).sum();
         if posted != self.posted.0 {
@@ -149,7 +149,7 @@ impl Session {
         !period.is_zero() && !self.entries.is_empty() && self.posted.1 + period <= now
     }
 
-    /// Whether the dialer is to ask the other side if it is idle, too; not before another period, then.
+    /// True if the dialer is to ask the peer whether it is idle, too. At most once per period.
     pub fn asks_idle(&mut self, now: Instant, period: Duration) -> bool {
         if !self.session_info.dialer || now < self.idle_asked + period {
             return false;
@@ -158,14 +158,14 @@ impl Session {
         self.is_idle(now, period)
     }
 
-    /// The endpoints are given up, and wanted back when something is queued: the lanes.
+    /// Marks the endpoints as given up until something is queued, and returns their lanes.
     pub fn rest(&mut self) -> Vec<u32> {
         self.rests = true;
         self.path.rest();
         self.entries.keys().copied().collect()
     }
 
-    /// Endpoints are wanted. True if they had been given up.
+    /// Asks for endpoints again. Returns true if they had been given up.
     pub fn wake(&mut self, ours: &[Arc<Device>]) -> bool {
         let rested = std::mem::take(&mut self.rests);
         if rested {
@@ -174,7 +174,7 @@ impl Session {
         rested
     }
 
-    /// Whether something is queued for endpoints that were given up.
+    /// True if something is queued while the endpoints are given up.
     pub fn is_wanted(&self) -> bool {
         self.rests && self.path.is_wanted()
     }
@@ -183,7 +183,7 @@ impl Session {
         self.theirs.as_ref()?.0.iter().find(|device| device.index == index)
     }
 
-    /// The peer's devices changed: the lanes whose device is gone. The dialer's pairs are made anew.
+    /// Takes in the peer's new devices, and plans pairs anew. Returns the lanes whose device is gone.
     pub fn offered(&mut self, devices: Vec<DeviceOffer>, why: String, ours: &[Arc<Device>]) -> Vec<u32> {
         self.theirs = Some((devices, why));
         self.plan(ours);
@@ -191,7 +191,7 @@ impl Session {
         gone.map(|(lane, _)| *lane).collect()
     }
 
-    /// Which pairs there should be: those that have no endpoint are tried at once.
+    /// Decides which pairs there should be. Pairs without an endpoint are tried at once.
     pub fn plan(&mut self, ours: &[Arc<Device>]) {
         let Some((theirs, _)) = self.theirs.as_ref().filter(|_| self.session_info.dialer) else { return };
         let ours: Vec<DeviceOffer> = ours.iter().filter_map(|device| device.offer().ok()).collect();
@@ -206,18 +206,18 @@ impl Session {
         }
     }
 
-    /// Pairs whose time has come.
+    /// Returns the pairs that are due to be tried.
     pub fn due(&self, now: Instant) -> Vec<Pair> {
         self.retries.due(now)
     }
 
-    /// The pair is being tried: `add` or `failed` tells how that went.
+    /// Adds an endpoint whose pair is being tried; `opened` or `failed` reports the result.
     pub fn add(&mut self, lane: u32, entry: Entry) {
         self.retries.begun(entry.pair);
         self.entries.insert(lane, entry);
     }
 
-    /// No endpoint came of it this time.
+    /// Records a failed attempt, and schedules the next one.
     pub fn failed(&mut self, pair: Pair, why: String) {
         self.tried.insert(pair, why);
         if self.session_info.dialer && !self.rests {
@@ -225,7 +225,7 @@ impl Session {
         }
     }
 
-    /// Takes an endpoint out, to be closed by the caller.
+    /// Takes an endpoint out. The caller closes it.
     pub fn take(&mut self, lane: u32, why: &str) -> Option<Arc<Endpoint>> {
         let entry = self.entries.remove(&lane)?;
         self.failed(entry.pair, why.into());
@@ -238,7 +238,7 @@ impl Session {
         self.entries.drain().map(|(_, entry)| entry.endpoint).collect()
     }
 
-    /// It works both ways. Only what waits for that at this `stage` can have come so far.
+    /// Opens an endpoint that works both ways. Ignored if the lane is not at this `stage`.
     pub fn opened(&mut self, lane: u32, stage: Stage) {
         if let Some(entry) = self.entries.get_mut(&lane).filter(|entry| entry.stage == stage) {
             entry.stage = Stage::Open;
@@ -249,7 +249,7 @@ impl Session {
         self.publish();
     }
 
-    /// Gives the link the endpoints that are open, in the order of our devices.
+    /// Gives the path the open endpoints, in the order of this engine's devices.
     fn publish(&mut self) {
         let mut open: Vec<(u8, Arc<Endpoint>)> = self
             .entries
@@ -265,7 +265,7 @@ impl Session {
         self.path.set(open.into_iter().map(|(_, endpoint)| endpoint).collect());
     }
 
-    /// Since when there is no endpoint where there was one, if the session ends now.
+    /// Returns when the last endpoint was lost: now, if the session ends while endpoints are open or given up as idle.
     pub fn parted(&self) -> Option<Instant> {
         let open = self.rests || self.entries.values().any(|entry| entry.stage == Stage::Open);
         if open {
@@ -275,7 +275,7 @@ impl Session {
         }
     }
 
-    /// Whether the dialer has tried each pair, so that both sides may go on with what there is.
+    /// True if the dialer has tried each pair, so that both sides may proceed with the endpoints that exist.
     pub fn is_tried(&self) -> bool {
         let tried = |pair: &Pair| self.tried.contains_key(pair);
         self.session_info.dialer
@@ -284,12 +284,12 @@ impl Session {
             && self.entries.values().all(|entry| entry.stage == Stage::Open || tried(&entry.pair))
     }
 
-    /// Whether devices that are down have been waited for long enough. Says so once.
+    /// Returns true, once, when devices that are down have been waited for long enough.
     pub fn gives_up(&mut self, now: Instant) -> bool {
         self.parted.take_if(|since| *since + self.patience <= now).is_some()
     }
 
-    /// Why there is no endpoint, and whether there may be one soon; None if there is one.
+    /// Returns why there is no endpoint, and whether there may be one soon; None if there is one.
     pub fn why_not(&self, ours: &[Arc<Device>]) -> Option<(String, bool)> {
         if self.entries.values().any(|entry| entry.stage == Stage::Open) {
             return None;
@@ -300,7 +300,7 @@ impl Session {
             return Some((whys.collect::<Vec<_>>().join("; "), self.parted.is_some()));
         }
         match &self.theirs {
-            None => Some(("the peer has not said which devices it has".into(), true)),
+            None => Some(("the peer has not announced its RDMA devices yet".into(), true)),
             Some((devices, why)) if devices.is_empty() => {
                 Some((format!("at the peer: {why}"), self.parted.is_some()))
             }
@@ -315,7 +315,7 @@ impl Session {
         }
     }
 
-    /// What made the path, for a person.
+    /// Describes the path for a person.
     pub fn how(&self) -> String {
         let open = self.entries.values().filter(|entry| entry.stage == Stage::Open);
         if self.rests {
@@ -328,35 +328,34 @@ impl Session {
         names.join(", ")
     }
 
-    /// Takes in a word. False when the peer says more than it can mean.
+    /// Queues a message. Returns false if too many messages from the peer are queued.
     pub fn hear(&mut self, word: Word) -> bool {
         self.inbox.push_back(word);
         self.inbox.len() <= RDMA_WORDS_MAX
     }
 
-    /// Which of these regions the peer was asked to let go of: of others it may hold keys yet.
+    /// Removes the regions that the peer was asked for, and returns them. The peer may still hold keys of any others.
     pub fn let_go(&mut self, regions: &[u64]) -> Vec<u64> {
         let said = self.asked.extract_if(.., |(_, region)| regions.contains(region));
         said.map(|(_, region)| region).collect()
     }
 
-    /// The peer takes these regions back: nothing more is posted with their keys. False when it takes back more
-    /// than it can have.
+    /// Removes the keys of regions that the peer revokes. Returns false if the peer revokes more than it can have.
     pub fn revoked(&mut self, regions: Vec<u64>) -> bool {
         self.path.remove_keys(&regions);
-        // Who was posting with them has finished that when the mark is taken.
+        // Taking the mark waits for a thread that is posting with these keys.
         let marks = self.entries.values().map(|entry| (entry.endpoint.clone(), entry.endpoint.mark()));
         self.acks.0.push_back((regions, marks.collect()));
         self.acks.0.len() <= RDMA_REVOKES_MAX
     }
 
-    /// Regions of which nothing is under way any more.
+    /// Returns the revoked regions that no posted work uses any more.
     pub fn take_acks(&mut self) -> Vec<Vec<u64>> {
         self.acks.take(|endpoint, mark| endpoint.is_past(mark))
     }
 
-    /// When to look at this session again if nothing is heard. `silence`: how long a peer may hold keys that
-    /// it was asked for. `idle`: how long endpoints are kept for nothing; zero is for ever.
+    /// Returns when to check this session again if no message arrives. `silence`: how long a peer may keep keys after
+    /// it was asked for them. `idle`: how long unused endpoints are kept; zero means for ever.
     pub fn next_look(&self, now: Instant, silence: Duration, idle: Duration) -> Option<Instant> {
         if self.is_wanted() {
             return Some(now);
@@ -382,12 +381,12 @@ impl Session {
             .min()
     }
 
-    /// Whether the first attempts have taken too long, whoever is to blame.
+    /// True if the first attempts have taken too long, at either side.
     pub fn is_late(&self, now: Instant) -> bool {
         !self.is_settled && now >= self.begun + 2 * PATIENCE
     }
 
-    /// Lanes that did not get on in time.
+    /// Returns the lanes that did not reach their next stage in time.
     pub fn stuck(&self, now: Instant) -> Vec<u32> {
         let late = |entry: &Entry| entry.stage != Stage::Open && entry.deadline <= now;
         self.entries.iter().filter(|(_, entry)| late(entry)).map(|(lane, _)| *lane).collect()
@@ -402,7 +401,7 @@ mod tests {
     use crate::region::Registry;
     use std::cell::Cell;
 
-    /// A session with no endpoints. Nothing of it needs a device.
+    /// A session with no endpoints. It needs no device.
     fn session() -> Session {
         let peer = peer_with(7);
         let registry = Arc::new(Registry::new(Tag::from_random(1), None));
@@ -435,7 +434,8 @@ mod tests {
         assert!(session.revoked(vec![0]), "they were answered");
     }
 
-    /// What a peer takes back while one endpoint of its gets nowhere costs one look at the first of all, each time.
+    /// While one endpoint makes no progress, each call checks only the first entry, however many regions a peer
+    /// revokes.
     #[test]
     fn what_is_let_go_of_is_answered_in_order_and_looked_at_once() {
         let mut acks = LettingGo(VecDeque::new());

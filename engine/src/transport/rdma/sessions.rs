@@ -1,4 +1,4 @@
-//! What the service behind RDMA paths keeps of its sessions, under one lock.
+//! The sessions of the service behind RDMA paths, and related state under one lock.
 
 use super::flushing::Flushing;
 use super::session::Session;
@@ -7,23 +7,23 @@ use crate::types::PeerId;
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
-/// What is due so soon is looked at with the rest.
+/// Sessions due within this time are looked after together.
 const EARLY: Duration = Duration::from_millis(1);
 
 pub struct Sessions {
-    /// By the peer's handle, from the session's beginning to its end.
+    /// By the peer's handle, from a session's beginning to its end.
     pub all: HashMap<PeerId, Session>,
-    /// Peers whose sessions are over, and since when they have had no endpoint where there was one.
+    /// When the last endpoint of each peer without a session was lost, if it had one.
     pub parted: HashMap<PeerId, Instant>,
-    /// Those that have something to look at. Whoever changes a session puts it here, but for who looks after it.
+    /// Peers whose session changed and must be looked after. Every change outside `look_after` enters its peer here.
     pub work: BTreeSet<PeerId>,
-    /// When the others are looked at next if nothing is heard, as they stood when they were last looked after.
+    /// When each session is due if no message arrives, as of the last time it was looked after.
     pub times: Schedule<Instant, PeerId>,
     /// Regions that are being unregistered, whose holders have not been asked yet.
     pub revoking: Vec<u64>,
-    /// Endpoints that are closed but for what their devices owe.
+    /// Closed endpoints whose devices still owe completions.
     pub leaving: Flushing,
-    /// Devices at whose ports somebody should look.
+    /// Devices whose ports must be checked.
     pub suspected: BTreeSet<usize>,
 }
 
@@ -40,7 +40,7 @@ impl Sessions {
         }
     }
 
-    /// When the service has something to do if nothing is heard.
+    /// Returns when the service must act next if no event arrives.
     pub fn next_look(&self, now: Instant) -> Option<Instant> {
         if !self.work.is_empty() || !self.revoking.is_empty() || !self.suspected.is_empty() {
             return Some(now);
@@ -48,7 +48,7 @@ impl Sessions {
         self.times.first().into_iter().chain(self.leaving.next()).min()
     }
 
-    /// Takes out whom somebody changed, or time asks for.
+    /// Takes the peers whose session changed or is due.
     pub fn take_due(&mut self, now: Instant) -> BTreeSet<PeerId> {
         let mut due = std::mem::take(&mut self.work);
         due.extend(self.times.take_due(now + EARLY));

@@ -1,5 +1,5 @@
-//! How an endpoint is made, step by step, by the two services: CONNECT, ACCEPT, a READ that comes back,
-//! ESTABLISHED (`session` has the picture). On the service's thread; queue pairs are made under no lock.
+//! How the two services make an endpoint: CONNECT, ACCEPT, a READ that comes back, ESTABLISHED (`session` has the
+//! picture). Runs on the service's thread, and makes queue pairs under no lock.
 
 use super::endpoint::{Endpoint, Parts};
 use super::service::Service;
@@ -38,7 +38,7 @@ impl Service {
         Ok(Entry { endpoint, pair, own, stage: Stage::Asked, deadline: clock::now() + PATIENCE })
     }
 
-    /// The dialer's first step.
+    /// The dialer's first step: makes its end, and sends CONNECT.
     pub(super) fn ask(&self, peer: PeerId, id: [u8; 16], pair: Pair) {
         let Some(lane) = self.with(peer, id, |session| session.session_info.lane_numbers.draw()) else {
             return;
@@ -59,14 +59,14 @@ impl Service {
         }
     }
 
-    /// The acceptor's step.
+    /// The acceptor's step: makes and connects its end, and sends ACCEPT or REFUSE.
     pub(super) fn answer(&self, peer: PeerId, id: [u8; 16], lane: u32, pair: Pair, theirs: Side) {
         let Some(admitted) = self.with(peer, id, |session| session.admit(lane, &theirs)) else { return };
-        // What came of a pair that there can't be is not kept: there are 65,536 ways to name one.
+        // Failures of pairs that can't exist are not kept: a peer could name 65,536 of them.
         let is_pair = |session: &Session| {
             usize::from(pair.0) < self.devices.len() && session.their_device(pair.1).is_some()
         };
-        // As many queue pairs as both ends want, and another for small transfers.
+        // As many bulk queue pairs as both ends want, and one express queue pair.
         let qps = self.settings.qps.min((theirs.qps.len() as u32).saturating_sub(1));
         let made = admitted.and_then(|()| self.make(peer, id, (lane, pair, qps)));
         let connected = made.and_then(|entry| {
@@ -87,7 +87,7 @@ impl Service {
         });
     }
 
-    /// The other end stands: the dialer ties its own to it, and looks whether it answers.
+    /// The dialer's second step: connects its end, and probes whether the other end answers.
     pub(super) fn accepted(&self, peer: PeerId, id: [u8; 16], lane: u32, theirs: Side) {
         let found = self.with(peer, id, |session| {
             let entry = session.entries.get_mut(&lane).filter(|entry| entry.stage == Stage::Asked)?;
@@ -102,7 +102,7 @@ impl Service {
         }
     }
 
-    /// Gives up an endpoint that never carried anything.
+    /// Closes an endpoint that never carried anything.
     pub(super) fn close_quietly(&self, peer: PeerId, id: [u8; 16], lane: u32, why: &str) {
         let mut sessions = self.lock();
         let session = sessions.all.get_mut(&peer).filter(|session| session.session_info.session_id == id);
@@ -110,7 +110,7 @@ impl Service {
             session.filter(|it| it.entries.get(&lane).is_some_and(|entry| entry.stage != Stage::Open));
         let Some(endpoint) = unused.and_then(|session| session.take(lane, why)) else { return };
         if let Some((lane, Closed::Soon)) = self.close(sessions, peer, vec![endpoint]).pop() {
-            self.give_up(peer, lane); // which waits for it
+            self.give_up(peer, lane); // the control loop collects its records
         }
     }
 }

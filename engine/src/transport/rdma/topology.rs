@@ -1,22 +1,22 @@
-//! Which addresses of a port to use, and which devices of two hosts belong together. Pure.
+//! Chooses the address of a port, and pairs the devices of two hosts. Pure.
 
 use super::wire::DeviceOffer;
 use crate::sys::verbs::{Gid, GidKind};
 
-/// Which of a port's addresses to use. `wanted` is the user's index; else the first of the best kind.
+/// Chooses one of a port's addresses: the one with index `wanted`, or else the first of the best kind.
 pub fn choose_gid(gids: &[Gid], is_ethernet: bool, wanted: Option<u32>) -> Result<Gid, String> {
     if let Some(index) = wanted {
         let found = gids.iter().find(|gid| gid.index == index);
         return found.copied().ok_or_else(|| {
             let there: Vec<String> = gids.iter().map(|gid| gid.index.to_string()).collect();
-            format!("rdma_gid_index: the port has no GID {index}; there are {}", there.join(", "))
+            format!("rdma_gid_index: the port has no GID {index}, only {}", there.join(", "))
         });
     }
     let best = gids.iter().min_by_key(|gid| (rank(gid, is_ethernet), gid.index));
     best.copied().ok_or_else(|| "the port has no address (GID) yet".into())
 }
 
-/// Smaller is better.
+/// Ranks an address; smaller is better.
 fn rank(gid: &Gid, is_ethernet: bool) -> u32 {
     if !is_ethernet {
         return 0;
@@ -28,18 +28,18 @@ fn rank(gid: &Gid, is_ethernet: bool) -> u32 {
     version + 2 * u32::from(link_local) + u32::from(!mapped)
 }
 
-/// Leading bits that two addresses share.
+/// Counts the leading bits that two addresses share.
 fn shared_bits(a: &[u8; 16], b: &[u8; 16]) -> u32 {
     (u128::from_be_bytes(*a) ^ u128::from_be_bytes(*b)).leading_zeros()
 }
 
-/// Which of our devices talks to which of the peer's, as positions in the two lists: each has a partner, and
-/// those in one network (with the longest common prefix) find each other; among equals, in order.
+/// Pairs our devices with the peer's, as positions in the two lists. Each device gets a partner. Devices in one
+/// network (with the longest common prefix) are paired first; among equals, the order of the lists decides.
 pub fn pair(ours: &[DeviceOffer], theirs: &[DeviceOffer]) -> Vec<(usize, usize)> {
     let mut all: Vec<(u32, usize, usize, usize)> = Vec::new();
     for (a, our) in ours.iter().enumerate() {
         for (b, their) in theirs.iter().enumerate().filter(|(_, it)| it.is_ethernet == our.is_ethernet) {
-            // Fewer bits that differ, then rails of one number, then order.
+            // Fewer differing bits first, then closer positions, then order.
             all.push((128 - shared_bits(&our.gid, &their.gid), a.abs_diff(b), a, b));
         }
     }
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(pair(&ours[..1], &theirs), [(0, 1), (0, 0)]);
         assert_eq!(pair(&ours, &theirs[..1]), [(1, 0), (0, 0)]);
         assert!(pair(&[], &theirs).is_empty());
-        // Nothing tells them apart: rail by rail.
+        // All addresses are equally close: devices are paired by position.
         let same = [device(v4(10, 0, 0, 1)), device(v4(10, 0, 0, 1))];
         assert_eq!(pair(&same, &same), [(0, 0), (1, 1)]);
         let infiniband = [DeviceOffer { is_ethernet: false, ..device([0; 16]) }];

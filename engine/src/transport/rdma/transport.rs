@@ -1,4 +1,4 @@
-//! What the control loop has the service do: sessions begin and end, words and regions come, lanes are to be closed.
+//! The service's interface to the control loop: begins and ends sessions, takes messages and regions, closes lanes.
 
 use super::path::RdmaPath;
 use super::service::Service;
@@ -29,8 +29,8 @@ impl TransportService for Service {
         let mut sessions = self.lock();
         let parted = sessions.parted.remove(&peer);
         let session = Session::new(session_info, Arc::new(path), self.settings.patience, parted);
-        // The control loop asks for the regions' keys, in turns, and says this after them: nothing is posted here
-        // before.
+        // The control loop asks for the regions' keys in turns, and sends this offer after them, so that the peer has
+        // the keys before an endpoint exists.
         self.tell(&session, &self.offer());
         sessions.all.insert(peer, session);
         sessions.work.insert(peer);
@@ -43,7 +43,7 @@ impl TransportService for Service {
         let mut sessions = self.lock();
         let Some(session) = sessions.all.get_mut(&peer) else { return true };
         let taken = match word {
-            // Before the next message is looked at: it may announce the region to whoever submits.
+            // Take keys in before the next message is read: that message may announce the region to submitters.
             Word::Keys(keys) => {
                 session.path.add_keys(keys);
                 return true;
@@ -77,7 +77,7 @@ impl TransportService for Service {
     }
 
     fn regions_added(&self, peer: PeerId, ids: &[u64]) -> Vec<Vec<u8>> {
-        // Sessions begin and end on the calling thread: a region that is revoked meanwhile finds it there to ask.
+        // Sessions begin and end on the calling thread, so a region revoked meanwhile finds the session to ask.
         if !self.lock().all.contains_key(&peer) {
             return Vec::new();
         }
@@ -102,7 +102,7 @@ impl TransportService for Service {
         let why = session.entries.get(&lane)?.endpoint.why().to_owned();
         let endpoint = session.take(lane, &why)?;
         sessions.work.insert(peer);
-        // Whether the device is to blame, its port tells; the service asks, and tells all peers.
+        // The device may be at fault. The service checks its port, and tells all peers if the port is down.
         sessions.suspected.insert(endpoint.device.index);
         let closed = self.close(sessions, peer, vec![endpoint]).pop().map(|(_, closed)| closed);
         self.say_state(peer);
@@ -114,7 +114,7 @@ impl TransportService for Service {
         let mut sessions = self.lock();
         let Some(mut session) = sessions.all.remove(&peer) else { return Vec::new() };
         sessions.times.set(peer, None);
-        // Whoever may be reached again is waited for as if the session had stood.
+        // If the peer returns, its next session continues this wait for endpoints.
         if let Some(since) = session.parted() {
             sessions.parted.insert(peer, since);
         }
@@ -125,7 +125,7 @@ impl TransportService for Service {
         self.lock().parted.remove(&peer);
     }
 
-    /// Nothing comes after its queue pairs are destroyed.
+    /// The peer is quiet once the queue pairs of all its endpoints are destroyed.
     fn is_quiet(&self, peer: PeerId) -> bool {
         !self.lock().leaving.has(peer)
     }

@@ -1,5 +1,6 @@
-//! The notifications of one endpoint: those that were sent and that the target has not acknowledged, and those
-//! that came and are to be. Its NIC has a SEND before its engine has looked at it, so that alone is not enough.
+//! The notifications of one endpoint: those sent but not acknowledged, and those received whose acknowledgement is
+//! owed. The completion of a SEND only proves that the target's NIC has it, so the target's engine acknowledges as
+//! well.
 
 use super::batch::{Batch, Builder};
 use super::endpoint::Endpoint;
@@ -23,17 +24,17 @@ pub struct Unacknowledged {
 }
 
 impl Unacknowledged {
-    /// Entered before it is posted: the answer may come at once.
+    /// Enters a notification. Must be called before it is posted: the answer may come at once.
     pub fn sent(&self, number: u64, what: What) {
         self.unacked.lock().insert(number, what);
     }
 
-    /// The target has taken in what had this number.
+    /// Removes and returns the notification or skip that the target acknowledged.
     pub fn acknowledged(&self, number: u64) -> Option<What> {
         self.unacked.lock().remove(&number)
     }
 
-    /// What was taken in here, to be acknowledged. False when the other end sends on and takes in no acknowledgement.
+    /// Notes an acknowledgement to be sent. Returns false if the peer keeps sending but receives no acknowledgements.
     pub fn owe(&self, number: u64) -> bool {
         let mut owed = self.owed.lock();
         owed.push(number);
@@ -44,7 +45,7 @@ impl Unacknowledged {
         !self.owed.lock().is_empty()
     }
 
-    /// Some of the numbers to be acknowledged, for one message.
+    /// Takes up to `most` of the owed numbers, for one SEND.
     pub fn take_owed(&self, most: usize) -> Vec<u64> {
         let mut owed = self.owed.lock();
         let count = owed.len().min(most);
@@ -56,14 +57,14 @@ impl Unacknowledged {
         self.unacked.lock().values().any(|what| matches!(what, What::Notify(transfer) if ours(transfer)))
     }
 
-    /// What is still unknown when the endpoint goes.
+    /// Takes all that is unacknowledged when the endpoint ends.
     pub fn take_unacked(&self) -> Vec<What> {
         self.unacked.lock().drain().map(|(_, what)| what).collect()
     }
 }
 
 impl Endpoint {
-    /// A SEND of the other end's. True when there is something to acknowledge.
+    /// Handles a SEND from the peer. Returns true if it must be acknowledged.
     pub fn hear(&self, word: Option<Word>, after: &mut After) -> bool {
         let (number, body) = match word {
             Some(Word::Notify(number, body)) => (number, Some(Box::from(body))),
@@ -78,28 +79,29 @@ impl Endpoint {
                 return false;
             }
             None => {
-                self.fail("the peer sends what makes no sense".into());
+                self.fail("the peer sent an invalid notification".into());
                 return false;
             }
         };
+        // Contract 10: acknowledged only after the inbox has taken the notification.
         if !self.peer.deliver(number, body) {
             self.fail("the peer sends more notifications than it was granted".into());
             return false;
         }
         if !self.unacknowledged.owe(number) {
-            self.fail("the peer takes in no acknowledgements".into());
+            self.fail("the peer sends notifications but receives no acknowledgements".into());
         }
         true
     }
 
-    /// Whether something is to be acknowledged, and there is room to do so.
+    /// True if an acknowledgement is owed and can be posted now.
     pub fn owes(&self) -> bool {
         self.unacknowledged.owes() && self.room(true).is_some()
     }
 
-    /// A notification, or the word that there will be none.
+    /// Adds a notification or a skip to a chain.
     pub(super) fn add_word(&self, builder: &mut Builder, slot: Option<u32>, word: Pulled, sequence: u64) {
-        // Words are only taken where there is a slot: see `PullLimits`.
+        // `PullLimits` allows notifications only with a slot.
         let Some(slot) = slot else { return };
         match word {
             Pulled::Notify(transfer) | Pulled::Slices { transfer, .. } => {
@@ -115,7 +117,7 @@ impl Endpoint {
         }
     }
 
-    /// Acknowledges what was taken in, first of all in a chain.
+    /// Adds the owed acknowledgements to a chain, ahead of its other work.
     pub(super) fn add_acks(&self, builder: &mut Builder, next_sequence: &mut u64, staged: &mut Vec<Batch>) {
         while self.unacknowledged.owes() && builder.chain.len() + 2 < builder.chain.capacity() {
             let Some(slot) = self.device.words.take() else { return };
@@ -147,7 +149,7 @@ mod tests {
         assert!(unacknowledged.take_unacked().is_empty());
     }
 
-    /// The records of a lost endpoint go back to the peer, as `control` releases them.
+    /// The records of a lost endpoint return to the peer, as `control` releases them.
     #[test]
     fn a_number_whose_endpoint_is_lost_with_it_is_skipped_or_goes_again() {
         use crate::complete::transfer::Strike;
@@ -179,7 +181,7 @@ mod tests {
         assert!(unacknowledged.acknowledged(2).is_some());
         lose(&unacknowledged);
         assert_eq!(transfers[0].result().unwrap().notification, Notification::Unknown);
-        // Both go once more, are lost again, and come back.
+        // Both are sent again, lost again, and come back.
         (0..2).for_each(|_| post(&unacknowledged));
         lose(&unacknowledged);
         (0..2).for_each(|_| post(&unacknowledged));

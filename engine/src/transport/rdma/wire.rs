@@ -1,28 +1,28 @@
-//! What the RDMA services of two engines say to each other, inside the session's sealed channel. Little-endian,
-//! every count bounded before anything is allocated for it.
+//! The messages between the RDMA services of two engines, inside the session's sealed channel. Little-endian. Every
+//! count is checked against its bound before anything is allocated for it.
 //!
 //! ```text
 //! both      OFFER (devices), KEYS of every region          ... KEYS, REVOKE ─▶ ◀─ REVOKED as they come and go
 //! dialer    CONNECT(lane, devices, QPs) ─▶ ◀─ ACCEPT or REFUSE     probe     ESTABLISHED(lane) ─▶
 //! dialer    SETTLED: each pair of devices has been tried once
-//! dialer    IDLE ─▶ ◀─ IDLE, if it is so there, too: the endpoints are given up      WAKE ─▶: made again
+//! dialer    IDLE ─▶ ◀─ IDLE, if the acceptor is idle, too: the endpoints are given up      ◀─ WAKE: made again
 //! ```
 
 use crate::limits::{DEVICES_MAX, QPS_MAX, REGIONS_PER_MESSAGE, RKEYS_PER_MESSAGE};
 use crate::session::message::{encode_text, BadMessage, Reader};
 
-/// A device that can be reached now.
+/// A device that peers can reach now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceOffer {
-    /// The sender's number for it, for as long as its engine lives.
+    /// The sender's number for the device, valid as long as its engine lives.
     pub index: u8,
     pub is_ethernet: bool,
     pub gid: [u8; 16],
     pub lid: u16,
     pub mtu: u16,
-    /// READs that its queue pairs may be asked for at one time.
+    /// READs that the device accepts at one time on a queue pair.
     pub reads_max: u8,
-    /// Memory of the engine's own that peers may READ, behind WRITEs to regions that they may not.
+    /// Memory of the engine that peers may READ. Used behind WRITEs to regions that peers may not READ.
     pub flush_address: u64,
     pub flush_rkey: u32,
     pub name: String,
@@ -36,9 +36,9 @@ pub struct KeysOffer {
     pub length: u64,
     pub readable: bool,
     pub device: u8,
-    /// How much longer than the shortest the device's way to it is (`locality`).
+    /// How much farther the device is from the region than the nearest could be (`locality`).
     pub detour: u8,
-    /// The region is registered in pieces of this many bytes; `rkeys` begins with the piece `first`.
+    /// Registrations cover pieces of this many bytes; `rkeys` starts with the key of piece `first`.
     pub piece_bytes: u64,
     pub first: u32,
     pub rkeys: Vec<u32>,
@@ -52,20 +52,20 @@ pub struct Side {
     pub qps: Vec<(u32, u32)>,
 }
 
+/// A message between two RDMA services.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Word {
-    /// All devices of the sender that can be reached; replaces what was offered before. `why`: of those
-    /// that can't be, or why there are none.
+    /// All devices of the sender that peers can reach; replaces earlier offers. `why`: the reason why others are
+    /// missing.
     Offer {
         devices: Vec<DeviceOffer>,
         why: String,
     },
     Keys(KeysOffer),
-    /// These regions are going: use their keys no more, and say REVOKED when nothing that was posted
-    /// with them is under way.
+    /// Asks the peer to stop using the keys of these regions, and to answer REVOKED when no posted work uses them.
     Revoke(Vec<u64>),
     Revoked(Vec<u64>),
-    /// The dialer's end of a new endpoint, between two devices by their numbers.
+    /// The dialer's end of a new endpoint, between two devices by number.
     Connect {
         lane: u32,
         own: u8,
@@ -80,7 +80,7 @@ pub enum Word {
         lane: u32,
         why: String,
     },
-    /// The dialer has read through the endpoint, so it works both ways.
+    /// A READ of the dialer has come back, so the endpoint works both ways.
     Established {
         lane: u32,
     },

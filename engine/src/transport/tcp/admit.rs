@@ -1,4 +1,4 @@
-//! A target's check of a descriptor, whose payload goes from and to memory by system calls.
+//! A target's check of a descriptor. System calls move the payload from and to the memory that it names.
 
 use crate::handle::Tag;
 use crate::region::{self, Region, RegionMap};
@@ -7,8 +7,8 @@ use crate::transport::tcp::wire::Descriptor;
 use crate::types::Op;
 use std::sync::Arc;
 
-/// The region in which the peer may run `op` on the descriptor's range. UNSUPPORTED for memory of a device,
-/// which only the peer's staging reaches.
+/// Returns the region in which the peer may run `op` on the descriptor's range. UNSUPPORTED for device memory, which
+/// only staging reaches.
 pub fn admit<'a>(
     map: &'a RegionMap,
     tag: Tag,

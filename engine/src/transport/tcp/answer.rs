@@ -1,6 +1,6 @@
-//! What a target owes a lane: the acknowledgement of the WRITEs it has applied, and the answers to READs.
-//! `rx` adds, `tx` takes. Bounded by windows that the initiator has to keep: acknowledgements are cumulative, READs
-//! have credits, and faults can only be as many as there are descriptors in the frames not acknowledged yet.
+//! The answers that a target owes on a lane: acknowledgements of applied WRITEs, and answers to READs. `rx` adds, `tx`
+//! takes. Windows that the initiator must respect bound their number: acknowledgements are cumulative, READs need
+//! credits, and faults are at most as many as the descriptors of unacknowledged frames.
 
 use crate::limits::{FRAME_DESCRIPTORS_MAX, LANE_FRAMES_MAX, LANE_READS_MAX};
 use crate::region::Region;
@@ -9,7 +9,7 @@ use crate::types::Boottime;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// One READ to be answered: where its bytes are, and which descriptors were refused.
+/// A READ to be answered: the ranges to send, and the faults of refused descriptors.
 pub struct ReadJob {
     pub sequence: u64,
     pub not_after_ns: Boottime,
@@ -19,12 +19,12 @@ pub struct ReadJob {
     pub faults: Vec<Fault>,
 }
 
-// Or an acknowledgement might never get past one frame's faults.
+// Otherwise one frame's faults might not fit into an acknowledgement, which could then never cover the frame.
 const _: () = assert!(FRAME_DESCRIPTORS_MAX < FAULTS_PER_FRAME_MAX);
 
 #[derive(Default)]
 pub struct Answers {
-    /// The last WRITE that was applied, and the last one whose acknowledgement was taken to be sent.
+    /// The last WRITE that was applied, and the last WRITE that a taken acknowledgement covers.
     applied: u64,
     acknowledged: u64,
     ack_due: bool,
@@ -33,8 +33,8 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// The WRITE with this sequence is applied, but for these faults. False when the peer has more of them out
-    /// than it may.
+    /// Records that the WRITE with this sequence is applied, except for these faults. Returns false if the peer exceeds
+    /// the window of unacknowledged frames.
     pub fn applied(&mut self, sequence: u64, faults: &[Fault]) -> bool {
         self.applied = sequence;
         self.ack_due = true;
@@ -42,14 +42,14 @@ impl Answers {
         sequence - self.acknowledged <= LANE_FRAMES_MAX as u64
     }
 
-    /// False when the peer has more READs out than it was granted.
+    /// Adds a READ. Returns false if the peer exceeds its READ credits.
     pub fn push_read(&mut self, job: ReadJob) -> bool {
         self.reads.push_back(job);
         self.reads.len() <= LANE_READS_MAX
     }
 
-    /// The acknowledgement to send, if one is due: the highest sequence it covers, and its faults. With
-    /// more faults than fit it covers less and stays due.
+    /// Takes the acknowledgement that is due: the highest sequence that it covers, and the faults. With more faults
+    /// than fit, it covers fewer frames, and another acknowledgement stays due.
     pub fn take_ack(&mut self) -> Option<(u64, Vec<Fault>)> {
         if !self.ack_due {
             return None;
@@ -57,7 +57,7 @@ impl Answers {
         let mut count = self.faults.len();
         let mut upto = self.applied;
         if count > FAULTS_PER_FRAME_MAX {
-            // All faults of one frame travel in one acknowledgement; a frame has at most half of what fits.
+            // All faults of one frame go into one acknowledgement; a frame has at most half of the faults that fit.
             let next = self.faults[FAULTS_PER_FRAME_MAX].sequence;
             count = self.faults.partition_point(|fault| fault.sequence < next);
             upto = next - 1;

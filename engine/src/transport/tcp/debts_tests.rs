@@ -1,4 +1,4 @@
-//! What a target owes for frames that it has taken in, while a thread of its own is at the lane that they came by.
+//! A session's end waits for the answers to frames that were received, while a thread of the target uses their lane.
 
 use super::drain_tests::{engine, stand, Stop, BOUND};
 use crate::complete::{Notification, State};
@@ -7,10 +7,10 @@ use crate::sys::clock;
 use crate::types::{Op, PeerId, Request};
 use crate::{Deadline, Engine, Memory, RegionOptions, Transfer, TransferOptions};
 
-/// Enough for all lanes.
+/// Enough bytes to use all lanes.
 const BYTES: u64 = 512 << 10;
 
-/// What is small goes by the express lane: the calling thread posts it.
+/// Submits a WRITE. A small WRITE goes over the express lane: the calling thread posts it.
 fn write(engine: &Engine, peer: PeerId, from: &Memory, to: &Memory, length: u64) -> Transfer {
     let request = Request { local: from.address(), remote: to.address(), length, remote_region: to.region() };
     let options =
@@ -18,7 +18,7 @@ fn write(engine: &Engine, peer: PeerId, from: &Memory, to: &Memory, length: u64)
     engine.submit(peer, Op::Write, &[request], &options).unwrap()
 }
 
-/// The target has applied it and ends the session: the initiator hears of the first before it hears of the second.
+/// The target has applied a WRITE and ends the session: the acknowledgement reaches the initiator before the end.
 #[test]
 fn what_was_taken_in_is_acknowledged_before_the_bye() {
     let (a, b) = (engine(), engine());
@@ -34,17 +34,17 @@ fn what_was_taken_in_is_acknowledged_before_the_bye() {
         let stop = Stop::next(&b, back);
         let (ours, theirs) = (&there, &here);
         let blocked = scope.spawn(|| write(&b, back, ours, theirs, 8));
-        // A thread is about to post, and has the sending side of the lane.
+        // The thread is about to post, and holds the lane's send lock.
         stop.wait();
         let transfer = write(&a, peer, &here, &there, 8);
         while taken_in.pending() == 0 {
             std::thread::yield_now();
         }
         let closing = scope.spawn(|| b.close_peer(back, Some(BOUND)).unwrap());
-        // Nothing tells that the loop waits for that thread; what it does without waiting, it does now.
+        // No event shows that the loop waits for that thread, so the test allows time for a wrong answer.
         let until_ns = clock::monotonic_ns() + 100_000_000;
         while clock::monotonic_ns() < until_ns {
-            assert!(transfer.result().is_none(), "nobody can have answered it");
+            assert!(transfer.result().is_none(), "no thread can have answered");
             std::thread::yield_now();
         }
         stop.go_on.send(()).unwrap();

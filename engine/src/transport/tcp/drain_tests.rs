@@ -1,5 +1,5 @@
-//! A struck transfer of which a thread has taken something from the outbox and not posted it yet: no lane carries
-//! it when its drain is over, and it must end all the same.
+//! A transfer is struck after a thread has pulled a frame of it and before the thread posts the frame: no lane carries
+//! the transfer when its drain is over, and it must still end.
 
 use crate::peer::outbox::Pulled;
 use crate::sys::clock;
@@ -13,21 +13,21 @@ pub(super) const BOUND: Duration = Duration::from_secs(30);
 const BYTES: usize = 512 << 10;
 const DRAIN_MS: u64 = 20;
 
-/// Where the thread that has taken the first piece of a transfer stands still.
+/// Stops the thread that has pulled the first frame of a transfer.
 pub(super) struct Stop {
     taken: Receiver<()>,
     pub go_on: Sender<()>,
 }
 
 impl Stop {
-    /// The next thread that takes data of this peer's from the outbox.
+    /// Stops the next thread that pulls data of this peer.
     pub fn next(engine: &Engine, peer: PeerId) -> Stop {
         let ((tell, taken), (go_on, wait)) = (channel(), channel());
         let once = Mutex::new(Some((tell, wait)));
         engine.whole().peers.get(peer).unwrap().pulled.set(move |pulled| {
             if let (Pulled::Slices { .. }, Some((tell, wait))) = (pulled, once.lock().unwrap().take()) {
                 tell.send(()).unwrap();
-                // It ends with the test, too.
+                // The wait also ends with the test.
                 let _: Result<(), _> = wait.recv();
             }
         });
@@ -46,7 +46,7 @@ pub(super) fn engine() -> Engine {
         ("lanes", "1"),
         ("lease_ms", "400"),
         ("drain_ms", &DRAIN_MS.to_string()),
-        // What else might end it is out of the way.
+        // Nothing else ends the transfer early.
         ("progress_timeout_ms", "600000"),
     ] {
         config.set(key, value).unwrap();
@@ -61,7 +61,7 @@ fn write(engine: &Engine, peer: PeerId, from: &Memory, to: &Memory) -> crate::Tr
     engine.submit(peer, Op::Write, &[request], &options).unwrap()
 }
 
-/// A first transfer has been made, and the loops have done what was to be done for its lanes: neither posts any more.
+/// Completes a first transfer, and waits until the loops have set up its lanes: after that, neither loop posts.
 pub(super) fn stand(a: &Engine, b: &Engine, peer: PeerId, first: crate::Transfer) {
     first.wait_done().unwrap();
     let back = b.peers().unwrap()[0];
@@ -82,13 +82,13 @@ fn what_is_taken_and_posted_after_the_drain_ends_all_the_same() {
     let (here, there) = (a.alloc(BYTES, &options).unwrap(), b.alloc(BYTES, &options).unwrap());
     stand(&a, &b, peer, write(&a, peer, &here, &there));
     let (ours, theirs) = (Stop::next(&a, peer), Stop::next(&b, back));
-    // The target's thread stands still in the midst of its own work: it takes in nothing more on this lane.
+    // The target's thread is stopped inside its own send: it receives nothing more on this lane.
     let blocked = write(&b, back, &there, &here);
     theirs.wait();
     let transfer = write(&a, peer, &here, &there);
     ours.wait();
     transfer.cancel().unwrap();
-    // Each answer is one turn of the control loop or more: when two have come, the drain was looked at.
+    // Each answer takes at least one turn of the control loop: after two answers, the drain was checked.
     let over_ns = clock::monotonic_ns() + DRAIN_MS * 1_000_000;
     while clock::monotonic_ns() <= over_ns {
         a.probe(peer, Some(BOUND)).unwrap();
@@ -96,7 +96,7 @@ fn what_is_taken_and_posted_after_the_drain_ends_all_the_same() {
     for _ in 0..2 {
         a.probe(peer, Some(BOUND)).unwrap();
     }
-    assert!(transfer.result().is_none(), "it is not even posted");
+    assert!(transfer.result().is_none(), "no frame was posted");
     ours.go_on.send(()).unwrap();
     let started = Instant::now();
     let result = transfer.wait(Some(BOUND / 2));

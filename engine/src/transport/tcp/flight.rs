@@ -1,6 +1,6 @@
-//! What one lane has posted and the peer has not answered, and which answers can be true. A frame is entered
-//! before a byte of it leaves, so that no answer can precede its record. Its memory is the caller's again when it is
-//! settled: so an answer counts only once the kernel has been given the whole frame, whatever the peer says.
+//! The frames that a lane has posted and the peer has not answered, and which answers can be true. A frame is entered
+//! before a byte of it is sent, so that no answer precedes its record. Contract 2: a settled frame's memory belongs to
+//! the caller again, so an answer counts only after the kernel has the whole frame, whatever the peer sends.
 //!
 //! ```text
 //! launch ──▶ being sent (`sending`) ──▶ written ──▶ acknowledged, in order
@@ -13,23 +13,23 @@ use crate::transport::tcp::wire::{Fault, Malformed};
 use crate::types::{Monotonic, Op};
 use std::collections::VecDeque;
 
-/// Posted frames in the order of their answers: WRITEs are acknowledged in order, and so are READs.
+/// The records in the order of their answers: WRITEs are acknowledged in order, READs are answered in order.
 #[derive(Default)]
 pub struct Flight {
     writes: VecDeque<Posted>,
     reads: VecDeque<Posted>,
-    /// The highest sequence launched, and that of which the kernel has every byte; `at` an operation.
+    /// The highest sequence launched, and the highest that the kernel has whole; indexed by `at`.
     launched: [u64; 2],
     written: [u64; 2],
-    /// What is not written may be in the kernel's hands at this moment.
+    /// A system call may be reading the frames that are not written.
     sending: bool,
     /// The highest sequence that the peer acknowledged.
     acknowledged: u64,
-    /// Acknowledgements of what was being sent when they came: at most one for each frame in flight.
+    /// Acknowledgements of frames that were being sent when they arrived: at most one for each frame in flight.
     ahead: Vec<(u64, Vec<Fault>)>,
 }
 
-/// Where arrays have what is an operation's.
+/// Returns the index of an operation in `launched` and `written`.
 pub fn at(op: Op) -> usize {
     match op {
         Op::Write => 0,
@@ -37,17 +37,17 @@ pub fn at(op: Op) -> usize {
     }
 }
 
-/// What to do with an acknowledgement.
+/// How to treat an acknowledgement.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Acknowledged {
-    /// Settle all up to its sequence.
+    /// Settle all WRITEs up to its sequence.
     Now,
-    /// The thread that sends settles it.
+    /// The sending thread settles the WRITEs after its system call.
     Later,
 }
 
 impl Flight {
-    /// Enters a frame; its sequence.
+    /// Enters a frame and returns its sequence.
     pub fn launch(&mut self, op: Op, lease_until_ns: Monotonic, what: What) -> u64 {
         let launched = &mut self.launched[at(op)];
         *launched += 1;
@@ -64,13 +64,13 @@ impl Flight {
         }
     }
 
-    /// What is launched and not written is given to the kernel again.
+    /// Notes that a system call sends frames that are launched and not written.
     pub fn begin_send(&mut self) {
         self.sending = true;
     }
 
-    /// The kernel has given control back, and has all frames up to these (0: none that it had not before).
-    /// What was acknowledged meanwhile is to be settled, in this order.
+    /// Notes that the system call has returned and that the kernel has all frames up to `written` (0: none new).
+    /// Returns the records that were acknowledged meanwhile, to be settled in this order.
     pub fn end_send(&mut self, written: [u64; 2]) -> Result<Vec<(Posted, Vec<Fault>)>, Malformed> {
         self.sending = false;
         for (so_far, now) in self.written.iter_mut().zip(written) {
@@ -90,8 +90,8 @@ impl Flight {
         Ok(settled)
     }
 
-    /// The peer says that all WRITEs up to `upto` are applied but for `faults`: more than it said before, in
-    /// order, of frames that there are, and none of which a byte is still here.
+    /// Checks the peer's acknowledgement of all WRITEs up to `upto`, except for `faults`. It must cover more than the
+    /// last acknowledgement, have its faults in order, and name only frames that were sent whole or are being sent.
     pub fn acknowledge(&mut self, upto: u64, faults: &[Fault]) -> Result<Acknowledged, Malformed> {
         if upto <= self.acknowledged || upto > self.launched[at(Op::Write)] {
             return Err(Malformed::Sequence);
@@ -113,7 +113,7 @@ impl Flight {
         Ok(Acknowledged::Later)
     }
 
-    /// Whether the fault is one of a descriptor in a WRITE that is not acknowledged yet.
+    /// Returns whether the fault names a descriptor of an unacknowledged WRITE.
     fn has_slice(&self, fault: &Fault) -> bool {
         let Some(first) = self.writes.front() else { return false };
         // Sequences are consecutive.
@@ -123,25 +123,25 @@ impl Flight {
         fault.sequence > self.acknowledged && u32::from(fault.descriptor) < end - first
     }
 
-    /// The next WRITE to settle of those up to `upto`.
+    /// Takes the next record of the WRITEs up to `upto`.
     pub fn take_acknowledged(&mut self, upto: u64) -> Option<Posted> {
         self.writes.front().filter(|posted| posted.sequence <= upto)?;
         self.writes.pop_front()
     }
 
-    /// The READ that an answer with this sequence is for: the oldest. While it is being sent the answer is taken:
-    /// a request has no memory of the caller's in it.
+    /// Returns the record of the READ that an answer with this sequence is for, which must be the oldest. The answer
+    /// may arrive while the request is still being sent, because a request contains no memory of the caller.
     pub fn answered(&self, sequence: u64) -> Result<&Posted, Malformed> {
         let may = self.sending || sequence <= self.written[at(Op::Read)];
         self.reads.front().filter(|posted| may && posted.sequence == sequence).ok_or(Malformed::Sequence)
     }
 
-    /// Takes that READ out: its answer is in.
+    /// Takes the oldest READ's record: its answer is complete.
     pub fn take_answered(&mut self) -> Option<Posted> {
         self.reads.pop_front()
     }
 
-    /// All that is here, for a lane that is closed. An acknowledgement that waits confirms nothing any more.
+    /// Takes all records when the lane is closed. A waiting acknowledgement has no effect any more.
     pub fn take_all(&mut self) -> Vec<Posted> {
         self.ahead.clear();
         self.writes.drain(..).chain(self.reads.drain(..)).collect()
@@ -151,7 +151,7 @@ impl Flight {
         self.writes.is_empty() && self.reads.is_empty()
     }
 
-    /// Frames of this operation that are not answered.
+    /// Returns the number of this operation's unanswered frames.
     pub fn count(&self, op: Op) -> usize {
         match op {
             Op::Write => self.writes.len(),
@@ -159,7 +159,7 @@ impl Flight {
         }
     }
 
-    /// Bytes that READs have asked for.
+    /// Returns the bytes that unanswered READs have requested.
     pub fn read_bytes(&self) -> u64 {
         let bytes = |posted: &Posted| match posted.what {
             What::Slices { bytes, .. } => bytes as u64,
@@ -168,7 +168,7 @@ impl Flight {
         self.reads.iter().map(bytes).sum()
     }
 
-    /// Whether something of this transfer is among it.
+    /// Returns whether a record of this transfer is in flight.
     pub fn carries(&self, transfer: u64) -> bool {
         let ours = |posted: &Posted| posted.transfer().is_some_and(|other| other.handle == transfer);
         self.writes.iter().any(ours) || self.reads.iter().any(ours)

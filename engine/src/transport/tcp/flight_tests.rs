@@ -31,7 +31,7 @@ fn slices(op: Op, count: u32) -> What {
     What::Slices { transfer, first: 0, end: count, bytes: 8 * count, notified: false }
 }
 
-/// WRITEs of two slices each, of which the first `written` are with the kernel.
+/// Returns a flight with WRITEs of two slices each. The kernel has the first `written` of them.
 fn flight(launched: u64, written: u64) -> Flight {
     let mut flight = Flight::default();
     for _ in 0..launched {
@@ -85,7 +85,7 @@ fn what_was_never_launched_is_not_acknowledged_while_others_are_sent() {
     let mut flight = flight(4, 2);
     flight.begin_send();
     assert_eq!(flight.acknowledge(5, &[]), Err(Malformed::Sequence));
-    // It would be taken for acknowledged if it were launched before the send ends.
+    // If frame 5 is launched before the send ends, the early acknowledgement must not cover it.
     assert_eq!(flight.launch(Op::Write, Monotonic::ZERO, slices(Op::Write, 2)), 5);
     assert_eq!(flight.end_send([5, 0]).unwrap().len(), 0);
 }

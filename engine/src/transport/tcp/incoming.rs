@@ -1,5 +1,5 @@
-//! What a received frame means. `rx` reads the stream and checks the MAC; here the frame is admitted and
-//! its payload laid out in a `Landing`, and when the payload is in, it is answered or confirmed.
+//! Handles received frames. `rx` reads the stream and checks the MAC. This module admits a frame and lays out its
+//! payload in a `Landing`; when the payload is complete, it answers or confirms the frame.
 
 use crate::complete::Failure;
 use crate::limits::{FRAME_DESCRIPTORS_MAX, NOTIFY_BYTES_MAX};
@@ -28,20 +28,20 @@ pub enum Frame {
         header: Header,
         faults: Vec<Fault>,
     },
-    /// Nothing follows the head; it has been dealt with.
+    /// A frame without payload, already handled.
     Done,
 }
 
-/// A notification in a frame: its place in the peer's order, and its bytes (None: a skip).
+/// A notification in a frame: its number, and its bytes (None: a skip).
 pub struct Notice {
     sequence: u64,
     body: Option<Box<[u8]>>,
-    /// As long as data comes with it that is to be applied.
+    /// Set while its data is received and is to be applied.
     arriving: Option<Arriving>,
 }
 
-/// The last WRITE and the last READ that the peer has begun. Each is followed by the next number, so that
-/// no answer is for two frames.
+/// The sequences of the peer's last WRITE and READ. The next frame must have the next sequence, so that no answer is
+/// ambiguous.
 #[derive(Default)]
 pub struct Order {
     write: u64,
@@ -53,7 +53,7 @@ impl Order {
         let last = match header.kind {
             Kind::Write => &mut self.write,
             Kind::Read => &mut self.read,
-            // Answers: in the order of the flight.
+            // The flight checks the order of answers.
             Kind::Data | Kind::Ack => return Ok(()),
         };
         if last.checked_add(1) != Some(header.sequence) {
@@ -65,7 +65,7 @@ impl Order {
 }
 
 impl Frame {
-    /// Deals with a head, or lays out the payload that follows it.
+    /// Handles a frame's head, or lays out the payload that follows.
     pub fn begin(
         lane: &Arc<Lane>,
         header: &Header,
@@ -95,7 +95,7 @@ impl Frame {
         }
     }
 
-    /// The payload is in place.
+    /// Handles a frame whose payload is complete.
     pub fn finish(
         self,
         lane: &Arc<Lane>,
@@ -117,7 +117,7 @@ impl Frame {
     }
 }
 
-// A header says of no longer body than a notification may have.
+// So the check of `extra_bytes` in a header also bounds the bytes of a notification.
 const _: () = assert!(EXTRA_BYTES_MAX == size_of::<u64>() + NOTIFY_BYTES_MAX);
 
 fn read_notice(header: &Header, extra: &[u8]) -> Result<Option<Notice>, Malformed> {
@@ -186,8 +186,8 @@ fn finish_write(
     let applied = u64::from(header.payload_bytes) - landing.refused_bytes();
     stats.bytes_applied.fetch_add(applied, Ordering::Relaxed);
     stats.requests_refused.fetch_add(landing.faults.len() as u64, Ordering::Relaxed);
-    // Data that was refused in part must not be announced, and nothing is decided of the number: the sender hears of
-    // the faults and skips it. Should it not hear of them, all of that comes again.
+    // Data that was refused in part is not announced, and its number stays undecided. The initiator receives the faults
+    // and skips the number; if it does not receive them, it sends the whole frame again.
     if let Some(notice) = notification.filter(|_| landing.faults.is_empty()) {
         if !lane.peer.deliver(notice.sequence, notice.body) {
             return Err(Malformed::Sequence.into());
@@ -239,7 +239,7 @@ fn begin_read(lane: &Lane, header: &Header, meta: &[u8]) -> Result<(), Broken> {
     }
 }
 
-/// Lays out the answer to our oldest READ over the memory that its slices name.
+/// Lays out the answer to our oldest READ over the memory of its slices.
 fn begin_data(lane: &Lane, header: &Header, extra: &[u8], landing: &mut Landing) -> Result<Frame, Broken> {
     let mut faults = Fault::decode_all(extra).ok_or(Malformed::PayloadMismatch)?;
     faults.sort_unstable_by_key(|fault| fault.descriptor);
@@ -283,7 +283,7 @@ fn finish_data(
     Ok(())
 }
 
-/// Confirms acknowledged WRITEs: everything up to the header's sequence, with the faults that were reported.
+/// Confirms all WRITEs up to the header's sequence, with the reported faults.
 pub(super) fn acknowledge(
     lane: &Lane,
     header: &Header,
@@ -306,9 +306,9 @@ pub(super) fn acknowledge(
     Ok(())
 }
 
-/// Applies the answer to one frame of ours: each fault is of one of its descriptors. Called under the lock of the
-/// lane's flight, from which the frame was taken: answers are applied in the lane's order, and closing the lane waits
-/// for the last (contract 3).
+/// Applies the answer to one of our frames; each fault names one of its descriptors. The caller holds the lock of the
+/// flight from which the record was taken. Contract 3: so answers are applied in the lane's order, and closing the lane
+/// waits for the last.
 pub(super) fn settle(lane: &Lane, posted: Posted, faults: &[Fault], after: &mut After) {
     match &posted.what {
         What::Slices { transfer, first, end, bytes, notified } => {

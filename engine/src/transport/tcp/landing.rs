@@ -1,6 +1,6 @@
-//! Where the payload of the frame at hand goes: pieces of registered memory, of a READ's own memory, or
-//! the sink, and how far they are filled. Regions are entered around every access, so that unregister
-//! waits for one system call at most, and revoked ones are diverted to the sink from then on.
+//! The destination of the payload that is being received: pieces of registered memory, of a READ's own memory, or the
+//! sink, and how far they are filled. Regions are entered around every access, so that unregister waits for at most one
+//! system call. Pieces of a revoked region are diverted to the sink.
 
 use crate::region::Region;
 use crate::status::Status;
@@ -12,13 +12,13 @@ use crate::types::Boottime;
 use std::cell::UnsafeCell;
 use std::sync::Arc;
 
-/// `Piece::region` of bytes that are thrown away.
+/// `Piece::region` of bytes that are discarded.
 pub const SINK: u16 = u16::MAX;
-/// `Piece::region` of memory that a READ of our own names: the transfer has entered its region.
+/// `Piece::region` of memory of our own READ, whose transfer has entered the region.
 pub const OWN: u16 = u16::MAX - 1;
 const SINK_SIZE: usize = 64 << 10;
 
-/// Where refused payload goes. Several threads have the kernel write it at a time; nobody reads it.
+/// The destination of refused payload. Several threads may let the kernel write to it at once; no code reads it.
 struct Sink(UnsafeCell<[u8; SINK_SIZE]>);
 // SAFETY: only the kernel writes the bytes, by address, and nothing ever reads them.
 unsafe impl Sync for Sink {}
@@ -30,30 +30,30 @@ pub struct Piece {
     pub length: u32,
     /// Index in the landing's regions, or SINK, or OWN.
     pub region: u16,
-    /// The descriptor (in an answer: the slice of the READ) it came from.
+    /// The descriptor of the piece (in an answer: the slice of the READ).
     pub descriptor: u16,
 }
 
-/// Marker that the lease of the frame is over.
+/// The lease of the frame is over.
 pub struct LeaseOver;
 
 #[derive(Default)]
 pub struct Landing {
     pieces: Vec<Piece>,
     regions: Vec<Arc<Region>>,
-    /// Which regions the access at hand entered.
+    /// Which regions the current access has entered.
     entered: Vec<bool>,
     next: usize,
     offset: u32,
     left: usize,
-    /// On our CLOCK_BOOTTIME; 0 when no lease applies.
+    /// On our CLOCK_BOOTTIME; 0 if no lease applies.
     not_after_ns: Boottime,
     sequence: u64,
     pub faults: Vec<Fault>,
 }
 
 impl Landing {
-    /// Empties it for a frame with this sequence, applied no later than `not_after_ns` (0: any time).
+    /// Prepares for a frame with this sequence, to be applied no later than `not_after_ns` (0: any time).
     pub fn reset(&mut self, sequence: u64, not_after_ns: Boottime) {
         self.pieces.clear();
         self.regions.clear();
@@ -68,9 +68,9 @@ impl Landing {
         self.pieces.push(piece);
     }
 
-    /// The index of a region among those of this frame.
+    /// Returns the index of a region in this frame's list, and adds the region if it is new.
     pub fn region_index(&mut self, region: &Arc<Region>) -> u16 {
-        // Blocks of one frame mostly lie in one region, the last one seen.
+        // The pieces of a frame mostly lie in one region, so search from the last.
         if let Some(at) = self.regions.iter().rposition(|known| known.id == region.id) {
             return at as u16;
         }
@@ -90,8 +90,7 @@ impl Landing {
         self.left
     }
 
-    /// Enters the regions that are still to be written; diverts those that were revoked. Paired with
-    /// `leave` after the access.
+    /// Enters the frame's regions, and diverts the pieces of revoked ones. The caller calls `leave` after the access.
     pub fn enter(&mut self) {
         self.entered.clear();
         for index in 0..self.regions.len() {
@@ -121,7 +120,7 @@ impl Landing {
         self.entered.clear();
     }
 
-    /// To be asked before an access, inside `enter` and `leave`.
+    /// Contract 4: refuses an access after the lease. Called before each access, between `enter` and `leave`.
     pub fn check_lease(&self) -> Result<(), LeaseOver> {
         if self.left > 0 && self.not_after_ns != Boottime::ZERO && clock::boottime_ns() > self.not_after_ns {
             return Err(LeaseOver);
@@ -129,8 +128,8 @@ impl Landing {
         Ok(())
     }
 
-    /// To be called after an access that wrote `bytes`: if the lease ended meanwhile, they may have
-    /// landed late, and the application is told.
+    /// Reports an access that wrote `bytes` if the lease ended meanwhile: the bytes may have landed late. Called after
+    /// each access.
     pub fn check_late(&self, lane: &Lane, bytes: usize) {
         if bytes == 0 || self.not_after_ns == Boottime::ZERO || clock::boottime_ns() <= self.not_after_ns {
             return;
@@ -141,8 +140,8 @@ impl Landing {
         }
     }
 
-    /// Appends vectors for what is left, as many as fit, and returns their bytes. The addresses are
-    /// valid while the regions stay entered.
+    /// Appends vectors for the rest of the payload, as many as fit, and returns their bytes. The addresses are valid
+    /// while the regions stay entered.
     pub fn vectors(&self, out: &mut Vec<IoVec>) -> usize {
         let mut bytes = 0;
         let mut skip = self.offset;
@@ -166,7 +165,7 @@ impl Landing {
         bytes
     }
 
-    /// `count` bytes of what `vectors` named are filled.
+    /// Advances past `count` bytes of the vectors, which were received.
     pub fn advance(&mut self, count: usize) {
         self.left -= count;
         let mut count = count as u32;
@@ -182,7 +181,7 @@ impl Landing {
         }
     }
 
-    /// Copies the payload that came with the head into place; returns how much of `bytes` was payload.
+    /// Copies payload that was received with the head. Returns how many of `bytes` were payload.
     pub fn copy_from(&mut self, bytes: &[u8], lane: &Lane) -> Result<usize, LeaseOver> {
         let total = bytes.len().min(self.left);
         if total == 0 {
@@ -201,10 +200,9 @@ impl Landing {
             let count = rest.len().min((piece.length - skip) as usize);
             if piece.region != SINK {
                 let target = (piece.address + skip as u64) as *mut u8;
-                // SAFETY: the piece was admitted inside a region that is entered right now (or is memory
-                // of our own READ, entered by its transfer), so it is mapped until we leave. It may
-                // be written by others at the same time: the contents are then theirs to sort out, as
-                // with any remote memory access.
+                // SAFETY: the piece was admitted inside a region that is entered now (or is memory of our own READ,
+                // entered by its transfer), so it stays mapped until `leave`. Other writers may race with the copy: the
+                // contents are then undefined, as with any remote memory access.
                 unsafe { racing::copy_in(target, &rest[..count]) };
             }
             rest = &rest[count..];
@@ -217,22 +215,21 @@ impl Landing {
         Ok(total)
     }
 
-    /// Bytes that went to the sink in place of memory.
+    /// Returns the bytes that went to the sink.
     pub fn refused_bytes(&self) -> u64 {
         let refused = self.pieces.iter().filter(|piece| piece.region == SINK);
         refused.map(|piece| u64::from(piece.length)).sum()
     }
 
-    /// The descriptors that the pieces came from.
+    /// Returns the descriptors of the pieces.
     pub fn descriptors(&self) -> impl Iterator<Item = u16> + '_ {
         self.pieces.iter().map(|piece| piece.descriptor)
     }
 
-    /// CRC-32 of the pieces as they lie in memory, None when part of them is not (any more) ours to read.
+    /// Returns the CRC-32 of the pieces in memory; None if a part of them may not be read (any more).
     pub fn checksum(&mut self) -> Option<u32> {
         self.enter();
-        // A diverted piece names memory that is not ours to read; without a fault, too, when the frame is
-        // the repetition of one that was applied before.
+        // A diverted piece names memory that may not be read. Pieces of a repeated frame are diverted without a fault.
         let whole = self.faults.is_empty()
             && self.entered.iter().all(|entered| *entered)
             && self.pieces.iter().all(|piece| piece.region != SINK);

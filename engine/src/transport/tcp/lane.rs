@@ -1,9 +1,9 @@
-//! One TCP connection that carries frames both ways. `tx` fills and sends, `rx` receives and places;
-//! each has a lock that is held for non-blocking work only, so that any thread may drive either side:
-//! the lane's worker, a submitter (send), or a waiter (receive).
+//! A TCP connection that carries frames both ways. `tx` fills and sends batches, `rx` receives and places payload. Each
+//! side has a lock that is held for non-blocking work only, so that any thread may drive either side: the lane's
+//! worker, a submitter (send), or a waiter (receive).
 //!
-//! Closing is local quiescence: once `close` has returned, no thread here reads or writes memory for
-//! this lane any more, and what it carried is handed over as records.
+//! Contract 3: when `close` has returned, no thread of this process reads or writes memory for this lane any more. Its
+//! records are returned to the caller.
 
 use crate::command::Command;
 use crate::context::Context;
@@ -32,7 +32,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Turns of receiving that a lane gets after its peer has left; a socket's buffer holds no more.
+/// Receive turns after the peer has left; they empty the socket's buffer.
 const REST_TURNS_MAX: usize = 16;
 
 impl Carried for Posted {
@@ -44,7 +44,7 @@ impl Carried for Posted {
     }
 }
 
-/// What a new lane is made of.
+/// The parts of a new lane.
 pub struct LaneSpec {
     pub id: u32,
     pub slot: u32,
@@ -64,27 +64,27 @@ pub struct Lane {
     pub frame_bytes_max: u32,
     pub token: u64,
     socket: OwnedFd,
-    /// This end's address and the other's. Asked for while it stands: a connection that was reset has none.
+    /// The addresses of both ends. Read when the lane is made, because a reset connection has none.
     ends: (Option<SocketAddr>, Option<SocketAddr>),
     worker: Arc<Worker>,
-    /// An express lane beside which no other stands: it carries everything. A hint: no partner.
+    /// Set on the express lane if bulk is wanted and no bulk lane is attached: the lane then carries bulk too. A hint.
     is_alone: AtomicBool,
     tx: Mutex<Tx>,
     rx: Mutex<Rx>,
     pub flight: Mutex<Flight>,
     pub answers: Mutex<Answers>,
-    /// Work for `tx` appeared since it last looked. Set before trying the lock, cleared under it.
+    /// `tx` has new work. Set before `tx` is tried, cleared under its lock.
     tx_wanted: AtomicBool,
-    /// The socket is full; only its worker tries again, when it is writable.
+    /// The socket is full. Only the worker tries again, when the socket is writable.
     tx_blocked: AtomicBool,
-    /// `tx` left work because a window was full; `rx` has it run again after an acknowledgement.
+    /// `tx` left work because a window was full; `rx` runs `tx` again after an acknowledgement.
     pub window_full: AtomicBool,
-    /// A waiting thread receives; the worker leaves the socket's input alone.
+    /// A waiting thread receives; the worker does not read the socket.
     caller_drives: AtomicBool,
     interest: Mutex<Interest>,
     closed: AtomicBool,
     failed: AtomicBool,
-    /// The thread that claimed the input sleeps, or is about to. Partner: the state it waits for.
+    /// The thread that claimed the input sleeps, or is about to. Pairs with the state that it waits for.
     caller_sleeps: AtomicBool,
     caller_wake: OnceLock<EventFd>,
     /// CLOCK_BOOTTIME of the last frame or acknowledgement received.
@@ -140,7 +140,7 @@ impl Lane {
         self.is_express() && self.is_alone.load(Ordering::Relaxed)
     }
 
-    /// The next frame's worth of what waits for this lane.
+    /// Pulls the next frame for this lane.
     pub fn pull(&self, limits: PullLimits) -> Option<Pulled> {
         let pull = |express| self.peer.pull(Transport::Tcp, express, limits);
         pull(self.is_express()).or_else(|| if self.takes_bulk() { pull(false) } else { None })
@@ -159,14 +159,14 @@ impl Lane {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Has the worker send what is queued.
+    /// Wakes the worker to send queued work.
     pub fn kick(self: &Arc<Self>) {
         if !self.tx_blocked.load(Ordering::Acquire) && !self.tx_wanted.swap(true, Ordering::AcqRel) {
             self.worker.kick(self.clone());
         }
     }
 
-    /// Sends what is queued, from this thread, unless another is at it (which then sends it too).
+    /// Sends queued work from this thread, unless another thread holds `tx` (which then sends this work too).
     pub fn send(self: &Arc<Self>, after: &mut After) {
         self.tx_wanted.store(true, Ordering::SeqCst);
         if !self.tx_blocked.load(Ordering::Acquire) {
@@ -174,7 +174,7 @@ impl Lane {
         }
     }
 
-    /// The socket became writable. Called by the worker.
+    /// Sends after the socket became writable. Called by the worker.
     pub fn writable(self: &Arc<Self>) {
         self.tx_wanted.store(true, Ordering::SeqCst);
         self.tx_blocked.store(false, Ordering::SeqCst);
@@ -182,7 +182,7 @@ impl Lane {
         self.update_interest();
     }
 
-    /// Runs `tx` while there is something for it. Also called by the worker after a kick.
+    /// Runs `tx` while it has work. The worker also calls this after a kick.
     pub fn drive_tx(self: &Arc<Self>, after: &mut After) {
         while self.tx_wanted.load(Ordering::SeqCst) {
             let Some(mut tx) = self.tx.try_lock() else { return };
@@ -202,11 +202,11 @@ impl Lane {
                     if self.tx_blocked.load(Ordering::SeqCst) {
                         return;
                     }
-                    // It became writable between the two; `writable` found the lock taken and left
-                    // the sending to us.
+                    // The socket became writable in between: `writable` found the lock taken and left the sending to
+                    // this thread.
                 }
                 TxTurn::Yield => {
-                    // Not `kick`: whoever set `tx_wanted` meanwhile found the lock taken and left it to us.
+                    // Not `kick`: a thread that set `tx_wanted` meanwhile found the lock taken and left its work to us.
                     self.tx_wanted.store(true, Ordering::SeqCst);
                     return self.worker.kick(self.clone());
                 }
@@ -215,7 +215,7 @@ impl Lane {
         }
     }
 
-    /// Receives what there is. Called by the worker, or by the thread that claimed the lane's input.
+    /// Receives what has arrived. Called by the worker, or by the thread that claimed the lane's input.
     pub fn drive_rx(self: &Arc<Self>, caller: bool) -> RxTurn {
         let mut after = self.peer.after();
         let Some(mut rx) = self.rx.try_lock() else { return RxTurn::default() };
@@ -235,8 +235,8 @@ impl Lane {
         turn
     }
 
-    /// Has the poller report what the lane waits for. Read off the flags under the lock, so that of two
-    /// threads that changed them the later one's view stands.
+    /// Tells the poller which events the lane needs. The flags are read under the lock, so that of two threads that
+    /// change them the later one sets the final interest.
     fn update_interest(self: &Arc<Self>) {
         let mut interest = self.interest.lock();
         let wanted = Interest {
@@ -244,7 +244,7 @@ impl Lane {
             write: self.tx_blocked.load(Ordering::SeqCst),
         };
         if std::mem::replace(&mut *interest, wanted) != wanted && !self.is_closed() {
-            // A lane whose interest cannot be set would hang: closing it is the honest outcome.
+            // A lane whose interest cannot be set would hang, so it is closed.
             if let Err(error) = self.worker.set(self.fd(), self.token, *interest) {
                 drop(interest);
                 self.fail(Failure::system("watching the socket", &error));
@@ -261,13 +261,13 @@ impl Lane {
         true
     }
 
-    /// Gives the input back to the worker.
+    /// Returns the input to the worker.
     pub fn return_input(self: &Arc<Self>) {
         self.caller_drives.store(false, Ordering::SeqCst);
         self.update_interest();
     }
 
-    /// Wakes the thread that claimed the input and sleeps on it, if there is one.
+    /// Wakes the thread that claimed the input, if it sleeps.
     pub fn wake_caller(&self) {
         if self.caller_sleeps.swap(false, Ordering::SeqCst) {
             if let Some(wake) = self.caller_wake.get() {
@@ -276,8 +276,8 @@ impl Lane {
         }
     }
 
-    /// Sleeps until there is input, `wake_caller`, or the timeout. Only for who claimed the input.
-    /// `ready` is asked once more before sleeping, after which `wake_caller` is heard.
+    /// Sleeps until input arrives, `wake_caller` is called, or the timeout passes. Only the thread that claimed the
+    /// input calls. `ready` is asked once more before the sleep; `wake_caller` ends the sleep from then on.
     pub fn sleep_for_input(&self, timeout_ns: u64, ready: impl Fn() -> bool) {
         let wake = match self.caller_wake.get() {
             Some(wake) => wake,
@@ -288,7 +288,7 @@ impl Lane {
             },
         };
         self.caller_sleeps.store(true, Ordering::SeqCst);
-        // What `ready` looks at was changed before `wake_caller`, or is seen here.
+        // Either this thread sees the changed state in `ready`, or the thread that changed it wakes this one.
         fence(Ordering::SeqCst);
         if !ready() && !self.is_closed() {
             socket::poll_readable(&[self.fd(), wake.as_raw_fd()], timeout_ns);
@@ -298,40 +298,39 @@ impl Lane {
         }
     }
 
-    /// The lane is of no more use. Tells the control loop, which closes it. From any thread, also
-    /// under no lock of the lane.
+    /// Fails the lane, and tells the control loop, which closes it. Any thread may call, holding no lock of the lane.
     pub fn fail(self: &Arc<Self>, failure: Failure) {
         if self.failed.swap(true, Ordering::AcqRel) {
             return;
         }
-        // Off the poller at once: a socket at its end would be reported for ever.
+        // Remove it from the poller at once: a socket at its end would be reported without end.
         self.worker.remove(self.fd(), self.token);
         socket::shutdown(self.fd());
         let loss = self.loss(failure);
         self.peer.around().commands.push(Command::LaneLost { peer: self.peer.handle, lane: self.id, loss });
     }
 
-    /// A failure of this lane, with its addresses.
+    /// Returns a loss of this lane, with its addresses.
     pub fn loss(&self, failure: Failure) -> Loss {
         let end = |address: Option<SocketAddr>| address.map_or("?".into(), |address| address.to_string());
         let (here, there) = self.ends;
         Loss::new(failure, &format!("TCP lane {}, {} to {}", self.id, end(here), end(there)))
     }
 
-    /// Sends what is owed for frames that have been taken in, as far as the socket takes it: the lane is
-    /// about to be closed on purpose, and who sent those frames should know what became of them.
+    /// Sends the answers to frames that were received, as far as the socket takes them. Called before the lane is
+    /// closed on purpose, so that the initiator learns the outcome of its frames.
     pub fn settle_debts(self: &Arc<Self>) {
         let mut after = self.peer.after();
-        // Once the receive lock was free, the answers to all that has been delivered are queued.
+        // Once the receive lock was free, the answers to all delivered frames are queued.
         drop(self.rx.lock());
         let mut tx = self.tx.lock();
         if !self.is_closed() && !self.tx_blocked.load(Ordering::Acquire) {
-            // Whatever it comes to, the lane is closed next.
+            // The result does not matter: the lane is closed next.
             let _ = tx.run(self, &mut after);
         }
     }
 
-    /// Receives what has arrived before the lane is closed, because its peer has closed it already.
+    /// Receives what has arrived on a lane that the peer has closed, before this end closes it.
     pub fn take_the_rest(self: &Arc<Self>) {
         let mut after = self.peer.after();
         let mut rx = self.rx.lock();
@@ -342,20 +341,20 @@ impl Lane {
         }
     }
 
-    /// Ends the connection, and wakes who sleeps on it. What the lane carried stays.
+    /// Ends the connection, and wakes the thread that sleeps for its input. The lane keeps its records.
     pub fn shut(&self) {
         socket::shutdown(self.fd());
         self.wake_caller();
     }
 
-    /// Ends the lane and returns what it carried. After this no thread touches memory for it.
+    /// Closes the lane and returns its records. From then on no thread accesses memory for the lane.
     pub fn close(&self) -> Vec<Posted> {
         let first = !self.closed.swap(true, Ordering::SeqCst);
         if first {
             socket::shutdown(self.fd());
             self.worker.remove(self.fd(), self.token);
         }
-        // Whoever drives a side does only non-blocking work under its lock, so these waits are short.
+        // A thread that drives a side does only non-blocking work under its lock, so these waits are short.
         self.tx.lock().clear();
         self.rx.lock().clear();
         self.answers.lock().clear();
@@ -363,10 +362,10 @@ impl Lane {
         self.flight.lock().take_all()
     }
 
-    /// What may be posted now: the windows of frames and of the target's READ credits.
+    /// Returns the limits of the next pull: the windows of frames and of the target's READ credits.
     pub fn windows(&self) -> PullLimits {
-        // What is queued in the sockets is what the kernel works off in one go, on whatever thread it is:
-        // little, while a conversation goes on beside it.
+        // The kernel processes all that is queued in a socket in one go, on any thread. So only a little is queued
+        // while a conversation of small transfers goes on beside it.
         let gentle = !self.is_express() && self.peer.stats.converses();
         let (frame_bytes, frames, read_bytes) = match gentle {
             true => (GENTLE_FRAME_BYTES_MAX, GENTLE_FRAMES_MAX, u64::from(GENTLE_FRAME_BYTES_MAX)),
@@ -382,17 +381,17 @@ impl Lane {
         }
     }
 
-    /// Whether the lane has something unacknowledged of this transfer.
+    /// Returns whether an unacknowledged frame of this transfer is on the lane.
     pub fn carries(&self, transfer: u64) -> bool {
         self.flight.lock().carries(transfer)
     }
 
-    /// Whether frames are out and nothing has come back since `since_ns` (CLOCK_BOOTTIME).
+    /// Returns whether frames are in flight and nothing was received since `since_ns` (CLOCK_BOOTTIME).
     pub fn is_stuck(&self, since_ns: Boottime) -> bool {
         self.is_busy() && self.progress_ns.load(Ordering::Relaxed) < since_ns.ns()
     }
 
-    /// Whether frames are out.
+    /// Returns whether frames are in flight.
     pub fn is_busy(&self) -> bool {
         !self.flight.lock().is_empty()
     }

@@ -1,4 +1,4 @@
-//! Closing is local quiescence: a lane is not closed while a thread is at it.
+//! Closing a lane waits for every thread that uses it.
 
 use super::*;
 use crate::complete::{State, Transfer};
@@ -24,7 +24,7 @@ fn engine() -> Engine {
     Engine::open(config).unwrap()
 }
 
-/// A lane to a peer of `a`, over a socket whose other end is kept.
+/// Returns a lane to a peer of `a`, over a socket whose other end is returned too.
 fn lane(a: &Engine, b: &Engine) -> (Arc<Lane>, UnixStream) {
     let peer = a.connect(b.address(), Some(BOUND)).unwrap();
     lane_of(a, a.whole().peers.get(peer).unwrap())
@@ -46,7 +46,7 @@ fn lane_of(a: &Engine, peer: Arc<Peer>) -> (Arc<Lane>, UnixStream) {
     (Arc::new(Lane::new(spec, peer, a.whole().clone(), workers.of(0, 1).clone(), 77)), theirs)
 }
 
-/// Closes the lane on another thread, which must not be over before `go_on` was called. How many records came back.
+/// Closes the lane on another thread, which must not finish before `go_on` is called. Returns the number of records.
 fn assert_close_waits(lane: &Arc<Lane>, go_on: impl FnOnce()) -> usize {
     let (told, closed) = channel();
     let closing = lane.clone();
@@ -54,10 +54,10 @@ fn assert_close_waits(lane: &Arc<Lane>, go_on: impl FnOnce()) -> usize {
     while !lane.is_closed() {
         std::thread::yield_now();
     }
-    // Nothing tells that it does not come; what comes too soon comes now.
+    // No event shows that the close waits, so the test allows time for a wrong end.
     let until_ns = clock::monotonic_ns() + 50_000_000;
     while clock::monotonic_ns() < until_ns {
-        assert_eq!(closed.try_recv(), Err(TryRecvError::Empty), "closed, and a thread is still at it");
+        assert_eq!(closed.try_recv(), Err(TryRecvError::Empty), "closed while a thread uses the lane");
         std::thread::yield_now();
     }
     go_on();
@@ -66,7 +66,7 @@ fn assert_close_waits(lane: &Arc<Lane>, go_on: impl FnOnce()) -> usize {
     records
 }
 
-/// Whoever holds a side's lock may be in a system call that writes or reads memory for the lane.
+/// A thread that holds a side's lock may be in a system call that accesses memory for the lane.
 fn assert_close_waits_for<T>(side: impl FnOnce(&Lane) -> MutexGuard<'_, T>) {
     let (a, b) = (engine(), engine());
     let (lane, _other_end) = lane(&a, &b);
@@ -74,7 +74,7 @@ fn assert_close_waits_for<T>(side: impl FnOnce(&Lane) -> MutexGuard<'_, T>) {
     assert_eq!(assert_close_waits(&lane, || drop(guard)), 0);
 }
 
-/// A WRITE that the lane has sent and that is not acknowledged yet.
+/// Posts a WRITE that the lane has sent whole and that is not acknowledged yet.
 fn sent(lane: &Lane) -> Arc<Transfer> {
     let transfer = submit_plain(&lane.peer, 1, 8);
     let Some(Pulled::Slices { first, end, bytes, .. }) = lane.pull(lane.windows()) else {
@@ -87,8 +87,8 @@ fn sent(lane: &Lane) -> Arc<Transfer> {
     transfer
 }
 
-/// A thread has taken an acknowledgement and has not applied it when the lane is closed: the fence must not precede
-/// the outcome. What follows the outcome is done under no lock: a task can close the lane that woke it.
+/// A thread has taken an acknowledgement and not applied it when the lane is closed: the fence must not precede the
+/// outcome. Work that follows the outcome is done under no lock: a task can close the lane that woke it.
 #[test]
 fn closing_waits_for_who_applies_what_it_took() {
     let a = engine();
@@ -111,15 +111,15 @@ fn closing_waits_for_who_applies_what_it_took() {
             assert!(acknowledge(ours, &ACKNOWLEDGEMENT, &[], &mut after).is_ok());
         });
         taken.recv_timeout(BOUND).unwrap();
-        // The closure owns `go_on`: a failure lets the thread go.
+        // The closure owns `go_on`, so a failed assertion also releases the thread.
         let go_on = move || go_on.send(()).unwrap();
         assert_eq!(assert_close_waits(&lane, go_on), 0, "its record was taken");
     });
     assert_eq!(transfer.result().unwrap().state, State::Done);
-    assert_eq!(woken.records.get(), Some(&0), "the task was woken, and could close the lane");
+    assert_eq!(woken.records.get(), Some(&0), "the woken task could close the lane");
 }
 
-/// A task that closes the lane by which it was woken.
+/// A task that closes the lane that woke it.
 struct Woken {
     lane: Arc<Lane>,
     records: OnceLock<usize>,

@@ -1,5 +1,5 @@
-//! Every lane that a worker was given and that may still move something: who ends a broken engine finds them here,
-//! whatever the sessions know. `worker` adds them.
+//! Every lane that a worker was given and that may still move something. The teardown of a broken engine takes its
+//! lanes from this list, not from the sessions. `worker` adds them.
 
 use super::lane::Lane;
 use crate::sys::lock::Mutex;
@@ -11,7 +11,7 @@ pub struct Lanes(Mutex<List>);
 #[derive(Default)]
 struct List {
     all: Vec<Weak<Lane>>,
-    /// With as many, those that have gone are dropped: what that costs was paid for by adding them.
+    /// At this length, dropped lanes are removed. The additions since the last removal pay for its cost.
     sweep_at: usize,
 }
 
@@ -29,12 +29,12 @@ impl Lanes {
         self.0.lock().all.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Ends all connections at once: what was sent and has not arrived may still arrive, and nothing else.
+    /// Shuts all connections at once: bytes that were sent may still arrive, and nothing else is sent.
     pub fn shut(&self) {
         self.all().iter().for_each(|lane| lane.shut());
     }
 
-    /// Returns when no thread touches memory for any lane.
+    /// Closes all lanes. On return no thread accesses memory for any lane.
     pub fn close(&self) {
         self.all().iter().for_each(|lane| drop(lane.close()));
     }

@@ -1,5 +1,5 @@
-//! Which lanes a session has and is to have: none before something is to go over TCP. Pure; `lanes_of` carries the
-//! steps out, `control` dials.
+//! Decides which lanes a session opens: none before something is to go over TCP. Pure; `service` carries out the steps,
+//! `control` dials.
 //!
 //! ```text
 //!         wanted                attached              lost
@@ -7,16 +7,16 @@
 //!                   ▲   └ failed ─▶ RESTING                  (the pause begins anew)
 //!                   └─── pause, doubled each time ┘
 //! ```
-//! The dialer of the session opens its lanes. The acceptor asks it to.
+//! The dialer of the session opens its lanes. The acceptor asks the dialer to open them.
 
 use crate::types::Monotonic;
 
-/// Kinds of lanes, as bits: slot 0, and all others.
+/// The kinds of lanes, as bits: slot 0, and all other slots.
 pub const EXPRESS: u32 = 1;
 pub const BULK: u32 = 2;
 pub const ALL: u32 = EXPRESS | BULK;
 
-/// The kind of the lane in a slot.
+/// Returns the kind of the lane in a slot.
 pub fn kind(slot: u32) -> u32 {
     if slot == 0 {
         EXPRESS
@@ -43,7 +43,7 @@ pub struct Pauses {
 enum Slot {
     Idle,
     Attached(u32),
-    /// `pause_ns`: before it is tried again, should it fail.
+    /// `pause_ns`: the pause before the next try if this one fails.
     Opening {
         pause_ns: u64,
     },
@@ -56,17 +56,17 @@ enum Slot {
 pub struct Opening {
     pauses: Pauses,
     slots: Vec<Slot>,
-    /// The kinds that are to stand whenever the session does.
+    /// The kinds of lanes that must be attached whenever the session is up.
     wanted: u32,
-    /// Whether this side dialed the session's connection. None: there is no connection.
+    /// Whether this side dialed the session's connection. None: no connection stands.
     dialed: Option<bool>,
-    /// The highest lane number attached in each slot since the session began. Numbers only rise, so the dialer has
-    /// given up a lane with a lower one.
+    /// The highest lane number attached in each slot since the session began. Numbers rise, so the dialer has given up
+    /// any lane with a lower number.
     used: Vec<u32>,
 }
 
 impl Opening {
-    /// `lanes`: the express lane included.
+    /// `lanes` includes the express lane.
     pub fn new(lanes: u32, pauses: Pauses) -> Opening {
         Opening {
             pauses,
@@ -77,7 +77,7 @@ impl Opening {
         }
     }
 
-    /// A connection stands on which every lane of an earlier one is closed. What was wanted still is.
+    /// Begins on a new connection; every lane of an earlier one is closed. Lanes that were wanted are wanted again.
     pub fn begin(&mut self, dialed: bool) -> Vec<Step> {
         self.dialed = Some(dialed);
         self.slots.fill(Slot::Idle);
@@ -86,18 +86,18 @@ impl Opening {
         self.want(wanted)
     }
 
-    /// The connection is gone, and the caller closes all lanes.
+    /// Ends with the connection. The caller closes all lanes.
     pub fn end(&mut self) {
         self.dialed = None;
         self.slots.fill(Slot::Idle);
     }
 
-    /// Whether the peer may ask for lanes: not if it is the one that dials them.
+    /// Returns whether the peer may ask for lanes: not if the peer dials them.
     pub fn may_be_asked(&self) -> bool {
         self.dialed != Some(false)
     }
 
-    /// Lanes of these kinds are to stand from here on.
+    /// Requests lanes of these kinds from now on.
     pub fn want(&mut self, kinds: u32) -> Vec<Step> {
         let fresh = kinds & ALL & !self.wanted;
         self.wanted |= fresh;
@@ -111,7 +111,7 @@ impl Opening {
         }
     }
 
-    /// Opens a lane for a slot that has none, if the lane is wanted and this side dials.
+    /// Opens the lane of an idle slot, if the lane is wanted and this side dials.
     fn open(&mut self, slot: usize, pause_ns: u64) -> Option<Step> {
         let is_due = self.slots[slot] == Slot::Idle && self.wanted & kind(slot as u32) != 0;
         if !is_due || self.dialed != Some(true) {
@@ -121,7 +121,7 @@ impl Opening {
         Some(Step::Open(slot as u32))
     }
 
-    /// Whether a lane with this number may be attached in this slot.
+    /// Returns whether a lane with this number may be attached in this slot.
     pub fn takes(&self, slot: u32, lane: u32) -> bool {
         self.dialed.is_some() && self.used.get(slot as usize).is_some_and(|used| lane > *used)
     }
@@ -133,7 +133,7 @@ impl Opening {
         }
     }
 
-    /// Nothing came of opening a lane: the next one is tried after a pause that doubles each time.
+    /// Notes that opening a lane failed. The next try follows a pause that doubles each time.
     pub fn failed(&mut self, now_ns: Monotonic, slot: u32) {
         if let Some(place) = self.slots.get_mut(slot as usize) {
             if let Slot::Opening { pause_ns } = *place {
@@ -142,14 +142,14 @@ impl Opening {
         }
     }
 
-    /// An attached lane is gone.
+    /// Notes that an attached lane is lost.
     pub fn lost(&mut self, lane: u32) -> Option<Step> {
         let slot = self.slots.iter().position(|slot| *slot == Slot::Attached(lane))?;
         self.slots[slot] = Slot::Idle;
         self.open(slot, self.pauses.min_ns)
     }
 
-    /// When `timer` should be called next.
+    /// Returns when to call `timer` next.
     pub fn next_timer(&self) -> Option<Monotonic> {
         let until = |slot: &Slot| match slot {
             Slot::Resting { until_ns, .. } => Some(*until_ns),

@@ -1,4 +1,4 @@
-//! When lanes are opened, and by whom.
+//! When lanes are opened, and by which side.
 
 use super::*;
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 const MS: u64 = 1_000_000;
 const PAUSES: Pauses = Pauses { min_ns: 20 * MS, max_ns: 1000 * MS };
 
-/// Of a session with an express lane and two others.
+/// Returns the state of a dialer's session with an express lane and two bulk lanes.
 fn dialer() -> Opening {
     let mut opening = Opening::new(3, PAUSES);
     assert_eq!(opening.begin(true), []);
@@ -68,14 +68,14 @@ fn a_lane_that_cannot_be_opened_is_tried_after_pauses_that_double() {
         assert_eq!(opening.next_timer(), None);
     }
     assert_eq!(pauses, [20, 40, 80, 160, 320, 640, 1000, 1000]);
-    // A lane that stood begins anew.
+    // After a lane was attached, the pauses begin anew.
     opening.attached(0, 99);
     opening.lost(99);
     opening.failed(now, 0);
     assert_eq!(opening.next_timer(), Some(now + 20 * MS));
 }
 
-/// A lane whose number is not above that of the slot's last one was given up by its dialer.
+/// A lane whose number is not above the slot's last number was given up by its dialer.
 #[test]
 fn an_older_lane_replaces_none() {
     let mut opening = Opening::new(2, PAUSES);
@@ -90,8 +90,8 @@ fn an_older_lane_replaces_none() {
 }
 
 proptest! {
-    /// Whatever happens, a wanted lane stands, is being opened, or rests until a time that comes; an unwanted lane does
-    /// none of it; and no number is given twice.
+    /// After any steps, a wanted lane is attached, is being opened, or rests until a known time; an unwanted lane does
+    /// none of these; and no number is used twice.
     #[test]
     fn a_wanted_lane_is_always_on_its_way(steps in prop::collection::vec((0..7u8, 0..3u32), 0..80)) {
         let (mut opening, mut now, mut last, mut under_way) = (Opening::new(3, PAUSES), Monotonic::ZERO, 0, Vec::new());

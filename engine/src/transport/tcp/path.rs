@@ -1,5 +1,4 @@
-//! A peer's lanes as one path: picks which of them moves what, and lets a waiting thread drive the
-//! express lane itself.
+//! A peer's lanes as one path: picks the lane for each class, and lets a waiting thread drive the express lane itself.
 
 use super::opening::{BULK, EXPRESS};
 use crate::command::Command;
@@ -18,14 +17,14 @@ use std::sync::{Arc, Weak};
 
 /// The lanes by slot: slot 0 is the express lane, the others carry bulk.
 pub struct TcpPath {
-    /// The peer holds the link.
+    /// Weak, because the peer holds the path.
     peer: Weak<Peer>,
-    /// The kinds of lanes that the control loop was asked for. Each is asked for once: what is wanted once is opened
-    /// again by itself.
+    /// The kinds of lanes that the control loop was asked for. Each is requested once: from then on a lost lane is
+    /// opened again without a request.
     wanted: AtomicU32,
     slots: RwLock<Vec<Option<Arc<Lane>>>>,
     spin_ns: u64,
-    /// Whether the last wait was short enough for a spin to make sense; a hint.
+    /// Whether the last wait was short enough for spinning to pay; a hint.
     spin_pays: AtomicBool,
     express_bytes_max: u64,
 }
@@ -42,7 +41,7 @@ impl TcpPath {
         }
     }
 
-    /// Has lanes of this kind opened, if something waits for them. What waits was queued before.
+    /// Requests lanes of this kind if work waits for them. The caller has queued the work before.
     fn want(&self, kind: u32) {
         if self.wanted.load(Ordering::Relaxed) & kind != 0 {
             return;
@@ -53,13 +52,13 @@ impl TcpPath {
         {
             return;
         }
-        // After the bit is set: `set` does the same under the lock, so the later of the two sees both changes.
+        // After the bit is set: `set` calls `tell_express` under the lock too, so the later call sees both changes.
         self.tell_express(&self.slots.read());
         peer.around().commands.push(Command::WantLanes { peer: peer.handle, kinds: kind });
     }
 
-    /// The express lane looks for bulk only where some was queued and no other lane stands: a peer that exchanges
-    /// small messages alone does not pay for it with each frame.
+    /// Lets the express lane pull bulk only if bulk was queued and no bulk lane is attached: a peer that exchanges only
+    /// small messages does not pay for the check with each frame.
     fn tell_express(&self, slots: &[Option<Arc<Lane>>]) {
         let is_wanted = self.wanted.load(Ordering::Relaxed) & BULK != 0;
         if let Some((Some(express), bulk)) = slots.split_first() {
@@ -79,7 +78,7 @@ impl TcpPath {
         self.slots.read().get(slot as usize).cloned().flatten()
     }
 
-    /// Whether something waits for a lane that does not stand.
+    /// Returns whether work waits for a lane that is not attached.
     pub fn lacks_lane(&self) -> bool {
         let Some(peer) = self.peer.upgrade() else { return false };
         let (has_express, has_any) = (self.get(0).is_some(), self.lanes() > 0);
@@ -109,7 +108,7 @@ impl Path for TcpPath {
         if bulk.peek().is_some() {
             return bulk.for_each(|lane| lane.kick());
         }
-        // Until they stand the express lane carries it.
+        // The express lane carries bulk until the bulk lanes are attached.
         self.want(BULK);
         lanes.iter().for_each(|lane| lane.kick());
     }
@@ -134,7 +133,7 @@ impl Path for TcpPath {
         loop {
             lane.drive_rx(true);
             let now_ns = clock::monotonic_ns();
-            // What goes on another way ends without waking who sleeps here; that it does wakes them.
+            // A transfer that moved to another path completes without waking this thread. The move itself wakes it.
             let is_over = || transfer.is_final() || transfer.transport() != Transport::Tcp;
             if is_over() || now_ns >= deadline_ns || lane.is_closed() {
                 break;
@@ -142,7 +141,7 @@ impl Path for TcpPath {
             if may_spin && !asked_cpu {
                 asked_cpu = true;
                 let (incoming, own) = socket::incoming_and_own_cpu(lane.fd());
-                // Otherwise the peer needs this CPU to answer.
+                // On the same CPU the peer could not answer while this thread spins.
                 may_spin = incoming != own;
             }
             may_spin &= now_ns < started_ns + self.spin_ns && lane.peer.active() <= 1;

@@ -1,13 +1,13 @@
-//! The receiving side of a lane: reads headers through a small staging buffer, and payload straight to
-//! where it belongs. Each receive ends with room for the next header, so that a stream of frames costs
-//! about one system call for each; what arrives beyond a header is copied once, a few KiB at most.
+//! The receiving side of a lane: reads heads through a small staging buffer, and payload directly into its destination.
+//! Each receive ends with room for the next head, so that a stream of frames costs about one system call for each.
+//! Bytes beyond a head are copied once, a few KiB at most.
 //!
 //! ```text
 //! staging: [ header | descriptors, extra ] ──open, admit──▶ pieces ──recvmsg──▶ registered memory
 //!                                                              └── refused ──▶ a sink
 //! ```
-//! Nothing of a frame is believed before its MAC is checked, and no byte is placed without the
-//! region entered and the lease checked, before and after.
+//! No part of a frame is used before its MAC is checked. No byte is placed unless its region is entered; the lease is
+//! checked before and after.
 
 use crate::loss::{Cause, Failure};
 use crate::peer::After;
@@ -22,22 +22,22 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-/// How far a receive may read beyond what the frame at hand needs.
+/// How far a receive may read beyond the current frame.
 const READ_AHEAD_EXPRESS: usize = 16 << 10;
 const READ_AHEAD_BULK: usize = 8 << 10;
 const STAGING_BYTES: usize = META_BYTES_MAX + READ_AHEAD_EXPRESS;
-/// Bytes one turn may receive before other lanes of the worker get theirs.
+/// Bytes that one turn may receive before other lanes of the worker have their turn.
 const TURN_BYTES: usize = 4 << 20;
 
-/// What one turn of receiving came to.
+/// The result of one turn of receiving.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RxTurn {
     pub bytes: usize,
-    /// There may be more to receive.
+    /// More may have arrived.
     pub again: bool,
     /// An acknowledgement or answer is due.
     pub owes_answer: bool,
-    /// Something posted here was acknowledged.
+    /// A posted frame was acknowledged or answered.
     pub settled: bool,
     pub failed: Option<Failure>,
 }
@@ -53,13 +53,13 @@ pub struct Rx {
     vectors: Vec<IoVec>,
 }
 
-/// Why a lane cannot go on.
+/// Why a lane must end.
 pub enum Broken {
-    /// The stream is not what a peer in good order sends.
+    /// The stream violates the protocol.
     Malformed(Malformed),
-    /// The frame's lease was over: the lane is closed, the rest unread.
+    /// The frame's lease was over. The rest of the stream is not read.
     Expired,
-    /// Another lane still takes in what this frame repeats, and may not be interrupted here: it comes again.
+    /// Another lane is still receiving the data that this frame repeats. The frame is sent again on another lane.
     Busy,
     /// The peer closed the connection.
     Closed,
@@ -85,7 +85,7 @@ impl Broken {
             Broken::Expired => {
                 Failure::new(Cause::Lease, "the lease of a frame was over before it was placed")
             }
-            Broken::Busy => Failure::new(Cause::Ours, "another lane still receives what a frame repeats"),
+            Broken::Busy => Failure::new(Cause::Ours, "another lane is receiving the same frame"),
             Broken::Closed => Failure::new(Cause::Closed, "the peer closed the connection"),
             Broken::Refused(error) => Failure::system("receiving", error),
         }
@@ -106,7 +106,7 @@ impl Rx {
         }
     }
 
-    /// Forgets the frame at hand. Part of closing the lane.
+    /// Drops the current frame. Part of closing the lane.
     pub fn clear(&mut self) {
         self.frame = None;
         self.landing.reset(0, Boottime::ZERO);
@@ -118,7 +118,7 @@ impl Rx {
     pub fn run(&mut self, lane: &Arc<Lane>, after: &mut After) -> RxTurn {
         let mut turn = RxTurn::default();
         if self.staging.is_empty() {
-            // Idle lanes of a thousand peers need no buffers; the first byte brings one.
+            // Allocated with the first byte, so that idle lanes of a thousand peers need no buffers.
             self.staging = vec![0; STAGING_BYTES].into_boxed_slice();
         }
         loop {
@@ -146,8 +146,8 @@ impl Rx {
         }
     }
 
-    /// One system call: into the frame's pieces, then staging. None: nothing there. Otherwise how much
-    /// came, and how much there was room for.
+    /// Does one receive, into the frame's pieces and then into staging. None: nothing has arrived. Otherwise the bytes
+    /// received, and the bytes that had room.
     fn receive(&mut self, lane: &Lane) -> Result<Option<(usize, usize)>, Broken> {
         self.make_room(lane);
         let ahead = if lane.is_express() { READ_AHEAD_EXPRESS } else { READ_AHEAD_BULK };
@@ -155,7 +155,7 @@ impl Rx {
         self.vectors.clear();
         self.landing.enter();
         let placed = self.landing.vectors(&mut self.vectors);
-        // The next head may follow in the same call, if all that is left of this frame fits before it.
+        // The same call may receive the next head, if the vectors cover the rest of this frame.
         let room = placed == self.landing.left();
         if room {
             self.vectors.push(IoVec::new(self.staging[self.end..].as_mut_ptr() as u64, tail));
@@ -187,7 +187,7 @@ impl Rx {
         }
     }
 
-    /// Moves what is staged to the front when the rest of a frame's head would not fit behind it.
+    /// Moves the staged bytes to the front if the rest of a head would not fit behind them.
     fn make_room(&mut self, lane: &Lane) {
         let ahead = if lane.is_express() { READ_AHEAD_EXPRESS } else { READ_AHEAD_BULK };
         if self.start == self.end {
@@ -199,7 +199,7 @@ impl Rx {
         }
     }
 
-    /// Bytes still missing of the head at the front of staging, 0 when that is not known yet.
+    /// Returns the bytes still missing of the first staged head; 0 if its length is not known yet.
     fn needed(&self) -> usize {
         let have = self.end - self.start;
         if self.frame.is_some() || have < HEADER_BYTES {
@@ -217,7 +217,7 @@ impl Rx {
         Header::decode(&head)
     }
 
-    /// Works off what has been received: finishes frames whose payload is in, begins the next ones.
+    /// Processes received bytes: finishes frames whose payload is complete, and begins the next ones.
     fn consume(&mut self, lane: &Arc<Lane>, turn: &mut RxTurn, after: &mut After) -> Result<(), Broken> {
         loop {
             if let Some(frame) = self.frame.take() {

@@ -1,6 +1,5 @@
-//! TCP as a transport beside the others: the lanes of each session, when there are to be any, and what becomes of
-//! them. `opening` decides which, `control` dials and accepts their connections and hands over those that have
-//! proven to be this session's.
+//! The `TransportService` of TCP: each session's lanes, from opening to closing. `opening` decides which lanes to open.
+//! `control` dials and accepts their connections, and attaches those that have proven to belong to the session.
 
 use super::lane::{Lane, LaneSpec};
 use super::opening::{Opening, Pauses, Step};
@@ -21,7 +20,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// A slow network's pause at most before a lane is dialed again.
+/// The longest pause before a lane is dialed again.
 const PAUSE_NS_MAX: u64 = 1_000_000_000;
 
 pub struct Service {
@@ -42,7 +41,7 @@ struct Session {
     numbers: Arc<LaneNumbers>,
 }
 
-/// A connection that is to be a lane, when it has proven to be of this session.
+/// A connection that has proven to belong to the session, to be attached as a lane.
 pub struct Candidate {
     pub lane: u32,
     pub slot: u32,
@@ -62,7 +61,7 @@ impl Service {
         self.lock().get_mut(&peer).map(body)
     }
 
-    /// A peer to which there are no lanes yet.
+    /// Adds a peer without lanes.
     pub fn add(&self, peer: Arc<Peer>) {
         let config = &self.context.config;
         let theirs = peer.identity.lanes_max;
@@ -83,7 +82,7 @@ impl Service {
         self.lock().insert(peer.handle, session);
     }
 
-    /// Lanes of these kinds are to stand whenever the session does.
+    /// Requests lanes of these kinds whenever the session is up.
     pub fn want(&self, peer: PeerId, kinds: u32) {
         self.with(peer, |session| {
             let steps = session.opening.want(kinds);
@@ -91,7 +90,8 @@ impl Service {
         });
     }
 
-    /// The same for the peer, which asks. False: it dials the lanes itself, and no engine in good order asks then.
+    /// Requests lanes for the peer, which asks for them. Returns false if the peer dials the lanes itself: to ask then
+    /// violates the protocol.
     pub fn asked(&self, peer: PeerId, kinds: u32) -> bool {
         let may_ask = self.with(peer, |session| session.opening.may_be_asked()).unwrap_or(true);
         if may_ask {
@@ -113,17 +113,17 @@ impl Service {
         }
     }
 
-    /// Whether a lane of this session with these numbers may be attached.
+    /// Returns whether a lane of this session with this number may be attached in this slot.
     pub fn takes(&self, peer: PeerId, lane: u32, slot: u32) -> bool {
         self.with(peer, |session| session.opening.takes(slot, lane)).unwrap_or(false)
     }
 
-    /// The lane that stands in a slot.
+    /// Returns the lane that is attached in a slot.
     pub fn attached(&self, peer: PeerId, slot: u32) -> Option<u32> {
         self.with(peer, |session| session.path.get(slot).map(|lane| lane.id)).flatten()
     }
 
-    /// A lane joins its session. False: it cannot be driven.
+    /// Attaches a lane to its session. False: its number is taken or fenced, or no worker can poll it.
     pub fn attach(&self, peer: PeerId, candidate: Candidate) -> bool {
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
         let attached = self.with(peer, |session| {
@@ -158,7 +158,7 @@ impl Service {
         true
     }
 
-    /// No lane came of a connection; another is tried later.
+    /// Notes that a lane could not be opened; it is tried again later.
     pub fn not_opened(&self, peer: PeerId, slot: u32, loss: Loss) {
         self.with(peer, |session| {
             session.peer.note_loss(loss);
@@ -166,7 +166,7 @@ impl Service {
         });
     }
 
-    /// When `timer` should be called next for this peer.
+    /// Returns when to call `timer` next for this peer.
     pub fn next_timer(&self, peer: PeerId) -> Option<Monotonic> {
         self.with(peer, |session| session.opening.next_timer()).flatten()
     }
@@ -178,19 +178,19 @@ impl Service {
         });
     }
 
-    /// Lanes on which nothing has moved since then (CLOCK_BOOTTIME).
+    /// Returns lanes with frames in flight that have received nothing since `since_ns` (CLOCK_BOOTTIME).
     pub fn stuck(&self, peer: PeerId, since_ns: Boottime) -> Vec<(u32, Loss)> {
         let silent = Failure::new(Cause::Silent, "nothing moved for progress_timeout_ms");
         let stuck = self.lanes(peer).into_iter().filter(|lane| lane.is_stuck(since_ns));
         stuck.map(|lane| (lane.id, lane.loss(silent))).collect()
     }
 
-    /// Whether something waits for a lane that does not stand.
+    /// Returns whether work waits for a lane that is not attached.
     pub fn lacks_lane(&self, peer: PeerId) -> bool {
         self.with(peer, |session| session.path.clone()).is_some_and(|path| path.lacks_lane())
     }
 
-    /// Sends what is owed on lanes that are about to be closed on purpose.
+    /// Sends owed answers on lanes that are about to be closed on purpose.
     pub fn settle_debts(&self, peer: PeerId) {
         self.lanes(peer).iter().for_each(|lane| lane.settle_debts());
     }
@@ -241,7 +241,7 @@ impl TransportService for Service {
         let (path, lane) =
             self.with(peer, |session| Some((session.path.clone(), session.lanes.remove(&lane)?)))??;
         path.set(lane.slot, None);
-        // The lane's locks are taken outside the sessions': its holders may ask for a lane.
+        // The lane's locks are taken without the sessions' lock: a thread that holds them may request a lane.
         let records = lane.close();
         self.with(peer, |session| {
             let step = session.opening.lost(lane.id);
@@ -261,7 +261,7 @@ impl TransportService for Service {
     }
 
     fn is_quiet(&self, _peer: PeerId) -> bool {
-        // A lane that is closed moves nothing any more.
+        // Nothing moves on a closed lane.
         true
     }
 }

@@ -1,8 +1,8 @@
-//! The sending side of a lane: fills a batch of frames from what is owed and what is queued, and sends
-//! it with as few system calls as it takes, gathering payload straight from registered memory.
+//! The sending side of a lane: fills a batch of frames from owed answers and queued work, and sends it with as few
+//! system calls as possible, gathering payload directly from registered memory.
 //!
-//! Order within a batch: acknowledgements, then the peer's work and answers to READs in turn. A batch
-//! ends with the first frame that carries much, so that small frames never wait for more than one.
+//! Order within a batch: acknowledgements, then our own frames and answers to READs in turn. A batch ends with the
+//! first large frame, so that small frames never wait for more than one large frame.
 
 use crate::complete::TransferFlags;
 use crate::limits::FRAME_BYTES_MAX;
@@ -24,14 +24,14 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-/// Stop adding frames to a batch beyond these.
+/// No frame is added to a batch beyond these.
 const BATCH_BYTES: usize = 256 << 10;
 const BATCH_PIECES: usize = 480;
 const BATCH_META: usize = 48 << 10;
-/// Bytes one turn may send before other lanes of the worker get theirs.
+/// Bytes that one turn may send before other lanes of the worker have their turn.
 const TURN_BYTES: usize = 4 * FRAME_BYTES_MAX as usize;
 
-/// The peer's other READs are admitted anew, on another lane.
+/// The lane ends; the peer sends its other READs again on another lane, where they are admitted anew.
 const REGION_GONE: Failure = Failure::new(Cause::Ours, "a region that a READ names was unregistered");
 
 pub enum TxTurn {
@@ -39,12 +39,12 @@ pub enum TxTurn {
     Idle,
     /// The socket takes no more.
     Blocked,
-    /// There is more, but others have a turn first.
+    /// More is left, but other lanes have their turn first.
     Yield,
     Failed(Failure),
 }
 
-/// Where a piece of the batch lies.
+/// The place of a piece of the batch.
 #[derive(Clone, Copy)]
 enum Place {
     /// Offset in `meta`.
@@ -57,19 +57,19 @@ pub struct Tx {
     sealer: Sealer,
     meta: Vec<u8>,
     pieces: Vec<(Place, usize)>,
-    /// The first piece not sent whole, and how much of it was.
+    /// The first piece that is not sent whole, and how many of its bytes were sent.
     next: usize,
     offset: usize,
     bytes: usize,
     /// How many bytes of the batch the kernel has.
     sent: usize,
-    /// Where in the batch our own frames end that it has not whole.
+    /// Our own frames in the batch that the kernel does not have whole: end offset, operation, sequence.
     ends: VecDeque<(usize, Op, u64)>,
-    /// Whether the flight knows that they are being sent.
+    /// Whether the flight knows that these frames are being sent.
     is_told: bool,
     /// Regions of peers' READs in the batch, entered around each system call.
     serving: Vec<Arc<Region>>,
-    /// When the earliest lease of those READs ends, on our CLOCK_BOOTTIME.
+    /// The earliest end of those READs' leases, on our CLOCK_BOOTTIME.
     serve_until_ns: Boottime,
     vectors: Vec<IoVec>,
     turn: bool,
@@ -94,7 +94,7 @@ impl Tx {
         }
     }
 
-    /// Forgets the batch. Part of closing the lane.
+    /// Drops the batch. Part of closing the lane.
     pub fn clear(&mut self) {
         self.meta.clear();
         self.pieces.clear();
@@ -150,7 +150,7 @@ impl Tx {
     fn push_meta(&mut self, start: usize) {
         let length = self.meta.len() - start;
         match self.pieces.last_mut() {
-            // Frames without payload lie side by side in `meta`: one piece.
+            // Frames without payload are adjacent in `meta` and form one piece.
             Some((Place::Meta(at), size)) if *at + *size == start => *size += length,
             _ => self.pieces.push((Place::Meta(start), length)),
         }
@@ -186,8 +186,8 @@ impl Tx {
         self.push_meta(start);
     }
 
-    /// Answers one READ of the peer: gathers its pieces behind a header. STALE when a region went away
-    /// since the READ was admitted: the lane ends, and the peer's other READs are admitted anew.
+    /// Answers a READ of the peer: gathers its pieces behind a header. Fails the lane if a region was unregistered
+    /// after the READ was admitted; the peer's other READs are then admitted anew.
     fn add_answer(&mut self, lane: &Lane) -> Result<bool, Failure> {
         let Some(job) = lane.answers.lock().take_read() else { return Ok(false) };
         let payload: usize = job.pieces.iter().map(|(_, length)| *length as usize).sum();
@@ -216,12 +216,12 @@ impl Tx {
         Ok(true)
     }
 
-    /// Takes the next frame of our own transfers, if the lane's windows and the lease clock allow it.
+    /// Adds the next frame of our own transfers, if the lane's windows and the lease clock allow it.
     fn add_work(&mut self, lane: &Arc<Lane>) -> bool {
         let mut limits = lane.windows();
         if !limits.write || !limits.read {
             lane.window_full.store(true, Ordering::SeqCst);
-            // Once more: an answer that came before the flag was up will not have this run again.
+            // Read again: an answer that arrived before the flag was set does not run `tx` again.
             limits = lane.windows();
         }
         let now_ns = clock::boottime_ns();
@@ -251,18 +251,18 @@ impl Tx {
         true
     }
 
-    /// Enters a frame into the flight before a byte of it leaves, so that no answer can precede it.
+    /// Enters a frame into the flight before a byte of it is sent, so that no answer precedes the record.
     fn launch(&mut self, lane: &Lane, now_ns: Boottime, op: Op, what: What) -> u64 {
         let lease_until_ns = clock::monotonic_ns() + lane.peer.clock.lease_ns();
         let mut flight = lane.flight.lock();
         if flight.count(op) == 0 {
-            // What waits from here on is measured from here on.
+            // The progress timeout of a lane starts when a frame is in flight again.
             lane.progress_ns.store(now_ns.ns(), Ordering::Relaxed);
         }
         flight.launch(op, lease_until_ns, what)
     }
 
-    /// The frame is in the batch, whole.
+    /// Notes that the whole frame is in the batch.
     fn launched(&mut self, op: Op, sequence: u64) {
         self.ends.push_back((self.bytes, op, sequence));
         self.is_told = true;
@@ -324,7 +324,7 @@ impl Tx {
         self.launched(spec.op, sequence);
     }
 
-    /// One system call. Ok(0): the socket is full.
+    /// Does one system call. Ok(0): the socket is full.
     fn send(&mut self, lane: &Lane, after: &mut After) -> Result<usize, Failure> {
         self.vectors.clear();
         let mut skip = self.offset;
@@ -336,7 +336,7 @@ impl Tx {
             self.vectors.push(IoVec::new(start + skip as u64, length - skip));
             skip = 0;
         }
-        // READs are served from our regions only while these exist and the initiator waits.
+        // A peer's READ is answered only while its regions are registered and its lease runs.
         let entered = enter_all(&self.serving).ok_or(REGION_GONE)?;
         if clock_is_past(self.serve_until_ns) {
             return Err(Failure::new(Cause::Lease, "the lease of a READ was over before it was answered"));
@@ -363,7 +363,7 @@ impl Tx {
         Ok(count)
     }
 
-    /// Notes which of our frames the kernel has whole, and what the peer acknowledged during the call.
+    /// Notes which of our frames the kernel has whole, and settles those that the peer acknowledged during the call.
     fn confirm_written(&mut self, lane: &Lane, after: &mut After) -> Result<(), Failure> {
         self.is_told = false;
         let mut written = [0; 2];
@@ -371,7 +371,7 @@ impl Tx {
             written[flight::at(*op)] = *sequence;
             self.ends.pop_front();
         }
-        // It may have acknowledged what it cannot have.
+        // The peer may have acknowledged a frame that was not sent whole.
         let mut flight = lane.flight.lock();
         for (posted, faults) in flight.end_send(written).map_err(Malformed::failure)? {
             settle(lane, posted, &faults, after);
@@ -398,14 +398,13 @@ fn clock_is_past(until_ns: Boottime) -> bool {
     until_ns != Boottime::NEVER && clock::boottime_ns() > until_ns
 }
 
-/// The checksum of a READ's bytes, None when one of its regions is revoked.
+/// Returns the checksum of a READ's bytes; None if one of its regions is revoked.
 fn checksum_of_answer(job: &ReadJob) -> Option<u32> {
     let entered = enter_all(&job.regions)?;
     let mut hasher = crc32fast::Hasher::new();
     for (address, length) in &job.pieces {
-        // SAFETY: the piece lies in a region that is entered: its owner keeps it mapped until unregister
-        // returns, which waits for us to leave. Racing writers make the value meaningless, never the
-        // access.
+        // SAFETY: the piece lies in a region that is entered. Its owner keeps the memory mapped until unregister
+        // returns, and unregister waits until the region is left. Racing writers only make the value meaningless.
         unsafe {
             racing::for_each_part(*address as *const u8, *length as usize, |part| hasher.update(part));
         }
@@ -427,10 +426,10 @@ fn checksum_of(slices: &[Slice]) -> u32 {
     hasher.finalize()
 }
 
-/// Regions that are entered while this lives.
+/// Regions that stay entered until this is dropped.
 pub struct Entered<'a>(&'a [Arc<Region>]);
 
-/// Enters all of them, or none when one is revoked.
+/// Enters all regions, or none if one is revoked.
 pub fn enter_all(regions: &[Arc<Region>]) -> Option<Entered<'_>> {
     for (index, region) in regions.iter().enumerate() {
         if !region.enter() {

@@ -1,5 +1,5 @@
-//! The data lanes' wire format: one authenticated header, then descriptors, extra bytes and payload.
-//! Pure encoding and decoding; `tx` and `rx` move the bytes.
+//! The wire format of data lanes: an authenticated header, then descriptors, extra bytes and payload. Pure encoding and
+//! decoding; `tx` and `rx` move the bytes.
 //!
 //! ```text
 //! 0        16       24    28   29    30          32       36        40        48         56     64        72
@@ -7,9 +7,9 @@
 //! the checksum has 4 bytes, and 4 zeros behind it
 //! then descriptors (24 bytes each), extra, zeros up to a multiple of 64 if there is payload, payload
 //! ```
-//! All integers are little-endian. The MAC covers everything from `count` to the end of `extra`, under a
-//! key of this lane and direction; `count` rises by one with each frame, so nothing can be replayed,
-//! dropped or reordered unseen. Payload is plain; `checksum` covers it when the CHECKSUM flag is set.
+//! All integers are little-endian. The MAC covers everything from `count` to the end of `extra` and its padding, under
+//! a key of this lane and direction. `count` rises by one with each frame, so a replayed, dropped or reordered frame is
+//! detected. Payload is not encrypted; `checksum` covers it if the CHECKSUM flag is set.
 
 use crate::limits;
 use crate::loss::{Cause, Failure};
@@ -20,13 +20,12 @@ pub const HEADER_BYTES: usize = 72;
 pub const DESCRIPTOR_BYTES: usize = 24;
 pub const FAULT_BYTES: usize = 16;
 const MAC_BYTES: usize = 16;
-/// Payload starts at a multiple of this in its frame: the kernel's copies between page-aligned memory
-/// and socket buffers are a tenth slower when the two sides are not aligned alike.
+/// The payload's alignment in its frame. The kernel's copies between page-aligned memory and socket buffers are a tenth
+/// slower if the two sides are aligned differently.
 const PAYLOAD_ALIGNMENT: usize = 64;
 const MAGIC: u32 = u32::from_le_bytes(*b"FRY1");
 
-/// Extra bytes that a frame may have: a notification with its sequence, or the faults of every
-/// descriptor in flight.
+/// The largest `extra` of a frame: a notification with its number, or one acknowledgement's faults.
 pub const EXTRA_BYTES_MAX: usize = {
     let notification = 8 + limits::NOTIFY_BYTES_MAX;
     let faults = FAULTS_PER_FRAME_MAX * FAULT_BYTES;
@@ -36,33 +35,33 @@ pub const EXTRA_BYTES_MAX: usize = {
         faults
     }
 };
-/// Faults that one acknowledgement or answer reports; further ones follow in the next.
+/// Faults that one acknowledgement or answer reports; the next acknowledgement reports further faults.
 pub const FAULTS_PER_FRAME_MAX: usize = 1024;
-/// Everything of a frame that is not payload.
+/// The largest frame without its payload.
 pub const META_BYTES_MAX: usize =
     HEADER_BYTES + limits::FRAME_DESCRIPTORS_MAX * DESCRIPTOR_BYTES + EXTRA_BYTES_MAX + PAYLOAD_ALIGNMENT;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// Descriptors and payload to place; may carry a notification in `extra`.
+    /// Descriptors and payload to place; `extra` may have a notification.
     Write = 1,
     /// Descriptors to gather and send back.
     Read = 2,
     /// Answer to the READ with the same sequence: faults in `extra`, then the payload of the others.
     Data = 3,
-    /// Every WRITE up to `sequence` is applied, but for the faults in `extra`.
+    /// Every WRITE up to `sequence` is applied, except for the faults in `extra`.
     Ack = 4,
 }
 
 pub mod flags {
-    /// `checksum` is the CRC-32 of the payload (in a READ: wanted in the answer).
+    /// `checksum` is the CRC-32 of the payload. In a READ: the answer is to have one.
     pub const CHECKSUM: u8 = 1;
     /// `extra` is a notification: u64 sequence, then bytes.
     pub const NOTIFY: u8 = 2;
-    /// `extra` is the u64 sequence of a notification that will never come.
+    /// `extra` is the u64 number of a notification that was given up.
     pub const SKIP: u8 = 4;
-    /// In an ACK: the frame's payload did not match its checksum (in a fault entry).
+    /// All known flags.
     pub const ALL: u8 = CHECKSUM | NOTIFY | SKIP;
 }
 
@@ -74,14 +73,14 @@ pub struct Header {
     pub payload_bytes: u32,
     pub extra_bytes: u32,
     pub sequence: u64,
-    /// On the receiver's CLOCK_BOOTTIME: later than this the frame must not be applied or answered.
+    /// On the receiver's CLOCK_BOOTTIME: the frame must not be applied or answered later.
     pub not_after_ns: Boottime,
     /// The sender's CLOCK_BOOTTIME when it wrote the header.
     pub clock_ns: Boottime,
     pub checksum: u32,
 }
 
-/// One piece of the receiver's memory.
+/// A range of the receiver's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor {
     pub address: u64,
@@ -89,7 +88,7 @@ pub struct Descriptor {
     pub length: u32,
 }
 
-/// One descriptor that was refused, by the frame's sequence and its place in the frame.
+/// A refused descriptor: the frame's sequence, and the descriptor's index in the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     pub sequence: u64,
@@ -97,7 +96,7 @@ pub struct Fault {
     pub status: Status,
 }
 
-/// Why a frame cannot be from a peer in good order. Each of these ends the lane.
+/// Why a frame violates the protocol. Each of these ends the lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
     Magic,
@@ -113,7 +112,7 @@ pub enum Malformed {
 }
 
 impl Malformed {
-    /// Which check a frame failed, for a person.
+    /// Returns the failed check as text for people.
     pub fn failure(self) -> Failure {
         let what = match self {
             Malformed::Mac => return Failure::new(Cause::Forged, "the MAC of a frame is wrong"),
@@ -144,7 +143,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl Header {
-    /// Bytes of descriptors, extra and padding that follow the header.
+    /// Returns the bytes of descriptors, extra and padding that follow the header.
     pub fn meta_bytes(&self) -> usize {
         let content = self.descriptors as usize * DESCRIPTOR_BYTES + self.extra_bytes as usize;
         if self.payload_bytes == 0 {
@@ -170,7 +169,7 @@ impl Header {
         out.extend_from_slice(&[0; 4]);
     }
 
-    /// Reads a header and bounds every length in it, before anything is allocated or trusted.
+    /// Decodes a header and checks the bounds of every length in it, before anything is allocated or trusted.
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, Malformed> {
         if u32_at(bytes, 24) != MAGIC {
             return Err(Malformed::Magic);
@@ -216,7 +215,7 @@ impl Descriptor {
         out.extend_from_slice(&(self.length as u64).to_le_bytes());
     }
 
-    /// The descriptors of a frame's `meta`; `count` was bounded by `Header::decode`.
+    /// Decodes the descriptors of a frame's `meta`; `Header::decode` has bounded `count`.
     pub fn decode_all(meta: &[u8], count: usize) -> impl Iterator<Item = Descriptor> + '_ {
         meta[..count * DESCRIPTOR_BYTES].chunks_exact(DESCRIPTOR_BYTES).map(|bytes| Descriptor {
             address: u64_at(bytes, 0),
@@ -233,7 +232,7 @@ impl Fault {
         out.extend_from_slice(&(self.status as i32).to_le_bytes());
     }
 
-    /// The faults in `extra`; None when the bytes are not faults.
+    /// Decodes the faults in `extra`; None if the bytes are not faults.
     pub fn decode_all(extra: &[u8]) -> Option<Vec<Fault>> {
         if !extra.len().is_multiple_of(FAULT_BYTES) {
             return None;
@@ -249,7 +248,7 @@ impl Fault {
     }
 }
 
-/// The keys and counters of one lane, one direction.
+/// The key and the frame counter of one direction of one lane.
 pub struct Sealer {
     key: [u8; 32],
     count: u64,
@@ -260,7 +259,7 @@ impl Sealer {
         Sealer { key, count: 0 }
     }
 
-    /// Writes header, and with `body` descriptors and extra, to `out`, authenticated.
+    /// Appends the header, and the descriptors and extra bytes that `body` writes, with their MAC.
     pub fn seal(&mut self, header: &Header, out: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>)) {
         let start = out.len();
         header.encode(self.count, out);
@@ -273,10 +272,10 @@ impl Sealer {
         self.count += 1;
     }
 
-    /// Checks a whole frame's header, descriptors and extra, and that it is the next one.
+    /// Checks the MAC of a frame's header, descriptors and extra, and that the frame is the next in order.
     pub fn open(&mut self, frame: &[u8]) -> Result<(), Malformed> {
         let mac = blake3::keyed_hash(&self.key, &frame[MAC_BYTES..]);
-        // In constant time, so that a forger learns nothing from how long a refusal takes.
+        // Compared in constant time, so that the time of a refusal tells a forger nothing.
         let difference =
             mac.as_bytes()[..MAC_BYTES].iter().zip(&frame[..MAC_BYTES]).fold(0, |all, (a, b)| all | (a ^ b));
         if difference != 0 {
@@ -290,7 +289,7 @@ impl Sealer {
     }
 }
 
-/// The key of one direction of one lane, from the session's lane key.
+/// Derives the key of one direction of one lane from the session's lane key.
 pub fn lane_key(session_lane_key: &[u8; 32], lane: u32, from_dialer: bool) -> [u8; 32] {
     let mut input = [0u8; 5];
     input[..4].copy_from_slice(&lane.to_le_bytes());
@@ -351,7 +350,7 @@ mod tests {
         assert_eq!(Sealer::new([4; 32]).open(&frame), Err(Malformed::Mac));
     }
 
-    /// What was sent on one lane in one direction is nothing on another lane, or sent back.
+    /// A frame of one lane and direction is refused on another lane, and in the other direction.
     #[test]
     fn each_direction_of_each_lane_has_a_key_of_its_own() {
         let ways = [(1, true), (1, false), (2, true), (2, false), (1 << 31, true), (256, true)];

@@ -1,8 +1,9 @@
-//! A lane thread: waits for its lanes' sockets, receives, and sends what was queued for them. It never
-//! blocks on anything but its poller, and runs no user code.
+//! A lane thread: polls its lanes' sockets, receives, and sends queued work. The thread blocks only in its poller and
+//! runs no user code.
 //!
-//! After a small exchange it spins for a moment before it sleeps, when that paid off the last time: the
-//! next request of a conversation then costs no wake-up. Two ends that share a CPU never spin.
+//! After a small exchange the thread spins briefly before it sleeps, if spinning paid off the last time: the next
+//! request of a conversation then costs no wake-up. The thread does not spin if it shares its CPU with the peer's
+//! thread.
 
 use crate::status::Result;
 use crate::sys::clock;
@@ -23,9 +24,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// A gap is worth spinning for when it is shorter than this many spins.
+/// Spinning pays for a gap that is shorter than this many spins.
 pub const GAP_SPINS: u64 = 4;
-/// While spinning on one lane, look at all others after this many tries.
+/// While spinning on one lane, poll all other lanes after this many tries.
 const TRIES_PER_POLL: u32 = 8;
 
 /// An engine's lane threads, by what they carry. A message that waits for a bulk lane's turn, or whose
@@ -35,12 +36,12 @@ const TRIES_PER_POLL: u32 = 8;
 pub struct Workers {
     bulk: Vec<Arc<Worker>>,
     express: Vec<Arc<Worker>>,
-    /// What all of them were given.
+    /// All lanes that were given to these threads.
     pub lanes: Arc<Lanes>,
 }
 
 impl Workers {
-    /// `count` of each, at least one.
+    /// Creates `count` threads' state of each kind, at least one.
     pub fn new(count: u32, kind: PollerKind, spin_ns: u64) -> Result<Workers> {
         let lanes: Arc<Lanes> = Arc::default();
         let workers =
@@ -48,8 +49,8 @@ impl Workers {
         Ok(Workers { bulk: workers()?, express: workers()?, lanes: lanes.clone() })
     }
 
-    /// For the lane in this slot of a peer, by the peer's index. A peer's bulk lanes sit on different
-    /// threads, and different peers start at different ones.
+    /// Returns the worker of the lane in this slot, by the peer's index. A peer's bulk lanes are on different workers,
+    /// and different peers start at different workers.
     pub fn of(&self, peer: u32, slot: u32) -> &Arc<Worker> {
         match slot {
             0 => &self.express[peer as usize % self.express.len()],
@@ -57,7 +58,7 @@ impl Workers {
         }
     }
 
-    /// Starts those that do not run. When one cannot, those before it stay for the next try.
+    /// Starts the threads that do not run. If one cannot be started, those before it stay for the next try.
     pub fn start(&self) -> Result<()> {
         for (index, worker) in self.bulk.iter().enumerate() {
             worker.start(|| format!("ferry-lane-{index}"), sched::take_long_slices)?;
@@ -124,7 +125,7 @@ impl Worker {
         thread.into_iter().for_each(|thread| drop(thread.join()));
     }
 
-    /// Takes a lane in: its input is received from here on.
+    /// Adds a lane, and receives its input from now on.
     pub fn add(&self, lane: &Arc<Lane>) -> io::Result<()> {
         self.all.add(lane);
         self.lanes.write().insert(lane.token, lane.clone());
@@ -144,11 +145,11 @@ impl Worker {
         self.lanes.write().remove(&token);
     }
 
-    /// Has this worker send what the lane has queued.
+    /// Wakes this worker to send the lane's queued work.
     pub fn kick(&self, lane: Arc<Lane>) {
         let mut kicked = self.kicked.lock();
         if self.stop.load(Ordering::Acquire) {
-            // Nobody would take it out again, and the lane holds the worker.
+            // No thread would take the lane out again, and the lane holds the worker.
             return;
         }
         kicked.push(lane);
@@ -183,7 +184,7 @@ impl Worker {
                 idle_since_ns = clock::monotonic_ns();
             }
             if self.poller.wait(&mut ready, timeout).is_err() {
-                // Only a broken descriptor table gets here; the lanes then fail by their deadlines.
+                // Only a broken descriptor table leads here; the lanes then fail by their timeouts.
                 pause::yield_now();
             }
             if !ready.is_empty() {
@@ -221,13 +222,13 @@ impl Worker {
         if turn.again && !again.iter().any(|other| other.token == lane.token) {
             again.push(lane.clone());
         }
-        // Bulk is better read late, in large pieces, than at once in small ones.
+        // Bulk is received late, in large pieces, rather than at once in small ones.
         if turn.bytes > 0 && lane.is_express() {
             *talker = Some(lane.clone());
         }
     }
 
-    /// Looks for the next message on a lane, briefly, without sleeping. True when one came.
+    /// Spins briefly for the next message on a lane, without sleeping. Returns true if one arrived.
     fn spin(&self, lane: &Arc<Lane>) -> bool {
         let (incoming, own) = socket::incoming_and_own_cpu(lane.fd());
         if self.spin_ns == 0 || incoming == own {
@@ -257,7 +258,7 @@ impl Worker {
             }
             tries += 1;
             if tries % TRIES_PER_POLL == 0 {
-                // Level-triggered: what is seen here and not handled shows again in the next wait.
+                // The poller is level-triggered: the next wait reports unhandled events again.
                 let _ = self.poller.wait(&mut ready, Some(0));
                 if ready.iter().any(|event| event.token != lane.token) {
                     return false;

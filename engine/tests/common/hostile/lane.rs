@@ -1,4 +1,4 @@
-//! A lane of the hostile peer's: frames sealed with the right key, whatever they say.
+//! A lane of the hostile peer: frames sealed with the right key, with any content.
 
 use ferry::control::greeting::Greeting;
 use ferry::sys::clock;
@@ -8,7 +8,7 @@ use ferry::transport::tcp::wire::{
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 
-/// A frame as it came.
+/// A received frame.
 #[derive(Debug)]
 pub struct Received {
     pub header: Header,
@@ -37,12 +37,12 @@ impl HostileLane {
         }
     }
 
-    /// A lane that the engine dialed, whose greeting was read and answered, or not, by the test.
+    /// Wraps a lane that the engine dialed and whose greeting the test has read.
     pub fn over(socket: TcpStream, greeting: &Greeting, key: &[u8; 32]) -> HostileLane {
         HostileLane::new(socket, greeting, key, false)
     }
 
-    /// An acknowledgement of nothing, with a lease of a minute: to be changed and sent.
+    /// Returns a header that acknowledges nothing and has a lease of a minute, for the test to change and send.
     pub fn header(&self) -> Header {
         let now_ns = clock::boottime_ns();
         Header {
@@ -58,7 +58,7 @@ impl HostileLane {
         }
     }
 
-    /// A frame with the numbers of its parts put into the header, sealed.
+    /// Builds a sealed frame; puts the sizes of its parts into the header.
     pub fn frame(
         &mut self,
         header: Header,
@@ -81,13 +81,13 @@ impl HostileLane {
         out
     }
 
-    /// Sends such a frame. False when the engine has closed the lane.
+    /// Sends such a frame. Returns false when the engine has closed the lane.
     pub fn send(&mut self, header: Header, descriptors: &[Descriptor], extra: &[u8], payload: &[u8]) -> bool {
         let bytes = self.frame(header, descriptors, extra, payload);
         self.socket.write_all(&bytes).is_ok()
     }
 
-    /// The next frame; None when the engine has closed the lane.
+    /// Returns the next frame, or None when the engine has closed the lane.
     pub fn hear(&mut self) -> Option<Received> {
         let mut frame = self.take(HEADER_BYTES)?;
         let header = Header::decode(frame[..].try_into().unwrap()).unwrap();
@@ -102,7 +102,7 @@ impl HostileLane {
         Some(Received { header, descriptors, extra, payload })
     }
 
-    /// Hears until the engine closes the lane.
+    /// Reads until the engine closes the lane.
     pub fn hear_end(&mut self) {
         while self.hear().is_some() {}
     }

@@ -1,5 +1,5 @@
-//! A peer that is authenticated and means harm: it speaks the real handshake, the real sealed channel and the
-//! real lane frames, in one thread with blocking sockets, and says whatever the test wants, in any order.
+//! A hostile peer with the right secret: it speaks the real handshake, sealed channel and lane frames, in one thread
+//! with blocking sockets, and sends whatever the test asks, in any order.
 //!
 //! ```text
 //! let mut peer = Hostile::dial(engine.address(), Who::new());     or Door::open(who) … door.accept()
@@ -26,16 +26,16 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-/// Longer than anything here takes; what is not there by then never comes.
+/// Longer than anything here takes; a wait that lasts longer has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// The secret of the engines that it attacks: it is one of those who have it.
+/// The secret of the engines that the peer attacks, so that it is authenticated.
 pub const SECRET: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 
-/// How it presents itself; any field may be changed before it is used.
+/// The peer's identity; any field may be changed before use.
 pub struct Who(pub Local);
 
 impl Who {
-    /// An engine of its own, with one bulk lane beside the express lane.
+    /// Makes the identity of a separate engine, with one bulk lane beside the express lane.
     pub fn new() -> Who {
         let id = [random_u64().to_le_bytes(), random_u64().to_le_bytes()].concat();
         let secret: Vec<u8> = (0..SECRET.len())
@@ -59,7 +59,7 @@ impl Who {
     }
 }
 
-/// Where it waits for engines that connect to it.
+/// A listener for engines that connect to the hostile peer.
 pub struct Door {
     pub address: String,
     who: Who,
@@ -74,13 +74,13 @@ impl Door {
         Door { address, who, listener }
     }
 
-    /// Somebody else listens here from now on.
+    /// Lets another identity listen here from now on.
     pub fn hand_over_to(&mut self, mut who: Who) {
         who.0.address.clone_from(&self.address);
         self.who = who;
     }
 
-    /// Takes the next control connection through the handshake. Lanes that come before it are closed.
+    /// Takes the next control connection through the handshake. Closes lanes that arrive before it.
     pub fn accept(&self) -> Hostile {
         let mut acceptor = Acceptor::new(&self.who.0).unwrap();
         let (mut socket, mut bytes) = loop {
@@ -104,19 +104,19 @@ impl Door {
 
 /// One session with an engine.
 pub struct Hostile {
-    /// The engine, as it described itself.
+    /// The engine's identity, as the engine announced it.
     pub engine: Identity,
     pub session_id: [u8; 16],
     pub lane_key: [u8; 32],
-    /// The memory of the engine that the next `start` names; `start` fills it in. To resume, take both from
-    /// an earlier session.
+    /// The engine's association that the next `start` names; `start` fills it in. To resume, take this field and the
+    /// next from an earlier session.
     pub association: u64,
     pub known: u64,
-    /// The lanes of the session, the express lane included.
+    /// The number of lanes of the session, including the express lane.
     pub slots: u32,
     next_lane: u32,
     listener: Option<TcpListener>,
-    /// Where it listens, or where its end of the connection is.
+    /// The engine's listener, or the engine's end of the connection.
     remote: SocketAddr,
     socket: TcpStream,
     channel: Channel,
@@ -130,7 +130,7 @@ fn patient(socket: TcpStream) -> TcpStream {
     socket
 }
 
-/// What has come; None when the engine has closed the connection.
+/// Receives one frame; None when the engine has closed the connection.
 fn receive(socket: &mut TcpStream) -> Option<Vec<u8>> {
     let mut bytes = vec![0; 32 << 10];
     match socket.read(&mut bytes) {
@@ -168,12 +168,12 @@ impl Hostile {
         }
     }
 
-    /// Connects to an engine; the handshake is over then, and nothing more is said.
+    /// Connects to an engine and completes the handshake; sends nothing more.
     pub fn dial(address: &str, who: &Who) -> Hostile {
         Hostile::over(TcpStream::connect(address).unwrap(), who)
     }
 
-    /// The same by a connection that stands.
+    /// Completes the handshake over an open connection.
     pub fn over(socket: TcpStream, who: &Who) -> Hostile {
         let mut socket = patient(socket);
         let (mut dialer, first) = Dialer::start(&who.0).unwrap();
@@ -188,37 +188,37 @@ impl Hostile {
         }
     }
 
-    /// Says a message, or fails silently when the engine has ended the session.
+    /// Sends a message; ignores an error if the engine has ended the session.
     pub fn say(&mut self, message: &Message) {
         self.say_bytes(&message.encode());
     }
 
-    /// Says these bytes in place of a message.
+    /// Sends these bytes in place of a message.
     pub fn say_bytes(&mut self, plain: &[u8]) {
         let mut sealed = Vec::new();
         self.channel.seal(plain, &mut sealed).unwrap();
         let _ = self.socket.write_all(&sealed);
     }
 
-    /// Seals many messages, to be sent by `raw`.
+    /// Seals many messages, to be sent through `raw`.
     pub fn seal_all<'a>(&mut self, messages: impl IntoIterator<Item = &'a Message>) -> Vec<u8> {
         let mut sealed = Vec::new();
         messages.into_iter().for_each(|it| self.channel.seal(&it.encode(), &mut sealed).unwrap());
         sealed
     }
 
-    /// Says many messages in one go.
+    /// Sends many messages in one write.
     pub fn say_all<'a>(&mut self, messages: impl IntoIterator<Item = &'a Message>) {
         let sealed = self.seal_all(messages);
         let _ = self.socket.write_all(&sealed);
     }
 
-    /// The control connection's socket, for bytes that are sealed or answers that nobody wants to know.
+    /// Returns the control connection's socket, for bytes that are sealed already or answers that no test reads.
     pub fn raw(&self) -> TcpStream {
         self.socket.try_clone().unwrap()
     }
 
-    /// The next message, pings too; None when the engine has ended the connection.
+    /// Returns the next message, pings included; None when the engine has ended the connection.
     pub fn hear_any(&mut self) -> Option<Message> {
         loop {
             if let Some(plain) = self.channel.open(&mut self.input).unwrap() {
@@ -229,7 +229,7 @@ impl Hostile {
         }
     }
 
-    /// The next message; pings are answered.
+    /// Returns the next message; answers pings.
     pub fn hear(&mut self) -> Option<Message> {
         loop {
             match self.hear_any()? {
@@ -239,7 +239,7 @@ impl Hostile {
         }
     }
 
-    /// Hears until `pick` takes a message; the others are forgotten.
+    /// Reads until `pick` takes a message; drops the others.
     #[track_caller]
     pub fn hear_until<T>(&mut self, mut pick: impl FnMut(&Message) -> Option<T>) -> T {
         loop {
@@ -250,7 +250,7 @@ impl Hostile {
         }
     }
 
-    /// Hears until the engine ends the connection; the status of its Bye, if it said one.
+    /// Reads until the engine ends the connection; returns the status of its Bye, if there was a Bye.
     pub fn hear_end(&mut self) -> Option<i32> {
         let mut bye = None;
         while let Some(message) = self.hear() {
@@ -261,7 +261,7 @@ impl Hostile {
         bye
     }
 
-    /// Exchanges Start, with `link` and `known` as they are; notes what the engine offers for the next time.
+    /// Exchanges Start, with `link` and `known` as they are; stores the engine's values for the next time.
     pub fn start(&mut self) {
         let fresh = random_u64().max(1);
         self.say(&Message::Start { association: self.association, known: self.known, fresh });
@@ -275,13 +275,13 @@ impl Hostile {
         }
     }
 
-    /// Says Ready, and hears the engine's.
+    /// Sends Ready, and waits for the engine's Ready.
     pub fn ready(&mut self) {
         self.say(&Message::Ready { notify_limit: 1024 });
         self.hear_until(|message| matches!(message, Message::Ready { .. }).then_some(()));
     }
 
-    /// The engine has worked off all that was said before: it answers a ping.
+    /// Waits until the engine has handled all earlier messages: it answers a ping.
     pub fn sync(&mut self) {
         let asked = random_u64();
         self.say(&Message::Ping { nonce: asked });
@@ -290,7 +290,7 @@ impl Hostile {
         });
     }
 
-    /// All that brings a session up: Start, Ready and the lanes, by slot.
+    /// Brings the session up: Start, Ready and the lanes; returns the lanes by slot.
     pub fn up(&mut self) -> Vec<HostileLane> {
         self.start();
         self.ready();
@@ -302,7 +302,7 @@ impl Hostile {
         lanes
     }
 
-    /// A lane: one that it opens with the next number in this slot, or, where the engine dialed, the next one
+    /// Returns a lane: opens one with the next number in this slot, or, if the engine dialed, accepts the next lane
     /// that the engine opens.
     pub fn lane(&mut self, slot: u32) -> HostileLane {
         let Some(listener) = &self.listener else {
@@ -318,12 +318,12 @@ impl Hostile {
         HostileLane::new(socket, &greeting, &self.lane_key, false)
     }
 
-    /// Where the engine's lanes arrive, if it dialed.
+    /// Returns the listener for the engine's lanes, if the engine dialed.
     pub fn listener(&self) -> Option<&TcpListener> {
         self.listener.as_ref()
     }
 
-    /// Greets the engine with these numbers; None when it closes the connection.
+    /// Greets the engine with these numbers; None when the engine closes the connection.
     pub fn open_lane(&self, lane: u32, slot: u32) -> Option<HostileLane> {
         let greeting = Greeting { session_id: self.session_id, lane, slot };
         let mut socket = patient(TcpStream::connect(self.remote).unwrap());

@@ -1,4 +1,4 @@
-//! One connection through the proxy: its two sockets, and what is held of each direction.
+//! One connection through the proxy: its two sockets, and the held bytes of each direction.
 
 use super::Way;
 use ferry::control::greeting::Greeting;
@@ -7,7 +7,7 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex};
 
-/// A connection as it is now.
+/// A snapshot of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {
     pub connection: usize,
@@ -15,7 +15,7 @@ pub struct Seen {
     pub greeting: Option<Greeting>,
     /// Bytes that came from the dialer, and from the acceptor.
     pub came: [u64; 2],
-    /// Bytes of each direction that are held; None where nothing holds it.
+    /// Bytes of each direction that are held; None while the direction is not held.
     pub held: [Option<usize>; 2],
     pub is_open: bool,
 }
@@ -27,7 +27,7 @@ impl Seen {
     }
 }
 
-/// One direction: what is held of it, and how much came.
+/// One direction: its held bytes, and the count of bytes received.
 #[derive(Default)]
 pub struct Direction {
     pub held: Option<Vec<u8>>,
@@ -37,10 +37,10 @@ pub struct Direction {
 pub struct Connection {
     dialer: TcpStream,
     acceptor: TcpStream,
-    /// A lane's.
+    /// The lane's greeting; None for a control connection.
     pub greeting: Option<Greeting>,
     pub directions: Mutex<[Direction; 2]>,
-    /// A direction is held no more, or the connection is cut.
+    /// Signals that a direction is no longer held, or that the connection is cut.
     freed: Condvar,
     pub is_cut: AtomicBool,
 }
@@ -75,7 +75,7 @@ impl Connection {
     }
 
     pub fn cut(&self) {
-        // First, because who releases may be writing, under the lock.
+        // Shut the sockets first: a thread in `release` may be writing under the lock.
         let _ = self.dialer.shutdown(Shutdown::Both);
         let _ = self.acceptor.shutdown(Shutdown::Both);
         let mut directions = self.directions.lock().unwrap();
@@ -84,7 +84,7 @@ impl Connection {
         self.freed.notify_all();
     }
 
-    /// One side is at its end: so is the other, once nothing is held any more.
+    /// One side has ended: ends the other side too, once nothing is held any more.
     pub fn end(&self) {
         let directions = self.directions.lock().unwrap();
         let held = |directions: &mut [Direction; 2]| directions.iter().any(|it| it.held.is_some());
@@ -92,7 +92,7 @@ impl Connection {
         self.cut();
     }
 
-    /// The socket that a direction's bytes go to.
+    /// Returns the socket that a direction's bytes go to.
     pub fn to(&self, way: Way) -> &TcpStream {
         match way {
             Way::Forth => &self.acceptor,
@@ -101,7 +101,7 @@ impl Connection {
     }
 
     pub fn release(&self, way: Way) {
-        // Under the lock, so that what comes now goes behind it.
+        // Under the lock, so that bytes which arrive now are queued behind.
         let mut directions = self.directions.lock().unwrap();
         if let Some(bytes) = directions[way as usize].held.take() {
             let _ = self.to(way).write_all(&bytes);

@@ -1,5 +1,5 @@
-//! A TCP proxy between two engines that delays, holds, swallows, alters or cuts what passes. A judge looks at
-//! each piece of each direction; the test releases what was held, and sees which connections there are.
+//! A TCP proxy between two engines that delays, holds, swallows, alters or cuts the bytes that pass. A judge decides
+//! about each piece of each direction; the test releases held bytes and lists the connections.
 #![allow(dead_code)]
 
 mod connection;
@@ -15,17 +15,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-/// Which way bytes go: from the dialer to the acceptor, or back.
+/// The direction of bytes: from the dialer to the acceptor, or back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     Forth,
     Back,
 }
 
-/// What passes by: of a lane or of the control connection, from byte `at` of its direction.
+/// A piece of a lane or of the control connection, from byte `at` of its direction.
 pub struct Passing<'a> {
     pub is_lane: bool,
-    /// Session, number and slot of a lane. It has passed whole in the first piece of `Forth`.
+    /// Session, number and slot of a lane. The first piece of `Forth` contains all of it.
     pub greeting: Option<Greeting>,
     /// In order of acceptance, from 0.
     pub connection: usize,
@@ -37,14 +37,14 @@ pub struct Passing<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Pass,
-    /// Forward what is in `bytes`, then close both sides.
+    /// Forwards `bytes`, then closes both sides.
     Cut,
     /// Taken from the sender, never delivered.
     Swallow,
-    /// Taken from the sender, and all that follows in this direction too, unseen by the judge, until
-    /// `Proxy::release`. While something is held an end of the connection is not passed on either.
+    /// Takes this piece and all later ones of this direction from the sender, unseen by the judge, until
+    /// `Proxy::release`. While bytes are held, an end of the connection is not passed on either.
     Hold,
-    /// Forwarded after this time; what follows in this direction waits behind it.
+    /// Forwards after this time; later bytes of this direction wait behind.
     Delay(Duration),
 }
 
@@ -57,7 +57,7 @@ struct Shared {
     target: String,
     judge: Mutex<Judge>,
     connections: Mutex<Vec<Arc<Connection>>>,
-    /// A connection came, or something passed or was held.
+    /// Signals a new connection, or bytes that passed or were held.
     changed: Condvar,
     refuses: AtomicBool,
     refused: AtomicU64,
@@ -69,7 +69,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Forwards to `target`; everything passes until `judge` says otherwise.
+    /// Forwards to `target`; everything passes until `judge` decides otherwise.
     pub fn new(target: &str) -> Proxy {
         Proxy::with_judge(target, |_| Verdict::Pass)
     }
@@ -106,25 +106,25 @@ impl Proxy {
         *self.shared.judge.lock().unwrap() = Box::new(judge);
     }
 
-    /// Cuts all lanes; with `control`, everything. What was held is lost.
+    /// Cuts all lanes; with `control`, control connections too. Held bytes are lost.
     pub fn cut(&self, control: bool) {
         let all = self.all();
         all.iter().filter(|connection| control || connection.is_lane()).for_each(|it| it.cut());
     }
 
-    /// Forwards what is held of one direction, and what follows as the judge says.
+    /// Forwards the held bytes of one direction, and later bytes as the judge decides.
     pub fn release(&self, connection: usize, way: Way) {
         self.all()[connection].release(way);
     }
 
-    /// Forwards all that is held. Say before that nothing more is to be held.
+    /// Forwards all held bytes. First change the judge so that it holds nothing more.
     pub fn release_all(&self) {
         for connection in self.all() {
             [Way::Forth, Way::Back].into_iter().for_each(|way| connection.release(way));
         }
     }
 
-    /// The connections so far, in order of acceptance; those that were refused are not among them.
+    /// Returns the connections so far, in order of acceptance, without those that were refused.
     pub fn connections(&self) -> Vec<Seen> {
         self.all().iter().enumerate().map(|(number, it)| it.seen(number)).collect()
     }
@@ -144,12 +144,12 @@ impl Proxy {
         }
     }
 
-    /// Connections closed at once so far.
+    /// Returns the number of connections that were closed at once.
     pub fn refused(&self) -> u64 {
         self.shared.refused.load(Ordering::SeqCst)
     }
 
-    /// New connections are closed at once.
+    /// Closes new connections at once while `refuses` is true.
     pub fn refuse(&self, refuses: bool) {
         self.shared.refuses.store(refuses, Ordering::SeqCst);
     }
@@ -208,14 +208,14 @@ impl Shared {
         self.tell();
     }
 
-    /// Has who waits look again.
+    /// Wakes waiting threads, which look again.
     fn tell(&self) {
-        // Who is about to wait holds this lock until it does.
+        // A thread that is about to wait holds this lock until it waits.
         drop(self.connections.lock().unwrap());
         self.changed.notify_all();
     }
 
-    /// Does with a piece what the judge says. False ends the connection.
+    /// Applies the judge's verdict to a piece. Returns false if the connection must end.
     fn pass(&self, connection: &Connection, number: usize, way: Way, bytes: &mut Vec<u8>) -> bool {
         let mut directions = connection.directions.lock().unwrap();
         let direction = &mut directions[way as usize];

@@ -1,5 +1,5 @@
-//! Whole handshakes in memory: every way to authenticate and every way to fail. `same_user` has the
-//! handshakes with a proof, `tampering` the man in the middle, `support` the pump.
+//! Tests of whole handshakes in memory: every authentication mode and every failure. `same_user` tests same-user
+//! proofs, `tampering` a man in the middle; `support` has the pump.
 
 mod modes;
 mod same_user;
@@ -19,14 +19,14 @@ fn proof() -> Proof {
     Proof { key: Key::from([0x5a; 32]), pid: 4321, uid: 1000 }
 }
 
-/// Sides with the given secret, same-user offer and permission to go without.
+/// Returns engine `n` with the given secret, same-user offer and permission for sessions without proof.
 fn policy(n: u8, secret: Option<u8>, same_user: bool, allow_unauthenticated: bool) -> Local {
     let mut local = secret.map_or_else(|| local(n), |byte| with_secret(n, byte));
     local.auth = AuthPolicy { same_user, allow_unauthenticated, ..local.auth };
     local
 }
 
-/// The five policies worth combining: secret, secret but lenient, same user, same user or none, none.
+/// Returns the five policies to combine: secret; secret or none; same user; same user or none; none.
 fn policies(n: u8) -> [Local; 5] {
     [
         policy(n, Some(9), true, false),
@@ -118,7 +118,7 @@ fn a_wrong_secret_is_refused_on_both_sides() {
 
 #[test]
 fn an_acceptor_without_the_secret_is_not_believed() {
-    // It forwards a real HELLO but cannot answer OPEN; whatever it makes up is refused by the dialer.
+    // The impostor forwards a real HELLO but cannot answer OPEN; the dialer refuses every invented answer.
     let (mut dialer, first) = Dialer::start(&with_secret(1, 9)).unwrap();
     let mut real = Acceptor::new(&with_secret(2, 9)).unwrap();
     let hello = real.input(&first, &mut |_| None, Boottime::ZERO).unwrap().output;
@@ -166,7 +166,7 @@ fn a_refusal_reaches_the_dialer_at_any_moment() {
         let (mut dialer, _) = Dialer::start(&with_secret(1, 9)).unwrap();
         let refused = dialer.input(&refusal(code), Boottime::ZERO).unwrap_err();
         assert_eq!((refused.refusal, refused.error.status), (Some(code), code.status()));
-        // After its HELLO, an acceptor refuses with the same bytes.
+        // After its HELLO, an acceptor sends the same refusal.
         let (mut dialer, first) = Dialer::start(&with_secret(1, 9)).unwrap();
         let mut acceptor = Acceptor::new(&with_secret(2, 9)).unwrap();
         let mut bytes = acceptor.input(&first, &mut |_| None, Boottime::ZERO).unwrap().output;
@@ -197,7 +197,7 @@ fn a_truncated_handshake_waits_and_claims_nothing() {
     let whole = Pump::new(&with_secret(1, 9), &with_secret(2, 9), Wire::default()).run().sent.0;
     for length in 0..whole.len() {
         let mut acceptor = Acceptor::new(&with_secret(2, 9)).unwrap();
-        // The HELLO of another conversation: its OPEN does not fit ours, which has a new nonce.
+        // A HELLO of another handshake: its OPEN does not fit ours, which has a new nonce.
         match acceptor.input(&whole[..length], &mut |_| None, Boottime::ZERO) {
             Ok(step) => assert!(matches!(step.next, Next::More)),
             Err(replayed) => assert_eq!(replayed.refusal, Some(RefusalCode::BadSecret)),

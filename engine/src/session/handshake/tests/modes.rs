@@ -1,4 +1,4 @@
-//! A dialer that opens in another mode than the two HELLOs lead to: for a session without proof it needs no secret.
+//! Tests of a dialer that opens in another mode than the HELLOs determine: without proof it would need no secret.
 
 use super::super::hello::{Hello, Mode, Role};
 use super::super::wire::{put_frame, FrameType, Frames};
@@ -7,7 +7,7 @@ use super::support::*;
 use super::{policies, proof};
 use crate::status::Status;
 
-/// What comes of an OPEN in `mode`, sealed as that mode asks for; there is a same-user proof, if somebody asks.
+/// Returns the acceptor's result for an OPEN that is made for `mode`. A same-user proof exists.
 fn open_in(mode: Mode, dialer: &Local, acceptor: &Local) -> HandshakeResult<Step> {
     let mut accepting = Acceptor::new(acceptor).unwrap();
     let ours = Hello::new(dialer, Role::Dialer).unwrap();
@@ -28,7 +28,7 @@ fn open_in(mode: Mode, dialer: &Local, acceptor: &Local) -> HandshakeResult<Step
     accepting.input(&out, &mut |_| Some(proof()), ACCEPTOR_NS)
 }
 
-/// Whoever has one key for two modes takes nothing of the one for the other.
+/// The mode is part of the prologue: even with one key for two modes, an OPEN of one mode fails in the other.
 #[test]
 fn ends_in_different_modes_do_not_understand_each_other() {
     let (a, b) = (with_secret(1, 9), with_secret(2, 9));

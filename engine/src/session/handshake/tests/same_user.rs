@@ -1,4 +1,4 @@
-//! Handshakes whose key comes over AF_UNIX: in memory, and once over the sockets of `sys::unix`.
+//! Tests of handshakes with a key from AF_UNIX: in memory, and once over the sockets of `sys::unix`.
 
 use super::super::*;
 use super::support::*;

@@ -1,5 +1,5 @@
-//! What tests of the handshake, and of what comes after it, need: engines, and a pump that carries bytes
-//! between a dialer and an acceptor in memory, whole or in pieces, altered on the way if a test wants so.
+//! Support for tests of the handshake and the channel: engines, and a pump that moves bytes between a dialer and an
+//! acceptor in memory. A test may split the bytes into pieces or alter them.
 
 use super::super::*;
 use crate::session::channel::Channel;
@@ -8,7 +8,7 @@ use crate::types::Boottime;
 pub(crate) const DIALER_NS: Boottime = Boottime::from_ns(1_111);
 pub(crate) const ACCEPTOR_NS: Boottime = Boottime::from_ns(2_222);
 
-/// Engine number `n`; no way to authenticate yet.
+/// Returns engine number `n`, without an authentication mode.
 pub(crate) fn local(n: u8) -> Local {
     Local {
         engine_id: [n; 16],
@@ -32,17 +32,17 @@ pub(crate) fn with_secret(n: u8, byte: u8) -> Local {
     local
 }
 
-/// Sees each byte on its way, with its position in its direction's stream; true: from the dialer.
+/// Called for each byte in transit, with its position in the stream of its direction; true: from the dialer.
 pub(crate) type Alter<'a> = dyn FnMut(bool, usize, &mut u8) + 'a;
 
-/// How bytes travel from one end to the other.
+/// How the pump moves bytes from one end to the other.
 pub(crate) struct Wire<'a> {
-    /// At most so many bytes at once.
+    /// The largest number of bytes moved at once.
     pub piece: usize,
     pub alter: Box<Alter<'a>>,
     /// The acceptor's proof for the dialer's nonce, made when the dialer asks for it.
     pub proof: Option<Proof>,
-    /// Whether the acceptor's driver turns the session down when it is Done.
+    /// The refusal that the acceptor's driver sends instead of WELCOME, if any.
     pub turn_down: Option<RefusalCode>,
 }
 
@@ -52,7 +52,7 @@ impl Default for Wire<'_> {
     }
 }
 
-/// How it ended at one side; None: it still waits.
+/// The result at one side; None while that side still waits.
 pub(crate) type End = Option<HandshakeResult<Box<Established>>>;
 
 pub(crate) struct Pump<'a> {
@@ -60,7 +60,7 @@ pub(crate) struct Pump<'a> {
     pub acceptor: Acceptor,
     pub wire: Wire<'a>,
     pub ends: (End, End),
-    /// The dialer's stream and the acceptor's, as they were sent.
+    /// The bytes that the dialer and the acceptor have sent.
     pub sent: (Vec<u8>, Vec<u8>),
     delivered: (usize, usize),
     nonce: Option<Nonce>,
@@ -74,7 +74,7 @@ impl<'a> Pump<'a> {
         Pump { dialer, acceptor, wire, ends: (None, None), sent, delivered: (0, 0), nonce: None }
     }
 
-    /// Until neither side has anything left to say.
+    /// Runs until neither side has anything left to send.
     pub fn run(mut self) -> Pump<'a> {
         while self.feed_acceptor() | self.feed_dialer() {}
         self
@@ -146,7 +146,7 @@ fn piece(wire: &mut Wire<'_>, from_dialer: bool, sent: &[u8], delivered: &mut us
     bytes
 }
 
-/// Both ends of a session between engines 1 and 2 under one secret.
+/// Returns both ends of a session between engines 1 and 2 with a shared secret.
 pub(crate) fn established() -> (Box<Established>, Box<Established>) {
     let pump = Pump::new(&with_secret(1, 9), &with_secret(2, 9), Wire::default()).run();
     (pump.ends.0.unwrap().unwrap(), pump.ends.1.unwrap().unwrap())

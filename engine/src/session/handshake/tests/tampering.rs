@@ -1,5 +1,5 @@
-//! Whoever sits between the ends may stop a handshake, and nothing more: no change to any byte leads to two
-//! sessions that differ, and no input to a panic or to memory beyond the bounds.
+//! Tests that a third party between the ends can stop a handshake, and nothing more: no altered byte leads to two
+//! sessions that differ, and no input causes a panic or unbounded memory.
 
 use super::super::*;
 use super::support::*;
@@ -7,8 +7,8 @@ use super::{policies, proof};
 use crate::types::Boottime;
 use proptest::prelude::*;
 
-/// Where the frames' length prefixes are: changing one may leave a side waiting, which its driver's
-/// deadline ends.
+/// Returns the positions of the frames' length prefixes. A changed length may leave a side waiting until its driver's
+/// deadline.
 fn length_positions(stream: &[u8]) -> Vec<usize> {
     let mut positions = Vec::new();
     let mut at = 7;

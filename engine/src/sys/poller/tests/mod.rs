@@ -1,6 +1,5 @@
-//! What both kinds of `Poller` promise, run over each. Where io_uring is missing its half says so on
-//! stderr, past the test harness's capture, and counts itself as skipped. Here: what one thread sees;
-//! `threads`: what several do to one another.
+//! Tests of both kinds of `Poller`. If io_uring is missing, its half reports that on stderr, past the test harness's
+//! capture, and counts as skipped. This file tests a single thread; `threads` tests several.
 
 use super::{Interest, Poller, PollerKind, Ready, READY_MAX};
 use crate::sys::clock::monotonic_ns;
@@ -17,7 +16,7 @@ const NONE: Interest = Interest { read: false, write: false };
 const READ: Interest = Interest { read: true, write: false };
 const WRITE: Interest = Interest { read: false, write: true };
 const BOTH: Interest = Interest { read: true, write: true };
-/// Far beyond what any test needs: a wait that lasts this long has lost something.
+/// Far longer than any test needs: a wait that lasts this long has lost an event.
 const LOST_NS: u64 = 20_000_000_000;
 const MS: u64 = 1_000_000;
 
@@ -34,7 +33,7 @@ macro_rules! over_both_kinds {
 
 mod threads;
 
-/// What is tested with epoll is tested as it comes.
+/// Tests that run with epoll run unchanged.
 #[test]
 fn what_comes_by_itself_is_epoll() {
     assert_eq!(Poller::new(PollerKind::Auto).unwrap().kind(), PollerKind::Epoll);
@@ -84,7 +83,7 @@ fn until_asleep(id: libc::pid_t) {
     }
 }
 
-/// Runs `act` while another thread, whose id it gets, sleeps in a wait; returns what that wait found.
+/// Runs `act` while another thread, whose id it gets, sleeps in a wait. Returns the result of that wait.
 fn while_asleep(poller: &Poller, act: impl FnOnce(libc::pid_t)) -> Vec<Ready> {
     thread::scope(|scope| {
         let (send, receive) = mpsc::channel();
@@ -128,7 +127,7 @@ fn repeats_while_the_level_lasts(poller: &Poller) {
         assert_eq!(only(&wait(poller, LOST_NS)), (1, true, false, false));
         (&near).read_exact(&mut [0]).unwrap();
     }
-    // One readiness collected before the last read may still be under way, never two.
+    // At most one readiness that was collected before the last read may still arrive.
     assert!(wait(poller, 0).is_empty() || wait(poller, 0).is_empty());
 }
 

@@ -1,5 +1,4 @@
-//! How work fails: refused keys, registrations that go, queues that are full, peers and links that are
-//! silent.
+//! Tests of errors: refused keys, dropped registrations, full queues, and silent peers and cables.
 
 use super::*;
 use std::process::Command;
@@ -21,7 +20,7 @@ fn keys_are_refused_where_they_do_not_fit() {
         let (mut a, b) = pair();
         let (remote, rkey) = target(&b);
         assert_eq!(a.try_write(remote, rkey), wc::REM_ACCESS_ERR, "{case}");
-        // The connection is gone; what is posted now is flushed.
+        // The connection is gone: work posted now is flushed.
         assert_eq!(a.try_write(b.address(0), b.rkey()), wc::WR_FLUSH_ERR, "{case}");
         readable(b.context.event_fd(), 100);
         eprintln!("{case}: b's events: {:?}", events(&b));
@@ -167,7 +166,7 @@ fn events(end: &End) -> Vec<Event> {
     std::iter::from_fn(next).collect()
 }
 
-/// Down, `meanwhile`, and up again. Both ends hear of it: a pair is like one cable.
+/// Takes the interface down, calls `meanwhile`, and takes it up again. Both ends notice: a pair is like one cable.
 fn cycle_link(interface: &str, meanwhile: impl FnOnce(&mut End, &End)) {
     let (mut a, b) = pair_with("rvb0", "rvb1", PATIENT);
     assert_eq!(a.try_write(b.address(0), b.rkey()), wc::SUCCESS);

@@ -1,7 +1,6 @@
-//! What holds with devices: Soft-RoCE in the virtual machine of `scripts/rdma-vm.sh`, which sets
-//! FERRY_TEST_RDMA. Ends talk over rva0 and rva1; the test that takes a link down has rvb0 and rvb1 to
-//! itself. Numbers that only this driver can give are printed, not asserted. What works is here, what goes
-//! wrong in `failures`.
+//! Tests with devices: Soft-RoCE in the virtual machine of `scripts/rdma-vm.sh`, which sets FERRY_TEST_RDMA. Ends talk
+//! over rva0 and rva1; the test that takes a cable down has rvb0 and rvb1 to itself. Numbers that only this driver can
+//! give are printed, not asserted. `failures` has the tests of errors.
 
 mod failures;
 
@@ -11,7 +10,7 @@ use crate::sys::mapping::Mapping;
 use std::sync::Arc;
 
 const MEMORY: usize = 1 << 20;
-/// In the second half: what is sent from, what is read into, where receives go.
+/// Offsets in the second half: memory to send from, to read into, and to receive into.
 const HALF: usize = MEMORY / 2;
 const COOKIE: u64 = 0xfeed_0000_0000_cafe;
 const DEADLINE_NS: u64 = 20_000_000_000;
@@ -24,14 +23,14 @@ fn skipped() -> bool {
     skipped
 }
 
-/// One end of a connection, with memory of its own. Fields go from the first on, as users let go of them.
+/// One end of a connection, with its own memory. Fields are dropped in order, users before the objects they use.
 struct End {
     chain: Chain,
     qp: Qp,
     srq: Arc<Srq>,
     cq: Arc<Cq>,
     channel: Arc<Channel>,
-    /// The peer may do all; `read_only` lies next to it.
+    /// Grants the peer all access. The range of `read_only` lies next to this one.
     mr: Option<Mr>,
     read_only: Mr,
     pd: Arc<Pd>,
@@ -47,7 +46,7 @@ struct Patience {
     rnr_retries: u8,
 }
 
-/// Not 7 retries: this driver takes that for no end of them, as 7 RNR retries are by InfiniBand's rules.
+/// Not 7 retries: this driver retries without end at 7, as InfiniBand's rules say of RNR retries.
 const PATIENT: Patience = Patience { timeout: 14, retries: 6, rnr_retries: 7 };
 
 impl End {
@@ -270,7 +269,7 @@ fn bytes_go_there_and_come_back() {
     assert!(a.completion().is_success());
     a.check(0, LENGTH, 0xb0b);
 
-    // The other way, and inline: the source may change once it is posted, and needs no key.
+    // In the other direction, and inline: the source may change once it is posted, and needs no key.
     b.fill(HALF, 64, 0x1);
     b.chain.write(4, b.address(HALF), 0, a.address(64), a.rkey(), 64, true);
     b.chain.signal_last();
@@ -312,7 +311,7 @@ fn sends_and_immediates_wake_a_sleeper() {
     b.check(HALF, 1000, 0x5e9d);
     b.check(0, 4096, 0x5e9d);
     assert!(a.completion().is_success());
-    // Armed with a completion there already: no event for it, so whoever arms polls once more.
+    // Armed with a completion there already: no event for it, so a thread that arms polls once more.
     b.receive(73, HALF, 4096);
     a.chain.send(4, local, lkey, 8, true);
     a.chain.signal_last();
@@ -359,7 +358,7 @@ fn a_dropped_queue_pair_leaves_its_completions() {
     let count = cq.poll(&mut slots).unwrap();
     eprintln!("left behind: {:?}", &slots[..count]);
     assert!(count <= 1 && slots[..count].iter().all(|done| done.qp_number() == number && done.id() == 1));
-    // The event was never taken: the queue goes without it.
+    // The event was never taken: the queue can be destroyed all the same.
     drop(cq);
     assert_eq!(channel.next().unwrap(), None);
 }
