@@ -50,7 +50,7 @@ pub struct VerbsPair {
 impl VerbsPair {
     pub fn start(config: &VerbsConfig) -> anyhow::Result<VerbsPair> {
         let (port, bytes) = (&config.initiator, config.memory_bytes);
-        ensure!(port.queues > 0 && port.queues == config.target.queues, "as many queue pairs at each end");
+        ensure!(port.queues > 0 && port.queues == config.target.queues, "the ends differ in queue pairs");
         ensure!(bytes >= FLUSH_BYTES as usize, "a flush reads {FLUSH_BYTES} bytes");
         let device = Device::open(port)?;
         let registered = Registered::new(&device, bytes)?;
@@ -135,7 +135,7 @@ impl VerbsPair {
 
     fn chains(&self, workload: &Workload, flush: bool, count: usize) -> anyhow::Result<Vec<Chain>> {
         let is_write = workload.operation == Operation::Write;
-        let block_bytes = u32::try_from(workload.block_bytes).context("a block of 4 GiB and more")?;
+        let block_bytes = u32::try_from(workload.block_bytes).context("a block of 4 GiB or more")?;
         let inline_bytes = self.queues.iter().map(|queue| queue.inline_bytes).min().unwrap_or(0);
         let flushed = (self.flushed.memory.address() as u64, self.remote.address);
         let shape = Shape {
@@ -148,7 +148,7 @@ impl VerbsPair {
             rkey: self.remote.rkey,
             flush: (flush && is_write).then_some(flushed),
         };
-        ensure!(workload.blocks < REQUESTS_MAX, "a list of {} work requests", workload.blocks);
+        ensure!(workload.blocks < REQUESTS_MAX, "a list of {} work requests is too long", workload.blocks);
         Ok((0..count).map(|number| Chain::new(&shape, number as u64)).collect())
     }
 }
