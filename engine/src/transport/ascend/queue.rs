@@ -103,7 +103,7 @@ impl AscendQueue {
 
     fn word(&self, place: usize) -> &AtomicU64 {
         let word = self.held.words.address().wrapping_byte_add(place * WORD_STRIDE);
-        // SAFETY: one of `depth` words of locked memory that lives as long as the queue. The device writes
+        // SAFETY: one of `depth` flags in pinned memory that lives as long as the queue. The device writes
         // eight aligned bytes at once, and others only through the atomic.
         unsafe { AtomicU64::from_ptr(word.cast()) }
     }

@@ -216,7 +216,7 @@ impl Sharing {
         let import = Import { length, peer, ways, physical, users: 1 };
         if !is_all_there(range_of(&self.runtime, base), base, length) {
             let _ = self.end_import(base, &import);
-            return refuse("there is less of it than was said");
+            return refuse("the allocation is smaller than the peer claims");
         }
         self.imports.insert(base, import);
         Ok(base + offset)
@@ -262,7 +262,7 @@ impl Sharing {
         let export = self.runtime.need("aclrtIpcMemGetExportKey", calls.aclrtIpcMemGetExportKey)?;
         let mut key = [0u8; KEY_BYTES];
         // Flag 0: only processes that are allowed one by one may import.
-        // SAFETY: the key has room for as many bytes as it says; the library refuses what is no memory of its.
+        // SAFETY: the key has room for as many bytes as it says; the library refuses memory that it does not own.
         let code =
             unsafe { export(base as *mut c_void, length as usize, key.as_mut_ptr().cast(), KEY_BYTES, 0) };
         self.runtime.check("aclrtIpcMemGetExportKey", code)?;
