@@ -27,7 +27,7 @@ impl Mover for Nowhere {
     fn forget(&self, _: &Transfer) {}
 }
 
-/// A stage without its thread, and its service.
+/// A stage with PEERS peers, and its service.
 fn stage() -> (Stage, Arc<Service>) {
     let registry = Arc::new(Registry::new(Tag::from_random(1), None));
     let limits = Limits { batch_bytes: 1, depth: 1, timeout: Duration::from_secs(1) };
