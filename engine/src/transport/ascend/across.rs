@@ -269,7 +269,7 @@ impl Queue for Attached {
                 return Err(lost.clone());
             }
             let Some(moving) = self.running.front() else { break };
-            // SAFETY: what has ended leaves the list, and behind a failure nothing is asked for.
+            // SAFETY: ended operations leave the list, and after a failure none is queried.
             match unsafe { self.client.is_done(moving) } {
                 Ok(true) => drop(self.running.pop_front()),
                 Ok(false) => return Ok(false),

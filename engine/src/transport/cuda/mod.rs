@@ -2,7 +2,7 @@
 //! of `device`; `stage` and the device threads use it.
 //!
 //! ```text
-//! driver ─ what a pointer is (`locate`), host memory pinned (`pins`), contexts retained (`contexts`)
+//! driver ─ the memory behind a pointer (`locate`), host memory pinned (`pins`), contexts retained (`contexts`)
 //!    ├ queue ─ copies on one device: `shape` decides how, `kernel` gathers and scatters, `access` says what
 //!    │         a kernel may touch
 //!    │  └ export, import ─ memory of another process of this host

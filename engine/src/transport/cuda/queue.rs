@@ -462,7 +462,7 @@ impl Lists {
 
 fn copy_one(context: &Context, direction: Direction, piece: &Piece, stream: Handle) -> Result<(), Failure> {
     let (api, bytes) = (context.api, piece.length as usize);
-    // SAFETY: the caller of `copy` keeps the memory until it has ended; the driver checks what is its own.
+    // SAFETY: the caller of `copy` keeps the memory until it has ended; the driver checks its own memory.
     // Between devices without peer access it goes over the host.
     unsafe {
         match direction {
