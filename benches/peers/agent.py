@@ -45,7 +45,7 @@ class Agent:
         return {"seconds": time.perf_counter() - start, "path": self.engine.path(self.peers[0])}
 
     def do_first(self, introduction, bytes):
-        """Returns the seconds from "not connected" to the end of the first WRITE: some engines connect then."""
+        """Returns the seconds from "not connected" to the first WRITE's end: some engines connect then."""
         start = time.perf_counter()
         self.peers = [self.engine.connect(introduction)]
         blocks = [(self.memory.address, introduction["address"], bytes)]
