@@ -2,9 +2,9 @@
 engine and tells them what to do.
 
 Over standard input and output, one JSON object a line: {"do": ..., ...} is answered by {"ok": ...} or
-{"error": "...", "unavailable": bool}. The agent moves bytes and reads the clock, nothing else: which bytes
-they are, whether they arrived, and what the figures mean is the business of the program that started it,
-which reads and writes this process's memory by itself.
+{"error": "...", "unavailable": bool}. The agent only moves bytes and reads the clock. The program that
+started the agent chooses the bytes, checks that they arrived, and evaluates the figures; it reads and writes
+this process's memory directly.
 
     agent.py ENGINE OPTIONS      an engine_*.py beside this file, and its options as JSON
 """
@@ -32,20 +32,20 @@ class Agent:
         self.prepared = []
 
     def do_memory(self, bytes):
-        """Memory to measure with, touched and registered. Where it is, and what a peer has to know."""
+        """Allocates, touches and registers memory. Returns its address and the data that a peer needs."""
         self.memory = self.engine.allocate(bytes) or OwnMemory(bytes)
         self.memory.populate()
         self.engine.register(self.memory)
         return {"address": self.memory.address, "introduction": self.engine.introduce(self.memory)}
 
     def do_connect(self, introductions):
-        """Seconds until transfers to all of them can be started, as far as the engine knows."""
+        """Returns the seconds until transfers to all peers can start, as far as the engine knows."""
         start = time.perf_counter()
         self.peers = [self.engine.connect(introduction) for introduction in introductions]
         return {"seconds": time.perf_counter() - start, "path": self.engine.path(self.peers[0])}
 
     def do_first(self, introduction, bytes):
-        """Seconds from "not connected" until the first WRITE is done: some engines connect only then."""
+        """Returns the seconds from "not connected" to the first WRITE's end: some engines connect then."""
         start = time.perf_counter()
         self.peers = [self.engine.connect(introduction)]
         blocks = [(self.memory.address, introduction["address"], bytes)]
@@ -55,7 +55,7 @@ class Agent:
         return {"seconds": time.perf_counter() - start}
 
     def do_register(self, bytes):
-        """Seconds to register memory that is there already, or to allocate it where the engine does."""
+        """Returns the seconds to register existing memory, or to allocate it if the engine does so."""
         start = time.perf_counter()
         memory = self.engine.allocate(bytes)
         if memory is None:
@@ -66,7 +66,7 @@ class Agent:
         return {"seconds": time.perf_counter() - start}
 
     def do_prepare(self, operation, block_bytes, blocks, local, remote, area_bytes):
-        """Sets up the transfers of a walk, so that nothing of it is timed: transfer k goes to peer k mod
+        """Sets up the transfers of a walk, untimed: transfer k goes to peer k mod
         their number, from and to that peer's own area of this memory."""
         self.release()
         if not self.peers:
@@ -82,7 +82,7 @@ class Agent:
         return {}
 
     def do_throughput(self, seconds):
-        """Keeps the engine's window of transfers under way, and finishes what was started."""
+        """Keeps the engine's window of transfers under way, and finishes all that were started."""
         start_one, finish_one = self.engine.start, self.engine.finish
         prepared, count = self.prepared, len(self.prepared)
         in_flight = min(self.engine.in_flight * len(self.peers), count)
@@ -102,7 +102,7 @@ class Agent:
         return {"transfers": transfers, "seconds": spent}
 
     def do_latency(self, samples):
-        """Nanoseconds of each of so many synchronous transfers."""
+        """Returns the nanoseconds of each of so many synchronous transfers."""
         calls, good = self.engine.calls(self.operation, self.prepared)
         count, clock, taken = len(calls), time.perf_counter_ns, []
         gc.disable()

@@ -40,7 +40,7 @@ class Engine:
         self.regions = {}
 
     def call(self, name, *arguments):
-        """Calls a function whose last argument is the error; raises what it reports."""
+        """Calls a function whose last argument is the error; raises the reported error."""
         self.check(getattr(self.lib, name)(*arguments, byref(self.error)))
 
     def check(self, status):
@@ -107,14 +107,14 @@ class Engine:
         self.lib.ferry_transfer_release(self.engine, handle, None)
 
     def calls(self, operation, prepared):
-        """One call per transfer, and what it returns when the bytes are there."""
+        """Returns one call per transfer, and the result of a successful call."""
         function = self.lib.ferry_write if operation == "WRITE" else self.lib.ferry_read
         engine, error = self.engine, byref(self.error)
         call = lambda t: partial(function, engine, t.peer, t.requests, t.count, None, None, error)
         return [call(transfer) for transfer in prepared], ferry_c.OK
 
     def explain(self, status):
-        """Raises what the last call reported."""
+        """Raises the error of the last call."""
         self.check(status)
 
     def release(self, transfer):

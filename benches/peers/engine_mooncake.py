@@ -1,5 +1,5 @@
-"""Mooncake's Transfer Engine, as its wheel installs it. Its settings are environment variables, which are set
-by whoever starts the process. Options: "in_flight", "protocol" (tcp), "device" (RDMA's)."""
+"""Mooncake's Transfer Engine, as its wheel installs it. Its settings are environment variables, set
+by the starter of the process. Options: "in_flight", "protocol" (tcp), "device" (RDMA's)."""
 
 from functools import partial
 
@@ -39,7 +39,7 @@ class Engine:
         return {"session": "127.0.0.1:%d" % self.engine.get_rpc_port(), "address": memory.address}
 
     def connect(self, introduction):
-        """Nothing happens before the first transfer."""
+        """Does nothing: Mooncake connects at the first transfer."""
         return Peer(introduction["session"], introduction["address"])
 
     def path(self, peer):

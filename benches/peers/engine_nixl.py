@@ -1,5 +1,5 @@
-"""NIXL over UCX, as its wheels install it. UCX's settings are environment variables, which are set by whoever
-starts the process. Options: "progress_thread", "in_flight"."""
+"""NIXL over UCX, as its wheels install it. UCX's settings are environment variables, set by the starter
+of the process. Options: "progress_thread", "in_flight"."""
 
 import base64
 import os
@@ -43,7 +43,7 @@ class Engine:
         return "UCX, UCX_TLS=" + os.environ.get("UCX_TLS", "all")
 
     def prepare(self, operation, peer, requests):
-        """The whole of a transfer request is made ahead: posting it again is all that a run does."""
+        """Makes all of a transfer request ahead: a run only posts it again."""
         local = self.agent.get_xfer_descs([(here, length, 0) for here, _, length in requests], "DRAM")
         remote = self.agent.get_xfer_descs([(there, length, 0) for _, there, length in requests], "DRAM")
         return self.agent.initialize_xfer(operation, local, remote, peer.handle)
@@ -77,7 +77,7 @@ class Engine:
 
 
 def synchronous(agent, transfer):
-    """A completion has to be looked for: nothing else tells of it."""
+    """Polls for a completion: no event reports it."""
     state = agent.transfer(transfer)
     while state == "PROC":
         state = agent.check_xfer_state(transfer)

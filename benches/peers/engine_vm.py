@@ -23,7 +23,7 @@ FUNCTIONS = {"WRITE": libc.process_vm_writev, "READ": libc.process_vm_readv}
 
 
 class Call:
-    """Up to 1,024 blocks in one system call."""
+    """Copies up to 1,024 blocks in one system call."""
 
     def __init__(self, operation, pid, requests):
         count = len(requests)
@@ -58,7 +58,7 @@ class Engine:
         return "process_vm_writev and process_vm_readv"
 
     def prepare(self, operation, peer, requests):
-        """One list of calls per thread."""
+        """Returns one list of calls per thread."""
         each = -(-len(requests) // self.threads)
         shares = [requests[first : first + each] for first in range(0, len(requests), each)]
         cut = lambda share: [share[at : at + IOVECS_MAX] for at in range(0, len(share), IOVECS_MAX)]

@@ -1,4 +1,4 @@
-"""What of include/ferry.h the benchmark calls, in ctypes. test_peers.py compares the structs with the
+"""The part of include/ferry.h that the benchmark uses, in ctypes. test_peers.py compares the structs with the
 header as a C compiler sees it."""
 
 import ctypes
@@ -66,7 +66,7 @@ NOTHING_RETURNED = ("ferry_config_free", "ferry_engine_free")
 
 
 def load(path):
-    """The library, with the types of what is called."""
+    """Returns the library, with the types of the functions that are called."""
     library = ctypes.CDLL(path)
     for name, arguments in SIGNATURES.items():
         function = getattr(library, name)

@@ -1,16 +1,16 @@
-"""Memory that the engines are measured with, and what all of them share."""
+"""Memory for the measured transfers, and the classes that all engines share."""
 
 import ctypes
 import mmap
 
 
 class Unavailable(Exception):
-    """The engine, or the way asked for, is not there on this machine. The message says why."""
+    """The engine, or the requested path, is missing on this machine. The message says why."""
 
 
 class OwnMemory:
     """Memory of the caller's own: an anonymous mapping, in huge pages where there are some, as ferry's and
-    the raw references' are, so that nobody is flattered by its pages."""
+    the raw references' are, so that all engines have the same pages."""
 
     def __init__(self, bytes):
         self.bytes = bytes
@@ -23,7 +23,7 @@ class OwnMemory:
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
 
     def populate(self):
-        """Touched now, so that no run pays for it."""
+        """Touches the pages before any run."""
         ctypes.memset(self.address, 1, self.bytes)
 
 
@@ -38,7 +38,7 @@ class ForeignMemory:
 
 
 class Peer:
-    """The other end, as an engine names it, and where its memory starts."""
+    """The other end, as an engine names it, and the start of its memory."""
 
     def __init__(self, handle, address):
         self.handle = handle

@@ -1,4 +1,4 @@
-"""Draws what `ferry-bench peers` found: plot.py RESULTS.json OUT writes OUT.png and OUT.svg.
+"""Draws the results of `ferry-bench peers`: plot.py RESULTS.json OUT writes OUT.png and OUT.svg.
 
 Throughput of WRITE and READ, and latency, a group of bars a row; a bar's line is the interval of its median.
 """

@@ -61,7 +61,7 @@ class Pair:
 
 
 class PairTests:
-    """What every engine has to do. Blocks go to their mirror image, so that a misplaced one shows."""
+    """Duties of every engine. Blocks go to their mirror image, so that a misplaced block shows."""
 
     def move(self, operation):
         pair = Pair(*self.engine())
@@ -180,7 +180,7 @@ class DeclarationTests(unittest.TestCase):
 
 
 def layout_source():
-    """A C program that prints the size of each struct, and the place and size of each field."""
+    """Returns a C program that prints the size of each struct, and the place and size of each field."""
     lines = ["#include <ferry.h>", "#include <stdio.h>", "int main(void) {"]
     show = lambda value: lines.append('printf("%%zu\\n", %s);' % value)
     for name, struct in ferry_c.STRUCTS.items():

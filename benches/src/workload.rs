@@ -222,7 +222,7 @@ pub trait Engine {
     /// Returns the nanoseconds of each of `rounds` WRITEs of `bytes` and the other application's WRITE back, each seen
     /// by polling memory.
     fn ping_pongs(&mut self, _bytes: usize, _rounds: usize) -> anyhow::Result<Vec<u64>> {
-        bail!("{} has nobody at the other end who writes back", self.name())
+        bail!("{} has no application at the other end that writes back", self.name())
     }
 }
 

@@ -184,7 +184,7 @@ fn a_hundred_thousand_regions_come_and_go_one_by_one() {
     assert!(cpu / (MANY as u32) < Duration::from_micros(20), "{cpu:?} for {MANY}");
     is_quick(longest, took);
     for (engine, peer) in [(&a, b_at_a), (&c, b_at_c)] {
-        eventually("who was there knows all", || count(engine, peer) == MANY);
+        eventually("the connected peer knows all regions", || count(engine, peer) == MANY);
     }
 
     let (b_at_late, took, longest) =

@@ -1,7 +1,7 @@
 #!/bin/bash
-# What the leg `rdma` runs in the virtual machine: that the devices are there, that RDMA bytes cross the veth,
-# and then each test binary named, in the folder that cargo would run it in. Every test is reported by its
-# name; the last line counts them.
+# The leg `rdma` in the virtual machine: checks the devices, checks that RDMA bytes cross the veth, and runs each
+# named test binary in the folder in which cargo would run it. Every test is reported by its name; the last line
+# counts the tests.
 #
 #   guest.sh 'TEST-BINARY [FILTER]'...
 #
@@ -23,7 +23,7 @@ devices() {
 }
 
 received() { cat "/sys/class/net/$1/statistics/rx_bytes"; }
-# perftest's server listens on TCP 18515; what it is asked there goes over lo, the bytes don't.
+# perftest's server listens on TCP 18515; its control messages go over lo, its payload does not.
 listening() { grep -qi ':4853 .* 0A ' /proc/net/tcp /proc/net/tcp6; }
 bytes_cross_the_veth() {
     local server veth lo crossed strayed size=65536 count=200
@@ -57,8 +57,8 @@ bench() {
     [ $status -eq 0 ] || kill $server
     wait $server && [ $status -eq 0 ]
 }
-# perftest's way of asking: both visibilities, READ, lists, and memory polled by both ends. Each has a second
-# try, said aloud, as the tests below have.
+# Runs ferry's tests with perftest's options: both visibilities, READ, lists, and memory polled by both ends. Each has
+# a second try, which is printed, as the tests below have.
 ferry_bench_over_rdma() {
     local test
     for test in "write_bw -s 64k -n 200 -m 4096 -q 2" "write_bw -s 64k -n 200 --acked-only" "read_bw -s 64k -n 200" \
@@ -83,8 +83,8 @@ job() {
 # The number before a word in libtest's last line; 0 where that is missing.
 counted() { sed -n "s/^test result: .* \([0-9]*\) $1;.*/\1/p" "$log" | awk '{ sum += $1 } END { print sum + 0 }'; }
 
-# The tests of a binary that failed, each once more and alone: an emulated machine on a busy host is late for
-# times that hold everywhere else. Said aloud; what fails twice has failed.
+# Repeats the failed tests of a binary, each alone: an emulated machine on a busy host misses times that hold
+# everywhere else. Each repetition is printed; a test that fails twice has failed.
 again() {
     local name words named=0 first=$log
     read -ra words <<<"$1"
@@ -116,7 +116,7 @@ binary() {
         again "$1"
         return
     fi
-    # A test that can't run here says so and passes.
+    # A test that can't run here prints SKIPPED and passes.
     lost=$(grep -c SKIPPED "$log")
     here_passed=$(($(counted passed) - lost))
     here_failed=$(counted failed)
@@ -143,7 +143,7 @@ job bytes_cross_the_veth
 [ -z "${FERRY_BENCH:-}" ] || job ferry_bench_over_rdma
 for line in "$@"; do binary "$line"; done
 if [ "$failed" -gt 0 ]; then
-    echo "== what the guest's kernel complained of"
+    echo "== errors and warnings of the guest's kernel"
     dmesg --level=emerg,alert,crit,err,warn | tail -n 40
 fi
 echo "$passed passed, $failed failed, $skipped skipped"

@@ -84,7 +84,7 @@ pub fn crowd(plan: &Plan, program: &Path) -> anyhow::Result<Vec<Cost>> {
     }
     for crowd in &mut crowds {
         let CrowdReply::Connected = crowd.reply().context("connecting the peers")? else {
-            anyhow::bail!("a crowd did not connect");
+            anyhow::bail!("a process of peers did not connect");
         };
     }
     let seconds = start.elapsed().as_secs_f64();
@@ -111,7 +111,7 @@ fn start_crowd(program: &Path, setup: &Setup, address: &str, peers: usize) -> an
     let mut crowd = ChildProcess::start(program, &role)?;
     match crowd.reply().context("opening the peers' engines")? {
         CrowdReply::Opened => Ok(crowd),
-        other => anyhow::bail!("a crowd began with {other:?}"),
+        other => anyhow::bail!("a process of peers began with {other:?}"),
     }
 }
 

@@ -135,7 +135,7 @@ impl Agent {
         match (ok, error) {
             (Some(result), None) => Ok(serde_json::from_value(result)?),
             (_, Some(reason)) => Err(Refusal { reason, unavailable }.into()),
-            (None, None) => Err(anyhow!("an agent answered nothing")),
+            (None, None) => Err(anyhow!("an agent sent neither a result nor an error")),
         }
     }
 

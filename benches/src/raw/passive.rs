@@ -38,7 +38,7 @@ pub fn serve<T: DeserializeOwned>(
     take_part: impl Fn(&Walk, &Memory, T) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     while let Some(command) = read_line(&mut from)? {
-        let Command::Prepare { workload, seed, told } = command else { bail!("a check without a run") };
+        let Command::Prepare { workload, seed, told } = command else { bail!("a check came before a run") };
         let workload = workload.validated()?;
         ensure!(workload.walk_bytes <= memory.length(), "the run exceeds this target's memory");
         let walk = Walk::new(workload);

@@ -197,7 +197,7 @@ impl Field {
     fn start_mooncake(&self) -> anyhow::Result<PythonEngine> {
         let places = &self.places;
         let Some(Mooncake { python, scripts, in_flight }) = places.mooncake.clone() else {
-            bail!("it was not asked for");
+            bail!("--mooncake was not given");
         };
         let options = |device: &str| json!({"in_flight": in_flight, "protocol": "rdma", "device": device});
         let mut variables = vec![

@@ -141,7 +141,7 @@ impl Running {
         while !is_listening(port)? {
             if self.child.try_wait()?.is_some() {
                 self.end().context("the server")?;
-                bail!("{} ended before anyone came", self.name);
+                bail!("{} ended before a client connected", self.name);
             }
             ensure!(Instant::now() < deadline, "{} does not listen", self.name);
             thread::sleep(POLL);
@@ -154,8 +154,8 @@ impl Running {
         let status = ended_within(&mut self.child, RUN_TIMEOUT);
         let status = status.with_context(|| format!("{} does not end", self.name))?;
         let (mut out, mut errors) = (String::new(), String::new());
-        self.child.stdout.take().context("asked for once")?.read_to_string(&mut out)?;
-        self.child.stderr.take().context("asked for once")?.read_to_string(&mut errors)?;
+        self.child.stdout.take().context("the output was taken already")?.read_to_string(&mut out)?;
+        self.child.stderr.take().context("the output was taken already")?.read_to_string(&mut errors)?;
         let last = errors.lines().chain(out.lines()).rfind(|line| !line.trim().is_empty());
         ensure!(status.success(), "{} ended with {status}: {}", self.name, last.unwrap_or("nothing said"));
         Ok(out)

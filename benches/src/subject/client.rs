@@ -69,7 +69,7 @@ impl Client {
         let alloc = || Registered::new(&engine, manner.memory, device, memory_bytes);
         let outward = alloc().context("memory for the test")?;
         let inward = (manner.bidirectional || manner.pingpong).then(alloc).transpose();
-        let inward = inward.context("memory for what the server starts")?;
+        let inward = inward.context("memory for the server's own transfers")?;
         let flight = Flight { threads: 1, in_flight: manner.tx_depth };
         let area = inward.as_ref().map(Registered::area);
         let hello = Command::Hello { version: VERSION, manner, terms, memory_bytes, inward: area };

@@ -36,7 +36,7 @@ pub fn serve_crowd(setup: &Setup, address: &str, peers: usize) -> anyhow::Result
     // The parent sends nothing more; when its pipe ends, this process ends with all its engines.
     match from.read(&mut [0])? {
         0 => std::process::exit(0),
-        _ => bail!("the parent has more to say than there is to do"),
+        _ => bail!("the parent sent input after its last command"),
     }
 }
 

@@ -22,7 +22,7 @@ impl Client {
         let slots = PingPong::slots(bytes, self.outward.length().min(self.remote.bytes));
         let terms = PingPong { bytes, rounds: rounds as u64, slots, acked_only, validate, seed };
         let terms = terms.validated(self.outward.length())?;
-        let inward = self.inward.as_mut().context("no memory was agreed upon for the way back")?;
+        let inward = self.inward.as_mut().context("no memory was agreed upon for the server's WRITEs")?;
         terms.clear(inward);
         self.channel.send(self.peer, &Command::PingPong(terms))?;
         self.expect_ready()?;
@@ -65,7 +65,7 @@ impl Session<'_> {
         let own_seconds = start.elapsed().as_secs_f64();
         let cpu_seconds = own_cpu_seconds() - cpu_before;
         let Command::Finish { spoil: spoiled, .. } = self.channel.receive(peer, CLIENT_SILENCE_MAX)? else {
-            bail!("a ping-pong without an end");
+            bail!("the client did not end the ping-pong");
         };
         if spoiled {
             spoil(&mut self.inward, terms.last_offset());

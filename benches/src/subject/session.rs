@@ -38,7 +38,7 @@ impl Session<'_> {
                 Command::PingPong(terms) => self.ping_pong(terms),
                 Command::Echo { count } => self.echo(count).map(|()| None),
                 Command::Bye => break,
-                other => bail!("out of turn: {other:?}"),
+                other => bail!("an unexpected message: {other:?}"),
             };
             match served {
                 Ok(mismatch) => wrong = wrong.or(mismatch),
@@ -73,7 +73,7 @@ impl Session<'_> {
         let Command::Finish { transfers, spoil: spoiled } =
             self.channel.receive(self.peer, CLIENT_SILENCE_MAX)?
         else {
-            bail!("a run without an end");
+            bail!("the client did not end the run");
         };
         let cpu_seconds = own_cpu_seconds() - cpu_before;
         if spoiled && walk.origin() == End::Initiator {
@@ -92,7 +92,7 @@ impl Session<'_> {
 
     fn run_own_half(&mut self, walk: &Walk, half: OwnHalf) -> anyhow::Result<Driven> {
         let Command::Go = self.channel.receive(self.peer, CLIENT_SILENCE_MAX)? else {
-            bail!("a bidirectional run without a start");
+            bail!("the client did not start the bidirectional run");
         };
         let (outward, remote) = self.outward.as_ref().context("no memory was agreed upon for -b")?;
         let (engine, peer, acked_only) = (self.engine, self.peer, half.acked_only);

@@ -106,11 +106,11 @@ pub struct Exposed {
 }
 
 fn not_across() -> Error {
-    Error::new(Status::Unsupported, "devices of other hosts don't reach this memory by themselves")
+    Error::new(Status::Unsupported, "devices of other hosts cannot reach this memory directly")
 }
 
 fn not_shared() -> Error {
-    Error::new(Status::Unsupported, "nothing is mapped by this queue")
+    Error::new(Status::Unsupported, "this queue does not map memory of other processes")
 }
 
 /// Device memory that was allocated as one piece. If the library does not tell the bounds, `base` is the address asked

@@ -228,7 +228,7 @@ impl Loop<'_> {
         }
     }
 
-    /// Winds up after a panic: the copies under way end, or are stopped, before the thread ends. Contract 2: if they
+    /// Winds up after a panic: the copies under way end, or are stopped, before the thread ends. If they
     /// cannot be stopped, their memory stays in use for ever.
     fn wind_up(self) {
         let Loop { worker, queue, limits, running, .. } = self;
@@ -374,7 +374,7 @@ impl Loop<'_> {
         self.points.len() < before
     }
 
-    /// Stops the batches under way. Contract 2: batches that cannot be stopped stay under way, and their memory in
+    /// Stops the batches under way. Batches that cannot be stopped stay under way, and their memory in
     /// use.
     fn give_up(&mut self, error: Error) {
         self.given_up = true;

@@ -1,7 +1,7 @@
 //! Grants let processes of the same host copy from and to regions directly, and take that access back.
 //!
 //! ```text
-//! Board (one per engine; others read it)      word, address, length, access [index of the region]
+//! Board (one per engine; others read it)      state, address, length, access [index of the region]
 //! Tally (one per such peer; both write it)    closed, users[index of the region], maps[the same]
 //! ```
 //! `registry` opens and shuts regions; `transport::local` passes the pages to peers and copies under a `Grant`.

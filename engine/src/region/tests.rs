@@ -1,5 +1,5 @@
 //! Registration, lookup and unregistration. `tests/loom_region.rs` checks the gate in every
-//! interleaving; here are the rules around it.
+//! interleaving; the rules around it are tested here.
 
 use super::*;
 use crate::handle::{make, next_generation, parse, Kind, Parts, Tag, GENERATION_MAX, INDEX_BITS, INDEX_MAX};
@@ -116,7 +116,7 @@ fn each_way_a_handle_can_be_wrong_has_its_status() {
     assert!(registry.get(second.id).is_ok());
 }
 
-/// What a peer names may be anything.
+/// A peer may name any region.
 #[test]
 fn each_way_a_peer_can_be_wrong_has_its_status() {
     let tag = Tag::from_random(5);
@@ -160,7 +160,7 @@ fn an_expired_wait_leaves_the_region_revoked_and_in_place() {
     assert!(region.enter());
     assert_eq!(status(registry.unregister(region.id, BRIEFLY)), Status::Busy);
     assert!(region.is_revoked() && !region.enter());
-    // Its memory is still somebody's: nothing else may be registered there.
+    // The memory still belongs to the region: no other region may be registered there.
     assert_eq!(status(registry.register(&[spec(4100, 1)])), Status::Overlap);
     assert_eq!(status(registry.unregister(region.id, TRY)), Status::Busy);
     region.leave();
@@ -206,7 +206,7 @@ fn leaving_without_entering_is_a_broken_invariant() {
     register(&registry(), 4096, 64).leave();
 }
 
-/// A program that is started again registers the same memory in the same order, and its engine may draw the same tag.
+/// A restarted program registers the same memory in the same order, and its engine may draw the same tag.
 #[test]
 fn the_regions_of_two_engines_with_one_tag_have_different_handles() {
     let ids: std::collections::HashSet<u64> = (0..8).map(|_| register(&registry(), 4096, 64).id).collect();

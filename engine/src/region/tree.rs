@@ -66,7 +66,7 @@ enum What<O: Order> {
 }
 
 /// The place of an item in its tree: unique, and rising with the key. It packs the position in each node from the root
-/// to the item; a tree has at most six levels below 16^6 items.
+/// to the item; a tree has at most six levels up to 16^6 items.
 pub type Place = u32;
 
 impl<O: Order> Tree<O> {

@@ -1,4 +1,4 @@
-//! The tree against `BTreeMap`, step by step, and what each copy of it goes on seeing.
+//! Checks the tree against `BTreeMap`, step by step, and that earlier copies do not change.
 
 use super::*;
 use proptest::prelude::*;
@@ -18,7 +18,7 @@ impl Order for Pairs {
     }
 }
 
-/// Every node as it has to be; how many items and levels there are below it.
+/// Checks every node. Returns the numbers of items and levels below it.
 fn check(node: &Node<Pairs>, is_root: bool) -> (usize, usize) {
     let count = node.count;
     assert!(count <= WIDTH && count >= if is_root { 1 } else { HALF }, "{count} entries");
@@ -104,7 +104,7 @@ proptest! {
     }
 }
 
-/// What the number of a place may hold, with as many items as there are handles.
+/// The highest place that a tree can have with as many items as there are handles.
 #[test]
 fn places_rise_with_the_keys_and_are_small() {
     let mut tree = Tree::<Pairs>::default();

@@ -1,5 +1,5 @@
-//! Several calls of unregister for one region: one takes it down, none answers before that is over, and none
-//! touches what comes to its place.
+//! Several calls of unregister for one region: one call takes it down, no call returns before that is over, and none
+//! touches the region that follows in its slot.
 
 use super::grants::{Grant, Grants, Use};
 use super::holder::Holder;
@@ -22,7 +22,7 @@ fn status(result: Result<()>) -> Status {
     result.err().map_or(Status::Ok, |error| error.status)
 }
 
-/// Devices that take long to let go of memory: until they are told to go on.
+/// Devices that deregister memory only when they are told to go on.
 struct Slow {
     begun: Mutex<mpsc::Sender<()>>,
     go_on: Mutex<mpsc::Receiver<()>>,
@@ -40,7 +40,7 @@ impl Holder for Slow {
     fn wait_unheld(&self, _region: u64, _deadline: Option<Instant>) -> bool {
         true
     }
-    /// Whoever comes second finds nothing to do, as where the registrations are taken out of a list.
+    /// A second call finds nothing to do, as in a list of registrations.
     fn unpin(&self, _region: &Region) {
         if let Ok(go_on) = self.go_on.try_lock() {
             self.begun.lock().unwrap().send(()).unwrap();
@@ -59,14 +59,14 @@ fn no_unregister_returns_while_another_takes_the_memory_off_devices() {
     registry.set_holder(slow.clone());
     let id = register(&registry);
     thread::scope(|scope| {
-        // Dropped when the test fails, so that nobody waits for it then.
+        // Dropped when the test fails, so that no thread waits for it then.
         let go_on = go_on;
         let first = scope.spawn(|| status(registry.unregister(id, None)));
         has_begun.recv().unwrap();
         for brief in [Duration::ZERO, Duration::from_millis(5)] {
             assert_eq!(status(registry.unregister(id, Some(brief))), Status::Busy);
         }
-        // Its memory is still the devices': nothing else may be registered there.
+        // The memory still belongs to the devices: no other region may be registered there.
         let again = registry.register(&[RegionSpec { address: 4100, length: 1, ..RegionSpec::default() }]);
         assert_eq!(again.unwrap_err().status, Status::Overlap);
         let second =
@@ -78,7 +78,7 @@ fn no_unregister_returns_while_another_takes_the_memory_off_devices() {
     register(&registry);
 }
 
-/// Devices whose keys a peer has, until it lets go of them.
+/// Devices whose keys a peer holds until it releases them.
 #[derive(Default)]
 struct Keyed {
     has_keys: AtomicBool,
@@ -116,7 +116,7 @@ fn memory_whose_keys_a_peer_has_is_in_use() {
     registry.unregister(id, Some(Duration::ZERO)).unwrap();
 }
 
-/// With processes of this host: their doors are known by the slot, which the next region gets.
+/// With processes of this host: their gates are found by the slot, which the next region gets.
 fn shared() -> (Registry, Arc<Grants>, Arc<Grant>) {
     let grants = Arc::new(Grants::new().unwrap());
     let (_tally, fd) = grants.admit().unwrap();
@@ -133,7 +133,7 @@ fn no_process_enters_a_region_that_is_unregistered() {
         registry.unregister(id, timeout).unwrap();
         assert!(grant.enter(id).is_err(), "after unregister with {timeout:?}");
     }
-    // Nor one that is revoked and still in use.
+    // A region that is revoked and still in use is left alone too.
     let id = register(&registry);
     let inside = grant.stay(id, Use::Copy).unwrap();
     assert_eq!(status(registry.unregister(id, Some(Duration::from_nanos(1)))), Status::Busy);
@@ -142,7 +142,7 @@ fn no_process_enters_a_region_that_is_unregistered() {
     registry.unregister(id, Some(Duration::ZERO)).unwrap();
 }
 
-/// Between its look for the region and its first step everything happens.
+/// Everything happens between the call's look for the region and its first step.
 #[test]
 fn a_late_call_does_not_shut_the_next_region_in_the_slot() {
     let (registry, _grants, grant) = shared();
@@ -161,7 +161,7 @@ fn who_unregisters_second_does_not_shut_the_next_region_in_the_slot() {
     let both = Barrier::new(2);
     let mut id = register(&registry);
     for round in 0..ROUNDS {
-        // With and without a look first; who gets OK registers again at once.
+        // With and without a look first; the call that gets OK registers again at once.
         let timeout = if round.is_multiple_of(2) { BOUND } else { Some(Duration::from_millis(1)) };
         let race = || {
             both.wait();

@@ -215,8 +215,8 @@ impl Stage {
         self.look_at_waiting(peer);
     }
 
-    /// Handles the end of a bridge's thread: the device here has detached. After a failure data may still be written
-    /// here, so the peer must keep its memory too.
+    /// Handles the end of a bridge's thread: the device here has detached, unless something failed. After a failure
+    /// data may still be written to the peer's memory, so CONCEAL is not sent and the peer keeps it.
     pub fn detached(&mut self, peer: PeerId, id: u64) {
         if let Some((_, Bridge::Attaching(..))) = self.bridge(peer, id) {
             self.refuse_bridge(peer, id, &Error::new(Status::Unavailable, "attaching the device failed"));

@@ -98,7 +98,7 @@ impl Lender for Loans {
         let mut heard = all.leaving.remove(&region).unwrap_or_default();
         drop(all);
         heard.extend(loans.into_iter().map(|loan| self.withdraw(loan)));
-        // Contract 12: bounded wait; a device that hangs keeps the memory it has.
+        // Bounded wait; a device that hangs keeps the memory it has.
         for heard in heard {
             let _ = heard.recv_timeout(PATIENCE);
         }

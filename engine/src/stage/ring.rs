@@ -1,5 +1,5 @@
 //! Slots of pinned host memory, through which device memory is staged. An operation takes a slot and gives it back
-//! when nothing can touch the slot any more. Each slot is a region of its own. Contract 7: late data for a retired
+//! when nothing can touch the slot any more. Each slot is a region of its own. Late data for a retired
 //! slot is refused, because its region is gone.
 
 use crate::device::Drivers;

@@ -1,6 +1,6 @@
-//! The target's side: copies between slots and devices here, at a peer's request. Contract 9: each request is checked
+//! The target's side: copies between slots and devices here, at a peer's request. Each request is checked
 //! like any access of a peer (region, generation, rights, bounds). The region is entered while the device copies.
-//! Contract 4: no copy begins after the initiator's time is over.
+//! No copy begins after the initiator's time is over.
 
 use super::bridge_target::Seat;
 use super::event::Event;

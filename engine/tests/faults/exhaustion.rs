@@ -30,7 +30,7 @@ fn descriptors_run_out_and_come_back() {
     // A newcomer waits until descriptors are free; the engine does not turn it away.
     std::thread::scope(|scope| {
         let newcomer = scope.spawn(|| c.connect(&address, Some(BOUND)));
-        wait_until("the newcomer is at the door", || !newcomer.is_finished());
+        wait_until("the newcomer waits", || !newcomer.is_finished());
         assert_eq!(child.ask("release 8"), "OK");
         newcomer.join().unwrap().unwrap();
     });
@@ -127,7 +127,7 @@ fn who_knocks_while_there_is_no_descriptor_costs_nothing() {
     let before = doors();
     let (mut child, address) = Child::engine("transports=auto secret=");
     let new: Vec<String> = doors().into_iter().filter(|name| !before.contains(name)).collect();
-    assert_eq!(new.len(), 2, "the door for proofs, and the one for paths: {new:?}");
+    assert_eq!(new.len(), 2, "the socket for proofs, and the socket for paths: {new:?}");
     assert_eq!(child.ask("nofile 64"), "0");
     child.ask("hoard");
     let knock = |name: &String| {

@@ -132,7 +132,7 @@ fn nothing_lands_behind(
         while !is_word(&peer.hear_any().expect("the engine ended the session")) {}
         let last = number();
         flooding.join().unwrap();
-        assert_eq!(number(), last, "bytes landed behind the word");
+        assert_eq!(number(), last, "bytes landed after the message");
     });
 }
 

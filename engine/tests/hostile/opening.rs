@@ -138,7 +138,7 @@ fn a_session_and_an_engine_end_while_a_lane_is_being_opened() {
             let handle = engine.peers().unwrap()[0];
             let word =
                 scope.spawn(|| engine.notify(engine.peers().unwrap()[0], b"word", Deadline::After(PATIENCE)));
-            eventually("the word waits", || engine.peer_info(handle).unwrap().transfers_active == 1);
+            eventually("the notification waits", || engine.peer_info(handle).unwrap().transfers_active == 1);
             match how {
                 0 => engine.close_peer(handle, Some(PATIENCE)).unwrap(),
                 1 => engine.fence(handle, Some(PATIENCE)).unwrap(),

@@ -113,7 +113,7 @@ fn who_asks_and_does_not_read_the_answers_is_sent_off() {
         let flood = peer.seal_all(std::iter::repeat_n(&question, 50_000));
         let mut socket = peer.raw();
         let written = std::thread::spawn(move || socket.write_all(&flood).is_ok());
-        eventually("who does not read is lost", || is(handle, PeerState::Lost));
+        eventually("the peer that does not read is lost", || is(handle, PeerState::Lost));
         drop(peer);
         let _ = written.join();
     }
@@ -136,7 +136,7 @@ fn who_asks_services_and_does_not_read_their_answers_loses_its_connection() {
     let mut socket = peer.raw();
     let written = std::thread::spawn(move || socket.write_all(&flood).is_ok());
     let state = || engine.peer_info(handle).unwrap().state;
-    eventually("who does not read is cut off", || state() != PeerState::Up);
+    eventually("the peer that does not read is cut off", || state() != PeerState::Up);
     drop(peer);
     let _ = written.join();
 }
@@ -164,7 +164,7 @@ fn who_asks_services_and_does_not_read_the_news_loses_its_connection() {
     let flood = peer.seal_all(std::iter::repeat_n(&question, 1000));
     let mut socket = peer.raw();
     let written = std::thread::spawn(move || socket.write_all(&flood).is_ok());
-    eventually("who does not read is cut off", || {
+    eventually("the peer that does not read is cut off", || {
         engine.peer_info(handle).is_ok_and(|info| info.state == PeerState::Down)
     });
     drop(peer);

@@ -51,7 +51,7 @@ impl Mover for Vm {
                 }
             }?;
             if moved != here.len() * bytes {
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the kernel stopped in the middle"));
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the kernel copied only a part"));
             }
         }
         Ok(())

@@ -62,7 +62,7 @@ impl VerbsEngine {
     /// Starts with a READ behind each list of WRITEs that proves it visible; `set_flush` changes that.
     pub fn start(config: &VerbsConfig) -> anyhow::Result<VerbsEngine> {
         let VerbsConfig { program, memory_bytes, initiator: port, target } = config;
-        ensure!(port.queues > 0 && port.queues == target.queues, "as many queue pairs at each end");
+        ensure!(port.queues > 0 && port.queues == target.queues, "the ends differ in queue pairs");
         let memory = private(*memory_bytes).context("mapping")?;
         let flushed = private(FLUSH_BYTES as usize).context("mapping")?;
         let end = End::open(port, REQUESTS_MAX, REQUESTS * port.queues)?;
@@ -158,8 +158,8 @@ impl Way for Verbs {
         (): (),
         latency: Option<&LatencyWorkload>,
     ) -> anyhow::Result<(Run, ())> {
-        let block_bytes = u32::try_from(workload.block_bytes).context("a block of 4 GiB and more")?;
-        ensure!(workload.blocks < REQUESTS_MAX, "a list of {} work requests", workload.blocks);
+        let block_bytes = u32::try_from(workload.block_bytes).context("a block of 4 GiB or more")?;
+        ensure!(workload.blocks < REQUESTS_MAX, "a list of {} work requests is too long", workload.blocks);
         let count = if latency.is_some() { 1 } else { self.lists(workload) };
         // Behind the blocks, the flush.
         let chains = (0..count).map(|_| Chain::new(workload.blocks + 1)).collect();

@@ -1,5 +1,5 @@
-//! What a peer's words can have a target do: nothing beyond the rights, bounds, leases and numbers that hold there. The
-//! thread is not started, what it would do is called: each answer is all that came of the words before it.
+//! A peer's messages cannot make a target do more than the rights, bounds, leases and numbers allow. The stage's
+//! thread is not started; the tests call its turns, so each answer follows from the messages before it only.
 
 use super::super::event::Event;
 use super::super::service::{Mover, Part, Service, Settings, Stage};
@@ -33,7 +33,7 @@ impl Mover for Nowhere {
     fn forget(&self, _: &Transfer) {}
 }
 
-/// A path to a process of this host: this one.
+/// A path to a process of this host, namely this process.
 struct Near(Arc<Proven>);
 
 impl Path for Near {
@@ -59,7 +59,7 @@ impl SameHost for Near {
     }
 }
 
-/// A stage with one peer, and what it says to it.
+/// A stage with one peer, and the messages that it sends to the peer.
 struct Target {
     fake: Arc<Fake>,
     registry: Arc<Registry>,
@@ -103,7 +103,7 @@ impl Target {
         self.registry.register(&[spec]).unwrap().remove(0)
     }
 
-    /// What has been said to the peer. Nothing that a device does comes in meanwhile.
+    /// Returns the messages sent to the peer so far. Events of devices are not handled meanwhile.
     fn answers(&mut self) -> Vec<Message> {
         self.stage.turn();
         let bodies = self.commands.take().into_iter().filter_map(|command| match command {
@@ -113,14 +113,14 @@ impl Target {
         bodies.flat_map(|body| Message::decode_all(&body).unwrap()).collect()
     }
 
-    /// As if the peer had said it.
+    /// Handles a message as if the peer had sent it.
     fn hear(&mut self, message: Message) {
         let mut body = Vec::new();
         message.encode(&mut body);
         self.stage.event(Event::Said(PeerId::from_raw(PEER), body));
     }
 
-    /// The answer to it, once devices have done their part.
+    /// Returns the answer to a message, after the devices have ended their part.
     fn ask(&mut self, message: Message) -> Message {
         self.hear(message);
         loop {
@@ -143,7 +143,7 @@ impl Target {
     }
 }
 
-/// The device is one for the process: it has what it had before.
+/// The process has one device: it still has the memory of other tests.
 impl Drop for Target {
     fn drop(&mut self) {
         if !std::thread::panicking() {
@@ -154,7 +154,7 @@ impl Drop for Target {
     }
 }
 
-/// The region goes, and somebody is in it yet.
+/// The region is unregistered while a copy is inside.
 fn revoke(target: &Target, region: &Region) {
     assert!(region.enter());
     let busy = target.registry.unregister(region.id, Some(Duration::from_millis(1))).unwrap_err();
@@ -236,7 +236,7 @@ fn nothing_begins_when_the_lease_is_over_and_all_of_it_when_there_is_another() {
     for message in [|op, blocks| Message::Commit { op, blocks }, |op, blocks| Message::Fetch { op, blocks }] {
         let op = if matches!(message(1, blocks(Boottime::ZERO)), Message::Commit { .. }) { 1 } else { 2 };
         target.hear(message(op, blocks(clock::boottime_ns())));
-        // Whoever copies enters the region first, on this thread.
+        // A copy enters the region first, on this thread.
         assert!(target.answers().is_empty() && region.is_idle(), "it has begun");
         let answer = target.ask(message(op, blocks(later_ns())));
         assert!(
@@ -246,7 +246,7 @@ fn nothing_begins_when_the_lease_is_over_and_all_of_it_when_there_is_another() {
     assert_eq!(target.begun() - begun, 2);
 }
 
-/// Those that are shown count, and those that a device is still busy with, whether they are wanted any more or not.
+/// Memory that is shown counts, and so do requests that a device still works on, wanted or not.
 #[test]
 fn bridges_are_bounded_by_what_is_shown_and_by_what_devices_are_busy_with() {
     let mut target = Target::new();
@@ -309,7 +309,7 @@ fn words_that_nobody_has_looked_at_are_bounded() {
     assert_eq!(said.len(), waiting, "what was one too many is not kept");
 }
 
-/// Who has memory mapped reaches all of it without being asked again.
+/// A peer that has memory mapped reaches all of it without asking again.
 #[test]
 fn memory_is_lent_to_processes_that_are_proven_and_may_reach_it() {
     let mut target = Target::new();

@@ -1,4 +1,4 @@
-//! Devices that reach those of another host: what they move, and what becomes of slots whose end nobody knows.
+//! Devices that reach devices of another host: their transfers, and the slots of runs whose end is unknown.
 
 use super::forgotten::hear;
 use super::*;
@@ -11,7 +11,7 @@ use crate::types::{Boottime, Location};
 use crate::Error;
 use std::sync::atomic::AtomicU32;
 
-/// Two engines whose devices reach each other, and that don't know that they are on one host.
+/// Two engines whose devices reach each other, and that do not know that they share a host.
 fn crossing(settings: &[(&str, &str)]) -> Two {
     let two = Two::new(&[&[("transports", "tcp,cuda")], settings].concat());
     two.fake.crosses.store(true, Ordering::SeqCst);
@@ -30,7 +30,7 @@ fn kept(two: &Two) -> (i32, i32) {
 }
 
 impl Two {
-    /// One transfer between the devices, after which there is a bridge.
+    /// One transfer between the devices, which builds a bridge.
     fn cross(&self, op: Op, local: &Place, remote: &Place) {
         local.write(0, &pattern(op as u64, MIB));
         remote.write(0, &pattern(op as u64 + 7, MIB));
@@ -60,7 +60,7 @@ fn a_struck_transfer_leaves_the_program_s_memory_alone() {
     struck::strike(&crossing(&[]), &[(Some(0), Some(1))]);
 }
 
-/// What moves between the slots when the transfer is struck concerns nobody's memory.
+/// Data that moves between the slots when the transfer is struck touches no memory of the program's.
 #[test]
 fn a_struck_transfer_does_not_wait_for_what_is_on_its_way() {
     let two = crossing(&[("staging_slots", "2")]);
@@ -92,14 +92,14 @@ fn a_bridge_outlasts_the_connection() {
     assert_eq!(attachments(&two), 1);
 }
 
-/// A target that stands still after it was asked: a copy there may yet read the slot, so nothing else is put there.
+/// A target that stops after it was asked: a copy there may still read the slot, so the slot is not used again.
 #[test]
 fn a_slot_whose_end_nobody_told_is_not_used_again() {
     for op in [Op::Write, Op::Read] {
         let two = crossing(&[("deadline_ms", "0")]);
         let (local, remote) = (two.place(&two.a, Some(0), MIB), two.place(&two.b, Some(1), MIB));
         two.cross(op, &local, &remote);
-        // The target's thread waits where it locks a slot for somebody else's transfer, of another kind.
+        // The target's thread blocks while it pins a slot for a transfer of another kind.
         let other = Engine::open(Config::default()).unwrap();
         let memory = other.alloc(4096, &RegionOptions::default()).unwrap();
         let peer = other.connect(two.b.address(), Some(BOUND)).unwrap();
@@ -121,7 +121,7 @@ fn a_slot_whose_end_nobody_told_is_not_used_again() {
     }
 }
 
-/// The target lets go of what it copies, or of the whole bridge: both are begun again, over another one.
+/// The target gives up a copy, or the whole bridge: the run begins again, over another bridge.
 #[test]
 fn what_the_target_forgot_goes_over_another_bridge() {
     for op in [Op::Write, Op::Read] {
@@ -138,7 +138,7 @@ fn what_the_target_forgot_goes_over_another_bridge() {
     }
 }
 
-/// Words that come too late, and such as nobody should say.
+/// Messages that come too late, and messages that no engine should send.
 #[test]
 fn words_about_bridges_that_are_none_change_nothing() {
     let two = crossing(&[]);
@@ -158,7 +158,7 @@ fn words_about_bridges_that_are_none_change_nothing() {
     assert_eq!((attachments(&two), kept(&two)), (1, (1, 1)));
 }
 
-/// A peer may have so many bridges and no more.
+/// The number of a peer's bridges is limited.
 #[test]
 fn bridges_are_bounded() {
     let two = crossing(&[]);
@@ -169,13 +169,13 @@ fn bridges_are_bounded() {
     let mut body = Vec::new();
     (101..=101 + most).for_each(|bridge| Message::Expose { bridge, at, slots: 1 }.encode(&mut body));
     two.b.stage().message(guest, &body);
-    // The real initiator has not asked for them, and has them taken back.
+    // The real initiator has not asked for them, and has them concealed.
     let exposures = || two.fake.exposures.load(Ordering::SeqCst);
     until("all that may be were shown", || exposures() >= most && kept(&two).0 == 0);
     assert_eq!(exposures(), most);
 }
 
-/// So many pairs of devices are tried, and what is between others is staged without a word.
+/// A limited number of pairs of devices is tried; transfers between other pairs are staged without a message.
 #[test]
 fn pairs_of_devices_are_bounded() {
     let two = crossing(&[]);
@@ -203,7 +203,7 @@ fn pairs_of_devices_are_bounded() {
     assert_eq!(attachments(&two), 0);
 }
 
-/// On a new connection the initiator names what it still has.
+/// On a new connection the initiator names the bridges that it still has.
 #[test]
 fn what_does_not_live_is_taken_back() {
     let two = crossing(&[]);
@@ -217,7 +217,7 @@ fn what_does_not_live_is_taken_back() {
     until("it is taken back", || kept(&two).0 == 0);
 }
 
-/// A second run in a slot that is still somebody's is not begun: the target doesn't trust what the peer gives out.
+/// A second run in a slot that is in use does not begin: the target does not trust the peer's choice of slots.
 #[test]
 fn a_slot_that_is_taken_is_nobody_else_s() {
     let two = crossing(&[]);
@@ -239,7 +239,7 @@ fn a_slot_that_is_taken_is_nobody_else_s() {
     assert_eq!(begun() - before, 4);
 }
 
-/// A put that fails takes those with it that were on their way, the hung ones among them, and all go through the hosts.
+/// A put that fails makes the other puts under way fail too, hung ones included, and all runs go through the hosts.
 #[test]
 fn what_fails_fails_all_that_is_on_its_way() {
     let two = crossing(&[("device_timeout_ms", "300")]);
@@ -251,12 +251,12 @@ fn what_fails_fails_all_that_is_on_its_way() {
     assert_eq!(two.done(Op::Write, &requests).transport, Transport::Tcp);
     check(&requests, Op::Write, &local, &remote);
     two.fake.crossing_hangs.store(false, Ordering::SeqCst);
-    // Not tried again: memory was kept for what may still be written.
+    // Not tried again: memory was kept for late writes.
     assert_eq!(two.done(Op::Write, &requests).transport, Transport::Tcp);
     assert_eq!((attachments(&two), kept(&two)), (1, (1, 0)));
 }
 
-/// Closing does not wait for what hangs, nor for what is being attached.
+/// Closing waits neither for hung operations nor for attaching.
 #[test]
 fn closing_waits_for_no_bridge() {
     for attaching in [false, true] {
@@ -284,7 +284,7 @@ fn closing_waits_for_no_bridge() {
     }
 }
 
-/// A peer that is fenced off: what it was shown goes with it.
+/// A fenced peer: the memory that it was shown is taken back.
 #[test]
 fn a_lost_peer_s_bridges_are_taken_back() {
     let two = crossing(&[]);
@@ -295,7 +295,7 @@ fn a_lost_peer_s_bridges_are_taken_back() {
     until("nothing of it is left", || kept(&two) == (0, 0));
 }
 
-/// Memory that others have yet to let go of, so many tries.
+/// Memory that other devices are still attached to, by the number of tries.
 struct Left(Arc<AtomicU32>);
 
 impl Queue for Left {

@@ -1,11 +1,10 @@
-//! Devices that reach both memories and copy by themselves; and what becomes of memory that is lent when regions,
-//! sessions and devices go.
+//! Devices that reach both memories and copy directly, and lent memory when regions, sessions and devices end.
 
 use super::*;
 use crate::command::Command;
 use crate::types::PeerId;
 
-/// Two engines whose devices reach each other, with a path of the same host.
+/// Two engines whose devices reach each other, on one host with a same-host path.
 fn shared() -> Two {
     let two = Two::new(&[]);
     two.fake.shares.store(true, Ordering::SeqCst);
@@ -13,7 +12,7 @@ fn shared() -> Two {
     two
 }
 
-/// What a person is told of a path.
+/// Returns the reason that `peer_paths` shows for a path.
 fn why(engine: &Engine, peer: PeerId, transport: Transport) -> (bool, String) {
     let paths = engine.peer_paths(peer).unwrap();
     let path = paths.into_iter().find(|path| path.transport == transport).unwrap();
@@ -44,7 +43,7 @@ fn between_devices_there_is_one_copy_and_no_host_memory() {
     assert!(why(&two.a, two.peer, Transport::Cuda).1.starts_with("taken where"));
 }
 
-/// Staged meanwhile.
+/// Staged for now.
 #[test]
 fn a_device_without_memory_for_a_mapping_is_asked_again() {
     let two = shared();
@@ -93,7 +92,7 @@ fn what_is_not_shared_or_not_wanted_is_staged() {
     let told = why(&two.a, two.peer, Transport::Cuda).1;
     assert!(told.contains("nothing is shared"), "{told}");
 
-    // From here on it could be.
+    // From here on the memory could be mapped.
     two.fake.shares.store(true, Ordering::SeqCst);
     let remote = two.place(&two.b, Some(1), MIB);
     let requests = [request(&local, &remote, (0, 0), MIB)];
@@ -106,7 +105,7 @@ fn what_is_not_shared_or_not_wanted_is_staged() {
     }
 }
 
-/// The owner gives memory away only when nobody has it mapped any more.
+/// The owner frees memory only when no process has it mapped.
 #[test]
 fn unregister_recalls_what_is_lent() {
     let two = shared();
@@ -137,7 +136,7 @@ fn unregister_recalls_what_is_lent() {
     assert!(remote.read(0, MIB) == pattern(7, MIB));
 }
 
-/// A peer that goes closes what it has mapped, and one that comes again maps it again.
+/// A peer that ends closes its mappings, and a peer that returns maps the memory again.
 #[test]
 fn sessions_end_with_nothing_mapped() {
     let two = shared();
@@ -157,7 +156,7 @@ fn sessions_end_with_nothing_mapped() {
     assert_eq!(two.fake.exported.load(Ordering::SeqCst), 0);
 }
 
-/// What a device withdraws because its peer has gone is waited for like what it withdraws for the region itself.
+/// Unregister waits for a withdrawal because of a lost peer as for its own withdrawals.
 #[test]
 fn unregister_waits_for_what_was_lent_to_a_peer_that_is_gone() {
     let two = shared();
@@ -166,7 +165,7 @@ fn unregister_waits_for_what_was_lent_to_a_peer_that_is_gone() {
     two.fake.withdraw_waits.store(true, Ordering::SeqCst);
     two.a.close(Some(BOUND)).unwrap();
     until("the device withdraws it", || two.fake.withdrawing.load(Ordering::SeqCst) > 0);
-    // It does so for ever: a device that hangs keeps what it has, after a while.
+    // The device hangs for ever: after a while it keeps the memory it has.
     let before = Instant::now();
     two.b.unregister(remote.region, Some(BOUND)).unwrap();
     let waited = before.elapsed();
@@ -175,7 +174,7 @@ fn unregister_waits_for_what_was_lent_to_a_peer_that_is_gone() {
     until("it is withdrawn", || two.fake.exported.load(Ordering::SeqCst) == 0);
 }
 
-/// Struck while a device copies: final when that has ended, and nothing of it begins later.
+/// Struck while a device copies: the transfer is final when the copy has ended, and no copy of it begins later.
 #[test]
 fn a_struck_copy_ends_first() {
     let two = shared();
@@ -209,7 +208,7 @@ fn a_copy_that_fails_fails_its_request() {
     two.b.unregister(remote.region, Some(BOUND)).unwrap();
 }
 
-/// A peer that is fenced off copies nothing more, whatever it still has mapped.
+/// A fenced peer copies nothing more, even with memory still mapped.
 #[test]
 fn after_a_fence_no_device_of_the_peer_copies() {
     let two = shared();

@@ -1,5 +1,5 @@
-//! What a turn of the stage's thread costs where there are many peers: those that something concerns. The thread is
-//! not started, its turns are called.
+//! The cost of a turn of the stage's thread with many peers depends only on those that something concerns. The thread
+//! is not started; the tests call its turns.
 
 use super::super::event::Event;
 use super::super::service::{Mover, Part, Service, Settings, Stage};
@@ -27,7 +27,7 @@ impl Mover for Nowhere {
     fn forget(&self, _: &Transfer) {}
 }
 
-/// A stage with so many peers, and its companion.
+/// A stage with PEERS peers, and its service.
 fn stage() -> (Stage, Arc<Service>) {
     let registry = Arc::new(Registry::new(Tag::from_random(1), None));
     let limits = Limits { batch_bytes: 1, depth: 1, timeout: Duration::from_secs(1) };
@@ -53,7 +53,7 @@ fn work_off(stage: &mut Stage) {
     }
 }
 
-/// A turn: how many peers and operations were looked at.
+/// Runs a turn. Returns the number of peers and operations looked at.
 fn turn(stage: &mut Stage) -> u64 {
     work_off(stage);
     let before = stage.due.looked;

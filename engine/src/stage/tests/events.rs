@@ -60,7 +60,7 @@ fn an_event_that_does_not_come_or_fails_ends_the_transfer() {
     assert!(remote.read(0, MIB) == pattern(1, MIB));
 }
 
-/// Who waits for the event lets go of what is struck, perhaps before the strike has taken it out of the queue.
+/// The thread that waits for the event drops a struck transfer, perhaps before the strike removes it from the queue.
 #[test]
 fn what_is_struck_while_it_waits_for_its_event_never_starts() {
     let two = Two::new(&[("transports", "tcp")]);

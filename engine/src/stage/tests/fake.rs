@@ -1,5 +1,5 @@
-//! A device for tests: its addresses are nothing that this process could touch, its copies take time, and can
-//! be made to fail or to hang. One for all engines of the process, like a real library.
+//! A device for tests. Its addresses are invalid in this process, and its copies take time and can be made to fail or
+//! hang. All engines of the process share the device, like a real library.
 
 use crate::device::{
     Allocation, Attachment, Batch, Borrowed, Direction, Driver, Exposed, Hold, Library, Piece, Point, Queue,
@@ -393,7 +393,7 @@ impl Queue for FakeQueue {
         Ok(Exposed { address, offer: address.to_le_bytes().to_vec() })
     }
 
-    /// The memory stays: somebody may be attached.
+    /// The memory stays, because another device may be attached.
     fn conceal(&mut self, address: u64) {
         let before = self.exposed.len();
         self.exposed.retain(|exposed| *exposed != address);

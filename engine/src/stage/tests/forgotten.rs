@@ -1,5 +1,5 @@
-//! What was promised for later: a target that forgot what it was asked, answers that come too late, copies that end
-//! too late, and a device of no use that still has work waiting.
+//! Late promises: a target that forgot a request, answers and copies that come too late, and a failed device that
+//! still has work waiting.
 
 use super::*;
 use crate::complete::Fence;
@@ -11,15 +11,15 @@ use crate::types::{Boottime, Location, PeerId};
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::channel;
 
-/// As if the peer had said it.
+/// Handles a message as if the peer had sent it.
 pub fn hear(engine: &Engine, peer: PeerId, message: Message) {
     let mut body = Vec::new();
     message.encode(&mut body);
     engine.stage().message(peer, &body);
 }
 
-/// The target lets go of a WRITE in the middle of its copy, and says UNKNOWN when it is asked again. The WRITE is
-/// done by a second copy; an answer to the first number is nobody's any more.
+/// The target forgets a WRITE in the middle of its copy, and answers UNKNOWN when it is asked again. A second copy
+/// does the WRITE; an answer to the first number has no effect.
 #[test]
 fn what_the_target_forgot_begins_again_with_a_new_number() {
     let two = Two::new(&[("transports", "tcp"), ("lease_ms", "600")]);
@@ -93,7 +93,7 @@ fn a_copy_that_ends_after_its_lease_is_a_late_apply() {
     assert_eq!(late(), 1);
 }
 
-/// As many copies as the device takes hang and can't be stopped: what waits behind them fails all the same.
+/// As many copies as the device takes hang and cannot be stopped: copies that wait behind them fail nevertheless.
 #[test]
 fn what_waits_for_a_device_of_no_use_fails_at_once() {
     let two = Two::new(&[("transports", "tcp")]);

@@ -1,4 +1,4 @@
-//! What a peer's stage may not say.
+//! Messages that a peer's stage may not send.
 
 use super::*;
 use crate::peer::{PeerState, TransportService};

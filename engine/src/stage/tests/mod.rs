@@ -1,5 +1,5 @@
-//! Two engines and a device whose memory only its own copies reach: what staging moves, and what becomes of
-//! it when devices, transfers and sessions fail.
+//! Two engines and a device whose memory only its own copies reach: what staging moves, and its behaviour when
+//! devices, transfers and sessions fail.
 
 mod asked;
 mod bridged;
@@ -249,7 +249,7 @@ fn one_batch_has_every_kind_of_memory_on_both_sides() {
     }
 }
 
-/// More than the slots hold, by both at once, in both directions: nobody waits for the other for ever.
+/// More than the slots hold, by both engines at once, in both directions: no engine waits for the other for ever.
 #[test]
 fn both_ends_with_two_slots_each_do_not_wait_for_each_other() {
     let two = Two::new(&[("transports", "tcp"), ("staging_slots", "2")]);

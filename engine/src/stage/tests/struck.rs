@@ -1,5 +1,4 @@
-//! What becomes of transfers when their devices fail or hang, when they are struck, and when the peer or the
-//! connection goes.
+//! Transfers whose devices fail or hang, transfers that are struck, and transfers whose peer or connection is lost.
 
 use super::*;
 use crate::command::Command;
@@ -61,7 +60,7 @@ pub fn strike(two: &Two, pairs: &[(Option<i32>, Option<i32>)]) {
     }
 }
 
-/// The connection goes while all of it is under way; what was asked is asked again.
+/// The connection is lost while the whole transfer is under way; the initiator asks again.
 #[test]
 fn a_broken_session_is_taken_up_again() {
     break_and_take_up(&Two::new(&[("transports", "tcp")]));
@@ -87,7 +86,7 @@ pub fn break_and_take_up(two: &Two) {
     }
 }
 
-/// A device that hangs fails what needs it, and nothing else waits for it.
+/// A device that hangs fails the transfers that need it, and no others wait for it.
 #[test]
 fn a_device_that_hangs_is_given_up() {
     let two = Two::new(&[("transports", "tcp"), ("device_timeout_ms", "100")]);
@@ -103,7 +102,7 @@ fn a_device_that_hangs_is_given_up() {
     two.done(Op::Write, &[request(&here, &there, (0, 0), MIB)]);
 }
 
-/// What can't be stopped keeps its memory: the transfer drains until it is over.
+/// A copy that cannot be stopped keeps its memory: the transfer drains until the copy is over.
 #[test]
 fn a_hang_that_cannot_be_stopped_keeps_the_transfer() {
     let two = Two::new(&[("transports", "tcp"), ("device_timeout_ms", "50")]);
@@ -119,7 +118,7 @@ fn a_hang_that_cannot_be_stopped_keeps_the_transfer() {
     assert_eq!(transfer.wait(Some(BOUND)).unwrap().state, State::TimedOut);
 }
 
-/// A peer that is fenced off leaves its slots to others, and nothing of what it had begun happens any more.
+/// A fenced peer frees its slots for others, and none of its copies begins any more.
 #[test]
 fn slots_of_a_lost_peer_come_back() {
     let two = Two::new(&[("transports", "tcp"), ("staging_slots", "2")]);

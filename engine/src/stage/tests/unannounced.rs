@@ -1,5 +1,5 @@
-//! Regions that a transfer names before this engine has heard of them: told out of band, the announcement still on
-//! its way.
+//! Regions that a transfer names before this engine knows them: the caller learned of them out of band, and the
+//! announcement is still on its way.
 
 use super::*;
 use crate::notify::{EventBody, WHAT_NOTIFICATIONS};

@@ -1,6 +1,6 @@
 //! Memory of devices of other hosts, by HIXL: one device writes to and reads from another's memory directly. A port of
 //! HIXL accepts every client, and the data is not sealed. So only memory of ferry's own is exposed, never the
-//! program's, and only if the settings allow it (contract 9).
+//! program's, and only if the settings allow it.
 //!
 //! ```text
 //! exposing end    Shown: memory, a server, a port ──── offer, by the sealed channel ───▶ attaching end
@@ -269,7 +269,7 @@ impl Queue for Attached {
                 return Err(lost.clone());
             }
             let Some(moving) = self.running.front() else { break };
-            // SAFETY: what has ended leaves the list, and behind a failure nothing is asked for.
+            // SAFETY: ended operations leave the list, and after a failure none is queried.
             match unsafe { self.client.is_done(moving) } {
                 Ok(true) => drop(self.running.pop_front()),
                 Ok(false) => return Ok(false),

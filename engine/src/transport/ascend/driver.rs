@@ -125,7 +125,7 @@ impl Driver for Ascend {
         let Ok(runtime) = self.runtime() else { return };
         let _ = self.contexts.run(&runtime, || {
             let memory = address as *mut c_void;
-            // SAFETY: locked by `pin`; nothing under way names it.
+            // SAFETY: pinned by `pin`; no copy under way uses it.
             unsafe { (runtime.calls.aclrtHostUnregister)(memory) }
         });
     }
@@ -241,8 +241,7 @@ fn kernel() -> String {
     name
 }
 
-/// Returns whether the driver can pin memory it did not allocate. Before 5.10 and on it, it must not be given such
-/// memory.
+/// Returns whether the driver can pin memory that it did not allocate. Up to kernel 5.10 it must not be given any.
 fn can_lock(release: &str) -> bool {
     let mut numbers =
         release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));

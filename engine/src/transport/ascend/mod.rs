@@ -2,7 +2,7 @@
 //! a batch becomes, `share` reaches memory of other processes of this host, `across` memory of other hosts, and
 //! `contexts` makes calls for threads without a context.
 //!
-//! Contract 14: the program's devices, contexts and streams stay as they are. A queue has a context of its own on its
+//! The program's devices, contexts and streams stay as they are. A queue has a context of its own on its
 //! own thread, no device is ever set or reset, and the library is finalised only if ferry initialised it.
 
 mod across;

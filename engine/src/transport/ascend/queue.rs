@@ -103,8 +103,8 @@ impl AscendQueue {
 
     fn word(&self, place: usize) -> &AtomicU64 {
         let word = self.held.words.address().wrapping_byte_add(place * WORD_STRIDE);
-        // SAFETY: one of `depth` words of locked memory that lives as long as the queue. The device writes
-        // eight aligned bytes at once, and others only through the atomic.
+        // SAFETY: one of `depth` flags in pinned memory that lives as long as the queue. The device writes
+        // eight aligned bytes at once, and other code only through the atomic.
         unsafe { AtomicU64::from_ptr(word.cast()) }
     }
 
@@ -318,7 +318,7 @@ impl Drop for AscendQueue {
             return;
         }
         self.contexts.remove(&self.held.context);
-        // SAFETY: once, here; nothing under way names its memory.
+        // SAFETY: once, here; no copy under way uses its memory.
         unsafe { ManuallyDrop::drop(&mut self.held) };
     }
 }

@@ -216,7 +216,7 @@ impl Sharing {
         let import = Import { length, peer, ways, physical, users: 1 };
         if !is_all_there(range_of(&self.runtime, base), base, length) {
             let _ = self.end_import(base, &import);
-            return refuse("there is less of it than was said");
+            return refuse("the allocation is smaller than the peer claims");
         }
         self.imports.insert(base, import);
         Ok(base + offset)
@@ -262,7 +262,7 @@ impl Sharing {
         let export = self.runtime.need("aclrtIpcMemGetExportKey", calls.aclrtIpcMemGetExportKey)?;
         let mut key = [0u8; KEY_BYTES];
         // Flag 0: only processes that are allowed one by one may import.
-        // SAFETY: the key has room for as many bytes as it says; the library refuses what is no memory of its.
+        // SAFETY: the key has room for as many bytes as it says; the library refuses memory that it does not own.
         let code =
             unsafe { export(base as *mut c_void, length as usize, key.as_mut_ptr().cast(), KEY_BYTES, 0) };
         self.runtime.check("aclrtIpcMemGetExportKey", code)?;
@@ -273,7 +273,7 @@ impl Sharing {
     fn export_handle(&self, base: u64) -> Result<(*mut c_void, u64)> {
         let (runtime, calls) = (&self.runtime, &self.runtime.calls);
         let mut physical = null_mut();
-        // SAFETY: the pointer outlives the call; the library refuses what was not mapped.
+        // SAFETY: the pointer outlives the call; the library refuses memory that was not mapped.
         let code = unsafe { (calls.aclrtMemRetainAllocationHandle)(base as *mut c_void, &mut physical) };
         runtime.check("aclrtMemRetainAllocationHandle", code)?;
         let mut handle = 0;
@@ -321,10 +321,10 @@ impl Sharing {
         let (runtime, calls) = (&self.runtime, &self.runtime.calls);
         self.reach(device)?;
         let (mut physical, mut base) = (null_mut(), null_mut());
-        // SAFETY: the pointer outlives the call; the library refuses what is no handle.
+        // SAFETY: the pointer outlives the call; the library refuses a wrong handle.
         let code = unsafe { (calls.aclrtMemImportFromShareableHandle)(handle, self.device, &mut physical) };
         runtime.check("aclrtMemImportFromShareableHandle", code)?;
-        // SAFETY: each call gets what the one before it made; what was made goes if a later one fails.
+        // SAFETY: each call uses the result of the one before; if a later call fails, the results are freed.
         let mapped = unsafe {
             let code = (calls.aclrtReserveMemAddress)(&mut base, length as usize, 0, null_mut(), 0);
             runtime.check("aclrtReserveMemAddress", code).and_then(|()| {
@@ -363,7 +363,7 @@ impl Sharing {
         let (runtime, calls) = (&self.runtime, &self.runtime.calls);
         match (import.physical, import.ways.key) {
             (Some(physical), _) => {
-                // SAFETY: made by `import_handle`; nothing under way names it, as the trait says.
+                // SAFETY: made by `import_handle`; no copy under way uses it, as the trait says.
                 let codes = unsafe {
                     let unmapped = (calls.aclrtUnmapMem)(base as *mut c_void);
                     let freed = (calls.aclrtFreePhysical)(physical);
@@ -379,7 +379,7 @@ impl Sharing {
 
     fn close_key(&self, key: &Key) -> Result<()> {
         let close = self.runtime.need("aclrtIpcMemClose", self.runtime.calls.aclrtIpcMemClose)?;
-        // SAFETY: a C string; nothing under way names what was imported by it.
+        // SAFETY: a C string; no copy under way uses the memory imported by it.
         self.runtime.check("aclrtIpcMemClose", unsafe { close(key.as_ptr().cast()) })
     }
 

@@ -25,7 +25,7 @@ pub const EXPORTED_BYTES: usize = 124;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// `handle` is what the driver gave.
+    /// `handle` is the driver's.
     Handle = 1,
     /// `descriptor` is open in the exporting process.
     Descriptor = 2,

@@ -178,7 +178,7 @@ impl Imports {
 impl Opened {
     fn close(self, context: &Context) -> Result<(), Failure> {
         let (address, span) = (self.address, self.span as usize);
-        // SAFETY: opened or mapped by `Imports`, closed once; who closes it has seen that nothing uses it.
+        // SAFETY: opened or mapped by `Imports`, closed once; the caller of `close` has seen that no copy uses it.
         unsafe {
             match self.kind {
                 Kind::Handle => context.api.ipc_close_mem_handle(address),

@@ -77,7 +77,7 @@ impl Kernel {
 impl Drop for Kernel {
     fn drop(&mut self) {
         if let Ok(_entered) = self.context.enter() {
-            // SAFETY: loaded by `load`, unloaded once; who drops it has seen that it doesn't run.
+            // SAFETY: loaded by `load`, unloaded once; its owner drops it only when it does not run.
             let _ = unsafe { self.context.api.module_unload(self.module) };
         }
     }

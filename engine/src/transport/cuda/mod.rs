@@ -2,13 +2,13 @@
 //! of `device`; `stage` and the device threads use it.
 //!
 //! ```text
-//! driver ─ what a pointer is (`locate`), host memory pinned (`pins`), contexts retained (`contexts`)
+//! driver ─ the memory behind a pointer (`locate`), host memory pinned (`pins`), contexts retained (`contexts`)
 //!    ├ queue ─ copies on one device: `shape` decides how, `kernel` gathers and scatters, `access` says what
 //!    │         a kernel may touch
 //!    │  └ export, import ─ memory of another process of this host
 //!    └ point, hold ─ the program's own streams: points in them, and holding them
 //! ```
-//! Contract 14: the program's contexts are never reset or destroyed, and each call restores the current context of its
+//! The program's contexts are never reset or destroyed, and each call restores the current context of its
 //! thread. While copies are being started, no call is made that may wait for all work of a device (allocation,
 //! release), because a stream of the program's may be held until the copies end.
 

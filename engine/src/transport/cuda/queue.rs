@@ -386,7 +386,7 @@ impl Gather {
             copy_one(context, direction, &Piece { to, from, length: run.length }, stream)
         };
         // SAFETY: the table and the scratch memory are this slot's, whose last batch has ended; the rest was
-        // found to be memory that the device reaches, which who asked for the copy keeps until it has ended.
+        // found to be memory that the device reaches, which the caller of `copy` keeps until it has ended.
         let launch = || unsafe { self.kernel.launch(table, lists.joined.len(), bytes, stream) };
         match direction {
             Direction::DeviceToDevice => calls.take(launch()),
@@ -442,7 +442,7 @@ impl Lists {
         let mut attributes = CopyAttributes::in_stream_order();
         let (mut first, mut failed_at) = (0, 0);
         // SAFETY: three lists of one length and one attribute, for all from the first on, which live for the
-        // call; the memory is kept by who asked for the copy until it has ended.
+        // call; the caller of `copy` keeps the memory until it has ended.
         let copied = unsafe {
             context.api.memcpy_batch(
                 self.to.as_mut_ptr(),
@@ -462,7 +462,7 @@ impl Lists {
 
 fn copy_one(context: &Context, direction: Direction, piece: &Piece, stream: Handle) -> Result<(), Failure> {
     let (api, bytes) = (context.api, piece.length as usize);
-    // SAFETY: who asked for the copy keeps the memory until it has ended; the driver checks what is its own.
+    // SAFETY: the caller of `copy` keeps the memory until it has ended; the driver checks its own memory.
     // Between devices without peer access it goes over the host.
     unsafe {
         match direction {

@@ -4,10 +4,10 @@
 //! ```text
 //! let mut peer = Hostile::dial(engine.address(), Who::new());     or Door::open(who) … door.accept()
 //! peer.start(); peer.ready();                                     or peer.up(), which opens the lanes too
-//! let mut lane = peer.lane(0);                                    greeted, by whoever dialed
+//! let mut lane = peer.lane(0);                                    greeted by the dialer
 //! lane.send(Header { kind: Kind::Write, sequence: 7, ..lane.header() }, &[descriptor], b"", b"payload");
 //! ```
-//! What it waits for comes within `PATIENCE`, or the test fails. While it waits for a message it answers pings.
+//! Every wait ends within `PATIENCE`, or the test fails. While the peer waits for a message it answers pings.
 #![allow(dead_code)]
 
 mod lane;
