@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::sync::{mpsc, Arc};
 use std::thread::JoinHandle;
 
 /// Spinning pays for a gap that is shorter than this many spins.
@@ -60,12 +60,16 @@ impl Workers {
 
     /// Starts the threads that do not run. If one cannot be started, those before it stay for the next try.
     pub fn start(&self) -> Result<()> {
+        let (starting, all_run) = mpsc::channel();
         for (index, worker) in self.bulk.iter().enumerate() {
-            worker.start(|| format!("ferry-lane-{index}"), sched::take_long_slices)?;
+            worker.start(|| format!("ferry-lane-{index}"), sched::take_long_slices, &starting)?;
         }
         for (index, worker) in self.express.iter().enumerate() {
-            worker.start(|| format!("ferry-express-{index}"), || ())?;
+            worker.start(|| format!("ferry-express-{index}"), || (), &starting)?;
         }
+        drop(starting);
+        // Fails when none of them is starting any more. The first transfer does not share the CPU with that.
+        let _ = all_run.recv();
         Ok(())
     }
 
@@ -102,12 +106,19 @@ impl Worker {
         }))
     }
 
-    fn start(self: &Arc<Worker>, name: impl FnOnce() -> String, first: fn()) -> Result<()> {
+    /// The thread drops its copy of `starting` when it has started.
+    fn start(
+        self: &Arc<Worker>,
+        name: impl FnOnce() -> String,
+        first: fn(),
+        starting: &mpsc::Sender<()>,
+    ) -> Result<()> {
         let mut thread = self.thread.lock();
         if thread.is_none() {
-            let worker = self.clone();
+            let (worker, starting) = (self.clone(), starting.clone());
             let started = thread::spawn(name(), move || {
                 first();
+                drop(starting);
                 health::woken_by(&|| worker.poller.wake(), || worker.run());
             });
             *thread = Some(started.map_err(|error| thread::not_started("a lane thread", &error))?);
