@@ -185,7 +185,7 @@ fn pairs_of_devices_are_bounded() {
         let paths = two.a.peer_paths(two.peer).unwrap();
         paths.into_iter().find(|path| path.transport == Transport::Cuda).unwrap().why
     };
-    let bound = format!("there are {most} pairs of devices");
+    let bound = format!("{most} pairs of devices are in use");
     let announced = &two.a.whole().peers.get(two.peer).unwrap().remote;
     let known = announced.snapshot().get(remote.region).unwrap().clone();
     for device in 2..2 + most {
