@@ -159,6 +159,7 @@ fn who_asks_services_and_does_not_read_the_news_loses_its_connection() {
     let mut peer = Hostile::dial(engine.address(), &Who::new());
     peer.start();
     peer.say(&Message::Ready { notify_limit: 1024 });
+    eventually("the session begins", || !engine.peers().unwrap().is_empty());
     let handle = engine.peers().unwrap()[0];
     let question = staged(std::iter::repeat_n(borrow(), 500).flatten().collect());
     let flood = peer.seal_all(std::iter::repeat_n(&question, 1000));

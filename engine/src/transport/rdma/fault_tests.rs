@@ -5,8 +5,10 @@
 mod late;
 
 use super::path::RdmaPath;
-use super::wire::KeysOffer;
+use super::wire::{KeysOffer, Side, Word};
 use crate::complete::{State, TransferResult};
+use crate::limits::RDMA_ENDPOINTS_MAX;
+use crate::peer::TransportService;
 use crate::types::{Op, PeerId, Request, Transport};
 use crate::{Config, Deadline, Engine, Memory, RegionOptions, Status, TransferOptions};
 use std::io::Write;
@@ -263,4 +265,27 @@ fn spoil(path: &RdmaPath, region: u64) -> Vec<KeysOffer> {
         path.keys.add(KeysOffer { rkeys: vec![offer.rkeys[0] ^ 0xa5], ..offer.clone() });
     }
     right
+}
+
+/// Each endpoint costs queue pairs: a peer that asks for more endpoints than there can be pairs of devices gets no more.
+#[test]
+fn a_peer_gets_no_more_endpoints_than_there_can_be() {
+    if !is_here("a_peer_gets_no_more_endpoints_than_there_can_be") {
+        return;
+    }
+    let two = Two::new();
+    let (service, peer) = (two.b.rdma().unwrap(), two.b.peers().unwrap()[0]);
+    let count = || service.lock().all.get(&peer).map_or(0, |session| session.entries.len());
+    let stood = count();
+    let ask = |lane: u32| {
+        let side = Side { mtu: 1024, reads_max: 1, qps: vec![(1, 1), (2, 2)] };
+        assert!(service.message(peer, &Word::Connect { lane, own: 0, other: 0, side }.encode()));
+    };
+    (0..RDMA_ENDPOINTS_MAX as u32 + 4).for_each(|lane| ask(1000 + lane));
+    let is_heard = || service.lock().all.get(&peer).is_none_or(|session| session.inbox.is_empty());
+    // The service makes endpoints one after the other, and the last words of a turn are still being worked off.
+    until("each is answered", || is_heard() && (count() > stood));
+    ask(5000);
+    until("the last is answered", is_heard);
+    assert!(count() <= RDMA_ENDPOINTS_MAX, "{} endpoints", count());
 }
