@@ -1,6 +1,6 @@
 //! The threads of an engine. A new thread belongs to the engine that its starter works for (`health`). The engine
-//! counts its threads and handles their panics. A thread blocks the signals, and runs on the CPUs, that the thread which
-//! opened the engine blocked and ran on then (`origin`), whenever it is started.
+//! counts its threads and handles their panics. A thread blocks the signals, and runs on the CPUs, of the thread which
+//! opened the engine, as they were then (`origin`), whenever it is started.
 
 use super::health;
 use super::origin::undisturbed;

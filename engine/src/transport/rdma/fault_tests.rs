@@ -267,7 +267,7 @@ fn spoil(path: &RdmaPath, region: u64) -> Vec<KeysOffer> {
     right
 }
 
-/// Each endpoint costs queue pairs: a peer that asks for more endpoints than there can be pairs of devices gets no more.
+/// Each endpoint costs queue pairs: a peer gets no more endpoints than there can be pairs of devices.
 #[test]
 fn a_peer_gets_no_more_endpoints_than_there_can_be() {
     if !is_here("a_peer_gets_no_more_endpoints_than_there_can_be") {
