@@ -69,6 +69,17 @@ impl<'p> After<'p> {
         self.left.nudges |= transport.bit();
     }
 
+    /// Takes over what is to be posted by this transport. Returns whether something is.
+    pub fn take(&mut self, transport: Transport) -> bool {
+        let Left { posts, nudges, .. } = &mut self.left;
+        let masks = posts.iter_mut().chain([nudges]);
+        masks.fold(false, |any, mask| {
+            let is_set = *mask & transport.bit() != 0;
+            *mask &= !transport.bit();
+            any | is_set
+        })
+    }
+
     pub(super) fn wake(&mut self, transport: Transport) {
         self.left.wakes |= transport.bit();
     }

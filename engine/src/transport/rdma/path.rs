@@ -132,6 +132,11 @@ impl RdmaPath {
                 self.attend(after);
             }
             drop(turn);
+            // Completions that this thread has reaped made room, and may have started other transfers: they are posted
+            // here, within the bound. The flush of `after` would begin again for as long as there is work.
+            if after.take(Transport::Rdma) {
+                self.wanted.store(true, Ordering::SeqCst);
+            }
             // Stop here, or a submitter would stay for as long as the transfer lasts. Chains in flight are reaped
             // after the lock is released, and the reaping thread continues.
             if chains >= TURN_CHAINS {
