@@ -1,5 +1,5 @@
-//! What a thread of an engine has from the one that opened the engine: blocked signals and allowed CPUs. Threads that
-//! start later start on threads of the program, or on the control thread, whose own the program may have changed.
+//! The signal mask and the CPUs of the thread that opened an engine, for every thread of the engine. Some threads are
+//! started later by threads of the program, or by the control thread, whose mask and CPUs may be different by then.
 
 use std::io;
 use std::mem::{size_of_val, MaybeUninit};
@@ -23,18 +23,18 @@ impl Origin {
         Origin { mask: set_mask(None), cpus: (got == 0).then_some(cpus) }
     }
 
-    /// The calling thread has the same from here on.
+    /// Gives the calling thread this mask and these CPUs.
     pub fn take_on(&self) {
         if let Some(cpus) = &self.cpus {
-            // SAFETY: reads the words, whose size is given. Refused only where none of them is left to this process,
-            // which then has to do with what it has.
+            // SAFETY: reads the words, whose size is given. The kernel refuses only if the process may use none of
+            // these CPUs any more; the thread then keeps its own.
             unsafe { libc::sched_setaffinity(THIS_THREAD, size_of_val(&**cpus), cpus.as_ptr().cast()) };
         }
         set_mask(Some(&self.mask));
     }
 }
 
-/// Starts a thread that no signal reaches before it has said which it takes.
+/// Starts a thread with all signals blocked, until the thread sets its own mask.
 pub fn undisturbed<T>(start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let mut all = MaybeUninit::uninit();
     // SAFETY: `sigfillset` fills the whole set, and does not fail.
@@ -48,7 +48,7 @@ pub fn undisturbed<T>(start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     started
 }
 
-/// The mask of the calling thread before.
+/// Sets the mask of the calling thread, unless `mask` is None. Returns the mask before.
 fn set_mask(mask: Option<&libc::sigset_t>) -> libc::sigset_t {
     let mut before = MaybeUninit::zeroed();
     let mask = mask.map_or(std::ptr::null(), |mask| mask as *const _);

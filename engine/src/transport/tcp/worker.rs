@@ -68,7 +68,7 @@ impl Workers {
             worker.start(|| format!("ferry-express-{index}"), || (), &starting)?;
         }
         drop(starting);
-        // Fails when none of them is starting any more. The first transfer does not share the CPU with that.
+        // Fails once every thread runs and has dropped its sender. The first transfer then shares no CPU with their start.
         let _ = all_run.recv();
         Ok(())
     }
