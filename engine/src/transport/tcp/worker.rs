@@ -68,7 +68,7 @@ impl Workers {
             worker.start(|| format!("ferry-express-{index}"), || (), &starting)?;
         }
         drop(starting);
-        // Fails once every thread runs and has dropped its sender. The first transfer then shares no CPU with their start.
+        // Fails once every thread runs and has dropped its sender: the first transfer does not wait for their start.
         let _ = all_run.recv();
         Ok(())
     }
